@@ -32,13 +32,13 @@ ms() {
     echo "exit code $?, $((($(date +%s%N) - began) / 1000000)) ms"
 }
 
-# puts LABEL DATA INIT-OPTIONS: a whole put and a whole get, by the processor alone, with whatever is faster, and with devices from the first byte on;
+# puts LABEL DATA INIT-OPTIONS: a whole put and a whole get, by the processor alone, with devices that are opened as usual, early, and before the first byte;
 # the restored bytes are compared.
 puts() {
     label=$1 data=$2
     shift 2
     for round in 1 2 3; do
-        for who in off auto auto,open_after=0; do
+        for who in off auto auto,open_after=16M auto,open_after=0; do
             rm -rf "$work/store" "$work/back"
             export OUTRIGGER_STORE="$work/store"
             outrigger -q init "$@" || return
@@ -87,7 +87,7 @@ all() {
     outrigger-workload stream --len 4g --dedup 0.3 --compress 0.5 >"$work/stream/data"
     for one in "tree zstd:1" "stream zstd:1" "stream zstd:3" "stream gzip:6"; do
         set -- $one
-        step "puts-$1-$2" 60 "$here/run.sh" puts "$1" "$work/$1" --codec "$2"
+        step "puts-$1-$2" 80 "$here/run.sh" puts "$1" "$work/$1" --codec "$2"
     done
     # As on a machine with two processors for each GPU.
     step puts-two-threads 60 taskset -c 0,1 "$here/run.sh" puts tree "$work/tree" --codec gzip:6

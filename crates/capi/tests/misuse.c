@@ -119,7 +119,7 @@ static void builders(void) {
     CHECK(outrigger_builder_threads(builder, 0) == OUTRIGGER_INVALID);
     CHECK(outrigger_builder_policy(builder, "speed", "1") == OUTRIGGER_INVALID);
     SAYS("offload_min_bytes");
-    for (int n = 0; n < 7; n++) {
+    for (int n = 0; n < 23; n++) {
         CHECK(outrigger_builder_device(builder, "sim:slow") == OUTRIGGER_OK);
     }
     CHECK(outrigger_builder_device(builder, "sim:slow") == OUTRIGGER_INVALID);

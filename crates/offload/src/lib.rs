@@ -38,8 +38,8 @@ pub mod table;
 pub mod work;
 
 pub use compress::{
-    Auto, Budget, Compression, Decoded, Encoder, FrameCodec, FrameDecoder, FrameDevices, FramePlan, Made,
-    Planned, Route, Wanted,
+    Auto, Backlog, Budget, Compression, Decoded, Encoder, FrameCodec, FrameDecoder, FrameDevices, FramePlan,
+    Made, Planned, Route, Wanted,
 };
 pub use cpu::{
     CodecError, Compressor, CpuDevice, Decompressor, Hasher, Ingester, candidates, candidates_with, hash,

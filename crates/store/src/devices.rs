@@ -20,8 +20,8 @@ pub(crate) struct StoreDevices {
 }
 
 impl StoreDevices {
-    /// The table cache, if any device that is open can look chunks up.
-    pub fn table_cache(&self) -> Option<&Arc<TableCache>> {
+    /// The table cache, from now on, if any device that is open can look chunks up.
+    pub fn start_table_cache(&self) -> Option<&Arc<TableCache>> {
         let runtime = self.opening.runtime()?;
         let start = || {
             let (options, path) = self.options.clone()?;

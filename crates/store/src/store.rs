@@ -408,7 +408,7 @@ impl Store {
             let (config, index) = (self.config.clone(), Arc::clone(&self.index));
             let devices = StoreDevices { opening, config, options, index, table_cache: OnceLock::new() };
             // Now, where they are open: so the file is recalled before there is work.
-            devices.table_cache();
+            devices.start_table_cache();
             Arc::new(devices)
         });
     }
@@ -428,9 +428,9 @@ impl Store {
         self.devices.get()?.opening.runtime()
     }
 
-    /// The table cache that goes with it.
+    /// The table cache that goes with it, if there is one and a writer has had use for it.
     pub fn table_cache(&self) -> Option<&Arc<TableCache>> {
-        self.devices.get()?.table_cache()
+        self.devices.get()?.table_cache.get()?.as_ref()
     }
 
     /// True when nothing may be changed.

@@ -1,8 +1,12 @@
 //! `devices`: what there is to do work with, what is missing, how fast each is known to be, and how good predictions are.
 
+use std::time::Duration;
+
 use clap::Args;
 use outrigger_offload::device::{Accelerator, Identity};
-use outrigger_offload::placement::{Calibration, Case, Point, Policy, builtin_cases, default_path, sizes};
+use outrigger_offload::placement::{
+    CalibrateOptions, Calibration, Case, Point, Policy, builtin_cases, default_path, measure, sizes,
+};
 use outrigger_offload::runtime::Runtime;
 use outrigger_offload::sim::{SimDevice, SimOptions, Speed};
 use outrigger_offload::{Missing, discover};
@@ -18,7 +22,8 @@ Examples:
   outrigger devices --check                   also compare predictions with what happens now
   outrigger devices --json | jq '.missing[]'
 
-Rates are of data read, GB/s (10^9 bytes a second), for one task at a time of about the size above them; for the processor, on one thread.
+Rates are of data read, GB/s (10^9 bytes a second), for one task at a time of about the size above them; for the processor, on one thread. A check of
+the processor's large tasks is of all its threads, as these do them together.
 `off` behind rates: the mean difference between what tasks were predicted to take and what they took from submission to end, with the waking of
 threads, at the size where that is largest. `off` behind a check: of that one task, without the waking. The calibration is kept in
 $OUTRIGGER_CALIBRATION, or in outrigger/calibration in the user's cache directory.";
@@ -135,30 +140,21 @@ fn check_one(
     device: usize,
     bytes: usize,
 ) -> Result<Option<Checked>, Failure> {
-    let mut actual = Vec::new();
-    for _ in 0..5 {
-        let Some(mut draft) = case.draft(runtime, bytes) else { return Ok(None) };
-        let class = draft.work().class();
-        let known = runtime.model().curve(device, class).points().next().is_some();
-        if !known || !runtime.supports(device, draft.work()) {
-            return Ok(None);
-        }
-        draft.pin(device);
-        let ticket = runtime.submit(draft).map_err(|refused| Failure::failed(refused.to_string()))?;
-        let done = ticket.wait().map_err(|failed| Failure::failed(format!("{}: {failed}", case.name())))?;
-        let report = done.report();
-        if report.device != device {
-            return Ok(None);
-        }
-        // Waking a thread up is no part of the prediction.
-        let ns = report.total.saturating_sub(report.queue).as_nanos() as f64;
-        let len = done.work().len_in();
-        let predicted = runtime.predict(device, class, len).map_or(0.0, |time| time.as_nanos() as f64);
-        actual.push((ns, predicted));
-    }
-    actual.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let (actual_ns, predicted_ns) = actual[actual.len() / 2];
-    Ok(Some(Checked { operation: case.name(), device, bytes, predicted_ns, actual_ns }))
+    let Some(draft) = case.draft(runtime, bytes) else { return Ok(None) };
+    let (class, len) =
+        (draft.work().class(), draft.work().input.bytes().len() + draft.work().request.side_len());
+    drop(draft);
+    let Some(predicted) = runtime.predict(device, class, len) else { return Ok(None) };
+    let options = CalibrateOptions { at_least: Duration::from_millis(5), ..Default::default() };
+    let measured = measure(runtime, device, case, bytes, &options);
+    let measured = measured.map_err(|failed| Failure::failed(format!("{}: {failed}", case.name())))?;
+    Ok(measured.map(|(_, measured)| Checked {
+        operation: case.name(),
+        device,
+        bytes,
+        predicted_ns: predicted.as_nanos() as f64,
+        actual_ns: measured.took_ns,
+    }))
 }
 
 /// GB/s of a point.

@@ -264,7 +264,8 @@ fn a_put_may_have_a_device_hash_and_stores_the_same() {
     outrigger_workload::source_tree(&place.path("src"), &outrigger_workload::TreeOptions::new(5, 200))
         .unwrap();
     let run = |args: &[&str]| done(&place, args);
-    let first = run(&["put", "src", "--to", "tree", "--offload", "sim:pcie5-gpu", "--json"]).json();
+    let spared = "sim:pcie5-gpu,objective=cpu,cpu_slack=1000";
+    let first = run(&["put", "src", "--to", "tree", "--offload", spared, "--json"]).json();
     let devices = first["devices"].as_array().unwrap();
     assert_eq!(devices[1]["name"], "sim:0");
     let tasks = |at: usize| devices[at]["tasks"].as_u64().unwrap();

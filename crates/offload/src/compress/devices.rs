@@ -21,7 +21,7 @@ use outrigger_clock::Instant;
 use outrigger_format::{Codec, CodecDevice, Encoding, Filter, Reason};
 
 use super::encoder::{Encoder, FramePlan, Planned, Wanted};
-use super::route::{Declined, Route, Router, devices};
+use super::route::{Backlog, Declined, Route, Router, devices};
 use super::{Auto, Compression};
 use crate::cpu::apply_filter_into;
 use crate::placement::Stages;
@@ -120,8 +120,8 @@ impl FrameDevices {
     }
 
     /// Who is to compress a frame of `len` bytes, and by what, as far as that can be said without looking at it.
-    pub fn route(&self, compression: Compression, auto: &Auto, len: usize) -> Route {
-        self.route_behind(compression, auto, len, None)
+    pub fn route(&self, compression: Compression, auto: &Auto, len: usize, backlog: Backlog) -> Route {
+        self.route_behind(compression, auto, len, backlog, None)
     }
 
     fn route_behind(
@@ -129,11 +129,12 @@ impl FrameDevices {
         compression: Compression,
         auto: &Auto,
         len: usize,
+        backlog: Backlog,
         declined: Option<Declined>,
     ) -> Route {
         let away = self.away.load(Ordering::Relaxed);
         let is_full = away > 0 && away + len > BYTES_MAX;
-        self.router.route(&self.runtime, compression, auto, len, is_full, declined)
+        self.router.route(&self.runtime, compression, auto, len, (is_full, backlog), declined)
     }
 
     /// Who is to compress `raw`, and how. What a device that is next in line should not have, now that the frame has been looked at, goes to the next; `refused` is
@@ -144,11 +145,12 @@ impl FrameDevices {
         compression: Compression,
         auto: &Auto,
         raw: &[u8],
+        backlog: Backlog,
         refused: Option<Route>,
     ) -> (Route, Planned) {
         let mut declined = refused.map(|route| Declined { route, reason: Reason::Overflow });
         loop {
-            let route = self.route_behind(compression, auto, raw.len(), declined);
+            let route = self.route_behind(compression, auto, raw.len(), backlog, declined);
             let planned = encoder.plan(route.wanted, raw);
             match &planned {
                 Planned::Compress(plan) if route.device > 0 && !self.is_for_devices(plan, encoder.bits()) => {
@@ -216,6 +218,18 @@ impl FrameDevices {
         }
     }
 
+    /// Has a device that nothing is known of compress a copy of a frame that the processor compresses, for nothing but the time that it takes.
+    pub fn try_out(&self, plan: &FramePlan, len: usize, lend: impl FnOnce() -> (Arc<Buffer>, Range<usize>)) {
+        if plan.filter != Filter::None || !self.is_for_devices(plan, None) {
+            return;
+        }
+        let Some(device) = self.router.to_be_tried(&self.runtime, plan.spec, len) else { return };
+        let (mut draft, (buffer, range)) = (self.runtime.draft(0), lend());
+        draft.set_request(Request::Compress { spec: plan.spec }).pin(device).share(buffer, range);
+        // Nobody waits for it.
+        drop(self.runtime.try_submit(draft));
+    }
+
     /// [`Encoder::encode`] by whoever does it best, waiting for it: for threads that have nothing else to do meanwhile. What a device takes is
     /// copied to its memory and back.
     pub fn encode(
@@ -226,22 +240,27 @@ impl FrameDevices {
         raw: &[u8],
         out: &mut Vec<u8>,
     ) -> Encoding {
+        let copied = || {
+            let mut buffer = self.runtime.pool().alloc(raw.len());
+            buffer.extend_from_slice(raw);
+            (Arc::new(buffer), 0..raw.len())
+        };
         let mut refused = None;
         let (route, plan) = loop {
-            let (route, plan) = match self.plan(encoder, compression, auto, raw, refused) {
+            let (route, plan) = match self.plan(encoder, compression, auto, raw, Backlog::default(), refused)
+            {
                 (_, Planned::Plain(encoding)) => return encoding,
                 (route, Planned::Compress(plan)) => (route, plan),
             };
             if route.device == 0 {
                 break (route, plan);
             }
-            let mut buffer = self.runtime.pool().alloc(raw.len());
-            buffer.extend_from_slice(raw);
+            let (buffer, range) = copied();
             let (send, receive) = sync_channel(1);
             let back = Arc::new(move |(), made| {
                 let _ = send.send(made);
             });
-            if self.submit(route.device, plan, &Arc::new(buffer), 0..raw.len(), (), back).is_err() {
+            if self.submit(route.device, plan, &buffer, range, (), back).is_err() {
                 refused = Some(route);
                 continue;
             }
@@ -255,6 +274,9 @@ impl FrameDevices {
             }
             return encoding;
         };
+        if route.comparable {
+            self.try_out(&plan, raw.len(), copied);
+        }
         let began = Instant::now();
         let encoding = encoder.compress(&plan, raw, out);
         if route.comparable {

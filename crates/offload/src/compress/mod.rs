@@ -27,7 +27,7 @@ pub use self::decoder::FrameDecoder;
 pub use self::decoding::Decoded;
 pub use self::devices::{FrameDevices, Made};
 pub use self::encoder::{Encoder, FrameCodec, FramePlan, Planned, Wanted};
-pub use self::route::Route;
+pub use self::route::{Backlog, Route};
 
 /// The most that a compressed frame may have of its source: beyond it, the source is stored as it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]

@@ -4,21 +4,25 @@
 //!  entry CODEC@DEVICE ──▶ is the device there, and trusted?            absent
 //!                     ──▶ does it do this codec, level and size?       unsuitable   codec_min_bytes, codec_max_bytes
 //!                     ──▶ has it room?                                 overflow     codec_queue_max, and bytes under way
-//!                     ──▶ is it fast enough?                           slower       codec_slack × the processor's time
+//!                     ──▶ is it fast enough?                           slower
 //!                     ──▶ that is who compresses; else the next entry, and the last is the processor's
 //! ```
 //!
-//! Nobody waits for a device: while it works, the thread that would have compressed does something else. So a device may take
-//! several times as long for a frame as the processor would (`codec_slack`) and still be worth it. How dense a frame is
+//! *Fast enough*, where the list names the device: it takes at most `codec_slack` times as long as the processor would, as nobody waits for it: while it
+//! works, the thread that would have compressed does something else. Where nobody is named: no thread is idle, and the frame is back before the
+//! processor's threads would have done it, with all that waits for them ([`Backlog`]). That is said by how long frames were away lately. Until it is
+//! known, the processor does them, and the device gets copies of a few ([`Router::to_be_tried`]). How dense a frame is
 //! (`codec_max_bits`) is looked at later, when it is planned; and a device may refuse a frame after all. Then the walk goes on behind that device, as if
 //! it had not been fit to begin with. Of several reasons why no device did it, the last one tried is told.
 
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use outrigger_format::{Codec, CodecChoice, CodecDevice, CodecSpec, Listed, ListedCodec, Reason};
 
 use super::encoder::Wanted;
 use super::{Auto, Compression};
+use crate::placement::Objective;
 use crate::runtime::Runtime;
 use crate::work::{Class, Input, Request, Work};
 
@@ -33,6 +37,22 @@ pub struct Route {
     pub comparable: bool,
     /// Where in the list, and among the devices, this was found.
     pub(super) at: (usize, usize),
+}
+
+/// What the processor's threads have to do at a moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Backlog {
+    /// One of them has nothing to do.
+    pub is_idle: bool,
+    /// How long all of them together need for what waits.
+    pub ahead: Duration,
+}
+
+impl Backlog {
+    /// By when a task must be back that the processor would need `own` for; `None` where a thread is free to do it at once.
+    pub fn limit(&self, own: Duration) -> Option<Duration> {
+        (!self.is_idle).then(|| own.max(self.ahead))
+    }
 }
 
 /// A frame that the device of this route does not get after all, and why.
@@ -100,7 +120,7 @@ impl Router {
         compression: Compression,
         auto: &Auto,
         len: usize,
-        is_full: bool,
+        (is_full, backlog): (bool, Backlog),
         declined: Option<Declined>,
     ) -> Route {
         let mut why = declined.map(|declined| declined.reason);
@@ -137,7 +157,7 @@ impl Router {
                 {
                     continue;
                 }
-                match self.may(runtime, known, wanted.spec, software.spec, asked, len, is_full) {
+                match self.may(runtime, known, wanted.spec, software.spec, asked, len, (is_full, backlog)) {
                     Ok(()) => {
                         let reason = match known.kind {
                             CodecDevice::Qat => Reason::Qat,
@@ -172,6 +192,20 @@ impl Router {
         Route { device: 0, wanted, comparable, at: (usize::MAX, 0) }
     }
 
+    /// A device that is to get a copy of a frame that the processor does, so that it is known how long it takes.
+    pub fn to_be_tried(&self, runtime: &Runtime, spec: CodecSpec, len: usize) -> Option<usize> {
+        let (policy, class) = (runtime.policy(), Class::Compress(spec.codec, spec.level));
+        let places = self.devices.iter().map(|known| known.place);
+        places.into_iter().find(|&place| {
+            let state = runtime.load(place);
+            !state.is_cut_off
+                && state.tasks == 0
+                && policy.may_offload(class, len)
+                && runtime.supports(place, &work(spec, len))
+                && runtime.model().is_to_be_tried(policy, place, class, len)
+        })
+    }
+
     /// Whether a device takes a frame, and if not, why.
     #[expect(clippy::too_many_arguments, reason = "what it depends on")]
     fn may(
@@ -182,7 +216,7 @@ impl Router {
         software: CodecSpec,
         asked: bool,
         len: usize,
-        is_full: bool,
+        (is_full, backlog): (bool, Backlog),
     ) -> Result<(), Reason> {
         let policy = runtime.policy();
         let class = Class::Compress(spec.codec, spec.level);
@@ -209,6 +243,12 @@ impl Router {
         // Where both are as good, the processor is measured too; who names a device wants that.
         if !asked && runtime.model().curve(0, processors).samples(len) < policy.first_tasks {
             return Err(Reason::Slower);
+        }
+        if !asked && policy.objective != Objective::Cpu {
+            let limit = runtime.predict(0, processors, len).and_then(|own| backlog.limit(own));
+            let back = runtime.expect(known.place, class, len);
+            let in_time = limit.zip(back).is_some_and(|(limit, back)| back <= limit);
+            return if in_time { Ok(()) } else { Err(Reason::Slower) };
         }
         let (Some(own), Some(other)) =
             (runtime.predict(known.place, class, len), runtime.predict(0, processors, len))

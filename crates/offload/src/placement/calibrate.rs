@@ -12,7 +12,8 @@ use crate::Compressor;
 use crate::op::{Digest, Stream, WindowFunction, WindowSpec};
 use crate::runtime::{Draft, Failed, Runtime};
 use crate::table::Table;
-use crate::work::Request;
+use crate::work::split::is_usually_worth_it;
+use crate::work::{Class, Request};
 
 /// An operation to be measured, with data that is typical for it.
 #[derive(Clone)]
@@ -257,6 +258,15 @@ impl Case {
     }
 }
 
+/// What was measured of a task that was alone.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Measured {
+    /// Its stages; for the processor, what all of its threads have worked.
+    pub point: Point,
+    /// From when it was begun to its end, in nanoseconds.
+    pub took_ns: f64,
+}
+
 /// Measures `case` on a device at a size, puts the result in the runtime's model, and returns it. `None` where the device
 /// does not do it, did not do it, or the size makes no sense.
 ///
@@ -269,14 +279,36 @@ pub fn calibrate(
     bytes: usize,
     options: &CalibrateOptions,
 ) -> Result<Option<Point>, Failed> {
+    let Some((class, measured)) = measure(runtime, device, case, bytes, options)? else { return Ok(None) };
+    let Measured { point, took_ns } = measured;
+    runtime.model().put(device, class, point);
+    if device == 0 && is_usually_worth_it(class, point.bytes as usize) {
+        let stages = Stages { work: took_ns, ..Stages::default() };
+        runtime.model().put_together(class, Point { stages, ..point });
+    }
+    Ok(Some(point))
+}
+
+/// The same, and changes nothing that is known on purpose.
+///
+/// # Errors
+/// [`Failed`] when the processor itself fails at it.
+pub fn measure(
+    runtime: &Runtime,
+    device: usize,
+    case: &Case,
+    bytes: usize,
+    options: &CalibrateOptions,
+) -> Result<Option<(Class, Measured)>, Failed> {
     let Some(mut draft) = case.draft(runtime, bytes) else { return Ok(None) };
     let (class, len) = (draft.work().class(), bytes_of(&draft));
     if !runtime.supports(device, draft.work()) {
         return Ok(None);
     }
-    let mut runs: Vec<Stages> = Vec::new();
+    let mut runs: Vec<(f64, Stages)> = Vec::new();
     let mut begun = None;
     loop {
+        write_again(draft.input());
         draft.pin(device);
         let Ok(ticket) = runtime.submit(draft) else { return Ok(None) };
         let done = ticket.wait()?;
@@ -289,12 +321,14 @@ pub fn calibrate(
         let first = begun.is_none();
         let begun = *begun.get_or_insert_with(Instant::now);
         if !first && !report.checked {
-            runs.push(Stages {
-                overhead: nanos(report.total.saturating_sub(report.queue + report.stages.sum())),
+            let took = report.total.saturating_sub(report.queue);
+            let stages = Stages {
+                overhead: nanos(took.saturating_sub(report.stages.sum())),
                 copy_in: nanos(report.stages.copy_in),
                 work: nanos(report.stages.kernel),
                 copy_out: nanos(report.stages.copy_out),
-            });
+            };
+            runs.push((nanos(took), stages));
         }
         draft = done.again();
         let enough = runs.len() as u32 + 1 >= options.repeats && begun.elapsed() >= options.at_least;
@@ -302,9 +336,16 @@ pub fn calibrate(
             break;
         }
     }
-    let point = Point { bytes: len as f64, stages: median(&runs), samples: runs.len() as u32, error: 0.0 };
-    runtime.model().put(device, class, point);
-    Ok(Some(point))
+    let (took_ns, stages) = median(&runs);
+    let point = Point { bytes: len as f64, stages, samples: runs.len() as u32, error: 0.0 };
+    Ok(Some((class, Measured { point, took_ns })))
+}
+
+/// Data that another thread has just written is not in the cache of whoever works on it: as in real life.
+fn write_again(data: &mut [u8]) {
+    for line in data.chunks_mut(64) {
+        line[0] = std::hint::black_box(line[0]);
+    }
 }
 
 /// What the task's time is predicted from: its range is only set when it is submitted.
@@ -312,10 +353,10 @@ fn bytes_of(draft: &Draft) -> usize {
     draft.work().input.bytes().len() + draft.work().request.side_len()
 }
 
-/// The run whose latency is in the middle.
-fn median(runs: &[Stages]) -> Stages {
+/// The run that is in the middle by the time it took.
+fn median(runs: &[(f64, Stages)]) -> (f64, Stages) {
     let mut runs = runs.to_vec();
-    runs.sort_by(|a, b| a.latency().total_cmp(&b.latency()));
+    runs.sort_by(|a, b| a.0.total_cmp(&b.0));
     runs[runs.len() / 2]
 }
 

@@ -42,7 +42,7 @@ impl Objective {
 pub struct Policy {
     /// What is to be achieved.
     pub objective: Objective,
-    /// A writer opens devices when it was given so many bytes for each of its threads: less work is done before they are open. 0: before the first byte.
+    /// Devices are opened when there were so many bytes of work for each thread of the processor: less is done before they are open. 0: before the first byte.
     pub open_after: u64,
     /// Compression and decompression of fewer bytes stays on the processor: the way to the device and back takes longer.
     pub codec_min_bytes: u64,
@@ -98,7 +98,7 @@ impl Default for Policy {
     fn default() -> Self {
         Self {
             objective: Objective::Throughput,
-            open_after: 64 << 20,
+            open_after: 256 << 20,
             codec_min_bytes: 4 << 10,
             codec_max_bytes: 1 << 20,
             codec_queue_max: 0,

@@ -44,7 +44,7 @@ impl Builder {
         Self { threads: threads.max(1), ..self }
     }
 
-    /// One device more, 7 at most.
+    /// One device more, 23 at most.
     #[must_use]
     pub fn device(mut self, device: Box<dyn Accelerator>) -> Self {
         self.devices.push(device);
@@ -72,7 +72,7 @@ impl Builder {
     /// Starts the threads.
     ///
     /// # Panics
-    /// When there are more than 7 devices, two of one name, or no thread can be started.
+    /// When there are more than 23 devices, two of one name, or no thread can be started.
     pub fn build(self) -> Runtime {
         let Self { threads, devices, policy, calibration, keep_bytes } = self;
         assert!(
@@ -94,7 +94,13 @@ impl Builder {
         let keys = lanes.iter().map(|lane| lane.identity.key()).collect();
         let memory = devices.iter().find_map(|device| device.host_memory());
         let pool = Pool::new(memory, keep_bytes);
-        let shared = Arc::new(Shared::new(policy, board, lanes, Model::new(keys, calibration), pool));
+        let shared = Arc::new(Shared::new(
+            policy,
+            board,
+            lanes,
+            Model::with_threads(keys, threads, calibration),
+            pool,
+        ));
         let workers = (0..threads)
             .map(|n| {
                 let shared = Arc::clone(&shared);

@@ -15,6 +15,7 @@ use super::task::{Body, Failure};
 use crate::CpuDevice;
 use crate::device::{Fault, StageTimes};
 use crate::placement::Stages;
+use crate::work::split::is_worth_it;
 use crate::work::{Output, Request, same_result};
 
 /// A thread's life.
@@ -75,6 +76,10 @@ impl Worker {
         shared.lanes[0].counters.done(body.bytes, body.report.queue, &stages);
         if failure.is_none() {
             observe(shared, body, kernel);
+            if is_worth_it(&body.work) && shared.board.load(0).running == 1 {
+                let (took, learn) = (begun.elapsed().as_nanos() as f64, shared.policy.learn);
+                shared.model.observe_together(body.class, body.bytes, took, learn);
+            }
         }
         failure
     }
@@ -93,6 +98,11 @@ impl Worker {
         }
         let mut expected = std::mem::take(&mut self.scratch);
         let truth = self.run(shared, body, &mut expected);
+        if matches!(truth, Err(Failure::Cancelled)) {
+            // Nobody wants the result any more, so there is nothing to compare it with.
+            self.scratch = expected;
+            return truth.err();
+        }
         add(&shared.lanes[lane].counters.checked, 1);
         body.report.checked = true;
         let same = match &truth {

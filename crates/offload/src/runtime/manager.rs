@@ -181,6 +181,8 @@ impl Manager {
         };
         let learn = self.shared.policy.learn;
         self.shared.model.observe(self.lane, body.class, body.bytes, measured, self.alone, learn);
+        let away = body.submitted.elapsed().as_nanos() as f64;
+        self.shared.model.returned(self.lane, body.class, body.bytes, away, body.before, learn);
         if lane.wants_check(&self.shared.policy) {
             body.to_check = Some(self.lane);
             self.shared.put_to_processor(body);

@@ -203,10 +203,27 @@ impl Runtime {
         }
     }
 
-    /// What a device is predicted to take for a task on its own, waiting aside. `None` if it was never measured.
+    /// What a device is predicted to take for a task on its own, waiting aside; for a large task of the processor, with all threads. `None` if it was never measured.
     pub fn predict(&self, device: usize, class: Class, bytes: usize) -> Option<Duration> {
-        let stages = self.shared.model.predict(device, class, bytes)?;
-        Some(Duration::from_nanos(stages.latency() as u64))
+        let model = &self.shared.model;
+        let together = if device == 0 { model.predict_together(class, bytes) } else { None };
+        let ns = together.or_else(|| Some(model.predict(device, class, bytes)?.latency()))?;
+        Some(Duration::from_nanos(ns as u64))
+    }
+
+    /// After how long a task that is submitted now is expected back from a device, with all that waits there before it. `None` if too few have come back to say.
+    pub fn expect(&self, device: usize, class: Class, bytes: usize) -> Option<Duration> {
+        let load = self.shared.board.load(device);
+        let (model, before) = (&self.shared.model, load.waiting + load.running);
+        let ns = model.expect(&self.shared.policy, device, class, bytes, before)?;
+        Some(Duration::from_nanos(ns as u64))
+    }
+
+    /// Whether a device has room for a task more.
+    pub fn has_room(&self, device: usize) -> bool {
+        let load = self.load(device);
+        let room = load.in_flight_max + load.in_flight_max / 2;
+        !load.is_cut_off && load.tasks < if load.is_on_trial { 1 } else { room }
     }
 
     /// Ends it. Waits for what is to be done still, and for all threads, except those that are stuck inside a device.

@@ -191,18 +191,19 @@ impl Shared {
     /// Chooses the device, with the queues locked.
     fn place(&self, plan: &Plan, loads: &mut dyn Iterator<Item = Load>, body: &mut Body) -> (usize, Costs) {
         let mut candidates = [None; LANES_MAX];
-        let mut may = [false; LANES_MAX];
+        let (mut may, mut before) = ([false; LANES_MAX], [0; LANES_MAX]);
         let mut costs = Costs::NONE;
         for (at, load) in loads.enumerate() {
             let (lane, tasks) = (&self.lanes[at], load.waiting + load.running);
+            before[at] = tasks;
             may[at] = plan.eligible[at] && !lane.is_open() && !(plan.trial[at] && tasks > 0);
             let Some(mut predicted) = plan.advice.predicted[at].filter(|_| may[at]) else { continue };
             let (width, backlog_ns) = (lane.width, load.backlog_ns as f64);
             let occupies =
                 if at == 0 { predicted.latency() } else { predicted.overlapped().max(predicted.overhead) };
-            // What is known of the processor is one thread's time.
             if at == 0 && plan.shared {
-                predicted.work /= width.saturating_sub(tasks).max(1) as f64;
+                predicted.work /=
+                    speedup(predicted.work, plan.advice.together, width.saturating_sub(tasks), width);
             }
             candidates[at] = Some(Candidate { predicted, backlog_ns, tasks, width });
             let alone = predicted.latency();
@@ -222,6 +223,7 @@ impl Shared {
             _ => best,
         };
         let lane = chosen.unwrap_or(0);
+        body.before = before[lane];
         if let Some(candidate) = candidates[lane] {
             let predicted = candidate.finish_ns(self.policy.objective);
             body.report.predicted = Duration::from_nanos(predicted as u64);
@@ -322,4 +324,11 @@ impl Shared {
         }
         self.board.wake(lane);
     }
+}
+
+/// By how much `idle` of the processor's threads are faster than one: as was measured of all, in proportion; without a measurement, by their number.
+fn speedup(one: f64, together: Option<f64>, idle: usize, width: usize) -> f64 {
+    let (idle, width) = (idle.max(1) as f64, width.max(1) as f64);
+    let all = together.map_or(width, |together| (one / together.max(1.0)).clamp(1.0, width));
+    if width > 1.0 { 1.0 + (all - 1.0) * (idle - 1.0) / (width - 1.0) } else { 1.0 }
 }

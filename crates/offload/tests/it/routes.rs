@@ -10,9 +10,9 @@ use outrigger_offload::runtime::Runtime;
 use outrigger_offload::sim::{Faults, SimDevice, SimOptions, Speed};
 use outrigger_offload::work::Class;
 use outrigger_offload::{
-    Auto, Compression, Decoded, Encoder, FrameDecoder, FrameDevices, Planned, Route, Wanted,
+    Auto, Backlog, Compression, Decoded, Encoder, FrameDecoder, FrameDevices, Planned, Route, Wanted,
 };
-use outrigger_workload::Rng;
+use outrigger_workload::{Rng, eventually};
 
 /// Nothing is tried out of turn, and nobody hangs.
 fn calm() -> Policy {
@@ -42,7 +42,7 @@ fn choice(text: &str) -> Compression {
 
 /// Device, codec and reason.
 fn told(devices: &FrameDevices, codec: &str, len: usize) -> (usize, String, Reason) {
-    let Route { device, wanted, .. } = devices.route(choice(codec), &Auto::new(), len);
+    let Route { device, wanted, .. } = devices.route(choice(codec), &Auto::new(), len, Backlog::default());
     (device, wanted.spec.to_string(), wanted.reason)
 }
 
@@ -68,8 +68,8 @@ fn the_list_is_followed_in_its_order() {
         ("zstd:3@sim,lz4", (0, "lz4", Reason::Absent)),
         ("zstd:1@cpu,gzip:6@sim", (0, "zstd:1", Reason::Policy)),
         ("gzip:1@qat,auto:cpu", (0, "zstd:1", Reason::Absent)),
-        // Without a device's name, whoever does it best; a codec that only the processor has is the processor's.
-        ("gzip:6", (1, "gzip:6", Reason::Device)),
+        // Without a device's name, whoever does it best: the processor, while nothing is known.
+        ("gzip:6", (0, "gzip:6", Reason::Slower)),
         ("zstd:3", (0, "zstd:3", Reason::Policy)),
         ("auto", (0, "zstd:1", Reason::Objective)),
         ("none", (0, "none", Reason::Policy)),
@@ -100,13 +100,11 @@ fn every_threshold_has_its_name() {
         assert_eq!(reason(&devices, 100_000), Reason::Device, "nothing is known of the processor");
         model.observe(0, Class::Compress(Codec::Zstd, 1), 100_000, took(1.0), true, 0.2);
         assert_eq!(reason(&devices, 100_000), expected, "{slack}");
-        // Software does the same codec in 1 ms? Then that is what is compared.
-        model.observe(0, Class::Compress(Codec::Gzip, 6), 100_000, took(10.0), true, 0.2);
-        assert_eq!(told(&devices, "gzip:6", 100_000).2, Reason::Device);
     }
     let dense = with("codec_max_bits", "7");
     let plan = |devices: &FrameDevices, codec: &str, raw: &[u8]| {
-        let (route, planned) = devices.plan(&mut Encoder::new(), choice(codec), &Auto::new(), raw, None);
+        let (route, planned) =
+            devices.plan(&mut Encoder::new(), choice(codec), &Auto::new(), raw, Backlog::default(), None);
         let Planned::Compress(plan) = planned else { panic!("it compresses") };
         assert_eq!(route.wanted.spec, plan.spec);
         (route.device, plan.spec.to_string(), plan.reason)
@@ -116,15 +114,52 @@ fn every_threshold_has_its_name() {
     // The processor does it by its own entry of the list, and not by the device's.
     let dense = with("codec_max_bits", "3");
     assert_eq!(plan(&dense, list, &raw), (0, "zstd:1".into(), Reason::Unsuitable));
-    assert_eq!(plan(&dense, "gzip:6", &raw), (0, "gzip:6".into(), Reason::Unsuitable));
     assert_eq!(plan(&dense, "gzip:6@sim,gzip:9@qat,lz4", &raw), (0, "lz4".into(), Reason::Absent));
-    // Measured first, where no device was named.
-    let curious = devices(Policy { first_tasks: 1, ..calm() });
-    assert_eq!(told(&curious, "gzip:6", 100_000).2, Reason::Slower);
-    assert_eq!(told(&curious, "gzip:6@sim", 100_000).2, Reason::Device);
-    let wanted = Wanted::of(choice("gzip:6"), &Auto::new());
-    curious.observe_processor(&wanted, 100_000, Duration::from_millis(5));
-    assert_eq!(told(&curious, "gzip:6", 100_000).2, Reason::Device);
+}
+
+#[test]
+fn a_device_that_nobody_names_gets_what_it_brings_back_before_the_processor_would() {
+    let devices = devices(Policy { first_tasks: 1, ..calm() });
+    let (len, auto) = (100_000, Auto::new());
+    let wanted = Wanted::of(choice("gzip:6"), &auto);
+    let by_device = |is_idle: bool, ahead_ms: u64| {
+        let backlog = Backlog { is_idle, ahead: Duration::from_millis(ahead_ms) };
+        devices.route(choice("gzip:6"), &auto, len, backlog).device == 1
+    };
+    assert!(!by_device(false, 1_000_000), "nothing is known");
+    assert_eq!(told(&devices, "gzip:6@sim", len).2, Reason::Device);
+    devices.observe_processor(&wanted, len, Duration::from_millis(5));
+    assert!(!by_device(false, 1_000_000), "nothing is known of the device");
+    // Back after 20 ms, with three others there; a thread of the processor needs 5 ms.
+    let class = Class::Compress(Codec::Gzip, 6);
+    devices.runtime().model().returned(1, class, len, 20e6, 3, 0.2);
+    assert!(!by_device(false, 0) && !by_device(false, 19), "the processor would have done it");
+    assert!(by_device(false, 21), "so much waits for the processor");
+    assert!(!by_device(true, 21), "a thread is idle");
+    devices.runtime().model().returned(1, class, len, 4e6, 3, 0.2);
+    assert!(by_device(false, 0), "sooner than one thread");
+}
+
+#[test]
+fn a_device_of_which_nothing_is_known_gets_copies_of_a_few_frames() {
+    let policy = Policy { first_tasks: 2, ..calm() };
+    let runtime = runtime(policy.clone(), Faults::default(), 0.01);
+    let devices = FrameDevices::of(&runtime).unwrap();
+    let raw = text(100_000);
+    let mut buffer = runtime.pool().alloc(raw.len());
+    buffer.extend_from_slice(&raw);
+    let buffer = Arc::new(buffer);
+    let planned = Encoder::new().plan(Wanted::of(choice("gzip:6"), &Auto::new()), &raw);
+    let Planned::Compress(plan) = planned else { panic!("it compresses") };
+    let class = Class::Compress(Codec::Gzip, 6);
+    for tried in 0..6 {
+        let known = runtime.model().expect(&policy, 1, class, raw.len(), 0).is_some();
+        assert_eq!(known, tried >= 2);
+        devices.try_out(&plan, raw.len(), || (Arc::clone(&buffer), 0..raw.len()));
+        let expected = (tried + 1).min(2);
+        eventually("it is back", || runtime.metrics().devices[1].tasks == expected && runtime.is_idle());
+    }
+    assert!(runtime.expect(1, class, raw.len()).is_some());
 }
 
 #[test]
@@ -139,7 +174,7 @@ fn a_full_queue_leaves_frames_to_the_next() {
     let (mut encoder, list) = (Encoder::new(), "gzip:6@sim,zstd:1@cpu");
     let (send, _receive) = channel();
     for number in 0..2 {
-        let route = devices.route(choice(list), &Auto::new(), raw.len());
+        let route = devices.route(choice(list), &Auto::new(), raw.len(), Backlog::default());
         assert_eq!(route.device, 1, "{number}");
         let Planned::Compress(plan) = encoder.plan(route.wanted, &raw) else { panic!("it compresses") };
         let send = send.clone();
@@ -164,7 +199,7 @@ fn what_a_device_does_not_take_after_all_goes_to_the_next_of_the_list() {
     let list = choice("gzip:6@sim,gzip:1@sim,lz4@cpu");
     let (mut encoder, mut refused, mut all) = (Encoder::new(), None, Vec::new());
     loop {
-        let (route, planned) = devices.plan(&mut encoder, list, &auto, &raw, refused);
+        let (route, planned) = devices.plan(&mut encoder, list, &auto, &raw, Backlog::default(), refused);
         let Planned::Compress(plan) = planned else { panic!("it compresses") };
         all.push((route.device, plan.spec.to_string(), plan.reason));
         if route.device == 0 {

@@ -1,5 +1,6 @@
 //! Cutting, naming and looking up by devices (GHOST): a batch that was read becomes *one* task of the offload runtime, whose placement decides
-//! between the processor and devices, and comes back through the queue with a small report.
+//! between the processor and devices, and comes back through the queue with a small report. That is so with `objective=cpu`. Otherwise a worker does
+//! the batch itself, unless no worker is idle and a device is expected back before the workers would have done it with all that waits for them.
 //!
 //! ```text
 //!   read ──▶ ingest: scan ▶ cut ▶ hash ▶ table cache ──▶ checked ──▶ sequencer
@@ -17,14 +18,15 @@
 //! is denounced.
 
 use std::num::NonZeroU64;
-use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use outrigger_format::{ChunkerSpec, FingerprintKind};
 use outrigger_offload::op::Stream;
+use outrigger_offload::placement::{Objective, Stages};
 use outrigger_offload::runtime::{Failed, Finished, Runtime};
 use outrigger_offload::table::HotView;
-use outrigger_offload::work::{Class, Request};
+use outrigger_offload::work::{Class, Input, Request, Work};
 
 use super::bytes::Buffer;
 use super::ingest::{ChunkRef, Cut, told_chunks};
@@ -36,10 +38,6 @@ use crate::config::StoreConfig;
 use crate::devices::StoreDevices;
 use crate::table_cache::TableCache;
 
-/// Sizes of batches that are looked at, bytes.
-const SIZES: Range<u32> = 20..25;
-/// A size at which a device does so much of its best is large enough.
-const ENOUGH: f64 = 0.9;
 /// Fewer bytes than this are hashed where they are: a chunk or two that a device's cuts did not meet.
 const NAME_HERE: usize = 256 << 10;
 
@@ -47,8 +45,19 @@ const NAME_HERE: usize = 256 << 10;
 pub(super) struct Devices {
     runtime: Arc<Runtime>,
     kind: FingerprintKind,
-    chunker: ChunkerSpec,
     table_cache: Option<Arc<TableCache>>,
+}
+
+/// Who does something.
+enum Placed {
+    /// The worker, here and now.
+    Here,
+    /// The same; and a device does it too, for nothing but the time that it takes.
+    HereAndOn(usize),
+    /// A device, which is back before the processor would be.
+    On(usize),
+    /// Whoever the runtime chooses.
+    Anywhere,
 }
 
 /// A batch that was read.
@@ -118,22 +127,49 @@ impl Devices {
         let StoreConfig { fingerprint: kind, chunker, .. } = source.config;
         let useful = can(&runtime, Request::HashMany { kind, ranges: Vec::new() })
             || can(&runtime, ingest(Vec::new(), chunker, kind, None));
-        useful.then(|| Self { runtime, kind, chunker, table_cache: source.table_cache().cloned() })
+        useful.then(|| Self { runtime, kind, table_cache: source.start_table_cache().cloned() })
     }
 
-    /// Bytes of a batch from which the devices do about their best, as far as they were measured.
-    pub fn batch_bytes(&self) -> Option<usize> {
-        let devices = 1..self.runtime.metrics().devices.len();
-        let classes =
-            [Class::Ingest(self.chunker, self.kind, self.table_cache.is_some()), Class::HashMany(self.kind)];
-        classes.into_iter().find_map(|class| {
-            let rate = |bytes: usize| {
-                let times = devices.clone().filter_map(|device| self.runtime.predict(device, class, bytes));
-                times.map(|time| bytes as f64 / time.as_secs_f64()).fold(0.0, f64::max)
-            };
-            let best = SIZES.map(|log| rate(1 << log)).fold(0.0, f64::max);
-            (best > 0.0).then(|| SIZES.map(|log| 1 << log).find(|&bytes| rate(bytes) >= ENOUGH * best))?
-        })
+    /// The processor took so long, here.
+    pub fn observe_here(&self, class: Class, bytes: usize, took: Duration) {
+        let stages = Stages { work: took.as_nanos() as f64, ..Stages::default() };
+        self.runtime.model().observe(0, class, bytes, stages, true, self.runtime.policy().learn);
+    }
+
+    /// Who is to do this, for which the processor would need what `parts` of it take.
+    fn place(&self, queue: &Queue, work: &Work, parts: &[Class]) -> Placed {
+        let (runtime, policy) = (&*self.runtime, self.runtime.policy());
+        let places = 1..runtime.metrics().devices.len();
+        let mut able = places.filter(|&place| runtime.supports(place, work)).peekable();
+        if able.peek().is_none() {
+            return Placed::Here;
+        }
+        if policy.objective == Objective::Cpu {
+            return Placed::Anywhere;
+        }
+        let (class, bytes) = (work.class(), work.len_in());
+        if !policy.may_offload(class, bytes) {
+            return Placed::Here;
+        }
+        let model = runtime.model();
+        let own = parts.iter().map(|&part| {
+            let stages = model.predict(0, part, bytes).filter(|_| model.curve(0, part).samples(bytes) > 1);
+            stages.map(|stages| Duration::from_nanos(stages.latency() as u64))
+        });
+        let Some(own) = own.sum::<Option<Duration>>() else { return Placed::Here };
+        let limit = queue.backlog().limit(own);
+        let able: Vec<usize> = able.filter(|&place| runtime.has_room(place)).collect();
+        let back = able.iter().filter_map(|&place| Some((runtime.expect(place, class, bytes)?, place))).min();
+        if let Some(((back, place), limit)) = back.zip(limit)
+            && back <= limit
+        {
+            return Placed::On(place);
+        }
+        let idle = able.into_iter().find(|&place| runtime.load(place).tasks == 0);
+        match idle.filter(|&place| model.is_to_be_tried(policy, place, class, bytes)) {
+            Some(place) => Placed::HereAndOn(place),
+            None => Placed::Here,
+        }
     }
 
     /// Has a batch cut, named and looked up, in one task; it comes back through `queue`. Gives it back if no device can do that.
@@ -142,14 +178,23 @@ impl Devices {
         let view = self.table_cache.as_ref().map(|cache| cache.view());
         let mut draft = self.runtime.draft(0);
         draft.set_request(ingest(streams, chunker, self.kind, view.as_deref()));
-        let supports = |device| self.runtime.supports(device, draft.work());
-        if !(1..self.runtime.metrics().devices.len()).any(supports) {
-            return Some(batch);
-        }
         let Request::Ingest { streams, .. } = &draft.work().request else { unreachable!("just set") };
         let end = streams.last().map_or(0, |stream| stream.range.end as usize);
         let buffer = batch.buffer();
         draft.share(buffer.bytes.lend(), buffer.headroom..buffer.headroom + end);
+        match self.place(queue, draft.work(), &[Class::Scan, Class::HashMany(self.kind)]) {
+            Placed::Here => return Some(batch),
+            Placed::HereAndOn(place) => {
+                // Nobody waits for it.
+                drop(self.runtime.try_submit({
+                    draft.pin(place);
+                    draft
+                }));
+                return Some(batch);
+            }
+            Placed::On(place) => drop(draft.pin(place)),
+            Placed::Anywhere => {}
+        }
         queue.go_away();
         let away = Arc::new(Mutex::new(Some((batch, view))));
         let (back, waits) = (Arc::clone(queue), Arc::clone(&away));
@@ -220,15 +265,23 @@ impl Devices {
         (denied == 0).then_some(chunks)
     }
 
-    /// Whether a batch's chunks without names are work enough for a device.
-    pub fn are_worth_it(&self, batch: &Sequenced) -> bool {
-        let (_, chunks) = batch.chunks();
-        let unnamed = chunks.iter().filter(|chunk| chunk.fingerprint == UNNAMED);
-        unnamed.map(|chunk| chunk.len as usize).sum::<usize>() >= NAME_HERE
+    /// Who beside the processor is to name the chunks of a batch that have no names: a device, or whoever the runtime chooses; `None` for the worker.
+    pub fn hasher(&self, queue: &Queue, batch: &Sequenced) -> Option<Option<usize>> {
+        let bytes = unnamed_bytes(batch);
+        if bytes < NAME_HERE {
+            return None;
+        }
+        let request = Request::HashMany { kind: self.kind, ranges: Vec::new() };
+        let work = Work { request, input: Input::Empty, range: 0..bytes };
+        match self.place(queue, &work, &[Class::HashMany(self.kind)]) {
+            Placed::On(place) => Some(Some(place)),
+            Placed::Anywhere => Some(None),
+            Placed::Here | Placed::HereAndOn(_) => None,
+        }
     }
 
     /// Has the chunks of a batch named that have no fingerprints yet. It comes back through `queue`.
-    pub fn name(&self, queue: &Arc<Queue>, ticket: u64, batch: Sequenced) {
+    pub fn name(&self, hasher: Option<usize>, queue: &Arc<Queue>, ticket: u64, batch: Sequenced) {
         queue.go_away();
         let (buffer, chunks) = batch.chunks();
         let unnamed = || chunks.iter().filter(|chunk| chunk.fingerprint == UNNAMED);
@@ -245,6 +298,9 @@ impl Devices {
             }),
         );
         draft.share(buffer.bytes.lend(), range.start as usize..range.end as usize);
+        if let Some(place) = hasher {
+            draft.pin(place);
+        }
         let away = Arc::new(Mutex::new(Some(batch)));
         let (back, waits) = (Arc::clone(queue), Arc::clone(&away));
         draft.set_callback(Arc::new(move |ended| {
@@ -260,6 +316,12 @@ impl Devices {
             }
         }
     }
+}
+
+/// Bytes of the chunks without names.
+pub(super) fn unnamed_bytes(batch: &Sequenced) -> usize {
+    let (_, chunks) = batch.chunks();
+    chunks.iter().filter(|chunk| chunk.fingerprint == UNNAMED).map(|chunk| chunk.len as usize).sum()
 }
 
 /// Takes back what a table is said to say and does not; how often that was.

@@ -55,10 +55,11 @@ pub(super) fn compress(
     };
     let (mut frame, mut refused) = (frame, None);
     let (route, plan) = loop {
-        let (route, plan) = match devices.plan(encoder, codec, auto, frame.raw.bytes(), refused) {
-            (_, Planned::Plain(encoding)) => return Turn::Here(frame, encoding),
-            (route, Planned::Compress(plan)) => (route, plan),
-        };
+        let (route, plan) =
+            match devices.plan(encoder, codec, auto, frame.raw.bytes(), queue.backlog(), refused) {
+                (_, Planned::Plain(encoding)) => return Turn::Here(frame, encoding),
+                (route, Planned::Compress(plan)) => (route, plan),
+            };
         if route.device == 0 {
             break (route, plan);
         }
@@ -78,6 +79,9 @@ pub(super) fn compress(
             }
         }
     };
+    if route.comparable {
+        devices.try_out(&plan, frame.raw.bytes().len(), || frame.raw.lend());
+    }
     let began = thread_time();
     let encoding = encoder.compress(&plan, frame.raw.bytes(), stored);
     if route.comparable && encoding.codec != Codec::None {

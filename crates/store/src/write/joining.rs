@@ -1,7 +1,7 @@
 //! Devices join a writer when they are open: at its start, or in the middle of its work.
 //!
-//! A worker that asks for them first lets them in: there are more buffers then, which lie where devices reach them; frames have the
-//! lengths that devices take; and deduplication asks the table cache.
+//! The first worker that finds them open lets them in. From then on, buffers lie where devices reach them, frames have the lengths
+//! that devices take, and deduplication asks the table cache.
 
 use std::sync::{Arc, OnceLock};
 
@@ -13,10 +13,8 @@ use super::queue::Queue;
 use super::sequence::Sequencer;
 use crate::devices::StoreDevices;
 
-/// Batches that may be with devices beside those that the workers have.
-const IN_FLIGHT: usize = 4;
-/// Bytes of all buffers, where devices would like larger ones.
-const BUFFERS_MAX: usize = 256 << 20;
+/// Bytes of batches that may be with devices beside those that the workers have.
+const BATCHES_BYTES: usize = 4 << 20;
 /// Bytes of batches that are there beside those, for frames that are under way to devices.
 const FRAMES_BYTES_MAX: usize = 32 << 20;
 
@@ -26,7 +24,7 @@ pub(super) struct Joining {
     pub joined: OnceLock<Joined>,
 }
 
-/// Those that are there.
+/// Devices that are open.
 pub(super) struct Joined {
     /// Those that cut and hash, if there are any.
     pub devices: Option<Devices>,
@@ -35,7 +33,7 @@ pub(super) struct Joined {
 }
 
 impl Joining {
-    /// Those that have joined, or do so now.
+    /// Lets them in, if they are open.
     pub fn get(&self, queue: &Queue, sequencer: &Sequencer) -> Option<&Joined> {
         if let Some(joined) = self.joined.get() {
             return Some(joined);
@@ -70,19 +68,10 @@ fn join(source: &StoreDevices, queue: &Queue, sequencer: &Sequencer) -> Joined {
         return joined;
     };
     let frame_size = source.config.frame_size as usize;
-    let (count, least) = queue.buffers();
-    let (mut more, mut segment) = (0, least);
-    if let Some(devices) = &joined.devices {
-        more += IN_FLIGHT;
-        let wanted = devices.batch_bytes().unwrap_or(least);
-        segment = wanted.min(BUFFERS_MAX / (count + more)).max(least);
-    }
-    if let Some(devices) = &joined.frames {
-        // Frames under way hold the batches that they were read into.
-        let frames = devices.in_flight() * frame_size;
-        more += frames.min(FRAMES_BYTES_MAX).div_ceil(segment);
-    }
-    queue.use_memory(runtime.pool(), more, segment);
+    // Batches may be with devices; and frames under way hold the batches that they were read into.
+    let batches = joined.devices.as_ref().map_or(0, |_| BATCHES_BYTES);
+    let frames = joined.frames.as_ref().map_or(0, |devices| devices.in_flight() * frame_size);
+    queue.use_memory(runtime.pool(), batches + frames.min(FRAMES_BYTES_MAX));
     let mut stage = sequencer.stage.lock().expect("no panic in the stage");
     stage.framer.use_memory(runtime.pool());
     if let Some(devices) = &joined.frames {
@@ -90,7 +79,7 @@ fn join(source: &StoreDevices, queue: &Queue, sequencer: &Sequencer) -> Joined {
         stage.framer.set_limit(limit);
     }
     if joined.devices.is_some() {
-        stage.dedup.use_table_cache(source.table_cache().cloned());
+        stage.dedup.use_table_cache(source.start_table_cache().cloned());
     }
     joined
 }

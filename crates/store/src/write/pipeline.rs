@@ -71,6 +71,7 @@ pub struct Writer {
     batch_bytes: usize,
     /// How the files of the batch are cut, where devices do that: one task cuts all alike.
     batch_chunker: Option<ChunkerSpec>,
+    segment: usize,
 }
 
 impl Writer {
@@ -131,7 +132,7 @@ impl Writer {
         };
         let sequencer = Sequencer::new(stage);
         let shared = Arc::new(Shared {
-            queue: Arc::new(Queue::new(buffers, 4 * options.threads + 8)),
+            queue: Arc::new(Queue::new(buffers, options.threads)),
             joining: Joining { source: store.store_devices().cloned(), joined: OnceLock::new() },
             sequencer,
             vouching,
@@ -191,7 +192,7 @@ impl Writer {
             .collect();
         let (committer, messages) = (Some(committer), Some(messages));
         let (batch, batch_chunker) = (Vec::new(), None);
-        Self { shared, workers, committer, messages, batch, batch_bytes: 0, batch_chunker }
+        Self { shared, workers, committer, messages, batch, batch_bytes: 0, batch_chunker, segment }
     }
 
     /// Takes one item.
@@ -213,7 +214,7 @@ impl Writer {
             },
             Content::File(_) | Content::Stream(_) | Content::Sparse { .. } => None,
         };
-        match small.filter(|&len| len <= self.shared.queue.segment()) {
+        match small.filter(|&len| len <= self.segment) {
             Some(len) => self.batch_up(Small::File(file), len),
             None => self.submit_large(file),
         }
@@ -225,7 +226,7 @@ impl Writer {
             Content::File(source) => source.display.to_string(),
             _ => "standard input".to_string(),
         };
-        match LargeFile::open(file, self.shared.queue.segment()) {
+        match LargeFile::open(file, self.segment) {
             Ok(file) => self.shared.queue.submit(Batch::Large(Arc::new(file))),
             Err(why) => {
                 self.shared.progress.skip(display, why);
@@ -235,8 +236,7 @@ impl Writer {
     }
 
     fn batch_up(&mut self, item: Small, len: usize) -> Result<()> {
-        let segment = self.shared.queue.segment();
-        let items_max = BATCH_ITEMS * (segment / SEGMENT);
+        let items_max = BATCH_ITEMS * (self.segment / SEGMENT);
         let chunker = match &item {
             Small::File(file)
                 if len > 0 && self.shared.devices().is_some_and(|joined| joined.devices.is_some()) =>
@@ -246,7 +246,7 @@ impl Writer {
             _ => None,
         };
         let other = chunker.is_some() && self.batch_chunker.is_some_and(|before| Some(before) != chunker);
-        if self.batch_bytes + len > segment || self.batch.len() >= items_max || other {
+        if self.batch_bytes + len > self.segment || self.batch.len() >= items_max || other {
             self.flush_batch()?;
         }
         self.batch_chunker = chunker.or(self.batch_chunker);

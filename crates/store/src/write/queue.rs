@@ -7,7 +7,9 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
+use outrigger_offload::Backlog;
 use outrigger_offload::pool::Pool;
 
 use super::bytes::{Buffer, Bytes};
@@ -19,6 +21,9 @@ use super::large::{LargeFile, Segment};
 use super::sequence::Sequenced;
 use crate::error::{Error, ErrorKind, Result};
 use crate::meta::Change;
+
+/// A batch that was read, and the frames that it becomes.
+const TASKS_PER_BATCH: usize = 3;
 
 /// One element of a batch of small files.
 pub(super) enum Small {
@@ -66,6 +71,10 @@ struct State {
     plan: BufferPlan,
     next_ticket: u64,
     active: usize,
+    /// Workers that wait for something to do.
+    idle: usize,
+    /// How long a task takes, lately.
+    task: Duration,
     closed: bool,
     failure: Option<Error>,
 }
@@ -74,7 +83,7 @@ pub(super) struct Queue {
     state: Mutex<State>,
     work: Condvar,
     room: Condvar,
-    batches_max: usize,
+    threads: usize,
 }
 
 /// How many buffers there are, and how long.
@@ -87,7 +96,7 @@ pub(super) struct BufferPlan {
 }
 
 impl Queue {
-    pub fn new(plan: BufferPlan, batches_max: usize) -> Self {
+    pub fn new(plan: BufferPlan, threads: usize) -> Self {
         let state = State {
             append: VecDeque::new(),
             compress: VecDeque::new(),
@@ -102,42 +111,34 @@ impl Queue {
             plan,
             next_ticket: 0,
             active: 0,
+            idle: 0,
+            task: Duration::ZERO,
             closed: false,
             failure: None,
         };
-        Self { state: Mutex::new(state), work: Condvar::new(), room: Condvar::new(), batches_max }
+        Self { state: Mutex::new(state), work: Condvar::new(), room: Condvar::new(), threads }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().expect("no panic while the queue is held")
     }
 
-    /// How many buffers there are, and how much data each has.
-    pub fn buffers(&self) -> (usize, usize) {
-        let plan = &self.lock().plan;
-        (plan.count, plan.data)
-    }
-
-    /// The length of the batches to come.
-    pub fn segment(&self) -> usize {
-        self.lock().plan.data
-    }
-
-    /// So many buffers more, and all in memory of `pool` and with room for so much data, as they come back.
-    pub fn use_memory(&self, pool: &Pool, more: usize, data: usize) {
+    /// Room for so many bytes of batches more, and all buffers in memory of `pool`, as they come back.
+    pub fn use_memory(&self, pool: &Pool, more_bytes: usize) {
         let mut state = self.lock();
+        let BufferPlan { count, headroom, data, .. } = state.plan;
+        let more = more_bytes.div_ceil(data);
         state.outdated = state.plan.count - state.unmade - state.buffers.len();
         state.unmade += state.buffers.len() + more;
         state.buffers.clear();
-        let BufferPlan { count, headroom, .. } = state.plan;
         state.plan = BufferPlan { count: count + more, headroom, data, pool: pool.clone() };
         self.work.notify_all();
     }
 
     /// Waits for room, then appends a batch.
     pub fn submit(&self, batch: Batch) -> Result<()> {
-        let mut state = self.lock();
-        while state.batches.len() >= self.batches_max && state.failure.is_none() {
+        let (mut state, batches_max) = (self.lock(), 4 * self.threads + 8);
+        while state.batches.len() >= batches_max && state.failure.is_none() {
             state = self.room.wait(state).expect("no panic while the queue is held");
         }
         if state.failure.is_some() {
@@ -232,6 +233,20 @@ impl Queue {
         self.work.notify_one();
     }
 
+    /// The work that waits for the workers.
+    pub fn backlog(&self) -> Backlog {
+        let state = self.lock();
+        let queued = state.append.len()
+            + state.compress.len()
+            + state.bring.len()
+            + state.ingested.len()
+            + state.hash.len();
+        // A batch becomes some frames; how many batches a large file still has, nobody knows: as many as there are buffers for.
+        let batches = if state.batches.is_empty() { 0 } else { state.buffers.len() + state.unmade };
+        let ahead = state.task * (queued + TASKS_PER_BATCH * batches) as u32 / self.threads.max(1) as u32;
+        Backlog { is_idle: state.idle > 0, ahead }
+    }
+
     /// Frees a buffer, unless a frame still borrows it: then whoever compresses that frame does.
     pub fn give_back(&self, buffer: Arc<Buffer>) {
         if let Some(buffer) = Arc::into_inner(buffer) {
@@ -246,11 +261,12 @@ impl Queue {
         }
     }
 
-    /// The next task, or `None` when all is done or something failed. `done_one` says that the caller has just ended a task.
-    pub fn take(&self, done_one: bool) -> Option<Task> {
+    /// The next task, or `None` when all is done or something failed. `done` says that the caller has just ended a task, and how long that took.
+    pub fn take(&self, done: Option<Duration>) -> Option<Task> {
         let mut state = self.lock();
-        if done_one {
+        if let Some(took) = done {
             state.active -= 1;
+            state.task = (state.task * 15 + took) / 16;
         }
         loop {
             if state.failure.is_some() {
@@ -264,7 +280,9 @@ impl Queue {
                 self.work.notify_all();
                 return None;
             }
+            state.idle += 1;
             state = self.work.wait(state).expect("no panic while the queue is held");
+            state.idle -= 1;
         }
     }
 }
@@ -329,5 +347,42 @@ impl State {
     fn ticket(&mut self) -> u64 {
         self.next_ticket += 1;
         self.next_ticket - 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_backlog_is_what_waits_by_how_long_it_takes_all_threads() {
+        let plan = BufferPlan { count: 5, headroom: 0, data: 10, pool: Pool::new(None, 0) };
+        let queue = Queue::new(plan, 2);
+        let backlog = |is_idle, ms| Backlog { is_idle, ahead: Duration::from_millis(ms) };
+        assert_eq!(queue.backlog(), backlog(false, 0));
+        (0..6).for_each(|_| queue.submit(Batch::Small(Vec::new())).unwrap());
+        assert!(queue.take(None).is_some());
+        assert!(queue.take(Some(Duration::from_millis(16 * 2))).is_some());
+        // Three buffers are left: as many batches, each with its frames, on two threads.
+        assert_eq!(queue.backlog(), backlog(false, 2 * 9 / 2));
+    }
+
+    #[test]
+    fn buffers_of_before_are_let_go_of_when_they_come_back() {
+        let (before, after) = (Pool::new(None, 0), Pool::new(None, 1 << 20));
+        let plan = BufferPlan { count: 2, headroom: 0, data: 4096, pool: before };
+        let queue = Queue::new(plan, 1);
+        (0..6).for_each(|_| queue.submit(Batch::Small(Vec::new())).unwrap());
+        let taken = || match queue.take(None) {
+            Some(Task::Small(_, _, buffer)) => Arc::new(buffer),
+            _ => panic!("a batch"),
+        };
+        let (one, two) = (taken(), taken());
+        queue.use_memory(&after, 1);
+        assert!(taken().bytes.is_of(&after), "a buffer more");
+        for old in [one, two] {
+            queue.give_back(old);
+            assert!(taken().bytes.is_of(&after));
+        }
     }
 }

@@ -4,13 +4,14 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use outrigger_clock::{Instant, wanted_time};
+use outrigger_clock::{Instant, thread_time, wanted_time};
 use outrigger_format::{ChunkKind, Codec, Encoding, FingerprintKind, Reason};
+use outrigger_offload::work::Class;
 use outrigger_offload::{Auto, Encoder};
 
 use super::commit::{CommitQueue, CommitWhen, Message, WAITING_MAX};
 use super::dedup::Vouching;
-use super::devices::{Devices, Uncut};
+use super::devices::{Devices, Uncut, unnamed_bytes};
 use super::framer::{RawBytes, RawFrame};
 use super::frames::{self, Compressed, Turn};
 use super::ingest::{Scratch, read_small};
@@ -70,7 +71,7 @@ impl Shared {
         self.joining.get(&self.queue, &self.sequencer)
     }
 
-    /// Those that cut and hash.
+    /// The devices that cut and hash.
     fn ingesters(&self) -> Option<&Devices> {
         self.devices()?.devices.as_ref()
     }
@@ -79,10 +80,10 @@ impl Shared {
     pub fn work(&self, messages: &Sender<Message>) -> Result<()> {
         let mut encoder = Encoder::new();
         let (mut stored, mut scratch) = (Vec::new(), Scratch::default());
-        let mut done_one = false;
+        let mut done = None;
         let mut meter = Meter::start();
-        while let Some(task) = self.queue.take(done_one) {
-            done_one = true;
+        while let Some(task) = self.queue.take(done) {
+            let began = Instant::now();
             match task {
                 Task::Append(Compressed { frame, made }) => {
                     let encoding = made.conclude(&mut encoder);
@@ -115,6 +116,7 @@ impl Shared {
                     }
                 }
             }
+            done = Some(began.elapsed());
             if let Some((busy, waited)) = meter.read() {
                 self.auto.note(busy, waited);
             }
@@ -135,11 +137,11 @@ impl Shared {
     fn cut(&self, ticket: u64, batch: Uncut, scratch: &mut Scratch) -> Result<()> {
         match batch {
             Uncut::Small(mut batch) => {
-                batch.cut_here(scratch)?;
+                self.timed(Class::Scan, batch.len(), || batch.cut_here(scratch))?;
                 self.name(ticket, Sequenced::Small(batch))
             }
             Uncut::Segment(mut segment) => {
-                segment.scan();
+                self.timed(Class::Scan, segment.len(), || segment.scan());
                 self.cut_in_line(segment)
             }
         }
@@ -158,26 +160,36 @@ impl Shared {
 
     /// Has a batch's chunks named, by whatever does that best, and brings it to the sequencer, now or later.
     fn name(&self, ticket: u64, batch: Sequenced) -> Result<()> {
-        match self.ingesters() {
-            Some(devices) if devices.are_worth_it(&batch) => {
-                devices.name(&self.queue, ticket, batch);
+        match self.ingesters().and_then(|devices| Some((devices, devices.hasher(&self.queue, &batch)?))) {
+            Some((devices, hasher)) => {
+                devices.name(hasher, &self.queue, ticket, batch);
                 Ok(())
             }
-            _ => self.name_here(ticket, batch),
+            None => self.name_here(ticket, batch),
         }
+    }
+
+    /// Does something here and now. Where there are devices that do such things, it is known afterwards how long the processor takes.
+    fn timed<T>(&self, class: Class, bytes: usize, run: impl FnOnce() -> T) -> T {
+        let Some(devices) = self.ingesters().filter(|_| bytes > 0) else { return run() };
+        let began = thread_time();
+        let done = run();
+        devices.observe_here(class, bytes, thread_time() - began);
+        done
     }
 
     /// Leaves a batch to be named to whoever is free.
     fn park(&self, ticket: u64, batch: Sequenced) -> Result<()> {
-        if self.ingesters().is_some_and(|devices| devices.are_worth_it(&batch)) {
-            return self.name(ticket, batch);
+        match self.ingesters().and_then(|devices| Some((devices, devices.hasher(&self.queue, &batch)?))) {
+            Some((devices, hasher)) => devices.name(hasher, &self.queue, ticket, batch),
+            None => self.queue.push_hash(ticket, batch),
         }
-        self.queue.push_hash(ticket, batch);
         Ok(())
     }
 
     fn name_here(&self, ticket: u64, mut batch: Sequenced) -> Result<()> {
-        batch.name(self.fingerprint);
+        let bytes = unnamed_bytes(&batch);
+        self.timed(Class::HashMany(self.fingerprint), bytes, || batch.name(self.fingerprint));
         self.bring(ticket, batch)
     }
 

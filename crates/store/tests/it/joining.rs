@@ -119,3 +119,24 @@ fn devices_that_cannot_be_opened_leave_the_processor_to_do_it() {
         assert!(data.all(|(key, _)| expected.contains(&key.reason)), "{frames:?}");
     }
 }
+
+/// A device that helps nobody gets copies of a few tasks, by which that is found out, and nothing that the writer waits for.
+#[test]
+fn a_device_that_would_be_late_is_left_alone() {
+    let dir = scratch();
+    let store = init(dir.path(), "zstd:1");
+    let sim = SimDevice::new(SimOptions { time_scale: 20.0, ..SimOptions::new("sim:0", Speed::SLOW) });
+    let policy = Policy { explore_every: 0, check_every: 0, check_first: 0, ..Policy::default() };
+    let runtime = Arc::new(Runtime::builder().cpu_threads(2).device(Box::new(sim)).policy(policy).build());
+    store.use_devices(Arc::clone(&runtime), Some(TableCacheOptions::default()));
+    let bytes: Vec<u8> = unique(4, 64 << 20).into_iter().map(|byte| byte & 0x3f).collect();
+    put_bytes(&store, "file", bytes.clone()).unwrap();
+    // Two of each class and decade of sizes; there are two classes, and frames of two decades.
+    let device = &runtime.metrics().devices[1];
+    assert!(device.tasks + device.waiting as u64 + device.running as u64 <= 8, "{device:?}");
+    assert_eq!(runtime.metrics().devices[0].tasks, 0, "the writer's own threads did all");
+    assert!(read(&store, "file") == bytes);
+    let frames = stats(&store, usize::MAX).unwrap().frames;
+    let by_device = frames.keys().any(|key| key.kind == "data" && key.reason == Reason::Device);
+    assert!(!by_device, "{frames:?}");
+}

@@ -16,7 +16,7 @@ use outrigger_clock::Instant;
 use outrigger_clock::process_time;
 use outrigger_format::{Codec, CodecChoice, CodecDevice, Encoding, Listed, print_size};
 use outrigger_offload::pool::{Buffer, Pool};
-use outrigger_offload::{Auto, Encoder, FrameDecoder, FrameDevices, Missing, Planned, Wanted};
+use outrigger_offload::{Auto, Backlog, Encoder, FrameDecoder, FrameDevices, Missing, Planned, Wanted};
 use serde_json::Value;
 
 use super::data;
@@ -86,11 +86,9 @@ fn with_devices(codecs: &[CodecChoice], devices: Option<&Arc<FrameDevices>>) -> 
     for kind in devices.kinds() {
         let of = |codec: &CodecChoice| CodecChoice::parse(&format!("{codec}@{}", kind.name())).ok();
         let fixed = codecs.iter().filter(|codec| matches!(codec, CodecChoice::Fixed(_)));
-        all.extend(
-            fixed
-                .filter_map(of)
-                .filter(|&codec| devices.route(codec.into(), &Auto::new(), 64 << 10).device > 0),
-        );
+        all.extend(fixed.filter_map(of).filter(|&codec| {
+            devices.route(codec.into(), &Auto::new(), 64 << 10, Backlog::default()).device > 0
+        }));
     }
     all
 }
@@ -394,7 +392,8 @@ fn encode_by_devices(
         come_back(&mut encoder, &mut away, false);
         let mut refused = None;
         loop {
-            let (route, planned) = devices.plan(&mut encoder, codec.into(), &auto, blocks[at], refused);
+            let (route, planned) =
+                devices.plan(&mut encoder, codec.into(), &auto, blocks[at], Backlog::default(), refused);
             let plan = match planned {
                 Planned::Plain(encoding) => {
                     here.push((at, keep(encoding, &[], blocks[at])));

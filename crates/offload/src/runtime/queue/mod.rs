@@ -22,7 +22,7 @@ use outrigger_clock::Instant;
 /// Priorities, the most urgent first.
 pub(super) const PRIORITIES: usize = 3;
 /// Devices of a runtime, the processor included.
-pub(super) const LANES_MAX: usize = 8;
+pub(super) const LANES_MAX: usize = 24;
 /// What a lane cannot do costs this.
 pub(super) const NEVER: u64 = u64::MAX;
 

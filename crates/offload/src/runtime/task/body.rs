@@ -29,6 +29,8 @@ pub(in crate::runtime) struct Body {
     pub bytes: usize,
     /// Whether the submitter has said which part of the buffer is meant.
     pub ranged: bool,
+    /// Tasks that the device had when this one was submitted.
+    pub before: usize,
     /// What each device would need, for the queues.
     pub costs: Costs,
     pub submitted: Instant,
@@ -55,6 +57,7 @@ impl Body {
             class: Request::default().class(),
             bytes: 0,
             ranged: false,
+            before: 0,
             costs: Costs::NONE,
             submitted: now,
             begun: now,

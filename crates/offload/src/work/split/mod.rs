@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use outrigger_format::Fingerprint;
 
-use super::{Output, Request, Work};
+use super::{Class, Output, Request, Work};
 use crate::op::{HashMany, Ingested, PMD_SEGMENT, Scan, WindowHash};
 use crate::{CpuDevice, Device, Task};
 use batch::{Batch, Piece};
@@ -92,6 +92,15 @@ pub(crate) struct Split {
     used: usize,
     under_way: usize,
     batch: Batch,
+}
+
+/// Whether tasks of so many bytes are usually worth being done by several threads.
+pub(crate) fn is_usually_worth_it(class: Class, bytes: usize) -> bool {
+    let several = matches!(
+        class,
+        Class::Scan | Class::HashMany(_) | Class::WindowHash(_) | Class::PmdHash(_) | Class::Ingest(..)
+    );
+    several && bytes >= LEAST
 }
 
 /// Whether this work is worth being done by several threads. Says no to what only an error can come of.

@@ -8,11 +8,12 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use outrigger_format::FingerprintKind::Blake3;
 use outrigger_format::boundary::{GearMasks, scan_reference};
+use outrigger_format::{CodecDevice, CodecSpec};
 use outrigger_offload::hash;
 use outrigger_offload::runtime::{Failure, Runtime};
 use outrigger_offload::sim::{SimDevice, SimOptions, Speed};
-use outrigger_offload::work::Request;
-use outrigger_offload::{CodecError, TaskError};
+use outrigger_offload::work::{Class, Request};
+use outrigger_offload::{CodecError, FrameDevices, TaskError};
 use outrigger_workload::Rng;
 
 use crate::runtime::common::{Gate, bytes, hash_task, is_right, task};
@@ -40,6 +41,33 @@ fn results_are_the_same_wherever_they_come_from() {
     let metrics = runtime.metrics();
     assert_eq!(metrics.devices[1].given_up, 0);
     assert_eq!(metrics.devices.iter().map(|device| device.tasks).sum::<u64>(), 96);
+}
+
+#[test]
+fn eight_gpus_that_hash_and_compress_and_a_card_have_room() {
+    let of_class = |name: String, codecs: bool| {
+        let supports = Arc::new(move |class: Class| class.is_codec() == codecs);
+        let options = SimOptions { supports, time_scale: 0.01, ..SimOptions::new(name, Speed::PCIE5_GPU) };
+        Box::new(SimDevice::new(options))
+    };
+    let hashing = (0..8).map(|n| of_class(format!("cuda:{n}"), false));
+    let compressing = (0..8).map(|n| of_class(format!("nvcomp:{n}"), true));
+    let builder = Runtime::builder().cpu_threads(1);
+    let all = hashing.chain(compressing).chain([of_class("qat:0".into(), true)]);
+    let runtime = Arc::new(all.fold(builder, |builder, device| builder.device(device)).build());
+    let spec = CodecSpec::parse("zstd:1").unwrap();
+    for device in 1..18 {
+        let mut draft = hash_task(&runtime, &[device as u8; 50_000]);
+        if device > 8 {
+            draft.set_request(Request::Compress { spec });
+        }
+        draft.pin(device);
+        assert_eq!(runtime.submit(draft).unwrap().wait().unwrap().report().device, device);
+    }
+    assert!(runtime.metrics().devices[1..].iter().all(|device| device.tasks == 1 && device.given_up == 0));
+    let frames = FrameDevices::of(&runtime).unwrap();
+    assert_eq!(frames.kinds().filter(|&kind| kind == CodecDevice::Nvcomp).count(), 8);
+    assert_eq!(frames.kinds().filter(|&kind| kind == CodecDevice::Qat).count(), 1);
 }
 
 #[test]

@@ -12,6 +12,8 @@ use outrigger_offload::runtime::{BreakerState, DeviceMetrics, Runtime};
 use outrigger_offload::sim::{Faults, SimControl, SimDevice, SimOptions, Speed};
 use outrigger_offload::work::Work;
 
+use outrigger_workload::eventually;
+
 use crate::common::{device, impatient, strict};
 use crate::runtime::common::{hash_task, is_right};
 
@@ -40,6 +42,20 @@ fn run(runtime: &Runtime, count: u32) {
 /// Runs tasks until the device is as it should be.
 fn run_until(runtime: &Runtime, what: &str, is_so: impl Fn(&DeviceMetrics) -> bool) {
     crate::common::run_until(runtime, what, || run(runtime, 4), is_so);
+}
+
+#[test]
+fn a_result_that_nobody_waits_for_is_not_taken_for_wrong() {
+    let (runtime, _) = faulty(Faults::default(), strict());
+    for n in 0..8_u32 {
+        // Large, so that a comparison of it stops when it is cancelled.
+        let mut draft = hash_task(&runtime, &n.to_le_bytes().repeat(1 << 19));
+        draft.pin(1);
+        drop(runtime.submit(draft).unwrap());
+    }
+    eventually("all are done", || runtime.is_idle());
+    let device = device(&runtime);
+    assert_eq!((device.tasks, device.trips, device.given_up), (8, 0, 0), "{device:?}");
 }
 
 #[test]
