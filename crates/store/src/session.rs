@@ -72,6 +72,9 @@ struct Shared {
     stopped: Condvar,
 }
 
+/// Has whoever changes the store in another process stand still, for a commit of this session; `None` when there is nobody. Dropping the answer lets them go on.
+pub type Beside = dyn Fn(SessionId) -> Result<Option<Box<dyn Send>>> + Send + Sync;
+
 /// An open session. Dropping it closes it.
 pub struct Session {
     shared: Arc<Shared>,
@@ -79,6 +82,7 @@ pub struct Session {
     lock_path: Option<PathBuf>,
     before: OnceLock<Arc<BeforeSnapshot>>,
     uses_reserve: AtomicBool,
+    beside: OnceLock<Arc<Beside>>,
     _lock: Option<File>,
 }
 
@@ -122,7 +126,15 @@ impl Session {
         let renewer = std::thread::spawn(move || renewing.renew());
         let before = OnceLock::new();
         let uses_reserve = AtomicBool::new(false);
-        Ok(Arc::new(Self { shared, renewer: Some(renewer), lock_path, before, uses_reserve, _lock: lock }))
+        Ok(Arc::new(Self {
+            shared,
+            renewer: Some(renewer),
+            lock_path,
+            before,
+            uses_reserve,
+            beside: OnceLock::new(),
+            _lock: lock,
+        }))
     }
 
     /// Has writers of this session take `before` in front of their first transaction, as that says. The first call counts.
@@ -133,6 +145,16 @@ impl Session {
     /// What [`Session::take_before`] was given.
     pub(crate) fn before_snapshot(&self) -> Option<&BeforeSnapshot> {
         self.before.get().map(|before| &**before)
+    }
+
+    /// Has others stand still for each of its writers' commits. The first call counts.
+    pub(crate) fn set_beside(&self, beside: &Arc<Beside>) {
+        let _ = self.beside.set(Arc::clone(beside));
+    }
+
+    /// Before a commit: others stand still until the answer is dropped.
+    pub(crate) fn stand_still(&self) -> Result<Option<Box<dyn Send>>> {
+        self.beside.get().map_or(Ok(None), |hold| hold(self.id()))
     }
 
     /// Has these packs tended for as long as it is open.

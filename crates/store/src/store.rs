@@ -22,7 +22,7 @@ use crate::older;
 use crate::owner;
 use crate::read::packs::PackReader;
 use crate::remains;
-use crate::session::{Session, is_gone, remove_old_locks};
+use crate::session::{Beside, Session, is_gone, remove_old_locks};
 use crate::shared::{self, Shared};
 use crate::space::StoredBytes;
 use crate::table_cache::{TABLE_CACHE_FILE, TableCache, TableCacheOptions};
@@ -64,6 +64,7 @@ pub struct Store {
     stored: StoredBytes,
     /// What is kept free on the disk of a store in a directory.
     reserve: Option<Arc<Reserve>>,
+    beside: OnceLock<Arc<Beside>>,
 }
 
 /// What a store is opened for.
@@ -269,6 +270,7 @@ impl Store {
             is_above_packs: AtomicBool::new(false),
             stored: StoredBytes::default(),
             reserve: None,
+            beside: OnceLock::new(),
         };
         Ok(store)
     }
@@ -490,7 +492,15 @@ impl Store {
             (opened, _) => opened,
         }?;
         opened.tend(&self.backend);
+        if let Some(beside) = self.beside.get() {
+            opened.set_beside(beside);
+        }
         Ok(opened)
+    }
+
+    /// Has `beside` called before each commit of sessions that are opened from now on. The first call counts.
+    pub fn set_beside(&self, beside: Arc<Beside>) {
+        let _ = self.beside.set(beside);
     }
 
     /// Before names are changed or something is reclaimed: on a full disk, gives back the room that is kept for that.

@@ -95,7 +95,7 @@ pub struct UndoArgs {
 }
 
 pub fn undo(context: &Context, args: &UndoArgs) -> Outcome {
-    let store = context.open_for_changes()?;
+    let store = context.open_for_commits()?;
     let row = wanted(&store.meta.snapshots()?, args.name.as_deref())?;
     let facts = Facts::of(&row);
     let own = before(&store, "undo", facts.sources.clone(), &facts.targets)?;

@@ -12,7 +12,8 @@ use outrigger_clock::Instant;
 use outrigger_fuse::control::Client;
 use outrigger_fuse::live::{self, LiveOptions, LiveVolume, Recovered};
 use outrigger_fuse::report::Reports;
-use outrigger_store::{ErrorKind, Store, shared};
+use outrigger_store::session::Beside;
+use outrigger_store::{Error, ErrorKind, Store, shared};
 
 use crate::exit::Failure;
 use crate::output::{complain, counted};
@@ -33,6 +34,28 @@ pub fn pause(dir: &Path, threads: usize) -> Result<Option<Client>, Failure> {
 /// As [`stored`]; and while the connection lives, the mount changes nothing.
 pub fn hold(dir: &Path, threads: usize) -> Result<Option<Client>, Failure> {
     ask(dir, threads, "hold")
+}
+
+/// For each commit of a store's sessions: a mount stands still meanwhile. It is there for no longer than that, however long the command takes, and even if it is stopped.
+pub fn each_commit(dir: &Path, threads: usize) -> Arc<Beside> {
+    let dir = dir.to_path_buf();
+    Arc::new(move |session| {
+        let held = ask(&dir, threads, &format!("hold {}", session.0)).map_err(|failure| {
+            Error::new(ErrorKind::Io, format!("a mount does not stand still: {}", failure.message))
+        })?;
+        Ok(held.map(|mount| Box::new(Standing(mount)) as Box<dyn Send>))
+    })
+}
+
+/// A mount that stands still.
+struct Standing(Client);
+
+impl Drop for Standing {
+    fn drop(&mut self) {
+        if let Err(error) = self.0.ask("release") {
+            complain(&format!("the mount may show what was before: {error}"));
+        }
+    }
 }
 
 fn ask(dir: &Path, threads: usize, what: &str) -> Result<Option<Client>, Failure> {

@@ -105,7 +105,7 @@ fn check_slash(store: &Store, given: Option<&OsString>, to: &StorePath) -> Resul
 }
 
 pub fn rm(context: &Context, args: RmArgs) -> Outcome {
-    let store = context.open_for_changes()?;
+    let store = context.open_for_commits()?;
     let paths = args::expand_paths(&store, At::Now, &args.paths)?;
     let before = args.before.snapshot(&store, "rm", Vec::new(), &paths)?;
     let listed = listed(context, &store, &paths)?;
@@ -137,7 +137,7 @@ pub fn rm(context: &Context, args: RmArgs) -> Outcome {
 pub fn mv(context: &Context, args: MvArgs) -> Outcome {
     let mut paths = args::store_paths(&args.paths)?;
     let to = last(&mut paths, "where to? Give at least one path, then its new name")?;
-    let store = context.open_for_changes()?;
+    let store = context.open_for_commits()?;
     check_slash(&store, args.paths.last(), &to)?;
     let pairs = targets(&*store.meta, &paths, &to)?;
     let worked_on = pairs.iter().cloned().flat_map(|(from, to)| [from, to]);
@@ -150,7 +150,7 @@ pub fn mv(context: &Context, args: MvArgs) -> Outcome {
 pub fn cp(context: &Context, args: CpArgs) -> Outcome {
     let mut paths = args::store_paths(&args.paths)?;
     let to = last(&mut paths, "where to? Give at least one path, then its copy's name")?;
-    let store = context.open_for_changes()?;
+    let store = context.open_for_commits()?;
     check_slash(&store, args.paths.last(), &to)?;
     let snapshot = args.at.as_deref().map(|at| when::resolve(&store, at)).transpose()?;
     let snapshot = snapshot.as_ref().map(|snapshot| snapshot.name.as_str());

@@ -68,7 +68,7 @@ pub fn run(context: &Context, args: ImportArgs) -> Outcome {
     // What is no archive is refused before the store is touched.
     let mut archive = Archive::new(io::BufReader::with_capacity(1 << 20, input));
     let first = archive.next().map_err(|error| no_archive(&args.file, &error))?;
-    let store = context.open_for_changes()?;
+    let store = context.open_for_commits()?;
     offload::use_devices(context, &store, &args.offload)?;
     let progress = context.progress(&store, "what was committed stays, run the same command again");
     let bar = Bar::start_reading(&progress, context.has_no_bar(), len, read);

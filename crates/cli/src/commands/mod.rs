@@ -196,6 +196,15 @@ impl Context {
         Ok(store)
     }
 
+    /// Opens the store for changes by writers. What a mount has staged is stored first, and it stands still for each commit.
+    pub fn open_for_commits(&self) -> Result<Store, Failure> {
+        let store = self.open_for_upkeep()?;
+        if !store.is_shared() {
+            store.set_beside(beside::each_commit(store.dir(), self.threads));
+        }
+        Ok(store)
+    }
+
     /// Opens the store for changes. A mount of it stands still until the command is through.
     pub fn open_for_changes(&self) -> Result<Store, Failure> {
         let dir = self.store_dir()?;

@@ -130,7 +130,7 @@ pub fn run(context: &Context, args: PutArgs) -> Outcome {
     }
     let to = args.to.as_deref().map(args::store_path).transpose()?;
     let targets = targets(&args.sources, to.as_ref())?;
-    let store = if args.dry_run { context.open()? } else { context.open_for_changes()? };
+    let store = if args.dry_run { context.open()? } else { context.open_for_commits()? };
     if let Some(host) = &args.place {
         options.host = Some(place_on(&*store.backend, host)?.into());
     }

@@ -302,3 +302,63 @@ fn a_running_program_is_not_emptied() {
     fs::write(&program, b"another").unwrap();
     assert_eq!(fs::read(&program).unwrap(), b"another");
 }
+
+/// A command that waits for its input, or was stopped (Ctrl-Z), does not keep the mount's writers waiting.
+#[test]
+fn a_slow_command_beside_a_mount_stops_nobody() {
+    let Some(mounts) = Mounts::new() else { return };
+    let place = &mounts.place;
+    place.write("mnt/dir/old", "before");
+    let mut command = place.command(&["put", "-", "--to", "dir/slow"]);
+    let mut slow = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    slow.stdin.as_mut().unwrap().write_all(&[7; 3 << 20]).unwrap();
+    assert!(Command::new("kill").args(["-s", "STOP", &slow.id().to_string()]).status().unwrap().success());
+    // Changes that it has to get along with: in the directory that it writes to, too.
+    for n in 0..50 {
+        place.write(format!("mnt/dir/{n}"), format!("{n}"));
+    }
+    fs::remove_file(place.path("mnt/dir/old")).unwrap();
+    assert!(Command::new("kill").args(["-s", "CONT", &slow.id().to_string()]).status().unwrap().success());
+    drop(slow.stdin.take());
+    assert!(slow.wait().unwrap().success());
+    assert!(place.read("mnt/dir/slow") == [7; 3 << 20]);
+    assert_eq!(fs::read_dir(place.path("mnt/dir")).unwrap().count(), 51);
+    place.write("mnt/dir/slow", "changed in the mount");
+    assert_eq!(place.done(&["cat", "dir/slow"]).text(), "changed in the mount");
+    place.done(&["undo"]);
+    place.done(&["check", "--read-data"]);
+}
+
+/// While a mount is held by a client that says nothing any more, its writers wait for a minute; then the client's session is over.
+#[test]
+#[ignore = "slow: waits for a minute"]
+fn whoever_holds_a_mount_and_falls_silent_is_ended() {
+    let Some(mounts) = Mounts::new() else { return };
+    let place = &mounts.place;
+    let mut command = place.command(&["put", "-", "--to", "slow"]);
+    let mut slow =
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    slow.stdin.as_mut().unwrap().write_all(b"some").unwrap();
+    let mut number = None;
+    eventually("it has a session", || {
+        let status = place.done(&["status", "--json"]).json();
+        let sessions = status["sessions"].as_array().unwrap();
+        let put = sessions
+            .iter()
+            .find(|session| session["what"].as_str().is_some_and(|what| what.starts_with("put")));
+        number = put.and_then(|session| session["id"].as_u64());
+        number.is_some()
+    });
+    let mut socket = UnixStream::connect(place.path("store/mount.sock")).unwrap();
+    writeln!(socket, "hold {}", number.unwrap()).unwrap();
+    let mut answer = [0; 3];
+    socket.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"ok\n");
+    place.write("mnt/after", "this waits");
+    drop(slow.stdin.take());
+    let said = slow.wait_with_output().unwrap();
+    let err = String::from_utf8_lossy(&said.stderr);
+    assert!(said.status.code() == Some(1) && err.contains("lease"), "{err}");
+    assert_eq!(place.done(&["cat", "after"]).text(), "this waits");
+    place.code(1, &["cat", "slow"]);
+}

@@ -7,7 +7,7 @@
 //! | `stored` | `ok` once everything that was acknowledged before is in the store, where the client will read it |
 //! | `closed` | `ok` once all files that were closed before are in the store as they were closed |
 //! | `pause` (and the next two: of a mount that owns its store) | `ok` once that is so, and nothing more will be stored until `release` or the end of the connection: for a client that takes a snapshot. Changes go on |
-//! | `hold` | `ok` once that is so and nothing changes any more, until `release` or the end of the connection: for a client that changes the store |
+//! | `hold`, `hold SESSION` | `ok` once that is so and nothing changes any more, until `release` or the end of the connection: for a client that changes the store. With the client's session it ends after a minute as well, and the session with it |
 //! | `release` | `ok` once the mount has forgotten what it knew, and changes go on |
 //! | `follow INODE FROM` | of a file that is being written, the bytes from FROM on as far as they are there: `data LENGTH` and so many bytes; `nothing` when there was none for a while; `closed` when nobody writes it (any more) |
 //! | `input JOB NUMBER` | of a job that reads several files while they are written: `inode INODE` of that one, `nothing` if it was not made yet, `closed` when the job has its content, `unknown` |
@@ -54,6 +54,8 @@ const FOLLOW_WAIT: Duration = Duration::from_millis(500);
 const REFUSED_FOR: Duration = Duration::from_millis(100);
 /// Bytes of a line of a client on this host at most: a rule with its program's arguments is one.
 const ASKED_MAX: u64 = 4 << 20;
+/// How long nothing changes for a client that can be ended.
+const HOLD_MAX: Duration = Duration::from_secs(60);
 /// How often it is looked whether who waits for a file is still there.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
@@ -270,7 +272,9 @@ fn serve<V: Controlled>(counted: &Counted<V>, stream: UnixStream, forget: &Forge
                     }
                 }
             },
-            "hold" => {
+            line if line == "hold" || line.starts_with("hold ") => {
+                let session =
+                    line.strip_prefix("hold ").and_then(|number| number.parse().ok()).map(SessionId);
                 let held = match owner(volume).and_then(|volume| volume.hold()) {
                     Ok(held) => held,
                     Err(error) => {
@@ -279,8 +283,8 @@ fn serve<V: Controlled>(counted: &Counted<V>, stream: UnixStream, forget: &Forge
                     }
                 };
                 let told = answer(&mut answers, Ok("ok".to_string()));
-                // Until it is done, says anything, or is gone.
-                let released = told.is_ok() && matches!(lines.next(), Ok(Some(_)));
+                // Until it is done, says anything, or is gone; or has had its time, after which it can commit nothing.
+                let released = told.is_ok() && is_released(volume, &mut lines, session);
                 let stale = held.release();
                 if let Ok(stale) = &stale {
                     forget(stale);
@@ -307,6 +311,26 @@ fn serve<V: Controlled>(counted: &Counted<V>, stream: UnixStream, forget: &Forge
         }
     }
     Ok(())
+}
+
+/// Waits for the word of a client for whom nothing changes; false when it has gone, or its time and its session are over.
+fn is_released<V: Controlled>(volume: &Arc<V>, lines: &mut Lines, session: Option<SessionId>) -> bool {
+    let limit = session.map(|_| HOLD_MAX);
+    loop {
+        let _ = lines.0.get_ref().set_read_timeout(limit);
+        let said = lines.next();
+        let _ = lines.0.get_ref().set_read_timeout(None);
+        let is_late = matches!(&said, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
+        match (session, is_late) {
+            // While it is in the middle of a transaction the database refuses: then it is waited for.
+            (Some(session), true) => {
+                if owner(volume).and_then(|volume| volume.end_session(session)).is_ok() {
+                    return false;
+                }
+            }
+            _ => return matches!(said, Ok(Some(_))),
+        }
+    }
 }
 
 fn owner<V: Controlled>(volume: &Arc<V>) -> Result<&Arc<LiveVolume>> {

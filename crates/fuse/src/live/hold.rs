@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use outrigger_store::Result;
-use outrigger_store::meta::{At, ROOT_INODE};
+use outrigger_store::meta::{At, ROOT_INODE, SessionId};
 
 use super::LiveVolume;
 use super::core::Core;
@@ -36,6 +36,14 @@ impl LiveVolume {
     /// When the database cannot be read.
     pub fn known_names(&self) -> Result<Stale> {
         Ok(Stale { inodes: Vec::new(), names: self.core.root_names()? })
+    }
+
+    /// Ends the session of a client: it commits nothing from then on.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub fn end_session(&self, session: SessionId) -> Result<()> {
+        self.core.world.store.meta.fence(session)
     }
 
     /// Stores everything, and lets nothing change until [`Held::release`].

@@ -253,6 +253,8 @@ impl Committer {
     }
 
     fn commit_batch(&mut self, changes: Vec<Change>, is_last: bool) -> Result<()> {
+        // First: what a mount has acknowledged belongs into the snapshot from before the command.
+        let _beside = self.session.stand_still()?;
         let before = match self.session.before_snapshot() {
             Some(before) => before.take(&*self.meta, is_last)?,
             None => None,
