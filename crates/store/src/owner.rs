@@ -23,7 +23,25 @@ pub(crate) fn give(above: impl AsFd, name: &str) {
     }
 }
 
-/// The same by its path.
+/// The same of a file that was just made below the directory `above`.
+pub(crate) fn give_file(above: impl AsFd, file: impl AsFd) {
+    if rustix::process::geteuid().is_root()
+        && let Some((uid, gid)) = other(rustix::fs::fstat(&above))
+    {
+        let _ = rustix::fs::fchown(file, uid, gid);
+    }
+}
+
+/// In somebody else's store, root follows no links that lead out of it: names in it that are links.
+pub(crate) fn links(dir: &Path, names: &[&str]) -> Option<String> {
+    if !rustix::process::geteuid().is_root() || other(rustix::fs::stat(dir)).is_none() {
+        return None;
+    }
+    let is_link = |name: &&&str| dir.join(name).symlink_metadata().is_ok_and(|found| found.is_symlink());
+    names.iter().find(is_link).map(|name| name.to_string())
+}
+
+/// As [`give`], by its path.
 pub(crate) fn give_path(path: &Path) {
     if rustix::process::geteuid().is_root()
         && let Some(above) = path.parent()

@@ -191,6 +191,15 @@ impl Store {
         if let Some(url) = shared::url(dir) {
             return Self::assemble_shared(url, shared::open(url, read_only)?, read_only, purpose);
         }
+        if let Some(name) =
+            owner::links(dir, &[CONFIG_FILE, DATABASE_FILE, "packs", "staging", "index", "sessions"])
+        {
+            let text = format!(
+                "{} is a link, and the store is another user's: root does not follow it; run this as the user whom the store belongs to",
+                dir.join(name).display()
+            );
+            return Err(Error::new(ErrorKind::Denied, text));
+        }
         let config = StoreConfig::read(dir)?;
         let read_only = read_only || !is_writable(dir);
         let database = dir.join(DATABASE_FILE);

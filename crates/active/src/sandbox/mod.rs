@@ -37,6 +37,15 @@ use net::{Destination, Reach};
 use trials::{can_become, try_out};
 pub use variables::{Kept, Variable};
 
+/// Keeps what this process inherited, but for its standard streams, from the programs of jobs: who started it (a script with a lock file, a supervisor) may have
+/// left files and directories open, through which a program would leave its sandbox. To be called first.
+///
+/// # Errors
+/// When the table of descriptors cannot be read.
+pub fn keep_inherited() -> Result<()> {
+    net::shim::keep_inherited().context(|| "cannot read /proc/self/fd".into())
+}
+
 /// How strictly components are kept in; the least strict one first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 pub enum Mode {

@@ -94,7 +94,10 @@ pub enum NodeCommand {
 
 pub fn run(context: &Context, args: NodeArgs) -> Outcome {
     match args.command {
-        None => agent(context, args),
+        None => {
+            outrigger_active::sandbox::keep_inherited()?;
+            agent(context, args)
+        }
         Some(NodeCommand::List) => list(context),
         Some(NodeCommand::Drain { name, wait }) => drain(context, &name, wait),
     }

@@ -244,6 +244,7 @@ fn variable(text: &str) -> Result<(String, Option<String>), String> {
 
 pub fn run(context: &Context, args: RunArgs) -> Outcome {
     let started = Instant::now();
+    outrigger_active::sandbox::keep_inherited()?;
     let mut spec = args.work.spec()?;
     let written = args.inputs == ["-"];
     if args.follow {

@@ -129,3 +129,57 @@ fn where_there_is_no_bubblewrap_nothing_is_run_and_it_is_said_what_is_missing() 
     );
     assert!(Path::new(&ran).exists());
 }
+
+#[test]
+fn a_program_inherits_nothing_that_whoever_started_its_runner_had_open() {
+    if !can_sandbox() {
+        return;
+    }
+    let place = Place::new();
+    place.write("in", "x\n");
+    place.done(&["put", "in"]);
+    place.write("secret", "precious");
+    let mut command = Command::new("sh");
+    let script = "exec 7</ 9<secret; exec \"$0\" run --in in --out out -- sh -c 'ls /proc/self/fd; cat /dev/fd/9; ls /dev/fd/7/; true'";
+    command.args(["-c", script, env!("CARGO_BIN_EXE_outrigger")]).current_dir(place.path(""));
+    let said = Said::from(command.env("OUTRIGGER_STORE", "store").output().unwrap());
+    assert_eq!(said.code, 0, "{}", said.err);
+    let seen = place.done(&["cat", "out"]).text();
+    let open = |number| seen.lines().any(|line| line == number);
+    assert!(open("0") && !open("7") && !open("9") && !seen.contains("precious"), "{seen}");
+}
+
+/// Root at work in somebody else's store writes to that store and to nothing else.
+#[test]
+fn root_follows_no_links_in_the_store_of_somebody_else() {
+    let place = Place::new();
+    place.write("mine", noise(1, 1000));
+    place.done(&["put", "mine"]);
+    std::fs::create_dir(place.path("elsewhere")).unwrap();
+    for number in 0..=255 {
+        let _ = std::os::unix::fs::symlink(
+            place.path("elsewhere"),
+            place.path(format!("store/packs/{number:02x}")),
+        );
+    }
+    // Gives the store away.
+    if !rustix::process::geteuid().is_root() || place.unprivileged(&["ls"]).is_none() {
+        outrigger_workload::skipped!("only root can be led astray");
+        return;
+    }
+    place.write("mine", noise(2, 1000));
+    place.code(1, &["put", "mine"]);
+    let is_empty = || std::fs::read_dir(place.path("elsewhere")).unwrap().next().is_none();
+    assert!(is_empty());
+    place.done(&["cat", "mine"]);
+    for name in ["index", "packs"] {
+        std::fs::rename(place.path(format!("store/{name}")), place.path(name)).unwrap();
+        std::os::unix::fs::symlink(place.path("elsewhere"), place.path(format!("store/{name}"))).unwrap();
+        let said = place.code(1, &["check"]);
+        assert!(said.err.contains("is a link"), "{}", said.err);
+        assert!(is_empty());
+        std::fs::remove_file(place.path(format!("store/{name}"))).unwrap();
+        std::fs::rename(place.path(name), place.path(format!("store/{name}"))).unwrap();
+    }
+    place.done(&["check"]);
+}

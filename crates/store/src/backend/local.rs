@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex};
 
 use outrigger_format::PackId;
 use rustix::fd::OwnedFd;
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use super::{Access, Backend, PackWriter};
@@ -128,7 +128,7 @@ impl LocalBackend {
 
     fn open_file(&self, id: PackId) -> rustix::io::Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        let open = || rustix::fs::openat(&self.shared.packs, relative(id), flags, Mode::empty());
+        let open = || open_below(&self.shared.packs, &relative(id), flags, Mode::empty());
         match open() {
             Err(Errno::NOENT | Errno::STALE) if self.is_shared => {
                 let directory = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -170,12 +170,25 @@ impl Shared {
         }
     }
 
+    /// The folder of a name below `packs`, and the name in it.
+    fn folder<'n>(&self, name: &'n str) -> rustix::io::Result<(OwnedFd, &'n str)> {
+        let (folder, file) = name.split_once('/').unwrap_or((".", name));
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok((open_below(&self.packs, folder, flags, Mode::empty())?, file))
+    }
+
+    /// Removes a file below `packs`.
+    fn unlink(&self, name: &str) -> rustix::io::Result<()> {
+        let (folder, file) = self.folder(name)?;
+        rustix::fs::unlinkat(folder, file, AtFlags::empty())
+    }
+
     /// Makes the names in the directory of pack `id` durable, and its own name.
     fn sync_directory(&self, id: PackId) -> Result<()> {
         let name = directory_of(id);
         let what = || format!("cannot sync {}", self.path.join(&name).display());
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let dir = rustix::fs::openat(&self.packs, &name, flags, Mode::empty()).context(what)?;
+        let dir = open_below(&self.packs, &name, flags, Mode::empty()).context(what)?;
         rustix::fs::fsync(dir).context(what)?;
         let slot = usize::from(id.0 as u8);
         let known = self.durable.lock().expect("no panic while it is held")[slot];
@@ -187,13 +200,23 @@ impl Shared {
     }
 }
 
+/// Opens what lies below a directory of packs. No link is followed: whoever owns the store may have made one that leads root somewhere else.
+fn open_below(packs: &OwnedFd, path: &str, flags: OFlags, mode: Mode) -> rustix::io::Result<OwnedFd> {
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    match rustix::fs::openat2(packs, path, flags, mode, resolve) {
+        // Kernels before 5.6.
+        Err(Errno::NOSYS) => rustix::fs::openat(packs, path, flags | OFlags::NOFOLLOW, mode),
+        opened => opened,
+    }
+}
+
 impl Backend for LocalBackend {
     fn create(&self, id: PackId) -> Result<Box<dyn PackWriter>> {
         self.refuse_read_only(id, "create")?;
         let what = || format!("cannot create pack {}", self.shared.full(id).display());
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let mode = Mode::RUSR | Mode::WUSR;
-        let create = || rustix::fs::openat(&self.shared.packs, relative(id), flags, mode);
+        let create = || open_below(&self.shared.packs, &relative(id), flags, mode);
         let file = match create() {
             Err(Errno::NOENT) => {
                 self.shared.make_dir(&directory_of(id)).context(what)?;
@@ -201,9 +224,9 @@ impl Backend for LocalBackend {
             }
             other => other,
         };
-        let name = relative(id);
-        owner::give(&self.shared.packs, &name);
-        Ok(Box::new(PackFile::new(file.context(what)?, id, name, Arc::clone(&self.shared))))
+        let file = file.context(what)?;
+        owner::give_file(&self.shared.packs, &file);
+        Ok(Box::new(PackFile::new(file, id, relative(id), Arc::clone(&self.shared))))
     }
 
     fn create_unseen(&self, id: PackId) -> Result<Option<Box<dyn PackWriter>>> {
@@ -217,9 +240,9 @@ impl Backend for LocalBackend {
         }
         let name = format!("{UNSEEN_DIR}/{id}.pack");
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(&self.shared.packs, &name, flags, Mode::RUSR | Mode::WUSR);
-        owner::give(&self.shared.packs, &name);
-        Ok(Some(Box::new(PackFile::new(file.context(what)?, id, name, Arc::clone(&self.shared)))))
+        let file = open_below(&self.shared.packs, &name, flags, Mode::RUSR | Mode::WUSR).context(what)?;
+        owner::give_file(&self.shared.packs, &file);
+        Ok(Some(Box::new(PackFile::new(file, id, name, Arc::clone(&self.shared)))))
     }
 
     fn clear_unseen(&self) -> Result<()> {
@@ -285,7 +308,7 @@ impl Backend for LocalBackend {
 
     fn remove(&self, id: PackId) -> Result<()> {
         self.refuse_read_only(id, "remove")?;
-        let removed = rustix::fs::unlinkat(&self.shared.packs, relative(id), AtFlags::empty());
+        let removed = self.shared.unlink(&relative(id));
         self.open.forget(id);
         match removed {
             // Also when it is gone already: whoever removed it may not have synced yet.

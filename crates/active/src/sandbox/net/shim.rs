@@ -22,6 +22,23 @@ pub(in crate::sandbox) fn kept(number: RawFd) -> Result<OwnedFd> {
     Ok(socket)
 }
 
+/// Keeps what this process inherited, but for its standard streams, from all programs that it starts. To be called before it opens anything itself.
+///
+/// # Errors
+/// When the table of descriptors cannot be read.
+pub(in crate::sandbox) fn keep_inherited() -> Result<()> {
+    let numbers: Vec<RawFd> = std::fs::read_dir("/proc/self/fd")?
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .filter(|number| *number > 2)
+        .collect();
+    for number in numbers {
+        // SAFETY: it is used for this call only, which changes nothing but the flag; one that was closed meanwhile is refused.
+        let file = unsafe { std::os::fd::BorrowedFd::borrow_raw(number) };
+        let _ = rustix::io::fcntl_setfd(file, FdFlags::CLOEXEC);
+    }
+    Ok(())
+}
+
 /// Moves this process, which has one thread, into a user and a network name space of its own.
 ///
 /// # Errors

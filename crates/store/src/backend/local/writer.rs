@@ -291,9 +291,12 @@ impl PackFile {
                 format!("pack {} was removed while it was written", self.shared.full(self.id).display())
             })?;
         } else {
-            rustix::fs::linkat(packs, &self.name, packs, &own, AtFlags::empty())
-                .and_then(|()| rustix::fs::unlinkat(packs, &self.name, AtFlags::empty()))
-                .context(|| format!("cannot create pack {}", self.shared.full(self.id).display()))?;
+            let link = || {
+                let ((from, name), (to, own)) = (self.shared.folder(&self.name)?, self.shared.folder(&own)?);
+                rustix::fs::linkat(&from, name, to, own, AtFlags::empty())?;
+                rustix::fs::unlinkat(&from, name, AtFlags::empty())
+            };
+            link().context(|| format!("cannot create pack {}", self.shared.full(self.id).display()))?;
         }
         self.shared.sync_directory(self.id)
     }
@@ -341,7 +344,7 @@ impl Drop for PackFile {
         if !self.is_sealed {
             // It was made by this writer (`O_EXCL`), and nothing can refer to it. Its room is needed most when it was the room that was missing; what
             // remains of it after a failure is swept with its intent.
-            let _ = rustix::fs::unlinkat(&self.shared.packs, &self.name, AtFlags::empty());
+            let _ = self.shared.unlink(&self.name);
         }
         self.shared.stages.give(std::mem::take(&mut self.stage));
     }
