@@ -17,7 +17,8 @@ use rustix::io::Errno;
 use crate::error::{Error, ErrorKind, Result};
 use crate::owner;
 
-const FILE: &str = "reserve";
+/// See the module.
+pub(crate) const RESERVE_FILE: &str = "reserve";
 const FILE_LEN: u64 = 4 << 20;
 const FLOOR_MIN: u64 = 4 << 20;
 const FLOOR_MAX: u64 = 64 << 20;
@@ -114,7 +115,7 @@ impl Reserve {
 
     /// Without it there is the floor: a failure is no error.
     fn keep(&self, len: u64) {
-        let path = self.dir.join(FILE);
+        let path = self.dir.join(RESERVE_FILE);
         if rustix::fs::lstat(&path).is_ok_and(|stat| stat.st_size as u64 >= len) {
             return;
         }
@@ -127,7 +128,7 @@ impl Reserve {
 
     fn open(&self, flags: OFlags) -> Result<std::os::fd::OwnedFd, Errno> {
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        rustix::fs::openat(CWD, self.dir.join(FILE), flags, Mode::RUSR | Mode::WUSR)
+        rustix::fs::openat(CWD, self.dir.join(RESERVE_FILE), flags, Mode::RUSR | Mode::WUSR)
     }
 }
 
@@ -149,7 +150,7 @@ mod tests {
     #[test]
     fn the_file_is_made_once_given_back_once_and_no_link_is_followed() {
         let dir = tempfile::tempdir().unwrap();
-        let (reserve, path) = (Reserve::of(dir.path()), dir.path().join(FILE));
+        let (reserve, path) = (Reserve::of(dir.path()), dir.path().join(RESERVE_FILE));
         let len = || std::fs::metadata(&path).map(|file| file.len()).unwrap_or(0);
         assert!(!reserve.give_back());
         reserve.tend();

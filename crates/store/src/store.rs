@@ -12,7 +12,7 @@ use outrigger_offload::{FrameDevices, Opening};
 use crate::backend::{Access, AwayBackend, Backend};
 use crate::config::{CONFIG_FILE, StoreConfig};
 use crate::devices::StoreDevices;
-use crate::disk::Reserve;
+use crate::disk::{RESERVE_FILE, Reserve};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::follow::{self, Census};
 use crate::index::{Index, IndexOptions, LoadFooter};
@@ -127,7 +127,7 @@ impl Store {
         }
         let at = || format!("cannot create a store in {}", dir.display());
         create_private_dir(dir).context(at)?;
-        let unfinished = [DATABASE_FILE, CONFIG_FILE, "packs", "index", "sessions"];
+        let unfinished = [DATABASE_FILE, CONFIG_FILE, "packs", "index", "sessions", RESERVE_FILE];
         let mut entries = std::fs::read_dir(dir).context(at)?;
         let foreign = entries.find_map(|entry| {
             let name = entry.ok()?.file_name();

@@ -48,7 +48,7 @@ pub fn each_commit(dir: &Path, threads: usize) -> Arc<Beside> {
 }
 
 /// A mount that stands still.
-struct Standing(Client);
+pub struct Standing(pub Client);
 
 impl Drop for Standing {
     fn drop(&mut self) {

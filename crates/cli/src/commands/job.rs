@@ -21,7 +21,7 @@ use outrigger_store::{Error, ErrorKind, Store};
 use super::job_hosts::Hosts;
 use super::nearby::{describe_nearby, nearby_json, nearby_of};
 use super::trust::TrustArgs;
-use super::{Context, run};
+use super::{Context, beside, run};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Object, Out, complain, count, local, print_json, print_text, rfc3339_nanos, size};
 use crate::progress::duration;
@@ -493,7 +493,7 @@ const LEFT_FOR: Duration = Duration::from_secs(3);
 
 fn wait(context: &Context, args: &JobArgs, timeout: Option<f64>) -> Outcome {
     let store = Store::open(context.store_dir()?, true)?;
-    let (started, mut left) = (Instant::now(), None);
+    let (started, mut left, mut is_shown) = (Instant::now(), None, false);
     loop {
         let row = args.row(&store)?;
         let gone = || {
@@ -505,6 +505,12 @@ fn wait(context: &Context, args: &JobArgs, timeout: Option<f64>) -> Outcome {
             ))
         };
         match row.state {
+            JobState::Done | JobState::Failed | JobState::Cancelled if !is_shown => {
+                // A mount of this store may not show the outputs yet, which were committed a moment ago.
+                is_shown = true;
+                let _ = beside::stored(context.store_dir()?, context.threads);
+                continue;
+            }
             JobState::Done if row.splits[SplitState::SetAside as usize] > 0 => return Ok(Exit::Partial),
             JobState::Done => return Ok(Exit::Done),
             JobState::Failed | JobState::Cancelled => return Err(gone()),

@@ -506,20 +506,7 @@ pub fn holder(store: &Arc<Store>, threads: usize) -> impl Fn() -> outrigger_stor
         let held = beside::hold(store.name(), threads).map_err(|failure| {
             outrigger_store::Error::new(outrigger_store::ErrorKind::Busy, failure.message)
         })?;
-        Ok(Box::new(Released(held)))
-    }
-}
-
-/// A mount that goes on when this is dropped.
-struct Released(Option<outrigger_fuse::control::Client>);
-
-impl Drop for Released {
-    fn drop(&mut self) {
-        if let Some(mount) = &mut self.0
-            && let Err(error) = mount.ask("release")
-        {
-            complain(&format!("the mount may show what was before: {error}"));
-        }
+        Ok(Box::new(held.map(beside::Standing)))
     }
 }
 

@@ -4,7 +4,7 @@
 //!
 //! | line | answer |
 //! | --- | --- |
-//! | `stored` | `ok` once everything that was acknowledged before is in the store, where the client will read it |
+//! | `stored` | `ok` once everything that was acknowledged before is in the store, where the client will read it, and the kernel has forgotten what clients have changed before |
 //! | `closed` | `ok` once all files that were closed before are in the store as they were closed |
 //! | `pause` (and the next two: of a mount that owns its store) | `ok` once that is so, and nothing more will be stored until `release` or the end of the connection: for a client that takes a snapshot. Changes go on |
 //! | `hold`, `hold SESSION` | `ok` once that is so and nothing changes any more, until `release` or the end of the connection: for a client that changes the store. With the client's session it ends after a minute as well, and the session with it |
@@ -26,8 +26,8 @@ use std::io::{self, BufReader};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use outrigger_store::meta::SessionId;
@@ -258,7 +258,11 @@ fn serve<V: Controlled>(counted: &Counted<V>, stream: UnixStream, forget: &Forge
     let mut lines = Lines(BufReader::new(stream));
     while let Some(line) = lines.next()? {
         match line.as_str() {
-            "stored" => answer(&mut answers, volume.stored().map(|()| "ok".to_string()))?,
+            "stored" => {
+                let stored = volume.stored();
+                drop(forgetting());
+                answer(&mut answers, stored.map(|()| "ok".to_string()))?;
+            }
             "closed" => answer(&mut answers, volume.closed().map(|()| "ok".to_string()))?,
             "status" => answer(&mut answers, Ok(measures::json(&counted.status(), &errors::recent())))?,
             "pause" => match owner(volume).and_then(|volume| volume.pause()) {
@@ -285,10 +289,12 @@ fn serve<V: Controlled>(counted: &Counted<V>, stream: UnixStream, forget: &Forge
                 let told = answer(&mut answers, Ok("ok".to_string()));
                 // Until it is done, says anything, or is gone; or has had its time, after which it can commit nothing.
                 let released = told.is_ok() && is_released(volume, &mut lines, session);
+                let forgetting = forgetting();
                 let stale = held.release();
                 if let Ok(stale) = &stale {
                     forget(stale);
                 }
+                drop(forgetting);
                 if released {
                     answer(&mut answers, stale.map(|_| "ok".to_string()))?;
                 }
@@ -311,6 +317,12 @@ fn serve<V: Controlled>(counted: &Counted<V>, stream: UnixStream, forget: &Forge
         }
     }
     Ok(())
+}
+
+/// Kept from the moment at which changes go on until the kernel has forgotten what it knew: who has seen the change in the database may wait for it.
+fn forgetting() -> MutexGuard<'static, ()> {
+    static FORGETTING: Mutex<()> = Mutex::new(());
+    FORGETTING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Waits for the word of a client for whom nothing changes; false when it has gone, or its time and its session are over.

@@ -65,10 +65,11 @@ pub fn check(store: &Store, options: &CheckOptions, progress: &CheckProgress) ->
     step("the configuration and the database");
     check_config(store, &mut report);
     let is_sound = check_database(store, &mut report)?;
-    // What the database says of content is compared with the packs even if its own totals are wrong; only a repair would rely on them.
+    // What the database says of content is compared with the packs even if its own totals are wrong. But nothing is written to it, and no repair relies on it.
     let options = &CheckOptions { repair: options.repair && is_sound, ..*options };
     let from_database = report.clone();
-    let checked = hold_off_the_collector(store).and_then(|session| {
+    let session = if is_sound { hold_off_the_collector(store) } else { Ok(None) };
+    let checked = session.and_then(|session| {
         let checked = check_content(store, options, session.as_ref(), progress, report);
         if let Some(session) = session {
             // The session's end would do it too; a failure to say so changes no finding.
