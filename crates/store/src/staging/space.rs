@@ -8,7 +8,7 @@
 //! No thread waits for ever: what one reserves is at most a segment, the log holds at least two, and all but the last
 //! segment can be removed once they are destaged.
 //!
-//! **A disk that is nearly full** bounds the log more tightly than its capacity: [`Space::bound`] says by how much it may grow. The same
+//! **A disk that is nearly full** bounds the log more tightly than its capacity: `Space::bound` says by how much it may grow. The same
 //! back-pressure then has the destager store what is staged before more is taken.
 
 use std::collections::VecDeque;
