@@ -342,9 +342,7 @@ fn whoever_holds_a_mount_and_falls_silent_is_ended() {
     eventually("it has a session", || {
         let status = place.done(&["status", "--json"]).json();
         let sessions = status["sessions"].as_array().unwrap();
-        let put = sessions
-            .iter()
-            .find(|session| session["what"].as_str().is_some_and(|what| what.starts_with("put")));
+        let put = sessions.iter().find(|session| session["command"] == "put");
         number = put.and_then(|session| session["id"].as_u64());
         number.is_some()
     });
