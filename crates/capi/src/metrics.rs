@@ -99,7 +99,7 @@ fn short<const N: usize>(text: &str) -> [c_char; N] {
 /// How many devices a runtime has, the processor, which is number 0, included. 0 for null.
 #[unsafe(no_mangle)]
 pub extern "C" fn outrigger_runtime_devices(runtime: Option<&outrigger_runtime>) -> usize {
-    value(0, || Ok(handle(runtime, "runtime")?.0.metrics().devices.len()))
+    value(0, || Ok(handle(runtime, "runtime")?.0.device_count()))
 }
 
 /// What a device has done so far. `size` is sizeof *out: a later version of the library may know more

@@ -55,7 +55,7 @@ pub extern "C" fn outrigger_runtime_calibrate(
         }
         let at_least = Duration::from_millis(milliseconds.into());
         let options = CalibrateOptions { max_bytes, at_least, ..Default::default() };
-        for device in 0..runtime.metrics().devices.len() {
+        for device in 0..runtime.device_count() {
             for case in builtin_cases() {
                 for bytes in sizes(max_bytes) {
                     calibrate(runtime, device, &case, bytes, &options).map_err(|failed| {

@@ -36,17 +36,18 @@ impl Disk {
     /// The disk of a path; `None` where that cannot be found out.
     #[must_use]
     pub fn of(path: &Path) -> Option<Self> {
-        Self::told(rustix::fs::statvfs(path))
+        Self::told(&rustix::fs::statvfs(path).ok()?)
     }
 
     /// The disk of an open file or directory.
     #[must_use]
     pub fn of_file(file: impl AsFd) -> Option<Self> {
-        Self::told(rustix::fs::fstatvfs(file))
+        Self::told(&rustix::fs::fstatvfs(file).ok()?)
     }
 
-    fn told(answer: rustix::io::Result<rustix::fs::StatVfs>) -> Option<Self> {
-        let answer = answer.ok()?;
+    /// What `statvfs` has told; `None` for what has no size.
+    #[must_use]
+    pub fn told(answer: &rustix::fs::StatVfs) -> Option<Self> {
         let bytes = |blocks: u64| blocks.saturating_mul(answer.f_frsize);
         Some(Self { free: bytes(answer.f_bavail), total: bytes(answer.f_blocks) })
             .filter(|disk| disk.total > 0)

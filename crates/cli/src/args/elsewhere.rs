@@ -183,6 +183,12 @@ impl Words {
         found.map(|(_, value)| value.as_deref().unwrap_or_default())
     }
 
+    /// What was given under `names`, as our option.
+    fn renamed<'a>(&'a self, names: [&'a str; 2], ours: &'a str) -> impl Iterator<Item = &'a str> {
+        let of = self.options.iter().filter(move |(name, _)| names.contains(&name.as_str()));
+        of.flat_map(move |(_, value)| [ours, value.as_deref().unwrap_or_default()])
+    }
+
     fn has(&self, names: &[&str]) -> bool {
         self.option(names).is_some()
     }
@@ -255,8 +261,7 @@ fn restore(given: &Words) -> Vec<&str> {
         words.extend(["--at", snapshot]);
     }
     for (names, ours) in [(["--include", "-i"], "--include"), (["--exclude", "-e"], "--exclude")] {
-        let of = given.options.iter().filter(|(name, _)| names.contains(&name.as_str()));
-        words.extend(of.flat_map(|(_, value)| [ours, value.as_deref().unwrap_or_default()]));
+        words.extend(given.renamed(names, ours));
     }
     words.extend([path, given.option(&["--target", "-t"]).unwrap_or("DEST")]);
     words
@@ -276,8 +281,7 @@ fn forget(given: &Words, line: &dyn Fn(&[&str]) -> String) -> String {
     ];
     let mut words = vec!["keep"];
     for (names, ours) in RULES {
-        let of = given.options.iter().filter(|(name, _)| names.contains(&name.as_str()));
-        words.extend(of.flat_map(|(_, value)| [ours, value.as_deref().unwrap_or_default()]));
+        words.extend(given.renamed(names, ours));
     }
     let has_rules = words.len() > 1;
     if given.has(&["-n", "--dry-run"]) {

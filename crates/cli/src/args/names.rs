@@ -29,8 +29,8 @@ pub fn expand_one(store: &Store, at: At, text: &OsStr) -> Result<Named, Failure>
     }
     let pattern = text.to_str().filter(|text| text.contains(['*', '?', '[', '{']));
     let Some(pattern) = pattern else {
-        require(&*store.meta, at, &path)?;
-        return Err(Failure::failed(format!("`{path}` is not in the store")));
+        let inode = require(&*store.meta, at, &path)?;
+        return Ok(Named::Path(path, inode));
     };
     let found = StoreGlob::parse(pattern)?.entries(&*store.meta, at)?;
     if found.is_empty() {

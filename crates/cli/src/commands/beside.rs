@@ -26,14 +26,14 @@ pub fn stored(dir: &Path, threads: usize) -> Result<Option<Client>, Failure> {
     ask(dir, threads, "stored")
 }
 
-/// As [`stored`]; and while the connection lives, nothing more is stored.
-pub fn pause(dir: &Path, threads: usize) -> Result<Option<Client>, Failure> {
-    ask(dir, threads, "pause")
+/// As [`stored`]; and until the answer is dropped, nothing more is stored.
+pub fn pause(dir: &Path, threads: usize) -> Result<Option<Standing>, Failure> {
+    Ok(ask(dir, threads, "pause")?.map(Standing))
 }
 
-/// As [`stored`]; and while the connection lives, the mount changes nothing.
-pub fn hold(dir: &Path, threads: usize) -> Result<Option<Client>, Failure> {
-    ask(dir, threads, "hold")
+/// As [`stored`]; and until the answer is dropped, the mount changes nothing.
+pub fn hold(dir: &Path, threads: usize) -> Result<Option<Standing>, Failure> {
+    Ok(ask(dir, threads, "hold")?.map(Standing))
 }
 
 /// For each commit of a store's sessions: a mount stands still meanwhile. It is there for no longer than that, however long the command takes, and even if it is stopped.
@@ -47,8 +47,8 @@ pub fn each_commit(dir: &Path, threads: usize) -> Arc<Beside> {
     })
 }
 
-/// A mount that stands still.
-pub struct Standing(pub Client);
+/// A mount that stands still until this is dropped: then it has forgotten what it knew, and shows what the command has done.
+pub struct Standing(Client);
 
 impl Drop for Standing {
     fn drop(&mut self) {

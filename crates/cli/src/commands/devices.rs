@@ -125,7 +125,7 @@ struct Checked {
 fn check(runtime: &Runtime) -> Result<Vec<Checked>, Failure> {
     let mut checked = Vec::new();
     for case in builtin_cases() {
-        for device in 0..runtime.metrics().devices.len() {
+        for device in 0..runtime.device_count() {
             for bytes in sizes(2 << 20).map(|bytes| bytes * 3) {
                 checked.extend(check_one(runtime, &case, device, bytes)?);
             }

@@ -42,8 +42,10 @@ impl Filter {
     /// # Errors
     /// For a pattern that is none, a file that cannot be read, and a list for several sources.
     pub fn leave_out(&self, sources: &[OsString]) -> Result<LeaveOut, Failure> {
-        let mut given: Vec<Vec<u8>> =
-            self.exclude.iter().map(|pattern| pattern.as_bytes().to_vec()).collect();
+        let texts = |given: &[OsString]| -> Vec<Vec<u8>> {
+            given.iter().map(|text| text.as_bytes().to_vec()).collect()
+        };
+        let mut given = texts(&self.exclude);
         let mut from = Vec::new();
         for file in &self.exclude_from {
             let lines = lines(file)?;
@@ -52,12 +54,11 @@ impl Filter {
         // Their errors name the right option.
         Patterns::new("--exclude-from", &from)?;
         given.extend(from);
-        let names = |names: &[OsString]| names.iter().map(|name| name.as_bytes().to_vec()).collect();
         Ok(LeaveOut {
             patterns: Patterns::new("--exclude", &given)?,
-            if_present: names(&self.exclude_if_present),
+            if_present: texts(&self.exclude_if_present),
             caches: self.exclude_caches,
-            ignore_files: names(&self.ignore_file),
+            ignore_files: texts(&self.ignore_file),
             all_but: self.files_from.as_deref().map(|file| listed(file, sources)).transpose()?,
         })
     }

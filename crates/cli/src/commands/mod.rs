@@ -59,12 +59,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outrigger_format::PackId;
-use outrigger_fuse::control::Client;
 use outrigger_store::Store;
 use outrigger_store::ops::View;
 use outrigger_store::tree::show;
 use outrigger_store::write::{Progress, Skipped, Step};
 
+use self::beside::Standing;
 use crate::args::{self, Cli, Command, Globals};
 use crate::exit::{Exit, Failure, Outcome, without_numbers};
 use crate::operation::{self, LogFlags};
@@ -85,7 +85,7 @@ pub struct Context {
     /// The log that is asked for.
     pub log: LogFlags,
     /// The mount that stands still while this command changes its store.
-    held: RefCell<Option<Client>>,
+    held: RefCell<Option<Standing>>,
 }
 
 /// Runs the command.
@@ -101,7 +101,7 @@ pub fn run(cli: Cli, name: &str) -> Outcome {
     let threads = threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(2, usize::from));
     let context = Context { store, json, threads, quiet, verbose, log, held: RefCell::default() };
     let outcome = dispatch(&context, cli.command);
-    context.release();
+    drop(context.held.take());
     outcome
 }
 
@@ -221,15 +221,6 @@ impl Context {
         let store = Store::open(dir, false)?;
         store.require_writable()?;
         Ok(store)
-    }
-
-    /// Lets the mount go on, which forgets what it knew: when this returns, it shows what the command has done.
-    fn release(&self) {
-        if let Some(mut mount) = self.held.take()
-            && let Err(error) = mount.ask("release")
-        {
-            complain(&format!("the mount may show what was before: {error}"));
-        }
     }
 
     /// Pins what `--at` names, or the tree as it is now.

@@ -145,26 +145,25 @@ fn offer(
     gpus_max: usize,
 ) -> Result<(), Failure> {
     let Wish { who, policy, .. } = offload.clone();
-    let is_simulated = matches!(who, Who::Simulated(_, Opens::AtOnce));
-    let opening = if matches!(who, Who::Nobody) {
+    if matches!(who, Who::Nobody) {
         return Ok(());
-    } else if is_simulated || policy.open_after == 0 {
+    }
+    let (threads, after) = (context.threads, policy.open_after);
+    let open = move || -> Result<Option<Runtime>, Failure> {
         let found = found(who, gpus_max);
         complain_of_missing(&found.missing);
-        if found.devices.is_empty() {
-            return Ok(());
-        }
-        Opening::over(Arc::new(devices::runtime_of(context.threads, found.devices, policy)?))
+        let is_some = !found.devices.is_empty();
+        is_some.then(|| devices::runtime_of(threads, found.devices, policy)).transpose()
+    };
+    let opening = if after == 0 || matches!(who, Who::Simulated(_, Opens::AtOnce)) {
+        let Some(runtime) = open()? else { return Ok(()) };
+        Opening::over(Arc::new(runtime))
     } else {
-        let threads = context.threads;
-        Opening::after(policy.open_after.saturating_mul(threads as u64), move || {
-            let found = found(who, gpus_max);
-            complain_of_missing(&found.missing);
-            if found.devices.is_empty() {
-                return None;
-            }
-            let runtime = devices::runtime_of(threads, found.devices, policy);
-            runtime.map_err(|failure| complain(&failure.message)).ok()
+        Opening::after(after.saturating_mul(threads as u64), || {
+            open().unwrap_or_else(|failure| {
+                complain(&failure.message);
+                None
+            })
         })
     };
     KEPT.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&opening));

@@ -93,11 +93,14 @@ pub fn run(context: &Context, command: ProfileCommand) -> Outcome {
     Ok(exit)
 }
 
+fn sources(profile: &Profile) -> Vec<String> {
+    profile.sources.iter().map(|source| source.display().to_string()).collect()
+}
+
 fn list(context: &Context, profiles: Vec<(String, Profile)>) -> Outcome {
     if context.json {
         let facts = |(name, profile): &(String, Profile)| -> Value {
-            let sources: Vec<String> =
-                profile.sources.iter().map(|source| source.display().to_string()).collect();
+            let sources = sources(profile);
             let object = Object::new().with("name", name.as_str()).with("store", profile.store.clone());
             object.with("sources", sources).with("to", profile.to.clone()).into()
         };
@@ -106,8 +109,7 @@ fn list(context: &Context, profiles: Vec<(String, Profile)>) -> Outcome {
     }
     let width = profiles.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
     let line = |(name, profile): &(String, Profile)| {
-        let sources: Vec<String> =
-            profile.sources.iter().map(|source| source.display().to_string()).collect();
+        let sources = sources(profile);
         let to = profile.to.as_ref().map_or_else(String::new, |to| format!(" to {to}"));
         format!("{name:width$}  {}{to}\n", sources.join(" "))
     };

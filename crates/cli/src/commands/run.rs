@@ -506,7 +506,7 @@ pub fn holder(store: &Arc<Store>, threads: usize) -> impl Fn() -> outrigger_stor
         let held = beside::hold(store.name(), threads).map_err(|failure| {
             outrigger_store::Error::new(outrigger_store::ErrorKind::Busy, failure.message)
         })?;
-        Ok(Box::new(held.map(beside::Standing)))
+        Ok(Box::new(held))
     }
 }
 

@@ -15,11 +15,10 @@ const BLOCK_BYTES: u32 = 4096;
 /// When the database or the disk cannot be asked.
 pub fn statfs(store: &Store, files: u64) -> Result<Statfs> {
     let used = store.stored_bytes()?;
-    let kept =
-        if store.has_packs_beside() { Disk::of(store.dir()).map_or(0, |disk| disk.floor()) } else { 0 };
     let disk = rustix::fs::statvfs(store.dir()).map_err(std::io::Error::from);
     let disk = outrigger_store::Context::context(disk, || format!("cannot ask {}", store.dir().display()))?;
     let blocks = |count: u64| count.saturating_mul(disk.f_frsize) / u64::from(BLOCK_BYTES);
+    let kept = Disk::told(&disk).filter(|_| store.has_packs_beside()).map_or(0, |disk| disk.floor());
     let kept = kept / u64::from(BLOCK_BYTES);
     let free = blocks(disk.f_bfree).saturating_sub(kept);
     Ok(Statfs {

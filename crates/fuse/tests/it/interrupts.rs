@@ -5,12 +5,12 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
-use outrigger_fuse::kernel::{MountOptions, Transport, mount_by};
+use outrigger_fuse::kernel::{Transport, mount_by};
 use outrigger_fuse::mounts;
 use outrigger_workload::eventually;
 use tempfile::TempDir;
 
-use crate::recorder::Recorder;
+use crate::recorder::{Recorder, options};
 
 struct Mounted {
     recorder: Arc<Recorder>,
@@ -24,17 +24,7 @@ impl Mounted {
         let dir = tempfile::tempdir().unwrap();
         let point = dir.path().canonicalize().unwrap();
         let recorder = Arc::new(Recorder::default());
-        let options = MountOptions {
-            source: "test".to_string(),
-            read_only: false,
-            allow_other: false,
-            check_permissions: false,
-            suid: false,
-            dev: false,
-            exec: false,
-            threads: 2,
-        };
-        let mounted = match mount_by(Transport::Device, Arc::clone(&recorder), &point, &options) {
+        let mounted = match mount_by(Transport::Device, Arc::clone(&recorder), &point, &options(2)) {
             Ok(mounted) => mounted,
             Err(error) => {
                 outrigger_workload::skipped!("cannot mount: {error}");

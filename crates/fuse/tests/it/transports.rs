@@ -11,14 +11,14 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use outrigger_fuse::fs::Counted;
-use outrigger_fuse::kernel::{MountOptions, Transport, mount_by};
+use outrigger_fuse::kernel::{Transport, mount_by};
 use outrigger_fuse::mounts;
 use rustix::fs::{
     Access, AtFlags, CWD, Dir, FallocateFlags, FileType, Gid, Mode, OFlags, RenameFlags, SeekFrom, Timespec,
     Timestamps, Uid, XattrFlags,
 };
 
-use recorder::Recorder;
+use recorder::{Recorder, options};
 
 /// What a program did and got, in order.
 #[derive(Default)]
@@ -36,17 +36,7 @@ fn seen(by: Transport) -> Option<(Vec<String>, Vec<String>)> {
     let point = dir.path().canonicalize().unwrap();
     let recorder = Arc::new(Recorder::default());
     let counted = Arc::new(Counted::new(Arc::clone(&recorder)));
-    let options = MountOptions {
-        source: "test".to_string(),
-        read_only: false,
-        allow_other: false,
-        check_permissions: false,
-        suid: false,
-        dev: false,
-        exec: false,
-        threads: 1,
-    };
-    let mounted = match mount_by(by, Arc::clone(&counted), &point, &options) {
+    let mounted = match mount_by(by, Arc::clone(&counted), &point, &options(1)) {
         Ok(mounted) => mounted,
         Err(error) => {
             outrigger_workload::skipped!("cannot mount: {error}");

@@ -232,11 +232,7 @@ impl Router {
         if state.is_cut_off {
             return Err(Reason::Absent);
         }
-        let room = match policy.codec_queue_max {
-            0 => state.in_flight_max + state.in_flight_max / 2,
-            most => most as usize,
-        };
-        if is_full || state.tasks >= room || state.is_on_trial && state.tasks > 0 {
+        if is_full || !state.has_room(policy.codec_queue_max as usize) {
             return Err(Reason::Overflow);
         }
         let processors = Class::Compress(software.codec, software.level);

@@ -90,6 +90,14 @@ pub struct DeviceLoad {
     pub is_on_trial: bool,
 }
 
+impl DeviceLoad {
+    /// Whether it takes one more task than it has, of `most`; 0: of half as many again as it keeps under way.
+    pub fn has_room(&self, most: usize) -> bool {
+        let most = if most > 0 { most } else { self.in_flight_max + self.in_flight_max / 2 };
+        self.tasks < if self.is_on_trial { 1 } else { most }
+    }
+}
+
 /// How a runtime ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Shutdown {
@@ -155,6 +163,11 @@ impl Runtime {
         metrics::collect(&self.shared)
     }
 
+    /// Devices, the processor included, which is the first.
+    pub fn device_count(&self) -> usize {
+        self.shared.lanes.len()
+    }
+
     /// Whether nothing waits and nothing runs: a moment for upkeep.
     pub fn is_idle(&self) -> bool {
         self.shared.board.is_idle()
@@ -217,13 +230,6 @@ impl Runtime {
         let (model, before) = (&self.shared.model, load.waiting + load.running);
         let ns = model.expect(&self.shared.policy, device, class, bytes, before)?;
         Some(Duration::from_nanos(ns as u64))
-    }
-
-    /// Whether a device has room for a task more.
-    pub fn has_room(&self, device: usize) -> bool {
-        let load = self.load(device);
-        let room = load.in_flight_max + load.in_flight_max / 2;
-        !load.is_cut_off && load.tasks < if load.is_on_trial { 1 } else { room }
     }
 
     /// Ends it. Waits for what is to be done still, and for all threads, except those that are stuck inside a device.

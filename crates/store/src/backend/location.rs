@@ -245,32 +245,26 @@ fn unknown(scheme: &str, key: &str, known: &str) -> Error {
 
 impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (place, inner, pairs) = match self {
+        let (place, inner, pairs, patience) = match self {
             Self::Directory(path) => return write!(f, "file:{}", path.display()),
             Self::Tiers(tiers) => {
                 let texts: Vec<String> = tiers.iter().map(ToString::to_string).collect();
                 return f.write_str(&texts.join(BETWEEN));
             }
             Self::S3(S3Location { bucket, prefix, endpoint, region, patience }) => {
-                let patience = ("patience", patience.map(|secs| secs.to_string()));
-                let pairs = [("endpoint", endpoint.clone()), ("region", region.clone()), patience];
-                (format!("s3://{bucket}"), prefix, pairs)
+                (format!("s3://{bucket}"), prefix, [("endpoint", endpoint), ("region", region)], patience)
             }
             Self::Rados(RadosLocation { pool, namespace, conf, user, patience }) => {
-                let patience = ("patience", patience.map(|secs| secs.to_string()));
-                (
-                    format!("rados://{pool}"),
-                    namespace,
-                    [("conf", conf.clone()), ("user", user.clone()), patience],
-                )
+                (format!("rados://{pool}"), namespace, [("conf", conf), ("user", user)], patience)
             }
         };
+        let patience = patience.map(|secs| secs.to_string());
         f.write_str(&place)?;
         if !inner.is_empty() {
             write!(f, "/{inner}")?;
         }
         let mut sign = '?';
-        for (key, value) in pairs {
+        for (key, value) in pairs.into_iter().chain([("patience", &patience)]) {
             if let Some(value) = value {
                 write!(f, "{sign}{key}={value}")?;
                 sign = '&';

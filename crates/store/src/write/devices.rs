@@ -112,7 +112,7 @@ fn ingest(
 fn can(runtime: &Runtime, request: Request) -> bool {
     let mut draft = runtime.draft(0);
     draft.set_request(request);
-    (1..runtime.metrics().devices.len()).any(|device| runtime.supports(device, draft.work()))
+    (1..runtime.device_count()).any(|device| runtime.supports(device, draft.work()))
 }
 
 /// Whether any device can look up what it has cut and hashed as this store wants it.
@@ -139,7 +139,7 @@ impl Devices {
     /// Who is to do this, for which the processor would need what `parts` of it take.
     fn place(&self, queue: &Queue, work: &Work, parts: &[Class]) -> Placed {
         let (runtime, policy) = (&*self.runtime, self.runtime.policy());
-        let places = 1..runtime.metrics().devices.len();
+        let places = 1..runtime.device_count();
         let mut able = places.filter(|&place| runtime.supports(place, work)).peekable();
         if able.peek().is_none() {
             return Placed::Here;
@@ -158,7 +158,11 @@ impl Devices {
         });
         let Some(own) = own.sum::<Option<Duration>>() else { return Placed::Here };
         let limit = queue.backlog().limit(own);
-        let able: Vec<usize> = able.filter(|&place| runtime.has_room(place)).collect();
+        let has_room = |&place: &usize| {
+            let load = runtime.load(place);
+            !load.is_cut_off && load.has_room(0)
+        };
+        let able: Vec<usize> = able.filter(has_room).collect();
         let back = able.iter().filter_map(|&place| Some((runtime.expect(place, class, bytes)?, place))).min();
         if let Some(((back, place), limit)) = back.zip(limit)
             && back <= limit

@@ -85,7 +85,7 @@ pub struct PackSink {
     verified: Option<Arc<Verified>>,
     /// The host that is to hold the packs.
     host: Option<Arc<str>>,
-    /// What each frame leaves free.
+    /// Keeps the room that frames leave free.
     reserve: Option<Arc<Reserve>>,
 }
 

@@ -9,6 +9,7 @@ use outrigger_fuse::fs::{
     Attr, Caller, DirEntry, Entry, FileSystem, Found, Handle, NewNode, OpenFlags, Opened, Part, ROOT, Result,
     Seek, SetAttr, Statfs, TakeEntry,
 };
+use outrigger_fuse::kernel::MountOptions;
 use outrigger_fuse::measures::{Status, Watched};
 use rustix::fs::{FallocateFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
@@ -117,6 +118,20 @@ impl Recorder {
 /// Of the caller, what does not depend on the thread.
 fn who(caller: Caller) -> (u32, u32) {
     (caller.uid, caller.gid)
+}
+
+/// How it is mounted, with so many threads: the kernel hands everything on.
+pub fn options(threads: usize) -> MountOptions {
+    MountOptions {
+        source: "test".to_string(),
+        read_only: false,
+        allow_other: false,
+        check_permissions: false,
+        suid: false,
+        dev: false,
+        exec: false,
+        threads,
+    }
 }
 
 const OPENED: Opened = Opened { handle: 3, flushes: true, keep_cache: false };

@@ -338,9 +338,9 @@ impl OpenFile<'_> {
         renamed.map_err(|errno| if errno == Errno::EXIST { EXISTS.to_string() } else { errno.to_string() })
     }
 
-    /// Notes a range that is damaged.
-    pub(super) fn lose(&self, range: Range<u64>) {
-        self.lost.lock().expect("no panic while held").push(range);
+    /// Notes ranges that are damaged.
+    pub(super) fn lose(&self, ranges: impl IntoIterator<Item = Range<u64>>) {
+        self.lost.lock().expect("no panic while held").extend(ranges);
     }
 
     /// `restored, but for bytes 4096..8192: they are damaged, and zeros here`.

@@ -75,7 +75,7 @@ impl<'a> Restorer<'a> {
                 };
                 match self.create(&dir, &name, attributes, root.len()) {
                     Ok(file) => {
-                        lost.into_iter().for_each(|range| file.lose(range));
+                        file.lose(lost);
                         return self.write_whole(&file, &root, run);
                     }
                     Err(why) => return self.progress.skip(format!("{}/{}", dir.display, show(&name)), why),
@@ -85,7 +85,7 @@ impl<'a> Restorer<'a> {
         run.clear();
         match self.whole(&root, run) {
             Ok(lost) => {
-                lost.into_iter().for_each(|range| file.lose(range));
+                file.lose(lost);
                 self.write_whole(&file, &root, run);
             }
             Err(error) => {
@@ -159,7 +159,7 @@ impl<'a> Restorer<'a> {
             let start = at + run.len() as u64;
             match self.chunk(fingerprint, *len, start, run) {
                 Ok(true) => {}
-                Ok(false) => file.lose(start..start + u64::from(*len)),
+                Ok(false) => file.lose([start..start + u64::from(*len)]),
                 Err(error) => {
                     if !file.failed.swap(true, Ordering::Relaxed) {
                         self.fail(file.display(), &error);
