@@ -55,6 +55,7 @@ pub use measured::{Forecast, Measured, measured};
 use patience::Placed;
 pub(crate) use publish::parts as joined;
 pub(crate) use scratch::Scratch;
+pub use scratch::sweep;
 use stragglers::Overtaken;
 pub(crate) use stragglers::{Beside, Stragglers};
 pub(crate) use upkeep::fence_the_dead;

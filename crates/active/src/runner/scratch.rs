@@ -1,28 +1,31 @@
 //! The directory in which a job's attempts work.
 //!
-//! It goes with its runner. Of a runner that was killed it stays, and perhaps a mount in it that nobody serves any more: the next runner removes both. That
-//! one is alive is told by a lock on the directory, which ends with the process however it ends.
+//! It goes with its runner. Of a runner that was killed it stays, and perhaps a mount in it that nobody serves any more: the user's next command removes
+//! both ([`sweep`]). A runner that lives has a lock on the directory, which ends with its process however that ends. A directory gets its name once it is
+//! locked, so one of that name without a lock is nobody's.
 
 use std::fs::File;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use outrigger_fuse::mounts::unmount;
 use outrigger_store::{Context as _, Result};
-use rustix::fs::{FlockOperation, flock};
-use tempfile::TempDir;
+use rustix::fs::{CWD, FlockOperation, Mode, OFlags, RenameFlags, flock, renameat_with};
 
 /// What the names of these directories begin with.
 const PREFIX: &str = "outrigger-job-";
-/// A younger one may not have been locked yet.
+/// And before they are locked.
+const PREFIX_NEW: &str = "outrigger-new-";
+/// A younger one of the second kind may be about to be locked.
 const AGE_MIN: Duration = Duration::from_secs(600);
 /// Where the job's inputs are mounted in it.
 pub(super) const FILES: &str = "in";
 
 /// See the module.
 pub(crate) struct Scratch {
-    dir: TempDir,
+    dir: PathBuf,
     _lock: File,
 }
 
@@ -33,36 +36,58 @@ impl Scratch {
     /// When it cannot be made.
     pub fn new() -> Result<Self> {
         let at = || "making a directory for the job's attempts".to_string();
-        sweep(&std::env::temp_dir(), AGE_MIN);
-        let dir = tempfile::Builder::new().prefix(PREFIX).tempdir().context(at)?;
-        let lock = File::open(dir.path()).context(at)?;
+        let new = tempfile::Builder::new().prefix(PREFIX_NEW).tempdir().context(at)?;
+        let lock = File::open(new.path()).context(at)?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(std::io::Error::from).context(at)?;
+        let name =
+            new.path().file_name().unwrap_or_default().to_string_lossy().replacen(PREFIX_NEW, PREFIX, 1);
+        let dir = new.path().with_file_name(name);
+        renameat_with(CWD, new.path(), CWD, &dir, RenameFlags::NOREPLACE)
+            .map_err(std::io::Error::from)
+            .context(at)?;
+        let _ = new.keep();
         Ok(Self { dir, _lock: lock })
     }
 
     /// Where it is.
     pub fn path(&self) -> &Path {
-        self.dir.path()
+        &self.dir
     }
 }
 
-/// Removes what killed runners have left in `above`, as far as that is this user's to do; what is not stays, and is no failure.
-fn sweep(above: &Path, age_min: Duration) {
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// Removes what this user's killed runners have left on this host; of root's also what others' have. What cannot be removed stays, and is no failure.
+pub fn sweep() {
+    sweep_in(&std::env::temp_dir(), AGE_MIN);
+}
+
+fn sweep_in(above: &Path, age_min: Duration) {
     let own = rustix::process::geteuid().as_raw();
     for entry in std::fs::read_dir(above).into_iter().flatten().flatten() {
-        // Whoever else may write there may have made a link of that name.
-        let Ok(metadata) = entry.metadata() else { continue };
-        let is_old = || outrigger_clock::age(metadata.modified().ok()?).map(|age| age >= age_min);
-        if !entry.file_name().to_string_lossy().starts_with(PREFIX)
-            || !metadata.is_dir()
-            || (metadata.uid() != own && own != 0)
-            || is_old() != Some(true)
-        {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        let is_new = name.starts_with(PREFIX_NEW);
+        if !is_new && !name.starts_with(PREFIX) {
             continue;
         }
-        let Ok(dir) = File::open(entry.path()) else { continue };
+        // Who owns it, as programs do of whose jobs root's agent runs, can put a link there at any time: what is opened is what is looked at.
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let Ok(dir) = rustix::fs::open(entry.path(), flags, Mode::empty()).map(File::from) else { continue };
+        let Ok(metadata) = dir.metadata() else { continue };
+        let is_old = || outrigger_clock::age(metadata.modified().ok()?).map(|age| age >= age_min);
+        if (metadata.uid() != own && own != 0) || is_new && is_old() != Some(true) {
+            continue;
+        }
         if flock(&dir, FlockOperation::NonBlockingLockExclusive).is_ok() {
-            let _ = unmount(&entry.path().join(FILES), true);
+            // Others than root ask a helper, which has not got this descriptor; what they remove is their own.
+            let opened = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd()));
+            let at = if own == 0 { opened } else { entry.path() };
+            let _ = unmount(&at.join(FILES), true);
             let _ = std::fs::remove_dir_all(entry.path());
         }
     }
@@ -81,16 +106,16 @@ mod tests {
             path
         };
         let (left, other, busy) = (make("outrigger-job-left"), make("another"), make("outrigger-job-busy"));
+        let new = make("outrigger-new-one");
         let lock = File::open(&busy).unwrap();
         flock(&lock, FlockOperation::NonBlockingLockExclusive).unwrap();
         let link = above.path().join("outrigger-job-link");
         std::os::unix::fs::symlink(&other, &link).unwrap();
-        sweep(above.path(), AGE_MIN);
-        assert!(left.exists(), "it is too young");
-        sweep(above.path(), Duration::ZERO);
+        sweep_in(above.path(), AGE_MIN);
+        assert!(new.exists(), "it may be locked in a moment");
         assert!(!left.exists() && other.join("work-1").exists() && busy.exists() && link.exists());
         drop(lock);
-        sweep(above.path(), Duration::ZERO);
-        assert!(!busy.exists());
+        sweep_in(above.path(), Duration::ZERO);
+        assert!(!busy.exists() && !new.exists());
     }
 }

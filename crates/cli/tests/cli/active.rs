@@ -1,6 +1,10 @@
 //! Programs over stored data, on the command line.
 
+use std::path::PathBuf;
+use std::process::Stdio;
+
 use crate::run::{Place, fed};
+use crate::site::Site;
 
 /// Trusted programs need no bubblewrap.
 const RUN: [&str; 3] = ["run", "--sandbox", "off"];
@@ -275,6 +279,47 @@ fn a_directory_that_lies_below_itself_ends_the_search_for_inputs() {
         "true",
     ]);
     assert!(said.code != 0 && said.err.contains("below itself"), "{} {}", said.code, said.err);
+}
+
+/// A runner that is killed cannot remove its directory, nor the mount in it: the next command does.
+#[test]
+fn what_a_killed_runner_leaves_goes_with_the_next_command() {
+    let site = Site::sqlite();
+    site.put_numbers(10);
+    let scratch = site.place.path("scratch");
+    std::fs::create_dir(&scratch).unwrap();
+    let command = |args: &[&str]| {
+        let mut command = site.command(args);
+        command.env("TMPDIR", &scratch);
+        command
+    };
+    let left = || std::fs::read_dir(&scratch).unwrap().map(|entry| entry.unwrap().path()).collect::<Vec<_>>();
+    let go = site.place.path("go").display().to_string();
+    let script = format!("touch {go}; while [ -e {go} ]; do sleep 0.1; done");
+    let run = [
+        "run",
+        "--sandbox",
+        "off",
+        "--pattern",
+        "1R->0",
+        "--in",
+        "numbers",
+        "--",
+        "sh",
+        "-c",
+        &script,
+        "{in}",
+    ];
+    let mut runner = command(&run).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    site.until(|| std::fs::exists(&go).unwrap());
+    assert!(command(&["ls"]).status().unwrap().success());
+    assert_eq!(left().len(), 1, "it is at work");
+    runner.kill().unwrap();
+    runner.wait().unwrap();
+    assert!(command(&["ls"]).status().unwrap().success());
+    assert_eq!(left(), [PathBuf::new(); 0]);
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+    assert!(!mounts.contains(scratch.to_str().unwrap()), "{mounts}");
 }
 
 #[test]
