@@ -46,6 +46,7 @@ mod image;
 mod images;
 mod nasty;
 pub mod postgres;
+mod program;
 mod reads;
 mod rewrites;
 mod rng;
@@ -62,6 +63,7 @@ pub use compare::{CompareOptions, Difference, Kind, Side, What, compare_trees, c
 pub use image::{ImageUpdates, vm_image, vm_image_updates};
 pub use images::process_image;
 pub use nasty::{NastyOptions, NastyReport, nasty_tree};
+pub use program::write_program;
 pub use reads::{ReadFormat, reads};
 pub use rewrites::{Rewrite, rewrite_bytes, rewrites};
 pub use rng::Rng;

@@ -218,8 +218,7 @@ fn a_program_that_is_brought_along_must_be_one_that_its_submitter_may_read() {
     // Below what everybody may enter, which a temporary directory is not.
     std::fs::set_permissions(place.dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let program = place.dir.path().join("who");
-    std::fs::write(&program, "#!/bin/sh\nid -u\n").unwrap();
-    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    outrigger_workload::write_program(&program, b"#!/bin/sh\nid -u\n");
     let job = by(A, spec(ReadToFile, &[program.to_str().unwrap()])).output("t/of-a/who");
     place.run(&job, &["t/all"], Splits::Auto).unwrap();
     assert_eq!(place.text("t/of-a/who"), format!("{A}\n"));

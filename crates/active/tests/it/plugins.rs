@@ -40,8 +40,7 @@ fn sequences(count: usize) -> Vec<u8> {
 /// A program of this host.
 fn program(place: &Place, name: &str, script: &str) -> String {
     let path = place.dir.path().join(name);
-    std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    outrigger_workload::write_program(&path, format!("#!/bin/sh\n{script}\n").as_bytes());
     path.display().to_string()
 }
 

@@ -50,8 +50,7 @@ fn a_program_of_ones_own_is_brought_along() {
     }
     let place = place();
     let program = place.dir.path().join("mine.sh");
-    std::fs::write(&program, "#!/bin/sh\necho \"$1 $(cat)\"\n").unwrap();
-    std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+    outrigger_workload::write_program(&program, b"#!/bin/sh\necho \"$1 $(cat)\"\n");
     let job = Spec { sandbox: Mode::Strict, ..spec(ReadToFile, &[program.to_str().unwrap(), "mine"]) }
         .output("out");
     let report = place.run(&job, &["in"], Splits::Auto).unwrap();
@@ -63,10 +62,8 @@ fn a_program_of_ones_own_is_brought_along() {
 fn a_program_that_is_brought_along_is_what_it_was_when_the_job_was_made() {
     let place = place();
     let program = place.dir.path().join("mine.sh");
-    let write = |text: &str| {
-        std::fs::write(&program, format!("#!/bin/sh\n{text}\n")).unwrap();
-        std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    };
+    let write =
+        |text: &str| outrigger_workload::write_program(&program, format!("#!/bin/sh\n{text}\n").as_bytes());
     let script = format!("test -e {} && echo first", place.dir.path().join("go").display());
     write(&script);
     let job = spec(ReadToFile, &[program.to_str().unwrap()]).output("out");

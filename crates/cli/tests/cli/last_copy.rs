@@ -101,14 +101,14 @@ fn another_file_system_at_the_same_place_replaces_nothing() {
     let place = Place::new();
     place.write("disk/note", "the disk is not mounted");
     let mounted = |script: &str| {
-        let script = format!("mount -t tmpfs none disk && {script}");
+        let script = format!("mount -t ramfs none disk && {script}");
         let mut command = Command::new("unshare");
         command.args(["--mount", "sh", "-c", &script]).current_dir(place.path(""));
         command.env("OUTRIGGER_STORE", "store").env("OUTRIGGER", env!("CARGO_BIN_EXE_outrigger"));
         Said::from(command.output().unwrap())
     };
-    let is_tmpfs = || Command::new("stat").args(["-f", "-c", "%T"]).arg(place.path("disk")).output().unwrap();
-    if mounted("true").code != 0 || is_tmpfs().stdout.starts_with(b"tmpfs") {
+    let is_ramfs = || Command::new("stat").args(["-f", "-c", "%T"]).arg(place.path("disk")).output().unwrap();
+    if mounted("true").code != 0 || is_ramfs().stdout.starts_with(b"ramfs") {
         outrigger_workload::skipped!("no other file system can be mounted here");
         return;
     }

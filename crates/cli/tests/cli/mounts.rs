@@ -241,7 +241,7 @@ fn a_users_store_is_the_users_to_work_in() {
     std::fs::set_permissions(place.path(""), std::fs::Permissions::from_mode(0o711)).unwrap();
     // The program may lie where that user may not go.
     let program = place.path("program");
-    std::fs::copy(env!("CARGO_BIN_EXE_outrigger"), &program).unwrap();
+    outrigger_workload::write_program(&program, &std::fs::read(env!("CARGO_BIN_EXE_outrigger")).unwrap());
     let mut init = Command::new(&program);
     let init = init
         .args(["--store", "theirs/store", "init"])

@@ -169,7 +169,10 @@ impl Place {
         let mut program = Path::new(env!("CARGO_BIN_EXE_outrigger")).to_path_buf();
         if !runs(&program) {
             program = self.path(".outrigger");
-            std::fs::copy(env!("CARGO_BIN_EXE_outrigger"), &program).unwrap();
+            outrigger_workload::write_program(
+                &program,
+                &std::fs::read(env!("CARGO_BIN_EXE_outrigger")).unwrap(),
+            );
         }
         let owned = Command::new("chown").args(["-R", NOBODY]).arg(self.dir.path()).status();
         if !owned.is_ok_and(|status| status.success()) || !runs(&program) {

@@ -295,8 +295,9 @@ fn who_interrupts_a_job_that_is_being_made_leaves_no_plug_in_behind() {
     let site = Site::sqlite();
     site.put_numbers(1000);
     let ran = site.place.path("ran");
-    let plugin = site.place.write("plugin", format!("#!/bin/sh\necho $$ >> {}\nsleep 600\n", ran.display()));
-    std::fs::set_permissions(&plugin, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let plugin = site.place.path("plugin");
+    let script = format!("#!/bin/sh\necho $$ >> {}\nsleep 600\n", ran.display());
+    outrigger_workload::write_program(&plugin, script.as_bytes());
     let records = format!("plugin:{}", plugin.display());
     let run = ["run", "--sandbox", "off", "--in", "numbers", "--out", "out", "--splits", "2", "--records"];
     let making = begin(site.command(&[&run[..], &[&records, "--", "cat"]].concat()), Stdio::null());
@@ -314,9 +315,8 @@ fn who_interrupts_a_job_that_is_being_made_leaves_no_plug_in_behind() {
 fn a_program_that_is_brought_along_is_run_by_agents_who_do_not_find_its_file() {
     for site in Site::all() {
         let text = site.put_numbers(100);
-        const SCRIPT: &str = "#!/bin/sh\ntest -e $1 || exit 3\nexec sed 's/^/x/'\n";
-        let program = site.place.write("mine", SCRIPT);
-        std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let program = site.place.path("mine");
+        outrigger_workload::write_program(&program, b"#!/bin/sh\ntest -e $1 || exit 3\nexec sed 's/^/x/'\n");
         // It fails as long as there is no such file, so that the rest is done when its own is gone.
         let go = site.place.path("go").display().to_string();
         let run = [
