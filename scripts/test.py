@@ -4,16 +4,18 @@
     test.py [--slow] [FILTER...]     the quick tests (`--slow`: those marked `slow` alone); only names that contain a FILTER
     test.py --slowest [N]            what took longest in the last run
 
-Cargo runs one executable after the other, each with a thread a processor. Most tests wait (for a server, a lease, a child), so this
-gives each executable several threads a processor, and runs the program's tests, those of all crates, and the documentation's examples
-beside each other. `OUTRIGGER_REQUIRE=1` fails the run where
-a test was skipped for something that could be installed (crates/workload/src/skip.rs). Times and skips are kept in target/tests/.
+Cargo runs one executable after the other, each with a thread a processor. Many tests wait (for a server, a lease, a child), so this
+runs the two largest executables, all others, and the documentation's examples beside each other, with two threads a processor each.
+Tests make thousands of small files and remove them, for which ext4 takes a tenth of the processor: they work in memory (/dev/shm)
+where it has room. `TMPDIR=/var/tmp` gives them a disk. `OUTRIGGER_REQUIRE=1` fails the run where a test was skipped for something
+that could be installed (crates/workload/src/skip.rs). Times and skips are kept in target/tests/.
 """
 import json
 import os
 import re
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -21,8 +23,27 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 KEPT = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "tests"
 CARGO = ["cargo"]
-THREADS = int(os.environ.get("TEST_THREADS", min(24, 3 * (os.cpu_count() or 1))))
+THREADS = int(os.environ.get("TEST_THREADS", min(16, 2 * (os.cpu_count() or 1))))
 LINE = re.compile(r"^test (\S+)(?: - should panic)? \.\.\. (ok|FAILED|ignored.*?)(?: <([\d.]+)s>)?$")
+
+
+# What tests may take of the memory for their files.
+MEMORY_MIN = 6 << 30
+
+
+def in_memory():
+    """A directory in memory for the tests' files, which everybody may enter as they may /tmp; nothing where there is none or one was named."""
+    memory = Path("/dev/shm")
+    if "TMPDIR" in os.environ or not memory.is_dir():
+        return None
+    about = os.statvfs(memory)
+    free = min(about.f_bavail * about.f_frsize, os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    if about.f_flag & os.ST_NOEXEC or free < MEMORY_MIN or not os.access(memory, os.W_OK):
+        return None
+    made = tempfile.TemporaryDirectory(prefix="otr-", dir=memory, ignore_cleanup_errors=True)
+    os.chmod(made.name, 0o1777)
+    os.environ["TMPDIR"] = made.name
+    return made
 
 
 # Benchmarks that check their own answers when they are run without arguments.
@@ -128,18 +149,21 @@ def main(arguments):
     KEPT.mkdir(parents=True, exist_ok=True)
     slow = "--slow" in arguments
     found = sorted(executables(slow), key=lambda one: one[1] == "test")
+    memory = in_memory()
     run = Run(slow, [argument for argument in arguments if argument != "--slow"])
-    # The largest, which mostly waits for processes, runs beside all others.
-    lanes = [[], []]
+    lanes = {"cli": [], "store": [], "others": []}
     for one in found:
-        lanes[one[0] == "cli"].append(one)
-    threads = [threading.Thread(target=lambda lane=lane: [run.one(*one) for one in lane]) for lane in lanes]
+        lanes[one[0] if one[0] in lanes else "others"].append(one)
+    threads = [threading.Thread(target=lambda lane=lane: [run.one(*one) for one in lane]) for lane in lanes.values()]
     threads.append(threading.Thread(target=run.documentation))
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    sys.exit(0 if run.close() else 1)
+    is_well = run.close()
+    if memory:
+        memory.cleanup()
+    sys.exit(0 if is_well else 1)
 
 
 if __name__ == "__main__":

@@ -145,7 +145,7 @@ impl Server {
         let owner = owner()?;
         // A socket's path must be short.
         let dir = (0..u32::MAX)
-            .map(|number| PathBuf::from(format!("/tmp/otr-pg-{}-{number}", std::process::id())))
+            .map(|number| std::env::temp_dir().join(format!("otr-pg-{}-{number}", std::process::id())))
             .find_map(|dir| match fs::create_dir(&dir) {
                 Ok(()) => Some(Ok(dir)),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => None,
