@@ -65,6 +65,17 @@ impl Submitter {
         Ok(Self { uid, gid, groups: others })
     }
 
+    /// What this host calls a user.
+    ///
+    /// # Errors
+    /// `Denied` for a number that no user has here.
+    pub fn name_of(uid: u32) -> Result<String> {
+        let user = uzers::get_user_by_uid(uid).ok_or_else(|| {
+            Error::new(ErrorKind::Denied, format!("uid {uid} submitted it, who has no account here"))
+        })?;
+        Ok(user.name().to_string_lossy().into_owned())
+    }
+
     /// A user of this host, by name or number, with the groups that this host says.
     ///
     /// # Errors

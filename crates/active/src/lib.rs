@@ -36,6 +36,7 @@ pub mod records;
 pub mod rules;
 pub mod runner;
 pub mod sandbox;
+pub mod signing;
 pub mod spec;
 pub mod template;
 pub mod through;

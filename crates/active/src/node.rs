@@ -499,7 +499,7 @@ impl Agent<'_, '_> {
 
     /// Whether a job is none of this agent's, as far as the row tells it; that is said, once.
     fn refuses(&mut self, row: &JobRow, spec: &Spec) -> bool {
-        let refused = self.options.trust.admit(self.store, row.by.as_ref(), &mut spec.clone()).err();
+        let refused = self.options.trust.admit(self.store, row, &mut spec.clone()).err();
         let refuses = refused.is_some();
         self.refused.extend(refused.map(|error| (row.id, error)));
         refuses

@@ -1,6 +1,7 @@
 //! From globs to a job: which files, cut how.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use outrigger_format::catalogue::FileKind;
@@ -21,6 +22,7 @@ use crate::plugin;
 use crate::progress::Counters;
 use crate::records::Records;
 use crate::runner::SPLITS;
+use crate::signing;
 use crate::spec::Spec;
 use crate::template::{self, Subject, expand};
 
@@ -31,10 +33,16 @@ pub use crate::cuts::Splits;
 pub struct Making {
     /// What the plug-in was given.
     pub counters: Arc<Counters>,
+    sign_with: Option<PathBuf>,
     watch: OnceLock<Arc<Watch>>,
 }
 
 impl Making {
+    /// A job that this key signs, if there is one ([`signing::sign`]).
+    pub fn signed_with(key: Option<PathBuf>) -> Self {
+        Self { sign_with: key, ..Self::default() }
+    }
+
     /// Ends what runs for it, and has nothing begin any more.
     pub fn stop(&self) {
         self.watch().stop();
@@ -162,7 +170,10 @@ fn make_told(
     spec.with = u32::try_from(found.len() - before).unwrap_or(u32::MAX);
     found[before..].iter().try_for_each(|found| permissions.require_readable(&found.path, &found.inode))?;
     let input = |found: Found| JobInput { path: found.path.to_bytes(), root: found.inode.root };
-    let inputs = found.into_iter().map(input).chain(components).collect();
+    let inputs: Vec<JobInput> = found.into_iter().map(input).chain(components).collect();
+    if let Some(key) = &making.sign_with {
+        spec.signed = Some(signing::sign(store, key, spec.encode()?, &inputs)?);
+    }
     let job = NewJob { spec: spec.encode()?, inputs, splits, seen };
     let id = store.jobs()?.create_job(&job)?;
     // The view's pin ends here: by now the job holds its inputs.

@@ -1,7 +1,7 @@
 //! What a job does: everything that is needed to run it again somewhere else, kept as JSON in its row.
 //!
-//! A program of an earlier version ignores what it does not know of a job. What it must not ignore (there is more than one program, or file that it follows; what of the network it may reach; its splits are hosts') is written so that it cannot
-//! read it at all, and leaves the job to others: as the one member `later` of an object.
+//! A program of an earlier version ignores what it does not know of a job. What it must not ignore (there is more than one program, or file that it follows; what of the network it may reach; its splits are hosts'; it is signed) is written so that it cannot
+//! read it at all, and leaves the job to others: as the one member `later` or `signed` of an object.
 
 use outrigger_store::{Context as _, Error, ErrorKind, Result};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -14,6 +14,7 @@ use crate::pattern::Pattern;
 use crate::records::Records;
 use crate::sandbox::Mode;
 use crate::sandbox::net::{DESTINATIONS_MAX, Destination};
+use crate::signing::Signed;
 use crate::template;
 use crate::written::{Attach, Written};
 
@@ -114,6 +115,9 @@ pub struct Spec {
     pub by_host: Vec<Held>,
     /// True: what was set aside does not fail the job; inputs that it belongs to have no output.
     pub skip: bool,
+    /// What all of this was read from, if its submitter has signed it.
+    #[serde(skip)]
+    pub signed: Option<Signed>,
 }
 
 /// As it is in memory.
@@ -124,12 +128,16 @@ struct Plain(#[serde(with = "Spec")] Spec);
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 enum Kept {
+    Signed { signed: Signed },
     Later { later: Plain },
     Plain(Plain),
 }
 
 impl Serialize for Spec {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        if let Some(signed) = self.signed.clone() {
+            return Kept::Signed { signed }.serialize(serializer);
+        }
         let plain = Plain(self.clone());
         let later = !self.also.is_empty()
             || self.together
@@ -143,6 +151,13 @@ impl Serialize for Spec {
 impl<'de> Deserialize<'de> for Spec {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
         Ok(match Kept::deserialize(deserializer)? {
+            Kept::Signed { signed } => {
+                let spec = serde_json::from_str::<Self>(&signed.spec).map_err(serde::de::Error::custom)?;
+                if spec.signed.is_some() {
+                    return Err(serde::de::Error::custom("a job that was signed twice"));
+                }
+                Self { signed: Some(signed), ..spec }
+            }
             Kept::Later { later: Plain(spec) } | Kept::Plain(Plain(spec)) => spec,
         })
     }
@@ -175,6 +190,7 @@ impl Spec {
             attach: Attach::default(),
             by_host: Vec::new(),
             skip: false,
+            signed: None,
         }
     }
 

@@ -10,16 +10,20 @@
 //! A rule's job has two roles. An agent or a mount makes the job by its own role, and names the rule's role in [`Spec::on_behalf`]. The maker's role must be
 //! the agent's own, or be mapped to `*`; then the rule's role counts.
 //!
+//! With [`Trust::signed_by`] none of that counts: the submitter is who has signed the job (`signing.rs`).
+//!
 //! The agent then runs the programs as the submitter, or all of them as one user ([`Trust::run_as`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 
-use outrigger_store::meta::jobs::MadeBy;
+use outrigger_store::meta::jobs::{JobId, JobRow, MadeBy};
 use outrigger_store::{Context as _, Error, ErrorKind, Result, Store};
 
 use crate::identity::Submitter;
 use crate::sandbox::Mode;
+use crate::signing;
 use crate::spec::Spec;
 
 /// The user of this host that a role of the database stands for.
@@ -113,6 +117,8 @@ pub struct Trust {
     pub roles: Roles,
     /// No program is kept in less strictly.
     pub sandbox: Mode,
+    /// Nothing is believed but the signatures of these signers, in a file that ssh-keygen(1) describes.
+    pub signed_by: Option<PathBuf>,
 }
 
 /// For jobs of others, where nothing was said on the command line.
@@ -125,6 +131,7 @@ impl Default for Trust {
             users: None,
             roles: Roles::default(),
             sandbox: Mode::Off,
+            signed_by: None,
         }
     }
 }
@@ -148,14 +155,15 @@ impl Trust {
     ///
     /// # Errors
     /// `Denied`, saying who could run it; when the store's directory cannot be looked at.
-    pub fn admit(&self, store: &Store, by: Option<&MadeBy>, spec: &mut Spec) -> Result<Admitted> {
+    pub fn admit(&self, store: &Store, row: &JobRow, spec: &mut Spec) -> Result<Admitted> {
         spec.sandbox = spec.sandbox.max(self.sandbox);
         let own = rustix::process::geteuid().as_raw();
         let named = spec.submitter.as_ref().map(|submitter| submitter.uid);
-        let uid = match by {
+        let uid = match (&row.by, &self.signed_by) {
             _ if self.is_own => named,
-            Some(by) => self.roles.submitter(by, spec, named)?,
-            None => named,
+            (_, Some(signers)) => Some(require_signature(store, signers, row.id, spec, named)?),
+            (Some(by), None) => self.roles.submitter(by, spec, named)?,
+            (None, None) => named,
         };
         if let Some(users) = &self.users
             && !users.contains(&uid.unwrap_or(own))
@@ -169,7 +177,7 @@ impl Trust {
             );
             return Err(Error::new(ErrorKind::Denied, why));
         }
-        if by.is_none() && !self.is_own {
+        if row.by.is_none() && self.signed_by.is_none() && !self.is_own {
             require_owner(store, uid)?;
         }
         if own != 0 {
@@ -190,6 +198,23 @@ impl Trust {
         }
         Ok(Admitted { submitter, runs_as })
     }
+}
+
+/// Refuses a job that its submitter has not signed.
+fn require_signature(
+    store: &Store,
+    signers: &Path,
+    job: JobId,
+    spec: &Spec,
+    named: Option<u32>,
+) -> Result<u32> {
+    let (Some(signed), Some(uid)) = (&spec.signed, named) else {
+        let why = "it is not signed, and this agent runs signed jobs only: submit it with `run --sign KEY`";
+        return Err(Error::new(ErrorKind::Denied, why));
+    };
+    let user = Submitter::name_of(uid)?;
+    signing::verify(store, signers, &user, signed, &store.jobs()?.inputs(job)?)?;
+    Ok(uid)
 }
 
 /// Refuses a row that somebody else than the owner of the store's directory could have been the submitter of. Of root's directory, which nobody else writes to, any row is believed.

@@ -262,7 +262,7 @@ fn work(
     }
     fence_the_dead(store)?;
     let mut spec = Spec::decode(&row.spec)?;
-    let admitted = options.trust.admit(store, row.by.as_ref(), &mut spec);
+    let admitted = options.trust.admit(store, &row, &mut spec);
     let admitted = admitted.map_err(|error| error.context(format!("job {job}")))?;
     spec.submitter = admitted.submitter;
     let inputs = Arc::new(Inputs::load(store, job, &spec)?);

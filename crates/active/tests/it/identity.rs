@@ -12,14 +12,16 @@ use outrigger_active::plan::Splits;
 use outrigger_active::rules::{self, Trigger, Watcher};
 use outrigger_active::runner::{self, Report, RunOptions};
 use outrigger_active::sandbox::{Mode, Sandbox};
+use outrigger_active::signing::{self, Signed};
 use outrigger_active::spec::Spec;
 use outrigger_active::trust::Trust;
+use outrigger_format::{Fingerprint, Root};
 use outrigger_store::local::put::{PutOptions, Source, put};
 use outrigger_store::meta::At;
-use outrigger_store::meta::jobs::{JobId, JobState};
+use outrigger_store::meta::jobs::{JobId, JobInput, JobState};
 use outrigger_store::tree::{StorePath, find};
 use outrigger_store::write::Progress;
-use outrigger_store::{ErrorKind, Result};
+use outrigger_store::{ErrorKind, Result, Store};
 use support::{Place, can_sandbox, options, spec};
 
 /// Users of every Debian: `games`, who is in no group but his own, and `www-data`.
@@ -321,6 +323,42 @@ fn as_agent(place: &Place, job: JobId, trust: Trust) -> Result<Report> {
 fn own(path: &std::path::Path, uid: u32, mode: u32) {
     std::os::unix::fs::chown(path, Some(uid), Some(uid)).unwrap();
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+#[test]
+fn a_signature_holds_for_one_user_one_store_and_the_same_inputs() {
+    let (place, other) = (place(), place());
+    let key = place.dir.path().join("key");
+    let said =
+        Command::new("ssh-keygen").args(["-qt", "ed25519", "-N", "", "-f"]).arg(&key).output().unwrap();
+    assert!(said.status.success(), "{said:?}");
+    let signers = place.dir.path().join("signers");
+    let public = std::fs::read_to_string(key.with_extension("pub")).unwrap();
+    std::fs::write(&signers, format!("ann {public}\nbob {public}")).unwrap();
+    let input = |path: &str, level| {
+        let root = Root::Tree { level, len: 7, fingerprint: Fingerprint([5; 32]) };
+        vec![JobInput { path: path.into(), root }]
+    };
+    let signed = signing::sign(&place.store, &key, "a job".into(), &input("in", 1)).unwrap();
+    let verify = |store: &Arc<Store>, user: &str, signed: &Signed, inputs: Vec<JobInput>| {
+        signing::verify(store, &signers, user, signed, &inputs).map_err(|error| error.kind())
+    };
+    for user in ["ann", "bob"] {
+        assert_eq!(verify(&place.store, user, &signed, input("in", 1)), Ok(()));
+    }
+    let denied = Err(ErrorKind::Denied);
+    assert_eq!(verify(&place.store, "eve", &signed, input("in", 1)), denied);
+    assert_eq!(verify(&other.store, "ann", &signed, input("in", 1)), denied);
+    assert_eq!(verify(&place.store, "ann", &signed, input("in", 2)), denied);
+    assert_eq!(verify(&place.store, "ann", &signed, input("on", 1)), denied);
+    assert_eq!(verify(&place.store, "ann", &signed, Vec::new()), denied);
+    for changed in [
+        Signed { spec: "another".into(), ..signed.clone() },
+        Signed { at: signed.at + 1, ..signed.clone() },
+        Signed { signature: String::new(), ..signed.clone() },
+    ] {
+        assert_eq!(verify(&place.store, "ann", &changed, input("in", 1)), denied);
+    }
 }
 
 #[test]

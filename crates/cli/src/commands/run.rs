@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, OnceLock};
 
@@ -56,6 +57,7 @@ Examples:
   outrigger run --in 'n/*' --out 'scaled/{name}' --records lines -- @scale 2.5    a component: see `outrigger component --help`
   outrigger run --in 'n/*' --out 'sums/{stem}' -- awk '{s+=$1} END {print s}' --and --out 'sorted/{stem}' -- sort -n     one pass for both
   outrigger run --pattern '#W->1W' --in 'parts/*' --out all.txt               joins them; no data is read
+  outrigger run --detach --sign ~/.ssh/id_ed25519 --in x --out y -- sort      for agents that run signed jobs only (`node --signed-by`)
   outrigger run --pattern '#W->1W' --in 'logs/*' --out found --records lines --splits auto -- sed -n /ERROR/p
   outrigger run --in big.log --out counts --records lines --splits hosts -- awk '/ERROR/ {n++} END {print n+0}'     a number for each host that holds some of it
 
@@ -86,6 +88,9 @@ pub struct RunArgs {
     /// Do not wait: print the job's number, and leave it to the agents (`outrigger node`); if none is running, to a process in the background
     #[arg(long)]
     detach: bool,
+    /// Sign the job with this key of OpenSSH's (Ed25519, say; of a public key the SSH agent or a token has the secret), for agents with --signed-by
+    #[arg(long, value_name = "KEY", conflicts_with = "follow")]
+    sign: Option<PathBuf>,
     #[command(flatten)]
     work: WorkArgs,
 }
@@ -251,7 +256,7 @@ pub fn run(context: &Context, args: RunArgs) -> Outcome {
         return follow(context, &args, spec);
     }
     if written {
-        refuse_for_stream(&args.work, &spec)?;
+        refuse_for_stream(&args, &spec)?;
     }
     if !written && (spec.pattern.needs_writer() || args.to.is_some()) {
         let why = "is for a file that is being written: give it on standard input, with --in -, or name one of a mount, with --follow";
@@ -282,8 +287,11 @@ pub fn run(context: &Context, args: RunArgs) -> Outcome {
 }
 
 /// What makes no sense with a stream, which is there once, and is read by one program from its beginning to its end.
-fn refuse_for_stream(work: &WorkArgs, spec: &Spec) -> Result<(), Failure> {
-    let why = if !work.with.is_empty() {
+fn refuse_for_stream(args: &RunArgs, spec: &Spec) -> Result<(), Failure> {
+    let work = &args.work;
+    let why = if args.sign.is_some() {
+        "--sign: no agent runs the job, this process does"
+    } else if !work.with.is_empty() {
         "--with: the job has no stored files to look at; run it over the stored file (--to), once that is there"
     } else if spec.records != Records::Whole {
         "--records: nothing is cut that is read while it comes; leave it away"
@@ -302,7 +310,8 @@ fn refuse_for_stream(work: &WorkArgs, spec: &Spec) -> Result<(), Failure> {
 /// Makes a job over stored files. That may take a while, if a plug-in looks for their records: how far that is, is said, and a signal ends it. Once the job is made, a signal is answered as it is
 /// while the job runs.
 fn make(context: &Context, store: &Arc<Store>, spec: &Spec, args: &RunArgs) -> Result<JobId, Failure> {
-    let (making, made): (Arc<Making>, Arc<OnceLock<JobId>>) = Default::default();
+    let making = Arc::new(Making::signed_with(args.sign.clone()));
+    let made: Arc<OnceLock<JobId>> = Arc::default();
     let stops = Arc::clone(&making);
     interrupt::arm_saying(store, stopped_making(store, &made), move || stops.stop());
     let counters = Arc::clone(&making.counters);

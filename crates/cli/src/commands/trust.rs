@@ -26,6 +26,10 @@ pub struct TrustArgs {
     /// Keep every program in at least so strictly, whatever its job says
     #[arg(long, default_value = "off", value_parser = sandbox)]
     sandbox: Mode,
+    /// Run signed jobs only (`run --sign`), of who is in this file of allowed signers: lines `USER KEY`, see ssh-keygen(1). Roles of the database count no more then, and jobs of rules are
+    /// not run
+    #[arg(long, value_name = "FILE", conflicts_with = "map")]
+    signed_by: Option<PathBuf>,
     /// Run jobs of root's that asked for no sandbox as root. Whoever may write to the store's database can make such a job
     #[arg(long)]
     allow_root: bool,
@@ -61,15 +65,22 @@ impl TrustArgs {
                 Roles::parse(&text).map_err(|error| at(&error))?
             }
         };
-        Ok(Trust { is_own: false, allow_root: self.allow_root, run_as, users, roles, sandbox: self.sandbox })
+        if let Some(path) = &self.signed_by {
+            std::fs::File::open(path)
+                .map_err(|error| Failure::usage(format!("--signed-by {}: {error}", path.display())))?;
+        }
+        let (allow_root, sandbox, signed_by) = (self.allow_root, self.sandbox, self.signed_by.clone());
+        Ok(Trust { is_own: false, allow_root, run_as, users, roles, sandbox, signed_by })
     }
 
     /// The same for another process.
     pub fn words(&self) -> Vec<OsString> {
         let mut words: Vec<OsString> = Vec::new();
         let mut add = |option: &str, value: OsString| words.extend([option.into(), value]);
-        if let Some(map) = &self.map {
-            add("--map", std::path::absolute(map).unwrap_or_else(|_| map.clone()).into());
+        for (option, file) in [("--map", &self.map), ("--signed-by", &self.signed_by)] {
+            if let Some(file) = file {
+                add(option, std::path::absolute(file).unwrap_or_else(|_| file.clone()).into());
+            }
         }
         if let Some(who) = &self.run_as {
             add("--run-as", who.into());

@@ -119,6 +119,56 @@ fn a_rules_jobs_are_those_of_the_role_that_has_made_it() {
     assert!(agent.wait().unwrap().success());
 }
 
+/// An agent that believes signatures alone: of the writers of the database none can make, change or exchange anything of a job.
+#[test]
+fn an_agent_of_signed_jobs_runs_what_was_signed_and_as_it_was() {
+    let Some(roles) = Roles::new() else { return };
+    let site = &roles.site;
+    let key = |name: &str| {
+        let path = site.place.path(name);
+        let mut keygen = Command::new("ssh-keygen");
+        let said = keygen.args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(&path).output().unwrap();
+        assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+        (path.display().to_string(), std::fs::read_to_string(path.with_extension("pub")).unwrap())
+    };
+    let ((ann, ann_public), (eve, _)) = (key("ann"), key("eve"));
+    let signers = site.place.write("signers", format!("root {ann_public}"));
+    // What is queued waits for an agent, as there is one; this one runs nobody's jobs.
+    let mut other = Site::spawn(site.command(&["node", "--name", "other", "--users", "daemon"]));
+    site.until(|| site.done(&["node", "list"]).text().contains("other"));
+    let script = roles.script();
+    let job = |sign: &[&str]| {
+        let args = [&["run", "--detach"], sign, &WORK[..], &["--", "sh", "-c", &script]].concat();
+        roles.by_eve(&args).text().trim().to_string()
+    };
+    let mut refused = vec![(job(&[]), "it is not signed"), (job(&["--sign", &eve]), "no key of `root`")];
+    // Of a signed job nobody changes the program, the inputs or the time, not even who owns the tables.
+    let (server, schema) = site.postgres.as_ref().unwrap();
+    for (change, says) in [
+        ("job SET spec = replace(spec, 'id -u', 'id -g') WHERE id", "no key of `root`"),
+        ("job_input SET path = 'other' WHERE job", "is not what was written"),
+        ("job SET spec = replace(spec, '\"at\":1', '\"at\":2') WHERE id", "more than a day ago"),
+    ] {
+        let changed = job(&["--sign", &ann]);
+        server.sql(&format!("UPDATE {schema}.{change} = {changed}"));
+        refused.push((changed, says));
+    }
+    job(&["--sign", &ann]);
+    let said = roles.agent(&["--run-as", "games", "--signed-by", signers.to_str().unwrap()]);
+    for (job, says) in refused {
+        let is_said = |line: &str| line.contains(&format!("job {job} ")) && line.contains(says);
+        assert!(said.lines().any(is_said), "job {job}, {says}: {said}");
+    }
+    assert_eq!(roles.ran(), "5\n");
+    site.done(&["node", "drain", "other", "--wait"]);
+    assert!(other.wait().unwrap().success());
+    let run = |args: &[&str]| Said::from(site.command(args).stdin(Stdio::null()).output().unwrap());
+    let said = run(&["run", "--sign", &ann, "--in", "-", "--pattern", "1W->0", "--", "cat"]);
+    assert!(said.code == 2 && said.err.contains("--sign"), "{}", said.err);
+    let said = run(&["run", "--sign", "missing", "--in", "numbers", "--pattern", "1R->0", "--", "cat"]);
+    assert!(said.code == 1 && said.err.contains("missing"), "{}", said.err);
+}
+
 #[test]
 fn options_that_say_nothing_clear_are_refused() {
     let place = Place::new();
@@ -130,6 +180,7 @@ fn options_that_say_nothing_clear_are_refused() {
         (&["--run-as", "nobody-of-this-name"], "no user"),
         (&["--users", "root,nobody-of-this-name"], "no user"),
         (&["--sandbox", "some"], "strict"),
+        (&["--signed-by", "missing"], "--signed-by missing"),
     ] {
         let said = place.run(&[&["node", "--until-idle"], options].concat());
         assert!(said.code == 2 && said.err.contains(says), "{options:?}: {} {}", said.code, said.err);
