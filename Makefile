@@ -75,6 +75,7 @@ test-long: need
 	OUTRIGGER_CRASH_STATES=4000 $(CARGO) test --release -p outrigger-store --all-features --test it crash:: -- --nocapture
 	OUTRIGGER_KILL_ROUNDS=500 $(CARGO) test --release -p outrigger-store --all-features --test it kill:: -- --nocapture --include-ignored
 	OUTRIGGER_KILL_PIECES=all $(CARGO) test --workspace --all-features --test cli killed_at_any_step -- --nocapture --include-ignored
+	OUTRIGGER_EVERY_CASE=1 scripts/test.py interrupted damage
 	OUTRIGGER_SOAK_SECONDS=300 $(CARGO) test --workspace --all-features --test cli soak -- --nocapture --include-ignored
 
 # Hosts on virtual time in one process: docs/simulation.md.

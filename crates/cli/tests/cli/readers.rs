@@ -64,8 +64,11 @@ pub fn rows(world: &World, schema: &str) -> String {
          WHERE nspname = '{schema}' AND relkind = 'r' ORDER BY relname"
     );
     let tables = world.server.sql(&list);
-    let of = |table: &str| world.server.sql(&format!("SELECT t.*::text FROM {schema}.{table} t ORDER BY 1"));
-    tables.lines().map(|table| format!("{table}:\n{}\n", of(table))).collect()
+    // At once: it is asked after each command.
+    let all = tables
+        .lines()
+        .map(|table| format!("SELECT '{table}', t.*::text FROM {schema}.{table} t ORDER BY 2;"));
+    world.server.sql(&all.collect::<String>())
 }
 
 /// Who has a role that may select from a schema's tables, and no more.

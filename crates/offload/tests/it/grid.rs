@@ -38,11 +38,13 @@ fn conforms(mut grid: HostGrid) {
 }
 
 #[test]
+#[ignore = "slow: 20 s of the processor, and threads in any order are in the quick tests"]
 fn conforms_forward() {
     conforms(HostGrid::new(Order::Forward));
 }
 
 #[test]
+#[ignore = "slow: 20 s of the processor, and threads in any order are in the quick tests"]
 fn conforms_backward() {
     conforms(HostGrid::new(Order::Backward));
 }

@@ -28,8 +28,8 @@ fn the_same_seed_is_the_same_run() {
 }
 
 #[test]
-fn nothing_is_wrong_in_two_hundred_seeds() {
-    let output = simulate(200, 0.25, 3, None);
+fn nothing_is_wrong_in_a_hundred_seeds() {
+    let output = simulate(100, 0.25, 3, None);
     assert!(output.status.success(), "{}", said(&output));
 }
 

@@ -340,6 +340,7 @@ fn damage_anywhere_hides_chunks_at_most_and_is_healed_from_footers() {
     let mut names = runs_in(pristine.path());
     names.push(pristine.path().join("CURRENT"));
     let mut rng = Rng(3);
+    let apart = outrigger_workload::spaced(4);
     for name in names {
         let len = std::fs::metadata(&name).unwrap().len();
         let mut cuts: Vec<u64> = (0..20).map(|_| rng.below(len)).chain([0, 1, len - 1]).collect();
@@ -348,7 +349,7 @@ fn damage_anywhere_hides_chunks_at_most_and_is_healed_from_footers() {
         let header = (0..96).map(|byte| byte * 8 + byte % 8);
         let flips = header.chain((0..60).map(|_| rng.below(len * 8))).filter(|bit| bit / 8 < len);
         let damages = flips.map(|bit| (bit, false)).chain(cuts.into_iter().map(|len| (len, true)));
-        for (at, cut) in damages.collect::<Vec<_>>() {
+        for (at, cut) in damages.collect::<Vec<_>>().into_iter().step_by(apart) {
             let dir = scratch();
             for entry in std::fs::read_dir(pristine.path()).unwrap() {
                 let path = entry.unwrap().path();

@@ -16,6 +16,7 @@ use outrigger_format::{
 use outrigger_store::check::{CheckOptions, CheckProgress, CheckReport, DAMAGED_DIR, FindingKind, check};
 use outrigger_store::meta::SessionKind;
 use outrigger_store::{ErrorKind, Store};
+use outrigger_workload::spaced;
 use tempfile::TempDir;
 
 /// The store that all cases begin with, made once.
@@ -107,7 +108,7 @@ fn names_pack(report: &CheckReport, pack: &Path) -> bool {
 fn every_field_of_a_pack() {
     let before = &original().2;
     for pack in packs() {
-        for (field, offset) in fields(&pack) {
+        for (field, offset) in fields(&pack).into_iter().step_by(spaced(2)) {
             let case = format!("{} {field}", pack.display());
             let (_dir, path) = damaged(&relative(&pack), |file| flip(file, offset, (offset % 8) as u8));
             let store = open(&path);
@@ -301,7 +302,7 @@ fn the_database_is_never_believed_when_damaged() {
         // The page's type (behind the file's header on the first), its cell count, and where its cells begin; then bytes of
         // its cells, which lie at its end: names, times, roots, checksums.
         let start = page * PAGE + if page == 0 { 100 } else { 0 };
-        let cells = (0..12).map(|n| (page + 1) * PAGE - 1 - n * (17 + page));
+        let cells = (0..12).step_by(spaced(3)).map(|n| (page + 1) * PAGE - 1 - n * (17 + page));
         for (number, offset) in [start, start + 4, start + 5].into_iter().chain(cells).enumerate() {
             let is_structure = number < 3;
             cases += usize::from(is_structure);
@@ -326,7 +327,7 @@ fn the_database_is_never_believed_when_damaged() {
         }
     }
     assert!(noticed * 10 > cases * 9, "{noticed} of {cases}");
-    assert!(by_checksum > 10, "{by_checksum}: rows are not compared with their checksums");
+    assert!(by_checksum > 5, "{by_checksum}: rows are not compared with their checksums");
 }
 
 /// As when `recompress` or `gc` was killed: its lease runs on, but nobody holds its lock.

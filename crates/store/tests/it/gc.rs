@@ -14,7 +14,7 @@ use outrigger_store::read::packs::PackReader;
 use outrigger_store::session::Session;
 use outrigger_store::testing::{Fault, FaultyBackend, Op, Plan};
 use outrigger_store::{ErrorKind, Store, ops};
-use outrigger_workload::eventually;
+use outrigger_workload::{eventually, spaced};
 
 const MIB: u64 = 1 << 20;
 
@@ -536,12 +536,8 @@ fn interrupted_by_any_failing_call_it_can_be_resumed() {
                 } else {
                     break;
                 }
-                // Reads are many and alike.
-                n = if matches!(op, Op::Read | Op::Append | Op::Len | Op::Remove) {
-                    n + 1 + n / 2
-                } else {
-                    n + 1
-                };
+                // They are many and alike.
+                n += if spaced(2) > 1 { 1 + n / 2 } else { 1 };
             }
         }
     }
@@ -566,7 +562,7 @@ fn interrupted_by_any_failing_transaction_it_can_be_resumed() {
         loop {
             // All of the first, then fewer and fewer: they are alike.
             let n = next;
-            next += 1 + n / 16;
+            next += if spaced(2) > 1 { 1 + n / 4 } else { 1 };
             let dir = scratch();
             copy_dir(origin.path(), dir.path());
             let mut store = open(dir.path());

@@ -91,7 +91,11 @@ impl Server {
     pub fn shared() -> Option<&'static Self> {
         static SHARED: OnceLock<Option<Server>> = OnceLock::new();
         installed()?;
-        SHARED.get_or_init(|| Self::start("fsync = off\nsynchronous_commit = on\n")).as_ref()
+        SHARED
+            .get_or_init(|| {
+                Self::start("fsync = off\nsynchronous_commit = on\nautovacuum = off\njit = off\n")
+            })
+            .as_ref()
     }
 
     /// A new database of the shared server, which goes with the value, for tests that look at locks: those of other tests are not seen in it.
