@@ -211,7 +211,15 @@ impl Store {
             )));
         }
         let mode = if read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
-        let meta = SqliteMeta::open(&database, mode)?;
+        let reserve = (!read_only).then(|| Arc::new(Reserve::of(dir)));
+        let meta = match SqliteMeta::open(&database, mode) {
+            Err(error)
+                if error.kind() == ErrorKind::Full && reserve.as_ref().is_some_and(|of| of.give_back()) =>
+            {
+                SqliteMeta::open(&database, mode)
+            }
+            opened => opened,
+        }?;
         if !read_only {
             make_directories(dir, &config, &meta)?;
         }
@@ -219,7 +227,7 @@ impl Store {
         let mut census = purpose.census(&meta)?;
         let mut store =
             Self::assemble(dir, config, Arc::new(meta), backend, read_only, Others::Trust, &mut census)?;
-        store.reserve = (!read_only).then(|| Arc::new(Reserve::of(dir)));
+        store.reserve = reserve;
         Ok((store, census))
     }
 

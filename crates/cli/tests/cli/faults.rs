@@ -280,6 +280,50 @@ impl Remote {
     }
 }
 
+/// From any request on the bucket takes nothing more: commands end at once, and nothing is lost.
+#[test]
+fn a_bucket_that_is_full_at_any_step_loses_nothing() {
+    let Some(remote) = Remote::new() else { return };
+    let place = Place::empty();
+    let run = |args: &[&str]| {
+        let mut command = command(&place, &remote.server.url(&remote.schema), args);
+        Said::from(command.envs(Remote::keys()).output().unwrap())
+    };
+    let done = |args: &[&str]| {
+        let said = run(args);
+        assert_eq!(said.code, 0, "{args:?}: {}", said.err);
+        said
+    };
+    let kept = noise(1, 300_000);
+    place.write("kept", &kept);
+    done(&["put", "kept"]);
+    let mut failed = 0;
+    for n in 1..=6 {
+        let tree = format!("tree{n}");
+        for (file, len) in [("large", 900_000), ("middle", 200_000), ("small", 10)] {
+            place.write(format!("{tree}/{file}"), noise(n * 1_000_000 + len as u64, len));
+        }
+        remote.s3.fault("PUT", n..=1_000_000, HttpFault::Status(507));
+        let said = run(&["put", &tree]);
+        if said.code != 0 {
+            failed += 1;
+            assert!(said.code == 1 && said.err.contains("StorageFull"), "{n}: {} {}", said.code, said.err);
+        }
+        assert!(done(&["cat", "kept"]).out == kept);
+        remote.s3.heal();
+        done(&["check", "--read-data"]);
+        done(&["put", &tree]);
+        done(&["get", &tree, &format!("back{n}")]);
+        for file in ["large", "middle", "small"] {
+            let back = place.read(format!("back{n}/{file}"));
+            assert!(back == place.read(format!("{tree}/{file}")), "{n} {file}");
+        }
+    }
+    assert!(failed > 0, "no command was refused");
+    done(&["gc"]);
+    done(&["check", "--read-data"]);
+}
+
 #[test]
 fn writers_wait_for_an_object_store_that_is_slow_or_gone_and_lose_nothing() {
     let Some(remote) = Remote::new() else { return };

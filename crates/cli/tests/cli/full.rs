@@ -1,5 +1,7 @@
 //! A disk that is full: what was committed stays and is whole, and space can be given back.
 
+mod steps;
+
 use std::fs::File;
 use std::path::PathBuf;
 use std::process::Command;

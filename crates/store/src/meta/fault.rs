@@ -1,6 +1,6 @@
 //! From the databases' errors to the store's.
 
-use rusqlite::ErrorCode;
+use rusqlite::{ErrorCode, ffi};
 
 use crate::error::{Error, ErrorKind, Result};
 
@@ -76,7 +76,16 @@ fn is_of_a_value(error: &rusqlite::Error) -> bool {
     )
 }
 
+/// SQLite could not write or enlarge a file. Of a full disk it mostly says so; of a quota that is reached it does not.
+fn is_not_written(error: &rusqlite::Error) -> bool {
+    let code = error.sqlite_error().map(|error| error.extended_code);
+    code.is_some_and(|code| [ffi::SQLITE_IOERR_WRITE, ffi::SQLITE_IOERR_SHMSIZE].contains(&code))
+}
+
 fn kind_in_sqlite(error: &rusqlite::Error) -> ErrorKind {
+    if is_not_written(error) {
+        return ErrorKind::Full;
+    }
     match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => ErrorKind::Busy,
         // That the file is there was seen before: what cannot be opened or made beside it is a matter of permissions.
@@ -164,6 +173,10 @@ impl<T> Explain<T> for Outcome<T> {
                 Error::damaged(format!(
                     "{what}: it is not a database any more; rebuild it from the packs with `outrigger recover`"
                 ))
+            }
+            Fault::Sqlite(error) if is_not_written(&error) => {
+                let why = "metadata database: the disk is full, a quota is reached, or the disk fails";
+                Error::new(ErrorKind::Full, format!("{what}: {why}")).caused_by(error)
             }
             Fault::Sqlite(error) => {
                 Error::new(kind_in_sqlite(&error), format!("{what}: metadata database")).caused_by(error)

@@ -14,7 +14,7 @@ use outrigger_format::checksum;
 /// How a request goes wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HttpFault {
-    /// Not done; the answer is this status.
+    /// Not done; the answer is this status. 507 says that no more is stored, as MinIO does.
     Status(u16),
     /// Done; yet the answer is this status.
     DoneButStatus(u16),
@@ -135,7 +135,8 @@ impl S3Server {
         match fault {
             Some(HttpFault::Reset) => return None,
             Some(HttpFault::Status(status)) => {
-                return reply(stream, &request, Answer::error(status, "OnPurpose"), None);
+                let code = if status == 507 { "XMinioStorageFull" } else { "OnPurpose" };
+                return reply(stream, &request, Answer::error(status, code), None);
             }
             _ => {}
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use outrigger_clock::Instant;
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
+use rusqlite::{Connection, ErrorCode, FileControl, MAIN_DB, OpenFlags, TransactionBehavior};
 
 use crate::error::{Context as _, Error, ErrorKind, Result};
 use crate::meta::ROOT_INODE;
@@ -142,6 +142,8 @@ fn settle(connection: &mut Connection, cache_kib: u32) -> rusqlite::Result<()> {
     // or a limit again for every new value, which made lookups ten times as slow.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS);
+    // The log and its index stay when the last connection closes, the log empty: whoever opens the database on a full disk could not make them.
+    connection.file_control(Some(MAIN_DB), FileControl::PersistWal(&mut 1))?;
     super::sums::register(connection)?;
     connection.pragma_update(None, "cache_size", -i64::from(cache_kib))?;
     connection.pragma_update(None, "cell_size_check", true)?;
