@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use outrigger_clock::Instant;
 use outrigger_fuse::control::place;
-use outrigger_store::meta::jobs::{JobId, JobRow, SplitState};
+use outrigger_store::meta::jobs::{JobId, JobInput, JobRow, SplitState};
 use outrigger_store::meta::{SessionKind, SessionRow};
 use outrigger_store::session::{Session, is_gone};
 use outrigger_store::{Error, ErrorKind, Result, Store};
@@ -498,8 +498,8 @@ impl Agent<'_, '_> {
     }
 
     /// Whether a job is none of this agent's, as far as the row tells it; that is said, once.
-    fn refuses(&mut self, row: &JobRow, spec: &Spec) -> bool {
-        let refused = self.options.trust.admit(self.store, row, &mut spec.clone()).err();
+    fn refuses(&mut self, row: &JobRow, inputs: &[JobInput], spec: &Spec) -> bool {
+        let refused = self.options.trust.admit(self.store, row, inputs, &mut spec.clone()).err();
         let refuses = refused.is_some();
         self.refused.extend(refused.map(|error| (row.id, error)));
         refuses
@@ -555,11 +555,10 @@ impl Agent<'_, '_> {
                 let here = Spec::decode(&row.spec)
                     .ok()
                     .filter(|spec| spec.host.as_ref().is_none_or(|host| *host == self::host()));
+                let inputs = self.store.jobs()?.inputs(row.id)?;
                 let fits = match here {
-                    Some(spec) if self.store.jobs()?.inputs(row.id)?.len() <= spec.inputs_besides() => {
-                        Fits::No
-                    }
-                    Some(spec) if self.refuses(row, &spec) => Fits::No,
+                    Some(spec) if inputs.len() <= spec.inputs_besides() => Fits::No,
+                    Some(spec) if self.refuses(row, &inputs, &spec) => Fits::No,
                     Some(spec) => match spec.written {
                         Some(written) => Fits::Follows(written, Arc::new(spec)),
                         None => Fits::Runs,

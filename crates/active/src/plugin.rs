@@ -89,7 +89,7 @@ impl<'a> Plugin<'a> {
     ) -> Result<Self> {
         let sandbox = Sandbox::find(spec.sandbox)?.for_submitter(spec.submitter.as_ref())?;
         let (told, scratch) = (words.join(" "), Scratch::new()?);
-        sandbox.hand_over(scratch.path())?;
+        sandbox.let_in(scratch.path())?;
         let dir = scratch.path().join("component");
         let mut kept = None;
         let name = if let Some(content) = component::settle_one(store, view, words, &mut kept)? {

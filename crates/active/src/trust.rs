@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use outrigger_store::meta::jobs::{JobId, JobRow, MadeBy};
+use outrigger_store::meta::jobs::{JobInput, JobRow, MadeBy};
 use outrigger_store::{Context as _, Error, ErrorKind, Result, Store};
 
 use crate::identity::Submitter;
@@ -151,17 +151,23 @@ impl Trust {
         Self { is_own: true, allow_root: true, ..Self::default() }
     }
 
-    /// Looks whether this process runs a job, and as whom. Has `spec` kept in at least as strictly as was said.
+    /// Looks whether this process runs a job with these inputs, which are those that it is then to be run with, and as whom. Has `spec` kept in at least as strictly as was said.
     ///
     /// # Errors
     /// `Denied`, saying who could run it; when the store's directory cannot be looked at.
-    pub fn admit(&self, store: &Store, row: &JobRow, spec: &mut Spec) -> Result<Admitted> {
+    pub fn admit(
+        &self,
+        store: &Store,
+        row: &JobRow,
+        inputs: &[JobInput],
+        spec: &mut Spec,
+    ) -> Result<Admitted> {
         spec.sandbox = spec.sandbox.max(self.sandbox);
         let own = rustix::process::geteuid().as_raw();
         let named = spec.submitter.as_ref().map(|submitter| submitter.uid);
         let uid = match (&row.by, &self.signed_by) {
             _ if self.is_own => named,
-            (_, Some(signers)) => Some(require_signature(store, signers, row.id, spec, named)?),
+            (_, Some(signers)) => Some(require_signature(store, signers, inputs, spec, named)?),
             (Some(by), None) => self.roles.submitter(by, spec, named)?,
             (None, None) => named,
         };
@@ -204,7 +210,7 @@ impl Trust {
 fn require_signature(
     store: &Store,
     signers: &Path,
-    job: JobId,
+    inputs: &[JobInput],
     spec: &Spec,
     named: Option<u32>,
 ) -> Result<u32> {
@@ -213,7 +219,7 @@ fn require_signature(
         return Err(Error::new(ErrorKind::Denied, why));
     };
     let user = Submitter::name_of(uid)?;
-    signing::verify(store, signers, &user, signed, &store.jobs()?.inputs(job)?)?;
+    signing::verify(store, signers, &user, signed, inputs)?;
     Ok(uid)
 }
 

@@ -25,6 +25,7 @@ pub mod note;
 mod older;
 pub mod ops;
 mod owner;
+pub use owner::open_below;
 pub mod patterns;
 pub mod policy;
 pub mod read;

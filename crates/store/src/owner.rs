@@ -2,10 +2,15 @@
 //!
 //! Root works in other people's stores: one agent of root's may serve all users of a host. What it left as its own there, packs above all, would be closed to who owns the store.
 
-use std::os::fd::AsFd;
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
-use rustix::fs::{AtFlags, CWD, Gid, Stat, Uid};
+use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, ResolveFlags, Stat, Uid};
+use rustix::io::Errno;
+use rustix::path::Arg;
 
 /// The owner of a directory with this metadata, if root is to give what it makes there to somebody else.
 fn other(above: rustix::io::Result<Stat>) -> Option<(Option<Uid>, Option<Gid>)> {
@@ -34,11 +39,46 @@ pub(crate) fn give_file(above: impl AsFd, file: impl AsFd) {
 
 /// In somebody else's store, root follows no links that lead out of it: names in it that are links.
 pub(crate) fn links(dir: &Path, names: &[&str]) -> Option<String> {
-    if !rustix::process::geteuid().is_root() || other(rustix::fs::stat(dir)).is_none() {
+    if !is_others(dir) {
         return None;
     }
     let is_link = |name: &&&str| dir.join(name).symlink_metadata().is_ok_and(|found| found.is_symlink());
     names.iter().find(is_link).map(|name| name.to_string())
+}
+
+/// Whether root is at work in somebody else's store.
+pub(crate) fn is_others(dir: &Path) -> bool {
+    rustix::process::geteuid().is_root() && other(rustix::fs::stat(dir)).is_some()
+}
+
+/// Opens what lies below a directory. No link is followed: whoever owns the directory may have made one that leads root somewhere else.
+///
+/// # Errors
+/// Those of `openat2`; `LOOP` and `XDEV` for links.
+pub fn open_below(dir: impl AsFd, path: impl Arg, flags: OFlags, mode: Mode) -> rustix::io::Result<OwnedFd> {
+    let (dir, path) = (dir.as_fd(), path.into_c_str()?);
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    match rustix::fs::openat2(dir, &*path, flags, mode, resolve) {
+        // Kernels before 5.6.
+        Err(Errno::NOSYS) => rustix::fs::openat(dir, &*path, flags | OFlags::NOFOLLOW, mode),
+        opened => opened,
+    }
+}
+
+/// Opens a file to be written, made or emptied as [`File::create`] does, or as it is; not where a link is in its place.
+pub(crate) fn create(path: &Path, empties: bool) -> std::io::Result<File> {
+    let mut options = OpenOptions::new();
+    options
+        .write(true)
+        .create(true)
+        .truncate(empties)
+        .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
+        .open(path)
+}
+
+/// Writes a file, as [`std::fs::write`] does; not where a link is in its place.
+pub(crate) fn write(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    create(path, true)?.write_all(bytes)
 }
 
 /// As [`give`], by its path.

@@ -102,6 +102,20 @@ fn open_packs(
     })
 }
 
+/// Refuses packs outside of a store that is another user's than root, whose process this is: root would go with its keys, and write, wherever the owner says.
+pub(crate) fn refuse_packs_elsewhere(dir: &Path, config: &StoreConfig) -> Result<()> {
+    match config.packs.as_ref().filter(|_| owner::is_others(dir)) {
+        None => Ok(()),
+        Some(packs) => Err(Error::new(
+            ErrorKind::Denied,
+            format!(
+                "{} says that its packs lie at {packs}, and it is another user's: root does not go there for it; run this as the user whom the store belongs to",
+                dir.display()
+            ),
+        )),
+    }
+}
+
 impl std::fmt::Debug for Store {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "store at {}", self.name.display())
@@ -201,6 +215,7 @@ impl Store {
             return Err(Error::new(ErrorKind::Denied, text));
         }
         let config = StoreConfig::read(dir)?;
+        refuse_packs_elsewhere(dir, &config)?;
         let read_only = read_only || !is_writable(dir);
         let database = dir.join(DATABASE_FILE);
         if !database.exists() {
@@ -642,7 +657,7 @@ impl LoadFooter for Footers {
 pub(crate) fn write_durably(dir: &Path, name: &str, bytes: &[u8]) -> Result<()> {
     let (path, temporary) = (dir.join(name), dir.join(format!("{name}.new")));
     let at = || format!("cannot write {}", path.display());
-    std::fs::write(&temporary, bytes).context(at)?;
+    owner::write(&temporary, bytes).context(at)?;
     owner::give_path(&temporary);
     std::fs::File::open(&temporary).and_then(|file| file.sync_all()).context(at)?;
     std::fs::rename(&temporary, &path).context(at)?;

@@ -6,7 +6,7 @@ use std::process::{ChildStdout, Command};
 use std::sync::Arc;
 
 use outrigger_format::Root;
-use outrigger_store::meta::jobs::{Claimed, JobId};
+use outrigger_store::meta::jobs::{Claimed, JobId, JobInput};
 use outrigger_store::read::Reader;
 use outrigger_store::tree::StorePath;
 use outrigger_store::{Context as _, Error, ErrorKind, Result, Store};
@@ -42,9 +42,10 @@ pub(crate) struct Inputs {
 }
 
 impl Inputs {
-    pub fn load(store: &Store, job: JobId, spec: &Spec) -> Result<Self> {
+    /// From the rows of a job's inputs.
+    pub fn load(store: &Store, job: JobId, spec: &Spec, rows: Vec<JobInput>) -> Result<Self> {
         let (mut paths, mut roots) = (Vec::new(), Vec::new());
-        for input in store.jobs()?.inputs(job)? {
+        for input in rows {
             paths.push(StorePath::parse(&input.path)?);
             roots.push(Arc::new(input.root));
         }
@@ -448,31 +449,6 @@ fn environment(shared: &Shared, claimed: &Claimed, ranges: &[Range], program: us
         variables.push(("AS_LENGTH".into(), number(len)));
     }
     variables
-}
-
-/// Regular files below a directory that an attempt wrote, with their paths in it. Links and devices are no outputs.
-pub(super) fn files_below(dir: &Path) -> Result<Vec<(Vec<u8>, PathBuf)>> {
-    use std::os::unix::ffi::OsStrExt as _;
-    let at = || "looking for what the program wrote".to_string();
-    let (mut files, mut waiting) = (Vec::new(), vec![(Vec::new(), dir.to_path_buf())]);
-    while let Some((name, dir)) = waiting.pop() {
-        for entry in std::fs::read_dir(&dir).context(at)? {
-            let entry = entry.context(at)?;
-            let mut below = name.clone();
-            if !below.is_empty() {
-                below.push(b'/');
-            }
-            below.extend_from_slice(entry.file_name().as_bytes());
-            let kind = entry.file_type().context(at)?;
-            if kind.is_dir() {
-                waiting.push((below, entry.path()));
-            } else if kind.is_file() {
-                files.push((below, entry.path()));
-            }
-        }
-    }
-    files.sort();
-    Ok(files)
 }
 
 #[cfg(test)]

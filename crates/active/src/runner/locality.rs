@@ -86,7 +86,8 @@ pub struct Nearby {
 /// # Errors
 /// Those of the store and of the packs' engine.
 pub fn nearby(store: &Store, job: JobId, spec: &Spec) -> Result<Option<Nearby>> {
-    let (inputs, until) = (Inputs::load(store, job, spec)?, Instant::now() + LOOK_MAX);
+    let (inputs, until) =
+        (Inputs::load(store, job, spec, store.jobs()?.inputs(job)?)?, Instant::now() + LOOK_MAX);
     let agents = crate::node::nodes(store)?;
     if store.is_shared() {
         store.follow_packs()?;

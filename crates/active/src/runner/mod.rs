@@ -16,6 +16,7 @@
 //! recorded.
 
 mod launch;
+mod left;
 mod locality;
 mod made;
 mod measured;
@@ -262,10 +263,11 @@ fn work(
     }
     fence_the_dead(store)?;
     let mut spec = Spec::decode(&row.spec)?;
-    let admitted = options.trust.admit(store, &row, &mut spec);
+    let rows = jobs.inputs(job)?;
+    let admitted = options.trust.admit(store, &row, &rows, &mut spec);
     let admitted = admitted.map_err(|error| error.context(format!("job {job}")))?;
     spec.submitter = admitted.submitter;
-    let inputs = Arc::new(Inputs::load(store, job, &spec)?);
+    let inputs = Arc::new(Inputs::load(store, job, &spec, rows)?);
     if inputs.paths.is_empty() && feed.is_none() {
         let why = "what was written is gone with the process that read it";
         jobs.end_job(job, JobState::Failed, why)?;
@@ -292,7 +294,7 @@ fn work(
     set(&counters.splits, if fed { 1 } else { row.splits.iter().sum() });
     set(&counters.splits_done, row.splits[SplitState::Done as usize]);
     let scratch = Scratch::new()?;
-    sandbox.hand_over(scratch.path())?;
+    sandbox.let_in(scratch.path())?;
     let missing = sandbox.missing.clone();
     let placed = locality::placed(store, job, &spec, &inputs.roots);
     let place = locality::own_place(store);

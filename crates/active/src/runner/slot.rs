@@ -23,6 +23,7 @@ use outrigger_store::{Error, ErrorKind, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::launch::{self, Begun};
+use super::left::Left;
 use super::others::Beside;
 use super::patience::Turn;
 use super::stragglers::{self, OVERTAKEN};
@@ -298,9 +299,9 @@ impl Slot<'_> {
         work: &std::path::Path,
         limit: u64,
     ) -> Result<std::result::Result<(), String>> {
-        let found = launch::files_below(work)?;
         let shared = self.shared;
-        let all: u64 = found.iter().filter_map(|(_, path)| path.metadata().ok()).map(|file| file.len()).sum();
+        let found = Left::below(work, shared.sandbox.runs_as())?;
+        let all: u64 = found.files.iter().map(|(_, len)| len).sum();
         if all > limit {
             return Ok(Err(crate::attempt::too_much()));
         }
@@ -310,31 +311,30 @@ impl Slot<'_> {
                 if output.name.is_empty() {
                     continue;
                 }
-                let file = found.iter().find(|(name, _)| *name == output.name.as_bytes());
-                let Some((_, path)) = file else {
+                let own = output.name.as_bytes();
+                if !found.files.iter().any(|(name, _)| name == own) {
                     return Ok(Err(format!(
                         "it ended well and did not write its output `{}` ($AS_OUTPUT_{})",
                         output.name, output.name
                     )));
-                };
+                }
                 let name = number.to_string().into_bytes();
-                self.submit_file(claimed, &name, path)?;
+                self.submit_file(claimed, &name, found.open(own)?)?;
                 continue;
             }
             let named = |name: &[u8]| {
                 shared.outputs().any(|(_, out)| out.program == program && out.name.as_bytes() == name)
             };
-            for (name, path) in found.iter().filter(|(name, _)| !named(name)) {
-                let name = [number.to_string().as_bytes(), b"/", name].concat();
-                self.submit_file(claimed, &name, path)?;
+            for (own, _) in found.files.iter().filter(|(name, _)| !named(name)) {
+                let name = [number.to_string().as_bytes(), b"/", own].concat();
+                self.submit_file(claimed, &name, found.open(own)?)?;
             }
         }
         Ok(Ok(()))
     }
 
-    fn submit_file(&mut self, claimed: &Claimed, name: &[u8], path: &std::path::Path) -> Result<()> {
-        let lost = |error| Error::new(ErrorKind::Io, format!("reading {}", path.display())).caused_by(error);
-        let mut file = File::open(path).map_err(lost)?;
+    fn submit_file(&mut self, claimed: &Claimed, name: &[u8], mut file: File) -> Result<()> {
+        let lost = |error| Error::new(ErrorKind::Io, "reading an output").caused_by(error);
         let len = file.metadata().map_err(lost)?.len();
         if len > SMALL as u64 {
             return self.submit(claimed, name, Content::Stream(Box::new(file)));

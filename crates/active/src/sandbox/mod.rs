@@ -281,13 +281,31 @@ impl Sandbox {
         }
     }
 
-    /// Whoever runs components on this machine must be able to use what lies at `path`.
+    /// The user that components run as, if root has them run as another one.
+    pub fn runs_as(&self) -> Option<u32> {
+        self.run_as.as_ref().map(|who| who.uid)
+    }
+
+    /// Lets the user that components run as reach what lies below a directory. It stays this process's: whoever owned it could put links in the place of
+    /// what root makes and mounts there.
+    ///
+    /// # Errors
+    /// When its mode cannot be changed.
+    pub fn let_in(&self, path: &Path) -> Result<()> {
+        if self.run_as.is_some() {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o711))
+                .context(|| format!("opening {} to the component", path.display()))?;
+        }
+        Ok(())
+    }
+
+    /// Whoever runs components on this machine must be able to use what lies at `path`, in a directory of this process's.
     ///
     /// # Errors
     /// When its owner cannot be changed.
     pub fn hand_over(&self, path: &Path) -> Result<()> {
         if let Some(who) = &self.run_as {
-            std::os::unix::fs::chown(path, Some(who.uid), Some(who.gid))
+            std::os::unix::fs::lchown(path, Some(who.uid), Some(who.gid))
                 .context(|| format!("giving {} to the component", path.display()))?;
         }
         Ok(())

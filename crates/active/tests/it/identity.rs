@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use outrigger_active::identity::Submitter;
-use outrigger_active::pattern::Pattern::{ManyToFile, ReadToFile, ReadToNothing};
+use outrigger_active::pattern::Pattern::{FileToMany, ManyToFile, ReadToFile, ReadToNothing};
 use outrigger_active::plan::Splits;
 use outrigger_active::rules::{self, Trigger, Watcher};
 use outrigger_active::runner::{self, Report, RunOptions};
@@ -424,5 +424,35 @@ fn an_agent_runs_programs_as_it_was_told_whatever_their_rows_say() {
         assert_eq!(told(strict, A, &sees).unwrap().job.state, JobState::Done);
         assert_eq!(place.text("t/of-a/sees"), "kept in\n");
         assert_eq!(told(Trust::default(), A, &sees).unwrap().job.state, JobState::Failed);
+    }
+}
+
+/// The directory that a job works in is root's, and what a program leaves in its own is read without following links, whoever puts them there, and when.
+#[test]
+fn what_a_program_puts_in_the_place_of_its_directory_is_not_read() {
+    if !is_root() {
+        return;
+    }
+    let place = place();
+    std::fs::set_permissions(place.dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let secret = place.dir.path().join("secret");
+    std::fs::create_dir(&secret).unwrap();
+    std::fs::write(secret.join("part"), "root's").unwrap();
+    std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(0o700)).unwrap();
+    let secret = secret.display();
+    let splits = |script: String| {
+        let words = ["sh", "-c", &script];
+        let spec = Spec { sandbox: Mode::Off, tries: 1, ..spec(FileToMany, &words) };
+        place.run(&by(A, spec.output("t/of-a/parts/")), &["t/all"], Splits::Auto)
+    };
+    // Its own directory lies in one that is not its.
+    let report = splits(format!("cd ..; w=$(ls -d work-*); mv $w away; ln -s {secret} $w")).unwrap();
+    assert_ne!(report.job.state, JobState::Done);
+    // In its own it may do what it likes.
+    splits(format!("mkdir d; echo own > d/part; ln -s {secret} e; ln -s {secret}/part f; sync")).unwrap();
+    assert_eq!(place.text("t/of-a/parts/d/part"), "own\n");
+    for name in ["part", "e/part", "f"] {
+        let path = StorePath::parse(format!("t/of-a/parts/{name}").as_bytes()).unwrap();
+        assert!(find(&*place.store.meta, At::Now, &path).unwrap().is_none(), "{name}");
     }
 }

@@ -183,3 +183,22 @@ fn root_follows_no_links_in_the_store_of_somebody_else() {
     }
     place.done(&["check"]);
 }
+
+/// A user, whose store root works in, does not send root elsewhere: with root's keys to a server, or to a configuration of Ceph's, which names files to write.
+#[test]
+fn root_goes_nowhere_for_another_users_store() {
+    if !rustix::process::geteuid().is_root() {
+        outrigger_workload::skipped!("only root works in the stores of others");
+        return;
+    }
+    let place = Place::empty();
+    let packs = format!("file:{}", place.path("packs").display());
+    place.done(&["init", "--packs", &packs]);
+    place.write("a", "1");
+    place.done(&["put", "a"]);
+    std::os::unix::fs::chown(place.path("store"), Some(5), None).unwrap();
+    for args in [&["ls"][..], &["put", "a"], &["gc"], &["recover"]] {
+        let said = place.code(1, args);
+        assert!(said.err.contains("root does not go there"), "{args:?}: {}", said.err);
+    }
+}

@@ -26,13 +26,13 @@ use std::sync::{Arc, Mutex};
 
 use outrigger_format::PackId;
 use rustix::fd::OwnedFd;
-use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::{Access, Backend, PackWriter};
 use crate::config::CONFIG_FILE;
 use crate::error::{Context, Error, ErrorKind, Result};
-use crate::owner;
+use crate::owner::{self, open_below};
 
 use descriptors::Descriptors;
 use writer::{PackFile, StagePool};
@@ -200,16 +200,6 @@ impl Shared {
     }
 }
 
-/// Opens what lies below a directory of packs. No link is followed: whoever owns the store may have made one that leads root somewhere else.
-fn open_below(packs: &OwnedFd, path: &str, flags: OFlags, mode: Mode) -> rustix::io::Result<OwnedFd> {
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-    match rustix::fs::openat2(packs, path, flags, mode, resolve) {
-        // Kernels before 5.6.
-        Err(Errno::NOSYS) => rustix::fs::openat(packs, path, flags | OFlags::NOFOLLOW, mode),
-        opened => opened,
-    }
-}
-
 impl Backend for LocalBackend {
     fn create(&self, id: PackId) -> Result<Box<dyn PackWriter>> {
         self.refuse_read_only(id, "create")?;
@@ -372,7 +362,7 @@ impl Backend for LocalBackend {
         let at = || format!("cannot write {}", path.display());
         // Whole when it appears, and never over another: a name is given to a file that has its text already.
         let temporary = path.with_file_name(format!("{CONFIG_FILE}.{:x}", std::process::id()));
-        fs::write(&temporary, config).context(at)?;
+        owner::write(&temporary, config.as_ref()).context(at)?;
         fs::File::open(&temporary).and_then(|file| file.sync_all()).context(at)?;
         let linked = fs::hard_link(&temporary, &path);
         fs::remove_file(&temporary).context(at)?;

@@ -15,7 +15,7 @@
 //! open removes them.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -112,7 +112,9 @@ impl Directory {
         let open = |writable: bool| {
             let file = |name: &str| {
                 let mut options = OpenOptions::new();
-                options.read(true).write(writable).create(writable).truncate(false).open(path.join(name))
+                let flags = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
+                options.read(true).write(writable).create(writable).truncate(false).custom_flags(flags);
+                options.open(path.join(name))
             };
             Ok::<_, std::io::Error>((Mutex::new(file("LOCK")?), Mutex::new(file("MERGE.lock")?)))
         };
@@ -166,7 +168,7 @@ impl Directory {
     pub fn write(&self, current: &Current, _lock: &Held<'_>) -> Result<()> {
         let what = || format!("replacing CURRENT in {}", self.path.display());
         let temporary = self.path.join("CURRENT.tmp");
-        let file = File::create(&temporary).context(what)?;
+        let file = owner::create(&temporary, true).context(what)?;
         owner::give_path(&temporary);
         std::io::Write::write_all(&mut &file, &current.encode(self.store)).context(what)?;
         file.sync_data().context(what)?;

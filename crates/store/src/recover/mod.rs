@@ -41,7 +41,7 @@ use crate::meta::{Commit, Meta, OpenMode, Others, SessionKind, SqliteMeta};
 use crate::older::PACK_ID_GAP;
 use crate::remains;
 use crate::session::Session;
-use crate::store::{DATABASE_FILE, Store, create_store_dirs, write_durably};
+use crate::store::{DATABASE_FILE, Store, create_store_dirs, refuse_packs_elsewhere, write_durably};
 use crate::tell;
 pub use shared::recover_shared;
 use survey::Survey;
@@ -95,6 +95,7 @@ pub struct RecoverProgress {
 pub fn recover(dir: &Path, progress: &RecoverProgress) -> Result<RecoverReport> {
     let mut report = RecoverReport::default();
     let (config, is_new) = configuration(dir, &mut report)?;
+    refuse_packs_elsewhere(dir, &config)?;
     refuse_in_use(dir)?;
     if config.packs.is_none() && !dir.join("packs").is_dir() {
         let packs = dir.join("packs");

@@ -322,7 +322,7 @@ impl Shared {
         let mut bytes = file::header(self.store, &ever);
         self.hot.save(&mut bytes);
         let temporary = path.with_extension(format!("{}.new", std::process::id()));
-        let written = std::fs::write(&temporary, bytes).and_then(|()| std::fs::rename(&temporary, path));
+        let written = owner::write(&temporary, &bytes).and_then(|()| std::fs::rename(&temporary, path));
         match written {
             Ok(()) => owner::give_path(path),
             Err(_) => drop(std::fs::remove_file(&temporary)),

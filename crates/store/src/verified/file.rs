@@ -11,12 +11,12 @@
 //! Processes of a host share it: each reads it when it opens the store, and writes the union of what it finds then and what it knows, under a lock, by a rename. Nothing is synced: a file that is
 //! not whole is none.
 
-use std::fs::File;
 use std::path::PathBuf;
 
 use outrigger_format::{PackId, StoreId, checksum};
 
 use super::{Known, Packs};
+use crate::owner;
 
 const MAGIC: &[u8; 8] = b"OUTRVRF1";
 /// A store of so many packs has other worries; and what is read is bounded.
@@ -45,7 +45,7 @@ impl VerifiedFile {
 
     /// Adds `packs` to what is in it.
     pub fn merge(&self, mut packs: Packs) -> std::io::Result<()> {
-        let lock = File::create(self.path.with_extension("lock"))?;
+        let lock = owner::create(&self.path.with_extension("lock"), false)?;
         rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive)?;
         for (pack, other) in self.read() {
             match packs.get_mut(&pack) {
@@ -54,7 +54,7 @@ impl VerifiedFile {
             }
         }
         let new = self.path.with_extension("new");
-        std::fs::write(&new, encode(&packs, self.store))?;
+        owner::write(&new, &encode(&packs, self.store))?;
         std::fs::rename(&new, &self.path)
     }
 }

@@ -62,6 +62,13 @@ fn a_row_says_which_role_has_made_it_whatever_a_writer_does() {
         let tried = server.psql(eve, &format!("UPDATE {schema}.{change}"));
         assert!(tried.is_err(), "{change}");
     }
+    // Nor does she say where everybody finds the packs.
+    let elsewhere = format!("INSERT INTO {schema}.about (one, version, config) VALUES (1, 1, 'x')");
+    for sql in
+        [format!("UPDATE {schema}.about SET config = 'x'"), format!("DELETE FROM {schema}.about"), elsewhere]
+    {
+        assert!(server.psql(eve, &sql).unwrap_err().to_string().contains("only the owner"), "{sql}");
+    }
     let lifts = format!("ALTER TABLE {schema}.job DISABLE TRIGGER ALL");
     assert!(server.psql(eve, &lifts).is_err());
     assert!(server.psql(eve, "SET session_replication_role = replica").is_err());

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex};
 use outrigger_format::{PackId, checksum};
 
 use super::blocks::Block;
+use crate::owner;
 
 /// Blocks that wait to be written.
 const QUEUE: usize = 16;
@@ -76,7 +77,7 @@ impl Disk {
     pub(super) fn open(dir: &Path, limit: u64) -> Option<Self> {
         use std::os::unix::fs::DirBuilderExt as _;
         fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).ok()?;
-        let lock = File::create(dir.join("lock")).ok()?;
+        let lock = owner::create(&dir.join("lock"), false).ok()?;
         rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive).ok()?;
         let kept = Arc::new(Mutex::new(scan(dir)));
         let (queue, receiver) = sync_channel(QUEUE);
@@ -186,7 +187,7 @@ impl Writer {
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent)?;
         }
-        let mut file = File::create(&temporary)?;
+        let mut file = owner::create(&temporary, true)?;
         file.write_all(&checksum(&[block]).to_le_bytes())?;
         let written = file.write_all(block).and_then(|()| fs::rename(&temporary, &path));
         if written.is_err() {

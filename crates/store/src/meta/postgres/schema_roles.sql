@@ -1,4 +1,4 @@
--- Which role has made a job or a rule, as the server has authenticated it: docs/threat-model.md. NULL: nobody knows, of rows that are older or came with a copy.
+-- What a writer may not change: what the store is, and which role has made a job or a rule, as the server has authenticated it: docs/threat-model.md. NULL: nobody knows, of rows that are older or came with a copy.
 
 ALTER TABLE @job ADD COLUMN role text;
 ALTER TABLE @job_note ADD COLUMN role text;      -- of rules; of other notes nobody asks
@@ -28,3 +28,15 @@ CREATE TRIGGER rule_made BEFORE INSERT ON @job_note FOR EACH ROW
     WHEN (NEW.kind = 'rule') EXECUTE FUNCTION @of_role('rule');
 CREATE TRIGGER rule_kept BEFORE UPDATE ON @job_note FOR EACH ROW
     WHEN (OLD.kind = 'rule' OR NEW.kind = 'rule') EXECUTE FUNCTION @of_role('rule');
+
+-- Where the packs lie, and by which configuration of Ceph, every client believes and follows with its own keys.
+CREATE FUNCTION @of_owner() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog AS $$
+BEGIN
+    IF pg_has_role(session_user, (SELECT c.relowner FROM pg_class c WHERE c.oid = TG_RELID), 'MEMBER') THEN
+        RETURN COALESCE(NEW, OLD);
+    END IF;
+    RAISE insufficient_privilege USING MESSAGE = 'only the owner of the schema may change what the store is';
+END
+$$;
+
+CREATE TRIGGER about_kept BEFORE INSERT OR UPDATE OR DELETE ON @about FOR EACH ROW EXECUTE FUNCTION @of_owner();

@@ -274,7 +274,7 @@ pub fn without_changes(server: &outrigger_workload::postgres::Server, schema: &s
     server.sql(&format!(
         "DROP TRIGGER pack_is_changed ON {schema}.pack; DROP FUNCTION {schema}.pack_is_changed; \
          ALTER TABLE {schema}.pack DROP COLUMN changed; DROP FUNCTION {schema}.make_at_once; \
-         SET client_min_messages = warning; DROP FUNCTION {schema}.of_role CASCADE; \
+         SET client_min_messages = warning; DROP FUNCTION {schema}.of_role, {schema}.of_owner CASCADE; \
          ALTER TABLE {schema}.job DROP COLUMN role; ALTER TABLE {schema}.job_note DROP COLUMN role"
     ));
 }
