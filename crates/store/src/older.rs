@@ -33,7 +33,7 @@ use crate::store::Store;
 pub(crate) const PACK_ID_GAP: u64 = 1 << 20;
 const SEQUENCE_GAP: u64 = 1 << 32;
 /// Numbers below 2^40 can be shown in every mount: room for hundreds of such accidents.
-const INODE_GAP: u64 = 1 << 30;
+pub(crate) const INODE_GAP: u64 = 1 << 30;
 
 /// Packs named in a sentence.
 const NAMED: usize = 3;

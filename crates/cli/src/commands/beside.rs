@@ -97,10 +97,10 @@ fn ask(dir: &Path, threads: usize, what: &str) -> Result<Option<Client>, Failure
                     );
                     return Ok(None);
                 }
-                // Whoever reads need not wait until there is room for it; the collector makes some.
-                Err(error) if error.kind() == ErrorKind::Full && what == "stored" => {
+                // Whoever reads need not wait until it can be stored, for which there may be no room; the collector makes some.
+                Err(error) if error.kind() != ErrorKind::Busy && what == "stored" => {
                     complain(&format!(
-                        "a mount has ended without unmounting; what it had staged is kept in {} and is not seen, because there is no room to store it: {error}",
+                        "a mount has ended without unmounting; what it had staged is kept in {} and is not seen, because it cannot be stored: {error}",
                         live::staging_dir(dir).display()
                     ));
                     return Ok(None);

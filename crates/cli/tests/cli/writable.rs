@@ -105,6 +105,23 @@ fn what_was_written_survives_the_end_of_the_mount_however_it_comes() {
     mounts.place.done(&["check", "--read-data"]);
 }
 
+/// The log of a mount that was killed names inodes that the lost database gave out.
+#[test]
+fn what_a_killed_mount_staged_is_stored_in_a_recovered_database() {
+    let Some(mut mounts) = Mounts::new() else { return };
+    mounts.place.write("mnt/stored", "1");
+    mounts.place.done(&["snapshot", "create", "one"]);
+    mounts.place.write("mnt/staged", "2");
+    mounts.kill();
+    for suffix in ["", "-wal", "-shm"] {
+        fs::remove_file(mounts.place.path(format!("store/meta.db{suffix}"))).unwrap();
+    }
+    mounts.place.done(&["recover"]);
+    assert_eq!(mounts.place.lines(&["ls"]), ["staged", "stored"]);
+    assert_eq!(mounts.place.done(&["cat", "staged"]).text(), "2");
+    mounts.place.done(&["check", "--read-data"]);
+}
+
 #[test]
 fn a_mount_that_has_a_device_stores_the_same() {
     let Some(mut mounts) = Mounts::new() else { return };

@@ -21,6 +21,7 @@ use super::survey::FoundBlock;
 use super::{RecoverProgress, RecoverReport};
 use crate::error::{Error, ErrorKind, Result};
 use crate::meta::{Change, Commit, ROOT_INODE, VersionRow};
+use crate::older::INODE_GAP;
 use crate::read::Reader;
 use crate::session::Session;
 use crate::store::Store;
@@ -44,7 +45,8 @@ pub(super) fn replay(
     let exact: HashSet<u64> =
         blocks.iter().filter(|found| found.is_exact).map(|found| found.sequence).collect();
     let sequence = blocks.last().map_or(0, |found| found.sequence);
-    store.meta.raise_counters(0, inodes.max(ROOT_INODE) + 1, sequence + 1)?;
+    // A staging log may name inodes that the lost database gave out and no pack knows yet.
+    store.meta.raise_counters(0, inodes.max(ROOT_INODE) + INODE_GAP, sequence + 1)?;
     progress.blocks_expected.store(blocks.len() as u64, Ordering::Relaxed);
     let mut replay = Replay {
         store,
