@@ -3,10 +3,13 @@
 use jiff::civil::{Date, DateTime};
 use jiff::tz::TimeZone;
 use jiff::{Span, Timestamp, Zoned};
+use outrigger_format::catalogue::Time;
 use outrigger_store::Store;
 use outrigger_store::meta::SnapshotRow;
+use outrigger_store::ops::facts::Facts;
 
 use crate::exit::Failure;
+use crate::output::local;
 
 /// What `--at` accepts, for help texts.
 pub const HELP: &str = "A snapshot's name; or a tag: the newest snapshot with it; or a time: the newest snapshot not after it. Times are RFC 3339 \
@@ -19,6 +22,32 @@ pub const HELP: &str = "A snapshot's name; or a tag: the newest snapshot with it
 pub fn resolve(store: &Store, text: &str) -> Result<SnapshotRow, Failure> {
     let snapshots = store.meta.snapshots()?;
     find(&snapshots, text, &Zoned::now())
+}
+
+/// Refuses a new snapshot whose name, or a tag of which, would make `--at` find another one than it says.
+///
+/// # Errors
+/// A usage failure that says what the name or the tag means already.
+pub fn check_new(store: &Store, name: Option<&str>, tags: &[String]) -> Result<(), Failure> {
+    let snapshots = store.meta.snapshots()?;
+    if let Some(name) = name {
+        if parse(name, &Zoned::now()).is_some() {
+            return Err(Failure::usage(format!(
+                "`{name}` is a time, which `--at` would take for this snapshot's name: take another name"
+            )));
+        }
+        if snapshots.iter().any(|snapshot| Facts::of(snapshot).tags.iter().any(|tag| tag == name)) {
+            return Err(Failure::usage(format!(
+                "`{name}` is a tag, of which `--at` finds the newest snapshot: take another name"
+            )));
+        }
+    }
+    match tags.iter().find(|tag| snapshots.iter().any(|snapshot| snapshot.name == **tag)) {
+        Some(tag) => Err(Failure::usage(format!(
+            "`{tag}` is a snapshot's name, which `--at {tag}` would find: take another tag"
+        ))),
+        None => Ok(()),
+    }
 }
 
 fn find(snapshots: &[SnapshotRow], text: &str, now: &Zoned) -> Result<SnapshotRow, Failure> {
@@ -40,7 +69,14 @@ fn find(snapshots: &[SnapshotRow], text: &str, now: &Zoned) -> Result<SnapshotRo
     let newest = snapshots.iter().rev().find(|snapshot| snapshot.time <= nanos);
     newest.cloned().ok_or_else(|| {
         Failure::failed(format!(
-            "no snapshot is as old as {time}; `outrigger snapshot list` shows what there is"
+            "no snapshot is as old as that{}",
+            match snapshots.first() {
+                Some(oldest) => {
+                    let taken = local(Time::from_nanos(oldest.time));
+                    format!("; the oldest is `{}`, of {taken}", oldest.name)
+                }
+                None => "; there is none yet: `outrigger snapshot create` takes one".to_string(),
+            }
         ))
     })
 }

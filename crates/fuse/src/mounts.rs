@@ -21,8 +21,8 @@ pub struct MountRow {
     pub kind: String,
     /// What: for ours, the store's directory.
     pub source: PathBuf,
-    /// `major:minor` of the device number that its files have.
-    pub device: String,
+    /// The device number that its files have.
+    pub device: u64,
     /// Nothing can be written to it.
     pub read_only: bool,
 }
@@ -54,8 +54,15 @@ pub fn at(point: &Path) -> io::Result<Option<MountRow>> {
 /// # Errors
 /// When `/proc` cannot be read.
 pub fn for_writing(store: &Path) -> io::Result<Option<PathBuf>> {
-    let is_it = |row: &MountRow| row.kind == FS_TYPE && row.source == store && !row.read_only;
-    Ok(all()?.into_iter().find(|row| is_it(row) && !is_dead(&row.point)).map(|row| row.point))
+    Ok(of(store)?.into_iter().find(|row| !row.read_only && !is_dead(&row.point)).map(|row| row.point))
+}
+
+/// All mounts of a store, by the resolved path of its directory.
+///
+/// # Errors
+/// When `/proc` cannot be read.
+pub fn of(store: &Path) -> io::Result<Vec<MountRow>> {
+    Ok(all()?.into_iter().filter(|row| row.kind == FS_TYPE && row.source == store).collect())
 }
 
 fn all() -> io::Result<Vec<MountRow>> {
@@ -72,7 +79,8 @@ pub fn is_dead(point: &Path) -> bool {
 /// One line: `id parent major:minor root point options [optional…] - type source options`.
 fn parse(line: &[u8]) -> Option<MountRow> {
     let mut fields = line.split(|&byte| byte == b' ');
-    let device = String::from_utf8(fields.nth(2)?.to_vec()).ok()?;
+    let (major, minor) = std::str::from_utf8(fields.nth(2)?).ok()?.split_once(':')?;
+    let device = rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?);
     let point = unescape(fields.nth(1)?);
     let read_only = fields.next()?.split(|&byte| byte == b',').any(|option| option == b"ro");
     fields.by_ref().find(|field| *field == b"-")?;
@@ -133,7 +141,7 @@ mod tests {
         let row = parse(line).unwrap();
         assert_eq!(row.point, Path::new("/mnt/two words\\x"));
         assert_eq!((row.kind.as_str(), row.source.as_path()), (FS_TYPE, Path::new("/a b")));
-        assert_eq!((row.device.as_str(), row.read_only), ("0:44", false));
+        assert_eq!((row.device, row.read_only), (rustix::fs::makedev(0, 44), false));
         let line = br"37 35 0:45 / /mnt ro,nosuid - fuse.outrigger /a rw,user_id=0";
         assert!(parse(line).unwrap().read_only);
         assert_eq!(parse(b""), None);

@@ -5,13 +5,16 @@ use std::sync::Arc;
 
 use outrigger_format::Root;
 use outrigger_format::catalogue::{Attributes, FileKind};
+use outrigger_store::host::Identity;
 use outrigger_store::local::put::made_now;
 use outrigger_store::meta::jobs::{JobChange, NewSplit, SplitState};
 use outrigger_store::meta::{At, Change, Meta, ROOT_INODE, SessionKind};
+use outrigger_store::ops::facts::{Counts, Facts};
 use outrigger_store::session::Session;
-use outrigger_store::tree::{Policies, StorePath};
+use outrigger_store::tree::{Policies, StorePath, find};
 use outrigger_store::write::{
-    CommitWhen, Content, FileItem, Item, Part, PartSource, Parts, Progress, Target, WriteOptions, Writer,
+    BeforeSnapshot, CommitWhen, Content, FileItem, Item, Part, PartSource, Parts, Progress, Target,
+    WriteOptions, Writer,
 };
 use outrigger_store::{Error, ErrorKind, Result, Store};
 
@@ -86,13 +89,51 @@ pub(super) fn publish(shared: &Shared, options: &RunOptions<'_>) -> Result<Vec<(
     let owner = shared.spec.submitter.as_ref();
     let mut permissions = Permissions::new(&*store.meta, At::Now, owner);
     targets.keys().try_for_each(|path| permissions.require_writable(path))?;
+    let before = before_replacing(shared, &files)?;
+    if let Some((before, _)) = &before {
+        session.take_before(before);
+        before.destroys();
+    }
     let count = files.len();
     let why = format!("{count} {}", if count == 1 { "file" } else { "files" });
     let made = Some(Made::of(&files).encode());
     let publish = Change::Job(JobChange::Publish { job: shared.job, why, made });
     commit(store, &session, options.threads, targets, owner, vec![publish])?;
+    if let Some((before, counts)) = before {
+        // The job is done whatever becomes of this: the snapshot stays, and does not say what the job did.
+        let _ = before.settle(store, counts);
+    }
     drop(held);
     Ok(files)
+}
+
+/// The snapshot to take before outputs replace files, as commands take one. A rule's job replaces them again and again, and takes none.
+fn before_replacing(
+    shared: &Shared,
+    files: &[(StorePath, u64)],
+) -> Result<Option<(Arc<BeforeSnapshot>, Counts)>> {
+    if shared.spec.rule.is_some() {
+        return Ok(None);
+    }
+    let mut targets = Vec::new();
+    for (path, _) in files {
+        if find(&*shared.store.meta, At::Now, path)?.is_some() {
+            targets.push(path.clone());
+        }
+    }
+    if targets.is_empty() {
+        return Ok(None);
+    }
+    let changed = targets.len() as u64;
+    let counts = Counts { created: files.len() as u64 - changed, changed, removed: 0 };
+    let facts = Facts {
+        host: Some(Identity::this().name),
+        command: Some("run".to_string()),
+        targets,
+        ..Facts::default()
+    };
+    let name = format!("before-run-of-job-{}", shared.job);
+    Ok(Some((Arc::new(BeforeSnapshot::new(name, facts)), counts)))
 }
 
 /// Gives contents their names, in one transaction with `changes`. Directories that are missing are made; what is made belongs to `owner`.

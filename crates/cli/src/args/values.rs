@@ -171,8 +171,13 @@ pub fn threads(text: &str) -> Result<usize, String> {
 /// A path in the store; its bytes may be anything.
 ///
 /// # Errors
-/// A usage failure for `..` and names that no directory can hold.
+/// A usage failure for `..`, for names that no directory can hold, and for nothing: a variable that is not set must not mean the whole store.
 pub fn store_path(text: &OsStr) -> Result<StorePath, Failure> {
+    if text.is_empty() {
+        return Err(Failure::usage(
+            "a path is empty, as of a variable that is not set; the whole store is `/`",
+        ));
+    }
     StorePath::parse(text.as_bytes()).map_err(Failure::from)
 }
 

@@ -19,7 +19,7 @@ use crate::output::{Object, complain, counted, local, print_json, print_text};
 const UNDO_EXAMPLES: &str = "\
 Examples:
   outrigger undo                                 takes back the last command of this host that removed or replaced something
-  outrigger undo                                 once more: takes the undo back
+  outrigger undo --redo                          takes the last undo back
   outrigger undo before-rm-20261127-121500.123   goes back to before that command, where it worked
 
 What is taken back: `put`, `import`, `rm`, `mv`, `cp` and `undo`, as `outrigger snapshot list` shows them. Only the paths that the
@@ -92,11 +92,14 @@ pub fn hint(before: Option<&str>) -> String {
 pub struct UndoArgs {
     /// The automatic snapshot to go back to; by default the newest that this host took
     name: Option<String>,
+    /// Take back the last `undo`
+    #[arg(long, conflicts_with = "name")]
+    redo: bool,
 }
 
 pub fn undo(context: &Context, args: &UndoArgs) -> Outcome {
     let store = context.open_for_commits()?;
-    let row = wanted(&store.meta.snapshots()?, args.name.as_deref())?;
+    let row = wanted(&store.meta.snapshots()?, args)?;
     let facts = Facts::of(&row);
     let own = before(&store, "undo", facts.sources.clone(), &facts.targets)?;
     let report = restore(&store, &row.name, &facts.targets, Some(&own))?;
@@ -119,7 +122,7 @@ pub fn undo(context: &Context, args: &UndoArgs) -> Outcome {
     } else if !context.quiet {
         let Counts { created, changed, removed } = report.counts;
         print_text(&format!(
-            "took back `{command}` of {} on {}: {} back, {changed} changed back, {removed} removed; `outrigger undo` again takes that back\n",
+            "took back `{command}` of {} on {}: {} back, {changed} changed back, {removed} removed; `outrigger undo --redo` takes that back\n",
             local(outrigger_format::catalogue::Time::from_nanos(row.time)),
             snapshot::targets(&facts),
             counted(created, "entry", "entries"),
@@ -140,13 +143,13 @@ fn remember(store: &Store, facts: &Facts) -> Result<(), Failure> {
     Ok(())
 }
 
-fn wanted(rows: &[SnapshotRow], name: Option<&str>) -> Result<SnapshotRow, Failure> {
+fn wanted(rows: &[SnapshotRow], args: &UndoArgs) -> Result<SnapshotRow, Failure> {
     let is_undoable = |row: &&SnapshotRow| {
         let facts = Facts::of(row);
         facts.kind == Kind::Automatic && !facts.targets.is_empty()
     };
-    if let Some(name) = name {
-        let row = rows.iter().find(|row| row.name == name);
+    if let Some(name) = &args.name {
+        let row = rows.iter().find(|row| row.name == *name);
         return row.filter(is_undoable).cloned().ok_or_else(|| {
             Failure::failed(format!(
                 "`{name}` is no snapshot that a command took before it changed something; `outrigger snapshot list` shows those that there \
@@ -156,13 +159,27 @@ fn wanted(rows: &[SnapshotRow], name: Option<&str>) -> Result<SnapshotRow, Failu
     }
     let host = Identity::this().name;
     let own = |row: &&SnapshotRow| is_undoable(row) && Facts::of(row).host.as_deref() == Some(&host);
-    rows.iter().rev().find(own).cloned().ok_or_else(|| {
+    let found = rows.iter().rev().find(own).cloned().ok_or_else(|| {
         let others = match rows.iter().rev().find(is_undoable) {
             Some(other) => format!("; another host's last one is `outrigger undo {}`", other.name),
             None => String::new(),
         };
         Failure::failed(format!(
-            "there is nothing to undo: no command of this host has removed or replaced anything{others}"
+            "there is nothing to undo: no command of this host has removed or replaced anything{others}; what is changed in a mount cannot be undone"
         ))
-    })
+    })?;
+    // What was done since without a snapshot, in a mount say, may be what is meant.
+    let is_undo = Facts::of(&found).command.as_deref() == Some("undo");
+    if is_undo == args.redo {
+        return Ok(found);
+    }
+    let taken = local(outrigger_format::catalogue::Time::from_nanos(found.time));
+    Err(Failure::failed(match is_undo {
+        true => format!(
+            "the last command that took a snapshot was `undo`, on {taken}; `outrigger undo --redo` takes that back, and `outrigger snapshot list` names what else can be undone, for `outrigger undo NAME`"
+        ),
+        false => format!(
+            "there is no undo to take back: the last command that took a snapshot is of {taken}, and is no `undo`"
+        ),
+    }))
 }

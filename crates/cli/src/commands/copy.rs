@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::Args;
 use outrigger_clock::Instant;
+use outrigger_fuse::mounts;
 use outrigger_store::backend::Location;
 use outrigger_store::copy::{CopyOptions, CopyProgress, CopyReport, copy};
 use outrigger_store::{Error, ErrorKind, Store};
@@ -82,6 +83,7 @@ impl From<Failure> for Failed {
 pub fn run(context: &Context, args: CopyArgs) -> Outcome {
     args::check_store(&args.source)?;
     args::check_store(&args.destination)?;
+    refuse_own_mount(&args.source, &args.destination)?;
     let packs = args.packs.as_deref().map(Location::parse).transpose()?;
     let options = CopyOptions { to: args.destination, packs, threads: context.threads, verify: args.verify };
     let mut round = 0u64;
@@ -96,6 +98,19 @@ pub fn run(context: &Context, args: CopyArgs) -> Outcome {
             (Err(failed), _) => return Err(failed.failure),
         }
         outrigger_clock::sleep(Duration::from_secs(args.follow.unwrap_or_default().max(1)));
+    }
+}
+
+/// Refuses a copy that would lie in a mount of the store that is copied.
+fn refuse_own_mount(source: &Path, to: &Path) -> Result<(), Failure> {
+    let (Ok(source), Ok(to)) = (source.canonicalize(), std::path::absolute(to)) else { return Ok(()) };
+    let device = to.ancestors().find_map(|above| rustix::fs::stat(above).ok()).map(|stat| stat.st_dev);
+    match mounts::of(&source).unwrap_or_default().into_iter().find(|row| Some(row.device) == device) {
+        None => Ok(()),
+        Some(row) => Err(Failure::usage(format!(
+            "the copy would lie in {}, which is this store, mounted: it would be lost with it; name a place elsewhere, best on another disk",
+            row.point.display()
+        ))),
     }
 }
 

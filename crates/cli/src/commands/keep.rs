@@ -149,8 +149,14 @@ fn looked_at(
     }
     if let Some(of) = of {
         rows.retain(|(facts, _)| has(facts, of));
+        if rows.is_empty() {
+            return Err(Failure::usage(format!(
+                "--of {of}: no snapshot has that tag; `outrigger snapshot list` shows the tags that there are"
+            )));
+        }
     }
-    rows.sort_by_key(|(_, row)| row.time);
+    // In the order in which they were taken, whatever the clocks said: `--at` looks for the newest in it, too.
+    rows.sort_by_key(|(_, row)| row.epoch);
     Ok(rows.into_iter().map(|(facts, row)| (row, facts)).collect())
 }
 

@@ -10,6 +10,7 @@ use clap::Args;
 use outrigger_clock::Instant;
 use outrigger_format::ChunkerSpec;
 use outrigger_format::catalogue::FileKind;
+use outrigger_fuse::mounts;
 use outrigger_store::Store;
 use outrigger_store::backend::place_on;
 use outrigger_store::local::put::{MirrorRules, Plan, PutOptions, PutReport, Source, put};
@@ -119,6 +120,7 @@ pub fn run(context: &Context, args: PutArgs) -> Outcome {
         overrides: Overrides { chunker: args.chunker, dedup: args.no_dedup.then_some(false) },
         host: None,
         mirror: Some(MirrorRules { replace_source: args.replace_source, allow_empty: args.allow_empty }),
+        own_devices: Vec::new(),
         dry_run: args.dry_run,
         before: None,
     };
@@ -129,14 +131,19 @@ pub fn run(context: &Context, args: PutArgs) -> Outcome {
         ));
     }
     let to = args.to.as_deref().map(args::store_path).transpose()?;
-    let targets = targets(&args.sources, to.as_ref())?;
+    let is_into = args.to.as_ref().is_some_and(|to| to.as_bytes().ends_with(b"/"));
+    let targets = targets(&args.sources, to.as_ref(), is_into)?;
     let store = if args.dry_run { context.open()? } else { context.open_for_commits()? };
     if let Some(host) = &args.place {
         options.host = Some(place_on(&*store.backend, host)?.into());
     }
+    if let Ok(dir) = store.dir().canonicalize() {
+        options.own_devices =
+            mounts::of(&dir).unwrap_or_default().into_iter().map(|row| row.device).collect();
+    }
     offload::use_devices(context, &store, &args.offload)?;
     let progress = context.progress(&store, "what was committed stays, run the same command again to go on");
-    let sources = sources(&store, targets, &progress)?;
+    let sources = sources(&store, targets, args.allow_empty, &progress)?;
     filter::skip_missing(&options.leave_out, &args.sources, &progress);
     let paths = sources.iter().filter_map(|(source, _)| match source {
         Source::Path(path) => Some(path.clone()),
@@ -209,8 +216,16 @@ fn measure(paths: Vec<PathBuf>, exclude: Patterns, total: Total) {
 }
 
 /// Where each source goes, as far as that can be said without looking into the store.
-fn targets(sources: &[OsString], to: Option<&StorePath>) -> Result<Vec<(OsString, StorePath)>, Failure> {
-    if let ([source], Some(to)) = (sources, to) {
+/// Where each source goes: `is_into` is a `--to` that ends with a slash, below which a file keeps its name, as with `cp`.
+fn targets(
+    sources: &[OsString],
+    to: Option<&StorePath>,
+    is_into: bool,
+) -> Result<Vec<(OsString, StorePath)>, Failure> {
+    let is_file_into = |source: &OsString| is_into && source != "-" && !Path::new(source).is_dir();
+    if let ([source], Some(to)) = (sources, to)
+        && !is_file_into(source)
+    {
         return Ok(vec![(source.clone(), to.clone())]);
     }
     let base = to.cloned().unwrap_or_default();
@@ -254,12 +269,24 @@ fn base_name(path: &Path) -> Result<Vec<u8>, Failure> {
 fn sources(
     store: &Store,
     targets: Vec<(OsString, StorePath)>,
+    allow_empty: bool,
     progress: &Progress,
 ) -> Result<Vec<(Source, StorePath)>, Failure> {
     let (alone, mut sources) = (targets.len() == 1, Vec::new());
     for (source, target) in targets {
         if source == "-" {
-            sources.push((Source::Stream(Box::new(std::io::stdin())), target));
+            let mut stream = std::io::BufReader::new(std::io::stdin());
+            let is_empty = std::io::BufRead::fill_buf(&mut stream).is_ok_and(<[u8]>::is_empty);
+            let holds = || {
+                find(&*store.meta, At::Now, &target)
+                    .map(|found| found.is_some_and(|found| !found.root.is_empty()))
+            };
+            if is_empty && !allow_empty && holds()? {
+                return Err(Failure::usage(format!(
+                    "standard input is empty, as of a program that has failed, and `{target}` has content; if it is meant to become empty, say --allow-empty"
+                )));
+            }
+            sources.push((Source::Stream(Box::new(stream)), target));
             continue;
         }
         let path = PathBuf::from(&source);
@@ -395,7 +422,7 @@ mod tests {
     fn planned(sources: &[&str], to: Option<&str>) -> Result<Vec<String>, Failure> {
         let sources: Vec<OsString> = sources.iter().map(OsString::from).collect();
         let to = to.map(|to| StorePath::parse(to.as_bytes()).unwrap());
-        let planned = targets(&sources, to.as_ref())?;
+        let planned = targets(&sources, to.as_ref(), false)?;
         Ok(planned.into_iter().map(|(_, target)| target.to_string()).collect())
     }
 

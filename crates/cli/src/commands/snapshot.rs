@@ -14,6 +14,7 @@ use serde_json::Value;
 use super::Context;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Object, count, counted, local, print_json, print_text, rfc3339_nanos};
+use crate::when;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -113,6 +114,7 @@ pub fn tagged(
     command: &str,
     sources: Vec<Vec<u8>>,
 ) -> Result<SnapshotRow, Failure> {
+    when::check_new(store, None, tags)?;
     let facts = Facts { command: Some(command.to_string()), sources, ..facts_now(tags) };
     Ok(snapshots::create_with(store, None, &name_now(), facts)?)
 }
@@ -172,6 +174,7 @@ fn about(facts: &Facts) -> String {
 
 fn create(context: &Context, args: &CreateArgs) -> Outcome {
     let store = context.open_for_snapshot()?;
+    when::check_new(&store, args.name.as_deref(), &args.tag)?;
     let facts = facts_now(&args.tag);
     let snapshot = snapshots::create_with(&store, args.name.as_deref(), &name_now(), facts)?;
     context.settle(&store);

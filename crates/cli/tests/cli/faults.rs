@@ -3,7 +3,6 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
@@ -12,7 +11,7 @@ use outrigger_store::testing::s3::{ACCESS_KEY, HttpFault, S3Server};
 use outrigger_workload::postgres::{Piece, Proxy, Server};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::run::{Place, Said, noise};
+use crate::run::{Place, Said, clock, noise};
 use crate::shared::{Host, Shared, command};
 
 /// Writes a file and has it synced: what it was told is the result.
@@ -132,37 +131,14 @@ fn a_client_killed_at_any_step_of_a_commit_has_done_it_or_not() {
     shared.check(&other);
 }
 
-/// libfaketime for programs with threads, where it is installed.
-fn faketime() -> Option<PathBuf> {
-    let found = fs::read_dir("/usr/lib").ok()?.flatten().find_map(|entry| {
-        let path = entry.path().join("faketime/libfaketimeMT.so.1");
-        path.exists().then_some(path)
-    });
-    if found.is_none() {
-        outrigger_workload::skipped!("libfaketime is not installed (apt-get install faketime)");
-    }
-    found
-}
-
 /// Hosts that believe it is yesterday and tomorrow, and one that knows better: leases are the server's, so all live, and a collector on any of them ends nobody's session.
 #[test]
 fn clocks_that_differ_end_no_session_and_lose_nothing() {
-    let Some(library) = faketime() else { return };
+    let (Some(day_ahead), Some(day_behind)) = (clock("+1d"), clock("-1d")) else { return };
     let Some(shared) = Shared::new() else { return };
-    let library = library.to_str().unwrap();
-    let skew = |by| {
-        // How long is waited is not to change, nor what files say.
-        [
-            ("LD_PRELOAD", library),
-            ("FAKETIME", by),
-            ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
-            ("DONT_FAKE_MONOTONIC", "1"),
-            ("NO_FAKE_STAT", "1"),
-        ]
-    };
     let right = shared.mount();
-    let ahead = Host::new(shared.url(), &skew("+1d"));
-    let behind = Host::new(shared.url(), &skew("-1d"));
+    let ahead = Host::new(shared.url(), &day_ahead);
+    let behind = Host::new(shared.url(), &day_behind);
     let hosts = [&right, &ahead, &behind];
     let names = ["right", "ahead", "behind"];
     for (host, name) in hosts.into_iter().zip(names) {
@@ -176,8 +152,7 @@ fn clocks_that_differ_end_no_session_and_lose_nothing() {
     };
     assert!(age("ahead") > 80_000 && age("behind") < -80_000, "{} {}", age("ahead"), age("behind"));
     for round in 0..3 {
-        for (number, (host, skew)) in [(&ahead, skew("+1d")), (&behind, skew("-1d"))].into_iter().enumerate()
-        {
+        for (number, (host, skew)) in [(&ahead, day_ahead), (&behind, day_behind)].into_iter().enumerate() {
             for args in [&["gc", "--grace", "0"][..], &["check", "--read-data"]] {
                 let mut command = command(&host.place, &host.url, args);
                 let said = Said::from(command.envs(skew).output().unwrap());
@@ -210,17 +185,19 @@ fn clocks_that_differ_end_no_session_and_lose_nothing() {
 /// A pack that is not needed any more is as old as the database's clock says, whatever a host believes that buries or removes it.
 #[test]
 fn grace_goes_by_the_clock_of_the_database() {
-    let Some(library) = faketime() else { return };
+    if clock("+0").is_none() {
+        return;
+    }
     let Some(shared) = Shared::new() else { return };
     let place = Place::empty();
-    let run = |by: &str, args: &[&str]| {
+    let run = |by: &'static str, args: &[&str]| {
         let mut command = command(&place, &shared.url(), args);
-        command.env("LD_PRELOAD", &library).env("FAKETIME", by).env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+        command.envs(clock(by).unwrap());
         let said = Said::from(command.output().unwrap());
         assert_eq!(said.code, 0, "{by} {args:?}: {}", said.err);
         said
     };
-    let packs_unlinked = |by: &str, grace: &str| {
+    let packs_unlinked = |by: &'static str, grace: &str| {
         let report = run(by, &["gc", "--grace", grace, "--json"]).json();
         (report["packs_unlinked"].as_u64().unwrap(), report["packs_waiting"].as_u64().unwrap())
     };
@@ -280,6 +257,39 @@ impl Remote {
     }
 }
 
+#[test]
+fn writers_wait_for_an_object_store_that_is_slow_or_gone_and_lose_nothing() {
+    let Some(remote) = Remote::new() else { return };
+    let (one, two) = (remote.mount("60"), remote.mount("60"));
+    let bytes: Vec<_> = (0..4).map(|seed| noise(seed, 300_000)).collect();
+    // Each request takes long; answers come in pieces.
+    remote.s3.fault("PUT", 1..=1_000_000, HttpFault::Late(700));
+    remote.s3.fault("GET", 1..=1_000_000, HttpFault::Slow);
+    for (at, bytes) in bytes.iter().enumerate() {
+        synced(&one, &format!("slow{at}"), bytes).unwrap();
+        two.must_read(&format!("slow{at}"), bytes);
+    }
+    assert!(remote.s3.faults() > 8, "{}", remote.s3.faults());
+    remote.s3.heal();
+    // Gone: who syncs waits, small files do not need it, and all is well when it is back.
+    remote.s3.go_down();
+    std::thread::scope(|scope| {
+        let syncing = scope.spawn(|| synced(&one, "gone", &bytes[0]));
+        let before = remote.s3.faults();
+        while remote.s3.faults() < before + 3 {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        synced(&two, "small", b"in the database").unwrap();
+        assert!(!syncing.is_finished(), "it cannot have stored this");
+        remote.s3.heal();
+        syncing.join().unwrap().unwrap();
+    });
+    two.must_read("gone", &bytes[0]);
+    two.must_read("small", "in the database");
+    assert_eq!(one.said(), "");
+    remote.done(&["check", "--read-data"]);
+}
+
 /// From any request on the bucket takes nothing more: commands end at once, and nothing is lost.
 #[test]
 fn a_bucket_that_is_full_at_any_step_loses_nothing() {
@@ -322,39 +332,6 @@ fn a_bucket_that_is_full_at_any_step_loses_nothing() {
     assert!(failed > 0, "no command was refused");
     done(&["gc"]);
     done(&["check", "--read-data"]);
-}
-
-#[test]
-fn writers_wait_for_an_object_store_that_is_slow_or_gone_and_lose_nothing() {
-    let Some(remote) = Remote::new() else { return };
-    let (one, two) = (remote.mount("60"), remote.mount("60"));
-    let bytes: Vec<_> = (0..4).map(|seed| noise(seed, 300_000)).collect();
-    // Each request takes long; answers come in pieces.
-    remote.s3.fault("PUT", 1..=1_000_000, HttpFault::Late(700));
-    remote.s3.fault("GET", 1..=1_000_000, HttpFault::Slow);
-    for (at, bytes) in bytes.iter().enumerate() {
-        synced(&one, &format!("slow{at}"), bytes).unwrap();
-        two.must_read(&format!("slow{at}"), bytes);
-    }
-    assert!(remote.s3.faults() > 8, "{}", remote.s3.faults());
-    remote.s3.heal();
-    // Gone: who syncs waits, small files do not need it, and all is well when it is back.
-    remote.s3.go_down();
-    std::thread::scope(|scope| {
-        let syncing = scope.spawn(|| synced(&one, "gone", &bytes[0]));
-        let before = remote.s3.faults();
-        while remote.s3.faults() < before + 3 {
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        synced(&two, "small", b"in the database").unwrap();
-        assert!(!syncing.is_finished(), "it cannot have stored this");
-        remote.s3.heal();
-        syncing.join().unwrap().unwrap();
-    });
-    two.must_read("gone", &bytes[0]);
-    two.must_read("small", "in the database");
-    assert_eq!(one.said(), "");
-    remote.done(&["check", "--read-data"]);
 }
 
 #[test]

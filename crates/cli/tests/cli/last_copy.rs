@@ -1,11 +1,11 @@
 //! Ordinary commands destroy no last copy: another source replaces nothing unasked, and what a command removes or replaces can be taken back.
 
-use std::fs;
+use std::fs::{self, File};
 use std::process::Command;
 
 use outrigger_workload::postgres::Server;
 
-use crate::run::{Place, Said};
+use crate::run::{Place, Said, clock};
 
 /// What a refused command says; the store is as it was.
 #[track_caller]
@@ -193,9 +193,11 @@ fn takes_back(place: &Place) {
     // What was undone can be had again.
     place.done(&["rm", "tree/a"]);
     place.done(&["undo"]);
-    place.done(&["undo"]);
+    let said = place.code(1, &["undo"]);
+    assert!(said.err.contains("--redo"), "what was done since without a snapshot may be meant: {}", said.err);
+    place.done(&["undo", "--redo"]);
     assert_eq!(place.lines(&["ls", "tree"]), ["b", "linked"]);
-    place.done(&["undo"]);
+    place.done(&["undo", "--redo"]);
     assert_eq!(lines(), before);
     // An archive goes over what is there.
     place.done(&["rm", "tree/b/c"]);
@@ -236,8 +238,46 @@ fn what_changes_nothing_leaves_no_snapshot_and_opting_out_leaves_none() {
     assert_eq!(automatic(&place), 1);
     let said = place.done(&["gc"]);
     assert!(said.text().contains("1 automatic"), "gc says what holds space: {}", said.text());
+    // A clock that is wrong for once does not make it old.
+    let mut gc = place.command(&["gc"]);
+    if let Some(clock) = clock("+40d") {
+        assert!(gc.envs(clock).status().unwrap().success());
+        assert_eq!(automatic(&place), 1);
+    }
     place.done(&["keep", "--automatic", "0h"]);
     assert_eq!(automatic(&place), 0, "it is old enough");
+}
+
+/// What was taken last is the newest, for `--at` and for `keep`, whatever the clock said.
+#[test]
+fn a_snapshot_of_a_clock_that_was_ahead_is_not_the_newest_for_ever() {
+    let place = Place::new();
+    let Some(clock) = clock("+1h") else { return };
+    place.write("day", "monday");
+    let mut put = place.command(&["put", "day", "--tag", "daily"]);
+    assert!(put.envs(clock).status().unwrap().success());
+    place.write("day", "tuesday");
+    place.done(&["put", "day", "--tag", "daily"]);
+    assert_eq!(place.done(&["cat", "--at", "daily", "day"]).text(), "tuesday");
+    place.done(&["keep", "--last", "1"]);
+    assert_eq!(place.done(&["cat", "--at", "daily", "day"]).text(), "tuesday");
+}
+
+#[test]
+fn names_and_tags_that_would_hide_others_are_refused() {
+    let place = Place::new();
+    place.write("a", "1");
+    place.done(&["put", "a", "--tag", "nightly"]);
+    place.done(&["snapshot", "create", "release"]);
+    for name in ["now", "yesterday", "2026-11-26", "nightly"] {
+        let said = place.code(2, &["snapshot", "create", name]);
+        assert!(said.err.contains("--at"), "{name}: {}", said.err);
+    }
+    for command in [&["snapshot", "create", "--tag", "release"][..], &["put", "a", "--tag", "release"]] {
+        assert!(place.code(2, command).err.contains("--at"), "{command:?}");
+    }
+    let said = place.code(2, &["keep", "--of", "nigthly", "--last", "1"]);
+    assert!(said.err.contains("no snapshot has that tag"), "{}", said.err);
 }
 
 #[test]
@@ -255,4 +295,94 @@ fn an_address_is_no_directory() {
         assert!(said.err.contains(word), "{store}: {}", said.err);
     }
     assert_eq!(fs::read_dir(place.path(".")).unwrap().count(), 0, "nothing was made");
+}
+
+/// A copy in the store that it is of goes when that goes; and a store that is put into itself grows by all it has each time.
+#[test]
+fn a_store_is_not_copied_or_put_into_itself() {
+    let place = Place::new();
+    place.write("home/a", "1");
+    place.done(&["put", "home"]);
+    for to in ["store/backup", "store/packs/x", "store"] {
+        let said = place.code(2, &["copy", "store", to]);
+        assert!(
+            said.err.contains("same directory") || said.err.contains("in the store itself"),
+            "{}",
+            said.err
+        );
+    }
+    assert!(!place.path("store/backup").exists());
+    let said = place.code(2, &["put", "store", "--to", "s"]);
+    assert!(said.err.contains("outrigger copy"), "{}", said.err);
+    // What is no copy is left as it is.
+    place.write("other/mine", "1");
+    place.code(1, &["copy", "store", "other"]);
+    assert_eq!(fs::read_dir(place.path("other")).unwrap().count(), 1);
+    if File::open("/dev/fuse").is_err() {
+        outrigger_workload::skipped!("/dev/fuse cannot be opened");
+        return;
+    }
+    fs::create_dir(place.path("home/mnt")).unwrap();
+    place.done(&["mount", "home/mnt"]);
+    let copied = place.run(&["copy", "store", "home/mnt/backup"]);
+    let put = place.run(&["put", "home"]);
+    place.done(&["unmount", "home/mnt"]);
+    assert!(copied.code == 2 && copied.err.contains("is this store, mounted"), "{}", copied.err);
+    assert_eq!(put.code, 0, "{}", put.err);
+    assert_eq!(place.lines(&["ls", "-R", "home"]).iter().filter(|line| line.ends_with("/a")).count(), 0);
+}
+
+#[test]
+fn what_is_empty_by_mistake_replaces_nothing() {
+    let place = Place::new();
+    place.write("dump", "all of it");
+    place.write("a", "1");
+    place.done(&["put", "dump"]);
+    let said = place.feed(&["put", "-", "--to", "dump"], b"");
+    assert!(said.code == 2 && said.err.contains("--allow-empty"), "{}", said.err);
+    assert_eq!(place.done(&["cat", "dump"]).text(), "all of it");
+    assert_eq!(place.feed(&["put", "-", "--to", "new"], b"").code, 0);
+    assert_eq!(place.feed(&["put", "-", "--to", "dump", "--allow-empty"], b"").code, 0);
+    // A variable that is not set does not mean the whole store.
+    for args in [
+        &["get", "", "out"][..],
+        &["cp", "-r", "", "/copy"],
+        &["rm", "-r", ""],
+        &["policy", "set", "", "versions=none"],
+    ] {
+        assert!(place.code(2, args).err.contains("empty"), "{args:?}");
+    }
+    // A file keeps its name below a target with a slash.
+    place.done(&["put", "a", "--to", "box/"]);
+    place.done(&["put", "dump", "--to", "box/"]);
+    assert_eq!(place.lines(&["ls", "box"]), ["a", "dump"]);
+}
+
+#[test]
+fn a_program_that_overwrites_stored_files_can_be_undone() {
+    let place = Place::new();
+    place.write("n", "1\n");
+    place.done(&["put", "n"]);
+    let run = ["run", "--sandbox", "off", "--in", "n", "--out", "{name}", "--", "sed", "s/1/2/"];
+    place.done(&run);
+    assert_eq!(place.done(&["cat", "n"]).text(), "2\n");
+    place.done(&["undo"]);
+    assert_eq!(place.done(&["cat", "n"]).text(), "1\n");
+    // What replaces nothing takes none.
+    let before = automatic(&place);
+    place.done(&["run", "--sandbox", "off", "--in", "n", "--out", "new", "--", "cat"]);
+    assert_eq!(automatic(&place), before);
+}
+
+/// A small file is written under its own name: of a restore that was killed a part may be there.
+#[test]
+fn a_part_of_a_file_is_not_taken_for_the_file() {
+    let place = Place::new();
+    place.write("tree/a", "all of it");
+    place.done(&["put", "tree"]);
+    place.write("back/a", "all");
+    let said = place.code(4, &["get", "tree", "back"]);
+    assert!(said.err.contains("3 bytes are there, 9 are stored"), "{}", said.err);
+    place.done(&["get", "--overwrite", "tree", "back"]);
+    assert_eq!(place.read("back/a"), b"all of it");
 }

@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
+use std::sync::LazyLock;
 
 use tempfile::TempDir;
 
@@ -102,6 +103,28 @@ impl Waits {
 /// Bytes that cannot be compressed, the same for the same seed.
 pub fn noise(seed: u64, len: usize) -> Vec<u8> {
     outrigger_workload::Rng::new(seed).bytes(len)
+}
+
+/// What has a program believe that it is another time: by `+1d` or `-1h`. How long something lasts stays as it is, and what files say. `None` where
+/// libfaketime is not installed.
+pub fn clock(by: &'static str) -> Option<[(&'static str, &'static str); 5]> {
+    static LIBRARY: LazyLock<Option<String>> = LazyLock::new(|| {
+        std::fs::read_dir("/usr/lib").ok()?.flatten().find_map(|entry| {
+            let path = entry.path().join("faketime/libfaketimeMT.so.1");
+            path.exists().then(|| path.display().to_string())
+        })
+    });
+    let Some(library) = &*LIBRARY else {
+        outrigger_workload::skipped!("libfaketime is not installed (apt-get install faketime)");
+        return None;
+    };
+    Some([
+        ("LD_PRELOAD", library),
+        ("FAKETIME", by),
+        ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
+        ("DONT_FAKE_MONOTONIC", "1"),
+        ("NO_FAKE_STAT", "1"),
+    ])
 }
 
 impl Place {

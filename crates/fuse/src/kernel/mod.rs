@@ -197,6 +197,7 @@ const READ_AHEAD_BYTES: usize = 4 << 20;
 fn widen_read_ahead(point: &Path) {
     if let Ok(Some(row)) = mounts::at(point) {
         let kib = (READ_AHEAD_BYTES >> 10).to_string();
-        let _ = std::fs::write(format!("/sys/class/bdi/{}/read_ahead_kb", row.device), kib);
+        let (major, minor) = (rustix::fs::major(row.device), rustix::fs::minor(row.device));
+        let _ = std::fs::write(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"), kib);
     }
 }

@@ -48,10 +48,10 @@ impl Destination {
             refuse_itself(store, to)?;
             let config = config_of_copy(store, options, StoreConfig::find(to)?)?;
             let is_store = to.join(CONFIG_FILE).exists();
-            create_store_dirs(to)?;
-            if !is_store {
+            if !is_store && to.exists() {
                 refuse_foreign(to)?;
             }
+            create_store_dirs(to)?;
             let (name, dir) = (to.to_path_buf(), to.to_path_buf());
             return Ok(Self { name, dir, config, is_store, database: Database::File });
         };
@@ -181,11 +181,20 @@ pub(super) fn reconcile(journal: &mut Journal, rows: &[PackRow], known: &[PackRo
 }
 
 fn refuse_itself(store: &Store, to: &Path) -> Result<()> {
-    let same = |a: &Path, b: &Path| matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b);
-    if same(store.dir(), to) {
-        return Err(Error::new(ErrorKind::Invalid, "source and copy are the same directory"));
-    }
-    Ok(())
+    // As far as it is there.
+    let there = to.ancestors().find_map(|above| match above.as_os_str().is_empty() {
+        true => std::env::current_dir().ok(),
+        false => above.canonicalize().ok(),
+    });
+    let (Ok(own), Some(there)) = (store.dir().canonicalize(), there) else { return Ok(()) };
+    let why = match there.strip_prefix(&own) {
+        Err(_) => return Ok(()),
+        Ok(below) if below.as_os_str().is_empty() && to.exists() => "source and copy are the same directory",
+        Ok(_) => {
+            "the copy would lie in the store itself, and be lost with it; name a place elsewhere, best on another disk"
+        }
+    };
+    Err(Error::new(ErrorKind::Invalid, why))
 }
 
 /// The source's configuration, with the copy's place for packs.

@@ -133,19 +133,22 @@ pub fn automatic_age(store: &Store) -> Result<String> {
     Ok(set.filter(|age| parse_age(age).is_some()).unwrap_or_else(|| AUTOMATIC_DEFAULT.to_string()))
 }
 
-/// Automatic snapshots that are older than `age`, or than they are to become, and that nobody holds.
+/// Automatic snapshots that are older than `age`, or than they are to become, and that nobody holds. How old they are is counted up to the newest snapshot of
+/// all: a clock that is wrong for once makes none old that was taken since.
 ///
 /// # Errors
 /// When the database cannot be read.
 pub fn expired(store: &Store, age: Option<&str>) -> Result<Vec<String>> {
     let age = age.map_or_else(|| automatic_age(store), |age| Ok(age.to_string()))?;
     let Some(age) = parse_age(&age).flatten() else { return Ok(Vec::new()) };
-    let until = store.meta.now()?.saturating_sub(age.as_nanos().min(u64::MAX.into()) as u64);
+    let snapshots = store.meta.snapshots()?;
+    let newest = snapshots.iter().map(|row| row.time).max().unwrap_or(0);
+    let until = store.meta.now()?.min(newest).saturating_sub(age.as_nanos().min(u64::MAX.into()) as u64);
     let is_over = |row: &SnapshotRow| {
         let facts = Facts::of(row);
         facts.kind == Kind::Automatic && !facts.held && row.time <= until
     };
-    Ok(store.meta.snapshots()?.into_iter().filter(is_over).map(|row| row.name).collect())
+    Ok(snapshots.into_iter().filter(is_over).map(|row| row.name).collect())
 }
 
 /// Forgets snapshots. What only they could see goes with the next reclaiming.

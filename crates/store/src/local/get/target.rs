@@ -113,7 +113,14 @@ impl<'a> Restorer<'a> {
                 self.may_replace(dir, name)?;
                 self.open_temporary(dir, open)?
             }
-            Err(Errno::EXIST) => return Err(EXISTS.to_string()),
+            Err(Errno::EXIST) => {
+                // A restore that was killed may have left a part of a small file.
+                let there = rustix::fs::statat(&dir.fd, name, AtFlags::SYMLINK_NOFOLLOW).ok();
+                let there = there.filter(|there| there.st_size as u64 != len);
+                let differs =
+                    there.map(|there| format!("{} bytes are there, {len} are stored: it ", there.st_size));
+                return Err(format!("{}{EXISTS}", differs.unwrap_or_default()));
+            }
             Err(errno) => return Err(self.why(&dir.display, errno)),
         };
         let (dir, name, failed) = (Arc::clone(dir), name.to_vec(), AtomicBool::new(false));

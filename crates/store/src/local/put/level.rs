@@ -128,7 +128,8 @@ impl Putter<'_> {
 
     pub(super) fn is_left_out(&self, level: &Level, name: &[u8], stat: &Stat) -> bool {
         let is_own = self.own == Some((stat.st_dev, stat.st_ino));
-        let foreign = self.options.one_file_system && stat.st_dev != level.device;
+        let is_left = self.options.one_file_system || self.options.own_devices.contains(&stat.st_dev);
+        let foreign = is_left && stat.st_dev != level.device;
         let is_directory = kind_of(stat.st_mode) == Some(FileKind::Directory);
         is_own || foreign || self.leaves_out(level, name, is_directory)
     }

@@ -62,6 +62,8 @@ pub struct PutOptions {
     pub host: Option<Arc<str>>,
     /// For who mirrors directories: what is refused.
     pub mirror: Option<MirrorRules>,
+    /// Device numbers of this store's mounts, which are left out below a source.
+    pub own_devices: Vec<u64>,
     /// Change nothing, and say in [`PutReport::plan`] what would be.
     pub dry_run: bool,
     /// The snapshot to take before something is removed or replaced.
@@ -148,6 +150,19 @@ fn check(
     sources: &[(Source, StorePath)],
     options: &PutOptions,
 ) -> Result<Vec<(StorePath, String)>> {
+    let own = store.dir().canonicalize().ok();
+    for (source, _) in sources {
+        if let Source::Path(path) = source
+            && let (Some(own), Ok(path)) = (&own, path.canonicalize())
+            && path.starts_with(own)
+        {
+            let why = format!(
+                "{} is a part of this store itself; `outrigger copy` makes a copy of a store",
+                path.display()
+            );
+            return Err(Error::new(ErrorKind::Invalid, why));
+        }
+    }
     let mut remembered = Vec::new();
     let Some(rules) = options.mirror.filter(|_| !options.keep_missing) else { return Ok(remembered) };
     for (source, target) in sources {
