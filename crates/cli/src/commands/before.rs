@@ -22,8 +22,13 @@ Examples:
   outrigger undo --redo                          takes the last undo back
   outrigger undo before-rm-20261127-121500.123   goes back to before that command, where it worked
 
-What is taken back: `put`, `import`, `rm`, `mv`, `cp` and `undo`, as `outrigger snapshot list` shows them. Only the paths that the
-command worked on change: names, contents and attributes are again what they were before it.";
+It takes back `put`, `import`, `rm`, `mv`, `cp` and `run`, for 30 days (`outrigger keep
+--automatic` sets the age); then `gc` or `keep` deletes their snapshots. `outrigger snapshot
+list` shows them. Other commands, jobs of rules, and changes in a mount do not count: they
+cannot be taken back.
+
+Only the paths that the command worked on change. They are again what they were before it, so
+later changes in them go as well, those in a mount included.";
 
 /// What every command understands that can remove or replace content.
 #[derive(Args)]

@@ -30,14 +30,21 @@ Examples:
   outrigger copy 'postgres://me@db/data?schema=team' ./small   and back
   outrigger copy ./store ./replica --follow 60                 every minute what has changed
 
-Packs go over as they are, each checked on its way; versions, snapshots, policies and rules come with them. Writers of the source go on. Interrupted,
-the same command goes on where it was. The copy is the same store in another place: use one of the two from then on. A copy that was written to is
-refused by the next copy into it. With --follow every round copies the state of one moment, says how old that is, and tries again when the source or
-the copy does not answer; `outrigger status` of the copy says how far it is behind.";
+The copy is a mirror: files and snapshots that the source has deleted, the next `copy` deletes
+there. Versions, snapshots, policies and rules come along, and each pack is checked on its way.
+Writers of the source go on. Interrupted, the same command goes on where it was.
+
+To go on with the copy instead of the source, end `copy --follow` and name it: `outrigger -s
+./replica ...`. Write to one of the two only. A copy that was written to is a store of its own,
+and takes no further `copy`.
+
+With --follow every round copies the state of one moment, says how old that is, and tries again
+when the source or the copy does not answer. `outrigger status` of the copy says how far it is
+behind.";
 
 /// Copy a store to another place, checked
 ///
-/// Packs and metadata may lie on any engine there.
+/// The copy becomes what the source is, deletions included. Its packs and metadata may lie on any engine.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct CopyArgs {

@@ -24,7 +24,9 @@ Examples:
   outrigger rm notes.txt
   outrigger rm -r tree old
   outrigger rm 'tree/*.bak'                 a quoted pattern: stored names that match
-  outrigger rm -r tree && outrigger undo    takes it back
+  outrigger rm -r tree && outrigger undo    takes it back, for 30 days
+  outrigger find letter.txt                 which snapshots have one file of it; then:
+  outrigger cp --at before-rm-20261127-121500.123 tree/letter.txt .
   outrigger rm -r --no-snapshot tree && outrigger gc    cannot be taken back, and gives back the space";
 
 const MV_EXAMPLES: &str = "\
@@ -39,7 +41,7 @@ Examples:
 
 /// Remove files and trees
 ///
-/// A snapshot is taken first, which `outrigger undo` goes back to; once it is old enough, or deleted, the space comes back with `outrigger gc`. Earlier versions of a file go with its last name.
+/// A snapshot is taken first, which `outrigger undo` goes back to. After 30 days (`keep --automatic`) `outrigger gc` deletes it and frees the space; `snapshot delete` and `gc` free it at once. Earlier versions of a file go with its last name.
 #[derive(Args)]
 #[command(after_help = RM_EXAMPLES)]
 pub struct RmArgs {

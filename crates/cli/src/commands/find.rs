@@ -22,6 +22,7 @@ use crate::when;
 const EXAMPLES: &str = "\
 Examples:
   outrigger find notes.txt                    wherever it is or was, and in which snapshots
+  outrigger get --at SNAPSHOT docs/notes.txt .    restores it from one of those
   outrigger find '*.pdf' home/me              below one directory
   outrigger find '/src/**/*.rs'               by the path from the directory on
   outrigger find '*.pdf' --at yesterday       in one snapshot only

@@ -23,10 +23,9 @@ Examples:
   outrigger gc
   outrigger gc --grace 86400      packs stay another day: for databases restored from yesterday's copy
 
-Automatic snapshots that are old enough are deleted first (`outrigger keep --automatic` says how old). What other snapshots see stays,
-and is said.
-
-It may run beside puts and gets: nothing waits for it, and nothing that is needed goes.";
+First it deletes automatic snapshots older than 30 days (`outrigger keep --automatic` sets the
+age): after that `undo` cannot take those commands back. It says what other snapshots hold. It
+may run beside puts and gets: nothing waits for it, and nothing that is needed goes.";
 
 /// Give back the space of what nothing refers to any more
 #[derive(Args)]

@@ -35,12 +35,17 @@ Examples:
   outrigger get tree out --include '*.rs'  a part of it; -n says what that would be
   outrigger get --at nightly tree out      as it was in the newest snapshot tagged nightly
   outrigger get --version 3 notes.txt n3   an earlier version; `outrigger versions` lists them
-  outrigger get --salvage disk.img out     with zeros where the store is damaged";
+  outrigger get / out                      the whole store
+  outrigger find notes.txt                 which snapshots have a deleted file; then:
+  outrigger get --at before-rm-20261127-121500.123 docs/notes.txt .
+  outrigger get --salvage disk.img out     with zeros where the store is damaged
+
+After an interruption, run the same command again with --overwrite: it restores all files anew.";
 
 /// Restore files and trees
 ///
-/// Modes, times, links, holes, extended attributes and, for root, owners are restored. What exists already is skipped and named (exit code 4), unless
-/// --overwrite is given; what of a file's attributes cannot be restored, or not without --special, is named, too. Nothing is ever written outside DEST.
+/// Modes, times, links, holes, extended attributes and, for root, owners are restored. Files that exist are skipped and named (exit code 4), unless
+/// --overwrite is given. Attributes that cannot be restored, or not without --special, are named, too. Nothing is ever written outside DEST.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct GetArgs {

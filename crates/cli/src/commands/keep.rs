@@ -24,12 +24,14 @@ Examples:
   outrigger keep --automatic 7d                from now on, automatic snapshots stay for a week
   outrigger keep --of nightly --last 30        only those tagged nightly are looked at
 
-Named snapshots stay, whatever the rules say, and so do those that are held; the rules are for dated ones, as `put --tag` and
-timers take them. Automatic ones, which commands take before they remove or replace something, go when they are old
-enough: --automatic says how old, for good, and `gc` deletes them too.
+The rules are for dated snapshots, as `put --tag` and timers take them. A tag is not a name.
+Named snapshots, as `snapshot create NAME` takes them, and held ones stay whatever the rules say.
+Automatic ones, which `undo` needs, go by their age alone: --automatic sets it from now on, 30
+days at first, and `keep` and `gc` delete those that are older.
 
-Rules add up: a snapshot is kept when any of them says so. Of each hour, day, ISO week, month or year (in the machine's
-time zone) the newest snapshot counts; periods without snapshots are not counted.";
+Rules add up: a snapshot is kept when any of them says so. Of each hour, day, ISO week, month or
+year (in the machine's time zone) the newest snapshot counts; periods without snapshots are not
+counted.";
 
 /// Keep snapshots by rules, and delete the others
 ///

@@ -44,10 +44,14 @@ Examples:
   outrigger put ~/film --no-dedup             nothing of it is expected to be there
   outrigger put data --place osd1             in a Ceph pool: on that host, for programs that will run there
 
-A directory is mirrored: what the source does not have any more is removed from PATH too, unless --keep-missing is
-given; `put -n` says what would go. What is left out is neither stored nor removed. A put that removes or replaces something takes a snapshot first, and `outrigger undo`
-takes the put back. PATH remembers the host, path and file system of its source, and no other replaces it unless
---replace-source is given. What has not changed since the last put (size, mtime, ctime, inode) is not read again.";
+A directory is mirrored: PATH loses what the source no longer has. `put -n` lists it, and
+--keep-missing keeps it. Files that are left out are neither stored nor removed. A slash at the
+end of PATH changes nothing: --to x/ is --to x.
+
+Without --tag no snapshot is taken of the result. A put that removes or replaces something takes
+a snapshot first: `outrigger undo` takes the put back for 30 days. PATH remembers the host, path
+and file system of its source, and takes no other unless --replace-source is given. A file is not
+read again if it has the size, mtime, ctime and inode of the last put.";
 
 /// Store files, trees, or standard input
 #[derive(Args)]
@@ -56,19 +60,19 @@ pub struct PutArgs {
     /// Files and directories; `-` is standard input
     #[arg(required = true, value_name = "SRC")]
     sources: Vec<OsString>,
-    /// Where in the store: a single directory's contents become those of PATH, a single file becomes PATH (or goes into it, if it is a directory);
-    /// several sources go into PATH by their names
+    /// Where in the store. A single directory's contents become those of PATH. A single file becomes PATH, or goes into it if it is a
+    /// directory. Several sources go into PATH by their names
     #[arg(long, value_name = "PATH")]
     to: Option<OsString>,
     #[command(flatten)]
     filter: Filter,
-    /// Take a snapshot afterwards, with this tag
+    /// Take a snapshot afterwards, with this tag; `keep` deletes it by its rules
     #[arg(long, value_name = "TAG")]
     tag: Vec<String>,
     /// Read every file, even if it seems unchanged
     #[arg(long)]
     rescan: bool,
-    /// Do not remove what the source does not have
+    /// Do not remove files that the source no longer has
     #[arg(long)]
     keep_missing: bool,
     /// Only say what would be stored, replaced and removed
@@ -96,7 +100,7 @@ pub struct PutArgs {
     /// them instead of computing them. Every file is read, even if it seems unchanged
     #[arg(long, value_name = "MODE:FILE", value_parser = args::oracle, hide = true)]
     oracle: Option<OracleMode>,
-    /// Store what is new on this host, where packs lie in a Ceph pool: as far as that can be had, it is the first to hold the packs. What is stored already stays where it is (`outrigger where` says where)
+    /// Store what is new on this host, where packs lie in a Ceph pool: as far as that can be had, it is the first to hold the packs. Data that is stored already stays where it is (`outrigger where` says where)
     #[arg(long, value_name = "HOST")]
     place: Option<String>,
     #[command(flatten)]

@@ -43,7 +43,9 @@ Examples:
 const DELETE_EXAMPLES: &str = "\
 Examples:
   outrigger snapshot delete before-upgrade
-  outrigger snapshot delete old older && outrigger gc    also gives back the space";
+  outrigger snapshot delete old older && outrigger gc    also gives back the space
+
+It is final: `undo` brings no snapshot back, nor files that only the snapshot had.";
 
 /// Create, list and delete snapshots of the whole tree
 ///
@@ -58,7 +60,7 @@ pub enum SnapshotCommand {
     /// List snapshots, oldest first
     #[command(after_help = LIST_EXAMPLES)]
     List(ListArgs),
-    /// Delete snapshots; what only they had goes with the next `gc`
+    /// Delete snapshots, for good; what only they had goes with the next `gc`
     #[command(after_help = DELETE_EXAMPLES, visible_alias = "rm")]
     Delete(NamesArgs),
     /// Hold snapshots of any kind: neither age nor rules nor `delete` remove them

@@ -14,7 +14,15 @@ use crate::exit::{Exit, Failure, Outcome};
 const EXAMPLES: &str = "\
 Examples:
   outrigger unmount /mnt
-  outrigger unmount --lazy /mnt     files that are open stay readable until they are closed";
+  outrigger unmount --lazy /mnt     files that are open stay usable until they are closed
+  fuser -vm /mnt                    which programs keep the mount busy
+
+After --lazy the mount lives on until the last file in it is closed. Until then a store in a
+directory cannot be mounted to write again.
+
+A mount whose process was killed is unmounted like any other, and mounted again. The next mount
+or command stores all that it had acknowledged. A mount of a store in PostgreSQL loses what was
+neither closed nor synced.";
 
 /// End a mount
 ///

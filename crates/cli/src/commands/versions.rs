@@ -22,7 +22,7 @@ Examples:
 
 /// List the earlier contents of a file that are kept
 ///
-/// How many are kept is a policy of the directory: `outrigger policy set DIR versions=N`, 10 if nothing is said.
+/// A policy of the directory says how many are kept: `outrigger policy set DIR versions=N`, 10 at first. A file that is removed, or replaced by a rename, takes its versions with it; snapshots still have what they saw.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct VersionsArgs {

@@ -48,7 +48,11 @@ Examples:
   outrigger -s postgres://me@db/data mount /mnt    shared with other hosts: docs/distributed.md
   outrigger mount --serve-followers 10.0.0.5:0 /mnt    with agents elsewhere in the path of what is written: docs/active-storage.md
   outrigger mount --metrics 127.0.0.1:9464 /mnt    with numbers for Prometheus at http://127.0.0.1:9464/metrics
-  outrigger unmount /mnt
+  outrigger unmount /mnt                      also after its process was killed; then mount again
+
+Changes in a mount cannot be undone: `undo` knows commands only. Take snapshots by a timer, and
+find them in /mnt/.snapshots/NAME. A file that is overwritten keeps earlier contents. One that is
+removed, or that a rename replaces, as many editors save, keeps none.
 
 In /etc/fstab:
   /data/store    /mnt  fuse.outrigger  allow_other,nofail     0  0
@@ -65,13 +69,13 @@ const STAGING_BYTES_MAX: u64 = 1 << 40;
 
 /// Mount the store as a directory
 ///
-/// A mount of a store in a directory owns it: commands beside it go through it and see what it has staged. What was written survives a crash of
-/// the mount at once, and a loss of power after fsync; it is stored in the background, and all of it by `unmount`.
+/// A mount of a store in a directory owns it: commands beside it go through it and see what it has staged. A write survives a crash of the mount
+/// at once, and a loss of power after fsync. Data is stored in the background, and all of it by `unmount`.
 ///
 /// A store in PostgreSQL may be mounted on any number of hosts at once: what one has closed or synced the others see when they open it.
 ///
-/// With --read-only or --at it is the tree as it is at this moment, or was in a snapshot, and does not change; it is kept from being reclaimed
-/// until it is unmounted.
+/// With --read-only or --at the tree is as it is at this moment, or was in a snapshot, and does not change. It is kept from being reclaimed until
+/// it is unmounted.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct MountArgs {
