@@ -79,6 +79,12 @@ impl Health {
         state.failing.as_ref().filter(|_| is_recent).map_or(Duration::ZERO, |(since, _)| since.elapsed())
     }
 
+    /// Whether nothing has worked since a failure that is younger than this.
+    pub fn failed_within(&self, time: Duration) -> bool {
+        let state = self.lock();
+        state.failing.is_some() && state.failed.is_some_and(|failed| failed.elapsed() < time)
+    }
+
     /// A request begins.
     pub fn begin(&self) -> Waiting<'_> {
         let mut state = self.lock();
@@ -125,8 +131,10 @@ mod tests {
             "{trouble}"
         );
         assert_eq!(health.retries.load(Ordering::Relaxed), 2);
+        assert!(health.failed_within(Duration::MAX) && !health.failed_within(Duration::ZERO));
         health.works();
         assert_eq!(health.trouble(), None);
+        assert!(!health.failed_within(Duration::MAX));
     }
 
     #[test]

@@ -3,9 +3,9 @@
 use std::ffi::{OsStr, OsString};
 
 use outrigger_active::inputs::{Found, StoreGlob};
-use outrigger_store::Store;
 use outrigger_store::meta::{At, Inode};
-use outrigger_store::tree::{StorePath, find, require};
+use outrigger_store::tree::{StorePath, find, require, show};
+use outrigger_store::{ErrorKind, Store};
 
 use super::store_path;
 use crate::exit::Failure;
@@ -29,7 +29,13 @@ pub fn expand_one(store: &Store, at: At, text: &OsStr) -> Result<Named, Failure>
     }
     let pattern = text.to_str().filter(|text| text.contains(['*', '?', '[', '{']));
     let Some(pattern) = pattern else {
-        let inode = require(&*store.meta, at, &path)?;
+        let inode = require(&*store.meta, at, &path).map_err(|error| match (error.kind(), path.name()) {
+            (ErrorKind::NotFound, Some(name)) if at == At::Now => {
+                let name = show(name);
+                Failure::failed(format!("{error}; `outrigger find '{name}'` looks for it in all snapshots"))
+            }
+            _ => Failure::from(error),
+        })?;
         return Ok(Named::Path(path, inode));
     };
     let found = StoreGlob::parse(pattern)?.entries(&*store.meta, at)?;

@@ -114,6 +114,7 @@ fn lookup(context: &Context, store: &Store, side: &OsStr) -> Result<Found, Failu
             Err(failure) => unknown.get_or_insert(failure),
         };
     }
+    args::store_path(side)?;
     match open(context, store, None, bytes) {
         Err(_) if unknown.is_some() => Err(unknown.unwrap_or_else(|| Failure::failed("not found"))),
         found => found,
@@ -121,7 +122,8 @@ fn lookup(context: &Context, store: &Store, side: &OsStr) -> Result<Found, Failu
 }
 
 fn open(context: &Context, store: &Store, at: Option<&str>, path: &[u8]) -> Result<Found, Failure> {
-    let path: StorePath = args::store_path(OsStr::from_bytes(path))?;
+    // `daily:` is all of that snapshot.
+    let path = StorePath::parse(path)?;
     let view = context.view(store, "diff", at)?;
     let Some(inode) = find(&*store.meta, view.at, &path)? else {
         let snapshots = store.meta.snapshots()?;

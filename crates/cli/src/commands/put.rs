@@ -45,8 +45,8 @@ Examples:
   outrigger put data --place osd1             in a Ceph pool: on that host, for programs that will run there
 
 A directory is mirrored: PATH loses what the source no longer has. `put -n` lists it, and
---keep-missing keeps it. Files that are left out are neither stored nor removed. A slash at the
-end of PATH changes nothing: --to x/ is --to x.
+--keep-missing keeps it. Files that are left out are neither stored nor removed. Of a file,
+--to box/ stores box/NAME; of a directory the slash changes nothing.
 
 Without --tag no snapshot is taken of the result. A put that removes or replaces something takes
 a snapshot first: `outrigger undo` takes the put back for 30 days. PATH remembers the host, path

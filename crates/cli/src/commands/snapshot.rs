@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::Context;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{Object, count, counted, local, print_json, print_text, rfc3339_nanos};
+use crate::output::{Object, count, counted, local, print_json, print_text, rfc3339_nanos, size};
 use crate::when;
 
 const EXAMPLES: &str = "\
@@ -142,6 +142,8 @@ pub fn json(snapshot: &SnapshotRow) -> Object {
         .with("command", facts.command)
         .with("sources", sources)
         .with("targets", targets)
+        .with("files", facts.size.map(|(files, _)| files))
+        .with("bytes", facts.size.map(|(_, bytes)| bytes))
         .with("changes", changes)
         .with("tags", facts.tags)
 }
@@ -168,6 +170,9 @@ fn about(facts: &Facts) -> String {
         let from = if sources.is_empty() { String::new() } else { format!(" {}{more}", sources.join(" ")) };
         parts.push(format!("{before}{command}{from}{at}"));
     }
+    parts.extend(
+        facts.size.map(|(files, bytes)| format!("{}, {}", counted(files, "file", "files"), size(bytes))),
+    );
     parts.extend(facts.counts.map(|Counts { created, changed, removed }| {
         format!("{} new, {} changed, {} removed", count(created), count(changed), count(removed))
     }));

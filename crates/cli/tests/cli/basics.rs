@@ -242,7 +242,11 @@ fn existing_files_are_not_overwritten_unless_asked() {
     place.done(&["put", "src"]);
     place.write("out/a", "mine");
     let said = place.code(4, &["get", "src", "out"]);
-    assert!(said.err.contains("out/a: exists already; use --overwrite"), "{}", said.err);
+    assert!(
+        said.err.contains("out/a: exists already, with 4 bytes and not 6; use --overwrite"),
+        "{}",
+        said.err
+    );
     assert_eq!(place.read("out/a"), b"mine");
     place.done(&["get", "src", "out", "--overwrite"]);
     assert_eq!(place.read("out/a"), b"stored");

@@ -79,7 +79,13 @@ fn is_of_a_value(error: &rusqlite::Error) -> bool {
 /// SQLite could not write or enlarge a file. Of a full disk it mostly says so; of a quota that is reached it does not.
 fn is_not_written(error: &rusqlite::Error) -> bool {
     let code = error.sqlite_error().map(|error| error.extended_code);
-    code.is_some_and(|code| [ffi::SQLITE_IOERR_WRITE, ffi::SQLITE_IOERR_SHMSIZE].contains(&code))
+    const CODES: [i32; 4] = [
+        ffi::SQLITE_IOERR_WRITE,
+        ffi::SQLITE_IOERR_TRUNCATE,
+        ffi::SQLITE_IOERR_SHMOPEN,
+        ffi::SQLITE_IOERR_SHMSIZE,
+    ];
+    code.is_some_and(|code| CODES.contains(&code))
 }
 
 fn kind_in_sqlite(error: &rusqlite::Error) -> ErrorKind {

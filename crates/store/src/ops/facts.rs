@@ -3,7 +3,8 @@
 //! It is kept in the list of the snapshot's tags, as `KEY:VALUE`: no tag that a person gives has a colon ([`super::snapshots::check_name`]). So every engine,
 //! the catalogue and copies of a store have it without knowing of it.
 
-use crate::meta::SnapshotRow;
+use crate::error::Result;
+use crate::meta::{Meta, SnapshotRow};
 use crate::tree::StorePath;
 use crate::write::CommitTotals;
 
@@ -66,11 +67,22 @@ pub struct Facts {
     pub mirrored: Vec<(StorePath, String)>,
     /// What the command did, once it was done.
     pub counts: Option<Counts>,
+    /// Files that it has, and their bytes.
+    pub size: Option<(u64, u64)>,
     /// The tags that people gave it.
     pub tags: Vec<String>,
 }
 
 impl Facts {
+    /// With the size of the tree as it is now.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn sized(self, meta: &dyn Meta) -> Result<Self> {
+        let totals = meta.totals()?;
+        Ok(Self { size: Some((totals.files, totals.bytes)), ..self })
+    }
+
     /// What a snapshot's tags say.
     pub fn of(row: &SnapshotRow) -> Self {
         let mut facts = Self::default();
@@ -94,6 +106,11 @@ impl Facts {
                     facts.mirrored.extend(both);
                 }
                 "changes" => facts.counts = parse_counts(value),
+                "size" => {
+                    let both = value.split_once(',');
+                    facts.size =
+                        both.and_then(|(files, bytes)| Some((files.parse().ok()?, bytes.parse().ok()?)));
+                }
                 // A later version's.
                 _ => {}
             }
@@ -120,6 +137,7 @@ impl Facts {
         if let Some(Counts { created, changed, removed }) = self.counts {
             tags.push(format!("changes:{created},{changed},{removed}"));
         }
+        tags.extend(self.size.map(|(files, bytes)| format!("size:{files},{bytes}")));
         tags
     }
 }
@@ -190,6 +208,7 @@ mod tests {
             targets: vec![StorePath::default(), target.clone()],
             mirrored: vec![(target, "h m ef53:1 /a%20b".to_string())],
             counts: Some(Counts { created: 1, changed: 2, removed: 3 }),
+            size: Some((3, 4)),
             tags: vec!["nightly".to_string()],
         };
         assert_eq!(Facts::of(&row(facts.to_tags())), facts);

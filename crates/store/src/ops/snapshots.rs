@@ -52,7 +52,7 @@ pub fn create(store: &Store, name: Option<&str>, fallback: &str, tags: &[String]
 pub fn create_with(store: &Store, name: Option<&str>, fallback: &str, facts: Facts) -> Result<SnapshotRow> {
     facts.tags.iter().try_for_each(|tag| check_name("tag", tag))?;
     let kind = if name.is_some() { Kind::Named } else { Kind::Dated };
-    let tags = Facts { kind, ..facts }.to_tags();
+    let tags = Facts { kind, ..facts }.sized(&*store.meta)?.to_tags();
     let session = store.session(SessionKind::Writer, "snapshot")?;
     let mut chosen = name.unwrap_or(fallback).to_string();
     check_name("snapshot name", &chosen)?;
@@ -101,7 +101,11 @@ fn require(store: &Store, names: &[String]) -> Result<Vec<SnapshotRow>> {
     let known = store.meta.snapshots()?;
     let row = |name: &String| {
         known.iter().find(|row| row.name == *name).cloned().ok_or_else(|| {
-            Error::new(ErrorKind::NotFound, format!("there is no snapshot `{}`", show(name.as_bytes())))
+            let shown = show(name.as_bytes());
+            let tagged = known.iter().rev().find(|row| Facts::of(row).tags.contains(name));
+            let hint =
+                tagged.map(|row| format!("; it is a tag, which `{}` has", row.name)).unwrap_or_default();
+            Error::new(ErrorKind::NotFound, format!("there is no snapshot `{shown}`{hint}"))
         })
     };
     names.iter().map(row).collect()

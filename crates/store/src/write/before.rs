@@ -4,8 +4,8 @@
 //! was submitted that removes or replaces what is stored, or when that may still come. [`BeforeSnapshot::settle`] deletes it if
 //! it never came. A command that fails after the snapshot leaves it: it has what the command's transactions took away.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock};
 
 use outrigger_clock as clock;
 use outrigger_format::catalogue::Record;
@@ -25,6 +25,8 @@ pub struct BeforeSnapshot {
     may_destroy: AtomicBool,
     destroys: AtomicBool,
     taken: Mutex<Option<String>>,
+    /// Of the tree when it was taken.
+    size: OnceLock<Option<(u64, u64)>>,
 }
 
 /// One that was just taken: what the catalogue is to say of it.
@@ -43,6 +45,7 @@ impl BeforeSnapshot {
             may_destroy: AtomicBool::new(false),
             destroys: AtomicBool::new(false),
             taken: Mutex::new(None),
+            size: OnceLock::new(),
         }
     }
 
@@ -69,7 +72,9 @@ impl BeforeSnapshot {
         if taken.is_some() || !due.load(Ordering::Relaxed) {
             return Ok(None);
         }
-        let (tags, time) = (self.facts.to_tags(), clock::now_nanos());
+        let facts = self.facts.clone().sized(meta)?;
+        let (tags, time) = (facts.to_tags(), clock::now_nanos());
+        let _ = self.size.set(facts.size);
         let was_untold = tell::is_untold(meta)?;
         let (mut name, mut number) = (self.name.clone(), 2);
         loop {
@@ -102,7 +107,8 @@ impl BeforeSnapshot {
             return Ok(None);
         }
         // Not in the catalogue: that costs a pack, and a store made anew from its packs does without.
-        let facts = Facts { counts: Some(counts), ..self.facts.clone() };
+        let size = self.size.get().copied().flatten();
+        let facts = Facts { counts: Some(counts), size, ..self.facts.clone() };
         store.meta.set_snapshot_tags(&name, &facts.to_tags())?;
         Ok(Some(name))
     }

@@ -17,6 +17,7 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use outrigger_format::PackId;
 use rustix::io::Errno;
@@ -142,6 +143,9 @@ impl RadosBackend {
     }
 }
 
+/// How long no request is made after one that the cluster did not answer in time.
+const REST: Duration = Duration::from_secs(5);
+
 /// An error of librados, of the kind that its number stands for.
 fn failed(errno: Errno, what: String) -> Error {
     let result: Result<()> = match errno {
@@ -155,13 +159,25 @@ fn failed(errno: Errno, what: String) -> Error {
 }
 
 impl Shared {
-    /// Makes a request that is waited for.
+    /// Makes a request that is waited for. After one that was not answered in time others fail at once for a while: an operation of several would wait
+    /// several times as long as it may.
     fn asked<T>(
         &self,
         request: impl FnOnce(&Pool) -> std::result::Result<T, Errno>,
     ) -> std::result::Result<T, Errno> {
+        if self.health.failed_within(REST) {
+            return Err(Errno::TIMEDOUT);
+        }
+        self.waited(|| request(&self.pool))
+    }
+
+    /// Waits for an answer.
+    fn waited<T>(
+        &self,
+        answer: impl FnOnce() -> std::result::Result<T, Errno>,
+    ) -> std::result::Result<T, Errno> {
         let waiting = self.health.begin();
-        let answer = request(&self.pool);
+        let answer = answer();
         drop(waiting);
         match &answer {
             Err(Errno::TIMEDOUT) => {
@@ -329,7 +345,7 @@ impl Writer {
 
     fn wait_one(&mut self) -> Result<()> {
         let Some(pending) = self.pending.pop_front() else { return Ok(()) };
-        let waited = self.shared.asked(|_| pending.wait());
+        let waited = self.shared.waited(|| pending.wait());
         waited.map_err(|errno| self.fail(errno))
     }
 

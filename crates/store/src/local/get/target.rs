@@ -117,9 +117,10 @@ impl<'a> Restorer<'a> {
                 // A restore that was killed may have left a part of a small file.
                 let there = rustix::fs::statat(&dir.fd, name, AtFlags::SYMLINK_NOFOLLOW).ok();
                 let there = there.filter(|there| there.st_size as u64 != len);
-                let differs =
-                    there.map(|there| format!("{} bytes are there, {len} are stored: it ", there.st_size));
-                return Err(format!("{}{EXISTS}", differs.unwrap_or_default()));
+                let differs = |there: rustix::fs::Stat| {
+                    EXISTS.replacen(';', &format!(", with {} bytes and not {len};", there.st_size), 1)
+                };
+                return Err(there.map_or_else(|| EXISTS.to_string(), differs));
             }
             Err(errno) => return Err(self.why(&dir.display, errno)),
         };
