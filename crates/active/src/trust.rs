@@ -227,7 +227,8 @@ fn require_signature(
 fn require_owner(store: &Store, uid: Option<u32>) -> Result<()> {
     const BY_ALL: u32 = 0o002;
     let dir = store.dir();
-    let about = std::fs::metadata(dir).context(|| format!("cannot look at {}", dir.display()))?;
+    let about =
+        std::fs::metadata(store.home().path()).context(|| format!("cannot look at {}", dir.display()))?;
     if about.mode() & BY_ALL != 0 {
         let why = format!("everybody may write to {}, so anybody could have made it", dir.display());
         return Err(Error::new(ErrorKind::Denied, why));

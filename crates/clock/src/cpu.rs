@@ -26,6 +26,10 @@ impl Clock for System {
         Instant::now().saturating_duration_since(*FIRST)
     }
 
+    fn steady(&self) -> Duration {
+        read(ClockId::Monotonic)
+    }
+
     fn wall(&self) -> Duration {
         SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
     }

@@ -24,6 +24,11 @@ pub trait Clock: Send + Sync {
     /// The time since a moment of the clock's own. It never goes back.
     fn monotonic(&self) -> Duration;
 
+    /// As [`Clock::monotonic`], since a moment that all processes of a host have in common.
+    fn steady(&self) -> Duration {
+        self.monotonic()
+    }
+
     /// The time since 1970, as this host believes.
     fn wall(&self) -> Duration;
 
@@ -99,6 +104,11 @@ pub fn inherited<T>(f: impl FnOnce() -> T) -> impl FnOnce() -> T {
 /// Nanoseconds since 1970.
 pub fn now_nanos() -> u64 {
     ask(|clock| clock.wall().as_nanos() as u64)
+}
+
+/// Nanoseconds since this machine was started, but for its sleep: nobody sets this clock, and all processes read the same.
+pub fn steady_nanos() -> u64 {
+    ask(|clock| clock.steady().as_nanos() as u64)
 }
 
 /// See [`Clock::wall_coarse`].

@@ -15,6 +15,7 @@ use rustix::fs::{CWD, FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::home::Home;
 use crate::owner;
 
 /// See the module.
@@ -69,12 +70,14 @@ impl Disk {
 /// What is kept free on the disk of a store in a directory.
 #[derive(Debug)]
 pub(crate) struct Reserve {
-    dir: PathBuf,
+    home: Home,
+    /// What the directory was called, for messages.
+    shown: PathBuf,
 }
 
 impl Reserve {
     pub fn of(dir: &Path) -> Self {
-        Self { dir: dir.to_path_buf() }
+        Self { home: Home::of(dir), shown: dir.to_path_buf() }
     }
 
     /// Before content is written.
@@ -82,12 +85,12 @@ impl Reserve {
     /// # Errors
     /// `Full` when so many bytes would go below the floor.
     pub fn check_content(&self, bytes: u64) -> Result<()> {
-        match Disk::of(&self.dir) {
+        match Disk::of(self.home.path()) {
             Some(disk) if disk.room() < bytes => {
                 let mib = |bytes: u64| bytes.div_ceil(1 << 20);
                 let text = format!(
                     "the disk of {} is full: {} MiB are free, and {} MiB are kept for removing and reclaiming",
-                    self.dir.display(),
+                    self.shown.display(),
                     mib(disk.free),
                     mib(disk.floor())
                 );
@@ -99,7 +102,7 @@ impl Reserve {
 
     /// Before names are changed, or something is reclaimed: gives the file back where hardly anything is free, else makes it if it is not there.
     pub fn tend(&self) {
-        let Some(disk) = Disk::of(&self.dir) else { return };
+        let Some(disk) = Disk::of(self.home.path()) else { return };
         if disk.free < disk.floor() / 2 {
             self.give_back();
         } else if disk.room() > FILE_LEN {
@@ -116,7 +119,7 @@ impl Reserve {
 
     /// Without it there is the floor: a failure is no error.
     fn keep(&self, len: u64) {
-        let path = self.dir.join(RESERVE_FILE);
+        let path = self.home.path().join(RESERVE_FILE);
         if rustix::fs::lstat(&path).is_ok_and(|stat| stat.st_size as u64 >= len) {
             return;
         }
@@ -129,7 +132,7 @@ impl Reserve {
 
     fn open(&self, flags: OFlags) -> Result<std::os::fd::OwnedFd, Errno> {
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        rustix::fs::openat(CWD, self.dir.join(RESERVE_FILE), flags, Mode::RUSR | Mode::WUSR)
+        rustix::fs::openat(CWD, self.home.path().join(RESERVE_FILE), flags, Mode::RUSR | Mode::WUSR)
     }
 }
 

@@ -15,6 +15,7 @@ mod error;
 mod follow;
 pub mod gc;
 mod health;
+pub mod home;
 pub mod host;
 pub mod index;
 pub mod latency;

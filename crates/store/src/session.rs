@@ -12,7 +12,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::thread::JoinHandle;
@@ -23,6 +23,7 @@ use outrigger_format::{PackId, Root};
 
 use crate::backend::Backend;
 use crate::error::{Context, Error, ErrorKind, Result, Unanswered};
+use crate::home::Home;
 use crate::meta::{Generation, Meta, PackMark, PackState, PinTarget, SessionId, SessionKind, SessionRow};
 use crate::write::BeforeSnapshot;
 use crate::{host, owner};
@@ -30,6 +31,7 @@ use crate::{host, owner};
 /// How long a session is believed alive without a word, seconds. A process of this host that is killed is noticed at once by its
 /// lock file.
 pub const LEASE_SECS: u32 = 60;
+const LOST: &str = "this session lost its lease (for more than a minute this machine slept, was stopped, or could not reach the store's database): mount again, or run the command again";
 const RENEW_EVERY: Duration = Duration::from_secs(1);
 
 struct Reliance {
@@ -65,7 +67,8 @@ struct Shared {
     reliance: Mutex<Reliance>,
     /// Of which at most the last one is not known to have happened, or not.
     commits: Mutex<Vec<OpenCommit>>,
-    lost: AtomicBool,
+    /// Why it is over, once it is.
+    over: OnceLock<(ErrorKind, String)>,
     /// Where the store's packs lie.
     packs: OnceLock<Arc<dyn Backend>>,
     stop: Mutex<bool>,
@@ -79,11 +82,29 @@ pub type Beside = dyn Fn(SessionId) -> Result<Option<Box<dyn Send>>> + Send + Sy
 pub struct Session {
     shared: Arc<Shared>,
     renewer: Option<JoinHandle<()>>,
-    lock_path: Option<PathBuf>,
+    lock: Option<Lock>,
     before: OnceLock<Arc<BeforeSnapshot>>,
     uses_reserve: AtomicBool,
     beside: OnceLock<Arc<Beside>>,
-    _lock: Option<File>,
+}
+
+/// Says for as long as its process lives that it does.
+struct Lock {
+    _held: File,
+    locks: Home,
+    name: String,
+}
+
+impl Lock {
+    fn take(locks: &Path, name: String) -> Result<Self> {
+        let locks = Home::of(locks);
+        let path = locks.path().join(&name);
+        let at = || format!("cannot make the lock file {}", locks.lies_at().join(&name).display());
+        let held = File::create_new(&path).context(at)?;
+        owner::give_path(&path);
+        rustix::fs::flock(&held, rustix::fs::FlockOperation::NonBlockingLockExclusive).context(at)?;
+        Ok(Self { _held: held, locks, name })
+    }
 }
 
 impl Session {
@@ -98,15 +119,7 @@ impl Session {
         what: &str,
     ) -> Result<Arc<Self>> {
         let name = format!("{:016x}", u64::from_le_bytes(clock::random()?));
-        let (mut lock, mut lock_path) = (None, None);
-        if let Some(dir) = locks {
-            let path = dir.join(format!("{name}.lock"));
-            let file = File::create_new(&path).context(|| format!("cannot create {}", path.display()))?;
-            owner::give_path(&path);
-            rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive)
-                .context(|| format!("cannot lock {}", path.display()))?;
-            (lock, lock_path) = (Some(file), Some(path));
-        }
+        let lock = locks.map(|locks| Lock::take(locks, format!("{name}.lock"))).transpose()?;
         let host = host::name();
         let description = format!("{name} {host} {} {what}", std::process::id());
         let (id, generation) = meta.open_session(kind, &description, LEASE_SECS)?;
@@ -117,7 +130,7 @@ impl Session {
             turn: Mutex::new(()),
             reliance: Mutex::new(Reliance::new(generation)),
             commits: Mutex::default(),
-            lost: AtomicBool::new(false),
+            over: OnceLock::new(),
             packs: OnceLock::new(),
             stop: Mutex::new(false),
             stopped: Condvar::new(),
@@ -129,11 +142,10 @@ impl Session {
         Ok(Arc::new(Self {
             shared,
             renewer: Some(renewer),
-            lock_path,
+            lock,
             before,
             uses_reserve,
             beside: OnceLock::new(),
-            _lock: lock,
         }))
     }
 
@@ -177,25 +189,20 @@ impl Session {
         self.shared.id
     }
 
-    /// Fails once the session has been fenced.
+    /// Fails once the session is over: it was fenced, or its store was removed.
     ///
     /// # Errors
-    /// `Fenced`.
+    /// `Fenced`; `Io` when the store was removed.
     pub fn check(&self) -> Result<()> {
-        if self.shared.lost.load(Ordering::Relaxed) {
-            return Err(Error::new(
-                ErrorKind::Fenced,
-                "this session lost its lease (for more than a minute this machine slept, was stopped, or could not reach the store's database): mount again, or run the command again",
-            ));
+        match self.shared.over.get() {
+            Some((kind, why)) => Err(Error::new(*kind, why.clone())),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// A transaction of this session has failed: if that was because the session is over, [`Session::check`] says so from now on.
     pub fn note(&self, error: &Error) {
-        if error.kind() == ErrorKind::Fenced {
-            self.shared.lost.store(true, Ordering::Relaxed);
-        }
+        self.shared.note(error);
     }
 
     /// Rule 4: runs `lookup`, which is told which packs count and says which ones its answers lie in, and remembers that change
@@ -348,6 +355,16 @@ impl Shared {
         Ok(())
     }
 
+    /// See [`Session::note`]. Says whether the session is over.
+    fn note(&self, error: &Error) -> bool {
+        if error.kind() == ErrorKind::Fenced {
+            self.over.get_or_init(|| (ErrorKind::Fenced, LOST.to_owned()));
+        } else if let Err(gone) = self.meta.still_there() {
+            self.over.get_or_init(|| (gone.kind(), gone.to_string()));
+        }
+        self.over.get().is_some()
+    }
+
     fn renew(&self) {
         let mut stop = self.stop.lock().expect("no panic while held");
         while !*stop {
@@ -360,10 +377,7 @@ impl Shared {
                 packs.tend();
             }
             match self.meta.renew(self.id, LEASE_SECS).and_then(|number| self.acknowledge(number)) {
-                Err(error) if error.kind() == ErrorKind::Fenced => {
-                    self.lost.store(true, Ordering::Relaxed);
-                    return;
-                }
+                Err(error) if self.note(&error) => return,
                 // A busy database is asked again in a second; the lease is long enough for many of them.
                 Ok(()) | Err(_) => {}
             }
@@ -427,8 +441,8 @@ impl Drop for Session {
         }
         // A failure leaves a row whose lock can be taken, so the file must stay: the next collector fences the session by it.
         let closed = self.shared.meta.close_session(self.shared.id);
-        if let (Ok(()), Some(path)) = (closed, &self.lock_path) {
-            let _ = std::fs::remove_file(path);
+        if let (Ok(()), Some(lock)) = (closed, &self.lock) {
+            let _ = std::fs::remove_file(lock.locks.path().join(&lock.name));
         }
     }
 }

@@ -15,6 +15,7 @@ use crate::devices::StoreDevices;
 use crate::disk::{RESERVE_FILE, Reserve};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::follow::{self, Census};
+use crate::home::Home;
 use crate::index::{Index, IndexOptions, LoadFooter};
 use crate::meta::jobs::Jobs;
 use crate::meta::{Meta, OpenMode, Others, PackRow, PackState, PostgresMeta, SessionKind, SqliteMeta};
@@ -40,6 +41,7 @@ const VERIFIED_FILE: &str = "verified";
 
 /// An open store. Cheap to share by reference between threads.
 pub struct Store {
+    /// The directory's name when it was opened.
     dir: PathBuf,
     /// What the user names it by.
     name: PathBuf,
@@ -65,6 +67,8 @@ pub struct Store {
     /// What is kept free on the disk of a store in a directory.
     reserve: Option<Arc<Reserve>>,
     beside: OnceLock<Arc<Beside>>,
+    /// The directory. Closed last: what is above may have paths through it.
+    home: Arc<Home>,
 }
 
 /// What a store is opened for.
@@ -303,6 +307,7 @@ impl Store {
             stored: StoredBytes::default(),
             reserve: None,
             beside: OnceLock::new(),
+            home: Arc::new(Home::of(dir)),
         };
         Ok(store)
     }
@@ -374,9 +379,14 @@ impl Store {
         follow::follow_packs(&*self.meta, &self.index)
     }
 
-    /// The store's directory; of one whose metadata lies in PostgreSQL, this host's cache directory.
+    /// What the store's directory was called when it was opened; of one whose metadata lies in PostgreSQL, this host's cache directory.
     pub fn dir(&self) -> &Path {
         &self.dir
+    }
+
+    /// The same directory, wherever it is moved to: what is opened in it later is found through this.
+    pub fn home(&self) -> &Arc<Home> {
+        &self.home
     }
 
     /// Its directory or URL, as the user names it.
@@ -401,7 +411,7 @@ impl Store {
     pub fn read_config(&self) -> Result<StoreConfig> {
         match &self.postgres {
             Some(meta) => StoreConfig::from_text(meta.config()),
-            None => StoreConfig::read(&self.dir),
+            None => StoreConfig::read(self.home.path()),
         }
     }
 
@@ -409,7 +419,7 @@ impl Store {
     pub fn database_bytes(&self) -> u64 {
         match &self.postgres {
             Some(meta) => meta.bytes().unwrap_or(0),
-            None => std::fs::metadata(self.dir.join(DATABASE_FILE)).map_or(0, |file| file.len()),
+            None => std::fs::metadata(self.home.path().join(DATABASE_FILE)).map_or(0, |file| file.len()),
         }
     }
 
@@ -436,7 +446,7 @@ impl Store {
         self.devices.get_or_init(|| {
             self.packs.use_devices(Arc::clone(&opening));
             let options = options.filter(|_| !self.read_only);
-            let options = options.map(|options| (options, self.dir.join(TABLE_CACHE_FILE)));
+            let options = options.map(|options| (options, self.home.path().join(TABLE_CACHE_FILE)));
             let (config, index) = (self.config.clone(), Arc::clone(&self.index));
             let devices = StoreDevices { opening, config, options, index, table_cache: OnceLock::new() };
             // Now, where they are open: so the file is recalled before there is work.
@@ -481,9 +491,9 @@ impl Store {
         Ok(())
     }
 
-    /// The directory of lock files.
+    /// The directory of lock files, for as long as the store is open.
     pub fn locks_dir(&self) -> PathBuf {
-        self.dir.join("sessions")
+        self.home.path().join("sessions")
     }
 
     /// Its jobs.

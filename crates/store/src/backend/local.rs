@@ -32,6 +32,7 @@ use rustix::io::Errno;
 use super::{Access, Backend, PackWriter};
 use crate::config::CONFIG_FILE;
 use crate::error::{Context, Error, ErrorKind, Result};
+use crate::home::Home;
 use crate::owner::{self, open_below};
 
 use descriptors::Descriptors;
@@ -51,6 +52,8 @@ struct Shared {
     /// `STORE/packs`.
     path: PathBuf,
     packs: OwnedFd,
+    /// The store's directory, for calls that want a path.
+    home: Home,
     /// Which of the 256 subdirectories' names this process knows to be durable.
     durable: Mutex<[bool; 256]>,
     stages: StagePool,
@@ -108,7 +111,9 @@ impl LocalBackend {
         }
         let packs = rustix::fs::open(&path, flags, Mode::empty())
             .context(|| format!("cannot open {}", path.display()))?;
-        let shared = Shared { path, packs, durable: Mutex::new([false; 256]), stages: StagePool::default() };
+        let home = Home::of(dir);
+        let shared =
+            Shared { path, packs, home, durable: Mutex::new([false; 256]), stages: StagePool::default() };
         Ok(Self { shared: Arc::new(shared), read_only, is_shared, open: Descriptors::new(DESCRIPTORS_MAX) })
     }
 
@@ -141,14 +146,9 @@ impl LocalBackend {
         }
     }
 
-    /// Where damaged packs go.
-    fn damaged(&self) -> PathBuf {
-        self.shared.path.with_file_name(DAMAGED_DIR)
-    }
-
-    /// Where the claim lies.
-    fn claim_path(&self) -> PathBuf {
-        self.shared.path.with_file_name(CONFIG_FILE)
+    /// The directory that `packs` lies in.
+    fn above(&self) -> &Path {
+        self.shared.home.path()
     }
 }
 
@@ -181,6 +181,17 @@ impl Shared {
     fn unlink(&self, name: &str) -> rustix::io::Result<()> {
         let (folder, file) = self.folder(name)?;
         rustix::fs::unlinkat(folder, file, AtFlags::empty())
+    }
+
+    /// The names in a directory at or below `packs`; none when it is gone. Ours are all text.
+    fn list(&self, name: &str) -> Result<Vec<String>> {
+        let names = fs::read_dir(self.home.path().join("packs").join(name)).and_then(|entries| {
+            entries.map(|entry| Ok(entry?.file_name().into_string().unwrap_or_default())).collect()
+        });
+        match names {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            names => names.context(|| format!("cannot list {}", self.path.join(name).display())),
+        }
     }
 
     /// Makes the names in the directory of pack `id` durable, and its own name.
@@ -236,10 +247,10 @@ impl Backend for LocalBackend {
     }
 
     fn clear_unseen(&self) -> Result<()> {
-        let dir = self.shared.path.join(UNSEEN_DIR);
-        for name in list(&dir)? {
-            let path = dir.join(name);
-            fs::remove_file(&path).context(|| format!("cannot remove {}", path.display()))?;
+        for name in self.shared.list(UNSEEN_DIR)? {
+            let name = format!("{UNSEEN_DIR}/{name}");
+            let what = || format!("cannot remove {}", self.shared.path.join(&name).display());
+            self.shared.unlink(&name).context(what)?;
         }
         Ok(())
     }
@@ -314,15 +325,12 @@ impl Backend for LocalBackend {
 
     fn list(&self) -> Result<Vec<PackId>> {
         let mut ids = Vec::new();
-        for entry in list(&self.shared.path)? {
-            let Some(last) = entry.to_str().filter(|name| name.len() == 2) else { continue };
-            if !matches!(u8::from_str_radix(last, 16), Ok(byte) if format!("{byte:02x}") == last) {
+        for last in self.shared.list(".")? {
+            if !matches!(u8::from_str_radix(&last, 16), Ok(byte) if format!("{byte:02x}") == last) {
                 continue;
             }
-            let names = list(&self.shared.path.join(last))?;
-            ids.extend(
-                names.iter().filter_map(|name| parse(name.to_str()?)).filter(|id| directory_of(*id) == last),
-            );
+            let names = self.shared.list(&last)?;
+            ids.extend(names.iter().filter_map(|name| parse(name)).filter(|id| directory_of(*id) == last));
         }
         ids.sort_unstable();
         Ok(ids)
@@ -334,8 +342,8 @@ impl Backend for LocalBackend {
 
     fn set_aside(&self, id: PackId) -> Result<()> {
         self.refuse_read_only(id, "move")?;
-        let (from, to_dir) = (self.shared.full(id), self.damaged());
-        let at = || format!("cannot move {} to {}", from.display(), to_dir.display());
+        let (from, to_dir) = (self.above().join("packs").join(relative(id)), self.above().join(DAMAGED_DIR));
+        let at = || format!("cannot move {} to {DAMAGED_DIR}", self.shared.full(id).display());
         fs::create_dir_all(&to_dir).context(at)?;
         let mut to = to_dir.join(format!("{id}.pack"));
         for number in 1.. {
@@ -350,16 +358,15 @@ impl Backend for LocalBackend {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             moved => moved.context(at)?,
         }
-        let above = self.shared.path.parent().unwrap_or(&self.shared.path);
-        for dir in [to_dir.as_path(), above] {
+        for dir in [to_dir.as_path(), self.above()] {
             fs::File::open(dir).and_then(|dir| dir.sync_all()).context(at)?;
         }
         self.shared.sync_directory(id)
     }
 
     fn claim(&self, config: &str) -> Result<()> {
-        let path = self.claim_path();
-        let at = || format!("cannot write {}", path.display());
+        let (path, above) = (self.above().join(CONFIG_FILE), self.shared.path.with_file_name(""));
+        let at = || format!("cannot write {CONFIG_FILE} in {}", above.display());
         // Whole when it appears, and never over another: a name is given to a file that has its text already.
         let temporary = path.with_file_name(format!("{CONFIG_FILE}.{:x}", std::process::id()));
         owner::write(&temporary, config.as_ref()).context(at)?;
@@ -370,8 +377,7 @@ impl Backend for LocalBackend {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             linked => linked.context(at)?,
         }
-        let above = self.shared.path.parent().unwrap_or(&self.shared.path);
-        fs::File::open(above).and_then(|dir| dir.sync_all()).context(at)?;
+        fs::File::open(self.above()).and_then(|dir| dir.sync_all()).context(at)?;
         match self.claimed()? {
             Some(claimed) if claimed == config => Ok(()),
             _ => Err(Error::new(ErrorKind::Exists, format!("{} is another store's", above.display()))),
@@ -379,19 +385,11 @@ impl Backend for LocalBackend {
     }
 
     fn claimed(&self) -> Result<Option<String>> {
-        match fs::read_to_string(self.claim_path()) {
+        let shown = self.shared.path.with_file_name(CONFIG_FILE);
+        match fs::read_to_string(self.above().join(CONFIG_FILE)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            read => read.map(Some).context(|| format!("cannot read {}", self.claim_path().display())),
+            read => read.map(Some).context(|| format!("cannot read {}", shown.display())),
         }
-    }
-}
-
-/// The names in a directory; none when it is gone.
-fn list(dir: &Path) -> Result<Vec<std::ffi::OsString>> {
-    let names = fs::read_dir(dir).and_then(|entries| entries.map(|entry| Ok(entry?.file_name())).collect());
-    match names {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        other => other.context(|| format!("cannot list {}", dir.display())),
     }
 }
 

@@ -191,10 +191,10 @@ pub(super) fn remove_leftovers(store: &Store, leftovers: &[PackRow], findings: &
 
 /// Makes the next open build the index from the footers.
 pub(super) fn drop_index(store: &Store) -> Result<()> {
-    let path = store.dir().join("index").join("CURRENT");
+    let path = store.home().path().join("index").join("CURRENT");
     match std::fs::remove_file(&path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(error).context(|| format!("cannot remove {}", path.display()))
+            Err(error).context(|| "cannot remove index/CURRENT".to_owned())
         }
         _ => Ok(()),
     }

@@ -186,7 +186,7 @@ fn refuse_itself(store: &Store, to: &Path) -> Result<()> {
         true => std::env::current_dir().ok(),
         false => above.canonicalize().ok(),
     });
-    let (Ok(own), Some(there)) = (store.dir().canonicalize(), there) else { return Ok(()) };
+    let (Ok(own), Some(there)) = (store.home().path().canonicalize(), there) else { return Ok(()) };
     let why = match there.strip_prefix(&own) {
         Err(_) => return Ok(()),
         Ok(below) if below.as_os_str().is_empty() && to.exists() => "source and copy are the same directory",

@@ -31,7 +31,7 @@ pub(super) fn freeze(store: &Store, to: &Path, as_of: u64) -> Result<SqliteMeta>
             meta
         }
         None => {
-            vacuum_into(&store.dir().join(DATABASE_FILE), to)?;
+            vacuum_into(&store.home().path().join(DATABASE_FILE), to)?;
             SqliteMeta::open(to, OpenMode::ReadWrite)?
         }
     };

@@ -24,6 +24,7 @@ use outrigger_format::{Cursor, FormatError, Put, StoreId, checksum};
 
 use super::run::Run;
 use crate::error::{Context, Result};
+use crate::home::Home;
 use crate::owner;
 
 const WHAT: &str = "index CURRENT";
@@ -90,6 +91,8 @@ impl Drop for Temporary {
 
 /// An index directory whose locks are open.
 pub(super) struct Directory {
+    home: Home,
+    /// What it was called when it was opened, for messages.
     path: PathBuf,
     store: StoreId,
     lock: Mutex<File>,
@@ -124,7 +127,7 @@ impl Directory {
         };
         [path, &path.join("LOCK"), &path.join("MERGE.lock")].into_iter().for_each(owner::give_path);
         let (lock, merge) = locks.context(|| format!("opening index {}", path.display()))?;
-        Ok(Self { path: path.to_path_buf(), store, lock, merge, writable })
+        Ok(Self { home: Home::of(path), path: path.to_path_buf(), store, lock, merge, writable })
     }
 
     /// False when runs can be used but not changed.
@@ -151,7 +154,7 @@ impl Directory {
 
     /// Reads `CURRENT`; one that is missing or damaged names no runs, and numbers then go on from the highest in use.
     pub fn read(&self, _lock: &Held<'_>) -> Current {
-        let bytes = fs::read(self.path.join("CURRENT")).unwrap_or_default();
+        let bytes = fs::read(self.home.path().join("CURRENT")).unwrap_or_default();
         Current::decode(&bytes, self.store).unwrap_or_else(|_| {
             let highest = self.names().iter().filter_map(|name| run_number(name)).max();
             Current { next: highest.map_or(1, |number| number.saturating_add(1)), runs: Vec::new() }
@@ -160,26 +163,26 @@ impl Directory {
 
     /// True when there is a `CURRENT` that cannot be read: what it named is lost, and made again.
     pub fn is_damaged(&self, _lock: &Held<'_>) -> bool {
-        let bytes = fs::read(self.path.join("CURRENT")).unwrap_or_default();
+        let bytes = fs::read(self.home.path().join("CURRENT")).unwrap_or_default();
         !bytes.is_empty() && Current::decode(&bytes, self.store).is_err()
     }
 
     /// Replaces `CURRENT`, durably. Names made before this call in the same directory are durable then, too.
     pub fn write(&self, current: &Current, _lock: &Held<'_>) -> Result<()> {
         let what = || format!("replacing CURRENT in {}", self.path.display());
-        let temporary = self.path.join("CURRENT.tmp");
+        let temporary = self.home.path().join("CURRENT.tmp");
         let file = owner::create(&temporary, true).context(what)?;
         owner::give_path(&temporary);
         std::io::Write::write_all(&mut &file, &current.encode(self.store)).context(what)?;
         file.sync_data().context(what)?;
         // A run that CURRENT names must have its own name on disk first.
         self.sync()?;
-        fs::rename(&temporary, self.path.join("CURRENT")).context(what)?;
+        fs::rename(&temporary, self.home.path().join("CURRENT")).context(what)?;
         self.sync()
     }
 
     fn sync(&self) -> Result<()> {
-        let synced = File::open(&self.path).and_then(|directory| directory.sync_all());
+        let synced = File::open(self.home.path()).and_then(|directory| directory.sync_all());
         synced.context(|| format!("syncing {}", self.path.display()))
     }
 
@@ -193,7 +196,7 @@ impl Directory {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         loop {
             let count = COUNT.fetch_add(1, Ordering::Relaxed);
-            let path = self.path.join(format!("new-{}-{count}.tmp", std::process::id()));
+            let path = self.home.path().join(format!("new-{}-{count}.tmp", std::process::id()));
             if !path.exists() {
                 return Temporary(path);
             }
@@ -222,18 +225,18 @@ impl Directory {
         for name in self.names() {
             let unnamed = run_number(&name).is_some_and(|number| !current.runs.contains(&number));
             if unnamed || name.ends_with(".tmp") {
-                let _ = fs::remove_file(self.path.join(name));
+                let _ = fs::remove_file(self.home.path().join(name));
             }
         }
     }
 
     fn names(&self) -> Vec<String> {
-        let Ok(entries) = fs::read_dir(&self.path) else { return Vec::new() };
+        let Ok(entries) = fs::read_dir(self.home.path()) else { return Vec::new() };
         entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
     }
 
     fn run_path(&self, number: u64) -> PathBuf {
-        self.path.join(format!("{number:08}.run"))
+        self.home.path().join(format!("{number:08}.run"))
     }
 }
 

@@ -69,7 +69,7 @@ pub struct SessionRow {
     pub kind: SessionKind,
     /// The newest generation it has acknowledged.
     pub acknowledged: u64,
-    /// When its lease ends, nanoseconds since 1970 by the database's clock.
+    /// When its lease ends, nanoseconds by the clock that the database judges leases by.
     pub lease_until: u64,
     /// It has ended, by the database's clock.
     pub lease_is_over: bool,
@@ -456,6 +456,10 @@ pub trait Meta: Send + Sync {
     /// Rule 8, in one transaction: condemned packs among `relied` become live again, the session has acknowledged the current
     /// generation, and that is returned.
     fn acknowledge(&self, session: SessionId, relied: &[PackId]) -> Result<Generation>;
+    /// Fails once this database was removed, or another one put in its place: what is stored then would be lost. Asks nobody who is not on this machine.
+    fn still_there(&self) -> Result<()> {
+        Ok(())
+    }
     /// The current generation's number.
     fn generation(&self) -> Result<u64>;
     /// Ends a session, if it is not over yet: its row is over, its pins go; packs it left `Writing` or `Sealed` await [`Meta::sweep_packs`].

@@ -102,7 +102,7 @@ fn tiers(store: &Store, packs: &BTreeMap<&'static str, PacksStatus>) -> Vec<Tier
         }
         (Some(Location::Directory(dir)), _) => one(Location::Directory(dir.clone()).to_string(), Some(dir)),
         (Some(location), _) => one(location.to_string(), None),
-        (None, _) => one("in the store's directory".to_owned(), Some(store.dir())),
+        (None, _) => one("in the store's directory".to_owned(), Some(store.home().path())),
     }
 }
 

@@ -160,7 +160,10 @@ impl Files for Directory {
 
     fn remove_directory(&self) -> io::Result<()> {
         rustix::fs::unlinkat(&self.dir, LOCK_FILE, AtFlags::empty())?;
-        rustix::fs::unlinkat(rustix::fs::CWD, &self.path, AtFlags::REMOVEDIR)?;
+        // In the directory that it lies in now: its path may lead to another by now.
+        let above = rustix::fs::openat(&self.dir, "..", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+        let name = self.path.file_name().ok_or(Errno::INVAL)?;
+        rustix::fs::unlinkat(above, name, AtFlags::REMOVEDIR)?;
         Ok(())
     }
 

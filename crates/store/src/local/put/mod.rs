@@ -254,7 +254,7 @@ impl<'a> Putter<'a> {
         options: &'a PutOptions,
         oracle: Option<&'a OracleRecord>,
     ) -> Self {
-        let own = rustix::fs::stat(store.dir()).ok().map(|stat| (stat.st_dev, stat.st_ino));
+        let own = rustix::fs::stat(store.home().path()).ok().map(|stat| (stat.st_dev, stat.st_ino));
         Self {
             meta: &*store.meta,
             writer,

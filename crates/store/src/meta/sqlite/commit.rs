@@ -5,7 +5,7 @@ use rusqlite::Connection;
 use super::policies::any_versions_policy;
 use super::rows::SqliteRows;
 use super::state::{add_totals, counter, retained};
-use super::{jobs, loose, packs, sessions, snapshots};
+use super::{Moment, jobs, loose, packs, sessions, snapshots};
 use crate::error::ErrorKind;
 use crate::meta::change::{Editor, Start, apply_all};
 use crate::meta::fault::{Outcome, refuse};
@@ -14,7 +14,7 @@ use crate::meta::{Change, Commit, Committed, SessionId, SessionKind};
 /// Applies `commit` in the transaction that `connection` is in.
 pub(super) fn commit(
     connection: &Connection,
-    now: u64,
+    now: Moment,
     session: SessionId,
     commit: &Commit,
 ) -> Outcome<Committed> {

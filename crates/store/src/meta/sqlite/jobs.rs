@@ -3,7 +3,8 @@
 use outrigger_format::Root;
 use rusqlite::{Connection, OptionalExtension as _, Row};
 
-use super::{SqliteMeta, notes, reclaim, row, sessions, sums};
+use super::sessions::lives;
+use super::{Moment, SqliteMeta, notes, reclaim, row, sessions, sums};
 use crate::error::{ErrorKind, Result};
 use crate::meta::SessionId;
 use crate::meta::fault::{Fault, Outcome, refuse};
@@ -64,23 +65,23 @@ fn state_of(db: &Connection, job: JobId) -> Outcome<JobState> {
     job_state(state.ok_or_else(missing)?)
 }
 
-fn set_state(db: &Connection, now: u64, job: JobId, state: JobState, why: &str) -> Outcome<()> {
+fn set_state(db: &Connection, now: Moment, job: JobId, state: JobState, why: &str) -> Outcome<()> {
     db.prepare_cached("UPDATE job SET state = ?2, why = ?3, changed = ?4 WHERE id = ?1")?.execute((
         job.0 as i64,
         state as i64,
         why,
-        now as i64,
+        now.wall as i64,
     ))?;
     Ok(())
 }
 
-fn create(db: &Connection, now: u64, new: &NewJob) -> Outcome<JobId> {
+fn create(db: &Connection, now: Moment, new: &NewJob) -> Outcome<JobId> {
     prepare(db)?;
     if let Some(seen) = &new.seen {
         notes::see(db, seen)?;
     }
     db.prepare_cached("INSERT INTO job (state, spec, why, created, changed) VALUES (0, ?1, '', ?2, ?2)")?
-        .execute((&new.spec, now as i64))?;
+        .execute((&new.spec, now.wall as i64))?;
     let job = JobId(db.last_insert_rowid() as u64);
     let mut insert =
         db.prepare_cached("INSERT INTO job_input (job, number, path, root) VALUES (?1, ?2, ?3, ?4)")?;
@@ -203,7 +204,7 @@ fn outputs(db: &Connection, job: JobId) -> Outcome<Vec<OutputRow>> {
 
 fn claim(
     db: &Connection,
-    now: u64,
+    now: Moment,
     session: SessionId,
     job: JobId,
     limit: usize,
@@ -216,17 +217,20 @@ fn claim(
         JobState::Running => {}
         _ => return Ok(Claims::default()),
     }
-    let (id, now) = (job.0 as i64, now as i64);
-    db.prepare_cached(
+    let (id, now) = (job.0 as i64, now.steady as i64);
+    db.prepare_cached(concat!(
         "UPDATE job_split SET state = 3, why = ?4 WHERE job = ?1 AND state = 1 AND tries >= ?2 AND \
-         NOT EXISTS (SELECT 1 FROM session WHERE id = job_split.session AND lease_until > ?3)",
-    )?
+         NOT EXISTS (SELECT 1 FROM session WHERE id = job_split.session AND ",
+        lives!("?3"),
+        ")"
+    ))?
     .execute((id, tries, now, GIVEN_UP))?;
-    let mut select = db.prepare_cached(
+    let mut select = db.prepare_cached(concat!(
         "SELECT number, input, first, after, attempt FROM job_split WHERE job = ?1 AND state < 2 AND \
-         (state = 0 OR NOT EXISTS (SELECT 1 FROM session WHERE id = job_split.session AND lease_until > ?2)) \
-         AND (?4 IS NULL OR number IN (SELECT value FROM json_each(?4))) ORDER BY number LIMIT ?3",
-    )?;
+         (state = 0 OR NOT EXISTS (SELECT 1 FROM session WHERE id = job_split.session AND ",
+        lives!("?2"),
+        ")) AND (?4 IS NULL OR number IN (SELECT value FROM json_each(?4))) ORDER BY number LIMIT ?3"
+    ))?;
     let only =
         only.map(|only| format!("[{}]", only.iter().map(u64::to_string).collect::<Vec<_>>().join(",")));
     let claimed: Vec<Claimed> = select
@@ -258,9 +262,9 @@ fn elder(db: &Connection, job: JobId, split: u64) -> Outcome<Option<(u64, Sessio
     Ok(notes::one(db, ELDER, &split_note(job, split))?.as_deref().and_then(elder_of))
 }
 
-fn is_live(db: &Connection, now: u64, session: SessionId) -> rusqlite::Result<bool> {
-    db.prepare_cached("SELECT 1 FROM session WHERE id = ?1 AND lease_until > ?2")?
-        .exists((session.0 as i64, now as i64))
+fn is_live(db: &Connection, now: Moment, session: SessionId) -> rusqlite::Result<bool> {
+    db.prepare_cached(concat!("SELECT 1 FROM session WHERE id = ?1 AND ", lives!("?2")))?
+        .exists((session.0 as i64, now.steady as i64))
 }
 
 /// A running split: its newest attempt, and whose that is.
@@ -274,7 +278,7 @@ fn running(db: &Connection, job: JobId, split: u64) -> rusqlite::Result<Option<(
 
 fn claim_beside(
     db: &Connection,
-    now: u64,
+    now: Moment,
     session: SessionId,
     job: JobId,
     split: u64,
@@ -301,7 +305,7 @@ fn claim_beside(
     if range.is_open() {
         return Ok(None);
     }
-    notes::set(db, now, ELDER, &split_note(job, split), Some(&elder_text(token, holder)))?;
+    notes::set(db, now.wall, ELDER, &split_note(job, split), Some(&elder_text(token, holder)))?;
     db.prepare_cached("UPDATE job_split SET attempt = ?3, session = ?4 WHERE job = ?1 AND number = ?2")?
         .execute((job.0 as i64, split as i64, attempt as i64 + 1, session.0 as i64))?;
     Ok(Some(Claimed { number: split, range, attempt: attempt + 1 }))
@@ -309,7 +313,7 @@ fn claim_beside(
 
 /// An attempt leaves its split. The number of the split's newest attempt when this was the only one at it, so that something is to be done with it; `None` when
 /// another one has it, or this one had it no more.
-fn leave(db: &Connection, now: u64, job: JobId, claimed: &Claimed) -> Outcome<Option<u64>> {
+fn leave(db: &Connection, now: Moment, job: JobId, claimed: &Claimed) -> Outcome<Option<u64>> {
     let Some((attempt, holder)) = running(db, job, claimed.number)? else { return Ok(None) };
     let Some((elder, of)) = elder(db, job, claimed.number)? else {
         return Ok((attempt == claimed.attempt).then_some(attempt));
@@ -334,7 +338,7 @@ fn leave(db: &Connection, now: u64, job: JobId, claimed: &Claimed) -> Outcome<Op
 
 fn fail(
     db: &Connection,
-    now: u64,
+    now: Moment,
     job: JobId,
     claimed: &Claimed,
     tries: u32,
@@ -353,7 +357,7 @@ fn fail(
     Ok(state == Some(SplitState::SetAside as i64))
 }
 
-fn give_back(db: &Connection, now: u64, job: JobId, claimed: &[Claimed]) -> Outcome<()> {
+fn give_back(db: &Connection, now: Moment, job: JobId, claimed: &[Claimed]) -> Outcome<()> {
     let mut update = db.prepare_cached(
         "UPDATE job_split SET state = 0, tries = tries - 1 WHERE job = ?1 AND number = ?2 AND attempt = ?3 AND state = 1",
     )?;
@@ -429,7 +433,7 @@ fn close_one_input(
     Ok(true)
 }
 
-fn end(db: &Connection, now: u64, job: JobId, state: JobState, why: &str) -> Outcome<bool> {
+fn end(db: &Connection, now: Moment, job: JobId, state: JobState, why: &str) -> Outcome<bool> {
     if !matches!(state_of(db, job)?, JobState::Waiting | JobState::Running) {
         return Ok(false);
     }
@@ -441,7 +445,7 @@ fn end(db: &Connection, now: u64, job: JobId, state: JobState, why: &str) -> Out
     Ok(true)
 }
 
-fn retry(db: &Connection, now: u64, job: JobId) -> Outcome<()> {
+fn retry(db: &Connection, now: Moment, job: JobId) -> Outcome<()> {
     if !matches!(state_of(db, job)?, JobState::Failed | JobState::Cancelled) {
         let why = format!("job {job} has not failed, nor was it cancelled");
         return Err(refuse(ErrorKind::Invalid, why));
@@ -469,7 +473,7 @@ fn forget(db: &Connection, job: JobId) -> Outcome<()> {
 }
 
 /// Applies a change that came with a commit.
-pub(super) fn apply(db: &Connection, now: u64, session: SessionId, change: &JobChange) -> Outcome<()> {
+pub(super) fn apply(db: &Connection, now: Moment, session: SessionId, change: &JobChange) -> Outcome<()> {
     match change {
         JobChange::Output { job, split, attempt, name, root } => {
             if !is_current(db, session, *job, *split, *attempt)? {
@@ -503,7 +507,7 @@ pub(super) fn apply(db: &Connection, now: u64, session: SessionId, change: &JobC
                 ))?;
                 notes::remove(db, ELDER, &split_note(*job, *split))?;
                 if let Some(measured) = measured {
-                    notes::set(db, now, MEASURED, &split_note(*job, *split), Some(measured))?;
+                    notes::set(db, now.wall, MEASURED, &split_note(*job, *split), Some(measured))?;
                 }
             }
             Ok(())
@@ -523,7 +527,7 @@ pub(super) fn apply(db: &Connection, now: u64, session: SessionId, change: &JobC
             db.prepare_cached("DELETE FROM job_output WHERE job = ?1")?.execute(id)?;
             db.prepare_cached("UPDATE job_input SET root = NULL WHERE job = ?1")?.execute(id)?;
             match made {
-                Some(made) => notes::set(db, now, MEASURED, &whole_note(*job), Some(made)),
+                Some(made) => notes::set(db, now.wall, MEASURED, &whole_note(*job), Some(made)),
                 None => Ok(()),
             }
         }
@@ -547,7 +551,7 @@ fn is_current(db: &Connection, session: SessionId, job: JobId, split: u64, attem
 
 impl Jobs for SqliteMeta {
     fn create_job(&self, job: &NewJob) -> Result<JobId> {
-        self.write("making a job", |db| create(db, (self.clock)(), job))
+        self.write("making a job", |db| create(db, self.moment(), job))
     }
 
     fn job(&self, job: JobId) -> Result<Option<JobRow>> {
@@ -603,7 +607,7 @@ impl Jobs for SqliteMeta {
         tries: u32,
         only: Option<&[u64]>,
     ) -> Result<Claims> {
-        self.write("claiming splits", |db| claim(db, (self.clock)(), session, job, limit, tries, only))
+        self.write("claiming splits", |db| claim(db, self.moment(), session, job, limit, tries, only))
     }
 
     fn claim_beside(
@@ -614,7 +618,7 @@ impl Jobs for SqliteMeta {
         beside: u64,
     ) -> Result<Option<Claimed>> {
         self.write("claiming a split beside another runner", |db| {
-            claim_beside(db, (self.clock)(), session, job, split, beside)
+            claim_beside(db, self.moment(), session, job, split, beside)
         })
     }
 
@@ -626,12 +630,12 @@ impl Jobs for SqliteMeta {
 
     fn fail_split(&self, job: JobId, claimed: &Claimed, tries: u32, why: &str, log: &[u8]) -> Result<bool> {
         self.write("recording a failed attempt", |db| {
-            fail(db, (self.clock)(), job, claimed, tries, (why, log))
+            fail(db, self.moment(), job, claimed, tries, (why, log))
         })
     }
 
     fn give_back_splits(&self, job: JobId, claimed: &[Claimed]) -> Result<()> {
-        self.write("giving splits back", |db| give_back(db, (self.clock)(), job, claimed))
+        self.write("giving splits back", |db| give_back(db, self.moment(), job, claimed))
     }
 
     fn close_input(&self, job: JobId, root: &Root, again: bool) -> Result<bool> {
@@ -650,11 +654,11 @@ impl Jobs for SqliteMeta {
     }
 
     fn end_job(&self, job: JobId, state: JobState, why: &str) -> Result<bool> {
-        self.write("ending a job", |db| end(db, (self.clock)(), job, state, why))
+        self.write("ending a job", |db| end(db, self.moment(), job, state, why))
     }
 
     fn retry_job(&self, job: JobId) -> Result<()> {
-        self.write("retrying a job", |db| retry(db, (self.clock)(), job))
+        self.write("retrying a job", |db| retry(db, self.moment(), job))
     }
 
     fn forget_job(&self, job: JobId) -> Result<()> {
@@ -666,15 +670,15 @@ impl Jobs for SqliteMeta {
     }
 
     fn set_note(&self, kind: &str, name: &str, value: Option<&str>) -> Result<()> {
-        self.write("making a note", |db| notes::set(db, (self.clock)(), kind, name, value))
+        self.write("making a note", |db| notes::set(db, self.moment().wall, kind, name, value))
     }
 
     fn add_note(&self, kind: &str, name: &str, value: &str) -> Result<bool> {
-        self.write("making a note", |db| notes::add(db, (self.clock)(), kind, name, value))
+        self.write("making a note", |db| notes::add(db, self.moment().wall, kind, name, value))
     }
 
     fn change_note(&self, kind: &str, name: &str, was: &str, to: Option<&str>) -> Result<bool> {
-        self.write("changing a note", |db| notes::change(db, (self.clock)(), (kind, name), was, to))
+        self.write("changing a note", |db| notes::change(db, self.moment().wall, (kind, name), was, to))
     }
 
     fn seen(&self, rule: &str) -> Result<std::collections::HashMap<u64, String>> {

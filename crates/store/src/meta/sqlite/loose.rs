@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use outrigger_format::{CodecChoice, Fingerprint};
 use rusqlite::{Connection, OptionalExtension as _, Row};
 
-use super::sessions;
+use super::{Moment, sessions};
 use crate::error::{ErrorKind, Result};
 use crate::meta::SessionId;
 use crate::meta::fault::{Outcome, refuse};
@@ -124,7 +124,7 @@ pub(super) fn visit(db: &Connection, each: &mut dyn FnMut(LooseChunk) -> Result<
     Ok(())
 }
 
-pub(super) fn adopt(db: &Connection, now: u64, session: SessionId) -> Outcome<u64> {
+pub(super) fn adopt(db: &Connection, now: Moment, session: SessionId) -> Outcome<u64> {
     sessions::require_live(db, now, session)?;
     if !exist(db)? {
         return Ok(0);

@@ -37,6 +37,8 @@ mod snapshots;
 mod state;
 mod statements;
 mod sums;
+#[cfg(test)]
+mod tests;
 mod tree;
 
 use std::collections::{BTreeMap, HashSet};
@@ -48,6 +50,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use outrigger_format::{Fingerprint, PackId, PackKind, Root};
 use rusqlite::{Connection, TransactionBehavior};
 
+use self::sessions::Moment;
 use self::snapshots::PurgePosition;
 use super::fault::{Explain as _, Outcome};
 use super::loose::{Loose, LooseChunk, LooseOwner, LooseRow};
@@ -60,7 +63,7 @@ use crate::error::{Error, ErrorKind, Result, Unanswered};
 pub use self::open::OpenMode;
 pub(crate) use sums::register as register_functions;
 
-/// The database's clock: nanoseconds since 1970.
+/// The database's clock, nanoseconds.
 pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 /// Reading connections that are kept open.
@@ -78,7 +81,8 @@ pub struct SqliteMeta {
     readers: Mutex<Vec<Connection>>,
     /// Closed after the readers, because only a writing connection that is the last one puts the log away.
     writer: Option<Mutex<Connection>>,
-    clock: Clock,
+    wall: Clock,
+    steady: Clock,
 }
 
 impl SqliteMeta {
@@ -87,14 +91,19 @@ impl SqliteMeta {
     /// # Errors
     /// `Exists` (creating), `NotFound`, `Denied`, `Invalid` or `Damaged` (not such a database), `Newer`, `Io`.
     pub fn open(path: &Path, mode: OpenMode) -> Result<Self> {
-        Self::open_with_clock(path, mode, Arc::new(outrigger_clock::now_nanos))
+        let steady = Arc::new(outrigger_clock::steady_nanos);
+        Self::open_with_clocks(path, mode, Arc::new(outrigger_clock::now_nanos), steady)
     }
 
-    /// As [`SqliteMeta::open`], with another clock to judge leases by.
+    /// As [`SqliteMeta::open`], with another clock for times and to judge leases by.
     ///
     /// # Errors
     /// As [`SqliteMeta::open`].
     pub fn open_with_clock(path: &Path, mode: OpenMode, clock: Clock) -> Result<Self> {
+        Self::open_with_clocks(path, mode, Arc::clone(&clock), clock)
+    }
+
+    fn open_with_clocks(path: &Path, mode: OpenMode, wall: Clock, steady: Clock) -> Result<Self> {
         if mode == OpenMode::Create {
             open::create(path)?;
         }
@@ -105,7 +114,11 @@ impl SqliteMeta {
             OpenMode::Create | OpenMode::ReadWrite => Some(Mutex::new(source.writer()?)),
             OpenMode::ReadOnly => None,
         };
-        Ok(Self { path: path.to_owned(), source, writer, readers: Mutex::new(vec![reader]), clock })
+        Ok(Self { path: path.to_owned(), source, writer, readers: Mutex::new(vec![reader]), wall, steady })
+    }
+
+    fn moment(&self) -> Moment {
+        Moment { wall: (self.wall)(), steady: (self.steady)() }
     }
 
     fn lock_writer(&self, what: &str) -> Result<MutexGuard<'_, Connection>> {
@@ -122,6 +135,7 @@ impl SqliteMeta {
     /// Runs `work` in a write transaction: all of it or, on any error, nothing.
     fn write<T>(&self, what: &str, work: impl FnOnce(&Connection) -> Outcome<T>) -> Result<T> {
         let mut connection = self.lock_writer(what)?;
+        self.source.still_there()?;
         let transact = || -> Outcome<T> {
             let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             let value = work(&transaction)?;
@@ -199,25 +213,25 @@ impl Meta for SqliteMeta {
         description: &str,
         lease_secs: u32,
     ) -> Result<(SessionId, Generation)> {
-        self.write("opening a session", |db| {
-            sessions::open(db, (self.clock)(), kind, description, lease_secs)
-        })
+        self.write("opening a session", |db| sessions::open(db, self.moment(), kind, description, lease_secs))
     }
 
     fn renew(&self, session: SessionId, lease_secs: u32) -> Result<u64> {
-        self.write("renewing a session's lease", |db| {
-            sessions::renew(db, (self.clock)(), session, lease_secs)
-        })
+        self.write("renewing a session's lease", |db| sessions::renew(db, self.moment(), session, lease_secs))
     }
 
     fn acknowledge(&self, session: SessionId, relied: &[PackId]) -> Result<Generation> {
         self.write("acknowledging a generation", |db| {
-            sessions::acknowledge(db, (self.clock)(), session, relied)
+            sessions::acknowledge(db, self.moment(), session, relied)
         })
     }
 
     fn now(&self) -> Result<u64> {
-        Ok((self.clock)())
+        Ok((self.wall)())
+    }
+
+    fn still_there(&self) -> Result<()> {
+        self.source.still_there()
     }
 
     fn generation(&self) -> Result<u64> {
@@ -233,7 +247,7 @@ impl Meta for SqliteMeta {
     }
 
     fn sessions(&self) -> Result<Vec<SessionRow>> {
-        self.read_once("listing sessions", |db| sessions::all(db, (self.clock)()))
+        self.read_once("listing sessions", |db| sessions::all(db, self.moment()))
     }
 
     fn announce_packs(
@@ -243,15 +257,15 @@ impl Meta for SqliteMeta {
         count: u32,
         mark: u64,
     ) -> Result<Vec<PackId>> {
-        self.write("announcing packs", |db| packs::announce(db, (self.clock)(), session, kind, (count, mark)))
+        self.write("announcing packs", |db| packs::announce(db, self.moment(), session, kind, (count, mark)))
     }
 
     fn withdraw_packs(&self, session: SessionId, packs: &[PackId]) -> Result<()> {
-        self.write("withdrawing packs", |db| packs::withdraw(db, (self.clock)(), session, packs))
+        self.write("withdrawing packs", |db| packs::withdraw(db, self.moment(), session, packs))
     }
 
     fn packs_sealed(&self, session: SessionId, packs: &[PackRow]) -> Result<()> {
-        self.write("recording sealed packs", |db| packs::sealed(db, (self.clock)(), session, packs))
+        self.write("recording sealed packs", |db| packs::sealed(db, self.moment(), session, packs))
     }
 
     fn packs(&self) -> Result<Vec<PackRow>> {
@@ -301,7 +315,7 @@ impl Meta for SqliteMeta {
     }
 
     fn commit(&self, session: SessionId, commit: &Commit) -> Result<Committed> {
-        self.write("committing", |db| commit::commit(db, (self.clock)(), session, commit))
+        self.write("committing", |db| commit::commit(db, self.moment(), session, commit))
     }
 
     fn has_happened(&self, _: Unanswered) -> Result<bool> {
@@ -337,7 +351,7 @@ impl Meta for SqliteMeta {
     }
 
     fn pin(&self, session: SessionId, target: &PinTarget) -> Result<(u64, Option<Root>)> {
-        self.write("pinning", |db| snapshots::pin(db, (self.clock)(), session, target))
+        self.write("pinning", |db| snapshots::pin(db, self.moment(), session, target))
     }
 
     fn purge_history(&self) -> Result<u64> {
@@ -380,11 +394,11 @@ impl Meta for SqliteMeta {
     }
 
     fn take_collector(&self, session: SessionId) -> Result<()> {
-        self.write("becoming the collector", |db| reclaim::take(db, (self.clock)(), session))
+        self.write("becoming the collector", |db| reclaim::take(db, self.moment(), session))
     }
 
     fn release_collector(&self, session: SessionId) -> Result<()> {
-        self.write("ending a collector's run", |db| reclaim::release(db, (self.clock)(), session))
+        self.write("ending a collector's run", |db| reclaim::release(db, self.moment(), session))
     }
 
     fn visit_roots(&self, visit: &mut dyn FnMut(Root) -> Result<()>) -> Result<Vec<PackRow>> {
@@ -392,7 +406,7 @@ impl Meta for SqliteMeta {
     }
 
     fn condemn(&self, session: SessionId, packs: &[PackId]) -> Result<u64> {
-        self.write("condemning packs", |db| reclaim::condemn(db, (self.clock)(), session, packs))
+        self.write("condemning packs", |db| reclaim::condemn(db, self.moment(), session, packs))
     }
 
     fn all_acknowledged(&self, generation: u64) -> Result<bool> {
@@ -400,11 +414,11 @@ impl Meta for SqliteMeta {
     }
 
     fn bury(&self, session: SessionId, copies: &[PackId], victims: &[PackId], time: u64) -> Result<()> {
-        self.write("burying packs", |db| reclaim::bury(db, (self.clock)(), session, (copies, victims), time))
+        self.write("burying packs", |db| reclaim::bury(db, self.moment(), session, (copies, victims), time))
     }
 
     fn absolve(&self, session: SessionId, packs: &[PackId]) -> Result<()> {
-        self.write("absolving packs", |db| reclaim::absolve(db, (self.clock)(), session, packs))
+        self.write("absolving packs", |db| reclaim::absolve(db, self.moment(), session, packs))
     }
 
     fn jobs(&self) -> Option<&dyn super::jobs::Jobs> {
@@ -476,6 +490,6 @@ impl Loose for SqliteMeta {
     }
 
     fn adopt_loose(&self, session: SessionId) -> Result<u64> {
-        self.write("taking loose chunks over", |db| loose::adopt(db, (self.clock)(), session))
+        self.write("taking loose chunks over", |db| loose::adopt(db, self.moment(), session))
     }
 }

@@ -1,8 +1,10 @@
 //! Opening the database file: modes, settings, and the refusal of what is not ours.
 
+use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use outrigger_clock::Instant;
@@ -10,6 +12,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, FileControl, MAIN_DB, OpenFlags, TransactionBehavior};
 
 use crate::error::{Context as _, Error, ErrorKind, Result};
+use crate::home::{Home, identity};
 use crate::meta::ROOT_INODE;
 use crate::meta::change::row::root_attributes;
 use crate::meta::fault::{Explain as _, Outcome, refuse};
@@ -42,41 +45,71 @@ const WRITER_CACHE_KIB: u32 = 32 << 10;
 const READER_CACHE_KIB: u32 = 8 << 10;
 const STATEMENTS: usize = 128;
 
-/// What further connections to the same database need.
+/// What further connections to the same database need: the directory that it lies in, wherever that is moved to.
 #[derive(Clone, Debug)]
 pub(super) struct Source {
-    path: PathBuf,
-    /// The file as a URI with `immutable=1`, when nobody can write it: SQLite then needs no lock files.
-    immutable: Option<String>,
+    home: Arc<Home>,
+    file: OsString,
+    /// Which file it was when it was found.
+    identity: (u64, u64),
+    /// What it was called then, for messages.
+    shown: PathBuf,
+    /// Nobody can write it: SQLite then needs no lock files.
+    is_immutable: bool,
 }
 
 impl Source {
     /// Finds out how `path` can be read.
     pub fn new(path: &Path, mode: OpenMode) -> Result<Self> {
-        let path = std::fs::canonicalize(path).context(|| format!("metadata database {}", path.display()))?;
-        let immutable = (mode == OpenMode::ReadOnly && !directory_is_writable(&path) && !log_exists(&path))
-            .then(|| immutable_uri(&path));
-        Ok(Self { path, immutable })
+        let what = || format!("metadata database {}", path.display());
+        let shown = std::fs::canonicalize(path).context(what)?;
+        let file = shown.file_name().unwrap_or_default().to_owned();
+        let home = Arc::new(Home::of(shown.parent().unwrap_or(Path::new("/"))));
+        let identity = identity(&rustix::fs::stat(home.path().join(&file)).context(what)?);
+        let is_immutable =
+            mode == OpenMode::ReadOnly && !directory_is_writable(&shown) && !log_exists(&shown);
+        Ok(Self { home, file, identity, shown, is_immutable })
+    }
+
+    fn path(&self) -> PathBuf {
+        self.home.path().join(&self.file)
+    }
+
+    /// Fails once the database was removed, or another one put in its place.
+    pub fn still_there(&self) -> Result<()> {
+        let now = rustix::fs::lstat(self.path());
+        if now.is_ok_and(|now| identity(&now) == self.identity) {
+            return Ok(());
+        }
+        let what = format!(
+            "the store's database {} was removed or replaced while it was in use: nothing more can be stored",
+            self.shown.display()
+        );
+        Err(Error::new(ErrorKind::Io, what))
     }
 
     /// A connection that only reads.
     pub fn reader(&self) -> Result<Connection> {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let what = format!("opening metadata database {}", self.path.display());
-        let connection = match &self.immutable {
-            Some(uri) => Connection::open_with_flags(uri, flags | OpenFlags::SQLITE_OPEN_URI),
-            None => Connection::open_with_flags(&self.path, flags),
+        let what = format!("opening metadata database {}", self.shown.display());
+        let path = self.path();
+        let connection = match self.is_immutable {
+            true => Connection::open_with_flags(immutable_uri(&path), flags | OpenFlags::SQLITE_OPEN_URI),
+            false => Connection::open_with_flags(&path, flags),
         };
         let mut connection = connection.explain(&what)?;
         settle(&mut connection, READER_CACHE_KIB).explain(&what)?;
+        // SQLite opens the log by its name with the first read: before the directory may be moved.
+        connection.query_row("PRAGMA schema_version", [], |_| Ok(())).explain(&what)?;
+        self.still_there()?;
         Ok(connection)
     }
 
     /// A connection that writes.
     pub fn writer(&self) -> Result<Connection> {
-        let what = format!("opening metadata database {}", self.path.display());
+        let what = format!("opening metadata database {}", self.shown.display());
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let mut connection = Connection::open_with_flags(&self.path, flags).explain(&what)?;
+        let mut connection = Connection::open_with_flags(self.path(), flags).explain(&what)?;
         settle(&mut connection, WRITER_CACHE_KIB).explain(&what)?;
         // SQLite opens a write-protected file for reading without a word.
         if connection.is_readonly("main").explain(&what)? {

@@ -5,7 +5,7 @@ use rusqlite::{Connection, Params, Row};
 
 use super::state::advance;
 use super::sums::{self, pack_intact};
-use super::{sessions, state};
+use super::{Moment, sessions, state};
 use crate::error::ErrorKind;
 use crate::meta::fault::{Outcome, refuse};
 use crate::meta::{PackRow, PackState, PackSum, SessionId, SessionKind};
@@ -92,7 +92,7 @@ fn insert(connection: &Connection, pack: &PackRow) -> rusqlite::Result<usize> {
 /// Hands out ids and records who is going to write them.
 pub(super) fn announce(
     connection: &Connection,
-    now: u64,
+    now: Moment,
     session: SessionId,
     kind: PackKind,
     (count, mark): (u32, u64),
@@ -118,7 +118,7 @@ pub(super) fn announce(
 /// Takes intents back.
 pub(super) fn withdraw(
     connection: &Connection,
-    now: u64,
+    now: Moment,
     session: SessionId,
     packs: &[PackId],
 ) -> Outcome<()> {
@@ -152,7 +152,7 @@ fn expect_one(connection: &Connection, rows: usize, pack: PackId, wanted: &str) 
 /// Writing → sealed.
 pub(super) fn sealed(
     connection: &Connection,
-    now: u64,
+    now: Moment,
     session: SessionId,
     packs: &[PackRow],
 ) -> Outcome<()> {

@@ -3,9 +3,10 @@
 use outrigger_format::{PackId, Root};
 use rusqlite::{Connection, OptionalExtension as _};
 
+use super::sessions::lives;
 use super::state::advance;
 use super::sums::{self, held_intact, inode_intact, inode_old_intact, version_intact};
-use super::{packs, row, sessions};
+use super::{Moment, packs, row, sessions};
 use crate::error::{ErrorKind, Result};
 use crate::meta::fault::{Outcome, refuse};
 use crate::meta::{PackRow, SessionId, SessionKind};
@@ -17,7 +18,7 @@ fn holder(connection: &Connection) -> rusqlite::Result<Option<SessionId>> {
 }
 
 /// Rule 14. The session's id is the token: ids only grow, and a run is a session.
-pub(super) fn take(connection: &Connection, now: u64, session: SessionId) -> Outcome<()> {
+pub(super) fn take(connection: &Connection, now: Moment, session: SessionId) -> Outcome<()> {
     if sessions::require_live(connection, now, session)? != SessionKind::Collector {
         return Err(refuse(
             ErrorKind::Invalid,
@@ -25,11 +26,10 @@ pub(super) fn take(connection: &Connection, now: u64, session: SessionId) -> Out
         ));
     }
     if let Some(other) = holder(connection)?.filter(|holder| *holder != session) {
-        let until: Option<i64> = connection
-            .prepare_cached("SELECT lease_until FROM session WHERE id = ?1")?
-            .query_row([other.0 as i64], |row| row.get(0))
-            .optional()?;
-        if until.is_some_and(|until| until > now as i64) {
+        let lives = connection
+            .prepare_cached(concat!("SELECT 1 FROM session WHERE id = ?1 AND ", lives!("?2")))?
+            .exists((other.0 as i64, now.steady as i64))?;
+        if lives {
             let what = format!("session {} is collecting; try again when it has finished", other.0);
             return Err(refuse(ErrorKind::Busy, what));
         }
@@ -46,7 +46,7 @@ fn reprieve_all(connection: &Connection) -> Outcome<()> {
 }
 
 /// Checks that the session is live and still the collector.
-fn require_collector(connection: &Connection, now: u64, session: SessionId) -> Outcome<()> {
+fn require_collector(connection: &Connection, now: Moment, session: SessionId) -> Outcome<()> {
     sessions::require_live(connection, now, session)?;
     if holder(connection)? == Some(session) {
         return Ok(());
@@ -55,7 +55,7 @@ fn require_collector(connection: &Connection, now: u64, session: SessionId) -> O
 }
 
 /// Ends a run.
-pub(super) fn release(connection: &Connection, now: u64, session: SessionId) -> Outcome<()> {
+pub(super) fn release(connection: &Connection, now: Moment, session: SessionId) -> Outcome<()> {
     require_collector(connection, now, session)?;
     connection.prepare_cached("UPDATE state SET collector = NULL")?.execute([])?;
     reprieve_all(connection)
@@ -64,7 +64,7 @@ pub(super) fn release(connection: &Connection, now: u64, session: SessionId) -> 
 /// Live → condemned, under a new generation.
 pub(super) fn condemn(
     connection: &Connection,
-    now: u64,
+    now: Moment,
     session: SessionId,
     packs: &[PackId],
 ) -> Outcome<u64> {
@@ -81,7 +81,7 @@ pub(super) fn condemn(
 /// Condemned → live.
 pub(super) fn absolve(
     connection: &Connection,
-    now: u64,
+    now: Moment,
     session: SessionId,
     packs: &[PackId],
 ) -> Outcome<()> {
@@ -101,7 +101,7 @@ pub(super) fn all_acknowledged(connection: &Connection, generation: u64) -> Outc
 /// Rule 21: copies live, victims dead.
 pub(super) fn bury(
     connection: &Connection,
-    now: u64,
+    now: Moment,
     session: SessionId,
     (copies, victims): (&[PackId], &[PackId]),
     time: u64,

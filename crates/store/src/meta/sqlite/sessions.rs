@@ -1,7 +1,10 @@
 //! Sessions: who may write, until when, and which generation each has acknowledged.
 //!
-//! A session is *live* while its row is there and its lease is not over by the database's clock. Closing and fencing delete the row
+//! A session is *live* while its row is there and its lease is not over. Closing and fencing delete the row
 //! (with its pins); a lease that ran out only makes the session unable to write. Numbers come from a counter and are never used twice.
+//!
+//! Leases are counted by the machine's steady clock, which nobody sets. It begins anew when the machine is started: a lease that ends later
+//! than one that begins now was given before that, and is over.
 
 use outrigger_format::PackId;
 use rusqlite::{Connection, OptionalExtension as _, Row};
@@ -13,8 +16,25 @@ use crate::meta::{Generation, SessionId, SessionKind, SessionRow};
 
 const NANOS: u64 = 1_000_000_000;
 
-fn lease_end(now: u64, lease_secs: u32) -> i64 {
-    i64::try_from(now.saturating_add(u64::from(lease_secs) * NANOS)).unwrap_or(i64::MAX)
+/// The time of a transaction, nanoseconds.
+#[derive(Clone, Copy)]
+pub(super) struct Moment {
+    /// Since 1970, as it is noted of jobs.
+    pub wall: u64,
+    /// Since the machine started: what leases are judged by, as all that use the database run on it. Setting the wall clock ends no lease, nor does a sleep of the machine.
+    pub steady: u64,
+}
+
+/// SQL that is true of a session whose lease is not over at this moment.
+macro_rules! lives {
+    ($steady:literal) => {
+        concat!("lease_until > ", $steady, " AND lease_until - lease_secs * 1000000000 <= ", $steady)
+    };
+}
+pub(super) use lives;
+
+fn lease_end(now: Moment, lease_secs: u32) -> i64 {
+    i64::try_from(now.steady.saturating_add(u64::from(lease_secs) * NANOS)).unwrap_or(i64::MAX)
 }
 
 fn kind_of(byte: i64) -> Outcome<SessionKind> {
@@ -34,15 +54,17 @@ fn fenced(session: SessionId) -> Fault {
 }
 
 /// Checks that a session is live and renews its lease: every transaction of a session begins with this.
-pub(super) fn require_live(connection: &Connection, now: u64, session: SessionId) -> Outcome<SessionKind> {
+pub(super) fn require_live(connection: &Connection, now: Moment, session: SessionId) -> Outcome<SessionKind> {
     let row = connection
-        .prepare_cached("SELECT kind, lease_until, lease_secs FROM session WHERE id = ?1")?
-        .query_row([session.0 as i64], |row| Ok((row.get(0)?, row.get::<_, i64>(1)?, row.get::<_, u32>(2)?)))
+        .prepare_cached(concat!(
+            "SELECT kind, lease_until, lease_secs FROM session WHERE id = ?1 AND ",
+            lives!("?2")
+        ))?
+        .query_row((session.0 as i64, now.steady as i64), |row| {
+            Ok((row.get(0)?, row.get::<_, i64>(1)?, row.get::<_, u32>(2)?))
+        })
         .optional()?;
     let (kind, until, lease_secs) = row.ok_or_else(|| fenced(session))?;
-    if until <= now as i64 {
-        return Err(fenced(session));
-    }
     extend(connection, session, until, lease_end(now, lease_secs))?;
     kind_of(kind)
 }
@@ -71,7 +93,7 @@ fn generation(connection: &Connection, kind: SessionKind) -> Outcome<Generation>
 /// Inserts a session.
 pub(super) fn open(
     connection: &Connection,
-    now: u64,
+    now: Moment,
     kind: SessionKind,
     description: &str,
     lease_secs: u32,
@@ -92,7 +114,12 @@ pub(super) fn open(
 }
 
 /// Extends a lease; returns the generation's number.
-pub(super) fn renew(connection: &Connection, now: u64, session: SessionId, lease_secs: u32) -> Outcome<u64> {
+pub(super) fn renew(
+    connection: &Connection,
+    now: Moment,
+    session: SessionId,
+    lease_secs: u32,
+) -> Outcome<u64> {
     require_live(connection, now, session)?;
     connection
         .prepare_cached("UPDATE session SET lease_until = ?2, lease_secs = ?3 WHERE id = ?1")?
@@ -103,7 +130,7 @@ pub(super) fn renew(connection: &Connection, now: u64, session: SessionId, lease
 /// Acknowledges the current generation, and takes back the condemned packs that uncommitted work relies on (rule 8).
 pub(super) fn acknowledge(
     connection: &Connection,
-    now: u64,
+    now: Moment,
     session: SessionId,
     relied: &[PackId],
 ) -> Outcome<Generation> {
@@ -137,24 +164,27 @@ pub(super) fn slowest(connection: &Connection) -> rusqlite::Result<i64> {
     Ok(slowest.unwrap_or(i64::MAX))
 }
 
-fn read(row: &Row<'_>, now: u64) -> Outcome<SessionRow> {
-    let acknowledged: i64 = row.get(2)?;
+fn read(row: &Row<'_>, now: Moment) -> Outcome<SessionRow> {
+    let (acknowledged, until, lives): (i64, i64, bool) = (row.get(2)?, row.get(3)?, row.get(5)?);
     Ok(SessionRow {
         id: SessionId(row.get::<_, i64>(0)? as u64),
         kind: kind_of(row.get(1)?)?,
         acknowledged: if acknowledged == i64::MAX { u64::MAX } else { acknowledged as u64 },
-        lease_until: row.get::<_, i64>(3)? as u64,
+        lease_until: until as u64,
         description: row.get(4)?,
-        lease_is_over: row.get::<_, i64>(3)? <= now as i64,
-        lease_left_secs: (row.get::<_, i64>(3)? as u64).saturating_sub(now) / 1_000_000_000,
+        lease_is_over: !lives,
+        lease_left_secs: if lives { (until as u64).saturating_sub(now.steady) / NANOS } else { 0 },
     })
 }
 
 /// Every session that is not over.
-pub(super) fn all(connection: &Connection, now: u64) -> Outcome<Vec<SessionRow>> {
-    let sql = "SELECT id, kind, acknowledged, lease_until, description FROM session ORDER BY id";
-    let mut statement = connection.prepare_cached(sql)?;
-    let mut rows = statement.query([])?;
+pub(super) fn all(connection: &Connection, now: Moment) -> Outcome<Vec<SessionRow>> {
+    let mut statement = connection.prepare_cached(concat!(
+        "SELECT id, kind, acknowledged, lease_until, description, ",
+        lives!("?1"),
+        " FROM session ORDER BY id"
+    ))?;
+    let mut rows = statement.query([now.steady as i64])?;
     let mut sessions = Vec::new();
     while let Some(row) = rows.next()? {
         sessions.push(read(row, now)?);

@@ -5,7 +5,7 @@ use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::state::{advance, counter};
 use super::sums::{self, snapshot_intact, snapshot_tag_intact, version_intact};
-use super::{row, sessions};
+use super::{Moment, row, sessions};
 use crate::error::ErrorKind;
 use crate::meta::fault::{Outcome, refuse};
 use crate::meta::{PinTarget, SessionId, SnapshotRow};
@@ -103,7 +103,7 @@ pub(super) fn delete(connection: &Connection, name: &str) -> Outcome<()> {
 /// Pins something that is there.
 pub(super) fn pin(
     connection: &Connection,
-    now: u64,
+    now: Moment,
     session: SessionId,
     target: &PinTarget,
 ) -> Outcome<(u64, Option<Root>)> {

@@ -1,0 +1,78 @@
+//! The directory that something was opened in, whatever becomes of its path.
+//!
+//! A path can come to stand for another directory while a store is in use: somebody moves the store away and makes a new one in its place, or removes it. A mount
+//! that opened its files by that path would then mix two stores. So a store opens its directory once, and finds everything that it opens later through that descriptor. A store that is
+//! moved goes on where it lies now. Whether it was removed, [`Meta::still_there`](crate::meta::Meta::still_there) says.
+//!
+//! SQLite opens files by a name, and wants one without links: it follows the descriptor's link in `/proc` to where the directory lies at that moment.
+
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, Mode, OFlags, Stat};
+
+/// An open directory.
+#[derive(Debug)]
+pub struct Home {
+    path: PathBuf,
+    /// What `path` goes through.
+    _dir: Option<OwnedFd>,
+}
+
+impl Home {
+    /// Opens the directory. Where that cannot be done, or `/proc` does not show it, it is known by its name alone.
+    #[must_use]
+    pub fn of(name: &Path) -> Self {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = rustix::fs::openat(CWD, name, flags, Mode::empty()).ok();
+        let through = dir.as_ref().map(|dir| PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd())));
+        let is_shown = |through: &PathBuf| {
+            let shown = through.read_link().ok().and_then(|shown| rustix::fs::stat(&shown).ok());
+            let open = dir.as_ref().and_then(|dir| rustix::fs::fstat(dir).ok());
+            matches!((shown, open), (Some(shown), Some(open)) if identity(&shown) == identity(&open))
+        };
+        let path = through.filter(is_shown).unwrap_or_else(|| name.to_path_buf());
+        Self { path, _dir: dir }
+    }
+
+    /// A path that leads to this directory for as long as `self` lives, and to no other.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What the directory is called now, for people and other processes.
+    #[must_use]
+    pub fn lies_at(&self) -> PathBuf {
+        self.path.read_link().unwrap_or_else(|_| self.path.clone())
+    }
+}
+
+/// Which file it is, as long as it exists.
+pub(crate) fn identity(stat: &Stat) -> (u64, u64) {
+    (stat.st_dev, stat.st_ino)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_moved_directory_is_found_and_another_in_its_place_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let (here, there) = (dir.path().join("here"), dir.path().join("there"));
+        std::fs::create_dir(&here).unwrap();
+        std::fs::write(here.join("file"), "first").unwrap();
+        let home = Home::of(&here);
+        std::fs::rename(&here, &there).unwrap();
+        std::fs::create_dir(&here).unwrap();
+        std::fs::write(here.join("file"), "second").unwrap();
+        assert_eq!(std::fs::read(home.path().join("file")).unwrap(), b"first");
+        assert_eq!(home.lies_at(), there.canonicalize().unwrap());
+    }
+
+    #[test]
+    fn what_cannot_be_opened_is_known_by_its_name() {
+        assert_eq!(Home::of(Path::new("/no/such/place")).path(), Path::new("/no/such/place"));
+    }
+}
