@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -11,6 +11,46 @@ use rustix::mount::UnmountFlags;
 
 /// The type that our mounts have in the kernel's list.
 pub const FS_TYPE: &str = "fuse.outrigger";
+
+/// The extended attribute of a writable mount's root that says where its store is; it is not listed. The kernel's list has only the path that the store had when it was mounted.
+pub const WHEREABOUTS: &str = "user.outrigger.store";
+/// Bytes of it at most.
+const WHEREABOUTS_MAX: usize = 64 << 10;
+
+/// What a mount says of its store's directory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Whereabouts {
+    /// It is here.
+    At(PathBuf),
+    /// It was removed: a sentence that says so, and what is lost.
+    Lost(String),
+}
+
+impl Whereabouts {
+    /// Asks the mount at `point`; `None` where none answers that knows.
+    #[must_use]
+    pub fn of(point: &Path) -> Option<Self> {
+        let mut value = vec![0; WHEREABOUTS_MAX];
+        let len = rustix::fs::getxattr(point, WHEREABOUTS, &mut value[..]).ok()?;
+        Self::decode(&value[..len])
+    }
+
+    /// The attribute's value.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        match self {
+            Self::At(path) => [b"at ", path.as_os_str().as_bytes()].concat(),
+            Self::Lost(why) => format!("lost {why}").into_bytes(),
+        }
+    }
+
+    fn decode(value: &[u8]) -> Option<Self> {
+        if let Some(path) = value.strip_prefix(b"at ") {
+            return Some(Self::At(OsString::from_vec(path.to_vec()).into()));
+        }
+        let why = value.strip_prefix(b"lost ")?;
+        Some(Self::Lost(String::from_utf8_lossy(why).into_owned()))
+    }
+}
 
 /// A mount of this process's name space.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -49,20 +89,17 @@ pub fn at(point: &Path) -> io::Result<Option<MountRow>> {
     Ok(all()?.into_iter().rfind(|row| row.point == point))
 }
 
-/// Where this store is mounted to be written, by a process that lives.
+/// The mounts of the store that this path led to when they began, by processes that live. A comma in the path is `_` in the kernel's list.
 ///
 /// # Errors
 /// When `/proc` cannot be read.
-pub fn for_writing(store: &Path) -> io::Result<Option<PathBuf>> {
-    Ok(of(store)?.into_iter().find(|row| !row.read_only && !is_dead(&row.point)).map(|row| row.point))
-}
-
-/// All mounts of a store, by the resolved path of its directory.
-///
-/// # Errors
-/// When `/proc` cannot be read.
-pub fn of(store: &Path) -> io::Result<Vec<MountRow>> {
-    Ok(all()?.into_iter().filter(|row| row.kind == FS_TYPE && row.source == store).collect())
+pub fn of_store(store: &Path) -> io::Result<Vec<MountRow>> {
+    let source = OsString::from_vec(
+        store.as_os_str().as_bytes().iter().map(|&byte| if byte == b',' { b'_' } else { byte }).collect(),
+    );
+    let is_it =
+        |row: &MountRow| row.kind == FS_TYPE && row.source.as_os_str() == source && !is_dead(&row.point);
+    Ok(all()?.into_iter().filter(is_it).collect())
 }
 
 fn all() -> io::Result<Vec<MountRow>> {
@@ -145,6 +182,14 @@ mod tests {
         let line = br"37 35 0:45 / /mnt ro,nosuid - fuse.outrigger /a rw,user_id=0";
         assert!(parse(line).unwrap().read_only);
         assert_eq!(parse(b""), None);
+    }
+
+    #[test]
+    fn what_a_mount_says_of_its_store_is_understood() {
+        for said in [Whereabouts::At("/a b/c".into()), Whereabouts::Lost("it was removed".to_owned())] {
+            assert_eq!(Whereabouts::decode(&said.encode()), Some(said));
+        }
+        assert_eq!(Whereabouts::decode(b"elsewhere"), None);
     }
 
     #[test]

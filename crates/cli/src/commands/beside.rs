@@ -12,6 +12,7 @@ use outrigger_clock::Instant;
 use outrigger_fuse::control::Client;
 use outrigger_fuse::live::{self, LiveOptions, LiveVolume, Recovered};
 use outrigger_fuse::report::Reports;
+use outrigger_store::home::Home;
 use outrigger_store::session::Beside;
 use outrigger_store::{Error, ErrorKind, Store, shared};
 
@@ -37,10 +38,10 @@ pub fn hold(dir: &Path, threads: usize) -> Result<Option<Standing>, Failure> {
 }
 
 /// For each commit of a store's sessions: a mount stands still meanwhile. It is there for no longer than that, however long the command takes, and even if it is stopped.
-pub fn each_commit(dir: &Path, threads: usize) -> Arc<Beside> {
-    let dir = dir.to_path_buf();
+pub fn each_commit(home: &Arc<Home>, threads: usize) -> Arc<Beside> {
+    let home = Arc::clone(home);
     Arc::new(move |session| {
-        let held = ask(&dir, threads, &format!("hold {}", session.0)).map_err(|failure| {
+        let held = ask(home.path(), threads, &format!("hold {}", session.0)).map_err(|failure| {
             Error::new(ErrorKind::Io, format!("a mount does not stand still: {}", failure.message))
         })?;
         Ok(held.map(|mount| Box::new(Standing(mount)) as Box<dyn Send>))

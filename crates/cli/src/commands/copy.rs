@@ -112,7 +112,7 @@ pub fn run(context: &Context, args: CopyArgs) -> Outcome {
 fn refuse_own_mount(source: &Path, to: &Path) -> Result<(), Failure> {
     let (Ok(source), Ok(to)) = (source.canonicalize(), std::path::absolute(to)) else { return Ok(()) };
     let device = to.ancestors().find_map(|above| rustix::fs::stat(above).ok()).map(|stat| stat.st_dev);
-    match mounts::of(&source).unwrap_or_default().into_iter().find(|row| Some(row.device) == device) {
+    match mounts::of_store(&source).unwrap_or_default().into_iter().find(|row| Some(row.device) == device) {
         None => Ok(()),
         Some(row) => Err(Failure::usage(format!(
             "the copy would lie in {}, which is this store, mounted: it would be lost with it; name a place elsewhere, best on another disk",

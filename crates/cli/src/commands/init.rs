@@ -1,14 +1,17 @@
 //! `init`: makes a store.
 
+use std::path::Path;
+
 use clap::Args;
 use outrigger_format::{ChunkerSpec, CodecChoice, FingerprintKind, print_size};
+use outrigger_fuse::mounts;
 use outrigger_store::backend::Location;
 use outrigger_store::ops::retention::AUTOMATIC_DEFAULT;
 use outrigger_store::{Profile, Store, StoreConfig};
 
 use super::Context;
 use crate::args;
-use crate::exit::{Exit, Outcome};
+use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Object, print_json, print_text};
 
 const EXAMPLES: &str = "\
@@ -73,6 +76,19 @@ fn help() -> String {
     text
 }
 
+/// A mount whose store was moved away or removed: who makes a store in its place may have forgotten it, and would take the one for the other.
+fn refuse_mounted(dir: &Path) -> Result<(), Failure> {
+    let Ok(dir) = dir.canonicalize().or_else(|_| mounts::resolve(dir)) else { return Ok(()) };
+    match mounts::of_store(&dir).unwrap_or_default().first() {
+        Some(row) => Err(Failure::failed(format!(
+            "the store that was in {} is mounted at {} still: unmount it first, or give another directory",
+            dir.display(),
+            row.point.display()
+        ))),
+        None => Ok(()),
+    }
+}
+
 pub fn run(context: &Context, args: InitArgs) -> Outcome {
     let base = args.profile.config()?;
     // Not parsed by clap, which would repeat the text, with a password that somebody put there.
@@ -88,6 +104,7 @@ pub fn run(context: &Context, args: InitArgs) -> Outcome {
         packs,
     };
     let dir = context.store_dir()?;
+    refuse_mounted(dir)?;
     drop(Store::init(dir, &config)?);
     if context.json {
         let object = Object::new()

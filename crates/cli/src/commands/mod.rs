@@ -201,7 +201,7 @@ impl Context {
     pub fn open_for_commits(&self) -> Result<Store, Failure> {
         let store = self.open_for_upkeep()?;
         if !store.is_shared() {
-            store.set_beside(beside::each_commit(store.dir(), self.threads));
+            store.set_beside(beside::each_commit(store.home(), self.threads));
         }
         Ok(store)
     }

@@ -143,7 +143,7 @@ pub fn run(context: &Context, args: PutArgs) -> Outcome {
     }
     if let Ok(dir) = store.dir().canonicalize() {
         options.own_devices =
-            mounts::of(&dir).unwrap_or_default().into_iter().map(|row| row.device).collect();
+            mounts::of_store(&dir).unwrap_or_default().into_iter().map(|row| row.device).collect();
     }
     offload::use_devices(context, &store, &args.offload)?;
     let progress = context.progress(&store, "what was committed stays, run the same command again to go on");

@@ -46,6 +46,17 @@ pub struct StatusArgs {
     metrics: Option<Address>,
 }
 
+const MOUNTED: &str = "mounted";
+
+/// What is wrong with this host's mount of a store in a directory.
+fn mount_trouble(status: &Status, mount: Option<&str>) -> Option<&'static str> {
+    let is_live = |session: &SessionStatus| {
+        session.what == "mount" && session.kind == SessionKind::Writer && session.standing == Standing::Live
+    };
+    let why = "the session of the mount is over: it stores nothing more. What was written is in its log; unmount it and mount again";
+    (mount == Some(MOUNTED) && !status.sessions.iter().any(is_live)).then_some(why)
+}
+
 /// Whether this host's mount of a store in a directory answers.
 fn mount_of(context: &Context) -> Result<Option<&'static str>, crate::exit::Failure> {
     let dir = context.store_dir()?;
@@ -53,7 +64,7 @@ fn mount_of(context: &Context) -> Result<Option<&'static str>, crate::exit::Fail
         return Ok(None);
     }
     Ok(Some(match (Client::connect(dir).ok().flatten(), live::staging_dir(dir).exists()) {
-        (Some(_), _) => "mounted",
+        (Some(_), _) => MOUNTED,
         (None, true) => "a mount has ended without unmounting",
         (None, false) => "not mounted",
     }))
@@ -64,9 +75,12 @@ pub fn run(context: &Context, args: &StatusArgs) -> Outcome {
         return serve(context, address);
     }
     let store = Store::open_to_look(context.store_dir()?)?;
-    let (status, mount) = (status(&store)?, mount_of(context)?);
+    // In this order: a mount that begins has a session before it answers.
+    let mount = mount_of(context)?;
+    let status = status(&store)?;
     if context.json {
-        print_json(json(&store, &status).with("mount", mount))?;
+        let trouble = mount_trouble(&status, mount);
+        print_json(json(&store, &status).with("mount", mount).with("mount_trouble", trouble))?;
     } else {
         print_text(&describe(&store, &status, mount))?;
     }
@@ -132,7 +146,8 @@ fn describe(store: &Store, status: &Status, mount: Option<&str>) -> String {
     let mut text = format!("store      {}\n", store.name().display());
     text += &format!("database   {}, {}\n", engine(store), size(status.database_bytes));
     text += &format!("packs      {}\n", packs_at(store));
-    text += &format!("trouble    {}\n", status.trouble.as_deref().unwrap_or("none"));
+    let trouble = status.trouble.as_deref().or(mount_trouble(status, mount));
+    text += &format!("trouble    {}\n", trouble.unwrap_or("none"));
     if let Some(mount) = mount {
         text += &format!("mount      {mount}\n");
     }

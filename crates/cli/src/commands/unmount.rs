@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use outrigger_fuse::control::Client;
 use outrigger_fuse::live;
-use outrigger_fuse::mounts;
+use outrigger_fuse::mounts::{self, Whereabouts};
+use outrigger_store::DATABASE_FILE;
+use outrigger_store::home::Home;
 
 use super::Context;
 use crate::exit::{Exit, Failure, Outcome};
@@ -46,14 +48,21 @@ pub fn run(_: &Context, args: &UnmountArgs) -> Outcome {
             "{shown} is not a mounted store; `findmnt` lists what is mounted"
         )));
     }
-    // The mount has stored everything when it hangs up. Its source is the store's directory. Only a mount for writing listens there.
-    let row = mounts::at(&point).ok().flatten().filter(|row| !row.read_only);
-    let mount = row.as_ref().and_then(|row| Client::connect(&row.source).ok().flatten());
+    // Only a mount for writing has something to store.
+    let row = mounts::at(&point).ok().flatten().filter(|row| !row.read_only && !args.lazy);
+    let whereabouts = row.map(|row| Whereabouts::of(&point).unwrap_or(Whereabouts::At(row.source)));
+    // The mount has stored everything when it hangs up.
+    let mount = match &whereabouts {
+        Some(Whereabouts::At(dir)) => Client::connect(dir).ok().flatten(),
+        _ => None,
+    };
     match mounts::unmount(&point, args.lazy) {
-        Ok(()) => match (mount, row) {
-            (Some(mount), Some(row)) if !args.lazy => {
+        Ok(()) => match (mount, whereabouts) {
+            (_, Some(Whereabouts::Lost(why))) => Err(Failure::failed(format!("it is unmounted, but {why}"))),
+            (Some(mount), Some(Whereabouts::At(dir))) => {
+                let store = Home::of(&dir);
                 mount.wait_for_end();
-                is_stored(&row.source)
+                is_stored(&store)
             }
             _ => Ok(Exit::Done),
         },
@@ -70,10 +79,15 @@ pub fn run(_: &Context, args: &UnmountArgs) -> Outcome {
 }
 
 /// Fails if the mount of the store in this directory, which has ended, could not store everything.
-fn is_stored(dir: &Path) -> Outcome {
-    let staging = live::staging_dir(dir);
+fn is_stored(store: &Home) -> Outcome {
+    if !store.path().join(DATABASE_FILE).exists() {
+        let why = "it is unmounted, but its store was removed meanwhile: what was written last may be lost";
+        return Err(Failure::failed(why));
+    }
+    let dir = store.lies_at();
+    let staging = live::staging_dir(&dir);
     // Else another mount has begun, which takes it over.
-    if staging.exists() && Client::connect(dir).ok().flatten().is_none() {
+    if staging.exists() && Client::connect(&dir).ok().flatten().is_none() {
         return Err(Failure::failed(format!(
             "it is unmounted, but what was written last could not be stored, and is kept in {}; the next mount or command stores it, or says why not",
             staging.display()

@@ -24,6 +24,7 @@ mod live;
 mod load;
 mod logs;
 mod mounts;
+mod moved;
 mod offload;
 mod outage;
 mod packs;

@@ -30,6 +30,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use outrigger_store::home::Home;
 use outrigger_store::meta::SessionId;
 use outrigger_store::meta::jobs::JobId;
 use outrigger_store::ops::errors;
@@ -169,9 +170,9 @@ impl Controlled for SharedVolume {
     }
 }
 
-/// Where the mount that has this session listens, if it is on this host.
+/// Where the mount that has this session listens, if it is on this host; a path for as long as `store` is open.
 pub fn listens_at(store: &Store, mount: SessionId) -> PathBuf {
-    if store.is_shared() { dir_of_mount(store, mount) } else { store.dir().to_path_buf() }
+    if store.is_shared() { dir_of_mount(store, mount) } else { store.home().path().to_path_buf() }
 }
 
 /// True when the mount that has this session can be asked from here, or could be until it was killed.
@@ -181,7 +182,7 @@ pub fn is_within_reach(store: &Store, mount: SessionId) -> bool {
 
 /// Where mounts of this store on this host may listen that can be written to.
 pub fn dirs_of(store: &Store) -> Vec<PathBuf> {
-    if store.is_shared() { dirs_of_mounts(store) } else { vec![store.dir().to_path_buf()] }
+    if store.is_shared() { dirs_of_mounts(store) } else { vec![store.home().path().to_path_buf()] }
 }
 
 /// The mounts of this store on this host that can be written to.
@@ -200,7 +201,7 @@ fn through<T>(dir: &Path, work: impl FnOnce(&Path) -> io::Result<T>) -> io::Resu
 
 /// A mount's end. Dropping it removes the socket.
 pub struct Server {
-    path: PathBuf,
+    home: Home,
 }
 
 impl Server {
@@ -209,8 +210,9 @@ impl Server {
     /// # Errors
     /// When the socket cannot be made.
     pub fn start<V: Controlled>(volume: &Arc<Counted<V>>, dir: &Path, forget: Arc<Forget>) -> Result<Self> {
-        let path = dir.join(SOCKET);
-        let what = || format!("cannot listen on {}", path.display());
+        let home = Home::of(dir);
+        let path = home.path().join(SOCKET);
+        let what = || format!("cannot listen on {}", home.lies_at().join(SOCKET).display());
         // Of a mount that was killed: the staging log's lock says that no other one is alive.
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error).context(what),
@@ -233,13 +235,13 @@ impl Server {
                 }
             }
         });
-        Ok(Self { path })
+        Ok(Self { home })
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
+        let _ = std::fs::remove_file(self.home.path().join(SOCKET));
     }
 }
 

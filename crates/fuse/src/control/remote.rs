@@ -91,7 +91,7 @@ impl Offer {
 /// Tells apart where mounts and agents of a store run: two that have the same place find each other's sockets.
 pub fn place(store: &Store) -> String {
     let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let dir = std::fs::metadata(store.dir()).map(|dir| (dir.dev(), dir.ino())).unwrap_or_default();
+    let dir = std::fs::metadata(store.home().path()).map(|dir| (dir.dev(), dir.ino())).unwrap_or_default();
     format!("{:016x}", checksum(&[&boot, format!("{dir:?}").as_bytes()]))
 }
 

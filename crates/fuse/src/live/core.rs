@@ -189,9 +189,16 @@ impl Core {
         self.room(bytes).ok()
     }
 
-    /// Appends a record; from here on the change survives this process.
+    /// Appends a record; from here on the change survives this process. Refused once the session is over, as nothing can be stored then.
     pub fn append(&self, operation: &Operation, data: &[u8]) -> Result<Appended> {
+        self.world.fail(self.session.check())?;
         self.world.fail(self.log.append(operation, data))
+    }
+
+    /// Makes all durable that was appended, in a store that is still there.
+    pub fn sync(&self) -> Result<()> {
+        let there = self.world.store.meta.still_there();
+        self.world.fail(there.and_then(|()| self.log.sync())).map(drop)
     }
 
     /// A number for a new inode.

@@ -19,6 +19,7 @@ use crate::fs::{
     Caller, Effort, Entry, FileSystem, Found, Handle, Keeps, NewNode, OpenFlags, Opened, Part, ROOT, Result,
     Seek, SetAttr, Statfs, TakeEntry,
 };
+use crate::mounts::WHEREABOUTS;
 use crate::view::{FOREVER, ReadVolume, SNAPSHOTS_NAME, hidden, number};
 
 /// Opened for writing.
@@ -216,6 +217,9 @@ impl FileSystem for LiveVolume {
         if let Some(other) = self.other(number) {
             return other.xattr(caller, number, name);
         }
+        if number == ROOT && name == WHEREABOUTS.as_bytes() {
+            return Ok(self.whereabouts());
+        }
         if hidden(caller, name) {
             return Err(Errno::NODATA);
         }
@@ -298,7 +302,7 @@ impl FileSystem for LiveVolume {
         if self.other(number).is_some() {
             return Ok(());
         }
-        self.core.world.fail(self.core.log.sync()).map(drop)
+        self.core.sync()
     }
 
     fn open_dir(&self, caller: Caller, number: u64) -> Result<Opened> {
@@ -336,7 +340,7 @@ impl FileSystem for LiveVolume {
     fn fsync_dir(&self, number: u64, _: Handle) -> Result<()> {
         match self.other(number) {
             Some(_) => Ok(()),
-            None => self.core.world.fail(self.core.log.sync()).map(drop),
+            None => self.core.sync(),
         }
     }
 

@@ -1,9 +1,34 @@
-//! What a mount that can be written to has done so far, for those who watch it.
+//! What a mount that can be written to has done so far, and where its store is, for those who watch it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::LiveVolume;
+use super::{LiveVolume, staging_dir};
 use crate::measures::{Status, Watched};
+use crate::mounts::Whereabouts;
+
+impl LiveVolume {
+    /// If the store was removed, and the log with it: that, and what is lost.
+    pub fn lost(&self) -> Option<String> {
+        let store = &self.core.world.store;
+        let gone = store.meta.still_there().err().filter(|_| !staging_dir(store.home().path()).exists())?;
+        let files = self.core.world.dirty.lock().expect("no panic while held").len();
+        let files = match files {
+            0 => "nothing that was written waited to be stored".to_owned(),
+            1 => "what was written last is lost, to 1 file or directory".to_owned(),
+            files => format!("what was written last is lost, to {files} files and directories"),
+        };
+        Some(format!("{gone}; {files}"))
+    }
+
+    /// What the mount tells of its store under [`WHEREABOUTS`](crate::mounts::WHEREABOUTS).
+    pub(super) fn whereabouts(&self) -> Vec<u8> {
+        match self.lost() {
+            Some(why) => Whereabouts::Lost(why),
+            None => Whereabouts::At(self.core.world.store.home().lies_at()),
+        }
+        .encode()
+    }
+}
 
 impl Watched for LiveVolume {
     fn watch(&self, status: &mut Status) {

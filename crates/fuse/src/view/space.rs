@@ -15,7 +15,7 @@ const BLOCK_BYTES: u32 = 4096;
 /// When the database or the disk cannot be asked.
 pub fn statfs(store: &Store, files: u64) -> Result<Statfs> {
     let used = store.stored_bytes()?;
-    let disk = rustix::fs::statvfs(store.dir()).map_err(std::io::Error::from);
+    let disk = rustix::fs::statvfs(store.home().path()).map_err(std::io::Error::from);
     let disk = outrigger_store::Context::context(disk, || format!("cannot ask {}", store.dir().display()))?;
     let blocks = |count: u64| count.saturating_mul(disk.f_frsize) / u64::from(BLOCK_BYTES);
     let kept = Disk::told(&disk).filter(|_| store.has_packs_beside()).map_or(0, |disk| disk.floor());

@@ -20,7 +20,7 @@ use outrigger_fuse::fs::{Counted, FileSystem};
 use outrigger_fuse::kernel::{self, MountOptions};
 use outrigger_fuse::live::{LiveOptions, LiveVolume, Order, STAGING_BYTES_MIN, Stale};
 use outrigger_fuse::measures::{self, Watched};
-use outrigger_fuse::mounts;
+use outrigger_fuse::mounts::{self, MountRow, Whereabouts};
 use outrigger_fuse::report::Reports;
 use outrigger_fuse::shared::{SharedOptions, SharedVolume};
 use outrigger_fuse::view::{ReadOptions, ReadVolume};
@@ -229,11 +229,17 @@ fn check(context: &Context, dir: &Path, flags: MountFlags, offload: Offload) -> 
         return Err(Failure::usage(format!("cannot mount on {shown}: {why}")));
     }
     let writes = !is_shared && !flags.read_only;
-    if writes && let Ok(Some(other)) = mounts::for_writing(&store) {
+    // One that began here may be a mount of a store that was moved.
+    let is_of_it = |row: &MountRow| {
+        !row.read_only
+            && Whereabouts::of(&row.point).is_none_or(|found| found == Whereabouts::At(store.clone()))
+    };
+    let others = mounts::of_store(&store).unwrap_or_default();
+    if writes && let Some(other) = others.into_iter().find(is_of_it) {
         return Err(Failure::failed(format!(
             "{} is mounted at {} to be written already; use that, or give --read-only",
             store.display(),
-            other.display()
+            other.point.display()
         )));
     }
     Ok(Plan { store, point, flags, offload })
@@ -330,7 +336,8 @@ fn serve_changes(
         kernel::mount(Arc::clone(&counted), &plan.point, &mount).map_err(|error| refused(plan, &error))?;
     let forget = mounted.forgetter();
     let (_exporter, trace) = export(exporter, &counted)?;
-    let server = Server::start(&counted, &plan.store, Arc::new(move |stale: &Stale| forget.forget(stale)))?;
+    let server =
+        Server::start(&counted, store.home().path(), Arc::new(move |stale: &Stale| forget.forget(stale)))?;
     let told = Arc::new(Told::of(&store, plan));
     let told_at_end = Arc::clone(&told);
     let (ending, at_end) = (Arc::clone(&volume), Arc::clone(&store));
@@ -349,9 +356,11 @@ fn serve_changes(
     context.settle(&store);
     offload::remember(&store);
     let stored = stored.map_err(|error| {
-        format!(
-            "what was written is staged, but could not be stored: {error}; mount again, or run any command on the store"
-        )
+        volume.lost().unwrap_or_else(|| {
+            format!(
+                "what was written is staged, but could not be stored: {error}; mount again, or run any command on the store"
+            )
+        })
     });
     ended(detach.then_some(log), stored, served)
 }
