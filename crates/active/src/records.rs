@@ -4,7 +4,7 @@
 //! after `from` to the first that starts at or after `to`: both are found by the same search, so neighbours agree without talking to each other, and
 //! every record is read exactly once.
 
-use outrigger_format::{Root, parse_size};
+use outrigger_format::{Entry, Root, parse_size};
 use outrigger_store::read::Reader;
 use outrigger_store::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
@@ -88,7 +88,8 @@ impl Records {
             Self::Fixed(size) => Ok(offset.div_ceil(*size).saturating_mul(*size).min(len)),
             Self::Delimited(delimiter) => {
                 let read = |at, step, sink: Sink<'_>| reader.read(root, at, step, sink);
-                start_after(delimiter, offset.saturating_sub(delimiter.len() as u64), len, read)
+                let from = offset.saturating_sub(delimiter.len() as u64);
+                start_after(delimiter, from, len, read, |at| hole_end(reader, root, at))
             }
         }
     }
@@ -145,18 +146,38 @@ impl<'a> Count<'a> {
 /// Takes bytes as they are read.
 type Sink<'a> = &'a mut dyn FnMut(&[u8]) -> Result<()>;
 
-/// Where the first delimiter ends that begins at `at` or after it, or `len`; `read` hands over so many bytes from a place on.
+/// Entries of a manifest that are looked at for a hole's end.
+const HOLES_MAX: usize = 1 << 16;
+
+/// Where the hole ends that `at` lies in; `at` where it lies in none.
+fn hole_end(reader: &Reader<'_>, root: &Root, at: u64) -> Result<u64> {
+    let (mut end, mut holes) = (at, 0);
+    reader.entries(root, at, u64::MAX, &mut |start, entry| {
+        let is_hole = matches!(entry, Entry::Hole { .. });
+        if is_hole {
+            end = start + entry.len();
+            holes += 1;
+        }
+        Ok(is_hole && holes < HOLES_MAX)
+    })?;
+    Ok(end)
+}
+
+/// Where the first delimiter ends that begins at `at` or after it, or `len`; `read` hands over so many bytes from a place on. `hole_end` says
+/// where the hole at a place ends: holes are passed by, since a manifest of some bytes may have one of 2^62.
 fn start_after(
     delimiter: &[u8],
     mut at: u64,
     len: u64,
     mut read: impl FnMut(u64, u64, Sink<'_>) -> Result<()>,
+    mut hole_end: impl FnMut(u64) -> Result<u64>,
 ) -> Result<u64> {
     let (mut search, mut step) = (Search::new(delimiter, at), STEP_MIN);
     while at < len {
-        let mut found = None;
+        let (mut found, mut last) = (None, None);
         let done = read(at, step.min(len - at), &mut |bytes| {
             found = search.feed(bytes);
+            last = bytes.last().copied();
             // Nobody wants the rest.
             if found.is_some() { Err(Error::new(ErrorKind::Cancelled, "found")) } else { Ok(()) }
         });
@@ -164,7 +185,16 @@ fn start_after(
             return Ok(start);
         }
         done?;
-        at += step;
+        at = at.saturating_add(step);
+        if step == STEP_MAX && last == Some(0) {
+            // From here to the hole's end there are zeros, as long as a delimiter and longer: none begins among them and ends there, or it
+            // would have been found.
+            let end = hole_end(at - delimiter.len() as u64)?.saturating_sub(delimiter.len() as u64);
+            if end > at {
+                at = end;
+                search = Search::new(delimiter, at);
+            }
+        }
         step = (step * 2).min(STEP_MAX);
     }
     Ok(len)
@@ -306,11 +336,17 @@ mod tests {
         let mut text = vec![b'x'; 1 << 20];
         let looked_at = |text: &[u8], at: u64| {
             let mut bytes = 0;
-            let found = start_after(b"--", at, text.len() as u64, |at, step, sink| {
-                bytes += step;
-                // In small pieces, as of small chunks.
-                text[at as usize..(at + step) as usize].chunks(1000).try_for_each(&mut *sink)
-            });
+            let found = start_after(
+                b"--",
+                at,
+                text.len() as u64,
+                |at, step, sink| {
+                    bytes += step;
+                    // In small pieces, as of small chunks.
+                    text[at as usize..(at + step) as usize].chunks(1000).try_for_each(&mut *sink)
+                },
+                Ok,
+            );
             (found.unwrap(), bytes)
         };
         for (place, looked) in
@@ -321,8 +357,40 @@ mod tests {
             text[place as usize..place as usize + 2].copy_from_slice(b"xx");
         }
         assert_eq!(looked_at(&text, 0).0, 1 << 20);
-        let failed = start_after(b"\n", 0, 10, |_, _, _| Err(Error::damaged("pack 1")));
+        let failed = start_after(b"\n", 0, 10, |_, _, _| Err(Error::damaged("pack 1")), Ok);
         assert_eq!(failed.unwrap_err().kind(), ErrorKind::Damaged);
+    }
+
+    #[test]
+    fn holes_are_passed_by() {
+        const HOLE: std::ops::Range<u64> = 100_000..(1 << 62);
+        let len = HOLE.end + 1000;
+        // What comes before the hole, and after it; where the delimiter ends.
+        let cases: [(&[u8], &[u8], &[u8], u64); 5] = [
+            (b"\n", b"", b"ab\nc", HOLE.end + 3),
+            (b"\n", b"", b"", len),
+            (b"\0-", b"", b"-", HOLE.end + 1),
+            (b"x\0", b"x", b"", HOLE.start + 1),
+            (b"\0", b"", b"", HOLE.start + 1),
+        ];
+        for (delimiter, before, after, wanted) in cases {
+            let of = |bytes: &[u8], at: Option<u64>| at.and_then(|at| bytes.get(at as usize)).copied();
+            let byte = |at: u64| match at {
+                _ if HOLE.contains(&at) => 0,
+                _ if at < HOLE.start => {
+                    of(before, at.checked_sub(HOLE.start - before.len() as u64)).unwrap_or(b'-')
+                }
+                _ => of(after, Some(at - HOLE.end)).unwrap_or(b'-'),
+            };
+            let mut looked = 0;
+            let read = |at, step, sink: Sink<'_>| {
+                looked += step;
+                assert!(looked < 4 << 20, "it looks at the hole");
+                sink(&(at..at + step).map(byte).collect::<Vec<_>>())
+            };
+            let end = |at| Ok(if HOLE.contains(&at) { HOLE.end } else { at });
+            assert_eq!(start_after(delimiter, 10, len, read, end).unwrap(), wanted, "{delimiter:?}");
+        }
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! Pack header, footer and trailer; the byte maps are in `docs/format.md`.
 
-use crate::{ChunkKind, Cursor, Fingerprint, FingerprintKind, FormatError, PackId, Put, StoreId, checksum};
+use crate::{
+    ChunkKind, Cursor, FRAME_HEADER_LEN, Fingerprint, FingerprintKind, FormatError, MAX_FRAME_LEN, PackId,
+    Put, StoreId, checksum,
+};
 
 const HEADER: &str = "pack header";
 const FOOTER: &str = "pack footer";
@@ -131,6 +134,27 @@ impl Footer {
     /// Bytes before the frame table.
     pub const HEADER_LEN: u64 = 16;
 
+    /// Checks what there is of a footer of which the first bytes are `bytes`, so that no more is read of what is none: of a sparse file,
+    /// say. It decides nothing else.
+    ///
+    /// # Errors
+    /// `Magic`, `Truncated`, or `Range` where fingerprints do not rise.
+    pub fn check_beginning(bytes: &[u8]) -> Result<(), FormatError> {
+        let mut cursor = Cursor::new(FOOTER, bytes);
+        if cursor.array::<4>()? != *b"OFTR" {
+            return Err(FormatError::Magic { what: FOOTER });
+        }
+        let (frames, chunks) = (cursor.u32()? as usize, cursor.u32()? as usize);
+        cursor.u32()?;
+        let table = cursor.rest().get(frames.saturating_mul(8)..).unwrap_or_default();
+        let (names, _) = table.as_chunks::<32>();
+        let names = &names[..names.len().min(chunks)];
+        match names.windows(2).position(|pair| pair[0] >= pair[1]) {
+            Some(slot) => Err(cursor.range("fingerprint order at slot", slot as u64)),
+            None => Ok(()),
+        }
+    }
+
     /// The most bytes that a footer of so many chunks takes, if none of them is in its pack twice: each in a frame of its own.
     pub fn longest(chunks: u32) -> usize {
         Self::HEADER_LEN as usize + 44 * chunks as usize
@@ -199,6 +223,14 @@ impl Footer {
         }
         if total < chunk_count {
             return Err(cursor.range("chunks", chunk_count as u64));
+        }
+        // A reader takes memory for a whole frame before it sees the frame's own header.
+        let ends = frames.iter().skip(1).map(|next| next.offset).chain([offset]);
+        for (frame, end) in frames.iter().zip(ends) {
+            let longest = FRAME_HEADER_LEN + 4 * usize::from(frame.chunks) + MAX_FRAME_LEN;
+            if (end - frame.offset) as usize > longest {
+                return Err(cursor.range("frame length", (end - frame.offset).into()));
+            }
         }
         let fingerprints: Vec<Fingerprint> =
             (0..chunk_count).map(|_| cursor.fingerprint()).collect::<Result<_, _>>()?;
@@ -339,10 +371,23 @@ impl Trailer {
             return Err(FormatError::Checksum { what: TRAILER });
         }
         let described = u64::from(footer_offset) + u64::from(footer_len) + TRAILER_LEN as u64;
+        let tables = Footer::HEADER_LEN + 8 * u64::from(frames) + 36 * u64::from(chunks);
+        let is_possible = frames as usize <= MAX_PACK_FRAMES && chunks as usize <= MAX_PACK_CHUNKS;
+        if !is_possible || tables != u64::from(footer_len) {
+            return Err(cursor.range("footer length", footer_len.into()));
+        }
         if described != pack_len || (footer_offset as usize) < PACK_HEADER_LEN {
             return Err(cursor.range("footer offset", footer_offset.into()));
         }
         Ok(Self { footer_offset, footer_len, frames, chunks, footer_sum, id })
+    }
+
+    /// Lengths up to which the footer is read, one after the other, and checked by [`Footer::check_beginning`]: a claimed length costs no
+    /// more than twice the memory of what is there.
+    pub fn steps(&self) -> impl Iterator<Item = usize> + use<> {
+        let len = self.footer_len as usize;
+        let doubled = std::iter::successors(Some(1 << 20), |step| Some(step * 2usize));
+        doubled.take_while(move |step| *step < len).chain([len])
     }
 
     /// Checks the footer's bytes and decodes them.
@@ -406,5 +451,50 @@ mod tests {
             torn[bit / 8] ^= 1 << (bit % 8);
             assert!(trailer.decode_footer(&torn).is_err(), "bit {bit}");
         }
+    }
+
+    #[test]
+    fn trailers_claim_no_longer_footer_than_their_counts_need() {
+        let trailer = |footer_len: u32, frames, chunks| {
+            let footer_offset = PACK_HEADER_LEN as u32;
+            let trailer = Trailer { footer_offset, footer_len, frames, chunks, footer_sum: 0, id: PackId(1) };
+            let pack_len = u64::from(footer_offset) + u64::from(footer_len) + TRAILER_LEN as u64;
+            Trailer::decode(&trailer.encode(), pack_len)
+        };
+        assert!(trailer(16 + 8 + 36, 1, 1).is_ok());
+        assert!(trailer(u32::MAX - 4096, 1, 1).is_err());
+        assert!(trailer(16 + 8 * 65_536, 65_536, 0).is_err(), "more frames than a pack can have");
+        let chunks = MAX_PACK_CHUNKS as u32 + 1;
+        assert!(trailer(16 + 36 * chunks, 0, chunks).is_err(), "more chunks than a pack can have");
+    }
+
+    #[test]
+    fn frames_are_no_longer_than_a_frame_may_be() {
+        let decode = |frame_len: u32| {
+            let mut builder = FooterBuilder::default();
+            builder.push(64, ChunkKind::Data, &[fingerprint(1)]);
+            builder.push(64 + frame_len, ChunkKind::Data, &[fingerprint(2)]);
+            let offset = 64 + 2 * frame_len;
+            let (_, bytes) = builder.finish(PackId(3), offset);
+            Footer::decode(&bytes[..bytes.len() - TRAILER_LEN], offset)
+        };
+        let longest = (FRAME_HEADER_LEN + 4 + MAX_FRAME_LEN) as u32;
+        assert!(decode(longest).is_ok() && decode(longest + 1).is_err());
+    }
+
+    #[test]
+    fn what_is_no_footer_is_known_by_its_beginning() {
+        let mut builder = FooterBuilder::default();
+        let names: Vec<Fingerprint> = (0..200).map(fingerprint).collect();
+        builder.push(64, ChunkKind::Data, &names);
+        let (_, bytes) = builder.finish(PackId(3), 1000);
+        let footer = &bytes[..bytes.len() - TRAILER_LEN];
+        for len in 16..footer.len() {
+            assert_eq!(Footer::check_beginning(&footer[..len]), Ok(()), "{len} bytes");
+        }
+        let mut torn = footer.to_vec();
+        torn[16 + 8 + 64..].fill(0);
+        assert!(Footer::check_beginning(&torn[..24 + 64]).is_ok());
+        assert!(Footer::check_beginning(&torn).is_err() && Footer::check_beginning(&[0; 64]).is_err());
     }
 }

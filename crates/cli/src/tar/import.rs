@@ -126,6 +126,8 @@ struct Importer<'a> {
     to: &'a StorePath,
 }
 
+/// Names are at most this long, as for the kernel: one of a million slashes would make as many directories.
+const PATH_MAX: usize = 4096;
 /// Files up to this length are handed over whole.
 const WHOLE_MAX: u64 = 1 << 20;
 const INODES_AT_ONCE: u64 = 4096;
@@ -149,7 +151,7 @@ impl Importer<'_> {
                         self.progress.skip(show(&entry.path), why);
                     }
                 }
-                Err(why) => self.progress.skip(show(&entry.path), why),
+                Err(why) => self.progress.skip(shorten(&entry.path), why),
             }
             next = archive.next()?;
         }
@@ -170,6 +172,9 @@ impl Importer<'_> {
             Kind::Directory => return Ok(Ok(self.directory(&path, attributes(FileKind::Directory, entry))?)),
             Kind::HardLink => return self.hard_link(&path, &entry.link),
             Kind::File => FileKind::File,
+            Kind::Symlink if entry.link.len() > PATH_MAX => {
+                return Ok(Err(format!("its target is longer than {PATH_MAX} bytes")));
+            }
             Kind::Symlink => FileKind::Symlink,
             Kind::Fifo => FileKind::Fifo,
             Kind::CharDevice => FileKind::CharDevice,
@@ -276,7 +281,10 @@ impl Importer<'_> {
             Err(error) => return Ok(Err(format!("it links to {error}"))),
         };
         let Some(inode) = self.find_made(&target_path) else {
-            return Ok(Err(format!("it links to `{}`, which is not in the archive before it", show(target))));
+            return Ok(Err(format!(
+                "it links to `{}`, which is not in the archive before it",
+                shorten(target)
+            )));
         };
         let (Some(name), true) = (path.name(), *path != target_path) else { return Ok(Ok(())) };
         let (name, parent) = (name.to_vec(), self.dir(above(path))?);
@@ -314,6 +322,10 @@ impl Importer<'_> {
 
     /// Where an entry's path leads: below the target, whatever it says.
     fn place(&self, path: &[u8]) -> Result<StorePath, Error> {
+        if path.len() > PATH_MAX {
+            let why = format!("{}: longer than {PATH_MAX} bytes", shorten(path));
+            return Err(Error::new(ErrorKind::Invalid, why));
+        }
         let below = StorePath::parse(path)?;
         Ok(StorePath { components: self.to.components.iter().chain(&below.components).cloned().collect() })
     }
@@ -392,6 +404,14 @@ impl Importer<'_> {
         let inode = self.inodes.start;
         self.inodes.start += 1;
         Ok(inode)
+    }
+}
+
+/// A path for messages, or its beginning.
+fn shorten(path: &[u8]) -> String {
+    match path.get(..80) {
+        Some(start) if path.len() > PATH_MAX => format!("{}…", show(start)),
+        _ => show(path),
     }
 }
 

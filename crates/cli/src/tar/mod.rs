@@ -7,6 +7,7 @@ mod acl;
 mod import;
 mod pax;
 mod reader;
+mod sparse;
 mod writer;
 
 pub use import::{Imported, import};

@@ -9,6 +9,7 @@ use outrigger_store::local::Extent;
 use outrigger_store::local::acl::{ACCESS, mode_without};
 use tar::{EntryType, GnuExtSparseHeader, Header};
 
+use super::sparse::Sparse;
 use super::{BLOCK, acl, pax};
 
 /// What an entry is.
@@ -68,11 +69,14 @@ impl From<std::io::Error> for TarError {
     }
 }
 
-fn bad<T>(why: impl Into<String>) -> Result<T, TarError> {
+pub(super) fn bad<T>(why: impl Into<String>) -> Result<T, TarError> {
     Err(TarError::Format(why.into()))
 }
 
-type Result<T, E = TarError> = std::result::Result<T, E>;
+pub(super) type Result<T, E = TarError> = std::result::Result<T, E>;
+
+/// Keys and values of extended headers.
+type Records = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// An archive being read.
 pub struct Archive<R: Read> {
@@ -85,11 +89,13 @@ pub struct Archive<R: Read> {
     /// Data of the current entry that is still to come: (offset, length), rising; and its size.
     extents: VecDeque<(u64, u64)>,
     size: u64,
-    global: Vec<(Vec<u8>, Vec<u8>)>,
+    global: Records,
 }
 
-/// Extended headers and long names are at most this long, bytes.
+/// Extended headers and long names before one entry are at most this long together, bytes.
 const EXTENDED_MAX: u64 = 1 << 20;
+/// What global headers say is at most this long, bytes: each entry gets a copy.
+const GLOBAL_MAX: usize = 64 << 10;
 /// Extents of a sparse file are at most so many.
 const EXTENTS_MAX: usize = 1 << 20;
 
@@ -103,7 +109,7 @@ impl<R: Read> Archive<R> {
             padding: 0,
             extents: Default::default(),
             size: 0,
-            global: Vec::new(),
+            global: Records::new(),
         }
     }
 
@@ -144,11 +150,12 @@ impl<R: Read> Archive<R> {
         Ok(())
     }
 
-    /// A short entry's data, with its padding.
-    fn extended(&mut self, size: u64) -> Result<Vec<u8>> {
-        if size > EXTENDED_MAX {
-            return bad("an extended header is absurdly long");
-        }
+    /// An extended header's data, with its padding. `left` is what those of its entry may have yet.
+    fn extended(&mut self, size: u64, left: &mut u64) -> Result<Vec<u8>> {
+        let Some(rest) = left.checked_sub(size.max(BLOCK as u64)) else {
+            return bad("the extended headers of an entry are absurdly long");
+        };
+        *left = rest;
         let mut bytes = vec![0; size as usize];
         self.fill(&mut bytes)?;
         let padding = size.next_multiple_of(BLOCK as u64) - size;
@@ -162,7 +169,8 @@ impl<R: Read> Archive<R> {
     /// When the input cannot be read, or is no archive here.
     pub fn next(&mut self) -> Result<Option<Entry>> {
         self.skip()?;
-        let (mut records, mut long_name, mut long_link) = (self.global.clone(), None, None);
+        let (mut records, mut long_name, mut long_link) = (Records::new(), None, None);
+        let mut left = EXTENDED_MAX;
         loop {
             let Some(block) = self.block()? else {
                 return if self.position == 0 { bad("it is empty, not a tar archive") } else { Ok(None) };
@@ -176,26 +184,45 @@ impl<R: Read> Archive<R> {
             }
             let size = number(header.entry_size(), "length")?;
             match header.entry_type() {
-                EntryType::XGlobalHeader | EntryType::XHeader => {
-                    let is_global = header.entry_type() == EntryType::XGlobalHeader;
-                    let Some(mut parsed) = pax::parse(&self.extended(size)?) else {
-                        return bad("an extended header is damaged");
-                    };
-                    if is_global {
-                        self.global.append(&mut parsed);
-                        if self.global.len() > 1000 {
-                            return bad("too many global headers");
-                        }
-                        records = self.global.clone();
-                    } else {
-                        records.append(&mut parsed);
-                    }
+                EntryType::XGlobalHeader => {
+                    let more = self.records(size, &mut left)?;
+                    self.add_global(more)?;
                 }
-                EntryType::GNULongName => long_name = Some(until_zero(self.extended(size)?)),
-                EntryType::GNULongLink => long_link = Some(until_zero(self.extended(size)?)),
-                _ => return self.entry(header, size, records, long_name, long_link).map(Some),
+                EntryType::XHeader => records.append(&mut self.records(size, &mut left)?),
+                EntryType::GNULongName => long_name = Some(until_zero(self.extended(size, &mut left)?)),
+                EntryType::GNULongLink => long_link = Some(until_zero(self.extended(size, &mut left)?)),
+                _ => {
+                    let records = [self.global.clone(), records].concat();
+                    return self.entry(header, size, records, long_name, long_link).map(Some);
+                }
             }
         }
+    }
+
+    fn records(&mut self, size: u64, left: &mut u64) -> Result<Records> {
+        match pax::parse(&self.extended(size, left)?) {
+            Some(records) => Ok(records),
+            None => bad("an extended header is damaged"),
+        }
+    }
+
+    /// Takes records that hold for all entries from here on, in place of those of the same keys.
+    fn add_global(&mut self, more: Records) -> Result<()> {
+        let len = |(key, value): &(Vec<u8>, Vec<u8>)| key.len() + value.len() + 16;
+        let mut sum: usize = self.global.iter().map(len).sum();
+        for record in more {
+            sum += len(&record);
+            if let Some(known) = self.global.iter_mut().find(|(key, _)| *key == record.0) {
+                sum -= len(known);
+                *known = record;
+            } else {
+                self.global.push(record);
+            }
+            if sum > GLOBAL_MAX {
+                return bad("the global extended headers are absurdly long");
+            }
+        }
+        Ok(())
     }
 
     fn entry(
@@ -358,32 +385,6 @@ impl<R: Read> Archive<R> {
     }
 }
 
-/// What is known of a sparse file's map.
-#[derive(Default)]
-struct Sparse {
-    major: Option<u64>,
-    size: Option<u64>,
-    map: Vec<(u64, u64)>,
-}
-
-impl Sparse {
-    /// The map, once it is certain that it fits the file and what is stored.
-    fn extents(self, size: u64, stored: u64) -> Result<VecDeque<(u64, u64)>> {
-        let (mut end, mut data) = (0, 0u64);
-        for &(offset, len) in &self.map {
-            if offset < end || offset.checked_add(len).is_none_or(|end| end > size) {
-                return bad("a sparse file's map does not fit the file");
-            }
-            end = offset + len;
-            data = data.saturating_add(len);
-        }
-        if data > stored {
-            return bad("a sparse file's map does not fit its data");
-        }
-        Ok(self.map.into())
-    }
-}
-
 fn apply(entry: &mut Entry, sparse: &mut Sparse, stored: &mut u64, key: &[u8], value: Vec<u8>) -> Result<()> {
     let text = || std::str::from_utf8(&value).unwrap_or_default();
     let decimal = |what: &str| match text().parse::<u64>() {
@@ -479,82 +480,5 @@ fn not_tar(block: &[u8; BLOCK], position: u64) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use tar::Builder;
-
-    fn sample() -> Vec<u8> {
-        let mut builder = Builder::new(Vec::new());
-        let pax: [(&str, &[u8]); 5] = [
-            ("mtime", b"12.5"),
-            ("SCHILY.xattr.user.a", b"1\n2"),
-            ("GNU.sparse.major", b"1"),
-            ("GNU.sparse.realsize", b"2000"),
-            ("GNU.sparse.name", b"sparse"),
-        ];
-        builder.append_pax_extensions(pax).unwrap();
-        let mut map = b"2\n10\n3\n1000\n4\n".to_vec();
-        map.resize(BLOCK, 0);
-        map.extend_from_slice(b"abcdefg");
-        for (kind, name, data) in [(EntryType::Regular, "x", &map[..]), (EntryType::Directory, "d/", b"")] {
-            let mut header = Header::new_gnu();
-            header.set_entry_type(kind);
-            header.set_size(data.len() as u64);
-            header.set_mode(0o640);
-            builder.append_data(&mut header, name, data).unwrap();
-        }
-        builder.into_inner().unwrap()
-    }
-
-    /// An entry, where its data lies, and its stored bytes.
-    type Read = (Entry, Vec<Extent>, Vec<u8>);
-
-    fn read_all(bytes: &[u8]) -> Result<Vec<Read>> {
-        let (mut archive, mut all) = (Archive::new(bytes), Vec::new());
-        while let Some(entry) = archive.next()? {
-            let extents = archive.extents();
-            let (mut data, mut part) = (Vec::new(), [0; 5]);
-            while data.len() < 1 << 16 {
-                match archive.read(&mut part)? {
-                    0 => break,
-                    read => data.extend_from_slice(&part[..read]),
-                }
-            }
-            all.push((entry, extents, data));
-        }
-        Ok(all)
-    }
-
-    #[test]
-    fn sparse_files_have_their_holes() {
-        let all = read_all(&sample()).unwrap();
-        let (file, extents, data) = &all[0];
-        assert_eq!((file.path.as_slice(), file.size, file.mode), (&b"sparse"[..], 2000, 0o640));
-        assert_eq!(file.mtime, Time { secs: 12, nanos: 500_000_000 });
-        assert_eq!(file.xattrs, [(b"user.a".to_vec(), b"1\n2".to_vec())]);
-        let extent = |hole_before, start, len| Extent { hole_before, start, len };
-        assert_eq!(extents, &[extent(10, 10, 3), extent(987, 1000, 4), extent(996, 2000, 0)]);
-        assert_eq!(data, b"abcdefg");
-        assert_eq!((all[1].0.kind, all.len()), (Kind::Directory, 2));
-    }
-
-    #[test]
-    fn no_changed_byte_brings_it_down() {
-        let sample = sample();
-        for at in 0..sample.len() {
-            for flip in [1, 0x40, 0xff, sample[at] ^ b'S', sample[at] ^ 0x80] {
-                let mut bytes = sample.clone();
-                bytes[at] ^= flip;
-                // With a right checksum, so that the header is believed.
-                let start = at / BLOCK * BLOCK;
-                let block: [u8; BLOCK] = bytes[start..start + BLOCK].try_into().unwrap();
-                let sum = format!("{:06o}\0 ", checksum(&block));
-                if !(148..156).contains(&(at % BLOCK)) && block[257..262] == *b"ustar" {
-                    bytes[start + 148..start + 156].copy_from_slice(sum.as_bytes());
-                }
-                let _ = read_all(&bytes);
-                let _ = read_all(&bytes[..at]);
-            }
-        }
-    }
-}
+#[path = "reader_tests.rs"]
+mod tests;

@@ -333,6 +333,36 @@ fn one_entry_may_be_deep() {
     assert!(place.lines(&["ls", "-l", "t/hard"])[0].contains(" 2 "));
 }
 
+/// One name of a million bytes would make half a million directories.
+#[test]
+fn names_longer_than_paths_may_be_are_skipped() {
+    let place = Place::new();
+    let mut builder = Builder::new(Vec::new());
+    let (deep, far) = ("d/".repeat(400_000), "t".repeat(5000));
+    let entries = [
+        (EntryType::Regular, [("path", deep.as_str()), ("comment", "")]),
+        (EntryType::Symlink, [("path", "symbolic"), ("linkpath", &far)]),
+        (EntryType::Link, [("path", "hard"), ("linkpath", &far)]),
+        (EntryType::Regular, [("path", "last"), ("comment", "")]),
+    ];
+    for (kind, records) in entries {
+        builder.append_pax_extensions(records.map(|(key, value)| (key, value.as_bytes()))).unwrap();
+        let mut header = Header::new_ustar();
+        header.set_entry_type(kind);
+        header.set_size(0);
+        builder.append_data(&mut header, "x", &b""[..]).unwrap();
+    }
+    let said = place.feed(&["import", "-", "--to", "t"], &builder.into_inner().unwrap());
+    assert_eq!(said.code, 4, "{}", said.err);
+    let lines: Vec<&str> = said.err.lines().collect();
+    assert_eq!(lines.len(), 3, "{lines:?}");
+    assert!(
+        lines.iter().all(|line| line.contains("longer than 4096 bytes") && line.len() < 400),
+        "{lines:?}"
+    );
+    assert_eq!(place.lines(&["ls", "-R", "t"]), ["last"]);
+}
+
 #[test]
 fn what_is_no_archive_is_refused() {
     let place = Place::new();

@@ -16,6 +16,7 @@ use outrigger_offload::{Auto, Encoder, FrameDecoder, Wanted};
 use super::packs::slots_by_frame;
 use crate::error::{ErrorKind, Result};
 use crate::meta::{Meta, SessionId};
+use crate::read::packs::load_footer;
 use crate::store::Store;
 use crate::write::{PackSink, SealedPack, StoredFrame};
 
@@ -95,9 +96,7 @@ impl Scan<'_> {
         if trailer.id != self.pack {
             return Err(Error::damaged(at()));
         }
-        trailer
-            .decode_footer(&self.read(trailer.footer_offset.into(), trailer.footer_len as usize)?)
-            .context(at)
+        load_footer(&*self.store.backend, &trailer)
     }
 
     fn by_footer(&mut self, footer: &Footer, visit: &mut dyn FnMut(Salvaged) -> Result<()>) -> Result<()> {

@@ -4,7 +4,7 @@ use std::io::IoSlice;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use outrigger_format::{FrameHeader, PACK_HEADER_LEN, PackHeader, TRAILER_LEN, Trailer};
+use outrigger_format::{Footer, FrameHeader, PACK_HEADER_LEN, PackHeader, TRAILER_LEN, Trailer};
 
 use super::journal::Journal;
 use super::{CopyOptions, CopyProgress, CopyReport, add};
@@ -217,8 +217,11 @@ fn check(
     if reader.at() != frames_end {
         return Err(damaged("has a frame that reaches into its footer"));
     }
-    let footer = reader.next(trailer.footer_len as usize)?;
-    trailer.decode_footer(footer).context(|| format!("pack {id}, footer"))?;
+    let at = || format!("pack {id}, footer");
+    for step in trailer.steps() {
+        Footer::check_beginning(reader.peek(step)?).context(at)?;
+    }
+    trailer.decode_footer(reader.next(trailer.footer_len as usize)?).context(at)?;
     let rest = (row.bytes - reader.at()) as usize;
     if *reader.next(rest)? != end[end.len().saturating_sub(rest)..] {
         return Err(damaged("has two trailers"));

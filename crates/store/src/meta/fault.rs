@@ -1,7 +1,9 @@
 //! From the databases' errors to the store's.
 
+use outrigger_format::PackId;
 use rusqlite::{ErrorCode, ffi};
 
+use super::ROOT_INODE;
 use crate::error::{Error, ErrorKind, Result};
 
 /// What can go wrong inside a transaction.
@@ -160,6 +162,34 @@ fn said(error: &tokio_postgres::Error) -> String {
 /// An error of `kind`, as a fault: for `return Err(refuse(…))`.
 pub(in crate::meta) fn refuse(kind: ErrorKind, context: impl Into<String>) -> Fault {
     Fault::Store(Error::new(kind, context))
+}
+
+/// A number of a row that is never negative.
+pub(in crate::meta) fn unsigned(value: i64, what: &str) -> Outcome<u64> {
+    u64::try_from(value).map_err(|_| refuse(ErrorKind::Damaged, format!("{what} is {value}")))
+}
+
+/// The id of a pack, from a row.
+pub(in crate::meta) fn pack_id(value: i64) -> Outcome<PackId> {
+    let id = PackId(unsigned(value, "a pack's id")?);
+    match id.0 {
+        0 => Err(refuse(ErrorKind::Damaged, "a pack's id is 0")),
+        _ if id > PackId::MAX => Err(refuse(ErrorKind::Damaged, format!("a pack's id is {value}"))),
+        _ => Ok(id),
+    }
+}
+
+/// The number that a counter gives out next.
+pub(in crate::meta) fn next_number(counter: &str, value: i64) -> Outcome<u64> {
+    let least = match counter {
+        "next_inode" => ROOT_INODE + 1,
+        "next_pack" | "next_session" => 1,
+        _ => 0,
+    };
+    match unsigned(value, &format!("the counter {counter}"))? {
+        next if next < least => Err(refuse(ErrorKind::Damaged, format!("the counter {counter} is {value}"))),
+        next => Ok(next),
+    }
 }
 
 /// Leaves the inside: says what was being done.

@@ -21,6 +21,8 @@ use crate::error::{Context, Error, Result};
 use crate::latency;
 use crate::verified::Verified;
 
+pub(crate) use footers::load_footer;
+
 /// A frame's bytes.
 enum Raw {
     Vector(Vec<u8>),

@@ -28,6 +28,12 @@ pub enum HttpFault {
     Half,
     /// Done; the body comes in pieces with pauses.
     Slow,
+    /// Not done; the answer is this status, with a body of [`ENDLESS`] bytes whose length is not told before.
+    Endless(u16),
+    /// Done; the answer claims a length of 2^62 bytes, and ends after those that there are.
+    Claims,
+    /// Done; a listing's page is always the first one, and says that there are more.
+    SamePage,
 }
 
 /// What the server holds and does.
@@ -40,6 +46,8 @@ struct State {
     faults: Vec<(&'static str, std::ops::RangeInclusive<u64>, HttpFault)>,
     counts: BTreeMap<String, u64>,
     faulty: u64,
+    /// Bytes of endless answers that were taken.
+    taken: usize,
     is_down: bool,
 }
 
@@ -53,6 +61,8 @@ pub struct S3Server {
 
 /// Objects in a page of a listing: few, so that listings have several.
 const PAGE: usize = 7;
+/// Bytes of an answer that passes for endless: more than anybody should read of it.
+pub const ENDLESS: usize = 128 << 20;
 /// The access key that is let in.
 pub const ACCESS_KEY: &str = "TESTKEY";
 
@@ -99,6 +109,11 @@ impl S3Server {
         self.state().faulty
     }
 
+    /// Bytes of endless answers that were taken, by clients and the buffers on the way.
+    pub fn taken(&self) -> usize {
+        self.state().taken
+    }
+
     /// Requests of `method` so far, since its last fault was set.
     pub fn count(&self, method: &str) -> u64 {
         self.state().counts.get(method).copied().unwrap_or(0)
@@ -138,9 +153,10 @@ impl S3Server {
                 let code = if status == 507 { "XMinioStorageFull" } else { "OnPurpose" };
                 return reply(stream, &request, Answer::error(status, code), None);
             }
+            Some(HttpFault::Endless(status)) => return self.endless(stream, status),
             _ => {}
         }
-        let answer = self.answer(&request);
+        let answer = self.answer(&request, fault);
         match fault {
             Some(HttpFault::DoneButReset) => return None,
             Some(HttpFault::DoneButStatus(status)) => {
@@ -152,14 +168,30 @@ impl S3Server {
         reply(stream, &request, answer, fault)
     }
 
-    fn answer(&self, request: &Request) -> Answer {
+    /// Sends an answer without an end until nobody takes it any more.
+    fn endless(&self, mut stream: &TcpStream, status: u16) -> Option<()> {
+        let head = format!(
+            "HTTP/1.1 {status} Said\r\nContent-Type: application/xml\r\nTransfer-Encoding: chunked\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).ok()?;
+        let piece = [b"10000\r\n".as_slice(), &[b'a'; 1 << 16], b"\r\n"].concat();
+        for _ in 0..ENDLESS / (1 << 16) {
+            stream.write_all(&piece).ok()?;
+            self.state().taken += 1 << 16;
+        }
+        stream.write_all(b"0\r\n\r\n").ok()
+    }
+
+    fn answer(&self, request: &Request, fault: Option<HttpFault>) -> Answer {
         if !request.header("authorization").is_some_and(|value| value.contains(ACCESS_KEY)) {
             return Answer::error(403, "InvalidAccessKeyId");
         }
         let mut state = self.state();
         let (key, query) = (&request.key, &request.query);
         match request.method.as_str() {
-            "GET" if query.contains_key("list-type") => state.list(key, query),
+            "GET" if query.contains_key("list-type") => {
+                state.list(key, query, fault == Some(HttpFault::SamePage))
+            }
             "GET" | "HEAD" => state.get(request),
             "PUT" if query.contains_key("uploadId") => {
                 let number = query.get("partNumber").and_then(|number| number.parse().ok()).unwrap_or(0);
@@ -246,13 +278,13 @@ impl State {
         Answer { status: 206, body: bytes[start..end].to_vec(), ..answer }
     }
 
-    fn list(&self, bucket: &str, query: &BTreeMap<String, String>) -> Answer {
+    fn list(&self, bucket: &str, query: &BTreeMap<String, String>, repeats: bool) -> Answer {
         let bucket = bucket.trim_end_matches('/');
         let prefix = format!("{bucket}/{}", query.get("prefix").map_or("", String::as_str));
-        let after = query.get("continuation-token").cloned().unwrap_or_default();
+        let after = query.get("continuation-token").filter(|_| !repeats).cloned().unwrap_or_default();
         let of_prefix = self.objects.iter().filter(|(key, _)| key.starts_with(&prefix) && **key > after);
         let page: Vec<_> = of_prefix.clone().take(PAGE).collect();
-        let is_truncated = of_prefix.count() > PAGE;
+        let is_truncated = repeats || of_prefix.count() > PAGE;
         let mut xml = format!("<ListBucketResult><IsTruncated>{is_truncated}</IsTruncated>");
         for (key, bytes) in &page {
             xml += &format!(
@@ -361,7 +393,9 @@ impl Answer {
 }
 
 fn reply(mut stream: &TcpStream, request: &Request, answer: Answer, fault: Option<HttpFault>) -> Option<()> {
-    let mut head = format!("HTTP/1.1 {} Said\r\nContent-Length: {}\r\n", answer.status, answer.body.len());
+    let claims = fault == Some(HttpFault::Claims);
+    let len = if claims { 1 << 62 } else { answer.body.len() };
+    let mut head = format!("HTTP/1.1 {} Said\r\nContent-Length: {len}\r\n", answer.status);
     for (name, value) in &answer.headers {
         head += &format!("{name}: {value}\r\n");
     }
@@ -372,6 +406,10 @@ fn reply(mut stream: &TcpStream, request: &Request, answer: Answer, fault: Optio
     match fault {
         Some(HttpFault::Half) => {
             stream.write_all(&answer.body[..answer.body.len() / 2]).ok()?;
+            return None;
+        }
+        Some(HttpFault::Claims) => {
+            stream.write_all(&answer.body).ok()?;
             return None;
         }
         Some(HttpFault::Slow) => {

@@ -105,6 +105,7 @@ conformance! {
 mod files {
     use std::os::unix::fs::PermissionsExt as _;
 
+    use outrigger_format::PackKind;
     use outrigger_store::ErrorKind;
     use outrigger_store::meta::{At, Meta as _, OpenMode, ROOT_INODE, SqliteMeta};
 
@@ -220,6 +221,10 @@ mod files {
                 "UPDATE directory SET parent = 6 WHERE inode = 6",
                 "directory 6 has a name in 1, and is kept as one of 6",
             ),
+            (
+                "INSERT INTO dentry (parent, name, inode, epoch) VALUES (6, x'78', 1, 1)",
+                "a name in directory 6 stands for the root directory",
+            ),
             ("DELETE FROM dentry WHERE inode = 6", "no path leads to directory 6"),
             ("UPDATE state SET bytes = 0", "totals"),
             ("UPDATE state SET next_inode = 6", "counter of inodes is behind"),
@@ -242,6 +247,21 @@ mod files {
             outrigger_store::testing::database(&path).unwrap().execute_batch(harm).unwrap();
             let findings = meta.check().unwrap();
             assert!(findings.iter().any(|found| found.contains(finding)), "{harm}: {findings:?}");
+        }
+    }
+
+    #[test]
+    fn counters_that_no_client_wrote_are_damage() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("meta.db");
+        let meta = SqliteMeta::open(&path, OpenMode::Create).unwrap();
+        let session = writer(&meta);
+        for value in [0, -1, i64::MIN] {
+            let database = outrigger_store::testing::database(&path).unwrap();
+            database.execute("UPDATE state SET next_pack = ?1, next_inode = ?1", [value]).unwrap();
+            assert_eq!(kind(meta.announce_packs(session, PackKind::Data, 1, 7)), ErrorKind::Damaged);
+            assert_eq!(kind(meta.reserve_inodes(1)), ErrorKind::Damaged);
+            assert_eq!(kind(meta.counters()), ErrorKind::Damaged);
         }
     }
 }

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use meta_support::{commit, file, kind, link, paths, root, without_changes, writer};
+use outrigger_format::{PackId, PackKind};
 use outrigger_store::ErrorKind;
 use outrigger_store::meta::jobs::{JobInput, Jobs as _, NewJob};
 use outrigger_store::meta::{At, Location, Meta, PinTarget, PostgresMeta, ROOT_INODE as R, SessionKind};
@@ -150,6 +151,10 @@ fn harm_is_found() {
         ("UPDATE @inode SET root = '\\x0107' WHERE number = 5", "inode 5"),
         ("UPDATE @inode SET root = NULL WHERE number = 5", "inode 5"),
         ("UPDATE @dentry SET name = 'g' WHERE inode = 5", "a name in directory 1 is not what was written"),
+        (
+            "INSERT INTO @dentry (parent, name, inode, epoch, sum) VALUES (6, 'x', 1, 1, 0)",
+            "a name in directory 6 stands for the root directory",
+        ),
         ("DELETE FROM @dentry WHERE inode = 6", "no path leads to directory 6"),
         ("UPDATE @directory SET parent = 6 WHERE inode = 6", "where directory 6 hangs"),
         ("DELETE FROM @inode WHERE number = 5", "stands for inode 5, which does not exist"),
@@ -473,4 +478,27 @@ fn leases_do_not_run_out_while_the_server_is_away() {
     ends(0);
     assert!(meta.sessions().unwrap()[0].lease_is_over);
     assert_eq!(kind(meta.renew(stays, lease)), ErrorKind::Fenced);
+}
+
+/// A role that may write rows: what counters say becomes numbers of packs and inodes.
+#[test]
+fn counters_that_no_client_wrote_are_damage() {
+    let Some(server) = Server::shared() else { return };
+    let url = server.url(&server.fresh());
+    let (meta, schema) = (create(&url), Location::parse(&url).unwrap().schema);
+    let session = writer(&meta);
+    for value in ["-1", "0", "-9223372036854775808"] {
+        server.sql(&format!("UPDATE {schema}.counter SET value = {value}"));
+        assert_eq!(kind(meta.announce_packs(session, PackKind::Data, 1, 7)), ErrorKind::Damaged, "{value}");
+        assert_eq!(kind(meta.reserve_inodes(1)), ErrorKind::Damaged, "{value}");
+        assert_eq!(kind(meta.counters()), ErrorKind::Damaged, "{value}");
+        assert_eq!(kind(meta.open_session(SessionKind::Writer, "x", 60)), ErrorKind::Damaged, "{value}");
+    }
+    // Nothing of it was taken, so a repair is enough.
+    server.sql(&format!("UPDATE {schema}.counter SET value = 100"));
+    assert_eq!(meta.announce_packs(session, PackKind::Data, 1, 7).unwrap(), [PackId(100)]);
+    server.sql(&format!("UPDATE {schema}.pack SET bytes = -1"));
+    assert_eq!(kind(meta.packs()), ErrorKind::Damaged);
+    server.sql(&format!("UPDATE {schema}.pack SET bytes = 0, id = -1"));
+    assert_eq!(kind(meta.packs()), ErrorKind::Damaged);
 }

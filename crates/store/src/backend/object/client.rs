@@ -11,6 +11,7 @@ use std::time::Duration;
 use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey, S3ConditionalPut};
 use object_store::{ClientConfigKey, ClientOptions, RetryConfig};
 
+use super::bounded::{Connector, Refused};
 use crate::backend::location::S3Location;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::note;
@@ -112,6 +113,7 @@ pub(super) fn build(location: &S3Location, patience: &Patience, keys: Option<Key
     builder
         .with_bucket_name(&location.bucket)
         .with_client_options(options)
+        .with_http_connector(Connector)
         .with_retry(retry)
         .with_conditional_put(S3ConditionalPut::ETagMatch)
         // One request for each: it needs no right beyond that to remove.
@@ -222,6 +224,7 @@ pub(super) fn judge(error: &object_store::Error) -> (Verdict, String) {
         Of::NotSupported { .. } | Of::NotImplemented { .. } | Of::InvalidPath { .. } => {
             Verdict::Final(ErrorKind::Invalid)
         }
+        _ if is_refused(error) => Verdict::Final(ErrorKind::Io),
         _ if code == Some("InvalidRange") || said.contains("416 Range Not Satisfiable") => {
             Verdict::Final(ErrorKind::Damaged)
         }
@@ -232,6 +235,12 @@ pub(super) fn judge(error: &object_store::Error) -> (Verdict, String) {
         _ => "",
     };
     (verdict, format!("{why}{hint}"))
+}
+
+/// Whether an answer came that was not taken. Another try would be answered alike.
+fn is_refused(error: &object_store::Error) -> bool {
+    let mut causes = std::iter::successors(std::error::Error::source(error), |error| error.source());
+    causes.any(|cause| cause.is::<Refused>())
 }
 
 /// An error with its causes, none twice.

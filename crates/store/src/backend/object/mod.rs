@@ -6,6 +6,7 @@
 //!
 //! The object store must answer a read that follows a write with what was written, and a listing too: S3 itself, Ceph's gateway and MinIO do.
 
+mod bounded;
 mod client;
 mod retry;
 mod writer;
@@ -27,6 +28,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::health::Health;
 use crate::runtime;
 
+use bounded::Refused;
 use client::Client;
 pub use client::{Keys, Patience};
 use retry::attempt;
@@ -36,6 +38,11 @@ use writer::{Uploading, Writer};
 const UPLOADS_MAX: usize = 4;
 /// Requests with data that are under way at once.
 const REQUESTS_MAX: usize = 16;
+
+/// Bytes that are reserved for an answer before any of it has come.
+const RESERVED_MAX: u64 = 1 << 20;
+/// Bytes that are read of an object that may be a claim. A claim is a `store.toml`, which is far shorter.
+const CLAIM_MAX: u64 = 1 << 20;
 
 /// What [`ObjectBackend`] shares with its writers.
 struct Shared {
@@ -140,27 +147,43 @@ impl Shared {
     async fn get(
         &self,
         key: &Path,
-        range: Option<GetRange>,
+        range: GetRange,
         what: &(dyn Fn() -> String + Sync),
     ) -> Result<(Vec<u8>, u64)> {
         attempt(&self.health, &self.patience, what, |_| async {
             let _permit = self.requests.acquire().await;
-            let options = GetOptions { range: range.clone(), ..GetOptions::default() };
+            let options = GetOptions { range: Some(range.clone()), ..GetOptions::default() };
             let result = self.client.get_opts(key, options).await?;
             let size = result.meta.size;
-            let mut bytes = Vec::with_capacity((result.range.end - result.range.start) as usize);
-            let expected = bytes.capacity();
+            let expected = result.range.end - result.range.start;
+            // The length is a claim until the bytes have come.
+            let mut bytes = Vec::with_capacity(expected.min(RESERVED_MAX) as usize);
             let mut stream = result.into_stream();
             while let Some(part) = stream.try_next().await? {
                 bytes.extend_from_slice(&part);
             }
-            if bytes.len() == expected {
+            if bytes.len() as u64 == expected {
                 return Ok((bytes, size));
             }
             let why = format!("the answer ended after {} of {expected} bytes", bytes.len());
             Err(object_store::Error::Generic { store: "S3", source: why.into() })
         })
         .await
+    }
+
+    /// The packs below `root`. Keys must rise, as S3 lists them: pages that repeat themselves would have no end.
+    async fn list(&self, root: &Path) -> object_store::Result<Vec<PackId>> {
+        let (mut objects, mut ids, mut last) = (self.client.list(Some(root)), Vec::new(), Path::default());
+        while let Some(object) = objects.try_next().await? {
+            if object.location <= last {
+                let why = format!("the listing goes back from {last:?}");
+                return Err(object_store::Error::Generic { store: "S3", source: Refused(why).into() });
+            }
+            let id = object.location.filename().and_then(super::local::parse);
+            ids.extend(id.filter(|id| object.location == self.key(*id)));
+            last = object.location;
+        }
+        Ok(ids)
     }
 
     /// Puts an object where none is; `Exists` where there is one, which an earlier try may have put.
@@ -204,7 +227,7 @@ impl Backend for ObjectBackend {
             ))
         };
         let key = self.shared.key(id);
-        let (bytes, size) = match self.shared.block_on(self.shared.get(&key, Some(range), &what)) {
+        let (bytes, size) = match self.shared.block_on(self.shared.get(&key, range, &what)) {
             Err(error) if error.kind() == ErrorKind::Damaged => return Err(short("before that".into())),
             got => got?,
         };
@@ -235,16 +258,8 @@ impl Backend for ObjectBackend {
         let shared = &self.shared;
         let root = Path::from(format!("{}packs", shared.prefix));
         let what = || format!("cannot list the packs in {}", shared.place);
-        let listed = attempt(&shared.health, &shared.patience, &what, |_| async {
-            let objects: Vec<_> = shared.client.list(Some(&root)).try_collect().await?;
-            Ok(objects)
-        });
-        let objects = shared.block_on(listed)?;
-        let ids = objects.iter().filter_map(|object| {
-            let id = super::local::parse(object.location.filename()?)?;
-            (object.location == shared.key(id)).then_some(id)
-        });
-        let mut ids: Vec<PackId> = ids.collect();
+        let listed = attempt(&shared.health, &shared.patience, &what, |_| shared.list(&root));
+        let mut ids = shared.block_on(listed)?;
         ids.sort_unstable();
         Ok(ids)
     }
@@ -252,7 +267,7 @@ impl Backend for ObjectBackend {
     fn read_end(&self, id: PackId, max: usize) -> Result<Option<(Vec<u8>, u64)>> {
         let what = || format!("cannot read the end of {}", self.shared.name(id));
         let range = GetRange::Suffix(max as u64);
-        match self.shared.block_on(self.shared.get(&self.shared.key(id), Some(range), &what)) {
+        match self.shared.block_on(self.shared.get(&self.shared.key(id), range, &what)) {
             Ok(got) => Ok(Some(got)),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             // An object without bytes has no last ones.
@@ -292,7 +307,7 @@ impl Backend for ObjectBackend {
     fn claimed(&self) -> Result<Option<String>> {
         let (key, shared) = (self.shared.claim_key(), &self.shared);
         let what = || format!("cannot read {}{CONFIG_FILE}", shared.place);
-        match shared.block_on(shared.get(&key, None, &what)) {
+        match shared.block_on(shared.get(&key, GetRange::Bounded(0..CLAIM_MAX), &what)) {
             Ok((bytes, _)) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),

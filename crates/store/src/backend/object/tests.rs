@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::testing::conformance;
-use crate::testing::s3::{ACCESS_KEY, HttpFault, S3Server};
+use crate::testing::s3::{ACCESS_KEY, ENDLESS, HttpFault, S3Server};
 
 /// Short enough for tests, long enough for a machine that is busy.
 const PATIENCE: Patience = Patience {
@@ -237,4 +237,48 @@ fn appending_waits_for_a_slow_store() {
         appending.join().unwrap();
     });
     assert_eq!(backend.list().unwrap().len(), 5);
+}
+
+/// A server's claims reserve nothing, and no answer is read beyond what it may be.
+#[test]
+fn what_a_server_answers_is_bounded() {
+    let server = S3Server::start();
+    let backend = open(&server, PATIENCE);
+    backend.claim("text").unwrap();
+    server.fault("GET", 1..=1, HttpFault::Claims);
+    assert_eq!(backend.claimed().unwrap().as_deref(), Some("text"));
+    write(&backend, 1, b"data").unwrap();
+    server.fault("GET", 1..=1, HttpFault::Claims);
+    assert_eq!(read(&backend, 1, 4).unwrap(), b"data");
+    server.heal();
+
+    // The beginning of an error's body is read, and its status believed: none of these is tried again.
+    server.fault("GET", 1..=1, HttpFault::Endless(404));
+    assert_eq!(backend.claimed().unwrap(), None);
+    server.heal();
+    server.fault("GET", 1..=1, HttpFault::Endless(403));
+    assert_eq!(read(&backend, 1, 4).unwrap_err().kind(), ErrorKind::Denied);
+    server.heal();
+    server.fault("GET", 1..=u64::MAX, HttpFault::Endless(200));
+    let error = backend.list().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Io, "{error}");
+    assert!(error.to_string().contains("longer than the 16777216 bytes"), "{error}");
+    // Buffers of the kernel take some MiB of each.
+    assert!(server.taken() < ENDLESS, "{} bytes were taken", server.taken());
+}
+
+/// Pages without an end would be read for ever.
+#[test]
+fn a_listing_that_repeats_itself_is_refused() {
+    let server = S3Server::start();
+    let backend = open(&server, PATIENCE);
+    for id in 1..=9 {
+        write(&backend, id, b"data").unwrap();
+    }
+    server.fault("GET", 1..=u64::MAX, HttpFault::SamePage);
+    let error = backend.list().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Io, "{error}");
+    assert!(error.to_string().contains("goes back from"), "{error}");
+    server.heal();
+    assert_eq!(backend.list().unwrap().len(), 9);
 }

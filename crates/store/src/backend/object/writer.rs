@@ -249,7 +249,7 @@ async fn holds(shared: &Shared, key: &Path, sums: &Sums) -> Result<Option<bool>>
     }
     let mut at = 0;
     for (len, sum) in sums.iter().filter(|(len, _)| *len > 0) {
-        let (bytes, _) = shared.get(key, Some(GetRange::Bounded(at..at + len)), &what).await?;
+        let (bytes, _) = shared.get(key, GetRange::Bounded(at..at + len), &what).await?;
         if checksum(&[&bytes]) != *sum {
             return Ok(Some(false));
         }

@@ -52,6 +52,7 @@ const RULES: &[&str] = &[
            AS seen FROM @dentry_old o) s WHERE seen IS NOT NULL \
      AND NOT EXISTS (SELECT 1 FROM @inode i WHERE i.number = s.inode AND i.epoch <= seen) \
      AND NOT EXISTS (SELECT 1 FROM @inode_old i WHERE i.number = s.inode AND i.epoch_from <= seen AND i.epoch_to > seen)",
+    "SELECT 'a name in directory ' || parent || ' stands for the root directory' FROM @dentry WHERE inode = 1",
     // versions, policies
     "SELECT 'version ' || v.number || ' is of inode ' || v.inode || ', which has no such version' \
      FROM @version v LEFT JOIN @inode i ON i.number = v.inode WHERE i.version IS NULL OR v.number NOT BETWEEN 1 AND i.version - 1",

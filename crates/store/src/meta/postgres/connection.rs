@@ -15,15 +15,21 @@ use futures_util::future::{join_all, join3};
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 use tokio_postgres::config::{SslMode, TargetSessionAttrs};
+use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{Client, Config, Error as SqlError, Row, Statement};
+use tokio_postgres::{Client, Config, Error as SqlError, Row, SimpleQueryMessage, Statement};
 
+use super::guarded::{self, IN_CLEAR};
 use super::location::{Address, Location, TlsMode};
 use super::tls::Tls;
 use crate::error::{Context as _, Error, ErrorKind, Result};
 
 /// A server that does not answer at all is given up after about this time.
 const SILENCE: Duration = Duration::from_secs(25);
+/// When a connection is idle for so long, the server is asked whether it is there, and how often.
+pub(super) const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(5));
+/// Such questions that it may leave without an answer.
+pub(super) const KEEPALIVE_TRIES: u32 = 3;
 /// Statements that are sent in one go at most.
 const TOGETHER: usize = 24;
 
@@ -122,6 +128,18 @@ impl Connection {
     /// # Errors
     /// `Io` when the server cannot be reached, or is a standby where a primary is wanted; `Denied` when it refuses, `Busy` when it is starting or has too many clients.
     pub fn open(location: &Location, server: &Address, tls: &Tls, patience: Duration) -> Result<Self> {
+        let password = location.password(server)?;
+        Self::open_as(location, server, tls, patience, password)
+    }
+
+    /// As [`Connection::open`], with this password.
+    pub(super) fn open_as(
+        location: &Location,
+        server: &Address,
+        tls: &Tls,
+        patience: Duration,
+        password: Option<String>,
+    ) -> Result<Self> {
         let what = || format!("connecting to {location}");
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context(what)?;
         let mut config = Config::new();
@@ -132,9 +150,9 @@ impl Connection {
             .application_name("outrigger")
             .connect_timeout(patience)
             .tcp_user_timeout(SILENCE)
-            .keepalives_idle(Duration::from_secs(10))
-            .keepalives_interval(Duration::from_secs(5))
-            .keepalives_retries(3)
+            .keepalives_idle(KEEPALIVE.0)
+            .keepalives_interval(KEEPALIVE.1)
+            .keepalives_retries(KEEPALIVE_TRIES)
             .ssl_mode(match location.tls {
                 _ if server.is_socket() => SslMode::Disable,
                 TlsMode::Disable => SslMode::Disable,
@@ -149,18 +167,28 @@ impl Connection {
         if location.primary {
             config.target_session_attrs(TargetSessionAttrs::ReadWrite);
         }
-        if let Some(password) = location.password(server)? {
+        let mut tells_secret = false;
+        if let Some(password) = password {
             crate::note::secret(&password);
             config.password(password);
+            tells_secret = location.tls == TlsMode::Prefer && !server.is_socket();
         }
         // The configured limit is for reaching the server; one that is reached may still be silent.
-        let greeting = runtime.block_on(async { timeout(patience, config.connect(tls.clone())).await });
+        let greet = async {
+            if tells_secret {
+                return greet_guarded(&config, server, tls, location).await;
+            }
+            let (client, driver) =
+                config.connect(tls.clone()).await.map_err(|error| refused(location, error))?;
+            tokio::spawn(driver);
+            Ok(client)
+        };
+        let greeting = runtime.block_on(async { timeout(patience, greet).await });
         let silent = |_| {
             let why = format!("{}: it does not answer within {} s", what(), patience.as_secs());
             Error::new(ErrorKind::Io, why)
         };
-        let (client, driver) = greeting.map_err(silent)?.map_err(|error| refused(location, error))?;
-        runtime.spawn(driver);
+        let client = greeting.map_err(silent)??;
         let lane = i64::from_le_bytes(outrigger_clock::random()?);
         let mut connection = Self {
             runtime,
@@ -340,6 +368,30 @@ async fn ask(client: &Client, known: &Known, query: &Query) -> Result<Answer, Sq
     Ok(Answer { rows, affected })
 }
 
+/// Connects over TCP where the connection is secured if the server can, without telling a password in clear.
+async fn greet_guarded(config: &Config, server: &Address, tls: &Tls, location: &Location) -> Result<Client> {
+    let mut tls = tls.clone();
+    let handshake = MakeTlsConnect::<guarded::Guarded>::make_tls_connect(&mut tls, &server.host)
+        .map_err(|error| Error::new(ErrorKind::Invalid, format!("connecting to {location}: {error}")))?;
+    let stream = guarded::connect(&server.host, server.port, SILENCE).await;
+    let stream = stream.context(|| format!("connecting to {location}"))?;
+    let (client, driver) =
+        config.connect_raw(stream, handshake).await.map_err(|error| refused(location, error))?;
+    tokio::spawn(driver);
+    if location.primary {
+        let shown = client.simple_query("SHOW transaction_read_only").await;
+        let is_standby = shown
+            .map_err(|error| refused(location, error))?
+            .iter()
+            .any(|message| matches!(message, SimpleQueryMessage::Row(row) if row.get(0) == Some("on")));
+        if is_standby {
+            let why = format!("connecting to {location}: database does not allow writes");
+            return Err(Error::new(ErrorKind::Io, why));
+        }
+    }
+    Ok(client)
+}
+
 /// Why there is no connection, and what can be done.
 fn refused(location: &Location, error: SqlError) -> Error {
     use std::error::Error as _;
@@ -358,6 +410,11 @@ fn refused(location: &Location, error: SqlError) -> Error {
         Some("3D000") => (ErrorKind::NotFound, "; make it with `createdb`"),
         Some("57P03" | "53300") => (ErrorKind::Busy, ""),
         Some(_) => (ErrorKind::Denied, ""),
+        None if text.contains(IN_CLEAR) => (
+            ErrorKind::Denied,
+            "; anybody who listens there could: have the server ask for scram-sha-256. sslmode=verify-full sends it to a server with a \
+             certificate, and sslmode=disable to any",
+        ),
         None if text.contains("password missing") => {
             (ErrorKind::Denied, "; set PGPASSWORD, or write the password to ~/.pgpass (mode 600)")
         }

@@ -5,7 +5,7 @@ use tokio_postgres::Row;
 use super::connection::{Answer, Query};
 use super::transaction::Tx;
 use crate::error::ErrorKind;
-use crate::meta::fault::{Outcome, refuse};
+use crate::meta::fault::{Outcome, next_number, refuse};
 use crate::meta::{Counters, TreeTotals};
 
 /// The row that must be there.
@@ -25,8 +25,7 @@ pub(super) fn advance(tx: &mut Tx<'_>, name: &'static str, by: u64) -> Outcome<u
     let sql = "UPDATE @counter SET value = value + $2 WHERE name = $1 AND value <= 9223372036854775807 - $2 \
                RETURNING value - $2";
     let answer = tx.one(Query::new(sql).text(name).int(by))?;
-    let before: i64 = answer.first().ok_or_else(full)?.try_get(0)?;
-    Ok(before as u64)
+    next_number(name, answer.first().ok_or_else(full)?.try_get(0)?)
 }
 
 /// The statement for [`read_next`].
@@ -37,10 +36,13 @@ pub(super) const NEXT: &str = "SELECT max(value) FILTER (WHERE name = 'next_pack
 pub(super) fn read_next(answer: &Answer) -> Outcome<Counters> {
     let row = row(answer)?;
     let missing = || refuse(ErrorKind::Damaged, "a counter is missing");
-    let column = |column: usize| -> Outcome<u64> {
-        Ok(row.try_get::<_, Option<i64>>(column)?.ok_or_else(missing)? as u64)
-    };
-    Ok(Counters { next_pack: column(0)?, next_inode: column(1)?, next_sequence: column(2)? })
+    let next =
+        |column: usize, name| next_number(name, row.try_get::<_, Option<_>>(column)?.ok_or_else(missing)?);
+    Ok(Counters {
+        next_pack: next(0, "next_pack")?,
+        next_inode: next(1, "next_inode")?,
+        next_sequence: next(2, "next_sequence")?,
+    })
 }
 
 /// Raises counters to at least these values.

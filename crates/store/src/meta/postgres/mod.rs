@@ -31,6 +31,7 @@ mod connection;
 mod counters;
 mod exchange;
 mod flush;
+mod guarded;
 mod jobs;
 mod location;
 mod locks;

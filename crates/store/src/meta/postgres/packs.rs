@@ -8,7 +8,7 @@ use super::connection::{Answer, Query};
 use super::transaction::Tx;
 use super::{counters, sessions};
 use crate::error::ErrorKind;
-use crate::meta::fault::{Outcome, refuse};
+use crate::meta::fault::{Outcome, pack_id, refuse, unsigned};
 use crate::meta::{PackChanges, PackMark, PackRow, PackState, PackSum, SessionId, SessionKind};
 
 macro_rules! columns {
@@ -75,7 +75,7 @@ pub(super) fn ids(packs: &[PackId]) -> Vec<i64> {
 
 /// A row of [`SUMS`].
 pub(super) fn read_sum(row: &Row) -> Outcome<PackSum> {
-    let number = |column: usize| row.try_get::<_, i64>(column).map(|value| value as u64);
+    let number = |column: usize| unsigned(row.try_get(column)?, "a sum of packs");
     Ok(PackSum {
         state: PackState::from_row(row.try_get::<_, i32>(0)?.into())?,
         packs: number(1)?,
@@ -86,12 +86,12 @@ pub(super) fn read_sum(row: &Row) -> Outcome<PackSum> {
 /// A row.
 pub(super) fn read(row: &Row) -> Outcome<PackRow> {
     let damaged = |what: String| refuse(ErrorKind::Damaged, what);
-    let number = |column: usize| row.try_get::<_, i64>(column).map(|value| value as u64);
+    let number = |column: usize| unsigned(row.try_get(column)?, "a number of a pack's row");
     let (kind, state): (i32, i32) = (row.try_get(1)?, row.try_get(2)?);
     let kind = u8::try_from(kind).map_err(|_| damaged(format!("pack kind {kind}")))?;
     let bytes = number(4)?;
     Ok(PackRow {
-        id: PackId(number(0)?),
+        id: pack_id(row.try_get(0)?)?,
         kind: PackKind::from_byte(kind).map_err(|error| damaged(error.to_string()))?,
         state: PackState::from_row(state.into())?,
         session: SessionId(number(3)?),
@@ -99,7 +99,7 @@ pub(super) fn read(row: &Row) -> Outcome<PackRow> {
         raw_bytes: number(5)?,
         chunks: u32::try_from(number(6)?).map_err(|_| damaged("a pack's count of chunks".to_owned()))?,
         dead_since: number(7)?,
-        mark: if bytes == 0 { number(8)? } else { 0 },
+        mark: if bytes == 0 { row.try_get::<_, i64>(8)? as u64 } else { 0 },
     })
 }
 

@@ -12,7 +12,7 @@ use super::connection::{Answer, Query};
 use super::counters;
 use super::transaction::Tx;
 use crate::error::ErrorKind;
-use crate::meta::fault::{Fault, Outcome, refuse};
+use crate::meta::fault::{Fault, Outcome, pack_id, refuse};
 use crate::meta::{Generation, SessionId, SessionKind, SessionRow};
 
 /// The server's clock, nanoseconds since 1970.
@@ -110,7 +110,7 @@ fn generation(tx: &mut Tx<'_>, kind: SessionKind) -> Outcome<Generation> {
     let live: Vec<i64> = row.try_get(1)?;
     Ok(Generation {
         number: row.try_get::<_, i64>(0)? as u64,
-        live: live.into_iter().map(|id| PackId(id as u64)).collect(),
+        live: live.into_iter().map(pack_id).collect::<Outcome<_>>()?,
         mark: Some(super::packs::read_mark(row, 2)?),
     })
 }

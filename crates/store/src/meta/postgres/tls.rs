@@ -15,12 +15,17 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio_rustls::rustls::{self, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use tokio_rustls::{TlsConnector, client};
 
+use super::guarded::Guard;
 use super::location::{Location, TlsMode};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Makes TLS connections; one for all connections of an engine.
 #[derive(Clone)]
-pub(super) struct Tls(Arc<ClientConfig>);
+pub(super) struct Tls {
+    config: Arc<ClientConfig>,
+    /// Of each connection's first bytes.
+    guard: Guard,
+}
 
 impl Tls {
     /// What `location` asks for.
@@ -55,7 +60,9 @@ impl Tls {
                 .with_custom_certificate_verifier(Arc::new(Anybody(provider)))
                 .with_no_client_auth()
         };
-        Ok(Self(Arc::new(config)))
+        // With `require` it was said that the server is to be believed.
+        let guard = if location.tls == TlsMode::Prefer { Guard::SECURED } else { Guard::Off };
+        Ok(Self { config: Arc::new(config), guard })
     }
 }
 
@@ -107,7 +114,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> MakeTlsConnect<S> for T
         // Asked for a socket's, too, which has none, and is never secured.
         let name = if domain.is_empty() { "localhost" } else { domain };
         Ok(Handshake {
-            connector: TlsConnector::from(Arc::clone(&self.0)),
+            connector: TlsConnector::from(Arc::clone(&self.config)),
+            guard: self.guard,
             name: ServerName::try_from(name)?.to_owned(),
         })
     }
@@ -116,6 +124,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> MakeTlsConnect<S> for T
 /// One handshake to be made.
 pub(super) struct Handshake {
     connector: TlsConnector,
+    guard: Guard,
     name: ServerName<'static>,
 }
 
@@ -125,12 +134,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> TlsConnect<S> for Hands
     type Future = Pin<Box<dyn Future<Output = io::Result<Secured<S>>> + Send>>;
 
     fn connect(self, stream: S) -> Self::Future {
-        Box::pin(async move { Ok(Secured(self.connector.connect(self.name, stream).await?)) })
+        Box::pin(async move {
+            let stream = self.connector.connect(self.name, stream).await?;
+            Ok(Secured { stream, guard: self.guard })
+        })
     }
 }
 
 /// A stream within TLS.
-pub(super) struct Secured<S>(client::TlsStream<S>);
+pub(super) struct Secured<S> {
+    stream: client::TlsStream<S>,
+    guard: Guard,
+}
 
 impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream for Secured<S> {
     fn channel_binding(&self) -> ChannelBinding {
@@ -144,20 +159,25 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Secured<S> {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(cx, buf)
+        let before = buf.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
+        if let Poll::Ready(Ok(())) = read {
+            self.guard.look(&buf.filled()[before..])?;
+        }
+        read
     }
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Secured<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, buf)
+        Pin::new(&mut self.stream).poll_write(cx, buf)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
+        Pin::new(&mut self.stream).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
+        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }

@@ -430,7 +430,7 @@ impl Meta for SqliteMeta {
     }
 
     fn counters(&self) -> Result<Counters> {
-        self.read_once("reading counters", |db| Ok(state::counters(db)?))
+        self.read_once("reading counters", state::counters)
     }
 
     fn raise_counters(&self, next_pack: u64, next_inode: u64, next_sequence: u64) -> Result<()> {

@@ -7,7 +7,7 @@ use super::state::advance;
 use super::sums::{self, pack_intact};
 use super::{Moment, sessions, state};
 use crate::error::ErrorKind;
-use crate::meta::fault::{Outcome, refuse};
+use crate::meta::fault::{Outcome, next_number, pack_id, refuse, unsigned};
 use crate::meta::{PackRow, PackState, PackSum, SessionId, SessionKind};
 
 /// For [`select`]: every row.
@@ -20,16 +20,17 @@ pub(super) const AFTER: &str = "id > ?1 ORDER BY id LIMIT ?2";
 fn read(row: &Row<'_>) -> Outcome<PackRow> {
     sums::require(row, 9)?;
     let (state, bytes): (i64, i64) = (row.get(2)?, row.get(4)?);
+    let number = |column: usize| unsigned(row.get(column)?, "a number of a pack's row");
     let damaged = |what: String| refuse(ErrorKind::Damaged, what);
     Ok(PackRow {
-        id: PackId(row.get::<_, i64>(0)? as u64),
+        id: pack_id(row.get(0)?)?,
         kind: PackKind::from_byte(row.get(1)?).map_err(|error| damaged(error.to_string()))?,
         state: PackState::from_row(state)?,
-        session: SessionId(row.get::<_, i64>(3)? as u64),
-        bytes: bytes as u64,
-        raw_bytes: row.get::<_, i64>(5)? as u64,
+        session: SessionId(number(3)?),
+        bytes: number(4)?,
+        raw_bytes: number(5)?,
         chunks: row.get(6)?,
-        dead_since: row.get::<_, i64>(7)? as u64,
+        dead_since: number(7)?,
         mark: if bytes == 0 { row.get::<_, i64>(8)? as u64 } else { 0 },
     })
 }
@@ -61,7 +62,7 @@ pub(super) fn sum_up(connection: &Connection) -> Outcome<Vec<PackSum>> {
     let mut found = Vec::new();
     while let Some(row) = rows.next()? {
         sums::require(row, 3)?;
-        let number = |column| row.get::<_, i64>(column).map(|number| number as u64);
+        let number = |column: usize| unsigned(row.get(column)?, "a sum of packs");
         found.push(PackSum {
             state: PackState::from_row(row.get(0)?)?,
             packs: number(1)?,
@@ -203,7 +204,7 @@ pub(super) fn adopt(connection: &Connection, packs: &[PackRow]) -> Outcome<()> {
             return Err(refuse(ErrorKind::Invalid, format!("{} cannot be a pack id", pack.id.0)));
         }
         insert(connection, &PackRow { state: PackState::Live, dead_since: 0, mark: 0, ..pack.clone() })?;
-        let next = state::counter(connection, "next_pack")? as u64;
+        let next = next_number("next_pack", state::counter(connection, "next_pack")?)?;
         if next <= pack.id.0 {
             advance(connection, "next_pack", pack.id.0 + 1 - next)?;
         }

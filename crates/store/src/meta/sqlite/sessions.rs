@@ -11,7 +11,7 @@ use rusqlite::{Connection, OptionalExtension as _, Row};
 
 use super::state::{advance, counter};
 use crate::error::ErrorKind;
-use crate::meta::fault::{Fault, Outcome, refuse};
+use crate::meta::fault::{Fault, Outcome, pack_id, refuse};
 use crate::meta::{Generation, SessionId, SessionKind, SessionRow};
 
 const NANOS: u64 = 1_000_000_000;
@@ -86,8 +86,8 @@ fn generation(connection: &Connection, kind: SessionKind) -> Outcome<Generation>
         return Ok(Generation { number, live: Vec::new(), mark: None });
     }
     let mut live = connection.prepare_cached("SELECT id FROM pack WHERE state = 2 ORDER BY id")?;
-    let live = live.query_map([], |row| Ok(PackId(row.get::<_, i64>(0)? as u64)))?;
-    Ok(Generation { number, live: live.collect::<rusqlite::Result<_>>()?, mark: None })
+    let live = live.query_map([], |row| row.get(0))?;
+    Ok(Generation { number, live: live.map(|id| pack_id(id?)).collect::<Outcome<_>>()?, mark: None })
 }
 
 /// Inserts a session.

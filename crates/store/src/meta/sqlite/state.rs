@@ -4,7 +4,7 @@ use rusqlite::Connection;
 
 use crate::error::ErrorKind;
 use crate::meta::change::totals::{Retained, TotalsDelta};
-use crate::meta::fault::{Outcome, refuse};
+use crate::meta::fault::{Outcome, next_number, refuse};
 use crate::meta::{Counters, TreeTotals};
 
 /// Reads one column of the row of counters.
@@ -13,17 +13,18 @@ pub(super) fn counter(connection: &Connection, column: &str) -> rusqlite::Result
 }
 
 /// What is given out next.
-pub(super) fn counters(connection: &Connection) -> rusqlite::Result<Counters> {
-    let sql = "SELECT next_pack, next_inode, next_sequence FROM state";
-    connection.prepare_cached(sql)?.query_row([], |row| {
-        let column = |n| row.get::<_, i64>(n).map(|value| value as u64);
-        Ok(Counters { next_pack: column(0)?, next_inode: column(1)?, next_sequence: column(2)? })
+pub(super) fn counters(connection: &Connection) -> Outcome<Counters> {
+    let next = |column| next_number(column, counter(connection, column)?);
+    Ok(Counters {
+        next_pack: next("next_pack")?,
+        next_inode: next("next_inode")?,
+        next_sequence: next("next_sequence")?,
     })
 }
 
 /// Adds to one column of the row of counters; returns what it was before.
 pub(super) fn advance(connection: &Connection, column: &str, by: u64) -> Outcome<u64> {
-    let before = counter(connection, column)? as u64;
+    let before = next_number(column, counter(connection, column)?)?;
     let after = before.checked_add(by).and_then(|after| i64::try_from(after).ok());
     // No store comes near the end of one.
     let after = after.ok_or_else(|| {
@@ -37,7 +38,7 @@ pub(super) fn advance(connection: &Connection, column: &str, by: u64) -> Outcome
 /// Raises columns of the row of counters to at least these values.
 pub(super) fn raise(connection: &Connection, least: &[(&str, u64)]) -> Outcome<()> {
     for &(column, value) in least {
-        let before = counter(connection, column)? as u64;
+        let before = next_number(column, counter(connection, column)?)?;
         advance(connection, column, value.saturating_sub(before))?;
     }
     Ok(())

@@ -11,12 +11,28 @@ use crate::error::{Context, Error, ErrorKind, Result};
 /// Bytes at a pack's end that hold its footer most of the time: what one request should bring.
 const FOOTER_GUESS: usize = 128 << 10;
 
+/// Bytes that are read at once where a footer is expected.
+const EXPECTED_MAX: usize = 8 << 20;
+
 /// Packs whose tables' places are remembered at most.
 const TABLES_MAX: usize = 64 << 10;
 
 /// Bytes of a pack's end that are read for its footer if nothing is known of it: where a request costs more than bytes do, one is to bring it.
 pub(super) fn guess(backend: &dyn Backend) -> usize {
     if backend.uploads_max() > 1 { FOOTER_GUESS } else { TRAILER_LEN }
+}
+
+/// Reads and checks the footer that `trailer` describes, no more of it at once than was found to be one.
+pub(crate) fn load_footer(backend: &dyn Backend, trailer: &Trailer) -> Result<Footer> {
+    let at = || format!("pack {}, footer at byte {}", trailer.id, trailer.footer_offset);
+    let mut bytes = Vec::new();
+    for step in trailer.steps() {
+        let have = bytes.len();
+        bytes.resize(step, 0);
+        backend.read_at(trailer.id, u64::from(trailer.footer_offset) + have as u64, &mut bytes[have..])?;
+        Footer::check_beginning(&bytes).context(at)?;
+    }
+    trailer.decode_footer(&bytes).context(at)
 }
 
 impl PackReader {
@@ -41,7 +57,8 @@ impl PackReader {
         if self.footer_guess == TRAILER_LEN {
             return;
         }
-        let longest = |chunks: u32| TRAILER_LEN + Footer::longest(chunks);
+        // Rows of the database say how many: what is longer takes a request more.
+        let longest = |chunks: u32| (TRAILER_LEN + Footer::longest(chunks)).min(EXPECTED_MAX);
         let mut expected = self.expected.lock().expect("no panic while held");
         // Those of before that nobody came for are not kept.
         *expected = packs.iter().map(|(pack, chunks)| (*pack, longest(*chunks))).collect();
@@ -88,9 +105,7 @@ impl PackReader {
         if let Some(bytes) = in_end {
             return trailer.decode_footer(bytes).context(at);
         }
-        let mut bytes = vec![0; wanted];
-        self.backend.read_at(pack, start, &mut bytes)?;
-        trailer.decode_footer(&bytes).context(at)
+        load_footer(&*self.backend, &trailer)
     }
 
     /// The one fingerprint at `place`, straight from the footer's bytes; `None` when there is no such pack or slot. It is not checked
@@ -210,5 +225,38 @@ mod tests {
             take(&reads);
             take(&bytes);
         }
+    }
+
+    /// A length that is only claimed: what it leads to is zeros, as of a sparse file.
+    #[test]
+    fn no_more_is_read_of_a_claimed_footer_than_is_found_to_be_one() {
+        let memory = MemoryBackend::default();
+        let (id, chunks) = (PackId(1), 1 << 20);
+        let header =
+            PackHeader { kind: PackKind::Data, fingerprint: KIND, id, store: STORE, mark: 0 }.encode();
+        let mut footer = vec![0; Footer::HEADER_LEN as usize + 36 * chunks];
+        footer[..4].copy_from_slice(b"OFTR");
+        footer[8..12].copy_from_slice(&(chunks as u32).to_le_bytes());
+        let (footer_offset, footer_len) = (PACK_HEADER_LEN as u32, footer.len() as u32);
+        let trailer =
+            Trailer { footer_offset, footer_len, frames: 0, chunks: chunks as u32, footer_sum: 0, id };
+        let mut writer = memory.create(id).unwrap();
+        let parts = [&header[..], &footer, &trailer.encode()];
+        writer.append(&parts.map(IoSlice::new)).unwrap();
+        writer.seal().unwrap();
+        let bytes = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&bytes);
+        let wrapped = Wrapped::over(Arc::new(memory)).before_reads(move |_, len| {
+            counted.fetch_add(len, Ordering::Relaxed);
+        });
+        let reader = PackReader::new(Arc::new(wrapped), STORE, KIND);
+        let error = reader.read_footer(id).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Damaged, "{error}");
+        assert!(bytes.load(Ordering::Relaxed) < 2 << 20, "{bytes:?} bytes were read");
+        // However many chunks a row of the database speaks of.
+        let far = Wrapped::over(Arc::new(MemoryBackend::default())).far();
+        let reader = PackReader::new(Arc::new(far), STORE, KIND);
+        reader.expect_footers(&[(id, u32::MAX)]);
+        assert_eq!(reader.expected.lock().unwrap()[&id], EXPECTED_MAX);
     }
 }
