@@ -136,7 +136,7 @@ CREATE TABLE session (
     id            INTEGER PRIMARY KEY,
     kind          INTEGER NOT NULL,
     acknowledged  INTEGER NOT NULL,      -- the largest i64: never has to
-    lease_until   INTEGER NOT NULL,      -- by the machine's steady clock, nanoseconds
+    lease_until   INTEGER NOT NULL,
     lease_secs    INTEGER NOT NULL,
     description   TEXT NOT NULL
 ) STRICT;

@@ -21,7 +21,7 @@ const NANOS: u64 = 1_000_000_000;
 pub(super) struct Moment {
     /// Since 1970, as it is noted of jobs.
     pub wall: u64,
-    /// Since the machine started: what leases are judged by, as all that use the database run on it. Setting the wall clock ends no lease, nor does a sleep of the machine.
+    /// Since the machine started: what `lease_until` is in, as all that use the database run on it. Setting the wall clock ends no lease, nor does a sleep of the machine.
     pub steady: u64,
 }
 

@@ -48,6 +48,8 @@ pub(super) struct Calls {
     /// Forks that have begun and not returned: their children may already run.
     forking: Vec<(u32, bool)>,
     tables: Vec<HashMap<i32, usize>>,
+    /// What each table's descriptors were opened as, for paths that lead through `/proc/self/fd`.
+    paths: HashMap<(usize, i32), PathBuf>,
     opens: Vec<Open>,
 }
 
@@ -65,6 +67,7 @@ impl Calls {
             threads: HashMap::new(),
             forking: Vec::new(),
             tables: vec![HashMap::new()],
+            paths: HashMap::new(),
             opens: Vec::new(),
         }
     }
@@ -111,8 +114,12 @@ impl Calls {
     fn fork(&mut self, parent: u32, child: u32, shared: bool) {
         let mut thread = self.thread(parent);
         if !shared {
-            self.tables.push(self.tables[thread.table].clone());
-            thread.table = self.tables.len() - 1;
+            let (from, to) = (thread.table, self.tables.len());
+            self.tables.push(self.tables[from].clone());
+            let paths = self.paths.iter().filter(|((table, _), _)| *table == from);
+            let paths: Vec<_> = paths.map(|((_, fd), path)| ((to, *fd), path.clone())).collect();
+            self.paths.extend(paths);
+            thread.table = to;
         }
         self.threads.insert(child, thread);
     }
@@ -130,7 +137,7 @@ impl Calls {
             _ => thread.directory.clone(),
         };
         let mut clean = PathBuf::new();
-        for component in directory.join(name).components() {
+        for component in self.followed(thread, directory.join(name)).components() {
             match component {
                 Component::ParentDir => drop(clean.pop()),
                 Component::CurDir => {}
@@ -138,6 +145,17 @@ impl Calls {
             }
         }
         Ok(self.inside(&clean))
+    }
+
+    /// Where a path leads that begins with a descriptor's link.
+    fn followed(&self, thread: &Thread, path: PathBuf) -> PathBuf {
+        let Ok(rest) = path.strip_prefix("/proc/self/fd") else { return path };
+        let mut rest = rest.components();
+        let fd = rest.next().and_then(|fd| fd.as_os_str().to_str()?.parse().ok());
+        match fd.and_then(|fd| self.paths.get(&(thread.table, fd))) {
+            Some(opened) => opened.join(rest.as_path()),
+            None => path,
+        }
     }
 
     /// The path relative to the recorded directory, of what is in it and recorded.
@@ -305,6 +323,9 @@ impl Calls {
     fn open(&mut self, call: &Call, thread: &Thread, at: Option<&str>, name: &str, flags: &str) -> Outcome {
         let fd = call.result as i32;
         self.tables[thread.table].remove(&fd);
+        if let Some(described) = &call.result_path {
+            self.paths.insert((thread.table, fd), described.path.clone());
+        }
         // The descriptor's own path has no symbolic links in it; the argument's may.
         let described = match &call.result_path {
             Some(described) => self.inside(&described.path),
