@@ -32,6 +32,8 @@ pub enum HttpFault {
     Endless(u16),
     /// Done; the answer claims a length of 2^62 bytes, and ends after those that there are.
     Claims,
+    /// Done; the range that the answer says it has ends at the last byte that can be said.
+    Farthest,
     /// Done; a listing's page is always the first one, and says that there are more.
     SamePage,
 }
@@ -396,7 +398,10 @@ fn reply(mut stream: &TcpStream, request: &Request, answer: Answer, fault: Optio
     let claims = fault == Some(HttpFault::Claims);
     let len = if claims { 1 << 62 } else { answer.body.len() };
     let mut head = format!("HTTP/1.1 {} Said\r\nContent-Length: {len}\r\n", answer.status);
+    let farthest = "bytes 0-18446744073709551615/18446744073709551615".to_string();
     for (name, value) in &answer.headers {
+        let is_other = fault == Some(HttpFault::Farthest) && *name == "Content-Range";
+        let value = if is_other { &farthest } else { value };
         head += &format!("{name}: {value}\r\n");
     }
     stream.write_all(format!("{head}\r\n").as_bytes()).ok()?;

@@ -14,6 +14,8 @@ use object_store::client::{
 const ERROR_MAX: usize = 64 << 10;
 /// A page of a listing has up to 1000 keys of up to 1 KiB, of which every character may be escaped.
 const LIST_MAX: u64 = 16 << 20;
+/// The last byte of the longest object that can be said, as a range ends with it. None is so long.
+const LAST_BYTE: &str = "-18446744073709551615/";
 /// Answers that say what was done, and credentials.
 const OTHER_MAX: u64 = 1 << 20;
 
@@ -51,6 +53,12 @@ impl HttpService for Bounded {
         Box::pin(async move {
             let max = longest(&request);
             let (parts, body) = self.0.execute(request).await?.into_parts();
+            // The client library adds one to the end of a range.
+            let range = parts.headers.get("content-range").and_then(|range| range.to_str().ok());
+            if range.is_some_and(|range| range.contains(LAST_BYTE)) {
+                let why = Refused(format!("a range that cannot be: {range:?}"));
+                return Err(HttpError::new(HttpErrorKind::Decode, why));
+            }
             let body = if parts.status.is_success() { bound(body, max) } else { beginning(body).await? };
             Ok(HttpResponse::from_parts(parts, body))
         })

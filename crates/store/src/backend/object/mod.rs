@@ -176,7 +176,7 @@ impl Shared {
         let (mut objects, mut ids, mut last) = (self.client.list(Some(root)), Vec::new(), Path::default());
         while let Some(object) = objects.try_next().await? {
             if object.location <= last {
-                let why = format!("the listing goes back from {last:?}");
+                let why = format!("the listing goes back from `{last}`");
                 return Err(object_store::Error::Generic { store: "S3", source: Refused(why).into() });
             }
             let id = object.location.filename().and_then(super::local::parse);

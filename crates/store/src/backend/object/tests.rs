@@ -251,6 +251,10 @@ fn what_a_server_answers_is_bounded() {
     server.fault("GET", 1..=1, HttpFault::Claims);
     assert_eq!(read(&backend, 1, 4).unwrap(), b"data");
     server.heal();
+    server.fault("GET", 1..=u64::MAX, HttpFault::Farthest);
+    let error = read(&backend, 1, 4).unwrap_err();
+    assert!(error.kind() == ErrorKind::Io && error.to_string().contains("cannot be"), "{error}");
+    server.heal();
 
     // The beginning of an error's body is read, and its status believed: none of these is tried again.
     server.fault("GET", 1..=1, HttpFault::Endless(404));
