@@ -317,7 +317,7 @@ fn what_a_killed_runner_leaves_goes_with_the_next_command() {
     runner.kill().unwrap();
     runner.wait().unwrap();
     assert!(command(&["ls"]).status().unwrap().success());
-    assert_eq!(left(), [PathBuf::new(); 0]);
+    assert_eq!(left(), Vec::<PathBuf>::new());
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
     assert!(!mounts.contains(scratch.to_str().unwrap()), "{mounts}");
 }

@@ -193,7 +193,9 @@ mod files {
         drop((reader, meta));
         // … and when nobody can write it. The superuser can write everywhere: then SQLite's own files may stay.
         let before = listing(directory.path());
-        assert_eq!(before.len(), 1, "the log is put away: {before:?}");
+        assert_eq!(before.len(), 3, "the log and its index stay: {before:?}");
+        let log = std::fs::metadata(directory.path().join("meta.db-wal")).unwrap();
+        assert_eq!(log.len(), 0, "what was in it is in the database");
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o444)).unwrap();
         std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o555)).unwrap();
         let reader = SqliteMeta::open(&path, OpenMode::ReadOnly).unwrap();

@@ -357,7 +357,7 @@ impl<'a> Walker<'a> {
         match walked {
             // What comes after it is unknown.
             Err(error) if error.kind() == ErrorKind::Damaged && context.options.salvage => {
-                file.lose([reached..root.len()]);
+                file.lose(std::iter::once(reached..root.len()));
                 self.push(Job::Part { file: Arc::clone(file), at: start, entries }, bytes)
             }
             Ok(()) if entries.is_empty() => Ok(()),

@@ -159,7 +159,7 @@ impl<'a> Restorer<'a> {
             let start = at + run.len() as u64;
             match self.chunk(fingerprint, *len, start, run) {
                 Ok(true) => {}
-                Ok(false) => file.lose([start..start + u64::from(*len)]),
+                Ok(false) => file.lose(std::iter::once(start..start + u64::from(*len))),
                 Err(error) => {
                     if !file.failed.swap(true, Ordering::Relaxed) {
                         self.fail(file.display(), &error);
