@@ -37,7 +37,8 @@ def in_memory():
     if "TMPDIR" in os.environ or not memory.is_dir():
         return None
     about = os.statvfs(memory)
-    free = min(about.f_bavail * about.f_frsize, os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    available = re.search(r"MemAvailable: +(\d+) kB", Path("/proc/meminfo").read_text())
+    free = min(about.f_bavail * about.f_frsize, int(available[1]) << 10 if available else 0)
     if about.f_flag & os.ST_NOEXEC or free < MEMORY_MIN or not os.access(memory, os.W_OK):
         return None
     made = tempfile.TemporaryDirectory(prefix="otr-", dir=memory, ignore_cleanup_errors=True)

@@ -223,7 +223,7 @@ fn differences_are_named() {
     assert_eq!(json["differences"][0]["difference"], "changed");
     assert_eq!(json["differences"][0]["b"]["size"].as_u64(), Some(9));
     place.done(&["snapshot", "create", "snap"]);
-    assert_eq!(place.lines(&["diff", "snap:", ""]), [""; 0]);
+    assert_eq!(place.lines(&["diff", "snap:", "/"]), [""; 0]);
     let said = place.code(1, &["diff", "snap", "src"]);
     assert_eq!(said.err, "outrigger: `snap` is not in the store; for the snapshot write `snap:`\n");
     place.code(1, &["diff", "nope:src", "src"]);

@@ -183,7 +183,8 @@ impl Server {
     fn configure(&self, config: &str) -> io::Result<()> {
         let settings = format!(
             "\nlisten_addresses = ''\nport = {PORT}\nunix_socket_directories = '{}'\nmax_connections = 1000\n\
-             shared_buffers = 128MB\nmax_wal_size = 1GB\nlogging_collector = off\n{config}\n",
+             shared_buffers = 128MB\nmax_wal_size = 1GB\nlogging_collector = off\n\
+             dynamic_shared_memory_type = mmap\n{config}\n",
             self.dir.display()
         );
         let file = self.data().join("postgresql.conf");

@@ -3,8 +3,9 @@
 //! A session is *live* while its row is there and its lease is not over. Closing and fencing delete the row
 //! (with its pins); a lease that ran out only makes the session unable to write. Numbers come from a counter and are never used twice.
 //!
-//! Leases are counted by the machine's steady clock, which nobody sets. It begins anew when the machine is started: a lease that ends later
-//! than one that begins now was given before that, and is over.
+//! Leases are counted by the machine's steady clock, which nobody sets. It begins anew when the machine is started: a lease that ends more than
+//! an hour later than one that begins now was given before that, and is over. The hour is there because a transaction's moment is taken before
+//! it has waited for others, which may have renewed leases meanwhile. A dead session's lock file tells sooner.
 
 use outrigger_format::PackId;
 use rusqlite::{Connection, OptionalExtension as _, Row};
@@ -28,7 +29,7 @@ pub(super) struct Moment {
 /// SQL that is true of a session whose lease is not over at this moment.
 macro_rules! lives {
     ($steady:literal) => {
-        concat!("lease_until > ", $steady, " AND lease_until - lease_secs * 1000000000 <= ", $steady)
+        concat!("lease_until > ", $steady, " AND lease_until - (lease_secs + 3600) * 1000000000 <= ", $steady)
     };
 }
 pub(super) use lives;
