@@ -366,7 +366,8 @@ mod tests {
         const HOLE: std::ops::Range<u64> = 100_000..(1 << 62);
         let len = HOLE.end + 1000;
         // What comes before the hole, and after it; where the delimiter ends.
-        let cases: [(&[u8], &[u8], &[u8], u64); 5] = [
+        type Case<'a> = (&'a [u8], &'a [u8], &'a [u8], u64);
+        let cases: [Case<'_>; 5] = [
             (b"\n", b"", b"ab\nc", HOLE.end + 3),
             (b"\n", b"", b"", len),
             (b"\0-", b"", b"-", HOLE.end + 1),

@@ -133,7 +133,7 @@ impl LocalBackend {
 
     fn open_file(&self, id: PackId) -> rustix::io::Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        let open = || open_below(&self.shared.packs, &relative(id), flags, Mode::empty());
+        let open = || open_below(&self.shared.packs, relative(id), flags, Mode::empty());
         match open() {
             Err(Errno::NOENT | Errno::STALE) if self.is_shared => {
                 let directory = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -217,7 +217,7 @@ impl Backend for LocalBackend {
         let what = || format!("cannot create pack {}", self.shared.full(id).display());
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let mode = Mode::RUSR | Mode::WUSR;
-        let create = || open_below(&self.shared.packs, &relative(id), flags, mode);
+        let create = || open_below(&self.shared.packs, relative(id), flags, mode);
         let file = match create() {
             Err(Errno::NOENT) => {
                 self.shared.make_dir(&directory_of(id)).context(what)?;

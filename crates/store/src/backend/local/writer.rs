@@ -42,6 +42,7 @@ use rustix::io::Errno;
 
 use super::Shared;
 use crate::backend::PackWriter;
+use crate::disk::Disk;
 use crate::error::{Context, Error, ErrorKind, Result};
 
 /// Bytes gathered before they are written.
@@ -130,9 +131,11 @@ impl End {
         }
         let begin = self.written;
         if begin + STAGE_LEN as u64 > self.reserved {
-            // Reserving is an optimisation: where it fails, for want of room too, the writes themselves will tell.
+            // Reserving is an optimisation: where it fails, the writes themselves will tell. On a disk that is nearly full it would take, for a moment or longer,
+            // the room that others are asked about before they write.
+            let is_ample = Disk::of_file(&self.file).is_some_and(|disk| disk.room() >= 4 * RESERVE_LEN);
             let flags = FallocateFlags::KEEP_SIZE;
-            if rustix::fs::fallocate(&self.file, flags, begin, RESERVE_LEN).is_ok() {
+            if is_ample && rustix::fs::fallocate(&self.file, flags, begin, RESERVE_LEN).is_ok() {
                 self.reserved = begin + RESERVE_LEN;
             }
         }
