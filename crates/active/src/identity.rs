@@ -37,6 +37,15 @@ pub struct Submitter {
     pub groups: Vec<u32>,
 }
 
+fn account(uid: u32) -> Result<uzers::User> {
+    uzers::get_user_by_uid(uid).ok_or_else(|| {
+        let why = format!(
+            "it was submitted by uid {uid}, whom this host does not know: its programs run only where that user has an account"
+        );
+        Error::new(ErrorKind::Denied, why)
+    })
+}
+
 impl Submitter {
     /// Whoever runs this process.
     pub fn here() -> Self {
@@ -53,12 +62,7 @@ impl Submitter {
     /// # Errors
     /// `Denied` for a number that no user has here.
     pub fn known_here(uid: u32) -> Result<Self> {
-        let user = uzers::get_user_by_uid(uid).ok_or_else(|| {
-            let why = format!(
-                "it was submitted by uid {uid}, whom this host does not know: its programs run only where that user has an account"
-            );
-            Error::new(ErrorKind::Denied, why)
-        })?;
+        let user = account(uid)?;
         let gid = user.primary_group_id();
         let groups = uzers::get_user_groups(user.name(), gid).unwrap_or_default();
         let others = groups.iter().map(uzers::Group::gid).filter(|other| *other != gid).collect();
@@ -70,10 +74,7 @@ impl Submitter {
     /// # Errors
     /// `Denied` for a number that no user has here.
     pub fn name_of(uid: u32) -> Result<String> {
-        let user = uzers::get_user_by_uid(uid).ok_or_else(|| {
-            Error::new(ErrorKind::Denied, format!("uid {uid} submitted it, who has no account here"))
-        })?;
-        Ok(user.name().to_string_lossy().into_owned())
+        Ok(account(uid)?.name().to_string_lossy().into_owned())
     }
 
     /// A user of this host, by name or number, with the groups that this host says.

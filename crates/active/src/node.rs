@@ -497,6 +497,18 @@ impl Agent<'_, '_> {
         Ok(None)
     }
 
+    /// What can be done here of a job whose program is here.
+    fn fits(&mut self, row: &JobRow, spec: Spec) -> Result<Fits> {
+        let inputs = self.store.jobs()?.inputs(row.id)?;
+        if inputs.len() <= spec.inputs_besides() || self.refuses(row, &inputs, &spec) {
+            return Ok(Fits::No);
+        }
+        Ok(match spec.written {
+            Some(written) => Fits::Follows(written, Arc::new(spec)),
+            None => Fits::Runs,
+        })
+    }
+
     /// Whether a job is none of this agent's, as far as the row tells it; that is said, once.
     fn refuses(&mut self, row: &JobRow, inputs: &[JobInput], spec: &Spec) -> bool {
         let refused = self.options.trust.admit(self.store, row, inputs, &mut spec.clone()).err();
@@ -555,14 +567,8 @@ impl Agent<'_, '_> {
                 let here = Spec::decode(&row.spec)
                     .ok()
                     .filter(|spec| spec.host.as_ref().is_none_or(|host| *host == self::host()));
-                let inputs = self.store.jobs()?.inputs(row.id)?;
                 let fits = match here {
-                    Some(spec) if inputs.len() <= spec.inputs_besides() => Fits::No,
-                    Some(spec) if self.refuses(row, &inputs, &spec) => Fits::No,
-                    Some(spec) => match spec.written {
-                        Some(written) => Fits::Follows(written, Arc::new(spec)),
-                        None => Fits::Runs,
-                    },
+                    Some(spec) => self.fits(row, spec)?,
                     None => Fits::No,
                 };
                 self.fits.insert(row.id, fits.clone());

@@ -110,6 +110,14 @@ impl Reserve {
         }
     }
 
+    /// Tries `work` once more with the file's room, if there was none.
+    pub fn make_room<T>(&self, work: impl Fn() -> Result<T>) -> Result<T> {
+        match work() {
+            Err(error) if error.kind() == ErrorKind::Full && self.give_back() => work(),
+            done => done,
+        }
+    }
+
     /// Gives the file's room back; whether there was any.
     pub fn give_back(&self) -> bool {
         let Ok(file) = self.open(OFlags::WRONLY) else { return false };

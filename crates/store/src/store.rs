@@ -231,14 +231,8 @@ impl Store {
         }
         let mode = if read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
         let reserve = (!read_only).then(|| Arc::new(Reserve::of(dir)));
-        let meta = match SqliteMeta::open(&database, mode) {
-            Err(error)
-                if error.kind() == ErrorKind::Full && reserve.as_ref().is_some_and(|of| of.give_back()) =>
-            {
-                SqliteMeta::open(&database, mode)
-            }
-            opened => opened,
-        }?;
+        let open = || SqliteMeta::open(&database, mode);
+        let meta = reserve.as_ref().map_or_else(open, |reserve| reserve.make_room(open))?;
         if !read_only {
             make_directories(dir, &config, &meta)?;
         }
@@ -524,15 +518,9 @@ impl Store {
         let locks = self.locks_dir();
         remove_old_locks(&*self.meta, &locks);
         let open = || Session::open(&self.meta, kind, Some(&locks), what);
-        let opened = match (open(), &self.reserve) {
-            // A reader does without a session; the reserve is for those that can make room.
-            (Err(error), Some(reserve))
-                if error.kind() == ErrorKind::Full && kind != SessionKind::Reader && reserve.give_back() =>
-            {
-                open()
-            }
-            (opened, _) => opened,
-        }?;
+        // A reader does without a session; the reserve is for those that can make room.
+        let reserve = self.reserve.as_ref().filter(|_| kind != SessionKind::Reader);
+        let opened = reserve.map_or_else(open, |reserve| reserve.make_room(open))?;
         opened.tend(&self.backend);
         if let Some(beside) = self.beside.get() {
             opened.set_beside(beside);

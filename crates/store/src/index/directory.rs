@@ -115,8 +115,12 @@ impl Directory {
         let open = |writable: bool| {
             let file = |name: &str| {
                 let mut options = OpenOptions::new();
-                let flags = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
-                options.read(true).write(writable).create(writable).truncate(false).custom_flags(flags);
+                options
+                    .read(true)
+                    .write(writable)
+                    .create(writable)
+                    .truncate(false)
+                    .custom_flags(owner::NO_LINK);
                 options.open(path.join(name))
             };
             Ok::<_, std::io::Error>((Mutex::new(file("LOCK")?), Mutex::new(file("MERGE.lock")?)))

@@ -4,8 +4,8 @@
 //! was submitted that removes or replaces what is stored, or when that may still come. [`BeforeSnapshot::settle`] deletes it if
 //! it never came. A command that fails after the snapshot leaves it: it has what the command's transactions took away.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, OnceLock};
 
 use outrigger_clock as clock;
 use outrigger_format::catalogue::Record;
@@ -24,9 +24,8 @@ pub struct BeforeSnapshot {
     facts: Facts,
     may_destroy: AtomicBool,
     destroys: AtomicBool,
-    taken: Mutex<Option<String>>,
-    /// Of the tree when it was taken.
-    size: OnceLock<Option<(u64, u64)>>,
+    /// Its name, and the facts with the size that the tree had.
+    taken: Mutex<Option<(String, Facts)>>,
 }
 
 /// One that was just taken: what the catalogue is to say of it.
@@ -45,7 +44,6 @@ impl BeforeSnapshot {
             may_destroy: AtomicBool::new(false),
             destroys: AtomicBool::new(false),
             taken: Mutex::new(None),
-            size: OnceLock::new(),
         }
     }
 
@@ -62,7 +60,7 @@ impl BeforeSnapshot {
 
     /// The name of the snapshot, if it was taken and still stands.
     pub fn taken(&self) -> Option<String> {
-        self.taken.lock().expect("no panic while held").clone()
+        self.taken.lock().expect("no panic while held").as_ref().map(|(name, _)| name.clone())
     }
 
     /// Takes the snapshot, if that is due before a transaction; `is_last`: nothing will be submitted any more.
@@ -74,7 +72,6 @@ impl BeforeSnapshot {
         }
         let facts = self.facts.clone().sized(meta)?;
         let (tags, time) = (facts.to_tags(), clock::now_nanos());
-        let _ = self.size.set(facts.size);
         let was_untold = tell::is_untold(meta)?;
         let (mut name, mut number) = (self.name.clone(), 2);
         loop {
@@ -89,7 +86,7 @@ impl BeforeSnapshot {
                 }
             }
         }
-        *taken = Some(name.clone());
+        *taken = Some((name.clone(), facts));
         let tags = tags.into_iter().map(String::into_bytes).collect();
         Ok(Some(Taken { record: Record::Snapshot { name: name.into_bytes(), time, tags }, was_untold }))
     }
@@ -99,16 +96,16 @@ impl BeforeSnapshot {
     /// # Errors
     /// Those of the store; the snapshot stays then.
     pub fn settle(&self, store: &Store, counts: Counts) -> Result<Option<String>> {
-        let Some(name) = self.taken() else { return Ok(None) };
+        let mut taken = self.taken.lock().expect("no panic while held");
+        let Some((name, facts)) = taken.clone() else { return Ok(None) };
         // What was read again may have turned out to be the same.
         if counts == Counts::default() || !self.destroys.load(Ordering::Relaxed) {
             snapshots::delete(store, std::slice::from_ref(&name))?;
-            *self.taken.lock().expect("no panic while held") = None;
+            *taken = None;
             return Ok(None);
         }
         // Not in the catalogue: that costs a pack, and a store made anew from its packs does without.
-        let size = self.size.get().copied().flatten();
-        let facts = Facts { counts: Some(counts), size, ..self.facts.clone() };
+        let facts = Facts { counts: Some(counts), ..facts };
         store.meta.set_snapshot_tags(&name, &facts.to_tags())?;
         Ok(Some(name))
     }

@@ -371,8 +371,9 @@ async fn ask(client: &Client, known: &Known, query: &Query) -> Result<Answer, Sq
 /// Connects over TCP where the connection is secured if the server can, without telling a password in clear.
 async fn greet_guarded(config: &Config, server: &Address, tls: &Tls, location: &Location) -> Result<Client> {
     let mut tls = tls.clone();
-    let handshake = MakeTlsConnect::<guarded::Guarded>::make_tls_connect(&mut tls, &server.host)
-        .map_err(|error| Error::new(ErrorKind::Invalid, format!("connecting to {location}: {error}")))?;
+    let handshake =
+        MakeTlsConnect::<guarded::Guarded<tokio::net::TcpStream>>::make_tls_connect(&mut tls, &server.host)
+            .map_err(|error| Error::new(ErrorKind::Invalid, format!("connecting to {location}: {error}")))?;
     let stream = guarded::connect(&server.host, server.port, SILENCE).await;
     let stream = stream.context(|| format!("connecting to {location}"))?;
     let (client, driver) =

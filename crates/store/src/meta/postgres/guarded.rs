@@ -2,8 +2,7 @@
 //!
 //! No certificate is asked for, and a server may say that it has no TLS. So a program that listens where the server would could ask for the
 //! password and get it. Here, what the server says is looked at before the client library sees it, until the client is let in: a
-//! request for the password in clear ends the connection. Hashed requests (SCRAM, MD5) are answered. [`Guarded`] looks at what is not
-//! secured, `tls.rs` at what is.
+//! request for the password in clear ends the connection. Hashed requests (SCRAM, MD5) are answered.
 
 use std::io;
 use std::pin::Pin;
@@ -18,7 +17,7 @@ use tokio::net::TcpStream;
 pub(super) const IN_CLEAR: &str = "the server asks for the password in clear";
 
 /// Connects, with the settings that the library gives its own connections.
-pub(super) async fn connect(host: &str, port: u16, silence: Duration) -> io::Result<Guarded> {
+pub(super) async fn connect(host: &str, port: u16, silence: Duration) -> io::Result<Guarded<TcpStream>> {
     let stream = TcpStream::connect((host, port)).await?;
     stream.set_nodelay(true)?;
     let socket = SockRef::from(&stream);
@@ -29,10 +28,10 @@ pub(super) async fn connect(host: &str, port: u16, silence: Duration) -> io::Res
     Ok(Guarded { stream, guard: Guard::default() })
 }
 
-/// See the module.
-pub(super) struct Guarded {
-    stream: TcpStream,
-    guard: Guard,
+/// A stream, not secured or within TLS, on which what the server says is looked at.
+pub(super) struct Guarded<S> {
+    pub stream: S,
+    pub guard: Guard,
 }
 
 /// Where what the server says stands. Messages are a letter, a length that counts itself, and that many bytes.
@@ -90,7 +89,7 @@ impl Guard {
     }
 }
 
-impl AsyncRead for Guarded {
+impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -105,7 +104,7 @@ impl AsyncRead for Guarded {
     }
 }
 
-impl AsyncWrite for Guarded {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, buf)
     }

@@ -4,9 +4,8 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
 use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
@@ -15,7 +14,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio_rustls::rustls::{self, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use tokio_rustls::{TlsConnector, client};
 
-use super::guarded::Guard;
+use super::guarded::{Guard, Guarded};
 use super::location::{Location, TlsMode};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -106,7 +105,7 @@ impl ServerCertVerifier for Anybody {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> MakeTlsConnect<S> for Tls {
-    type Stream = Secured<S>;
+    type Stream = Guarded<client::TlsStream<S>>;
     type TlsConnect = Handshake;
     type Error = rustls::pki_types::InvalidDnsNameError;
 
@@ -129,55 +128,20 @@ pub(super) struct Handshake {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> TlsConnect<S> for Handshake {
-    type Stream = Secured<S>;
+    type Stream = Guarded<client::TlsStream<S>>;
     type Error = io::Error;
-    type Future = Pin<Box<dyn Future<Output = io::Result<Secured<S>>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Self::Stream>> + Send>>;
 
     fn connect(self, stream: S) -> Self::Future {
         Box::pin(async move {
             let stream = self.connector.connect(self.name, stream).await?;
-            Ok(Secured { stream, guard: self.guard })
+            Ok(Guarded { stream, guard: self.guard })
         })
     }
 }
 
-/// A stream within TLS.
-pub(super) struct Secured<S> {
-    stream: client::TlsStream<S>,
-    guard: Guard,
-}
-
-impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream for Secured<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream for Guarded<client::TlsStream<S>> {
     fn channel_binding(&self) -> ChannelBinding {
         ChannelBinding::none()
-    }
-}
-
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Secured<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buf.filled().len();
-        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
-        if let Poll::Ready(Ok(())) = read {
-            self.guard.look(&buf.filled()[before..])?;
-        }
-        read
-    }
-}
-
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Secured<S> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
