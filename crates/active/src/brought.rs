@@ -15,8 +15,8 @@ use outrigger_store::early;
 use outrigger_store::local::put::made_now;
 use outrigger_store::meta::SessionKind;
 use outrigger_store::meta::jobs::JobInput;
+use outrigger_store::policy::Policies;
 use outrigger_store::session::Session;
-use outrigger_store::tree::Policies;
 use outrigger_store::write::{CommitWhen, Content, FileItem, Item, Progress, Target, WriteOptions, Writer};
 use outrigger_store::{Context as _, Error, ErrorKind, Result, Store};
 

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use outrigger_format::Root;
 use outrigger_store::meta::jobs::NewSplit;
-use outrigger_store::ops::whereabouts::stretches;
+use outrigger_store::read::whereabouts::stretches;
 use outrigger_store::{Error, ErrorKind, Result, Store};
 use serde::{Deserialize, Serialize};
 

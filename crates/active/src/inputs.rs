@@ -7,7 +7,7 @@ use std::path::Path;
 use globset::{GlobBuilder, GlobMatcher};
 use outrigger_format::catalogue::FileKind;
 use outrigger_store::meta::{At, DirEntry, Inode, Meta, ROOT_INODE};
-use outrigger_store::ops::listing::Ancestors;
+use outrigger_store::tree::listing::Ancestors;
 use outrigger_store::tree::{StorePath, find};
 use outrigger_store::{Error, ErrorKind, Result};
 

@@ -23,8 +23,8 @@ use std::time::Duration;
 use outrigger_clock::Instant;
 use outrigger_fuse::control::place;
 use outrigger_store::meta::jobs::{JobId, JobInput, JobRow, SplitState};
-use outrigger_store::meta::{SessionKind, SessionRow};
-use outrigger_store::session::{Session, is_gone};
+use outrigger_store::meta::{SessionKind, SessionRow, is_gone};
+use outrigger_store::session::Session;
 use outrigger_store::{Error, ErrorKind, Result, Store};
 
 use crate::cgroup::Groups;

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex};
 use outrigger_store::meta::jobs::{JobChange, JobId, JobState, NewJob, NewSplit};
 use outrigger_store::meta::{At, Change, SessionKind};
 use outrigger_store::ops::View;
-use outrigger_store::tree::Policies;
+use outrigger_store::policy::Policies;
 use outrigger_store::write::{CommitWhen, Content, FileItem, Item, Progress, Target, WriteOptions, Writer};
 use outrigger_store::{Error, ErrorKind, Result, Store};
 

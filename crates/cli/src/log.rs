@@ -5,7 +5,7 @@ use std::os::unix::net::UnixDatagram;
 use outrigger_fuse::report::Report;
 use outrigger_store::ErrorKind;
 use outrigger_store::note::Level;
-use outrigger_store::tree::show;
+use outrigger_store::text::show;
 
 use crate::operation;
 use crate::output::{Object, complain};

@@ -13,7 +13,7 @@ use clap::{Args, ValueEnum};
 use outrigger_clock as clock;
 use outrigger_clock::Instant;
 use outrigger_store::note::{self, Level, Note};
-use outrigger_store::tree::show;
+use outrigger_store::text::show;
 use serde_json::Value;
 
 use crate::exit::{Exit, Failure};

@@ -10,7 +10,7 @@ use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 
 use jiff::Timestamp;
 use outrigger_format::catalogue::Time;
-use outrigger_store::tree::{is_obeyed, show, show_but};
+use outrigger_store::text::{is_obeyed, show, show_but};
 use serde_json::{Map, Value};
 
 use crate::exit::Failure;

@@ -6,7 +6,7 @@ use jiff::{Span, Timestamp, Zoned};
 use outrigger_format::catalogue::Time;
 use outrigger_store::Store;
 use outrigger_store::meta::SnapshotRow;
-use outrigger_store::ops::facts::Facts;
+use outrigger_store::snapshot::facts::Facts;
 
 use crate::exit::Failure;
 use crate::output::local;

@@ -9,7 +9,8 @@ use outrigger_format::ChunkerSpec;
 use outrigger_offload::runtime::Runtime;
 use outrigger_store::local::{get, put};
 use outrigger_store::meta::At;
-use outrigger_store::tree::{Overrides, StorePath, require};
+use outrigger_store::policy::Overrides;
+use outrigger_store::tree::{StorePath, require};
 use outrigger_store::write::{OracleMode, Progress};
 use outrigger_store::{Profile, Store};
 

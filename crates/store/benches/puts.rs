@@ -24,8 +24,8 @@ use outrigger_offload::runtime::Runtime;
 use outrigger_offload::sim::{SimDevice, SimOptions, Speed};
 use outrigger_store::Store;
 use outrigger_store::meta::{ROOT_INODE, SessionKind};
-use outrigger_store::policy::set_policy;
 use outrigger_store::table_cache::TableCacheOptions;
+use outrigger_store::write::set_policy;
 use outrigger_workload::{Rng, TreeOptions, source_tree};
 
 use support::{Run, whole_put};

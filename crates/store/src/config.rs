@@ -11,13 +11,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::backend::{self, Access, Backend, CacheLimits, CachedBackend, LocalBackend, Location};
 use crate::error::{Context, Error, ErrorKind, Result};
-use crate::remains;
+use crate::layout::CONFIG_FILE;
 
 /// The format's version that this program writes, and the newest it reads.
 pub const FORMAT_VERSION: u32 = 1;
-
-/// The file's name in a store directory.
-pub const CONFIG_FILE: &str = "store.toml";
 
 /// Where a store whose packs are far away keeps blocks of them, in its directory. It may be removed at any time when nothing runs.
 pub const CACHE_DIR: &str = "cache";
@@ -310,18 +307,10 @@ impl StoreConfig {
         Ok(config)
     }
 
-    /// Reads the file of the store at `dir`.
+    /// Reads the file of the store at `dir`; `None` when there is no such file.
     ///
     /// # Errors
-    /// `NotFound` when there is no store, `Damaged` when there is one that has lost the file; with what to do about it.
-    pub fn read(dir: &Path) -> Result<Self> {
-        Self::find(dir)?.ok_or_else(|| remains::refuse(dir))
-    }
-
-    /// As [`StoreConfig::read`]; `None` when there is no such file.
-    ///
-    /// # Errors
-    /// When it cannot be read.
+    /// When it cannot be read, or as [`StoreConfig::from_text`].
     pub fn find(dir: &Path) -> Result<Option<Self>> {
         let path = dir.join(CONFIG_FILE);
         match std::fs::read_to_string(&path) {

@@ -3,7 +3,12 @@
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
+use outrigger_format::{ChunkerSpec, FingerprintKind};
 use outrigger_offload::Opening;
+use outrigger_offload::op::Stream;
+use outrigger_offload::runtime::Runtime;
+use outrigger_offload::table::HotView;
+use outrigger_offload::work::Request;
 
 use crate::config::StoreConfig;
 use crate::index::Index;
@@ -25,11 +30,33 @@ impl StoreDevices {
         let runtime = self.opening.runtime()?;
         let start = || {
             let (options, path) = self.options.clone()?;
-            crate::write::has_use_for_table_cache(runtime, &self.config).then(|| {
+            has_use_for_table_cache(runtime, &self.config).then(|| {
                 let (index, runtime) = (Arc::clone(&self.index), Arc::clone(runtime));
                 Arc::new(TableCache::start(Some(path), self.config.id, index, runtime, options))
             })
         };
         self.table_cache.get_or_init(start).as_ref()
     }
+}
+
+/// A request to cut, hash and (with `view`) look up.
+pub(crate) fn ingest(
+    streams: Vec<Stream>,
+    chunker: ChunkerSpec,
+    kind: FingerprintKind,
+    view: Option<&HotView>,
+) -> Request {
+    Request::Ingest { streams, chunker, kind, table: view.map(|view| Arc::clone(view.table())) }
+}
+
+/// Whether any device beside the processor can do this.
+pub(crate) fn can(runtime: &Runtime, request: Request) -> bool {
+    let mut draft = runtime.draft(0);
+    draft.set_request(request);
+    (1..runtime.device_count()).any(|device| runtime.supports(device, draft.work()))
+}
+
+/// Whether any device can look up what it has cut and hashed as this store wants it.
+fn has_use_for_table_cache(runtime: &Runtime, config: &StoreConfig) -> bool {
+    can(runtime, ingest(Vec::new(), config.chunker, config.fingerprint, None))
 }

@@ -18,8 +18,7 @@
 use outrigger_format::Root;
 
 use crate::error::Result;
-use crate::meta::{Meta, SessionId};
-use crate::session::lives;
+use crate::meta::{Meta, SessionId, lives};
 use crate::store::Store;
 
 const EARLY: &str = "early:";

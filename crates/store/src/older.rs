@@ -3,7 +3,7 @@
 //! Such a database says of packs that files of the other history need that nobody knows them, or that a session left them behind. Its counters
 //! would give out ids, sequences and inodes that stand for something else already. So, before anything is given out or given up:
 //!
-//! 1. Counters are raised above every object seen ([`raise_counters`]): before the first session that writes in a store that was opened, where listing objects costs little
+//! 1. Counters are raised above every object seen ([`raise_counters`](crate::counters::raise_counters)): before the first session that writes in a store that was opened, where listing objects costs little
 //!    ([`Store::raise_counters_once`] says why that suffices); always when one becomes the collector; and elsewhere when a pack's name turns out to be taken, whose intent is withdrawn then. They are raised by
 //!    a gap, as the lost history may have had ids that are in use no more, and indices on disk still name.
 //! 2. A sealed pack (header and footer hold) that no row knows, or a left-behind one that another has made ([`is_anothers`]), or with catalogue blocks of sequences that the
@@ -24,38 +24,12 @@ use std::collections::HashSet;
 use outrigger_format::catalogue::Block;
 use outrigger_format::{ChunkKind, PackId, PackKind};
 
-use crate::backend::Backend;
 use crate::error::{Error, ErrorKind, Result};
-use crate::meta::{Meta, PackRow, PackState};
+use crate::meta::{PackRow, PackState};
 use crate::store::Store;
-
-/// Ids handed out afterwards begin this far above any that was seen: a lost database may have given out more.
-pub(crate) const PACK_ID_GAP: u64 = 1 << 20;
-const SEQUENCE_GAP: u64 = 1 << 32;
-/// Numbers below 2^40 can be shown in every mount: room for hundreds of such accidents.
-pub(crate) const INODE_GAP: u64 = 1 << 30;
 
 /// Packs named in a sentence.
 const NAMED: usize = 3;
-
-/// Raises the counters if an object in `backend` has an id that `meta` has not given out; whether that was so.
-///
-/// # Errors
-/// Those of both.
-pub(crate) fn raise_counters(meta: &dyn Meta, backend: &dyn Backend) -> Result<bool> {
-    let Some(newest) = backend.list()?.last().copied() else { return Ok(false) };
-    let counters = meta.counters()?;
-    if newest.0 < counters.next_pack {
-        return Ok(false);
-    }
-    let next_pack = newest.0.saturating_add(PACK_ID_GAP).min(PackId::MAX.0);
-    meta.raise_counters(
-        next_pack,
-        counters.next_inode.saturating_add(INODE_GAP),
-        counters.next_sequence.saturating_add(SEQUENCE_GAP),
-    )?;
-    Ok(true)
-}
 
 /// What lies among the packs without belonging there, and what says that the database is older than they are.
 #[derive(Default)]

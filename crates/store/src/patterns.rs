@@ -7,7 +7,7 @@ use std::path::Path;
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::tree::show;
+use crate::text::show;
 
 /// Patterns of entries. One without `/` is matched against names anywhere; one with, against the path below the top: `/target`
 /// and `./target` are the entry `target` of the top itself.

@@ -31,7 +31,7 @@ use crate::copy::{copy_before_readers, copy_one};
 use crate::error::{Error, ErrorKind, Result};
 use crate::meta::{At, PackRow, PackState};
 use crate::older;
-use crate::ops::whereabouts::packs_of;
+use crate::read::whereabouts::packs_of;
 use crate::session::Session;
 use crate::store::Store;
 use crate::tree::{StorePath, require};

@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use outrigger_format::{FingerprintKind, PACK_HEADER_LEN, PackHeader, StoreId};
 
 use crate::backend::{Backend, DAMAGED_DIR, LocalBackend};
-use crate::config::{CONFIG_FILE, Profile, StoreConfig};
+use crate::config::{Profile, StoreConfig};
 use crate::error::{Context, Error, ErrorKind, Result};
+use crate::layout::{CONFIG_FILE, DATABASE_FILE};
 use crate::meta::is_unused_database;
-use crate::store::DATABASE_FILE;
 
 /// What is there, in words; `None` when nothing is that anything was ever stored in. What an `init` that was interrupted leaves behind counts as nothing.
 ///

@@ -24,8 +24,8 @@ use outrigger_format::{PackId, Root};
 use crate::backend::Backend;
 use crate::error::{Context, Error, ErrorKind, Result, Unanswered};
 use crate::home::Home;
-use crate::meta::{Generation, Meta, PackMark, PackState, PinTarget, SessionId, SessionKind, SessionRow};
-use crate::write::BeforeSnapshot;
+use crate::meta::{Generation, Meta, PackMark, PackState, PinTarget, SessionId, SessionKind};
+use crate::snapshot::BeforeSnapshot;
 use crate::{host, owner};
 
 /// How long a session is believed alive without a word, seconds. A process of this host that is killed is noticed at once by its
@@ -482,19 +482,4 @@ pub(crate) fn remove_old_locks(meta: &dyn Meta, locks: &Path) {
             let _ = std::fs::remove_file(&path);
         }
     }
-}
-
-/// Whether the session of this number is among these, and is not [gone](is_gone).
-pub fn lives(sessions: &[SessionRow], id: SessionId, locks: Option<&Path>) -> bool {
-    sessions.iter().any(|row| row.id == id && !is_gone(row, locks))
-}
-
-/// Rule 11: true when `session` certainly has no process any more: its lease is over, or its lock file can be locked.
-pub fn is_gone(session: &SessionRow, locks: Option<&Path>) -> bool {
-    if session.lease_is_over {
-        return true;
-    }
-    let (Some(dir), Some(name)) = (locks, session.description.split(' ').next()) else { return false };
-    let Ok(file) = File::open(dir.join(format!("{name}.lock"))) else { return false };
-    rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_ok()
 }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use crate::config::StoreConfig;
 use crate::error::{Context as _, Error, ErrorKind, Result};
+use crate::layout::{OWN_DIRS, create_private_dir};
 use crate::meta::{Location, PostgresMeta, is_postgres_url};
-use crate::store::{OWN_DIRS, create_private_dir};
 
 /// The URL, if a store is named by one.
 pub fn url(store: &Path) -> Option<&str> {

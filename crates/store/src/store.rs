@@ -10,31 +10,28 @@ use outrigger_offload::runtime::Runtime;
 use outrigger_offload::{FrameDevices, Opening};
 
 use crate::backend::{Access, AwayBackend, Backend};
-use crate::config::{CONFIG_FILE, StoreConfig};
+use crate::config::StoreConfig;
+use crate::counters::raise_counters;
 use crate::devices::StoreDevices;
 use crate::disk::{RESERVE_FILE, Reserve};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::follow::{self, Census};
 use crate::home::Home;
 use crate::index::{Index, IndexOptions, LoadFooter};
+use crate::layout::{CONFIG_FILE, DATABASE_FILE, OWN_DIRS, create_private_dir, sync_dir, write_durably};
 use crate::meta::jobs::Jobs;
-use crate::meta::{Meta, OpenMode, Others, PackRow, PackState, PostgresMeta, SessionKind, SqliteMeta};
-use crate::older;
+use crate::meta::{
+    Meta, OpenMode, Others, PackRow, PackState, PostgresMeta, SessionKind, SqliteMeta, is_gone,
+};
 use crate::owner;
-use crate::read::packs::PackReader;
+use crate::packs::PackReader;
 use crate::remains;
-use crate::session::{Beside, Session, is_gone, remove_old_locks};
+use crate::session::{Beside, Session, remove_old_locks};
 use crate::shared::{self, Shared};
 use crate::space::StoredBytes;
 use crate::table_cache::{TABLE_CACHE_FILE, TableCache, TableCacheOptions};
 use crate::tell;
 use crate::verified::Verified;
-
-/// The database's name in a store directory.
-pub const DATABASE_FILE: &str = "meta.db";
-
-/// What a host keeps of a store in directories: runs of the index, lock files of its sessions.
-pub(crate) const OWN_DIRS: [&str; 2] = ["index", "sessions"];
 
 /// What a host knows of packs that it has compared with their data, in its directory for a store that hosts share.
 const VERIFIED_FILE: &str = "verified";
@@ -60,6 +57,8 @@ pub struct Store {
     pub index: Arc<Index>,
     /// Reads, checks and caches frames.
     pub packs: Arc<PackReader>,
+    /// Where other clients' packs are relied on only if they were compared with their data.
+    verified: Option<Arc<Verified>>,
     devices: OnceLock<Arc<StoreDevices>>,
     /// The database's counters were found to be above every pack that is there.
     is_above_packs: AtomicBool,
@@ -88,6 +87,14 @@ impl Purpose {
             Self::Look => Ok(Census::default()),
         }
     }
+}
+
+/// Reads the configuration of the store at `dir`.
+///
+/// # Errors
+/// `NotFound` when there is no store, `Damaged` when there is one that has lost the file; with what to do about it.
+fn read_config(dir: &Path) -> Result<StoreConfig> {
+    StoreConfig::find(dir)?.ok_or_else(|| remains::refuse(dir))
 }
 
 /// Opens the packs.
@@ -218,7 +225,7 @@ impl Store {
             );
             return Err(Error::new(ErrorKind::Denied, text));
         }
-        let config = StoreConfig::read(dir)?;
+        let config = read_config(dir)?;
         refuse_packs_elsewhere(dir, &config)?;
         let read_only = read_only || !is_writable(dir);
         let database = dir.join(DATABASE_FILE);
@@ -273,13 +280,14 @@ impl Store {
         others: Others,
         census: &mut Census,
     ) -> Result<Self> {
-        let packs = Arc::new(PackReader::new(Arc::clone(&backend), config.id, config.fingerprint));
+        let mut packs = PackReader::new(Arc::clone(&backend), config.id, config.fingerprint);
         let live = Arc::new(census.take_kept());
-        if others == Others::Verify && !read_only {
+        let verified = (others == Others::Verify && !read_only).then(|| {
             let live = Arc::clone(&live);
-            let path = dir.join(VERIFIED_FILE);
-            packs.rely_on_verified(Verified::open(path, config.id, move |pack| live(pack)));
-        }
+            packs.remember_matches();
+            Arc::new(Verified::open(dir.join(VERIFIED_FILE), config.id, move |pack| live(pack)))
+        });
+        let packs = Arc::new(packs);
         let footers = Arc::clone(&packs);
         let index_dir = dir.join("index");
         let index_dir = (!read_only).then_some(index_dir.as_path());
@@ -296,6 +304,7 @@ impl Store {
             meta,
             index: Arc::new(index),
             packs,
+            verified,
             devices: OnceLock::new(),
             is_above_packs: AtomicBool::new(false),
             stored: StoredBytes::default(),
@@ -317,7 +326,7 @@ impl Store {
         meta: Arc<dyn Meta>,
         backend: Arc<dyn Backend>,
     ) -> Result<Self> {
-        create_store_dirs(dir)?;
+        crate::layout::create_store_dirs(dir)?;
         write_durably(dir, CONFIG_FILE, config.to_text().as_bytes())?;
         let mut census = Census::of(&*meta)?;
         let mut store =
@@ -405,7 +414,7 @@ impl Store {
     pub fn read_config(&self) -> Result<StoreConfig> {
         match &self.postgres {
             Some(meta) => StoreConfig::from_text(meta.config()),
-            None => StoreConfig::read(self.home.path()),
+            None => read_config(self.home.path()),
         }
     }
 
@@ -426,6 +435,11 @@ impl Store {
             ),
             None => format!("rebuild it with `outrigger -s {} recover`", self.dir.display()),
         }
+    }
+
+    /// What vouches for other clients' packs; `None` where every pack is relied on by its footer.
+    pub fn verified(&self) -> Option<&Arc<Verified>> {
+        self.verified.as_ref()
     }
 
     /// Has writers that start from now on give cutting, hashing and compressing to this runtime's devices, and readers their decompressing, where these are
@@ -555,13 +569,13 @@ impl Store {
     /// Once is enough. Whoever stores something here, this process or another one, on this host or another, has its ids from the same counters, so what comes later lies below them. Only another history's packs can lie above: those
     /// of a database in whose place an older copy of it was put, and that happens while nobody has the store open; or those of one that goes on beside this one, over the same packs, as an old primary beside the new. These may come
     /// at any moment, so that no listing would be late enough. There it is the pack's name that decides: who creates or seals one under a name that is taken is refused and passes it by, and an intent for it gives nobody a right to
-    /// what another has made ([`older::is_anothers`]).
+    /// what another has made ([`crate::older::is_anothers`]).
     ///
     /// # Errors
     /// Those of the engine and the database.
     pub(crate) fn raise_counters_once(&self) -> Result<()> {
         if !self.is_above_packs.load(Ordering::Relaxed) {
-            older::raise_counters(&*self.meta, &*self.backend)?;
+            raise_counters(&*self.meta, &*self.backend)?;
             self.is_above_packs.store(true, Ordering::Relaxed);
         }
         Ok(())
@@ -575,7 +589,7 @@ impl Store {
     pub(crate) fn collector(&self, what: &str) -> Result<(Arc<Session>, u64)> {
         let session = self.session(SessionKind::Collector, what)?;
         // Before anything is made or swept: evidence that is there stays, ids that are taken are not given out.
-        older::raise_counters(&*self.meta, &*self.backend)?;
+        raise_counters(&*self.meta, &*self.backend)?;
         let fenced = self.fence_gone()?;
         self.meta.take_collector(session.id())?;
         Ok((session, fenced))
@@ -592,13 +606,6 @@ impl Store {
         }
         Ok(fenced)
     }
-}
-
-/// Makes the directory of a store that is to be, and what is in it but packs, database and configuration.
-pub(crate) fn create_store_dirs(dir: &Path) -> Result<()> {
-    let at = || format!("cannot create {}", dir.display());
-    create_private_dir(dir).context(at)?;
-    OWN_DIRS.iter().try_for_each(|name| create_private_dir(&dir.join(name)).context(at))
 }
 
 /// Tools that copy trees (version control, object stores) drop empty directories. Those without which nothing is lost are made again.
@@ -649,26 +656,6 @@ impl LoadFooter for Footers {
     fn fingerprint_at(&self, place: Place) -> Result<Option<Fingerprint>> {
         self.0.read_fingerprint(place)
     }
-}
-
-/// Writes a small file so that either the old or the whole new content is there after a crash.
-pub(crate) fn write_durably(dir: &Path, name: &str, bytes: &[u8]) -> Result<()> {
-    let (path, temporary) = (dir.join(name), dir.join(format!("{name}.new")));
-    let at = || format!("cannot write {}", path.display());
-    owner::write(&temporary, bytes).context(at)?;
-    owner::give_path(&temporary);
-    std::fs::File::open(&temporary).and_then(|file| file.sync_all()).context(at)?;
-    std::fs::rename(&temporary, &path).context(at)?;
-    sync_dir(dir).context(at)
-}
-
-fn sync_dir(dir: &Path) -> std::io::Result<()> {
-    std::fs::File::open(dir)?.sync_all()
-}
-
-pub(crate) fn create_private_dir(dir: &Path) -> std::io::Result<()> {
-    use std::os::unix::fs::DirBuilderExt;
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }
 
 fn is_writable(dir: &Path) -> bool {

@@ -10,6 +10,8 @@
 //! before) has taken its sequence before, and nobody reads in between. A round reads at the instant at which it takes its sequence. So what a block with a later sequence says of the name was read later, or is a
 //! commit that came later.
 //!
+//! The rounds themselves are [`crate::write::tell_catalogue`].
+//!
 //! **What is still to be told is noted** in the database, among the notes of `NOTES`: by a mount before the first commit after it had told everything, until it has again. When its session is over
 //! and the note is there, nobody knows any more what it has touched, and the catalogue has to be written anew.
 
@@ -20,23 +22,15 @@ use outrigger_format::Root;
 use outrigger_format::catalogue::{FileKind, Record};
 
 use crate::error::Result;
-use crate::meta::jobs::Jobs;
-use crate::meta::telling::Told;
+use crate::meta::telling::{NOTES, Told};
 use crate::meta::{Change, Inode, Meta, ROOT_INODE, SessionId};
-use crate::session::Session;
-use crate::store::Store;
-use crate::write::append_at;
 
-/// The kind of all notes here.
-pub(crate) const NOTES: &str = "catalogue";
-/// The sequence that a round or a new catalogue took last.
-pub(crate) const TOLD: &str = "told";
 /// The catalogue has had everything at some time. Stores of versions whose mounts told nothing have no such note.
-const WHOLE: &str = "whole";
+pub(crate) const WHOLE: &str = "whole";
 /// A session has changed what it has not told; with its number.
-const UNTOLD: &str = "untold/";
+pub(crate) const UNTOLD: &str = "untold/";
 /// The catalogue has to be written anew, for a reason that is named.
-const DUE: &str = "due/";
+pub(crate) const DUE: &str = "due/";
 /// Names and inodes that are read at one instant, at most: everybody's commits wait for that.
 const AT_ONCE: usize = 4096;
 
@@ -120,22 +114,6 @@ impl Touched {
         self.inodes.retain(|inode| !inodes.contains(inode));
         Self { names, inodes }
     }
-}
-
-/// Has the catalogue say what all of this is now. Between the instant at which that is read and the block that says so, `before` makes durable what it refers to. Where commits tell
-/// the catalogue themselves there is nothing to do.
-///
-/// # Errors
-/// Those of the store and of `before`; then nothing was told.
-pub fn round(
-    store: &Store,
-    session: &Session,
-    touched: &Touched,
-    before: impl FnOnce() -> Result<()>,
-) -> Result<()> {
-    let Some((sequence, records)) = read(&*store.meta, session.id(), touched)? else { return before() };
-    before()?;
-    append_at(store, session, sequence, records.into_iter().map(Ok))
 }
 
 /// The records of a round, and their sequence.
@@ -224,53 +202,5 @@ pub(crate) fn settle(meta: &dyn Meta, sequence: u64, why: &str) -> Result<()> {
     match meta.telling() {
         Some(telling) if telling.last_told()? > sequence => note_due(meta, why),
         _ => Ok(()),
-    }
-}
-
-/// Why the catalogue has to be written anew.
-#[derive(Debug, Default)]
-pub(crate) struct Due {
-    /// Notes, and what they said.
-    notes: Vec<(String, String)>,
-    is_whole: bool,
-}
-
-impl Due {
-    /// What is noted now.
-    ///
-    /// # Errors
-    /// Those of the database.
-    pub fn read(store: &Store) -> Result<Self> {
-        let meta = &*store.meta;
-        let Some(jobs) = meta.telling().and(meta.jobs()) else {
-            return Ok(Self { notes: Vec::new(), is_whole: true });
-        };
-        store.fence_gone()?;
-        let found = jobs.notes(NOTES)?;
-        let live: HashSet<String> =
-            meta.sessions()?.iter().map(|session| format!("{UNTOLD}{}", session.id.0)).collect();
-        // One that has ended since, and told everything, has taken its note back.
-        let still = jobs.notes(NOTES)?;
-        let counts = |name: &str| name.starts_with(DUE) || (name.starts_with(UNTOLD) && !live.contains(name));
-        let notes = found.iter().filter(|note| counts(&note.name) && still.contains(note));
-        let notes = notes.map(|note| (note.name.clone(), note.value.clone())).collect();
-        Ok(Self { notes, is_whole: still.iter().any(|note| note.name == WHOLE) })
-    }
-
-    /// Nothing is due.
-    pub fn is_empty(&self) -> bool {
-        self.notes.is_empty() && self.is_whole
-    }
-
-    /// The catalogue has been written anew, from an instant after this was read. Notes that were made again since stay.
-    ///
-    /// # Errors
-    /// Those of the database.
-    pub fn settle(self, meta: &dyn Meta) -> Result<()> {
-        let Some(jobs) = meta.telling().and(meta.jobs()) else { return Ok(()) };
-        for (name, value) in &self.notes {
-            Jobs::change_note(jobs, NOTES, name, value, None)?;
-        }
-        note_whole(meta)
     }
 }

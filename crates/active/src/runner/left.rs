@@ -60,7 +60,7 @@ impl Left {
     /// # Errors
     /// `Denied` when it is another user's or no file any more; when it cannot be opened.
     pub fn open(&self, name: &[u8]) -> Result<File> {
-        let shown = || format!("the output {}", outrigger_store::tree::show(name));
+        let shown = || format!("the output {}", outrigger_store::text::show(name));
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = File::from(open_below(&self.dir, name, flags, Mode::empty()).context(shown)?);
         let about = file.metadata().context(shown)?;

@@ -12,7 +12,7 @@ use outrigger_clock::Instant;
 use outrigger_format::{Entry, PackId, Root};
 use outrigger_store::backend::{is_same_host, place_on};
 use outrigger_store::meta::jobs::JobId;
-use outrigger_store::ops::whereabouts::{Hosts, whereabouts_while};
+use outrigger_store::read::whereabouts::{Hosts, whereabouts_while};
 use outrigger_store::read::{Reader, Told};
 use outrigger_store::{Error, ErrorKind, Result, Store};
 

@@ -9,12 +9,14 @@ use outrigger_store::host::Identity;
 use outrigger_store::local::put::made_now;
 use outrigger_store::meta::jobs::{JobChange, NewSplit, SplitState};
 use outrigger_store::meta::{At, Change, Meta, ROOT_INODE, SessionKind};
-use outrigger_store::ops::facts::{Counts, Facts};
+use outrigger_store::ops::snapshots;
+use outrigger_store::policy::Policies;
 use outrigger_store::session::Session;
-use outrigger_store::tree::{Policies, StorePath, find};
+use outrigger_store::snapshot::BeforeSnapshot;
+use outrigger_store::snapshot::facts::{Counts, Facts};
+use outrigger_store::tree::{StorePath, find};
 use outrigger_store::write::{
-    BeforeSnapshot, CommitWhen, Content, FileItem, Item, Part, PartSource, Parts, Progress, Target,
-    WriteOptions, Writer,
+    CommitWhen, Content, FileItem, Item, Part, PartSource, Parts, Progress, Target, WriteOptions, Writer,
 };
 use outrigger_store::{Error, ErrorKind, Result, Store};
 
@@ -101,7 +103,7 @@ pub(super) fn publish(shared: &Shared, options: &RunOptions<'_>) -> Result<Vec<(
     commit(store, &session, options.threads, targets, owner, vec![publish])?;
     if let Some((before, counts)) = before {
         // The job is done whatever becomes of this: the snapshot stays, and does not say what the job did.
-        let _ = before.settle(store, counts);
+        let _ = snapshots::settle(store, &before, counts);
     }
     drop(held);
     Ok(files)

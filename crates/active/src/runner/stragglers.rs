@@ -9,9 +9,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use outrigger_clock::Instant;
-use outrigger_store::meta::SessionId;
 use outrigger_store::meta::jobs::{Claimed, JobId, SplitRow, SplitState};
-use outrigger_store::session::is_gone;
+use outrigger_store::meta::{SessionId, is_gone};
 use outrigger_store::{Result, Store};
 
 use super::measured::{Forecast, measured};

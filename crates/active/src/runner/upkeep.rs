@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use outrigger_store::meta::is_gone;
 use outrigger_store::meta::jobs::{JobId, JobState, SplitState};
-use outrigger_store::session::is_gone;
 use outrigger_store::tree::StorePath;
 use outrigger_store::{ErrorKind, Result, Store};
 

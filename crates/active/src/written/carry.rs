@@ -15,8 +15,9 @@ use std::thread::JoinHandle;
 use outrigger_format::Root;
 use outrigger_store::early::carried_by;
 use outrigger_store::meta::SessionId;
+use outrigger_store::policy::{Policies, WritePolicy};
 use outrigger_store::session::Session;
-use outrigger_store::tree::{Policies, StorePath, WritePolicy};
+use outrigger_store::tree::StorePath;
 use outrigger_store::write::{CommitWhen, Content, FileItem, Item, Progress, Target, WriteOptions, Writer};
 use outrigger_store::{Error, ErrorKind, Result, Store};
 

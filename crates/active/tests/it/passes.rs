@@ -11,7 +11,7 @@ use outrigger_active::spec::Spec;
 use outrigger_active::{runner, through};
 use outrigger_store::Store;
 use outrigger_store::meta::jobs::JobState;
-use outrigger_store::read::packs::PackReader;
+use outrigger_store::packs::PackReader;
 use outrigger_store::testing::Wrapped;
 use outrigger_workload::Rng;
 use support::{Place, go, lines, numbered, options, spec};

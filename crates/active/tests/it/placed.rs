@@ -15,7 +15,7 @@ use outrigger_active::trust::Trust;
 use outrigger_store::Store;
 use outrigger_store::meta::jobs::JobState;
 use outrigger_store::meta::{At, SessionKind};
-use outrigger_store::ops::whereabouts::{Whereabouts, whereabouts};
+use outrigger_store::read::whereabouts::{Whereabouts, whereabouts};
 use outrigger_store::testing::{self, Wrapped};
 use outrigger_store::tree::{StorePath, require};
 use outrigger_workload::Rng;

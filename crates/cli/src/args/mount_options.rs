@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use outrigger_fuse::live::Order;
-use outrigger_store::tree::Overrides;
+use outrigger_store::policy::Overrides;
 
 use super::values;
 use crate::exporter::Address;

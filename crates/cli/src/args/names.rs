@@ -4,7 +4,8 @@ use std::ffi::{OsStr, OsString};
 
 use outrigger_active::inputs::{Found, StoreGlob};
 use outrigger_store::meta::{At, Inode};
-use outrigger_store::tree::{StorePath, find, require, show};
+use outrigger_store::text::show;
+use outrigger_store::tree::{StorePath, find, require};
 use outrigger_store::{ErrorKind, Store};
 
 use super::store_path;

@@ -9,10 +9,9 @@ use std::time::Duration;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use outrigger_format::{ChunkerSpec, CodecChoice, FingerprintKind, parse_size};
 use outrigger_store::Profile;
-use outrigger_store::local::put::SOURCE;
 use outrigger_store::meta::is_postgres_url;
-use outrigger_store::ops::retention::parse_age;
-use outrigger_store::tree::{NOTES, StorePath, check_policy};
+use outrigger_store::policy::{NOTES, SOURCE, check_policy, parse_age};
+use outrigger_store::tree::StorePath;
 use outrigger_store::write::OracleMode;
 
 use crate::exit::Failure;

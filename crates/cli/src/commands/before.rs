@@ -3,14 +3,16 @@
 use std::sync::Arc;
 
 use clap::Args;
+use outrigger_store::Store;
 use outrigger_store::host::Identity;
 use outrigger_store::meta::{At, SessionKind, SnapshotRow};
-use outrigger_store::ops::facts::{Counts, Facts, Kind};
 use outrigger_store::ops::restore::restore;
-use outrigger_store::policy::set_policy;
+use outrigger_store::ops::snapshots;
+use outrigger_store::policy::SOURCE;
+use outrigger_store::snapshot::BeforeSnapshot;
+use outrigger_store::snapshot::facts::{Counts, Facts, Kind};
 use outrigger_store::tree::{StorePath, find};
-use outrigger_store::write::BeforeSnapshot;
-use outrigger_store::{Store, local::put::SOURCE};
+use outrigger_store::write::set_policy;
 
 use super::{Context, snapshot};
 use crate::exit::{Exit, Failure, Outcome};
@@ -80,7 +82,7 @@ fn before(
 /// After the command; returns the snapshot's name, if one stays. The command is done whatever becomes of this.
 pub fn settle(store: &Store, before: Option<&BeforeSnapshot>, counts: Counts) -> Option<String> {
     let before = before?;
-    before.settle(store, counts).unwrap_or_else(|error| {
+    snapshots::settle(store, before, counts).unwrap_or_else(|error| {
         complain(&format!("the snapshot from before the command does not say what it did: {error}"));
         before.taken()
     })

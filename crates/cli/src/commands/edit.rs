@@ -8,9 +8,10 @@ use outrigger_format::catalogue::FileKind;
 use outrigger_store::Store;
 use outrigger_store::meta::At;
 use outrigger_store::ops::edit::{EditReport, copy, remove, rename, targets};
-use outrigger_store::ops::listing::walk;
+use outrigger_store::snapshot::BeforeSnapshot;
+use outrigger_store::tree::listing::walk;
 use outrigger_store::tree::{StorePath, find};
-use outrigger_store::write::{BeforeSnapshot, Step};
+use outrigger_store::write::Step;
 
 use super::before::{self, Before};
 use super::{Context, say_entry};

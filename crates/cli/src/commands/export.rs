@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use clap::Args;
 use outrigger_format::catalogue::FileKind;
-use outrigger_store::local::Extent;
+use outrigger_store::file::Extent;
 use outrigger_store::meta::{At, DirEntry, Inode};
-use outrigger_store::ops::listing;
 use outrigger_store::read::Reader;
-use outrigger_store::tree::{check_name, require, show};
+use outrigger_store::text::show;
+use outrigger_store::tree::{check_name, listing, require};
 use outrigger_store::write::{Progress, Step};
 use outrigger_store::{Error, ErrorKind, Store};
 

@@ -8,9 +8,8 @@ use outrigger_format::catalogue::FileKind;
 use outrigger_store::Store;
 use outrigger_store::meta::{At, Inode};
 use outrigger_store::ops::find::{NOW, find};
-use outrigger_store::ops::listing;
 use outrigger_store::patterns::Patterns;
-use outrigger_store::tree::{StorePath, find as lookup};
+use outrigger_store::tree::{StorePath, find as lookup, listing};
 
 use super::Context;
 use super::ls::{json, line};

@@ -8,8 +8,8 @@ use outrigger_active::runner::forget_ended as forget;
 use outrigger_clock::Instant;
 use outrigger_store::Store;
 use outrigger_store::gc::{GcOptions, GcProgress, GcReport, collect};
-use outrigger_store::ops::facts::{Facts, Kind};
 use outrigger_store::ops::snapshots;
+use outrigger_store::snapshot::facts::{Facts, Kind};
 
 use super::Context;
 use crate::exit::{Exit, Failure, Outcome};

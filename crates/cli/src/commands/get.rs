@@ -11,10 +11,10 @@ use outrigger_format::catalogue::FileKind;
 use outrigger_store::Store;
 use outrigger_store::local::get::{GetOptions, restore};
 use outrigger_store::meta::{At, Inode};
-use outrigger_store::ops::selection::Selection;
-use outrigger_store::ops::{View, listing};
+use outrigger_store::ops::View;
 use outrigger_store::patterns::Patterns;
-use outrigger_store::tree::StorePath;
+use outrigger_store::tree::selection::Selection;
+use outrigger_store::tree::{StorePath, listing};
 use outrigger_store::write::{ProgressView, Step};
 
 use super::offload::{self, Offload};

@@ -6,7 +6,7 @@ use clap::Args;
 use outrigger_format::{ChunkerSpec, CodecChoice, FingerprintKind, print_size};
 use outrigger_fuse::mounts;
 use outrigger_store::backend::Location;
-use outrigger_store::ops::retention::AUTOMATIC_DEFAULT;
+use outrigger_store::policy::AUTOMATIC_DEFAULT;
 use outrigger_store::{Profile, Store, StoreConfig};
 
 use super::Context;

@@ -15,7 +15,7 @@ use outrigger_active::written::host_of;
 use outrigger_clock::Instant;
 use outrigger_format::catalogue::Time;
 use outrigger_store::meta::jobs::{JobId, JobInput, JobRow, JobState, SplitRow, SplitState};
-use outrigger_store::tree::show;
+use outrigger_store::text::show;
 use outrigger_store::{Error, ErrorKind, Store};
 
 use super::job_hosts::Hosts;

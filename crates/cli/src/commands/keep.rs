@@ -6,10 +6,11 @@ use jiff::tz::TimeZone;
 use outrigger_format::catalogue::Time;
 use outrigger_store::Store;
 use outrigger_store::meta::{ROOT_INODE, SessionKind, SnapshotRow};
-use outrigger_store::ops::facts::{Facts, Kind};
-use outrigger_store::ops::retention::{AUTOMATIC, Candidate, Retention};
+use outrigger_store::ops::retention::{Candidate, Retention};
 use outrigger_store::ops::snapshots;
-use outrigger_store::policy::set_policy;
+use outrigger_store::policy::AUTOMATIC;
+use outrigger_store::snapshot::facts::{Facts, Kind};
+use outrigger_store::write::set_policy;
 use serde_json::Value;
 
 use super::{Context, snapshot};

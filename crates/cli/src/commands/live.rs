@@ -13,7 +13,7 @@ use outrigger_fuse::control::{Client, mounts_of};
 use outrigger_fuse::measures::{FIELDS, HISTOGRAMS, Kind, Spread, Status, Unit};
 use outrigger_fuse::shared::dir_of_mount;
 use outrigger_store::meta::SessionId;
-use outrigger_store::tree::show_but;
+use outrigger_store::text::show_but;
 use outrigger_store::{Store, shared};
 use serde_json::{Map, Value};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};

@@ -92,7 +92,7 @@ fn describe(report: &LocalizeReport, secs: f64) -> String {
     text += &format!("{:<24} {:>10} {:>10}\n", "first to have it", "before", "after");
     for host in before.hosts.keys().chain(after.hosts.keys().filter(|host| !before.hosts.contains_key(*host)))
     {
-        let first = |found: &outrigger_store::ops::whereabouts::Whereabouts| {
+        let first = |found: &outrigger_store::read::whereabouts::Whereabouts| {
             size(found.hosts.get(host).map_or(0, |share| share.bytes_first))
         };
         let after = if report.dry_run { String::new() } else { first(after) };

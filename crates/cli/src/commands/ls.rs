@@ -6,8 +6,8 @@ use clap::Args;
 use outrigger_format::catalogue::FileKind;
 use outrigger_store::Store;
 use outrigger_store::meta::{At, DirEntry, Inode};
-use outrigger_store::ops::listing;
-use outrigger_store::tree::{check_name, show};
+use outrigger_store::text::show;
+use outrigger_store::tree::{check_name, listing};
 
 use super::Context;
 use crate::args;

@@ -61,7 +61,7 @@ use std::time::Duration;
 use outrigger_format::PackId;
 use outrigger_store::Store;
 use outrigger_store::ops::View;
-use outrigger_store::tree::show;
+use outrigger_store::text::show;
 use outrigger_store::write::{Progress, Skipped, Step};
 
 use self::beside::Standing;
@@ -275,14 +275,14 @@ pub fn say_entry(to_stderr: bool, step: Step, path: &[u8]) {
 
 /// What was compared of other clients' packs; `None` where that is not done.
 pub fn verified_json(store: &Store) -> Option<serde_json::Value> {
-    let counts = store.packs.verified()?.counts();
+    let counts = store.verified()?.counts();
     let lying: Vec<String> = counts.lying.iter().map(|pack| PackId(*pack).to_string()).collect();
     Some(serde_json::json!({ "frames": counts.frames, "bytes": counts.bytes, "packs_lying": lying }))
 }
 
 /// Says of which packs it was found out that they do not have what their footers say.
 pub fn complain_of_packs(store: &Store) {
-    let Some(verified) = store.packs.verified() else { return };
+    let Some(verified) = store.verified() else { return };
     for pack in verified.counts().lying {
         complain(&format!(
             "pack {} of another client does not have all chunks that its footer names, and is not relied on; `outrigger check --read-data` says which files need it",

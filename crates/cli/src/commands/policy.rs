@@ -7,9 +7,9 @@ use clap::{Args, Subcommand};
 use outrigger_format::catalogue::FileKind;
 use outrigger_store::Store;
 use outrigger_store::meta::{At, ROOT_INODE, SessionKind};
-use outrigger_store::ops::listing;
-use outrigger_store::policy::set_policy;
-use outrigger_store::tree::{NOTES, Policies, StorePath, require};
+use outrigger_store::policy::{NOTES, Policies};
+use outrigger_store::tree::{StorePath, listing, require};
+use outrigger_store::write::set_policy;
 use serde_json::Value;
 
 use super::Context;
@@ -214,7 +214,7 @@ fn list(context: &Context) -> Outcome {
     let mut text = String::new();
     for (path, inode) in &found {
         let policies: Vec<String> = all[inode].iter().map(|(key, value)| format!("{key}={value}")).collect();
-        text += &format!("{}  {}\n", outrigger_store::tree::show(path), policies.join(" "));
+        text += &format!("{}  {}\n", outrigger_store::text::show(path), policies.join(" "));
     }
     print_text(&text)?;
     Ok(Exit::Done)

@@ -17,7 +17,8 @@ use outrigger_store::local::put::{MirrorRules, Plan, PutOptions, PutReport, Sour
 use outrigger_store::meta::{At, SnapshotRow};
 use outrigger_store::ops::snapshots;
 use outrigger_store::patterns::Patterns;
-use outrigger_store::tree::{Overrides, StorePath, find};
+use outrigger_store::policy::Overrides;
+use outrigger_store::tree::{StorePath, find};
 use outrigger_store::write::{OracleMode, Progress};
 
 use super::before::{self, Before};

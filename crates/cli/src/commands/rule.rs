@@ -212,7 +212,7 @@ fn log(context: &Context, name: &str, limit: usize) -> Outcome {
             continue;
         }
         let when = local(Time::from_nanos(row.created));
-        let input = outrigger_store::tree::show(&input);
+        let input = outrigger_store::text::show(&input);
         let why = if row.why.is_empty() { String::new() } else { format!(": {}", row.why) };
         out.line(&format!("{when}  job {job:<6} {input}  {}{why}", state_text(row.state)))?;
     }

@@ -26,7 +26,7 @@ use outrigger_clock::Instant;
 use outrigger_fuse::control::{Client, mounts_of};
 use outrigger_store::Store;
 use outrigger_store::meta::jobs::JobId;
-use outrigger_store::tree::show;
+use outrigger_store::text::show;
 
 use super::nearby::{describe_nearby, nearby_of};
 use super::run_begin::Machine;

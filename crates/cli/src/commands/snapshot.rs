@@ -6,9 +6,10 @@ use outrigger_format::catalogue::Time;
 use outrigger_store::Store;
 use outrigger_store::host::Identity;
 use outrigger_store::meta::SnapshotRow;
-use outrigger_store::ops::facts::{Counts, Facts, Kind};
 use outrigger_store::ops::snapshots;
-use outrigger_store::tree::{StorePath, show};
+use outrigger_store::snapshot::facts::{Counts, Facts, Kind};
+use outrigger_store::text::show;
+use outrigger_store::tree::StorePath;
 use serde_json::Value;
 
 use super::Context;

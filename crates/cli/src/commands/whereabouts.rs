@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use clap::Args;
-use outrigger_store::ops::whereabouts::{Whereabouts, whereabouts};
+use outrigger_store::read::whereabouts::{Whereabouts, whereabouts};
 use outrigger_store::tree::require;
 use serde_json::Value;
 

@@ -12,10 +12,12 @@ use std::time::Duration;
 use outrigger_format::Root;
 use outrigger_format::catalogue::{Attributes, FileKind};
 use outrigger_store::meta::{At, Change, Inode, Meta, ROOT_INODE, SessionKind};
-use outrigger_store::tree::{Policies, StorePath, WritePolicy, show};
+use outrigger_store::policy::{Policies, WritePolicy};
+use outrigger_store::snapshot::BeforeSnapshot;
+use outrigger_store::text::show;
+use outrigger_store::tree::StorePath;
 use outrigger_store::write::{
-    BeforeSnapshot, CommitWhen, Content, FileItem, Item, Oracle, Progress, Step, Target, WriteOptions,
-    WriteSummary, Writer,
+    CommitWhen, Content, FileItem, Item, Oracle, Progress, Step, Target, WriteOptions, WriteSummary, Writer,
 };
 use outrigger_store::{Error, ErrorKind, Store};
 

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::io::Read;
 
 use outrigger_format::catalogue::{Time, Xattrs};
-use outrigger_store::local::Extent;
+use outrigger_store::file::Extent;
 use outrigger_store::local::acl::{ACCESS, mode_without};
 use tar::{EntryType, GnuExtSparseHeader, Header};
 

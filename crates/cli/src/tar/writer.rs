@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use outrigger_format::catalogue::{Attributes, FileKind};
-use outrigger_store::local::Extent;
+use outrigger_store::file::Extent;
 use tar::{EntryType, Header};
 
 use super::{BLOCK, acl, pax};

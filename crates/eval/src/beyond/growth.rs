@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use outrigger_store::Store;
 use outrigger_store::meta::At;
-use outrigger_store::ops::{edit, listing};
-use outrigger_store::tree::{StorePath, require};
+use outrigger_store::ops::edit;
+use outrigger_store::tree::{StorePath, listing, require};
 use outrigger_workload::{StreamOptions, small_files, stream};
 
 use crate::experiment::{Failed, Lab, Scale, check};

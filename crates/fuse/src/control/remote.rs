@@ -25,9 +25,8 @@ use std::time::Duration;
 
 use outrigger_clock as clock;
 use outrigger_format::checksum;
-use outrigger_store::meta::SessionId;
 use outrigger_store::meta::jobs::JobId;
-use outrigger_store::session::lives;
+use outrigger_store::meta::{SessionId, lives};
 use outrigger_store::{Context as _, Error, ErrorKind, Result, Store};
 use rustix::net::sockopt;
 

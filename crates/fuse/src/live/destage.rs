@@ -23,8 +23,8 @@ use outrigger_clock::Instant;
 use outrigger_format::catalogue::FileKind;
 use outrigger_format::{ChunkerSpec, Root};
 use outrigger_store::meta::{Change, ROOT_INODE, orphan_holder};
+use outrigger_store::policy::Policies;
 use outrigger_store::staging::Piece;
-use outrigger_store::tree::Policies;
 use outrigger_store::write::{
     CommitWhen, Content, FileItem, Item, Oracle, PartSource, Parts, Progress, Target, WriteOptions, Writer,
 };
@@ -171,7 +171,7 @@ impl Core {
         Ok(Some((Item::File(item), Sent { node, edition, content: Some(content), is_orphan })))
     }
 
-    fn policy_of(&self, policies: &Policies, directory: u64) -> Result<outrigger_store::tree::WritePolicy> {
+    fn policy_of(&self, policies: &Policies, directory: u64) -> Result<outrigger_store::policy::WritePolicy> {
         let mut above = vec![directory];
         let tree = self.tree();
         while let Some(&at) = above.last()

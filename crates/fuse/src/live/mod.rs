@@ -52,8 +52,8 @@ use std::time::Duration;
 
 use outrigger_store::meta::{MOUNT_HOLDER as HOLDER, ORPHAN, SessionKind};
 use outrigger_store::ops::View;
+use outrigger_store::policy::Overrides;
 use outrigger_store::staging::{self, Log, Usage};
-use outrigger_store::tree::Overrides;
 use outrigger_store::{Context as _, Result, Store};
 
 use self::core::Core;

@@ -19,7 +19,7 @@ pub use outrigger_store::latency::{BOUNDS, Histogram, Spread};
 
 use outrigger_store::latency::{PACK_READS, PACK_WRITES, TRANSACTIONS};
 use outrigger_store::meta::{Meta, WriteCounts};
-use outrigger_store::read::packs::{FrameCounts, PackReader};
+use outrigger_store::packs::{FrameCounts, PackReader};
 
 /// What can say how it fares.
 pub trait Watched {

@@ -14,8 +14,7 @@ use std::time::Duration;
 
 use outrigger_clock as clock;
 use outrigger_clock::Instant;
-use outrigger_store::meta::{SessionId, SessionRow};
-use outrigger_store::session::lives;
+use outrigger_store::meta::{SessionId, SessionRow, lives};
 use outrigger_store::{Error, ErrorKind, Result, Store};
 
 use super::core::Core;

@@ -26,8 +26,8 @@ use outrigger_format::Root;
 use outrigger_store::early::{carried_by, holder};
 use outrigger_store::loose::NEW_BYTES_MAX;
 use outrigger_store::meta::SessionId;
+use outrigger_store::policy::Overrides;
 use outrigger_store::staging::Piece;
-use outrigger_store::tree::Overrides;
 use outrigger_store::{Error, ErrorKind, Result};
 
 use super::SharedVolume;

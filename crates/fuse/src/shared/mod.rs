@@ -78,8 +78,8 @@ use std::time::Duration;
 
 use outrigger_store::meta::{SessionId, SessionKind};
 use outrigger_store::ops::View;
+use outrigger_store::policy::Overrides;
 use outrigger_store::staging::{self, Log};
-use outrigger_store::tree::Overrides;
 use outrigger_store::{Error, ErrorKind, Result, Store};
 
 use self::core::Core;

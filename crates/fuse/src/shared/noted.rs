@@ -10,8 +10,7 @@
 //! which holds it are. Who ends its job gives that what is held as its input, and removes both (`outrigger_active::written`).
 
 use outrigger_format::Root;
-use outrigger_store::meta::{SessionId, orphan_holder};
-use outrigger_store::session::lives;
+use outrigger_store::meta::{SessionId, lives, orphan_holder};
 use outrigger_store::{Result, Store};
 
 use super::core::Core;

@@ -27,9 +27,9 @@ use outrigger_format::catalogue::Attributes;
 use outrigger_store::loose::{self, NEW_BYTES_MAX};
 use outrigger_store::meta::loose::LooseChunk;
 use outrigger_store::meta::{Change, ROOT_INODE, orphan_holder};
+use outrigger_store::policy::{Policies, WritePolicy};
 use outrigger_store::staging::Piece;
 use outrigger_store::tell::Touched;
-use outrigger_store::tree::{Policies, WritePolicy};
 use outrigger_store::write::{
     CommitWhen, Composed, Content, FileItem, Item, PartSource, Parts, Progress, Target, WriteOptions,
     WriteSummary, Writer, compose,

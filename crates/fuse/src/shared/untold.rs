@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use outrigger_store::meta::{Meta, SessionId};
 use outrigger_store::session::Session;
 use outrigger_store::tell::{self, Touched};
+use outrigger_store::write::tell_catalogue;
 use outrigger_store::{Result, Store};
 
 /// Noted names and inodes at which they are told at once.
@@ -88,7 +89,7 @@ impl Untold {
         }
         while !touched.is_empty() {
             let some = touched.take_some();
-            if let Err(error) = tell::round(store, session, &some, &mut before) {
+            if let Err(error) = tell_catalogue(store, session, &some, &mut before) {
                 touched.merge(some);
                 self.lock().note(touched);
                 return Err(error);

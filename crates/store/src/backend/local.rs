@@ -30,9 +30,9 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::{Access, Backend, PackWriter};
-use crate::config::CONFIG_FILE;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::home::Home;
+use crate::layout::CONFIG_FILE;
 use crate::owner::{self, open_below};
 
 use descriptors::Descriptors;

@@ -14,7 +14,7 @@ use crate::meta::{At, Inode, ROOT_INODE};
 use crate::read::Reader;
 use crate::read::manifest::NodeSource;
 use crate::store::Store;
-use crate::tree::show;
+use crate::text::show;
 
 /// Files that are listed for one finding; more are only counted.
 const LISTED: usize = 1000;

@@ -25,8 +25,8 @@ use std::sync::Arc;
 
 use outrigger_format::{Fingerprint, PackId};
 
-use crate::config::CONFIG_FILE;
 use crate::error::{Error, ErrorKind, Result};
+use crate::layout::CONFIG_FILE;
 use crate::meta::{PackRow, PackState};
 use crate::note::{Level, note};
 use crate::older;

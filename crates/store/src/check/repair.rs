@@ -18,9 +18,9 @@ use super::report::{CheckProgress, Finding, FindingKind};
 use super::salvage::{Salvage, rewrite};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::gc::write_catalogue_anew;
-use crate::meta::{PackRow, PackState};
+use crate::meta::{PackRow, PackState, lives};
 use crate::older;
-use crate::session::{Session, lives};
+use crate::session::Session;
 use crate::store::Store;
 
 /// How long sessions are given to let go of a damaged pack; they answer once a second.

@@ -16,7 +16,7 @@ use outrigger_offload::{Auto, Encoder, FrameDecoder, Wanted};
 use super::packs::slots_by_frame;
 use crate::error::{ErrorKind, Result};
 use crate::meta::{Meta, SessionId};
-use crate::read::packs::load_footer;
+use crate::packs::load_footer;
 use crate::store::Store;
 use crate::write::{PackSink, SealedPack, StoredFrame};
 

@@ -10,12 +10,12 @@ use super::journal::{self, Journal};
 use super::note::CopyNote;
 use super::{CopyOptions, UNFINISHED, frozen};
 use crate::backend::{Access, Backend};
-use crate::config::{CONFIG_FILE, StoreConfig};
+use crate::config::StoreConfig;
 use crate::error::{Context, Error, ErrorKind, Result};
-use crate::meta::{Counters, Location, Meta, OpenMode, PackRow, PostgresMeta, SqliteMeta};
-use crate::session::is_gone;
+use crate::layout::{CONFIG_FILE, DATABASE_FILE, create_store_dirs, write_durably};
+use crate::meta::{Counters, Location, Meta, OpenMode, PackRow, PostgresMeta, SqliteMeta, is_gone};
 use crate::shared;
-use crate::store::{DATABASE_FILE, Store, create_store_dirs, write_durably};
+use crate::store::Store;
 
 /// See the module.
 pub(super) struct Destination {

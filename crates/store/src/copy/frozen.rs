@@ -12,8 +12,9 @@ use outrigger_format::PackId;
 
 use super::note::CopyNote;
 use crate::error::{Context, Error, ErrorKind, Result};
+use crate::layout::DATABASE_FILE;
 use crate::meta::{MOUNT_HOLDER, Meta, ORPHAN, OpenMode, PackState, SqliteMeta, register_functions};
-use crate::store::{DATABASE_FILE, Store};
+use crate::store::Store;
 
 /// Findings that are named when the source's database is damaged.
 const NAMED: usize = 5;

@@ -12,7 +12,7 @@ use outrigger_format::{PackId, checksum};
 
 use crate::config::StoreConfig;
 use crate::error::{Context, Result};
-use crate::store::write_durably;
+use crate::layout::write_durably;
 
 /// The file's name.
 pub(super) const FILE: &str = "copy.journal";

@@ -19,14 +19,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use outrigger_format::catalogue::{Block, Record};
 use outrigger_format::{ChunkKind, PackId, PackKind};
 
+use super::due::Due;
 use super::report::{GcOptions, GcProgress, GcReport};
 use super::rewrite;
 use crate::error::{Error, ErrorKind, Result};
 use crate::meta::telling::{Anew, Telling};
-use crate::meta::{At, SessionKind};
-use crate::session::{Session, is_gone};
+use crate::meta::{At, SessionKind, is_gone};
+use crate::session::Session;
 use crate::store::Store;
-use crate::tell::Due;
 use crate::write::{append_at, append_records};
 
 /// The catalogue is written anew when it is so many times as large as it would be then.

@@ -29,7 +29,7 @@ pub(super) fn keep_unproven(
     marker: &Marker,
     report: &mut GcReport,
 ) -> Result<()> {
-    let Some(verified) = store.packs.verified() else { return Ok(()) };
+    let Some(verified) = store.verified() else { return Ok(()) };
     let mut doubted = BTreeSet::new();
     for victim in victims {
         let Some(footer) = store.index.footers().get(victim.id)? else { continue };

@@ -21,12 +21,11 @@ use super::{GcOptions, GcProgress, GcReport, collect};
 use crate::backend::place_on;
 use crate::error::{Error, ErrorKind, Result};
 use crate::meta::{At, PackRow};
-use crate::ops::listing;
-use crate::ops::whereabouts::{Hosts, Whereabouts, whereabouts};
 use crate::read::Nodes;
 use crate::read::manifest::walk_entries;
+use crate::read::whereabouts::{Hosts, Whereabouts, whereabouts};
 use crate::store::Store;
-use crate::tree::{StorePath, require};
+use crate::tree::{StorePath, listing, require};
 
 /// What is gathered, and where.
 #[derive(Clone, Debug)]

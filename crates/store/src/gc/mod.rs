@@ -21,6 +21,7 @@
 mod bits;
 mod catalogue;
 mod copy;
+mod due;
 mod duplicates;
 mod frame;
 mod last;
@@ -53,9 +54,9 @@ pub use self::report::{GcOptions, GcProgress, GcReport};
 use crate::early;
 use crate::error::{Error, ErrorKind, Result};
 use crate::loose;
-use crate::meta::{PackRow, PackState, SessionKind};
+use crate::meta::{PackRow, PackState, SessionKind, is_gone};
 use crate::older;
-use crate::session::{Session, is_gone, remove_old_locks};
+use crate::session::{Session, remove_old_locks};
 use crate::store::Store;
 
 /// Between two looks at who has acknowledged.

@@ -20,11 +20,11 @@ use serde::Serialize;
 use super::{GcOptions, GcProgress, GcReport, collect};
 use crate::error::{Context, Error, Result};
 use crate::meta::{At, PackRow, PackState, ROOT_INODE};
-use crate::ops::listing;
+use crate::policy::{Policies, WritePolicy};
 use crate::read::Nodes;
 use crate::read::manifest::walk_entries;
 use crate::store::Store;
-use crate::tree::{Policies, WritePolicy};
+use crate::tree::listing;
 use crate::write::hinted;
 
 /// How old data is recompressed.

@@ -18,8 +18,8 @@ use outrigger_format::catalogue::{FileKind, Record};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::meta::{At, DirEntry, Inode, Meta, ROOT_INODE};
-use crate::ops::listing::Ancestors;
 use crate::store::Store;
+use crate::tree::listing::Ancestors;
 
 /// Entries read at once.
 const PAGE: usize = 4096;

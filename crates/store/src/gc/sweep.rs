@@ -6,9 +6,8 @@ use outrigger_format::PackId;
 
 use super::report::{GcOptions, GcReport};
 use crate::error::Result;
-use crate::meta::{PackRow, PackState, SessionKind};
+use crate::meta::{PackRow, PackState, SessionKind, is_gone};
 use crate::older;
-use crate::session::is_gone;
 use crate::store::Store;
 
 /// Removes the objects of packs that have been dead for the grace period, and then their rows. A row whose session is not over stays, and so does one under whose number another database

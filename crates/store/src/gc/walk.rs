@@ -11,9 +11,9 @@ use outrigger_format::{Entry, Fingerprint, Node, Place, Root};
 use super::mark::Marker;
 use super::report::GcProgress;
 use crate::error::{Context, Error, ErrorKind, Result};
+use crate::packs::Wanted;
 use crate::read::Reader;
 use crate::read::manifest::NodeSource as _;
-use crate::read::packs::Wanted;
 use crate::store::Store;
 
 /// A manifest node: its name, and what its parent says of it.
@@ -135,7 +135,7 @@ impl<'a> Job<'a> {
     fn counting(&self, names: &[Fingerprint]) -> Result<Vec<Option<Place>>> {
         let Self { store, marker, .. } = self;
         let mut places = Vec::new();
-        let Some(verified) = store.packs.verified() else {
+        let Some(verified) = store.verified() else {
             store.index.resolve_lowest_batch(names, |pack| marker.bits.has(pack), &mut places)?;
             return Ok(places);
         };
@@ -221,7 +221,7 @@ impl<'a> Job<'a> {
 
     /// Another copy, if the pack of this one was caught lying.
     fn candid_copy(&self, name: Fingerprint, place: Place) -> Result<Option<Place>> {
-        let Some(verified) = self.store.packs.verified() else { return Ok(None) };
+        let Some(verified) = self.store.verified() else { return Ok(None) };
         if verified.proves(&self.store.packs, &self.store.index, place)? || !verified.is_lying(place.pack) {
             return Ok(None);
         }

@@ -10,6 +10,7 @@
 mod carry;
 mod change;
 mod fault;
+mod gone;
 pub mod jobs;
 pub mod locks;
 pub mod loose;
@@ -25,6 +26,7 @@ use outrigger_format::{PackId, PackKind, Root};
 
 use crate::error::{Result, Unanswered};
 
+pub use gone::{is_gone, lives};
 pub use packs::{PackChanges, PackMark, PackRow, PackState, PackSum};
 pub use postgres::{Address, Location, Others, PostgresMeta, TlsMode, is_postgres_url};
 pub(crate) use postgres::{Unfinished, look};
@@ -394,7 +396,7 @@ pub struct SnapshotRow {
     pub epoch: u64,
     /// When it was taken, nanoseconds since 1970.
     pub time: u64,
-    /// Its tags, and what the program notes about it in the same list: see [`Facts`](crate::ops::facts::Facts).
+    /// Its tags, and what the program notes about it in the same list: see [`Facts`](crate::snapshot::facts::Facts).
     pub tags: Vec<String>,
 }
 

@@ -4,9 +4,9 @@ use std::cmp::Ordering;
 
 use outrigger_format::catalogue::FileKind;
 
-use super::listing::Ancestors;
 use crate::error::Error;
 use crate::meta::{At, DirEntry, Inode, Meta};
+use crate::tree::listing::{Ancestors, walk};
 
 /// How an entry differs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -154,7 +154,7 @@ fn one<E: From<Error>>(
         let mut below = path.clone();
         below.push(b'/');
         let prefix = below.len();
-        super::listing::walk(meta, at, entry.inode.number, true, &mut |path, entry| {
+        walk(meta, at, entry.inode.number, true, &mut |path, entry| {
             below.truncate(prefix);
             below.extend_from_slice(path);
             tell(&below, &entry.inode)

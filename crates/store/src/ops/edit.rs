@@ -8,14 +8,14 @@ use std::sync::Arc;
 use outrigger_format::Root;
 use outrigger_format::catalogue::FileKind;
 
-use super::facts::Counts;
-use super::listing;
 use crate::error::{Error, ErrorKind, Result};
 use crate::meta::{At, Change, Inode, Meta, PinTarget, ROOT_INODE, SessionKind};
 use crate::session::Session;
+use crate::snapshot::BeforeSnapshot;
+use crate::snapshot::facts::Counts;
 use crate::store::Store;
-use crate::tree::{StorePath, find, require};
-use crate::write::{BeforeSnapshot, CommitWhen, Item, Progress, WriteOptions, WriteSummary, Writer};
+use crate::tree::{StorePath, find, listing, require};
+use crate::write::{CommitWhen, Item, Progress, WriteOptions, WriteSummary, Writer};
 
 /// What an edit did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -5,9 +5,9 @@
 
 use outrigger_format::catalogue::FileKind;
 
-use super::listing::Ancestors;
 use crate::error::Error;
 use crate::meta::{Era, Inode, Meta};
+use crate::tree::listing::Ancestors;
 
 /// The present, among the epochs of snapshots.
 pub const NOW: u64 = u64::MAX - 1;

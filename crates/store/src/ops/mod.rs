@@ -5,17 +5,13 @@
 pub mod diff;
 pub mod edit;
 pub mod errors;
-pub mod facts;
 pub mod find;
-pub mod listing;
 pub mod mounts;
 pub mod restore;
 pub mod retention;
-pub mod selection;
 pub mod snapshots;
 pub mod stats;
 pub mod status;
 mod view;
-pub mod whereabouts;
 
 pub use view::View;

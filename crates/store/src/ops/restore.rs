@@ -12,9 +12,9 @@ use outrigger_format::catalogue::FileKind;
 use super::edit::{EditReport, Editor};
 use crate::error::{Error, ErrorKind, Result};
 use crate::meta::{At, Change, DirEntry, Inode, Meta, PinTarget, ROOT_INODE};
+use crate::snapshot::BeforeSnapshot;
 use crate::store::Store;
 use crate::tree::{StorePath, find};
-use crate::write::BeforeSnapshot;
 
 /// Makes what is at `paths` what it was in `snapshot`: what was there then is there again, what was not is removed.
 ///

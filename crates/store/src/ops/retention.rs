@@ -1,25 +1,5 @@
 //! Which snapshots to keep. Pure: what a period is (time zones, weeks) is the caller's to say.
 
-use std::time::Duration;
-
-/// The policy of the root directory that says how long automatic snapshots stay.
-pub const AUTOMATIC: &str = "automatic";
-/// How long they stay where it does not say.
-pub const AUTOMATIC_DEFAULT: &str = "30d";
-
-/// How long something stays: `30d`, `12h`, or `forever` (`Some(None)`); `None` for anything else.
-pub fn parse_age(text: &str) -> Option<Option<Duration>> {
-    if text == "forever" {
-        return Some(None);
-    }
-    let (number, secs) = match text.strip_suffix('d') {
-        Some(days) => (days, 24 * 3600),
-        None => (text.strip_suffix('h')?, 3600),
-    };
-    let number: u64 = number.parse().ok()?;
-    Some(Some(Duration::from_secs(number.checked_mul(secs).filter(|&secs| secs < u64::MAX >> 32)?)))
-}
-
 /// Periods of which the newest snapshot is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "they are what they are called")]
@@ -119,17 +99,6 @@ mod tests {
         let tagged = Retention { tags: tags.clone(), ..Retention::default() };
         let candidates = [Candidate { tags: &tags, keys: [0; 5] }, Candidate { tags: &[], keys: [0; 5] }];
         assert_eq!(tagged.decide(&candidates), [vec!["tag"], vec![]]);
-    }
-
-    #[test]
-    fn ages_are_days_or_hours() {
-        let hours = |hours: u64| Some(Some(Duration::from_secs(hours * 3600)));
-        assert_eq!(parse_age(AUTOMATIC_DEFAULT), hours(30 * 24));
-        assert_eq!(parse_age("12h"), hours(12));
-        assert_eq!(parse_age("forever"), Some(None));
-        for bad in ["", "d", "30", "-1d", "1w", "99999999999999999d", "1.5d"] {
-            assert_eq!(parse_age(bad), None, "{bad}");
-        }
     }
 
     #[test]

@@ -5,14 +5,15 @@ use std::sync::Arc;
 use outrigger_clock as clock;
 use outrigger_format::catalogue::Record;
 
-use super::facts::{Facts, Kind};
-use super::retention::{AUTOMATIC, AUTOMATIC_DEFAULT, parse_age};
 use crate::error::{Error, ErrorKind, Result};
 use crate::meta::{ROOT_INODE, SessionKind, SnapshotRow};
+use crate::policy::{AUTOMATIC, AUTOMATIC_DEFAULT, parse_age};
 use crate::session::Session;
+use crate::snapshot::BeforeSnapshot;
+use crate::snapshot::facts::{Counts, Facts, Kind};
 use crate::store::Store;
 use crate::tell;
-use crate::tree::show;
+use crate::text::show;
 use crate::write::append_records;
 
 /// Longest name of a snapshot or tag, bytes.
@@ -153,6 +154,23 @@ pub fn expired(store: &Store, age: Option<&str>) -> Result<Vec<String>> {
         facts.kind == Kind::Automatic && !facts.held && row.time <= until
     };
     Ok(snapshots.into_iter().filter(is_over).map(|row| row.name).collect())
+}
+
+/// After the command that `before` was for: the snapshot says what was done, or goes if nothing was removed or replaced. Returns its name if it stays.
+///
+/// # Errors
+/// Those of the store; the snapshot stays then.
+pub fn settle(store: &Store, before: &BeforeSnapshot, counts: Counts) -> Result<Option<String>> {
+    let Some((name, facts, destroys)) = before.outcome() else { return Ok(None) };
+    if counts == Counts::default() || !destroys {
+        delete(store, std::slice::from_ref(&name))?;
+        before.forget();
+        return Ok(None);
+    }
+    // Not in the catalogue: that costs a pack, and a store made anew from its packs does without.
+    let facts = Facts { counts: Some(counts), ..facts };
+    store.meta.set_snapshot_tags(&name, &facts.to_tags())?;
+    Ok(Some(name))
 }
 
 /// Forgets snapshots. What only they could see goes with the next reclaiming.

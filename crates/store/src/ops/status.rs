@@ -9,8 +9,7 @@ use crate::backend::{Fill, Location, Place};
 use crate::copy::CopyNote;
 use crate::error::Result;
 use crate::gc::{Collecting, LastGc};
-use crate::meta::{SessionKind, SessionRow};
-use crate::session::is_gone;
+use crate::meta::{SessionKind, SessionRow, is_gone};
 use crate::store::Store;
 
 /// How a session stands.

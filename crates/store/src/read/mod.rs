@@ -1,7 +1,7 @@
 //! The read path: manifest → places → frames → verified bytes.
 //!
 //! ```text
-//!  root ──▶ manifest.rs: entries of a range ──▶ pipeline.rs: locate (index) ──▶ packs.rs: fetch, check, decompress
+//!  root ──▶ manifest.rs: entries of a range ──▶ pipeline.rs: locate (index) ──▶ packs: fetch, check, decompress
 //!                                                     │
 //!                                                     ▼ verify each chunk's fingerprint, then assemble
 //! ```
@@ -10,7 +10,7 @@
 
 mod ahead;
 pub mod manifest;
-pub mod packs;
 mod pipeline;
+pub mod whereabouts;
 
 pub use pipeline::{Nodes, Reader, Told};

@@ -5,19 +5,21 @@ use std::sync::Arc;
 use outrigger_format::{Entry, Fingerprint, FingerprintKind, Footer, PackId, Place, Root};
 
 use super::manifest::{NodeSource, walk_entries};
-use super::packs::{PackReader, Wanted};
 use crate::error::{Error, ErrorKind, Result};
+use crate::file::Extent;
 use crate::follow::{follow_packs, refresh_index};
 use crate::index::Index;
-use crate::local::Extent;
 use crate::meta::Meta;
+use crate::packs::{PackReader, Wanted};
 use crate::store::Store;
+use crate::verified::Verified;
 
 /// Reads verified bytes. Cheap to make; shared by reference between threads.
 pub struct Reader<'a> {
     meta: &'a dyn Meta,
     index: &'a Index,
     packs: &'a PackReader,
+    verified: Option<&'a Verified>,
     fingerprint: FingerprintKind,
     told: Option<&'a Told>,
 }
@@ -36,7 +38,8 @@ impl<'a> Reader<'a> {
     /// A reader of `store`.
     pub fn new(store: &'a Store) -> Self {
         let (meta, fingerprint) = (&*store.meta, store.config.fingerprint);
-        Self { meta, index: &store.index, packs: &store.packs, fingerprint, told: None }
+        let verified = store.verified().map(|verified| &**verified);
+        Self { meta, index: &store.index, packs: &store.packs, verified, fingerprint, told: None }
     }
 
     /// As this one, telling what it reads of files.
@@ -167,7 +170,7 @@ impl<'a> Reader<'a> {
         if outrigger_offload::hash(self.fingerprint, chunk) != *fingerprint {
             return Err(damaged(place, "its bytes do not match its fingerprint"));
         }
-        if let Some(verified) = self.packs.verified().filter(|_| frame.note_matched(position)) {
+        if let Some(verified) = self.verified.filter(|_| frame.note_matched(position)) {
             verified.note_frame(place.pack, number, footer.frames().len());
         }
         take(chunk, Some(place.pack))
@@ -301,6 +304,7 @@ pub struct Nodes {
     meta: Arc<dyn Meta>,
     index: Arc<Index>,
     packs: Arc<PackReader>,
+    verified: Option<Arc<Verified>>,
     fingerprint: FingerprintKind,
 }
 
@@ -309,13 +313,16 @@ impl Nodes {
     pub fn new(store: &Store) -> Self {
         let (meta, index, packs) =
             (Arc::clone(&store.meta), Arc::clone(&store.index), Arc::clone(&store.packs));
-        Self { meta, index, packs, fingerprint: store.config.fingerprint }
+        let (verified, fingerprint) = (store.verified().cloned(), store.config.fingerprint);
+        Self { meta, index, packs, verified, fingerprint }
     }
 }
 
 impl NodeSource for Nodes {
     fn read_node(&self, fingerprint: &Fingerprint) -> Result<Vec<u8>> {
-        let Self { meta, index, packs, fingerprint: kind } = self;
-        Reader { meta: &**meta, index, packs, fingerprint: *kind, told: None }.read_node(fingerprint)
+        let Self { meta, index, packs, verified, fingerprint: kind } = self;
+        let verified = verified.as_deref();
+        Reader { meta: &**meta, index, packs, verified, fingerprint: *kind, told: None }
+            .read_node(fingerprint)
     }
 }

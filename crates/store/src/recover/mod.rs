@@ -34,14 +34,15 @@ use serde::Serialize;
 
 use crate::backend::{self, Access, Backend, Location};
 use crate::check::salvage;
-use crate::config::{CONFIG_FILE, StoreConfig};
+use crate::config::StoreConfig;
+use crate::counters::PACK_ID_GAP;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::follow::Census;
+use crate::layout::{CONFIG_FILE, DATABASE_FILE, create_store_dirs, write_durably};
 use crate::meta::{Commit, Meta, OpenMode, Others, SessionKind, SqliteMeta};
-use crate::older::PACK_ID_GAP;
 use crate::remains;
 use crate::session::Session;
-use crate::store::{DATABASE_FILE, Store, create_store_dirs, refuse_packs_elsewhere, write_durably};
+use crate::store::{Store, refuse_packs_elsewhere};
 use crate::tell;
 pub use shared::recover_shared;
 use survey::Survey;

@@ -19,9 +19,9 @@ use super::limbo::Limbo;
 use super::strays::Strays;
 use super::survey::FoundBlock;
 use super::{RecoverProgress, RecoverReport};
+use crate::counters::INODE_GAP;
 use crate::error::{Error, ErrorKind, Result};
 use crate::meta::{Change, Commit, ROOT_INODE, VersionRow};
-use crate::older::INODE_GAP;
 use crate::read::Reader;
 use crate::session::Session;
 use crate::store::Store;
@@ -369,5 +369,5 @@ fn describe(change: &Change) -> String {
         Change::Job(_) => return "a job".to_string(),
         Change::Loose(_) => return "a loose chunk".to_string(),
     };
-    format!("{what} `{}`", crate::tree::show(name))
+    format!("{what} `{}`", crate::text::show(name))
 }

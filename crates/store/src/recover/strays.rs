@@ -12,7 +12,7 @@ use crate::local::put::made_now;
 use crate::meta::{At, Change, Commit, Meta, ROOT_INODE};
 use crate::session::Session;
 use crate::store::Store;
-use crate::tree::show;
+use crate::text::show;
 
 /// Where they are made; with a number behind it while that is taken by something else.
 const NAME: &str = "recovered-directories";

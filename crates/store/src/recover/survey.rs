@@ -12,7 +12,7 @@ use crate::check::salvage::Salvaged;
 use crate::config::StoreConfig;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::meta::{PackRow, PackState, SessionId};
-use crate::read::packs::PackReader;
+use crate::packs::PackReader;
 use crate::store::Store;
 
 /// A pack whose footer cannot be read.

@@ -31,7 +31,7 @@ use serde::Serialize;
 
 use crate::error::{ErrorKind, Result};
 use crate::index::{Footers, Index};
-use crate::read::packs::PackReader;
+use crate::packs::PackReader;
 use file::VerifiedFile;
 
 /// How often what is remembered is written, beside the last time.

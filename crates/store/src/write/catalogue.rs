@@ -10,6 +10,7 @@ use crate::error::Result;
 use crate::meta::Commit;
 use crate::session::Session;
 use crate::store::Store;
+use crate::tell::{self, Touched};
 
 /// Blocks are cut at about this size.
 pub(super) const BLOCK_BYTES: usize = 256 << 10;
@@ -88,4 +89,20 @@ pub(crate) fn append_at(
     let commit = Commit { packs: ids, changes: Vec::new(), time };
     session.commit(0, &commit.packs, || store.meta.commit(session.id(), &commit))?;
     Ok(())
+}
+
+/// Has the catalogue say what all of this is now. Between the instant at which that is read and the block that says so, `before` makes durable what it refers to. Where commits tell
+/// the catalogue themselves there is nothing to do.
+///
+/// # Errors
+/// Those of the store and of `before`; then nothing was told.
+pub fn tell_catalogue(
+    store: &Store,
+    session: &Session,
+    touched: &Touched,
+    before: impl FnOnce() -> Result<()>,
+) -> Result<()> {
+    let Some((sequence, records)) = tell::read(&*store.meta, session.id(), touched)? else { return before() };
+    before()?;
+    append_at(store, session, sequence, records.into_iter().map(Ok))
 }

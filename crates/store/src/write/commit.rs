@@ -26,6 +26,7 @@ use crate::index::Index;
 use crate::meta::{Change, Commit, Meta};
 use crate::note::{Level, note};
 use crate::session::Session;
+use crate::snapshot::facts::Counts;
 use crate::tell::{self, Touched};
 
 /// What waits for its data to become durable.
@@ -134,6 +135,12 @@ pub struct CommitTotals {
     pub changed: u64,
     /// Entries that were removed, those in removed directories among them.
     pub removed: u64,
+}
+
+impl From<CommitTotals> for Counts {
+    fn from(CommitTotals { created, changed, removed, .. }: CommitTotals) -> Self {
+        Self { created, changed, removed }
+    }
 }
 
 pub(super) struct Committer {

@@ -16,10 +16,11 @@ use outrigger_offload::table::PackPlace;
 use super::ingest::ChunkRef;
 use crate::error::Result;
 use crate::index::Index;
-use crate::read::packs::PackReader;
+use crate::packs::PackReader;
 use crate::session::Session;
 use crate::store::Store;
 use crate::table_cache::{Sharing, TableCache};
+use crate::verified::Verified;
 
 /// What is known of a chunk.
 pub(super) enum Known {
@@ -38,33 +39,35 @@ pub(super) type PendingTable = Arc<Mutex<FingerprintMap<u64>>>;
 pub(crate) struct Vouching {
     pub index: Arc<Index>,
     pub packs: Arc<PackReader>,
+    verified: Option<Arc<Verified>>,
 }
 
 impl Vouching {
     /// What `store` goes by.
     pub fn of(store: &Store) -> Self {
-        Self { index: Arc::clone(&store.index), packs: Arc::clone(&store.packs) }
+        let (index, packs) = (Arc::clone(&store.index), Arc::clone(&store.packs));
+        Self { index, packs, verified: store.verified().cloned() }
     }
 
     /// Compares what the index finds of `fingerprints` in other clients' packs with their data, where nobody has.
     pub fn compare(&self, fingerprints: &mut dyn Iterator<Item = Fingerprint>) -> Result<()> {
-        let Some(verified) = self.packs.verified() else { return Ok(()) };
+        let Some(verified) = &self.verified else { return Ok(()) };
         verified.compare(&self.packs, &self.index, &fingerprints.collect::<Vec<_>>())
     }
 
     /// Whether it makes sense to look into a pack.
     pub fn is_candid(&self, pack: PackId) -> bool {
-        self.packs.verified().is_none_or(|verified| !verified.is_ruled_out(pack))
+        self.verified.as_ref().is_none_or(|verified| !verified.is_ruled_out(pack))
     }
 
     /// Whether every chunk of a pack counts.
     pub fn is_whole(&self, pack: PackId) -> bool {
-        self.packs.verified().is_none_or(|verified| verified.is_whole(pack))
+        self.verified.as_ref().is_none_or(|verified| verified.is_whole(pack))
     }
 
     /// Whether the chunk that the index found at `place` counts.
     pub fn vouches(&self, place: Place) -> Result<bool> {
-        self.packs.verified().map_or(Ok(true), |verified| verified.vouches(self.index.footers(), place))
+        self.verified.as_ref().map_or(Ok(true), |verified| verified.vouches(self.index.footers(), place))
     }
 }
 

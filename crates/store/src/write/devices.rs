@@ -35,7 +35,7 @@ use super::oracle::UNNAMED;
 use super::queue::Queue;
 use super::sequence::Sequenced;
 use crate::config::StoreConfig;
-use crate::devices::StoreDevices;
+use crate::devices::{StoreDevices, can, ingest};
 use crate::table_cache::TableCache;
 
 /// Fewer bytes than this are hashed where they are: a chunk or two that a device's cuts did not meet.
@@ -97,27 +97,6 @@ pub(super) struct Ingested {
     report: Option<Finished>,
     /// What it was looked up in.
     view: Option<Arc<HotView>>,
-}
-
-fn ingest(
-    streams: Vec<Stream>,
-    chunker: ChunkerSpec,
-    kind: FingerprintKind,
-    view: Option<&HotView>,
-) -> Request {
-    Request::Ingest { streams, chunker, kind, table: view.map(|view| Arc::clone(view.table())) }
-}
-
-/// Whether any device beside the processor can do this.
-fn can(runtime: &Runtime, request: Request) -> bool {
-    let mut draft = runtime.draft(0);
-    draft.set_request(request);
-    (1..runtime.device_count()).any(|device| runtime.supports(device, draft.work()))
-}
-
-/// Whether any device can look up what it has cut and hashed as this store wants it.
-pub(crate) fn has_use_for_table_cache(runtime: &Runtime, config: &StoreConfig) -> bool {
-    can(runtime, ingest(Vec::new(), config.chunker, config.fingerprint, None))
 }
 
 impl Devices {

@@ -12,12 +12,12 @@ use outrigger_offload::op::{Ingested, Stream};
 
 use super::bytes::Buffer;
 use super::framer::Form;
-use super::item::{Content, FileItem, Part, SourceFile, SourceStat, hinted};
+use super::item::{Content, FileItem, Part, SourceFile, hinted};
 use super::oracle::{Answers, Oracle, UNNAMED};
 use super::progress::Progress;
 use super::queue::Small;
 use crate::error::Result;
-use crate::local;
+use crate::file::{self, SourceStat};
 use crate::meta::Change;
 
 /// A chunk in a buffer.
@@ -350,11 +350,11 @@ fn read_source(source: &SourceFile, room: &mut [u8]) -> Result<Read, String> {
         // One byte more than expected is asked for, so that growth is noticed without another call.
         let limit = room.len().min(before.size as usize + 1);
         let len = read_full(&fd, &mut room[..limit]).map_err(|errno| errno.to_string())?;
-        let after = local::fstat(&fd).map_err(|errno| errno.to_string())?;
+        let after = file::fstat(&fd).map_err(|errno| errno.to_string())?;
         let settled = len as u64 == before.size && before.same_content(&after);
         if settled || attempt == ATTEMPTS {
             let len = len.min(room.len());
-            let xattrs = local::xattrs(&fd).map_err(|errno| format!("extended attributes: {errno}"))?;
+            let xattrs = file::xattrs(&fd).map_err(|errno| format!("extended attributes: {errno}"))?;
             return Ok(Read { len, stat: after, xattrs, settled });
         }
         before = after;

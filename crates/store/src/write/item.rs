@@ -5,17 +5,16 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use outrigger_format::catalogue::{Attributes, Time, Xattrs};
-use outrigger_format::checksum;
 use outrigger_format::{ChunkerSpec, CodecChoice, Fingerprint, Root};
 use outrigger_offload::Compression;
 
 use super::oracle::Oracle;
 use crate::error::Result;
-use crate::local::Extent;
+use crate::file::{Extent, SourceStat};
 use crate::meta::Change;
 use crate::meta::jobs::{JobChange, JobId};
 use crate::meta::loose::LooseChange;
-use crate::tree::WritePolicy;
+use crate::policy::WritePolicy;
 
 /// One thing to write.
 pub enum Item {
@@ -238,56 +237,4 @@ pub struct SourceFile {
     pub stat: SourceStat,
     /// A file whose ctime is not older than this may change again without its ctime showing it.
     pub scan_start: Time,
-}
-
-/// The part of `stat` that tells one content of a file from another.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct SourceStat {
-    /// Bytes.
-    pub size: u64,
-    /// 512-byte blocks allocated.
-    pub blocks: u64,
-    /// Last modification of the content.
-    pub mtime: Time,
-    /// Last change of the inode.
-    pub ctime: Time,
-    /// Inode number at the source.
-    pub inode: u64,
-    /// Permission bits.
-    pub mode: u32,
-    /// Owner.
-    pub uid: u32,
-    /// Group.
-    pub gid: u32,
-}
-
-impl SourceStat {
-    /// A digest of size, mtime, ctime and inode that a later put compares; 0 when the file may change within the clock
-    /// tick of `scan_start` and must be read again next time.
-    pub fn stamp(&self, scan_start: Time) -> u64 {
-        if self.ctime >= scan_start {
-            return 0;
-        }
-        let mut bytes = [0; 40];
-        bytes[..8].copy_from_slice(&self.size.to_le_bytes());
-        bytes[8..16].copy_from_slice(&self.mtime.secs.to_le_bytes());
-        bytes[16..20].copy_from_slice(&self.mtime.nanos.to_le_bytes());
-        bytes[20..28].copy_from_slice(&self.ctime.secs.to_le_bytes());
-        bytes[28..32].copy_from_slice(&self.ctime.nanos.to_le_bytes());
-        bytes[32..].copy_from_slice(&self.inode.to_le_bytes());
-        checksum(&[&bytes]).max(1)
-    }
-
-    /// True when `other` cannot be told from this: nothing was written in between.
-    pub fn same_content(&self, other: &SourceStat) -> bool {
-        self.size == other.size
-            && self.mtime == other.mtime
-            && self.ctime == other.ctime
-            && self.inode == other.inode
-    }
-
-    /// True when blocks are missing: the file may have holes.
-    pub fn is_sparse(&self) -> bool {
-        self.blocks.saturating_mul(512) < self.size
-    }
 }

@@ -34,7 +34,6 @@
 //! too: what was committed stays. Packs that were sealed until then still belong to the session, count in its lookups, and become live with the first commit
 //! of its next writer.
 
-mod before;
 mod bytes;
 mod catalogue;
 mod commit;
@@ -55,23 +54,20 @@ mod oracle;
 mod packer;
 mod pipeline;
 mod places;
+mod policy;
 mod progress;
 mod queue;
 mod sequence;
 mod worker;
 
-pub use before::BeforeSnapshot;
 pub(crate) use catalogue::META_CODEC;
 pub(crate) use catalogue::append_at;
-pub use catalogue::append_records;
+pub use catalogue::{append_records, tell_catalogue};
 pub use commit::{CommitTotals, CommitWhen};
 pub use compose::{Composed, compose};
 pub(crate) use dedup::Vouching;
-pub(crate) use devices::has_use_for_table_cache;
 pub(crate) use item::hinted;
-pub use item::{
-    CODEC_HINT, Content, FileItem, Item, Part, PartSource, Parts, SourceFile, SourceStat, Target,
-};
+pub use item::{CODEC_HINT, Content, FileItem, Item, Part, PartSource, Parts, SourceFile, Target};
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub use large::{Met, cut_in_segments};
@@ -81,4 +77,5 @@ pub use oracle::{Oracle, OracleMode, OracleRecord};
 pub(crate) use packer::{OpenPack, StoredFrame};
 pub use packer::{PackSink, SealedPack};
 pub use pipeline::{WriteOptions, WriteSummary, Writer};
+pub use policy::set_policy;
 pub use progress::{Progress, ProgressView, Skipped, Step};

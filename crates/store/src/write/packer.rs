@@ -15,11 +15,11 @@ use outrigger_format::{
 };
 
 use crate::backend::{Backend, PackWriter};
+use crate::counters::raise_counters;
 use crate::disk::Reserve;
 use crate::error::{Error, ErrorKind, Result};
 use crate::latency;
 use crate::meta::{Meta, PackRow, PackState, SessionId};
-use crate::older;
 use crate::store::Store;
 use crate::verified::Verified;
 
@@ -103,7 +103,7 @@ impl PackSink {
             pack_bytes: u64::from(config.pack_size).min(3 << 30),
             open: None,
             header: Vec::new(),
-            verified: store.packs.verified().cloned(),
+            verified: store.verified().cloned(),
             host: None,
             reserve: store.reserve_of_packs().filter(|_| kind == PackKind::Data).cloned(),
         }
@@ -200,7 +200,7 @@ impl PackSink {
                 // The database is older than its packs, or not the only one, and this one is somebody's.
                 Err(error) if error.kind() == ErrorKind::Exists && tries < TRIES => {
                     self.meta.withdraw_packs(self.session, &[id])?;
-                    older::raise_counters(&*self.meta, &*self.backend)?;
+                    raise_counters(&*self.meta, &*self.backend)?;
                     tries += 1;
                 }
                 created => return Ok((id, created?)),
@@ -287,8 +287,8 @@ mod tests {
     use crate::backend::MemoryBackend;
     use crate::config::Profile;
     use crate::follow::Census;
+    use crate::layout::create_store_dirs;
     use crate::meta::{OpenMode, Others, SessionKind, SqliteMeta};
-    use crate::store::create_store_dirs;
 
     #[test]
     fn packs_get_ids_that_lie_on_the_host_and_leave_no_other_intents() {

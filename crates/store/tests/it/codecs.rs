@@ -9,9 +9,8 @@ use outrigger_store::check::{CheckOptions, CheckProgress, check};
 use outrigger_store::local::put::{PutOptions, Source, put};
 use outrigger_store::meta::SessionKind;
 use outrigger_store::ops::stats::{FrameKey, FrameTotals, stats};
-use outrigger_store::policy::set_policy;
 use outrigger_store::tree::require;
-use outrigger_store::write::Progress;
+use outrigger_store::write::{Progress, set_policy};
 use outrigger_store::{Profile, Store, StoreConfig};
 use outrigger_workload::Rng;
 

@@ -10,6 +10,7 @@ use outrigger_store::local::get::{GetOptions, restore};
 use outrigger_store::meta::{At, Change, ROOT_INODE, SessionKind};
 use outrigger_store::ops::diff::{Side, diff};
 use outrigger_store::recover::{RecoverProgress, recover};
+use outrigger_store::tree::listing;
 use outrigger_store::tree::require;
 use outrigger_store::write::{CommitWhen, Item, Progress, WriteOptions, Writer};
 use outrigger_store::{Error, ErrorKind, Store, ops};
@@ -38,7 +39,7 @@ fn make_deep(store: &Store, name: &str, depth: u64) {
 
 fn count(store: &Store, at: At) -> u64 {
     let mut entries = 0;
-    ops::listing::walk::<Error>(&*store.meta, at, ROOT_INODE, true, &mut |_, _| {
+    listing::walk::<Error>(&*store.meta, at, ROOT_INODE, true, &mut |_, _| {
         entries += 1;
         Ok(())
     })
@@ -105,7 +106,7 @@ fn a_directory_below_itself_ends_every_walk() {
     let error = restore(&store, At::Now, &tree, &target, None, options, &Progress::default()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Damaged);
     assert!(error.to_string().contains("below itself"), "{error}");
-    let walked = ops::listing::walk::<Error>(&*store.meta, At::Now, ROOT_INODE, true, &mut |_, _| Ok(()));
+    let walked = listing::walk::<Error>(&*store.meta, At::Now, ROOT_INODE, true, &mut |_, _| Ok(()));
     assert_eq!(walked.unwrap_err().kind(), ErrorKind::Damaged);
     let first = store.meta.snapshots().unwrap()[0].epoch;
     let root = |at| store.meta.inode(at, ROOT_INODE).unwrap().unwrap();

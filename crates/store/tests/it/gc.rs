@@ -10,7 +10,7 @@ use outrigger_format::{PackId, PackKind};
 use outrigger_store::backend::LocalBackend;
 use outrigger_store::gc::GcOptions;
 use outrigger_store::meta::{At, Meta, PackState, SessionKind};
-use outrigger_store::read::packs::PackReader;
+use outrigger_store::packs::PackReader;
 use outrigger_store::session::Session;
 use outrigger_store::testing::{Fault, FaultyBackend, Op, Plan};
 use outrigger_store::{ErrorKind, Store, ops};

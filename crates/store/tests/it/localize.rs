@@ -11,7 +11,7 @@ use outrigger_store::backend::LocalBackend;
 use outrigger_store::gc::{GcProgress, Localize, LocalizeReport, localize};
 use outrigger_store::local::put::{PutOptions, Source, put};
 use outrigger_store::meta::At;
-use outrigger_store::ops::whereabouts::whereabouts;
+use outrigger_store::read::whereabouts::whereabouts;
 use outrigger_store::testing::{Fault, FaultyBackend, Op, Plan, Wrapped, spread};
 use outrigger_store::tree::require;
 use outrigger_store::write::Progress;

@@ -15,9 +15,8 @@ use outrigger_store::gc::{GcOptions, GcProgress, Recompress, RecompressReport, r
 use outrigger_store::local::put::{PutOptions, Source, put};
 use outrigger_store::meta::{At, ROOT_INODE, SessionKind};
 use outrigger_store::ops::stats::stats;
-use outrigger_store::policy::set_policy;
 use outrigger_store::tree::require;
-use outrigger_store::write::Progress;
+use outrigger_store::write::{Progress, set_policy};
 use outrigger_store::{ErrorKind, Store, ops};
 
 /// Compressible content that says what it should be: [`content`] with a quarter of each byte's values.

@@ -17,7 +17,7 @@ use outrigger_store::backend::{
 };
 use outrigger_store::check::{CheckOptions, CheckProgress, check};
 use outrigger_store::meta::At;
-use outrigger_store::ops::whereabouts::packs_of;
+use outrigger_store::read::whereabouts::packs_of;
 use outrigger_store::rebalance::{RebalanceOptions, RebalanceProgress, RebalanceReport, rebalance};
 use outrigger_store::testing::{Fault, FaultyBackend, Op, Plan};
 use outrigger_store::tree::StorePath;

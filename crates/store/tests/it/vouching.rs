@@ -75,7 +75,7 @@ impl Drop for Place {
 }
 
 fn counts(store: &Store) -> VerifiedCounts {
-    store.packs.verified().expect("hosts share it").counts()
+    store.verified().expect("hosts share it").counts()
 }
 
 fn new_bytes(store: &Store, name: &str, bytes: &[u8]) -> u64 {
@@ -169,7 +169,7 @@ fn a_host_that_trusts_others_reads_nothing() {
     drop(place.new_host());
     let url = format!("{}&packs=trust", place.url().display());
     let store = Store::open(url.as_ref(), false).unwrap();
-    assert!(store.packs.verified().is_none());
+    assert!(store.verified().is_none());
     assert_eq!(new_bytes(&store, "b", &bytes), 0);
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use outrigger_store::Store;
 use outrigger_store::ops::errors::Noting;
 use outrigger_store::ops::mounts::{self, MountNote};
-use outrigger_store::tree::show;
+use outrigger_store::text::show;
 use rustix::process::getuid;
 
 use super::Plan;

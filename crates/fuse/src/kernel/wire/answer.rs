@@ -1,7 +1,7 @@
 //! The table of operations.
 
 use outrigger_format::catalogue::{FileKind, Time};
-use outrigger_store::local::kind_of;
+use outrigger_store::file::kind_of;
 use rustix::fs::{FallocateFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 

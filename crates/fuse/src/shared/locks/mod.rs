@@ -28,9 +28,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use outrigger_clock::Instant;
-use outrigger_store::meta::SessionId;
 use outrigger_store::meta::locks::{Blocker, FileLocks, Lock, LockFamily, LockMode, LockRange, Taken, Wait};
-use outrigger_store::session::is_gone;
+use outrigger_store::meta::{SessionId, is_gone};
 use outrigger_store::{Context as _, ErrorKind};
 use rustix::io::Errno;
 

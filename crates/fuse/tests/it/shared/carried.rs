@@ -13,8 +13,8 @@ use outrigger_store::early::carried_by;
 use outrigger_store::local::put::made_now;
 use outrigger_store::meta::jobs::SplitState;
 use outrigger_store::meta::{SessionId, SessionKind};
+use outrigger_store::policy::Policies;
 use outrigger_store::session::Session;
-use outrigger_store::tree::Policies;
 use outrigger_store::write::{
     CommitWhen, Content, FileItem, Item, Oracle, Progress, Target, WriteOptions, Writer,
 };

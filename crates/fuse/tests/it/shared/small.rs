@@ -7,7 +7,7 @@ use outrigger_fuse::fs::{FileSystem, SetAttr};
 use outrigger_fuse::measures::{Status, Watched};
 use outrigger_fuse::shared::SharedOptions;
 use outrigger_store::meta::PackRow;
-use outrigger_store::tree::Overrides;
+use outrigger_store::policy::Overrides;
 use rustix::fs::OFlags;
 
 use super::hosts::{Cluster, Host, USER};

@@ -23,9 +23,9 @@ use tokio::sync::Semaphore;
 
 use super::location::S3Location;
 use super::{Access, Backend, PackWriter};
-use crate::config::CONFIG_FILE;
 use crate::error::{Error, ErrorKind, Result};
 use crate::health::Health;
+use crate::layout::CONFIG_FILE;
 use crate::runtime;
 
 use bounded::Refused;

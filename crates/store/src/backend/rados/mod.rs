@@ -24,9 +24,9 @@ use rustix::io::Errno;
 
 use super::location::RadosLocation;
 use super::{Access, Backend, PackWriter, Patience};
-use crate::config::CONFIG_FILE;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::health::Health;
+use crate::layout::CONFIG_FILE;
 use crate::note::{Level, note};
 
 use library::{Cluster, NoCluster, Pending, Pool};

@@ -25,11 +25,12 @@ use self::target::{OpenFile, Target};
 use self::worker::work;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::meta::{At, Inode};
-use crate::ops::listing::Ancestors;
-use crate::ops::selection::Selection;
 use crate::read::Reader;
 use crate::store::Store;
-use crate::tree::{check_name, show};
+use crate::text::show;
+use crate::tree::check_name;
+use crate::tree::listing::Ancestors;
+use crate::tree::selection::Selection;
 use crate::write::{Progress, Step};
 
 /// How to restore.

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use super::Restorer;
 use crate::local::acl;
-use crate::tree::show;
+use crate::text::show;
 use crate::write::{Progress, Step};
 
 /// A directory being restored; the last user's drop gives it its attributes.

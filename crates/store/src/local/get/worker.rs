@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use super::target::{OpenFile, write_at};
 use super::{Job, Restorer};
 use crate::error::{Error, ErrorKind, Result};
-use crate::tree::show;
+use crate::text::show;
 use crate::write::Progress;
 
 /// Takes batches until the walker has no more.

@@ -10,10 +10,10 @@ use rustix::fs::Stat;
 use super::Putter;
 use super::level::{Level, display_of, join};
 use crate::error::Result;
+use crate::file::{SourceStat, kind_of, path_xattrs, source_stat, xattrs};
 use crate::local::walk::proc_path;
-use crate::local::{kind_of, path_xattrs, source_stat, xattrs};
 use crate::meta::{Change, Inode};
-use crate::write::{Content, FileItem, Item, Progress, SourceFile, SourceStat, Step, Target};
+use crate::write::{Content, FileItem, Item, Progress, SourceFile, Step, Target};
 
 impl Putter<'_> {
     /// Puts something that is not a directory.

@@ -13,10 +13,10 @@ use super::Putter;
 use super::entry::directory_attributes;
 use super::leave_out::Here;
 use crate::error::Result;
-use crate::local::kind_of;
+use crate::file::kind_of;
 use crate::local::walk::{list, open_dir, stat};
 use crate::meta::{At, Change, DirEntry, Inode, Meta};
-use crate::tree::WritePolicy;
+use crate::policy::WritePolicy;
 use crate::write::{Item, Step};
 
 /// A directory being walked.

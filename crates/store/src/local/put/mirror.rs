@@ -7,14 +7,11 @@ use std::path::Path;
 
 use outrigger_format::catalogue::FileKind;
 
-use super::Origin;
 use crate::error::{Error, ErrorKind, Result};
 use crate::meta::{At, Inode, Meta, ROOT_INODE};
 use crate::patterns::Patterns;
+use crate::policy::Origin;
 use crate::tree::{StorePath, find};
-
-/// The policy that remembers.
-pub const SOURCE: &str = "source";
 
 /// What is asked of a put of a directory before it begins.
 #[derive(Clone, Copy, Debug, Default)]

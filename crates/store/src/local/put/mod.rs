@@ -7,7 +7,6 @@ mod entry;
 mod leave_out;
 mod level;
 mod mirror;
-mod origin;
 mod plan;
 
 use std::collections::HashMap;
@@ -28,18 +27,17 @@ pub use self::leave_out::{LeaveOut, Listed};
 use self::level::{Existing, Level};
 use self::mirror::Mirror;
 pub use self::mirror::MirrorRules;
-pub use self::mirror::SOURCE;
-pub use self::origin::Origin;
 pub use self::plan::Plan;
-use super::kind_of;
 use crate::error::{Context, Error, ErrorKind, Result};
+use crate::file::kind_of;
 use crate::meta::{At, Change, Meta, ROOT_INODE, SessionKind};
-use crate::policy::set_policy;
+use crate::policy::{Overrides, Policies, SOURCE, WritePolicy};
+use crate::snapshot::BeforeSnapshot;
 use crate::store::Store;
-use crate::tree::{Overrides, Policies, StorePath, WritePolicy, find};
+use crate::tree::{StorePath, find};
 use crate::write::{
-    BeforeSnapshot, CommitWhen, Content, FileItem, Item, Oracle, OracleMode, OracleRecord, Progress, Step,
-    Target, WriteOptions, WriteSummary, Writer,
+    CommitWhen, Content, FileItem, Item, Oracle, OracleMode, OracleRecord, Progress, Step, Target,
+    WriteOptions, WriteSummary, Writer, set_policy,
 };
 
 /// What to do besides storing.
@@ -399,7 +397,7 @@ impl<'a> Putter<'a> {
                 }
                 (None, Some(existing)) if existing.attributes.kind == FileKind::Directory => None,
                 (None, Some(_)) => {
-                    let why = format!("`{}` in the store is not a directory", crate::tree::show(name));
+                    let why = format!("`{}` in the store is not a directory", crate::text::show(name));
                     return Err(Error::new(ErrorKind::Invalid, why));
                 }
                 (None, None) => Some(new_directory()),

@@ -7,9 +7,9 @@ use outrigger_format::catalogue::FileKind;
 use super::{PutOptions, PutReport, Putter, Source};
 use crate::error::{Error, ErrorKind, Result};
 use crate::meta::{At, Change, Inode, Meta};
-use crate::ops::listing;
+use crate::policy::Policies;
 use crate::store::Store;
-use crate::tree::{Policies, StorePath};
+use crate::tree::{StorePath, listing};
 use crate::write::{Content, Item, Progress};
 
 /// What a put would do.

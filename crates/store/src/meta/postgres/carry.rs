@@ -167,7 +167,7 @@ fn shown(value: &Value) -> String {
         Value::Integer(number) => number.to_string(),
         Value::Real(number) => number.to_string(),
         Value::Text(text) => format!("`{text}`"),
-        Value::Blob(bytes) => format!("`{}`", crate::tree::show(bytes)),
+        Value::Blob(bytes) => format!("`{}`", crate::text::show(bytes)),
     }
 }
 

@@ -20,9 +20,8 @@ use super::transaction::{Gate, Transactions};
 use super::{PostgresMeta, counters, open, sessions};
 use crate::config::StoreConfig;
 use crate::error::{Error, ErrorKind, Result};
-use crate::meta::SessionRow;
 use crate::meta::fault::{Explain as _, Outcome, refuse};
-use crate::session::is_gone;
+use crate::meta::{SessionRow, is_gone};
 
 /// What a schema has that is to have a recovered store.
 #[derive(Clone, Debug, Default)]

@@ -9,9 +9,8 @@ use super::row::stored_columns;
 use super::transaction::Tx;
 use super::{counters, jobs, sessions, snapshots, tree};
 use crate::meta::fault::Outcome;
-use crate::meta::telling::{Anew, Told};
+use crate::meta::telling::{Anew, NOTES, TOLD, Told};
 use crate::meta::{PinTarget, SessionId};
-use crate::tell::{NOTES, TOLD};
 
 /// Inodes of the current tree.
 const INODES: &str = concat!("SELECT false, ", stored_columns!(), " FROM @inode i WHERE i.number = ANY ($1)");

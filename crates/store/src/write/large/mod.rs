@@ -33,9 +33,9 @@ use super::item::{Content, FileItem, hinted};
 use super::oracle::{Cuts, Oracle};
 use super::progress::Progress;
 use crate::error::Result;
-use crate::local;
+use crate::file;
 use crate::meta::Change;
-use crate::tree::show;
+use crate::text::show;
 
 #[cfg(any(test, feature = "testing"))]
 pub use self::meet::{Met, cut_in_segments};
@@ -176,7 +176,7 @@ impl LargeFile {
             Content::File(source) => {
                 let fd = open_source(&source)?;
                 attributes.xattrs =
-                    local::xattrs(&fd).map_err(|errno| format!("extended attributes: {errno}"))?;
+                    file::xattrs(&fd).map_err(|errno| format!("extended attributes: {errno}"))?;
                 stamp = source.stat.stamp(source.scan_start);
                 Source::File(FileSource::new(fd, source, segment_len).map_err(|errno| errno.to_string())?)
             }

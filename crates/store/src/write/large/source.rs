@@ -10,7 +10,7 @@ use outrigger_format::ChunkerSpec;
 
 use super::parts::{PartsSource, Span};
 use super::{Between, Data, LargeFile, Piece, ReadSegment};
-use crate::local::{self, Extent};
+use crate::file::{self, Extent};
 use crate::meta::Change;
 use crate::write::item::SourceFile;
 use crate::write::progress::Progress;
@@ -59,7 +59,7 @@ pub(super) struct FileSource {
 impl FileSource {
     pub fn new(fd: OwnedFd, file: SourceFile, segment_len: u64) -> Result<Self, rustix::io::Errno> {
         let extents = if file.stat.is_sparse() {
-            local::extents(&fd, file.stat.size)?
+            file::extents(&fd, file.stat.size)?
         } else {
             vec![Extent { hole_before: 0, start: 0, len: file.stat.size }]
         };
@@ -224,7 +224,7 @@ impl LargeFile {
     }
 
     fn notice_change(&self, fd: &OwnedFd, source: &SourceFile, progress: &Progress) {
-        if !local::fstat(fd).is_ok_and(|after| after.same_content(&source.stat)) {
+        if !file::fstat(fd).is_ok_and(|after| after.same_content(&source.stat)) {
             progress.skip(&*source.display, "changed while it was read; what was read is stored");
             if let Some(Change::Put { stamp, .. }) = self.change.lock().expect("no panic while held").as_mut()
             {

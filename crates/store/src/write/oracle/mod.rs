@@ -22,7 +22,7 @@ use outrigger_format::{ChunkerSpec, Fingerprint};
 use self::record::{Record, Recorder};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::Store;
-use crate::tree::show;
+use crate::text::show;
 
 /// What a chunk is called before it was hashed. (One really called so would be hashed once more.)
 pub(super) const UNNAMED: Fingerprint = Fingerprint([0; 32]);

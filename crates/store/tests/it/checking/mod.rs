@@ -15,10 +15,10 @@ use outrigger_format::{
 use outrigger_store::check::{CheckOptions, CheckProgress, CheckReport, check};
 use outrigger_store::local::put::{PutOptions, Source, put};
 use outrigger_store::meta::{At, PackRow, PackState, ROOT_INODE, SessionId, SessionKind};
-use outrigger_store::policy::set_policy;
 use outrigger_store::read::Reader;
-use outrigger_store::tree::{StorePath, require, show};
-use outrigger_store::write::Progress;
+use outrigger_store::text::show;
+use outrigger_store::tree::{StorePath, require};
+use outrigger_store::write::{Progress, set_policy};
 use outrigger_store::{Profile, Store, ops};
 use outrigger_workload::Rng;
 use tempfile::TempDir;

@@ -19,7 +19,6 @@ use outrigger_offload::{Decoded, FrameDecoder, FrameDevices, Opening};
 use crate::backend::{Backend, CacheCounts};
 use crate::error::{Context, Error, Result};
 use crate::latency;
-use crate::verified::Verified;
 
 pub(crate) use footers::load_footer;
 
@@ -178,7 +177,8 @@ pub struct PackReader {
     /// Pack → where its fingerprints begin, and how many they are.
     tables: Mutex<HashMap<PackId, (u64, u32)>>,
     devices: OnceLock<Arc<Opening>>,
-    verified: OnceLock<Arc<Verified>>,
+    /// Frames remember which of their chunks were found to match their fingerprints.
+    remembers_matches: bool,
 }
 
 /// What vouches for a frame's bytes.
@@ -219,18 +219,13 @@ impl PackReader {
             stored_pool: Mutex::default(),
             tables: Mutex::default(),
             devices: OnceLock::new(),
-            verified: OnceLock::new(),
+            remembers_matches: false,
         }
     }
 
-    /// From now on, other clients' packs are relied on only where `verified` vouches for them, and what is read is told to it. Only the first counts.
-    pub(crate) fn rely_on_verified(&self, verified: Verified) {
-        let _ = self.verified.set(Arc::new(verified));
-    }
-
-    /// What vouches for other clients' packs; `None` where every pack is relied on by its footer.
-    pub fn verified(&self) -> Option<&Arc<Verified>> {
-        self.verified.get()
+    /// Has frames remember which of their chunks were found to match their fingerprints.
+    pub(crate) fn remember_matches(&mut self) {
+        self.remembers_matches = true;
     }
 
     /// Has these devices decompress what they are predicted to be faster at, once they are open. Only the first count.
@@ -403,7 +398,7 @@ impl PackReader {
             end += len;
             bounds.push(end);
         }
-        let words = if self.verified.get().is_some() { header.lengths.len().div_ceil(64) } else { 0 };
+        let words = if self.remembers_matches { header.lengths.len().div_ceil(64) } else { 0 };
         let matched = (0..words).map(|_| AtomicU64::new(0)).collect();
         Ok(Frame { raw, bounds, header, matched, pool: Arc::clone(&self.pool) })
     }

@@ -1,7 +1,7 @@
 //! The snapshot that a command takes before it removes or replaces something.
 //!
 //! The committer takes it in front of the first transaction of the command, so that it has the tree as it was before the command. It is taken when something
-//! was submitted that removes or replaces what is stored, or when that may still come. [`BeforeSnapshot::settle`] deletes it if
+//! was submitted that removes or replaces what is stored, or when that may still come. [`settle`](crate::ops::snapshots::settle) deletes it if
 //! it never came. A command that fails after the snapshot leaves it: it has what the command's transactions took away.
 
 use std::sync::Mutex;
@@ -12,9 +12,7 @@ use outrigger_format::catalogue::Record;
 
 use crate::error::{ErrorKind, Result};
 use crate::meta::Meta;
-use crate::ops::facts::{Counts, Facts, Kind};
-use crate::ops::snapshots;
-use crate::store::Store;
+use crate::snapshot::facts::{Facts, Kind};
 use crate::tell;
 
 /// A snapshot that is taken when it is needed.
@@ -29,7 +27,7 @@ pub struct BeforeSnapshot {
 }
 
 /// One that was just taken: what the catalogue is to say of it.
-pub(super) struct Taken {
+pub(crate) struct Taken {
     pub record: Record,
     /// Mounts had changed what they have not told yet.
     was_untold: bool,
@@ -64,7 +62,7 @@ impl BeforeSnapshot {
     }
 
     /// Takes the snapshot, if that is due before a transaction; `is_last`: nothing will be submitted any more.
-    pub(super) fn take(&self, meta: &dyn Meta, is_last: bool) -> Result<Option<Taken>> {
+    pub(crate) fn take(&self, meta: &dyn Meta, is_last: bool) -> Result<Option<Taken>> {
         let due = if is_last { &self.destroys } else { &self.may_destroy };
         let mut taken = self.taken.lock().expect("no panic while held");
         if taken.is_some() || !due.load(Ordering::Relaxed) {
@@ -91,23 +89,16 @@ impl BeforeSnapshot {
         Ok(Some(Taken { record: Record::Snapshot { name: name.into_bytes(), time, tags }, was_untold }))
     }
 
-    /// After the command: the snapshot says what was done, or goes if nothing was removed or replaced. Returns its name if it stays.
-    ///
-    /// # Errors
-    /// Those of the store; the snapshot stays then.
-    pub fn settle(&self, store: &Store, counts: Counts) -> Result<Option<String>> {
-        let mut taken = self.taken.lock().expect("no panic while held");
-        let Some((name, facts)) = taken.clone() else { return Ok(None) };
+    /// Its name and facts, if it was taken and still stands; and whether what was submitted removed or replaced something.
+    pub(crate) fn outcome(&self) -> Option<(String, Facts, bool)> {
+        let (name, facts) = self.taken.lock().expect("no panic while held").clone()?;
         // What was read again may have turned out to be the same.
-        if counts == Counts::default() || !self.destroys.load(Ordering::Relaxed) {
-            snapshots::delete(store, std::slice::from_ref(&name))?;
-            *taken = None;
-            return Ok(None);
-        }
-        // Not in the catalogue: that costs a pack, and a store made anew from its packs does without.
-        let facts = Facts { counts: Some(counts), ..facts };
-        store.meta.set_snapshot_tags(&name, &facts.to_tags())?;
-        Ok(Some(name))
+        Some((name, facts, self.destroys.load(Ordering::Relaxed)))
+    }
+
+    /// It was deleted.
+    pub(crate) fn forget(&self) {
+        *self.taken.lock().expect("no panic while held") = None;
     }
 }
 

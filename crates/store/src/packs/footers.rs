@@ -157,13 +157,14 @@ impl PackReader {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
     use std::io::IoSlice;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use outrigger_format::{ChunkKind, FingerprintKind, FooterBuilder, PackKind, StoreId};
 
-    use super::*;
     use crate::backend::MemoryBackend;
     use crate::testing::Wrapped;
 

@@ -7,8 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Context, Result};
 use crate::host::Identity;
-use crate::ops::facts::{escape, unescape};
-use crate::tree::show;
+use crate::text::{escape, show, unescape};
 
 /// A directory of a host.
 #[derive(Clone, PartialEq, Eq, Debug)]

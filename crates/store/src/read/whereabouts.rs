@@ -8,11 +8,11 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use outrigger_format::catalogue::FileKind;
 use outrigger_format::{Fingerprint, PackId, Root};
 
-use super::listing;
 use crate::error::{Error, Result};
 use crate::meta::{At, Inode};
 use crate::read::Reader;
 use crate::store::Store;
+use crate::tree::listing;
 
 /// What one host holds.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

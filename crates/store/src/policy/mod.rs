@@ -1,138 +1,41 @@
-//! Paths in a store, and what they stand for.
+//! Policies of directories: their keys and values, and how files below a directory are cut and compressed by them.
+//!
+//! [`crate::write::set_policy`] sets them.
+
+mod origin;
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use outrigger_format::catalogue::FileKind;
 use outrigger_format::{ChunkerSpec, CodecChoice};
 use outrigger_offload::{Budget, Compression};
 
 use crate::error::{Context, Error, ErrorKind, Result};
-use crate::local::put::{Origin, SOURCE};
-use crate::meta::{At, Inode, Meta, ROOT_INODE};
-use crate::ops::retention::{AUTOMATIC, parse_age};
+use crate::meta::{At, Meta, ROOT_INODE};
 use crate::store::Store;
+use crate::tree::StorePath;
 
-/// A path within a store: its components. Absolute and relative paths mean the same.
-#[derive(Clone, PartialEq, Eq, Debug, Default, PartialOrd, Ord)]
-pub struct StorePath {
-    /// Names from the root down.
-    pub components: Vec<Vec<u8>>,
-}
+pub use origin::Origin;
 
-/// The longest name a directory may hold, bytes.
-pub const NAME_MAX: usize = 255;
+/// The policy of a directory that remembers what it mirrors: an [`Origin`].
+pub const SOURCE: &str = "source";
 
-/// Checks that a name can stand in a directory.
-///
-/// # Errors
-/// `Invalid`, saying why.
-pub fn check_name(name: &[u8]) -> Result<()> {
-    let why = match name {
-        b"" => "is empty",
-        b"." | b".." => "is not a name",
-        _ if name.len() > NAME_MAX => "is longer than 255 bytes",
-        _ if name.contains(&b'/') || name.contains(&0) => "holds a slash or a zero byte",
-        _ => return Ok(()),
+/// The policy of the root directory that says how long automatic snapshots stay.
+pub const AUTOMATIC: &str = "automatic";
+/// How long they stay where it does not say.
+pub const AUTOMATIC_DEFAULT: &str = "30d";
+
+/// How long something stays: `30d`, `12h`, or `forever` (`Some(None)`); `None` for anything else.
+pub fn parse_age(text: &str) -> Option<Option<Duration>> {
+    if text == "forever" {
+        return Some(None);
+    }
+    let (number, secs) = match text.strip_suffix('d') {
+        Some(days) => (days, 24 * 3600),
+        None => (text.strip_suffix('h')?, 3600),
     };
-    Err(Error::new(ErrorKind::Invalid, format!("`{}` {why}", show(name))))
-}
-
-/// True for a character that a terminal obeys and does not show: a control, or a mark of text direction (Unicode's Bidi_Control).
-pub fn is_obeyed(c: char) -> bool {
-    c.is_control()
-        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-}
-
-/// A name, a path or another text of others, in one line: what is not UTF-8, and what a terminal would obey, is escaped.
-pub fn show(bytes: &[u8]) -> String {
-    show_but(bytes, "")
-}
-
-/// As [`show`], where these characters stay what they are.
-pub fn show_but(bytes: &[u8], stay: &str) -> String {
-    let mut out = String::new();
-    for part in bytes.utf8_chunks() {
-        for c in part.valid().chars() {
-            if is_obeyed(c) && !stay.contains(c) {
-                out.extend(c.escape_default());
-            } else {
-                out.push(c);
-            }
-        }
-        part.invalid().iter().for_each(|byte| out.push_str(&format!("\\x{byte:02x}")));
-    }
-    out
-}
-
-impl StorePath {
-    /// Parses `a/b/c`; empty components and `.` are dropped.
-    ///
-    /// # Errors
-    /// `Invalid` for `..` and names that no directory can hold.
-    pub fn parse(bytes: &[u8]) -> Result<Self> {
-        let parts = bytes.split(|&byte| byte == b'/').filter(|part| !part.is_empty() && *part != b".");
-        let components: Vec<Vec<u8>> = parts.map(<[u8]>::to_vec).collect();
-        for component in &components {
-            check_name(component).context(|| format!("path `{}`", show(bytes)))?;
-        }
-        Ok(Self { components })
-    }
-
-    /// The last name; `None` for the root.
-    pub fn name(&self) -> Option<&[u8]> {
-        self.components.last().map(Vec::as_slice)
-    }
-
-    /// The directory that holds it; the root for the root.
-    #[must_use]
-    pub fn parent(&self) -> Self {
-        let mut components = self.components.clone();
-        components.pop();
-        Self { components }
-    }
-
-    /// This path with one more name.
-    #[must_use]
-    pub fn join(&self, name: &[u8]) -> Self {
-        let mut components = self.components.clone();
-        components.push(name.to_vec());
-        Self { components }
-    }
-
-    /// The path's bytes, without a leading slash; `/` for the root.
-    pub fn to_bytes(&self) -> Vec<u8> {
-        if self.components.is_empty() { b"/".to_vec() } else { self.components.join(&b'/') }
-    }
-}
-
-impl std::fmt::Display for StorePath {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&show(&self.to_bytes()))
-    }
-}
-
-/// What `path` stands for, or `None`.
-///
-/// # Errors
-/// When the database cannot be read.
-pub fn find(meta: &dyn Meta, at: At, path: &StorePath) -> Result<Option<Inode>> {
-    let mut inode = meta.inode(at, ROOT_INODE)?;
-    for component in &path.components {
-        let Some(parent) = inode.filter(|inode| inode.attributes.kind == FileKind::Directory) else {
-            return Ok(None);
-        };
-        inode = meta.lookup(at, parent.number, component)?;
-    }
-    Ok(inode)
-}
-
-/// What `path` stands for.
-///
-/// # Errors
-/// `NotFound`.
-pub fn require(meta: &dyn Meta, at: At, path: &StorePath) -> Result<Inode> {
-    find(meta, at, path)?
-        .ok_or_else(|| Error::new(ErrorKind::NotFound, format!("`{path}` is not in the store")))
+    let number: u64 = number.parse().ok()?;
+    Some(Some(Duration::from_secs(number.checked_mul(secs).filter(|&secs| secs < u64::MAX >> 32)?)))
 }
 
 /// Policies that commands note about a directory, and people do not set.
@@ -293,11 +196,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_are_normalised_and_checked() {
-        assert_eq!(StorePath::parse(b"/a//./b/").unwrap().to_bytes(), b"a/b");
-        assert_eq!(StorePath::parse(b"").unwrap().to_bytes(), b"/");
-        assert_eq!(StorePath::parse(b"a/../b").unwrap_err().kind(), ErrorKind::Invalid);
-        assert!(StorePath::parse(&[b'x'; 256]).is_err());
-        assert_eq!(show(b"a\xff\n\xc3\xa9"), "a\\xff\\n\u{e9}");
+    fn ages_are_days_or_hours() {
+        let hours = |hours: u64| Some(Some(Duration::from_secs(hours * 3600)));
+        assert_eq!(parse_age(AUTOMATIC_DEFAULT), hours(30 * 24));
+        assert_eq!(parse_age("12h"), hours(12));
+        assert_eq!(parse_age("forever"), Some(None));
+        for bad in ["", "d", "30", "-1d", "1w", "99999999999999999d", "1.5d"] {
+            assert_eq!(parse_age(bad), None, "{bad}");
+        }
     }
 }

@@ -4,11 +4,11 @@ use outrigger_format::catalogue::{FileKind, Record};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::meta::At;
+use crate::policy::check_policy;
 use crate::session::Session;
 use crate::store::Store;
 use crate::tell::{self, Touched};
-use crate::tree::check_policy;
-use crate::write::append_records;
+use crate::write::{append_records, tell_catalogue};
 
 /// Sets (or with `None` unsets) a policy of the directory `inode`.
 ///
@@ -30,7 +30,7 @@ pub fn set_policy(
     }
     let (name, text) = (key.as_bytes().to_vec(), value.map(|value| value.as_bytes().to_vec()));
     // A mount that has made the directory may not have told it yet.
-    tell::round(store, session, &Touched::inodes([inode]), || Ok(()))?;
+    tell_catalogue(store, session, &Touched::inodes([inode]), || Ok(()))?;
     let record = Record::Policy { inode, key: name, value: text };
     let sequence = append_records(store, session, std::iter::once(Ok(record)))?;
     store.meta.set_policy(inode, key, value)?;

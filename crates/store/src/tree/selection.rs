@@ -4,10 +4,10 @@ use std::collections::HashSet;
 
 use outrigger_format::catalogue::FileKind;
 
-use super::listing;
 use crate::error::Error;
 use crate::meta::{At, DirEntry, Meta};
 use crate::patterns::Patterns;
+use crate::tree::listing;
 
 /// Chooses the matches of `include` and all below them, or everything if it is empty. Matches of `exclude` and all below
 /// them are never chosen.

@@ -1,12 +1,12 @@
 //! What is known about a snapshot besides its name and time.
 //!
-//! It is kept in the list of the snapshot's tags, as `KEY:VALUE`: no tag that a person gives has a colon ([`super::snapshots::check_name`]). So every engine,
+//! It is kept in the list of the snapshot's tags, as `KEY:VALUE`: no tag that a person gives has a colon ([`check_name`](crate::ops::snapshots::check_name)). So every engine,
 //! the catalogue and copies of a store have it without knowing of it.
 
 use crate::error::Result;
 use crate::meta::{Meta, SnapshotRow};
+use crate::text::{escape, unescape};
 use crate::tree::StorePath;
-use crate::write::CommitTotals;
 
 /// Why a snapshot is there, which says who may delete it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -40,12 +40,6 @@ pub struct Counts {
     pub changed: u64,
     /// Entries that were removed, those in removed directories among them.
     pub removed: u64,
-}
-
-impl From<CommitTotals> for Counts {
-    fn from(CommitTotals { created, changed, removed, .. }: CommitTotals) -> Self {
-        Self { created, changed, removed }
-    }
 }
 
 /// What a snapshot's tags say.
@@ -146,46 +140,6 @@ fn parse_counts(value: &str) -> Option<Counts> {
     let mut numbers = value.split(',').map(|number| number.parse().ok());
     let mut next = || numbers.next().flatten();
     Some(Counts { created: next()?, changed: next()?, removed: next()? })
-}
-
-/// Bytes as text without blanks and control characters: those, `%`, and what is not UTF-8 become `%` and two digits.
-pub fn escape(bytes: &[u8]) -> String {
-    let mut out = String::with_capacity(bytes.len());
-    let escaped = |out: &mut String, bytes: &[u8]| {
-        bytes.iter().for_each(|byte| out.push_str(&format!("%{byte:02x}")));
-    };
-    for part in bytes.utf8_chunks() {
-        for c in part.valid().chars() {
-            if c == '%' || c.is_control() || c.is_whitespace() {
-                escaped(&mut out, c.encode_utf8(&mut [0; 4]).as_bytes());
-            } else {
-                out.push(c);
-            }
-        }
-        escaped(&mut out, part.invalid());
-    }
-    out
-}
-
-/// The bytes that [`escape`] made a text of.
-pub fn unescape(text: &str) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&first, after)) = rest.split_first() {
-        let digits =
-            after.get(..2).filter(|_| first == b'%').and_then(|digits| std::str::from_utf8(digits).ok());
-        match digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = &after[2..];
-            }
-            None => {
-                bytes.push(first);
-                rest = after;
-            }
-        }
-    }
-    bytes
 }
 
 #[cfg(test)]
