@@ -12,16 +12,19 @@ use std::sync::{Arc, Mutex};
 use outrigger_format::Root;
 use outrigger_format::catalogue::FileKind;
 use outrigger_store::early;
+use outrigger_store::host;
 use outrigger_store::local::put::made_now;
 use outrigger_store::meta::SessionKind;
 use outrigger_store::meta::jobs::JobInput;
+use outrigger_store::ops::View;
 use outrigger_store::policy::Policies;
 use outrigger_store::session::Session;
 use outrigger_store::write::{CommitWhen, Content, FileItem, Item, Progress, Target, WriteOptions, Writer};
 use outrigger_store::{Context as _, Error, ErrorKind, Result, Store};
 
-use crate::component::{Component, kept_path};
-use crate::spec::{Spec, is_brought};
+use crate::component::{self, kept_path};
+use crate::job::spec::Spec;
+use crate::job::{Component, is_brought};
 
 /// A program is at most this long: it is kept with each job, copied to each host that runs it, and is to be a program and no data.
 const BYTES_MAX: u64 = 512 << 20;
@@ -110,6 +113,36 @@ impl Drop for Programs<'_> {
             let _ = self.store.meta.release(holder, None);
         }
     }
+}
+
+/// As [`component::settle`], also for programs that are brought along, whose contents `held` keeps: for who makes a job, or a rule, with the rights of who submits it.
+///
+/// # Errors
+/// As there, and those of reading the programs.
+pub(crate) fn settle_all(
+    store: &Store,
+    view: &View,
+    spec: &mut Spec,
+    held: &mut Programs<'_>,
+) -> Result<Vec<JobInput>> {
+    let own = rustix::process::geteuid().as_raw();
+    // A program that lies on another host, or is another user's to read, is looked for when it is run.
+    let is_here = spec.host.as_ref().is_none_or(|host| *host == host::name())
+        && spec.submitter.as_ref().is_none_or(|submitter| submitter.uid == own);
+    let mut inputs = Vec::new();
+    let mut left = false;
+    for (program, component) in spec.programs_mut() {
+        let kept = match component::settle_one(store, view, program, component)? {
+            None if is_here => held.settle(program, component)?,
+            kept => kept,
+        };
+        left |= kept.is_none() && is_brought(program);
+        inputs.extend(kept);
+    }
+    if !left {
+        spec.host = None;
+    }
+    Ok(inputs)
 }
 
 /// Where every process of this host finds the programs of `spec` that lie on it.

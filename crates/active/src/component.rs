@@ -15,11 +15,10 @@ use outrigger_store::ops::View;
 use outrigger_store::read::Reader;
 use outrigger_store::tree::{StorePath, find};
 use outrigger_store::{Context as _, Error, ErrorKind, Result, Store};
-use serde::{Deserialize, Serialize};
 
-use crate::brought;
+use crate::job::Component;
+use crate::job::spec::Spec;
 use crate::sandbox::Sandbox;
-use crate::spec::{Spec, is_brought};
 
 /// Where they are kept.
 pub const DIRECTORY: &str = ".components";
@@ -35,15 +34,6 @@ pub const LIBRARY: [(&str, &str); 4] = [
     ("scale", include_str!("../components/scale")),
     ("statistics", include_str!("../components/statistics")),
 ];
-
-/// Which content a job runs.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Component {
-    /// Its name.
-    pub name: String,
-    /// BLAKE3 of its content, in hexadecimal digits.
-    pub hash: String,
-}
 
 /// A program that is kept.
 #[derive(Clone, Debug)]
@@ -104,36 +94,6 @@ fn hash_of(store: &Store, root: &Root) -> Result<String> {
 /// Where a job says that the content of a program of this name is from, which is not kept under a name.
 pub(crate) fn kept_path(name: &str) -> StorePath {
     StorePath { components: vec![DIRECTORY.as_bytes().to_vec(), name.as_bytes().to_vec()] }
-}
-
-/// As [`settle`], also for programs that are brought along, whose contents `held` keeps: for who makes a job, or a rule, with the rights of who submits it.
-///
-/// # Errors
-/// As there, and those of reading the programs.
-pub(crate) fn settle_all(
-    store: &Store,
-    view: &View,
-    spec: &mut Spec,
-    held: &mut brought::Programs<'_>,
-) -> Result<Vec<JobInput>> {
-    let own = rustix::process::geteuid().as_raw();
-    // A program that lies on another host, or is another user's to read, is looked for when it is run.
-    let is_here = spec.host.as_ref().is_none_or(|host| *host == crate::node::host())
-        && spec.submitter.as_ref().is_none_or(|submitter| submitter.uid == own);
-    let mut inputs = Vec::new();
-    let mut left = false;
-    for (program, component) in spec.programs_mut() {
-        let kept = match settle_one(store, view, program, component)? {
-            None if is_here => held.settle(program, component)?,
-            kept => kept,
-        };
-        left |= kept.is_none() && is_brought(program);
-        inputs.extend(kept);
-    }
-    if !left {
-        spec.host = None;
-    }
-    Ok(inputs)
 }
 
 /// If `spec` runs components (`@NAME`, `@NAME:HASH`), notes which, and returns their contents, which the job must have as its last inputs. They

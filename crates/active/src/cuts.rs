@@ -3,7 +3,7 @@
 //! A split is a range of one input, or all inputs one after the other: its row says so. With [`Splits::Hosts`] it is what one host holds: many ranges, of one input or several, which its program
 //! is offered as one file. They are kept with the job ([`Held`]), since packs move: whoever runs the split, wherever and however often, reads the same.
 //!
-//! All cuts are nominal: a record belongs to the range in which it starts ([`crate::records`]). Those of plug-ins' records are moved to where records start before the job is made (`plugin.rs`).
+//! All cuts are nominal: a record belongs to the range in which it starts ([`crate::job::records`]). Those of plug-ins' records are moved to where records start before the job is made (`plugin.rs`).
 
 use std::collections::BTreeMap;
 
@@ -11,12 +11,12 @@ use outrigger_format::Root;
 use outrigger_store::meta::jobs::NewSplit;
 use outrigger_store::read::whereabouts::stretches;
 use outrigger_store::{Error, ErrorKind, Result, Store};
-use serde::{Deserialize, Serialize};
 
 use crate::inputs::Found;
+use crate::job::Held;
+use crate::job::records::{Records, nominal};
+use crate::job::spec::Spec;
 use crate::pattern::Pattern;
-use crate::records::{Records, nominal};
-use crate::spec::Spec;
 
 /// How many splits an input is cut into.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -56,28 +56,6 @@ impl Splits {
                 format!("--splits {text}: use auto, hosts or a number from 1 to {SPLITS_MAX}"),
             )),
         }
-    }
-}
-
-/// What one host held of a job's inputs when the job was made: a split.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Held {
-    /// Who.
-    pub host: String,
-    /// Input, nominal first byte, nominal first byte after: in the order of the inputs, and of their bytes.
-    pub ranges: Vec<(u32, u64, u64)>,
-}
-
-impl Held {
-    /// Bytes of all of it.
-    pub fn bytes(&self) -> u64 {
-        self.ranges.iter().map(|(_, from, to)| to.saturating_sub(*from)).sum()
-    }
-
-    /// The input that it is of, if that is one.
-    pub fn input(&self) -> Option<u32> {
-        let (first, ..) = *self.ranges.first()?;
-        self.ranges.iter().all(|(input, ..)| *input == first).then_some(first)
     }
 }
 

@@ -11,33 +11,36 @@
 //!
 //! Files that programs write in a mount are followed while they are written: `written/`.
 //!
-//! Runners share a job's splits: those of one process, and those of agents (`node.rs`) on any number of hosts.
+//! Runners share a job's splits: those of one process, and those of agents (`agent.rs`) on any number of hosts.
 //!
 //! `docs/active-storage.md` is for users; `docs/decisions/0011-active-storage.md` says why it is so.
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests wait and measure in real time"))]
 
+pub mod agent;
 pub mod attempt;
 pub mod bam;
 mod brought;
 pub mod cgroup;
 pub mod component;
+mod content;
 pub mod cuts;
 pub mod foreground;
 pub mod identity;
 pub mod inputs;
-pub mod limits;
+pub mod job;
+pub mod maker;
+pub mod making;
 pub mod mount;
 pub mod node;
 pub mod pattern;
 pub mod plan;
 mod plugin;
 pub mod progress;
-pub mod records;
 pub mod rules;
 pub mod runner;
 pub mod sandbox;
+pub mod scratch;
 pub mod signing;
-pub mod spec;
 pub mod template;
 pub mod through;
 pub mod trust;

@@ -23,6 +23,8 @@ use rustix::io::Errno;
 
 use crate::attempt::Range;
 
+/// Where hosts' splits lie in the inputs' mount.
+pub(crate) const SPLITS: &[u8] = b".splits";
 const FOREVER: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// Threads that answer the kernel.
 const THREADS: usize = 2;

@@ -1,62 +1,30 @@
 //! From globs to a job: which files, cut how.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use outrigger_format::catalogue::FileKind;
+use outrigger_store::host;
 use outrigger_store::meta::jobs::{JobId, JobInput, NewJob, NewSplit, Seen};
 use outrigger_store::meta::{At, Meta};
 use outrigger_store::ops::View;
 use outrigger_store::tree::{StorePath, find};
 use outrigger_store::{Error, ErrorKind, Result, Store};
 
-use crate::attempt::Watch;
 use crate::brought;
-use crate::component;
 use crate::cuts::{Cuts, cut};
 use crate::identity::Permissions;
 use crate::inputs::{Found, StoreGlob};
+use crate::job::records::Records;
+use crate::job::spec::Spec;
+use crate::making::Making;
+use crate::mount::SPLITS;
 use crate::pattern::Pattern;
 use crate::plugin;
-use crate::progress::Counters;
-use crate::records::Records;
-use crate::runner::SPLITS;
 use crate::signing;
-use crate::spec::Spec;
-use crate::template::{self, Subject, expand};
+use crate::template::{self, Subject, expand, subject_path};
 
 pub use crate::cuts::Splits;
-
-/// A job that is being made, for who waits for it: how far a plug-in that looks for its records is (bytes read, of bytes expected), and how to stop that.
-#[derive(Default)]
-pub struct Making {
-    /// What the plug-in was given.
-    pub counters: Arc<Counters>,
-    sign_with: Option<PathBuf>,
-    watch: OnceLock<Arc<Watch>>,
-}
-
-impl Making {
-    /// A job that this key signs, if there is one ([`signing::sign`]).
-    pub fn signed_with(key: Option<PathBuf>) -> Self {
-        Self { sign_with: key, ..Self::default() }
-    }
-
-    /// Ends what runs for it, and has nothing begin any more.
-    pub fn stop(&self) {
-        self.watch().stop();
-    }
-
-    /// True once it was stopped.
-    pub fn is_stopped(&self) -> bool {
-        self.watch.get().is_some_and(|watch| watch.is_stopped())
-    }
-
-    pub(crate) fn watch(&self) -> &Arc<Watch> {
-        self.watch.get_or_init(Watch::start)
-    }
-}
 
 /// Makes a job of `spec` over the files that match `globs` now, with those that match `with` to look at. All are kept from then on as they are now.
 ///
@@ -146,7 +114,7 @@ fn make_told(
     let mut programs = brought::Programs::new(store);
     let (seen, components) = match fired {
         Some(Fired { seen, components }) => (Some(seen), components),
-        None => (None, component::settle_all(store, view, &mut spec, &mut programs)?),
+        None => (None, brought::settle_all(store, view, &mut spec, &mut programs)?),
     };
     if spec.records == Records::Bam {
         let indexes = found.iter().map(|found| index_of(&*store.meta, view.at, &found.path));
@@ -206,15 +174,8 @@ pub fn settle_program(spec: &mut Spec) -> Result<()> {
         return Ok(());
     }
     brought::find_all(spec)?;
-    spec.host = Some(crate::node::host());
+    spec.host = Some(host::name());
     Ok(())
-}
-
-/// The input that a template may speak of, for a split.
-pub(crate) fn subject_path(pattern: Pattern, split: &NewSplit, paths: &[StorePath]) -> Option<StorePath> {
-    let input = split.input.filter(|_| pattern != Pattern::ManyToFile || paths.len() == 1);
-    let only = (paths.len() == 1).then_some(0);
-    input.or(only).and_then(|input| paths.get(input as usize).cloned())
 }
 
 /// Refuses a job whose outputs would overwrite each other, or a directory, or lie where its submitter may not write.

@@ -18,11 +18,12 @@ use crate::attempt::{Attempt, Feed, Pipes, bounded, give_all};
 use crate::component;
 use crate::cuts::Cuts;
 use crate::inputs::Found;
-use crate::plan::Making;
-use crate::records::Records;
-use crate::runner::Scratch;
+use crate::job::is_brought;
+use crate::job::records::Records;
+use crate::job::spec::Spec;
+use crate::making::Making;
 use crate::sandbox::{Network, Places, Sandbox, Variable};
-use crate::spec::{Spec, is_brought};
+use crate::scratch::Scratch;
 
 /// What a plug-in may print in a line, with its end: more digits than any offset has.
 const LINE_MAX: usize = 64;

@@ -28,12 +28,11 @@ use outrigger_store::{Context as _, Error, ErrorKind, Result, Store};
 use serde::{Deserialize, Serialize};
 
 use crate::brought;
-use crate::component;
 use crate::inputs::{Found, StoreGlob};
+use crate::job::records::Records;
+use crate::job::spec::Spec;
 use crate::pattern::Pattern;
 use crate::plan::{self, Splits};
-use crate::records::Records;
-use crate::spec::Spec;
 use crate::written;
 
 pub use reads::{READ_EVERY, Readers};
@@ -276,7 +275,7 @@ fn make(
     // The component's content stays while this lives, by when the rule holds it: it goes on with that, whatever becomes of the name.
     let view = View::open(store, "rule", None)?;
     let mut programs = brought::Programs::new(store);
-    let components = component::settle_all(store, &view, &mut spec, &mut programs)?;
+    let components = brought::settle_all(store, &view, &mut spec, &mut programs)?;
     spec.rule = Some(name.to_string());
     let id = format!("{name}#{}", clock::now_nanos());
     let splits = match splits {

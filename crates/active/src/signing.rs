@@ -27,7 +27,7 @@ pub const VALID: Duration = Duration::from_secs(24 * 3600);
 /// A job's text with its signature: what its row holds.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Signed {
-    /// The job, as [`crate::spec::Spec`] is written down.
+    /// The job, as [`crate::job::spec::Spec`] is written down.
     pub spec: String,
     /// When, in seconds since 1970.
     pub at: u64,

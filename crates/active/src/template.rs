@@ -1,7 +1,10 @@
 //! Names of outputs, made from those of inputs: `{dir}/{stem}.out`.
 
+use outrigger_store::meta::jobs::NewSplit;
 use outrigger_store::tree::StorePath;
 use outrigger_store::{Error, ErrorKind, Result};
+
+use crate::pattern::Pattern;
 
 /// What a template may speak of.
 pub struct Subject<'a> {
@@ -120,6 +123,13 @@ fn value(template: &str, name: &str, subject: &Subject<'_>) -> Result<Vec<u8>> {
             )));
         }
     })
+}
+
+/// The input that a template may speak of, for a split.
+pub(crate) fn subject_path(pattern: Pattern, split: &NewSplit, paths: &[StorePath]) -> Option<StorePath> {
+    let input = split.input.filter(|_| pattern != Pattern::ManyToFile || paths.len() == 1);
+    let only = (paths.len() == 1).then_some(0);
+    input.or(only).and_then(|input| paths.get(input as usize).cloned())
 }
 
 #[cfg(test)]

@@ -13,8 +13,8 @@
 //! raw file is kept (1W→2W, 1W→0), the raw file is stored all the same, and the job is done in part: what the program did can be done again on
 //! the stored file.
 
-use std::io::{Error as IoError, ErrorKind as Io, Read};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::io::{ErrorKind as Io, Read};
+use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex};
 
 use outrigger_store::meta::jobs::{JobChange, JobId, JobState, NewJob, NewSplit};
@@ -26,22 +26,16 @@ use outrigger_store::{Error, ErrorKind, Result, Store};
 
 use crate::attempt::{Feed, Pipes};
 use crate::brought;
-use crate::component;
+use crate::content::{Block, Raw, made_file};
 use crate::identity::Permissions;
+use crate::job::spec::{Output, RAW, Spec};
 use crate::pattern::Pattern;
 use crate::progress::Counters;
 use crate::runner::{self, Report, RunOptions};
-use crate::spec::{Output, Spec};
 use crate::template::{Subject, expand};
-
-/// How the raw file is known among a job's outputs.
-pub const RAW: &str = "raw";
 
 /// Bytes handed on at once.
 const BLOCK: usize = 1 << 20;
-/// Blocks that wait for the pipeline at most.
-const WAITING: usize = 4;
-
 /// Adds the raw file to the outputs of a job that keeps it.
 #[must_use]
 pub fn keep_raw(mut spec: Spec, path: &str) -> Spec {
@@ -92,7 +86,7 @@ pub fn run(
     // Pinned until the job has it.
     let view = View::open(store, "run", None)?;
     let mut programs = brought::Programs::new(store);
-    let inputs = component::settle_all(store, &view, &mut spec, &mut programs)?;
+    let inputs = brought::settle_all(store, &view, &mut spec, &mut programs)?;
     let job = store.jobs()?.create_job(&NewJob { spec: spec.encode()?, inputs, splits, seen: None })?;
     view.check()?;
     drop((view, programs));
@@ -153,13 +147,6 @@ struct Tee {
     counters: Arc<Counters>,
 }
 
-/// What the pipeline is given.
-pub(crate) enum Block {
-    Data(Vec<u8>),
-    /// The writer has ended well.
-    End,
-}
-
 impl Tee {
     fn run(mut self, pipes: &mut Pipes) -> std::result::Result<(), String> {
         let mut buffer = vec![0; BLOCK];
@@ -193,37 +180,6 @@ impl Tee {
     }
 }
 
-/// The raw file as the pipeline reads it; an error unless the writer ended well.
-pub(crate) struct Raw {
-    blocks: Receiver<Block>,
-    current: std::io::Cursor<Vec<u8>>,
-    ended: bool,
-}
-
-impl Raw {
-    /// What is sent is what it reads; few blocks wait at once.
-    pub fn channel() -> (SyncSender<Block>, Self) {
-        let (sender, blocks) = sync_channel(WAITING);
-        (sender, Self { blocks, current: std::io::Cursor::new(Vec::new()), ended: false })
-    }
-}
-
-impl Read for Raw {
-    fn read(&mut self, room: &mut [u8]) -> std::io::Result<usize> {
-        loop {
-            let len = self.current.read(room)?;
-            if len > 0 || room.is_empty() || self.ended {
-                return Ok(len);
-            }
-            match self.blocks.recv() {
-                Ok(Block::Data(data)) => self.current = std::io::Cursor::new(data),
-                Ok(Block::End) => self.ended = true,
-                Err(_) => return Err(IoError::new(Io::UnexpectedEof, "the writer was lost")),
-            }
-        }
-    }
-}
-
 /// Stores the raw file as split 1 of the job. Says that it is ready once that is claimed: the program's slot, which takes what there is, comes after it.
 fn keep(
     store: &Arc<Store>,
@@ -254,7 +210,7 @@ fn keep(
     let failed = Arc::new(Mutex::new(true));
     writer.submit(Item::File(FileItem::under(
         Target::Output { job, split, attempt, name: number.to_string().into_bytes() },
-        crate::runner::made_file(),
+        made_file(),
         Content::Stream(Box::new(Noting { raw, failed: Arc::clone(&failed) })),
         policy,
     )))?;

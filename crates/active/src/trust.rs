@@ -22,9 +22,9 @@ use outrigger_store::meta::jobs::{JobInput, JobRow, MadeBy};
 use outrigger_store::{Context as _, Error, ErrorKind, Result, Store};
 
 use crate::identity::Submitter;
-use crate::sandbox::Mode;
+use crate::job::Mode;
+use crate::job::spec::Spec;
 use crate::signing;
-use crate::spec::Spec;
 
 /// The user of this host that a role of the database stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -12,7 +12,7 @@ use std::path::Path;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, open, openat, statat, statvfs};
 use rustix::io::Errno;
 
-use crate::limits::Limits;
+use crate::job::limits::Limits;
 
 /// What a file takes besides its bytes, about: a name, an inode.
 const EACH: u64 = 1 << 10;

@@ -8,8 +8,8 @@ use outrigger_store::{Error, ErrorKind, Result, Store};
 
 use super::pipes::{Fed, Pipes};
 use crate::bam::Part;
+use crate::job::records::{Count, Records};
 use crate::progress::Counters;
-use crate::records::{Count, Records};
 
 /// A part of a stored file.
 #[derive(Clone, Debug)]

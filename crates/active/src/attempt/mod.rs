@@ -39,7 +39,7 @@ pub use stream::{Finished, OutputStream};
 pub use watch::Watch;
 
 use crate::cgroup::{Group, Usage};
-use crate::limits::Limits;
+use crate::job::limits::Limits;
 use crate::progress::Counters;
 use crate::sandbox::Kept;
 use crate::sandbox::net::Forward;

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use crate::limits::Limits;
+use crate::job::limits::Limits;
 
 /// Sums over a process and its descendants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -27,7 +27,7 @@ use super::disk;
 use super::tree::{self, TOO_MANY_PROCESSES, TOO_MUCH_MEMORY, TOO_MUCH_PROCESSOR, Used};
 use crate::cgroup::{Exceeded, Group};
 use crate::foreground::STILL_MAX;
-use crate::limits::Limits;
+use crate::job::limits::Limits;
 
 /// How often attempts are looked at.
 const EVERY: Duration = Duration::from_millis(50);

@@ -10,7 +10,7 @@ use outrigger_clock::Instant;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::Controllers;
-use crate::limits::Limits;
+use crate::job::limits::Limits;
 
 /// How long what was killed may take to be gone.
 const GONE: Duration = Duration::from_secs(2);

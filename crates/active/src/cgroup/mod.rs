@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::limits::Limits;
+use crate::job::limits::Limits;
 
 pub(crate) use group::Exceeded;
 pub use group::{Group, Usage};

@@ -13,7 +13,7 @@ use outrigger_store::{Error, ErrorKind, Result, Store};
 
 use super::Rule;
 use crate::inputs::{Found, StoreGlob};
-use crate::spec::Spec;
+use crate::job::spec::Spec;
 use crate::template::{Subject, expand, expand_glob, of_path};
 
 /// How long mounts are waited for; then the marker waits for the next look.

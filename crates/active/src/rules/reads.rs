@@ -25,7 +25,7 @@ use outrigger_store::{Result, Store};
 
 use super::{Rule, Trigger, files, list_known, mark};
 use crate::inputs::{Found, StoreGlob};
-use crate::spec::Spec;
+use crate::job::spec::Spec;
 
 /// The kind of note that says when a file was read that a rule is for.
 pub(super) const READ: &str = "read";

@@ -22,8 +22,8 @@ use super::reads::{self, Event};
 use super::{REFUSED, RULE, Rule, Trigger, decode, files, holder, mark, refused_of, seen};
 use crate::component;
 use crate::inputs::{Found, StoreGlob};
+use crate::job::is_brought;
 use crate::plan::{self, Fired, Splits};
-use crate::spec::is_brought;
 use crate::template::{self, Subject, expand};
 
 /// How often the tree is looked at, if that is quick …

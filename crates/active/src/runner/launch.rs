@@ -14,20 +14,17 @@ use outrigger_store::{Context as _, Error, ErrorKind, Result, Store};
 use super::Shared;
 use super::locality::Seen;
 use super::others::Others;
-use super::scratch::FILES;
 use crate::attempt::{Attempt, Feed, Range, bounded, share};
 use crate::cgroup::Group;
 use crate::component;
-use crate::cuts::Held;
-use crate::limits::Limits;
-use crate::mount::{InputsMount, Joined, Shown};
-use crate::records::Records;
+use crate::job::limits::Limits;
+use crate::job::records::Records;
+use crate::job::spec::{Output, Spec};
+use crate::job::{Held, is_brought, names_inputs};
+use crate::mount::{InputsMount, Joined, SPLITS, Shown};
 use crate::sandbox::{Kept, Network, Places, Variable, net};
-use crate::spec::{Output, Spec, is_brought, names_inputs};
+use crate::scratch::FILES;
 use crate::written;
-
-/// Where hosts' splits lie in the inputs' mount.
-pub(crate) const SPLITS: &[u8] = b".splits";
 
 /// A job's inputs, as they were when it was made.
 pub(crate) struct Inputs {
@@ -285,6 +282,20 @@ fn command(
     sandbox.command(&program, &places, (limits, group), network, &variables)
 }
 
+/// What the input of an attempt depends on, if it is a file that is still being written.
+fn reading(shared: &Shared) -> written::Reading {
+    written::Reading {
+        store: Arc::clone(&shared.store),
+        job: shared.job,
+        spec: shared.spec.clone(),
+        paths: shared.inputs.paths.clone(),
+        watch: Arc::clone(&shared.watch),
+        drain: shared.drain.clone(),
+        counters: Arc::clone(&shared.counters),
+        place: shared.place.clone(),
+    }
+}
+
 /// Where standard input comes from; nothing, if all programs read their inputs as files.
 fn source(shared: &Shared, claimed: &Claimed, ranges: &[Range], seen: &Arc<Seen>) -> Result<Feed> {
     let Shared { store, spec, .. } = shared;
@@ -294,7 +305,7 @@ fn source(shared: &Shared, claimed: &Claimed, ranges: &[Range], seen: &Arc<Seen>
     let lost = |what: &str| Error::new(ErrorKind::Damaged, format!("job {} {what}", shared.job));
     if claimed.range.is_open() {
         let written = spec.written.ok_or_else(|| lost("does not say what it follows"))?;
-        return Ok(written::feed(shared, written, claimed));
+        return Ok(written::feed(reading(shared), written, claimed));
     }
     if spec.programs().all(names_inputs) {
         return Ok(Feed::Nothing);

@@ -11,6 +11,7 @@ use std::time::Duration;
 use outrigger_clock::Instant;
 use outrigger_format::{Entry, PackId, Root};
 use outrigger_store::backend::{is_same_host, place_on};
+use outrigger_store::host;
 use outrigger_store::meta::jobs::JobId;
 use outrigger_store::read::whereabouts::{Hosts, whereabouts_while};
 use outrigger_store::read::{Reader, Told};
@@ -18,8 +19,8 @@ use outrigger_store::{Error, ErrorKind, Result, Store};
 
 use super::launch::Inputs;
 use super::patience::{Far, Placed};
+use crate::job::spec::Spec;
 use crate::progress::Counters;
-use crate::spec::Spec;
 
 /// Chunks of a split that are looked up, about.
 const SAMPLES: u64 = 16;
@@ -31,7 +32,7 @@ const LOOK_MAX: Duration = Duration::from_secs(2);
 /// The splits of which a host holds more than half, as far as that can be found out soon: it is only an order, so what fails or takes long is left
 /// out, and these splits are taken as they come.
 pub(super) fn placed(store: &Arc<Store>, job: JobId, spec: &Spec, roots: &[Arc<Root>]) -> Placed {
-    let host = crate::node::host();
+    let host = host::name();
     let Ok(splits) = store.jobs().and_then(|jobs| jobs.splits(job)) else { return Placed::default() };
     // What another host has just stored would be nowhere, else.
     if store.is_shared() && store.follow_packs().is_err() {
@@ -65,7 +66,7 @@ pub(super) fn placed(store: &Arc<Store>, job: JobId, spec: &Spec, roots: &[Arc<R
 /// What the packs' engine calls this host, if it holds packs and who makes one can choose: so that what comes of a split lies where it was made, and the next program finds it there. It is
 /// an advantage, no more: where that cannot be found out, packs lie anywhere.
 pub(super) fn own_place(store: &Store) -> Option<Arc<str>> {
-    place_on(&*store.backend, &crate::node::host()).ok().map(Arc::from)
+    place_on(&*store.backend, &host::name()).ok().map(Arc::from)
 }
 
 /// Where the inputs of a job lie: on the hosts that reads of them are sent to.
@@ -102,7 +103,7 @@ pub fn nearby(store: &Store, job: JobId, spec: &Spec) -> Result<Option<Nearby>> 
     let on = |is: &dyn Fn(&str) -> bool| {
         found.hosts.iter().filter(|(host, _)| is(host)).map(|(_, share)| share.bytes_first).sum()
     };
-    let own = crate::node::host();
+    let own = host::name();
     Ok(Some(Nearby {
         bytes: inputs.bytes(),
         bytes_looked_at: found.bytes,
@@ -125,7 +126,7 @@ impl Tally {
     pub fn new(store: &Arc<Store>, counters: &Arc<Counters>) -> Arc<Self> {
         Arc::new(Self {
             store: Arc::clone(store),
-            host: crate::node::host(),
+            host: host::name(),
             hosts: Mutex::default(),
             is_silent: AtomicBool::new(false),
             counters: Arc::clone(counters),

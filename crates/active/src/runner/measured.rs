@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use outrigger_store::host;
 use outrigger_store::meta::jobs::{JobId, NewSplit, SplitRow};
 use outrigger_store::{Result, Store};
 use serde::{Deserialize, Serialize};
@@ -38,7 +39,7 @@ impl Measured {
     pub(super) fn here(took: Duration, usage: Usage, seen: Option<(u64, u64)>) -> Self {
         let cpu_secs = usage.cpu.map(|cpu| cpu.as_secs_f64());
         let (bytes_here, bytes_elsewhere) = seen.unzip();
-        let (host, secs) = (crate::node::host(), took.as_secs_f64());
+        let (host, secs) = (host::name(), took.as_secs_f64());
         Self { host, secs, cpu_secs, memory: usage.memory, bytes_here, bytes_elsewhere }
     }
 

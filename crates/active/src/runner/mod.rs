@@ -23,7 +23,6 @@ mod measured;
 mod others;
 mod patience;
 mod publish;
-mod scratch;
 mod slot;
 mod stragglers;
 mod upkeep;
@@ -39,24 +38,20 @@ use outrigger_store::{Error, ErrorKind, Result, Store};
 use crate::attempt::{Feed, Watch};
 use crate::cgroup::Groups;
 use crate::foreground::{Busy, Yielding};
+use crate::job::spec::{Output, RAW, Spec};
 use crate::mount::Joined;
 use crate::progress::Counters;
 use crate::sandbox::Sandbox;
-use crate::spec::{Output, Spec};
-use crate::through::RAW;
+use crate::scratch::Scratch;
 use crate::trust::{Trust, refused_as_root};
 use crate::written::{self, Quiet};
 
 use launch::Inputs;
-pub(crate) use launch::SPLITS;
 use locality::Tally;
 pub use locality::{Nearby, nearby};
 pub use made::{Made, made};
 pub use measured::{Forecast, Measured, measured};
 use patience::Placed;
-pub(crate) use publish::parts as joined;
-pub(crate) use scratch::Scratch;
-pub use scratch::sweep;
 use stragglers::Overtaken;
 pub(crate) use stragglers::{Beside, Stragglers};
 pub(crate) use upkeep::fence_the_dead;
@@ -200,11 +195,6 @@ fn described(job: JobId) -> String {
 const MAKE_WAY_MAX: Duration = Duration::from_secs(30);
 /// How often it is asked whether the job was cancelled.
 const ASK_EVERY: Duration = Duration::from_millis(250);
-
-/// Attributes of a file that is made now, until it has a name.
-pub(crate) fn made_file() -> outrigger_format::catalogue::Attributes {
-    outrigger_store::local::put::made_now(outrigger_format::catalogue::FileKind::File, 0o600)
-}
 
 /// Runs a job to its end and publishes it. If others run it too, they share the splits. Of a job that has ended already it says how, and runs nothing.
 ///

@@ -21,8 +21,8 @@ use super::slot::SMALL;
 use super::stragglers::OVERTAKEN;
 use crate::attempt::{Attempt, Ended, Fed, PacedOutput, Stopper, read_up_to, too_much};
 use crate::cgroup::Usage;
+use crate::job::spec::Spec;
 use crate::progress::Counters;
-use crate::spec::Spec;
 use crate::template;
 use crate::written::GAVE_BACK;
 

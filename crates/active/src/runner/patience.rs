@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use outrigger_clock::Instant;
 use outrigger_store::backend::is_same_host;
+use outrigger_store::host;
 use outrigger_store::meta::jobs::{JobId, SplitState};
 use outrigger_store::{Result, Store};
 
@@ -96,7 +97,7 @@ impl Placed {
         {
             return Ok(willing.clone());
         }
-        let own = crate::node::host();
+        let own = host::name();
         let (ready, not): (Vec<_>, Vec<_>) =
             nodes(store)?.into_iter().partition(|node| !node.drains && !node.stands_back);
         let mut willing: Vec<String> = ready.into_iter().map(|node| node.host).collect();

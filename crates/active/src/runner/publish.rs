@@ -15,32 +15,14 @@ use outrigger_store::session::Session;
 use outrigger_store::snapshot::BeforeSnapshot;
 use outrigger_store::snapshot::facts::{Counts, Facts};
 use outrigger_store::tree::{StorePath, find};
-use outrigger_store::write::{
-    CommitWhen, Content, FileItem, Item, Part, PartSource, Parts, Progress, Target, WriteOptions, Writer,
-};
+use outrigger_store::write::{CommitWhen, FileItem, Item, Progress, Target, WriteOptions, Writer};
 use outrigger_store::{Error, ErrorKind, Result, Store};
 
 use super::{Made, RunOptions, Shared, described};
+use crate::content::joined;
 use crate::identity::{Permissions, Submitter};
 use crate::pattern::Pattern;
-use crate::plan::subject_path;
-use crate::template::{self, Subject, expand};
-
-/// A composed content that has nothing new.
-struct NothingNew;
-
-impl PartSource for NothingNew {
-    fn read_at(&self, offset: u64, _buf: &mut [u8]) -> Result<()> {
-        Err(Error::new(ErrorKind::Invalid, format!("nothing new was said to be at {offset}")))
-    }
-}
-
-/// Contents, one after the other, as they are stored.
-pub(crate) fn parts(roots: impl Iterator<Item = Root>) -> Content {
-    let whole = |root: Root| Part::Keep { from: 0, to: root.len(), root: Arc::new(root) };
-    let parts = roots.filter(|root| !root.is_empty()).map(whole).collect();
-    Content::Parts(Parts { parts, source: Arc::new(NothingNew) })
-}
+use crate::template::{self, Subject, expand, subject_path};
 
 /// Where an output of a split goes.
 pub(super) fn target(shared: &Shared, split: u64, range: &NewSplit, name: &[u8]) -> Result<StorePath> {
@@ -184,7 +166,7 @@ pub(crate) fn commit(
             writer.submit(Item::File(FileItem::under(
                 Target::Put { parent, name, inode, replace: false },
                 attributes,
-                parts(roots.into_iter()),
+                joined(roots.into_iter()),
                 policy,
             )))?;
         }

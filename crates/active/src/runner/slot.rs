@@ -30,8 +30,9 @@ use super::stragglers::{self, OVERTAKEN};
 use super::{Measured, Shared, described, publish};
 use crate::attempt::{Ended, OutputStream, read_up_to};
 use crate::cgroup::Usage;
+use crate::content::joined;
+use crate::job::spec::Output;
 use crate::progress::Counters;
-use crate::spec::Output;
 use crate::template;
 use crate::written::{self, GAVE_BACK, Quiet};
 
@@ -347,7 +348,7 @@ impl Slot<'_> {
 
     /// No program: the inputs' manifests are joined, and no byte is read.
     fn joined(&mut self, claimed: &Claimed) -> Result<()> {
-        let parts = publish::parts(self.shared.inputs.roots.iter().map(|root| (**root).clone()));
+        let parts = joined(self.shared.inputs.roots.iter().map(|root| (**root).clone()));
         self.submit(claimed, b"0", parts)?;
         self.finished(claimed, Vec::new(), None)
     }

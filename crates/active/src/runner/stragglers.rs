@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use outrigger_clock::Instant;
+use outrigger_store::host;
 use outrigger_store::meta::jobs::{Claimed, JobId, SplitRow, SplitState};
 use outrigger_store::meta::{SessionId, is_gone};
 use outrigger_store::{Result, Store};
@@ -56,7 +57,7 @@ impl Stragglers {
             return Ok(None);
         }
         self.next.insert(job, now + LOOK_EVERY);
-        let own = format!(" {} {} ", crate::node::host(), std::process::id());
+        let own = format!(" {} {} ", host::name(), std::process::id());
         let locks = store.locks_dir();
         let sessions = store.meta.sessions()?;
         // What this process runs itself is no better run here a second time, and what nobody runs any more is claimed like any other.

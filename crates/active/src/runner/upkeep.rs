@@ -8,7 +8,7 @@ use outrigger_store::tree::StorePath;
 use outrigger_store::{ErrorKind, Result, Store};
 
 use super::{SetAside, described};
-use crate::spec::Spec;
+use crate::job::spec::Spec;
 
 /// How long after the first look at a job's sessions comes the second.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);

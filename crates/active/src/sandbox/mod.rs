@@ -27,13 +27,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use outrigger_store::{Context as _, Error, ErrorKind, Result};
-use serde::{Deserialize, Serialize};
 
 use crate::cgroup::Group;
 use crate::identity::Submitter;
-use crate::limits::Limits;
-use crate::spec::Spec;
-use net::{Destination, Reach};
+use crate::job::limits::Limits;
+use crate::job::spec::Spec;
+use crate::job::{Destination, Mode};
+use net::Reach;
 use trials::{can_become, try_out};
 pub use variables::{Kept, Variable};
 
@@ -44,42 +44,6 @@ pub use variables::{Kept, Variable};
 /// When the table of descriptors cannot be read.
 pub fn keep_inherited() -> Result<()> {
     net::shim::keep_inherited().context(|| "cannot read /proc/self/fd".into())
-}
-
-/// How strictly components are kept in; the least strict one first.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
-pub enum Mode {
-    /// Not at all, but for limits: for programs that are trusted.
-    Off,
-    /// As well as this machine can; what it cannot is said.
-    Best,
-    /// Refuse to run where a means is missing.
-    #[default]
-    Strict,
-}
-
-impl Mode {
-    /// Parses `off`, `best`, `strict`.
-    ///
-    /// # Errors
-    /// `Invalid`.
-    pub fn parse(text: &str) -> Result<Self> {
-        match text {
-            "off" => Ok(Self::Off),
-            "best" => Ok(Self::Best),
-            "strict" => Ok(Self::Strict),
-            _ => Err(Error::new(ErrorKind::Invalid, format!("`{text}`: use off, best or strict"))),
-        }
-    }
-
-    /// The word that [`Mode::parse`] takes.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Off => "off",
-            Self::Best => "best",
-            Self::Strict => "strict",
-        }
-    }
 }
 
 /// What is tried besides: that a program with all of the network is kept from abstract sockets …

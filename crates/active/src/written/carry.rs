@@ -21,7 +21,7 @@ use outrigger_store::tree::StorePath;
 use outrigger_store::write::{CommitWhen, Content, FileItem, Item, Progress, Target, WriteOptions, Writer};
 use outrigger_store::{Error, ErrorKind, Result, Store};
 
-use crate::through::{Block, Raw};
+use crate::content::{Block, Raw, joined, made_file};
 
 /// Threads that cut, hash and compress.
 const THREADS: usize = 2;
@@ -103,7 +103,7 @@ impl Carry {
             let whole = match self.stored.take() {
                 None => piece,
                 Some(before) => {
-                    let joined = crate::runner::joined([before, piece].into_iter());
+                    let joined = joined([before, piece].into_iter());
                     let whole = self.making.make(self.holder.clone(), joined)?;
                     self.making.store.meta.release(&self.holder_of_more(), None)?;
                     whole
@@ -143,7 +143,7 @@ impl Making {
             Writer::start_on(&self.store, &self.session, &options, self.place.as_ref(), &progress);
         let submitted = writer.submit(Item::File(FileItem::under(
             Target::Orphan { inode: self.inode, holder },
-            crate::runner::made_file(),
+            made_file(),
             content,
             self.policy,
         )));

@@ -20,12 +20,12 @@ use outrigger_store::tree::StorePath;
 use outrigger_store::{Error, ErrorKind, Result, Store, early};
 
 use super::carry::Carry;
-use super::{Access, Written, is_lost};
+use super::{Access, is_lost};
 use crate::attempt::{Feed, Pipes, Watch};
+use crate::job::Written;
+use crate::job::spec::Spec;
 use crate::pattern::Pattern;
 use crate::progress::Counters;
-use crate::runner::Shared;
-use crate::spec::Spec;
 
 /// What is said of an attempt that its runner gives up, to be made by another.
 pub(crate) const GAVE_BACK: &str = "its agent was told to stop";
@@ -41,6 +41,21 @@ const FAR_AGAIN_MAX: u32 = 5;
 const OUT_OF_REACH: &str = GAVE_BACK;
 /// How often it is looked whether the mount still has its session: one that was cut off from the database does not know yet that it has not.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// The job that an attempt is for, as far as its input depends on it.
+pub(crate) struct Reading {
+    pub store: Arc<Store>,
+    pub job: JobId,
+    pub spec: Spec,
+    /// The files that it reads, in order.
+    pub paths: Vec<StorePath>,
+    pub watch: Arc<Watch>,
+    /// Once it is set, its agent gives the attempt up.
+    pub drain: Option<Arc<AtomicBool>>,
+    pub counters: Arc<Counters>,
+    /// What the packs' engine calls this host, if packs can be made to lie on it.
+    pub place: Option<Arc<str>>,
+}
 
 /// What follows one file for one attempt.
 struct Follower {
@@ -67,21 +82,12 @@ struct Far {
 }
 
 /// The input of an attempt at the split of an open job.
-pub(crate) fn feed(shared: &Shared, written: Written, claimed: &Claimed) -> Feed {
-    let follower = Follower {
-        store: Arc::clone(&shared.store),
-        job: shared.job,
-        written,
-        together: shared.spec.together.then(|| u32::try_from(shared.inputs.paths.len()).unwrap_or(u32::MAX)),
-        claimed: *claimed,
-        watch: Arc::clone(&shared.watch),
-        drain: shared.drain.clone(),
-        counters: Arc::clone(&shared.counters),
-        far: None,
-        paths: shared.inputs.paths.clone(),
-        place: shared.place.clone(),
-    };
-    let spec = shared.spec.clone();
+pub(crate) fn feed(reading: Reading, written: Written, claimed: &Claimed) -> Feed {
+    let Reading { store, job, spec, paths, watch, drain, counters, place } = reading;
+    let together = spec.together.then(|| u32::try_from(paths.len()).unwrap_or(u32::MAX));
+    let claimed = *claimed;
+    let follower =
+        Follower { store, job, written, together, claimed, watch, drain, counters, far: None, paths, place };
     let run = move |mut follower: Follower, pipes: &mut Pipes| {
         follower.far = follower.far(&spec)?;
         follower.run(pipes)

@@ -10,9 +10,10 @@ use outrigger_fuse::control::place;
 use outrigger_store::meta::jobs::{JobId, SplitState};
 use outrigger_store::{Result, Store};
 
-use super::{Access, Written};
+use super::Access;
+use crate::job::Written;
+use crate::job::spec::Spec;
 use crate::node::{self, Node};
-use crate::spec::Spec;
 
 /// How long each in line is waited for.
 const EACH: Duration = Duration::from_millis(1500);

@@ -1,7 +1,7 @@
 //! 1W patterns on files that programs write in a mount.
 //!
 //! ```text
-//!  the mount: a file is made ─▶ maker.rs: does a rule want it? ─▶ a job, whose input is open ─▶ the mount keeps its prefix (outrigger_fuse::live)
+//!  the mount: a file is made ─▶ maker/: does a rule want it? ─▶ a job, whose input is open ─▶ the mount keeps its prefix (outrigger_fuse::live)
 //!  a runner:  claims its split ─▶ feed.rs: asks the mount for the bytes as they come ─▶ standard input of the program
 //!  the mount: the last writer has gone ─▶ stores the file, closes the job's input ─▶ feed.rs: what is left, and the end of file
 //! ```
@@ -22,9 +22,7 @@
 
 mod carry;
 mod feed;
-mod group;
 mod line;
-mod maker;
 
 use std::any::Any;
 use std::collections::BTreeSet;
@@ -38,55 +36,15 @@ use outrigger_store::meta::{At, SessionId, SessionRow, is_gone};
 use outrigger_store::ops::View;
 use outrigger_store::tree::{StorePath, find};
 use outrigger_store::{Error, ErrorKind, Result, Store, early};
-use serde::{Deserialize, Serialize};
 
+use crate::job::records::Records;
+use crate::job::spec::Spec;
+use crate::job::{Attach, Written};
 use crate::pattern::Pattern;
-use crate::records::Records;
-use crate::spec::Spec;
 
-pub(crate) use feed::{GAVE_BACK, feed};
+pub(crate) use feed::{GAVE_BACK, Reading, feed};
 pub use line::leave_to_others;
 pub(crate) use line::waits_for;
-pub use maker::Maker;
-
-/// How far a writer may be ahead of its program, if they are attached, bytes: what the program reads is still in memory.
-pub const AHEAD: u64 = 64 << 20;
-
-/// The file that a job reads while it is written.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Written {
-    /// Its inode.
-    pub inode: u64,
-    /// The session of the mount that it is written in.
-    pub mount: u64,
-    /// It was there before, and is overwritten.
-    #[serde(default)]
-    pub overwrites: bool,
-}
-
-/// Where a program reads a file that is being written.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub enum Attach {
-    /// Beside the path of the data: the writer never waits for it.
-    #[default]
-    Beside,
-    /// In the path: the writer waits when it is more than [`AHEAD`] in front. If its mount offers its open files to other hosts, an agent on one of these reads the file, and stores it as well.
-    Path,
-}
-
-impl Attach {
-    /// Parses `path`, `beside`.
-    ///
-    /// # Errors
-    /// `Invalid`.
-    pub fn parse(text: &str) -> Result<Self> {
-        match text {
-            "path" => Ok(Self::Path),
-            "beside" => Ok(Self::Beside),
-            _ => Err(Error::new(ErrorKind::Invalid, format!("`{text}`: use path or beside"))),
-        }
-    }
-}
 
 /// What makes everybody stand still who changes the tree; see [`RunOptions::before_publish`](crate::runner::RunOptions::before_publish).
 pub type Quiet<'a> = &'a (dyn Fn() -> Result<Box<dyn Any>> + Sync);

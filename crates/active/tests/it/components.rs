@@ -5,9 +5,10 @@ use crate::support;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use outrigger_active::job::records::Records;
+use outrigger_active::job::spec::Spec;
 use outrigger_active::pattern::Pattern::{FileToMany, ReadToFile};
 use outrigger_active::plan::Splits;
-use outrigger_active::spec::Spec;
 use outrigger_store::meta::jobs::JobState;
 use support::{Place, lines, spec};
 
@@ -280,7 +281,7 @@ fn what_is_installed_is_found_and_a_module_comes_along_from_the_store() {
     if !support::can_sandbox() {
         return;
     }
-    job.sandbox = outrigger_active::sandbox::Mode::Strict;
+    job.sandbox = outrigger_active::job::Mode::Strict;
     place.put("words", b"a word\n");
     let with = ["lib/asfile.py".to_string()];
     let id = outrigger_active::plan::submit(&place.store, &job, &["words".to_string()], &with, Splits::Auto)
@@ -482,7 +483,6 @@ fn alignments(place: &Place, header_lines: usize) -> (Vec<u8>, Vec<u8>) {
 
 #[test]
 fn alignments_are_split_by_their_index_and_each_is_read_once() {
-    use outrigger_active::records::Records;
     if !there("samtools") {
         return;
     }

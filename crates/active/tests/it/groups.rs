@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use outrigger_active::cgroup::{Groups, Where};
+use outrigger_active::job::Mode;
+use outrigger_active::job::spec::Spec;
 use outrigger_active::pattern::Pattern::{ReadToFile, ReadToNothing};
 use outrigger_active::plan::Splits;
 use outrigger_active::progress::Counters;
 use outrigger_active::runner::{self, Report, RunOptions, measured};
-use outrigger_active::sandbox::Mode;
-use outrigger_active::spec::Spec;
 use outrigger_store::meta::jobs::JobState;
 use outrigger_workload::eventually;
 use support::{Place, can_sandbox, options, spec};

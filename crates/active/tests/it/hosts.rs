@@ -4,13 +4,13 @@ use crate::support;
 
 use std::sync::Arc;
 
-use outrigger_active::node::host;
+use outrigger_active::job::records::Records;
+use outrigger_active::job::spec::Spec;
 use outrigger_active::pattern::Pattern::{ManyToFile, ReadToFile};
 use outrigger_active::plan::{Splits, submit};
 use outrigger_active::progress::Counters;
-use outrigger_active::records::Records;
 use outrigger_active::runner;
-use outrigger_active::spec::Spec;
+use outrigger_store::host;
 use outrigger_store::meta::jobs::{JobId, JobState};
 use outrigger_store::testing::Wrapped;
 use outrigger_store::{ErrorKind, Store};
@@ -36,7 +36,7 @@ fn striped() -> (Place, Arc<Store>) {
     place.put("far", &[part(1), part(3)].concat());
     place.put("in", &[part(0), part(1), part(2), part(3)].concat());
     let mut store = Store::open(place.store.dir(), false).unwrap();
-    let hosts = move |pack| vec![if near.contains(&pack) { host() } else { "far".to_string() }];
+    let hosts = move |pack| vec![if near.contains(&pack) { host::name() } else { "far".to_string() }];
     store.backend = Arc::new(Wrapped::over(Arc::clone(&store.backend)).located(hosts));
     (place, Arc::new(store))
 }

@@ -7,13 +7,14 @@ use std::process::Command;
 use std::sync::Arc;
 
 use outrigger_active::identity::Submitter;
+use outrigger_active::job::Mode;
+use outrigger_active::job::spec::Spec;
 use outrigger_active::pattern::Pattern::{FileToMany, ManyToFile, ReadToFile, ReadToNothing};
 use outrigger_active::plan::Splits;
 use outrigger_active::rules::{self, Trigger, Watcher};
 use outrigger_active::runner::{self, Report, RunOptions};
-use outrigger_active::sandbox::{Mode, Sandbox};
+use outrigger_active::sandbox::Sandbox;
 use outrigger_active::signing::{self, Signed};
-use outrigger_active::spec::Spec;
 use outrigger_active::trust::Trust;
 use outrigger_format::{Fingerprint, Root};
 use outrigger_store::local::put::{PutOptions, Source, put};

@@ -6,11 +6,11 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use outrigger_active::job::records::Records;
+use outrigger_active::job::spec::Spec;
 use outrigger_active::pattern::Pattern::{ManyToFile, ReadToFile, ReadToNothing};
 use outrigger_active::plan::Splits;
-use outrigger_active::records::Records;
 use outrigger_active::runner::runner_of;
-use outrigger_active::spec::Spec;
 use outrigger_store::Store;
 use outrigger_store::meta::SessionKind;
 use outrigger_store::meta::jobs::{JobId, JobState, SplitState};
@@ -296,7 +296,7 @@ fn what_lies_on_this_host_is_done_first() {
     let mut store = Store::open(&path, false).unwrap();
     let hosts = move |pack| {
         let near = near_packs.contains(&pack);
-        if near { vec![outrigger_active::node::host(), "far".into()] } else { vec!["far".into()] }
+        if near { vec![outrigger_store::host::name(), "far".into()] } else { vec!["far".into()] }
     };
     store.backend = Arc::new(Wrapped::over(Arc::clone(&store.backend)).located(hosts));
     let place = Place { dir, store: Arc::new(store) };

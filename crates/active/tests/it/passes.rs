@@ -5,9 +5,9 @@ use crate::support;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use outrigger_active::job::spec::Spec;
 use outrigger_active::pattern::Pattern::{FileToMany, ManyToFile, ReadToFile, ReadToNothing, WriteToTwo};
 use outrigger_active::plan::Splits;
-use outrigger_active::spec::Spec;
 use outrigger_active::{runner, through};
 use outrigger_store::Store;
 use outrigger_store::meta::jobs::JobState;
@@ -46,7 +46,7 @@ fn the_store_is_read_once_however_many_programs_there_are() {
         assert_eq!(report.job.state, JobState::Done, "{}", report.job.why);
         (read.load(Ordering::SeqCst), counters.view().bytes_read)
     };
-    let fixed = |spec: Spec| Spec { records: outrigger_active::records::Records::Fixed(1000), ..spec };
+    let fixed = |spec: Spec| Spec { records: outrigger_active::job::records::Records::Fixed(1000), ..spec };
     let one = ran(&fixed(spec(ReadToNothing, &["sh", "-c", "cat > /dev/null"])));
     let script = words(&["sh", "-c", "cat > /dev/null"]);
     let four = spec(ReadToNothing, &["sh", "-c", "cat > /dev/null"])

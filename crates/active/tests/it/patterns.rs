@@ -5,14 +5,14 @@ use crate::support;
 use std::io::{Cursor, Read};
 use std::sync::Arc;
 
+use outrigger_active::job::records::Records;
+use outrigger_active::job::spec::Spec;
 use outrigger_active::pattern::Pattern::{
     FileToMany, ManyToFile, ReadToFile, ReadToNothing, WriteToFile, WriteToNothing, WriteToTwo,
 };
 use outrigger_active::plan::Splits;
 use outrigger_active::progress::Counters;
-use outrigger_active::records::Records;
 use outrigger_active::runner;
-use outrigger_active::spec::Spec;
 use outrigger_active::through;
 use outrigger_store::ErrorKind;
 use outrigger_store::meta::jobs::JobState;

@@ -5,14 +5,16 @@ use crate::support;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use outrigger_active::node::{host, nodes};
+use outrigger_active::agent::{self, NodeOptions};
+use outrigger_active::job::spec::Spec;
+use outrigger_active::node::nodes;
 use outrigger_active::pattern::Pattern::{ReadToFile, ReadToNothing};
 use outrigger_active::plan::Splits;
 use outrigger_active::progress::Counters;
 use outrigger_active::runner::{self, Measured, Nearby, nearby};
-use outrigger_active::spec::Spec;
 use outrigger_active::trust::Trust;
 use outrigger_store::Store;
+use outrigger_store::host;
 use outrigger_store::meta::jobs::JobState;
 use outrigger_store::meta::{At, SessionKind};
 use outrigger_store::read::whereabouts::{Whereabouts, whereabouts};
@@ -40,7 +42,7 @@ fn what_a_job_writes_lies_on_the_host_that_ran_it() {
     place.put("in", &text);
     // Of many hosts: that it lies on this one by chance, each time, is out of the question.
     let others: Vec<String> = (0..20).map(|number| format!("other{number}")).collect();
-    let own = host();
+    let own = host::name();
     let names: Vec<&str> = others.iter().map(String::as_str).chain([own.as_str()]).collect();
     let store = spread(&place, &names);
     // Small outputs, which are kept in memory, and large ones, which stream.
@@ -89,7 +91,7 @@ fn how_much_lies_here_is_told_before_and_how_much_was_read_here_after() {
     };
     assert_eq!(told(&place.store), None, "a directory does not say");
     let mut store = Store::open(place.store.dir(), false).unwrap();
-    let hosts = move |pack| vec![if before.contains(&pack) { "far".to_string() } else { host() }];
+    let hosts = move |pack| vec![if before.contains(&pack) { "far".to_string() } else { host::name() }];
     store.backend = Arc::new(Wrapped::over(Arc::clone(&store.backend)).located(hosts));
     let store = Arc::new(store);
     let all = Nearby { bytes: 800_000, bytes_looked_at: 800_000, bytes_here: 500_000, bytes_with_agents: 0 };
@@ -123,7 +125,7 @@ fn halves() -> (Place, Arc<Store>) {
     let before = place.store.committed_packs().unwrap();
     place.put("near", &Rng::new(2).bytes(500_000));
     let mut store = Store::open(place.store.dir(), false).unwrap();
-    let hosts = move |pack| vec![if before.contains(&pack) { "elsewhere".to_string() } else { host() }];
+    let hosts = move |pack| vec![if before.contains(&pack) { "elsewhere".to_string() } else { host::name() }];
     store.backend = Arc::new(Wrapped::over(Arc::clone(&store.backend)).located(hosts));
     (place, Arc::new(store))
 }
@@ -133,7 +135,7 @@ fn agent(place: &Place, store: &Arc<Store>) -> Arc<outrigger_store::session::Ses
     let agent = store.session(SessionKind::Reader, "node there slots=1").unwrap();
     let db = testing::database(&place.store.dir().join("meta.db")).unwrap();
     let sql = "UPDATE session SET description = replace(description, ' ' || ?1 || ' ', ' elsewhere ') WHERE description LIKE '% node there %'";
-    assert_eq!(db.execute(sql, [host()]).unwrap(), 1);
+    assert_eq!(db.execute(sql, [host::name()]).unwrap(), 1);
     agent
 }
 
@@ -181,7 +183,6 @@ fn a_split_is_left_for_a_while_to_the_agent_that_has_it_and_to_none_that_stands_
 
 #[test]
 fn an_agent_that_stands_back_says_so_and_another_runner_takes_its_splits() {
-    use outrigger_active::node::{self, NodeOptions};
     use std::sync::atomic::{AtomicBool, Ordering};
     let (place, store) = halves();
     let busy = Arc::new(AtomicBool::new(true));
@@ -202,7 +203,7 @@ fn an_agent_that_stands_back_says_so_and_another_runner_takes_its_splits() {
     let inputs = ["far".to_string(), "near".to_string()];
     let job = outrigger_active::plan::submit(&store, &job, &inputs, &[], Splits::Auto).unwrap();
     std::thread::scope(|scope| {
-        let agent = scope.spawn(|| node::run(&store, &agent_options, &stop, &mut |_| ()));
+        let agent = scope.spawn(|| agent::run(&store, &agent_options, &stop, &mut |_| ()));
         let stands_back =
             || nodes(&store).unwrap().iter().any(|node| node.name == "back" && node.stands_back);
         let until = |is: &dyn Fn() -> bool| {

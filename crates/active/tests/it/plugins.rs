@@ -6,11 +6,12 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
+use outrigger_active::job::Mode;
+use outrigger_active::job::records::Records;
+use outrigger_active::job::spec::Spec;
+use outrigger_active::making::Making;
 use outrigger_active::pattern::Pattern::{FileToMany, ManyToFile, ReadToFile};
-use outrigger_active::plan::{Making, Splits, submit, submit_told};
-use outrigger_active::records::Records;
-use outrigger_active::sandbox::Mode;
-use outrigger_active::spec::Spec;
+use outrigger_active::plan::{Splits, submit, submit_told};
 use outrigger_store::meta::jobs::JobState;
 use outrigger_store::testing::Wrapped;
 use outrigger_store::{ErrorKind, Store};

@@ -5,10 +5,10 @@ use crate::support;
 use std::sync::Arc;
 use std::time::Duration;
 
+use outrigger_active::job::spec::Spec;
 use outrigger_active::pattern::Pattern::{ReadToFile, ReadToNothing, WriteToTwo};
 use outrigger_active::plan::Splits;
 use outrigger_active::rules::{self, Looked, READ_EVERY, Readers, Rule, Trigger, Watcher};
-use outrigger_active::spec::Spec;
 use outrigger_clock::now_nanos;
 use outrigger_format::catalogue::FileKind;
 use outrigger_fuse::fs::{Caller, FileSystem, Found, NewNode, OpenFlags, ROOT};

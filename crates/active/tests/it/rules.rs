@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use outrigger_active::agent::{self, NodeOptions};
 use outrigger_active::component;
-use outrigger_active::node::{self, NodeOptions};
+use outrigger_active::job::spec::Spec;
 use outrigger_active::pattern::Pattern::{ReadToFile, ReadToNothing};
 use outrigger_active::plan::Splits;
 use outrigger_active::rules::{self, Looked, Rule, Trigger, Watcher};
-use outrigger_active::spec::Spec;
 use outrigger_active::trust::Trust;
 use outrigger_store::ErrorKind;
 use outrigger_store::gc::{self, GcOptions};
@@ -232,7 +232,7 @@ fn of_agents_that_begin_at_once_with_one_name_one_has_it() {
                     groups: None,
                     trust: Arc::new(Trust { allow_root: true, ..Trust::default() }),
                 };
-                let ran = node::run(&place.store, &options, &stop, &mut |_| ());
+                let ran = agent::run(&place.store, &options, &stop, &mut |_| ());
                 if let Err(error) = ran {
                     assert_eq!(error.kind(), ErrorKind::Exists, "{error}");
                     refused.fetch_add(1, Ordering::SeqCst);
@@ -259,5 +259,5 @@ fn of_agents_that_begin_at_once_with_one_name_one_has_it() {
         groups: None,
         trust: Arc::new(Trust { allow_root: true, ..Trust::default() }),
     };
-    node::run(&place.store, &options, &Arc::new(AtomicBool::new(false)), &mut |_| ()).unwrap();
+    agent::run(&place.store, &options, &Arc::new(AtomicBool::new(false)), &mut |_| ()).unwrap();
 }

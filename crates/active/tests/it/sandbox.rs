@@ -4,11 +4,12 @@ use crate::support;
 
 use std::time::Instant;
 
+use outrigger_active::job::Mode;
+use outrigger_active::job::spec::Spec;
 use outrigger_active::pattern::Pattern::ReadToFile;
 use outrigger_active::plan::Splits;
 use outrigger_active::runner::Report;
-use outrigger_active::sandbox::{Mode, Sandbox};
-use outrigger_active::spec::Spec;
+use outrigger_active::sandbox::Sandbox;
 use outrigger_store::meta::jobs::JobState;
 use support::{Place, can_sandbox, numbered, spec};
 

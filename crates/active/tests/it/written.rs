@@ -8,14 +8,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outrigger_active::identity::Submitter;
+use outrigger_active::job::Attach;
+use outrigger_active::job::spec::Spec;
+use outrigger_active::maker::Maker;
 use outrigger_active::pattern::Pattern::{self, WriteToFile, WriteToNothing, WriteToTwo};
 use outrigger_active::plan::Splits;
 use outrigger_active::progress::Counters;
 use outrigger_active::rules::{self, Trigger};
 use outrigger_active::runner::{self, Report, RunOptions};
-use outrigger_active::spec::Spec;
 use outrigger_active::trust::Trust;
-use outrigger_active::written::{Attach, Maker};
 use outrigger_format::catalogue::FileKind;
 use outrigger_fuse::control::{Client, Server};
 use outrigger_fuse::fs::{Caller, Counted, FileSystem, Found, Handle, NewNode, OpenFlags, ROOT};

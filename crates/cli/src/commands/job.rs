@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use outrigger_active::component::SHORT;
-use outrigger_active::cuts::Held;
+use outrigger_active::job::Held;
+use outrigger_active::job::spec::{Output, Spec};
 use outrigger_active::node::is_served;
 use outrigger_active::runner::{Forecast, Measured, left_of, made, measured, runner_of, set_aside};
-use outrigger_active::spec::{Output, Spec};
 use outrigger_active::trust::Trust;
 use outrigger_active::written::host_of;
 use outrigger_clock::Instant;

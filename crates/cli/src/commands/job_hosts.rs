@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use outrigger_active::cuts::Held;
+use outrigger_active::job::Held;
 use outrigger_active::runner::{Forecast, Measured};
 use outrigger_store::backend::is_same_host;
 use outrigger_store::meta::jobs::SplitRow;

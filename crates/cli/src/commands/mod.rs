@@ -98,7 +98,7 @@ pub fn run(cli: Cli, name: &str) -> Outcome {
     if !matches!(cli.command, Command::Mount(_)) {
         operation::begin(&log, name, store.as_deref())?;
     }
-    outrigger_active::runner::sweep();
+    outrigger_active::scratch::sweep();
     let threads = threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(2, usize::from));
     let context = Context { store, json, threads, quiet, verbose, log, held: RefCell::default() };
     let outcome = dispatch(&context, cli.command);

@@ -1,8 +1,8 @@
 //! How much of what a job reads lies on this host, and how much elsewhere: in words and as JSON. Only some engines say so; of the others nothing is said.
 
+use outrigger_active::job::spec::Spec;
 use outrigger_active::progress::View;
 use outrigger_active::runner::{Nearby, nearby};
-use outrigger_active::spec::Spec;
 use outrigger_store::Store;
 use outrigger_store::meta::jobs::JobId;
 

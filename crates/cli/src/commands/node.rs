@@ -5,14 +5,15 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use outrigger_active::agent::{self, Event, NodeOptions};
 use outrigger_active::cgroup::{Groups, Where};
 use outrigger_active::foreground::{Busy, of_mounts};
-use outrigger_active::node::{self, Event, Node, NodeOptions};
+use outrigger_active::node::{self, Node};
 use outrigger_clock::Instant;
 use outrigger_fuse::control::dirs_of;
 use outrigger_store::meta::jobs::JobState;
 use outrigger_store::ops::errors::{self, Noting};
-use outrigger_store::{ErrorKind, Store};
+use outrigger_store::{ErrorKind, Store, host};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -142,7 +143,7 @@ fn agent(context: &Context, args: NodeArgs) -> Outcome {
     };
     let noting = Noting::begin(&store);
     say(context, &format!("agent {name}: {} at once, {contained}", counted(slots as u64, "split", "splits")));
-    node::run(&store, &options, &stop, &mut |event| tell(context, &store, &event))?;
+    agent::run(&store, &options, &stop, &mut |event| tell(context, &store, &event))?;
     drop(noting);
     say(context, &format!("agent {name} has ended"));
     Ok(Exit::Done)
@@ -204,7 +205,7 @@ fn tell(context: &Context, store: &Store, event: &Event<'_>) {
 
 fn free_name(store: &Store) -> Result<String, Failure> {
     let taken: Vec<String> = node::nodes(store)?.into_iter().map(|node| node.name).collect();
-    let host = node::host();
+    let host = host::name();
     let names = std::iter::once(host.clone()).chain((2..).map(|number| format!("{host}-{number}")));
     Ok(names.into_iter().find(|name| !taken.contains(name)).unwrap_or(host))
 }

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use clap::{Args, Subcommand};
+use outrigger_active::job::spec::Output;
 use outrigger_active::node::nodes;
 use outrigger_active::rules::{self, Trigger};
-use outrigger_active::spec::Output;
 use outrigger_format::catalogue::Time;
 use outrigger_fuse::control::mounts_of;
 use outrigger_store::Store;

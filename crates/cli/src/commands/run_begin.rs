@@ -9,8 +9,8 @@
 use std::thread::JoinHandle;
 
 use outrigger_active::cgroup::{Groups, Where};
+use outrigger_active::job::spec::Spec;
 use outrigger_active::sandbox::Sandbox;
-use outrigger_active::spec::Spec;
 use outrigger_store::{Error, ErrorKind, Result};
 
 /// See the module. Whoever drops it waits for what was begun, so that nothing is left of it.

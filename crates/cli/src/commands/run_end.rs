@@ -3,10 +3,10 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use outrigger_active::limits::Limits;
+use outrigger_active::job::limits::Limits;
+use outrigger_active::job::spec::Spec;
 use outrigger_active::progress::View;
 use outrigger_active::runner::{self, Nearby, Report};
-use outrigger_active::spec::Spec;
 use outrigger_store::meta::jobs::{JobId, JobState};
 use outrigger_store::{ErrorKind, Store};
 

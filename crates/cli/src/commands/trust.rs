@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use outrigger_active::identity::Submitter;
-use outrigger_active::sandbox::Mode;
+use outrigger_active::job::Mode;
 use outrigger_active::trust::{Roles, Trust};
 
 use crate::exit::Failure;

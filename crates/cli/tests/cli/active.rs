@@ -226,7 +226,9 @@ fn a_stream_is_stored_and_processed_at_once() {
 
 #[test]
 fn an_agent_that_is_not_root_runs_what_its_own_user_submitted_and_says_so_of_others() {
-    use outrigger_active::{identity::Submitter, pattern::Pattern, plan, sandbox::Mode, spec::Spec};
+    use outrigger_active::job::Mode;
+    use outrigger_active::job::spec::Spec;
+    use outrigger_active::{identity::Submitter, pattern::Pattern, plan};
     let place = Place::new();
     place.write("in", "x\n");
     place.done(&["put", "in"]);

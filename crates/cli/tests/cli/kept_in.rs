@@ -4,7 +4,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
-use outrigger_active::sandbox::{Mode, Sandbox};
+use outrigger_active::job::Mode;
+use outrigger_active::sandbox::Sandbox;
 
 use crate::run::{Place, Said, noise};
 

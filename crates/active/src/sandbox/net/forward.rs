@@ -28,7 +28,8 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::sockopt::set_socket_linger;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
-use super::{DESTINATIONS_MAX, Destination, Reach};
+use super::Reach;
+use crate::job::{DESTINATIONS_MAX, Destination};
 
 /// Connections of one attempt at a time.
 const CONNECTIONS_MAX: usize = 256;

@@ -15,7 +15,8 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 use rustix::process::{getegid, geteuid};
 
 use super::link::Loopback;
-use super::{DESTINATIONS_MAX, shim};
+use super::shim;
+use crate::job::DESTINATIONS_MAX;
 
 /// What [`enter`] is told of where to send sockets, if nobody wants any.
 pub(super) const NOBODY: &str = "-";

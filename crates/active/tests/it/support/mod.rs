@@ -5,13 +5,14 @@ use std::any::Any;
 use std::io::Cursor;
 use std::sync::Arc;
 
+use outrigger_active::job::Mode;
+use outrigger_active::job::records::Records;
+use outrigger_active::job::spec::Spec;
 use outrigger_active::pattern::Pattern;
 use outrigger_active::plan::{Splits, submit};
 use outrigger_active::progress::Counters;
-use outrigger_active::records::Records;
 use outrigger_active::runner::{self, Report, RunOptions};
-use outrigger_active::sandbox::{Mode, Sandbox};
-use outrigger_active::spec::Spec;
+use outrigger_active::sandbox::Sandbox;
 use outrigger_active::trust::Trust;
 use outrigger_store::local::put::{PutOptions, Source};
 use outrigger_store::meta::At;

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
+use outrigger_active::maker::Maker;
 use outrigger_active::rules::Readers;
-use outrigger_active::written::Maker;
 use outrigger_format::ChunkerSpec;
 use outrigger_fuse::control::{Remote, Server};
 use outrigger_fuse::fs::{Counted, FileSystem};

@@ -1,7 +1,7 @@
 //! Several files that one job reads while they are written (`#W->1W`): which of them were made, and which are closed.
 //!
 //! The job is made with the first of them; from then on it is a job like any other, whoever runs it, and the mount awaits the others as long as it is open. All of them are
-//! written in one mount, whose memory this is: if the mount ends, whoever runs the job takes what is there ([`super`]).
+//! written in one mount, whose memory this is: if the mount ends, whoever runs the job takes what is there ([`crate::written`]).
 
 use std::sync::{Arc, Mutex};
 
@@ -12,8 +12,9 @@ use outrigger_store::meta::{Inode, SessionId};
 use outrigger_store::tree::StorePath;
 use outrigger_store::{Error, ErrorKind, Result, Store};
 
-use super::Written;
+use crate::content::made_file;
 use crate::inputs::Found;
+use crate::job::Written;
 use crate::plan::check_targets;
 use crate::rules::Rule;
 
@@ -96,14 +97,14 @@ impl Group {
 
     fn make(&self, store: &Arc<Store>, rule: &Rule, mount: SessionId) -> Result<JobId> {
         let empty = |path: &StorePath| {
-            let attributes = crate::runner::made_file();
+            let attributes = made_file();
             let inode = Inode { number: 0, attributes, root: Root::Empty, links: 1, stamp: 0 };
             Found { path: path.clone(), inode }
         };
         let found: Vec<Found> = self.paths.iter().map(empty).collect();
         let split = NewSplit { input: None, from: 0, to: OPEN_END };
         check_targets(&*store.meta, &rule.spec, &found, &[split])?;
-        let (rule, besides, view) = super::maker::besides(store, rule)?;
+        let (rule, besides, view) = super::besides(store, rule)?;
         let own = self.paths.iter().map(|path| JobInput { path: path.to_bytes(), root: Root::Empty });
         let mut spec = rule.spec;
         spec.written = Some(Written { inode: 0, mount: mount.0, overwrites: false });

@@ -21,7 +21,7 @@ const PREFIX_NEW: &str = "outrigger-new-";
 /// A younger one of the second kind may be about to be locked.
 const AGE_MIN: Duration = Duration::from_secs(600);
 /// Where the job's inputs are mounted in it.
-pub(super) const FILES: &str = "in";
+pub(crate) const FILES: &str = "in";
 
 /// See the module.
 pub(crate) struct Scratch {

@@ -6,17 +6,18 @@
 use outrigger_store::{Context as _, Error, ErrorKind, Result};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::component::Component;
-use crate::cuts::Held;
 use crate::identity::Submitter;
-use crate::limits::Limits;
+use crate::job::limits::Limits;
+use crate::job::records::Records;
+use crate::job::{
+    Attach, Component, DESTINATIONS_MAX, Destination, Held, Mode, Written, is_brought, names_inputs,
+};
 use crate::pattern::Pattern;
-use crate::records::Records;
-use crate::sandbox::Mode;
-use crate::sandbox::net::{DESTINATIONS_MAX, Destination};
 use crate::signing::Signed;
 use crate::template;
-use crate::written::{Attach, Written};
+
+/// How the raw file is known among a job's outputs.
+pub const RAW: &str = "raw";
 
 /// One output of a component.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -393,18 +394,6 @@ impl Spec {
         let told = |program: &[String]| program.iter().map(quoted).collect::<Vec<_>>().join(" ");
         self.programs().map(told).collect::<Vec<_>>().join(" --and -- ")
     }
-}
-
-/// True when this program is told of its inputs as files.
-pub(crate) fn names_inputs(program: &[String]) -> bool {
-    program.iter().any(|word| word == "{in}" || (word.starts_with("{in.") && word.ends_with('}')))
-}
-
-/// True when this program is one of a file on this host.
-pub(crate) fn is_brought(program: &[String]) -> bool {
-    program.first().is_some_and(|program| {
-        program.contains('/') && !program.starts_with("/usr") && !program.starts_with("/bin")
-    })
 }
 
 #[cfg(test)]

@@ -3,6 +3,8 @@
 //! Rules are read from their notes once a second, and when somebody who has changed one says so. A file is asked for by its path when it is made; its job is made before its maker
 //! is answered.
 
+mod group;
+
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -16,13 +18,14 @@ use outrigger_store::ops::View;
 use outrigger_store::tree::StorePath;
 use outrigger_store::{Error, ErrorKind, Result, Store};
 
-use super::group::Group;
-use super::{AHEAD, Attach, Written};
+use crate::content::made_file;
 use crate::inputs::{Found, StoreGlob};
+use crate::job::spec::Spec;
+use crate::job::{AHEAD, Attach, Written};
 use crate::pattern::Pattern;
 use crate::plan::check_targets;
 use crate::rules::{self, Rule, Trigger};
-use crate::spec::Spec;
+use group::Group;
 
 /// Has files of a mount followed as the store's rules say; see the module.
 pub struct Maker {
@@ -313,13 +316,13 @@ fn end_earlier(store: &Store, inode: u64, new: &[JobId]) -> Result<()> {
 
 /// What a job needs beside the files that it follows.
 #[derive(Default)]
-pub(super) struct Besides {
+struct Besides {
     pub with: Vec<JobInput>,
     pub components: Vec<JobInput>,
 }
 
 /// What the job of a rule needs beside its files, which stays as long as the view lives; and the rule as it is run.
-pub(super) fn besides(store: &Arc<Store>, rule: &Rule) -> Result<(Rule, Besides, Option<View>)> {
+fn besides(store: &Arc<Store>, rule: &Rule) -> Result<(Rule, Besides, Option<View>)> {
     let kept = rule.spec.programs().flat_map(<[String]>::first).any(|program| program.starts_with('@'));
     if !kept && rule.with.is_empty() {
         return Ok((rule.clone(), Besides::default(), None));
@@ -339,13 +342,8 @@ pub(super) fn besides(store: &Arc<Store>, rule: &Rule) -> Result<(Rule, Besides,
 /// Makes the job of one file.
 fn make(store: &Arc<Store>, rule: &Rule, path: &StorePath, written: Written) -> Result<JobId> {
     let (rule, besides, view) = besides(store, rule)?;
-    let inode = Inode {
-        number: written.inode,
-        attributes: crate::runner::made_file(),
-        root: Root::Empty,
-        links: 1,
-        stamp: 0,
-    };
+    let inode =
+        Inode { number: written.inode, attributes: made_file(), root: Root::Empty, links: 1, stamp: 0 };
     let found = Found { path: path.clone(), inode };
     let split = NewSplit { input: Some(0), from: 0, to: OPEN_END };
     check_targets(&*store.meta, &rule.spec, std::slice::from_ref(&found), &[split])?;

@@ -1,0 +1,523 @@
+//! The agent: a process that takes the work of a store which is queued, until it is told to stop.
+//!
+//! ```text
+//!  register: a session whose description says `node NAME slots=N` ─ its lease is the node's
+//!     │ each round
+//!     ├─▶ rules.rs: files that rules wait for become jobs
+//!     ├─▶ open jobs, oldest first, one at a time ─ runner/: claims splits that nobody has ─ whoever finds none left publishes
+//!     ├─▶ when nothing is left: a second attempt at a split that takes another agent long ([`crate::runner`])
+//!     └─▶ jobs whose file is still being written, in a mount of this host: each in a thread of its own, as long as its writer takes
+//!  beside it a thread asks whether somebody wants it to drain
+//! ```
+//!
+//! An agent has no state of its own: what it has claimed are rows, which are free again once its sessions are over. On one host that is noticed at once, by their lock
+//! files; from another host, when their lease is over. Any number of agents may work on one store; which of them runs a split is decided
+//! by who claims it first, and those that lie on its own host it claims first ([`crate::runner`]).
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{Scope, ScopedJoinHandle, Thread};
+use std::time::Duration;
+
+use outrigger_clock::Instant;
+use outrigger_fuse::control::place;
+use outrigger_store::host;
+use outrigger_store::meta::jobs::{JobId, JobInput, JobRow, SplitState};
+use outrigger_store::meta::{SessionKind, SessionRow, is_gone};
+use outrigger_store::session::Session;
+use outrigger_store::{Error, ErrorKind, Result, Store};
+
+use crate::cgroup::Groups;
+use crate::foreground::Busy;
+use crate::job::Written;
+use crate::job::spec::Spec;
+use crate::node::{DRAIN, NAMED, STANDS_BACK, nodes};
+use crate::progress::Counters;
+use crate::rules::Watcher;
+use crate::runner::{self, Beside, Report, RunOptions, Stragglers, runner_of};
+use crate::trust::Trust;
+use crate::written::{self, Access, Quiet};
+
+/// How often open jobs are looked for when there are none.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How often while a file is being written that nobody reads yet …
+const LOOK_SOON: Duration = Duration::from_millis(100);
+/// … for so long, as it may soon be for this agent.
+const SOON_FOR: Duration = Duration::from_secs(10);
+/// A job that could not be run here is left alone for this long; so is everything, after an error that has to do with no job.
+const REST: Duration = Duration::from_secs(10);
+/// Files that are followed at once at most while they are written: they take a thread each, and mostly wait.
+const FOLLOWED_MAX: usize = 32;
+
+/// How an agent works.
+pub struct NodeOptions<'a> {
+    /// What it is called; no other agent of the store that lives may be called so.
+    pub name: String,
+    /// Splits that run at once.
+    pub slots: usize,
+    /// Threads of the write pipelines, together.
+    pub threads: usize,
+    /// See [`RunOptions::before_publish`].
+    pub before_publish: Quiet<'a>,
+    /// True: it ends when there is nothing to do.
+    pub until_idle: bool,
+    /// See [`RunOptions::make_way`].
+    pub make_way: Option<Busy>,
+    /// See [`RunOptions::idle`].
+    pub idle: bool,
+    /// See [`RunOptions::groups`].
+    pub groups: Option<Arc<Groups>>,
+    /// See [`RunOptions::trust`].
+    pub trust: Arc<Trust>,
+}
+
+/// What an agent tells of its work.
+pub enum Event<'a> {
+    /// It has begun a job, or goes on with one.
+    Began(JobId),
+    /// It has done what it could: the job has ended, or others have the rest.
+    Ended(&'a Report),
+    /// A rule has made a job.
+    Fired(&'a str, JobId),
+    /// It cannot run a job; others may.
+    Refused(JobId, &'a Error),
+    /// A rule cannot do all that it should.
+    Trouble(&'a str, &'a Error),
+    /// It could not do anything just now, and tries again in a while.
+    Rests(&'a Error),
+}
+
+/// Runs an agent until `stop` is set, somebody drains it, or (if it is told so) there is nothing to do. What fails once it runs, a database that is away among it, it
+/// tries again.
+///
+/// # Errors
+/// `Invalid` for a name that cannot be one, `Exists` when an agent of that name lives, and failures of the store at the beginning; those that come later if it is
+/// to end when there is nothing to do. Jobs that fail are none.
+pub fn run(
+    store: &Arc<Store>,
+    options: &NodeOptions<'_>,
+    stop: &Arc<AtomicBool>,
+    tell: &mut dyn FnMut(Event<'_>),
+) -> Result<()> {
+    let mut session = register(store, options)?;
+    // What was asked of one that had this name before, and what it said.
+    store.jobs()?.set_note(DRAIN, &options.name, None)?;
+    store.jobs()?.set_note(STANDS_BACK, &options.name, None)?;
+    let make_way = options.make_way.clone().map(|busy| noting(store, &options.name, busy));
+    let (groups, trust) = (options.groups.clone(), Arc::clone(&options.trust));
+    let options = &NodeOptions { name: options.name.clone(), make_way, groups, trust, ..*options };
+    let (name, done) = (options.name.as_str(), AtomicBool::new(false));
+    let worked = std::thread::scope(|scope| {
+        let asker = scope.spawn(|| ask_for_drain(store, name, stop, &done));
+        let mut agent = Agent {
+            store,
+            options,
+            stop,
+            rules: Watcher::default(),
+            fits: HashMap::new(),
+            resting: HashMap::new(),
+            free: HashMap::new(),
+            scope,
+            running: Vec::new(),
+            main: std::thread::current(),
+            refused: Vec::new(),
+            stragglers: Stragglers::default(),
+            longest: HashMap::new(),
+            is_soon: false,
+        };
+        let mut work = || -> Result<()> {
+            let mut told = String::new();
+            while !stop.load(Ordering::Relaxed) {
+                // A host that slept has lost it, and what it had claimed; it is an agent like any other when it wakes.
+                let registered = match session.check() {
+                    Ok(()) => Ok(()),
+                    Err(_) => register(store, options).map(|again| session = again),
+                };
+                match registered.and_then(|()| agent.round(tell)) {
+                    Ok(works) => {
+                        told.clear();
+                        if options.until_idle && !works {
+                            return Ok(());
+                        }
+                    }
+                    Err(error) if options.until_idle => return Err(error),
+                    // Every other agent would meet the same, and end as well.
+                    Err(error) => {
+                        let why = error.to_string();
+                        if why != told {
+                            tell(Event::Rests(&error));
+                            told = why;
+                        }
+                        rest(stop);
+                        continue;
+                    }
+                }
+                std::thread::park_timeout(if agent.is_soon { LOOK_SOON } else { LOOK_EVERY });
+            }
+            Ok(())
+        };
+        let worked = work();
+        agent.reap(true, tell);
+        done.store(true, Ordering::Relaxed);
+        asker.thread().unpark();
+        let _ = asker.join();
+        worked
+    });
+    let id = session.id().0.to_string();
+    drop(session);
+    let jobs = store.jobs()?;
+    jobs.set_note(DRAIN, &options.name, None)?;
+    jobs.set_note(STANDS_BACK, &options.name, None)?;
+    jobs.change_note(NAMED, &options.name, &id, None)?;
+    worked
+}
+
+/// Notes when it is found that others wait, and when they do no more: agents of other hosts leave nothing alone for the sake of one that stands back.
+fn noting(store: &Arc<Store>, name: &str, busy: Busy) -> Busy {
+    let (store, name, noted) = (Arc::clone(store), name.to_string(), Mutex::new(false));
+    Arc::new(move || {
+        let waits = busy();
+        let mut noted = noted.lock().expect("no panic while held");
+        if *noted != waits {
+            // Where the database is away it is noted at the next look.
+            let set = store.jobs().and_then(|jobs| jobs.set_note(STANDS_BACK, &name, waits.then_some("")));
+            *noted = if set.is_ok() { waits } else { *noted };
+        }
+        waits
+    })
+}
+
+fn rest(stop: &AtomicBool) {
+    let until = Instant::now() + REST;
+    while Instant::now() < until && !stop.load(Ordering::Relaxed) {
+        std::thread::park_timeout(LOOK_EVERY);
+    }
+}
+
+fn register(store: &Arc<Store>, options: &NodeOptions<'_>) -> Result<Arc<Session>> {
+    let name = &options.name;
+    let fits = |c: char| c.is_ascii_alphanumeric() || "-._:".contains(c);
+    if name.is_empty() || !name.chars().all(fits) {
+        let why = format!("`{name}` cannot be an agent's name: use letters, digits and -._:");
+        return Err(Error::new(ErrorKind::Invalid, why));
+    }
+    runner::fence_the_dead(store)?;
+    let taken = |by: String| {
+        let why = format!("an agent `{name}` is running already{by}; give this one another name with --name");
+        Error::new(ErrorKind::Exists, why)
+    };
+    if let Some(other) = nodes(store)?.into_iter().find(|node| node.name == *name) {
+        return Err(taken(format!(" (process {} on {})", other.process, other.host)));
+    }
+    // It reads: no collector ever waits for it.
+    let session = store.session(
+        SessionKind::Reader,
+        &format!(
+            "node {name} slots={} uid={} at={}",
+            options.slots,
+            rustix::process::geteuid().as_raw(),
+            place(store)
+        ),
+    )?;
+    // Two that begin at once have both got here. A claim is worth as much as the session that it names.
+    let (jobs, own, locks) = (store.jobs()?, session.id().0.to_string(), store.locks_dir());
+    while !jobs.add_note(NAMED, name, &own)? {
+        let Some(claim) = jobs.notes(NAMED)?.into_iter().find(|note| note.name == *name) else { continue };
+        let holds = |row: &SessionRow| row.id.0.to_string() == claim.value && !is_gone(row, Some(&locks));
+        if store.meta.sessions()?.iter().any(holds) {
+            return Err(taken(String::new()));
+        }
+        if jobs.change_note(NAMED, name, &claim.value, Some(&own))? {
+            break;
+        }
+    }
+    Ok(session)
+}
+
+fn ask_for_drain(store: &Store, name: &str, stop: &AtomicBool, done: &AtomicBool) {
+    while !done.load(Ordering::Relaxed) {
+        std::thread::park_timeout(LOOK_EVERY);
+        // A database that is away is asked again.
+        let notes = store.jobs().and_then(|jobs| jobs.notes(DRAIN));
+        if notes.is_ok_and(|notes| notes.iter().any(|note| note.name == name)) {
+            stop.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+struct Agent<'scope, 'env> {
+    store: &'env Arc<Store>,
+    options: &'env NodeOptions<'env>,
+    stop: &'env Arc<AtomicBool>,
+    rules: Watcher,
+    /// Jobs that were looked into: whether they can be run here.
+    fits: HashMap<JobId, Fits>,
+    /// Jobs that could not be run here just now.
+    resting: HashMap<JobId, Instant>,
+    /// Since when nobody has had a file that is being written.
+    free: HashMap<JobId, Instant>,
+    scope: &'scope Scope<'scope, 'env>,
+    running: Vec<Running<'scope>>,
+    /// The thread that is woken when one of these has ended.
+    main: Thread,
+    /// Jobs that were found not to be for this agent, to be told of.
+    refused: Vec<(JobId, Error)>,
+    stragglers: Stragglers,
+    /// The longest that an attempt at each job took here.
+    longest: HashMap<JobId, Duration>,
+    /// There is a file that may soon be for this agent to read.
+    is_soon: bool,
+}
+
+/// A job that is run here.
+struct Running<'scope> {
+    job: JobId,
+    /// It was begun while its file was still being written, and takes as long as the writer does.
+    follows: bool,
+    thread: ScopedJoinHandle<'scope, Result<Report>>,
+    has_ended: Arc<AtomicBool>,
+}
+
+/// What an agent can do for a job.
+#[derive(Clone)]
+enum Fits {
+    /// Nothing.
+    No,
+    /// Run it.
+    Runs,
+    /// Run it, also while its file is still being written, if that can be read here: what the job says, which is read once.
+    Follows(Written, Arc<Spec>),
+}
+
+/// Runs a job as an agent does.
+fn run_job(
+    store: &Arc<Store>,
+    options: &NodeOptions<'_>,
+    stop: &Arc<AtomicBool>,
+    job: JobId,
+    slots: usize,
+    beside: Option<Beside>,
+) -> Result<Report> {
+    let options = RunOptions {
+        slots,
+        threads: options.threads,
+        before_publish: options.before_publish,
+        drain: Some(Arc::clone(stop)),
+        leave_rest: true,
+        make_way: options.make_way.clone(),
+        idle: options.idle,
+        groups: options.groups.clone(),
+        trust: Arc::clone(&options.trust),
+    };
+    let counters = Arc::new(Counters::default());
+    match beside {
+        None => runner::run(store, job, &options, &counters),
+        Some(beside) => runner::run_beside(store, job, &options, &counters, beside),
+    }
+}
+
+impl Agent<'_, '_> {
+    /// Looks at all open jobs once, and begins what it can: of those over stored files one at a time, and beside it files that are being written. True when it has
+    /// something to do.
+    fn round(&mut self, tell: &mut dyn FnMut(Event<'_>)) -> Result<bool> {
+        self.reap(false, tell);
+        self.is_soon = false;
+        let looked = self.rules.look(self.store)?;
+        looked.made.iter().for_each(|(rule, job)| tell(Event::Fired(rule, *job)));
+        looked.trouble.iter().for_each(|(rule, error)| tell(Event::Trouble(rule, error)));
+        let mut open = self.store.jobs()?.open_jobs()?;
+        open.reverse();
+        self.fits.retain(|job, _| open.iter().any(|row| row.id == *job));
+        self.longest.retain(|job, _| open.iter().any(|row| row.id == *job));
+        self.free.retain(|job, _| open.iter().any(|row| row.id == *job));
+        for row in &open {
+            if self.stop.load(Ordering::Relaxed) {
+                break;
+            }
+            if self.resting.get(&row.id).is_some_and(|until| *until > Instant::now()) {
+                continue;
+            }
+            match self.wants(row) {
+                Ok(Some(follows)) => {
+                    tell(Event::Began(row.id));
+                    self.begin(row.id, follows, None);
+                }
+                Ok(None) => {}
+                Err(error) if matches!(error.kind(), ErrorKind::Io | ErrorKind::Busy) => return Err(error),
+                // What is wrong with this one's rows must not keep all others waiting.
+                Err(error) => {
+                    self.resting.insert(row.id, Instant::now() + REST);
+                    tell(Event::Refused(row.id, &error));
+                }
+            }
+        }
+        for (job, error) in self.refused.drain(..) {
+            tell(Event::Refused(job, &error));
+        }
+        if !self.stop.load(Ordering::Relaxed)
+            && let Some((job, beside)) = self.straggler(&open)?
+        {
+            tell(Event::Began(job));
+            self.begin(job, false, Some(beside));
+        }
+        Ok(!self.running.is_empty())
+    }
+
+    /// A split that takes another agent long, if there is nothing else to do here.
+    fn straggler(&mut self, open: &[JobRow]) -> Result<Option<(JobId, Beside)>> {
+        if self.running.iter().any(|one| !one.follows) {
+            return Ok(None);
+        }
+        let is_left = |row: &&JobRow| {
+            row.splits[SplitState::Waiting as usize] == 0 && row.splits[SplitState::Running as usize] > 0
+        };
+        for row in open.iter().filter(is_left) {
+            let fits = self.fits.get(&row.id).is_some_and(|fits| !matches!(fits, Fits::No));
+            if !fits || self.resting.get(&row.id).is_some_and(|until| *until > Instant::now()) {
+                continue;
+            }
+            let longest = self.longest.get(&row.id).copied();
+            if let Some(beside) = self.stragglers.find(self.store, row.id, longest)? {
+                return Ok(Some((row.id, beside)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// What can be done here of a job whose program is here.
+    fn fits(&mut self, row: &JobRow, spec: Spec) -> Result<Fits> {
+        let inputs = self.store.jobs()?.inputs(row.id)?;
+        if inputs.len() <= spec.inputs_besides() || self.refuses(row, &inputs, &spec) {
+            return Ok(Fits::No);
+        }
+        Ok(match spec.written {
+            Some(written) => Fits::Follows(written, Arc::new(spec)),
+            None => Fits::Runs,
+        })
+    }
+
+    /// Whether a job is none of this agent's, as far as the row tells it; that is said, once.
+    fn refuses(&mut self, row: &JobRow, inputs: &[JobInput], spec: &Spec) -> bool {
+        let refused = self.options.trust.admit(self.store, row, inputs, &mut spec.clone()).err();
+        let refuses = refused.is_some();
+        self.refused.extend(refused.map(|error| (row.id, error)));
+        refuses
+    }
+
+    fn begin(&mut self, job: JobId, follows: bool, beside: Option<Beside>) {
+        let (store, options, stop) = (self.store, self.options, self.stop);
+        let slots = if follows || beside.is_some() { 1 } else { options.slots };
+        let has_ended = Arc::new(AtomicBool::new(false));
+        let tells = Tells { main: self.main.clone(), has_ended: Arc::clone(&has_ended) };
+        let thread = self.scope.spawn(move || {
+            let _tells = tells;
+            run_job(store, options, stop, job, slots, beside)
+        });
+        self.running.push(Running { job, follows, thread, has_ended });
+    }
+
+    /// Tells of jobs that are run no more; with `all`, waits for them.
+    fn reap(&mut self, all: bool, tell: &mut dyn FnMut(Event<'_>)) {
+        let running = std::mem::take(&mut self.running).into_iter();
+        let has_ended = |one: &Running<'_>| all || one.has_ended.load(Ordering::SeqCst);
+        let (ended, left): (Vec<_>, Vec<_>) = running.partition(has_ended);
+        self.running = left;
+        for Running { job, thread, .. } in ended {
+            let ran = thread.join().unwrap_or_else(|_| {
+                Err(Error::new(ErrorKind::Io, "the thread that ran it panicked: please report this"))
+            });
+            match ran {
+                Ok(report) => {
+                    if let Some(longest) = report.longest {
+                        let known = self.longest.entry(job).or_default();
+                        *known = longest.max(*known);
+                    }
+                    tell(Event::Ended(&report));
+                }
+                Err(error) => {
+                    self.resting.insert(job, Instant::now() + REST);
+                    tell(Event::Refused(job, &error));
+                }
+            }
+        }
+    }
+
+    /// Whether there is something to do for this job that can be done here now; and if so, whether its file is still being written.
+    fn wants(&mut self, row: &JobRow) -> Result<Option<bool>> {
+        if self.running.iter().any(|one| one.job == row.id) {
+            return Ok(None);
+        }
+        let fits = match self.fits.get(&row.id) {
+            Some(fits) => fits.clone(),
+            None => {
+                // What was made by a newer program, reads a stream, or brings a program that lies elsewhere is for others.
+                let here = Spec::decode(&row.spec)
+                    .ok()
+                    .filter(|spec| spec.host.as_ref().is_none_or(|host| *host == host::name()));
+                let fits = match here {
+                    Some(spec) => self.fits(row, spec)?,
+                    None => Fits::No,
+                };
+                self.fits.insert(row.id, fits.clone());
+                fits
+            }
+        };
+        let is_open = || -> Result<bool> {
+            Ok(self.store.jobs()?.split(row.id, 0)?.is_some_and(|split| split.range.is_open()))
+        };
+        let written = match fits {
+            Fits::No => return Ok(None),
+            Fits::Runs => None,
+            Fits::Follows(written, spec) => Some((written, spec)),
+        };
+        let follows = written.is_some() && is_open()?;
+        let most = if follows { FOLLOWED_MAX } else { 1 };
+        if self.running.iter().filter(|one| one.follows == follows).count() >= most {
+            return Ok(None);
+        }
+        let is_left =
+            row.splits[SplitState::Waiting as usize] > 0 || runner_of(self.store, row.id)?.is_none();
+        let follows_here = match written.filter(|_| follows && is_left) {
+            Some((written, spec)) => self.follows_here(row.id, written, &spec)?,
+            None => {
+                self.free.remove(&row.id);
+                true
+            }
+        };
+        Ok((is_left && follows_here).then_some(follows))
+    }
+
+    /// Whether a file that is being written, and that nobody reads, is for this agent to read now.
+    fn follows_here(&mut self, job: JobId, written: Written, spec: &Spec) -> Result<bool> {
+        let free = self.free.entry(job).or_insert_with(Instant::now).elapsed();
+        self.is_soon |= free < SOON_FOR;
+        let access = Access::find(self.store, written, spec)?;
+        if !written::may_begin(self.store, written, spec, &access)? {
+            // Agents on the host of its mount run it; others when something of it is stored, or it is closed.
+            return Ok(false);
+        }
+        // In the path there is another one for each file.
+        if free < written::waits_for(self.store, written, spec, &access, Some(&self.options.name))? {
+            return Ok(false);
+        }
+        let is_reached = access.is_here || access.offer.is_none_or(|offer| offer.is_reached());
+        if !is_reached {
+            self.resting.insert(job, Instant::now() + REST);
+        }
+        Ok(is_reached)
+    }
+}
+
+/// Tells the agent's thread that the one that has it ends, however it does.
+struct Tells {
+    main: Thread,
+    has_ended: Arc<AtomicBool>,
+}
+
+impl Drop for Tells {
+    fn drop(&mut self) {
+        self.has_ended.store(true, Ordering::SeqCst);
+        self.main.unpark();
+    }
+}

@@ -1,0 +1,15 @@
+//! What a job is: the data that its row keeps. Nothing here runs anything.
+
+mod confinement;
+mod held;
+pub mod limits;
+mod program;
+pub mod records;
+pub mod spec;
+mod written;
+
+pub use confinement::{DESTINATIONS_MAX, Destination, Mode};
+pub use held::Held;
+pub use program::Component;
+pub(crate) use program::{is_brought, names_inputs};
+pub use written::{AHEAD, Attach, Written};
