@@ -26,6 +26,18 @@ pub const WINDOWED: usize = 48;
 /// The irreducible polynomial of degree 53 over GF(2) that Rabin fingerprints are taken modulo: bit `n` stands for `x^n`.
 pub const RABIN_POLYNOMIAL: u64 = 0x003D_A335_8B4C_C173;
 
+impl ChunkerSpec {
+    /// How many of the bytes before a segment scanning needs to find all of its candidates; fewer at the beginning of the file only.
+    /// Less than any minimum, so what precedes a chunk has no say in where it ends.
+    pub fn history_len(self) -> usize {
+        match self {
+            Self::Gear32 { .. } => WINDOW,
+            Self::Windowed { .. } => WINDOWED - 1,
+            Self::Fixed { .. } => 0,
+        }
+    }
+}
+
 /// Which low bits of a window's hash must all be one at a candidate of [`ChunkerSpec::Windowed`]. (Not zero: a run of zeros,
 /// whose Rabin fingerprint is 0, would be cut to pieces.)
 ///

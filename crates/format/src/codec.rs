@@ -1,6 +1,6 @@
 use std::fmt;
 
-use crate::{CodecList, FormatError};
+use crate::FormatError;
 
 /// How a frame's bytes are stored: its number on disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
@@ -142,117 +142,9 @@ impl Objective {
     }
 }
 
-/// What a store, a directory or a file says about its codec: `zstd:3`, `auto`, `auto:ratio`, `gzip:6@qat,zstd:3@cpu`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-pub enum CodecChoice {
-    /// This codec at this level, whoever does it.
-    Fixed(CodecSpec),
-    /// Chosen frame by frame.
-    Auto(Objective),
-    /// The first of these for which a device is there and free.
-    Listed(CodecList),
-}
-
-impl CodecChoice {
-    /// Stored as it is.
-    pub const NONE: CodecChoice = CodecChoice::Fixed(CodecSpec::NONE);
-
-    /// Parses `auto`, `auto:throughput`, `auto:ratio`, `auto:cpu`, what [`CodecSpec::parse`] takes, or one to four of these with commas between
-    /// them, each with or without `@` and a device (`any`, `cpu`, `qat`, `nvcomp`, `sim`).
-    ///
-    /// # Errors
-    /// [`FormatError::Text`] says what would be accepted.
-    pub fn parse(text: &str) -> Result<Self, FormatError> {
-        if text.contains([',', '@']) {
-            return CodecList::parse(text).map(Self::Listed);
-        }
-        Self::parse_one(text)
-    }
-
-    pub(crate) fn parse_one(text: &str) -> Result<Self, FormatError> {
-        let bad =
-            || FormatError::Text(format!("`{text}`: use auto, auto:throughput, auto:ratio or auto:cpu"));
-        match text.split_once(':') {
-            None if text == "auto" => Ok(Self::Auto(Objective::default())),
-            Some(("auto", name)) => {
-                let found = Objective::ALL.into_iter().find(|objective| objective.name() == name);
-                found.map(Self::Auto).ok_or_else(bad)
-            }
-            _ => CodecSpec::parse(text).map(Self::Fixed).map_err(|error| match error {
-                FormatError::Text(why) => FormatError::Text(format!(
-                    "{why}, auto (auto:throughput, auto:ratio, auto:cpu), or a list such as gzip:6@qat,zstd:3@cpu"
-                )),
-                other => other,
-            }),
-        }
-    }
-}
-
-impl From<CodecSpec> for CodecChoice {
-    fn from(spec: CodecSpec) -> Self {
-        Self::Fixed(spec)
-    }
-}
-
-impl fmt::Display for CodecChoice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Fixed(spec) => spec.fmt(f),
-            Self::Auto(Objective::Throughput) => f.write_str("auto"),
-            Self::Auto(objective) => write!(f, "auto:{}", objective.name()),
-            Self::Listed(list) => list.fmt(f),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_is_printed_reads_back() {
-        for text in [
-            "none",
-            "lz4",
-            "zle",
-            "lzjb",
-            "zstd:-7",
-            "zstd:19",
-            "gzip:1",
-            "deflate:12",
-            "auto",
-            "auto:ratio",
-            "auto:cpu",
-        ] {
-            assert_eq!(CodecChoice::parse(text).unwrap().to_string(), text);
-        }
-        assert_eq!(CodecChoice::parse("auto:throughput").unwrap().to_string(), "auto");
-        assert_eq!(CodecSpec::parse("zstd").unwrap().to_string(), "zstd:2");
-        assert_eq!(CodecSpec::parse("gzip").unwrap().to_string(), "gzip:6");
-    }
-
-    #[test]
-    fn nonsense_is_refused_with_what_would_be_accepted() {
-        for text in [
-            "",
-            "zstd:0",
-            "zstd:20",
-            "zstd:-8",
-            "gzip:0",
-            "gzip:13",
-            "lz4:1",
-            "none:0",
-            "zle:3",
-            "zstd:",
-            "auto:",
-            "auto:fast",
-            "brotli",
-            "zstd:999",
-        ] {
-            let error = CodecChoice::parse(text).unwrap_err().to_string();
-            assert!(error.contains("auto"), "{text}: {error}");
-        }
-    }
 
     #[test]
     fn numbers_are_those_on_disk() {

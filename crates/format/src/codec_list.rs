@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{CodecChoice, CodecSpec, FormatError, Objective};
+use crate::{CodecSpec, FormatError, Objective};
 
 /// A kind of device that compresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord, Default)]
@@ -59,11 +59,33 @@ pub enum ListedCodec {
     Auto(Objective),
 }
 
-impl From<ListedCodec> for CodecChoice {
-    fn from(codec: ListedCodec) -> Self {
-        match codec {
-            ListedCodec::Fixed(spec) => Self::Fixed(spec),
-            ListedCodec::Auto(objective) => Self::Auto(objective),
+impl ListedCodec {
+    /// Parses `auto`, `auto:throughput`, `auto:ratio`, `auto:cpu`, or what [`CodecSpec::parse`] takes.
+    pub(crate) fn parse(text: &str) -> Result<Self, FormatError> {
+        let bad =
+            || FormatError::Text(format!("`{text}`: use auto, auto:throughput, auto:ratio or auto:cpu"));
+        match text.split_once(':') {
+            None if text == "auto" => Ok(Self::Auto(Objective::default())),
+            Some(("auto", name)) => {
+                let found = Objective::ALL.into_iter().find(|objective| objective.name() == name);
+                found.map(Self::Auto).ok_or_else(bad)
+            }
+            _ => CodecSpec::parse(text).map(Self::Fixed).map_err(|error| match error {
+                FormatError::Text(why) => FormatError::Text(format!(
+                    "{why}, auto (auto:throughput, auto:ratio, auto:cpu), or a list such as gzip:6@qat,zstd:3@cpu"
+                )),
+                other => other,
+            }),
+        }
+    }
+}
+
+impl fmt::Display for ListedCodec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fixed(spec) => spec.fmt(f),
+            Self::Auto(Objective::Throughput) => f.write_str("auto"),
+            Self::Auto(objective) => write!(f, "auto:{}", objective.name()),
         }
     }
 }
@@ -81,13 +103,6 @@ impl CodecList {
     /// The entries, in their order.
     pub fn entries(&self) -> impl Iterator<Item = Listed> + Clone + use<> {
         self.entries.into_iter().flatten()
-    }
-
-    /// What the processor does when no device takes a frame: the first entry that leaves it to the processor, else the first of all.
-    pub fn in_software(&self) -> CodecChoice {
-        let for_cpu = |entry: &Listed| matches!(entry.device, CodecDevice::Any | CodecDevice::Cpu);
-        let entry = self.entries().find(for_cpu).or_else(|| self.entries().next());
-        entry.map_or(CodecChoice::NONE, |entry| entry.codec.into())
     }
 
     /// Parses entries `CODEC[@DEVICE]` with commas between them.
@@ -113,12 +128,7 @@ impl CodecList {
             let names = CodecDevice::ALL.map(CodecDevice::name).join(", ");
             FormatError::Text(format!("`{text}`: `{device}` is no device that compresses; use CODEC@DEVICE with one of {names}, or auto"))
         })?;
-        let codec = match CodecChoice::parse_one(codec)? {
-            CodecChoice::Fixed(spec) => ListedCodec::Fixed(spec),
-            CodecChoice::Auto(objective) => ListedCodec::Auto(objective),
-            CodecChoice::Listed(_) => unreachable!("one is not a list"),
-        };
-        Ok(Listed { codec, device })
+        Ok(Listed { codec: ListedCodec::parse(codec)?, device })
     }
 }
 
@@ -126,7 +136,7 @@ impl fmt::Display for CodecList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, Listed { codec, device }) in self.entries().enumerate() {
             let comma = if at > 0 { "," } else { "" };
-            write!(f, "{comma}{}", CodecChoice::from(codec))?;
+            write!(f, "{comma}{codec}")?;
             // A list of one entry is told from a codec by its device.
             if device != CodecDevice::Any || self.entries[1].is_none() {
                 write!(f, "@{}", device.name())?;
@@ -139,6 +149,7 @@ impl fmt::Display for CodecList {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::CodecChoice;
 
     #[test]
     fn lists_read_back_in_their_order() {

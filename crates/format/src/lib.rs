@@ -7,6 +7,7 @@
 pub mod boundary;
 pub mod catalogue;
 mod codec;
+mod codec_choice;
 mod codec_list;
 mod cursor;
 mod encoding;
@@ -18,7 +19,8 @@ mod pack;
 mod spec;
 pub mod staging;
 
-pub use codec::{Codec, CodecChoice, CodecSpec, Objective};
+pub use codec::{Codec, CodecSpec, Objective};
+pub use codec_choice::CodecChoice;
 pub use codec_list::{CodecDevice, CodecList, Listed, ListedCodec};
 pub use cursor::{Cursor, Put};
 pub use encoding::{Encoding, Filter, Reason};

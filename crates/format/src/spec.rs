@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{FormatError, boundary};
+use crate::FormatError;
 
 /// Parses `4096`, `4K`, `16M`, `1G`, `2T` (powers of 1024).
 ///
@@ -107,16 +107,6 @@ impl ChunkerSpec {
         match self {
             Self::Gear32 { min, .. } | Self::Windowed { min, .. } => min as usize,
             Self::Fixed { size } => size as usize,
-        }
-    }
-
-    /// How many of the bytes before a segment scanning needs to find all of its candidates; fewer at the beginning of the file only.
-    /// Less than any minimum, so what precedes a chunk has no say in where it ends.
-    pub fn history_len(self) -> usize {
-        match self {
-            Self::Gear32 { .. } => boundary::WINDOW,
-            Self::Windowed { .. } => boundary::WINDOWED - 1,
-            Self::Fixed { .. } => 0,
         }
     }
 
