@@ -28,6 +28,7 @@ use rustix::io::Errno;
 pub use counted::Counted;
 pub use effort::{Effort, Keeps};
 pub use locks::{Answer, LockRequest, Unlock};
+pub(crate) use types::writes;
 pub use types::{
     Attr, Caller, DirEntry, Entry, Found, Handle, NewNode, OpenFlags, Opened, Part, Result, Seek, SetAttr,
     SetTime, Statfs, TakeEntry,

@@ -11,8 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use crate::fs::{OpenFlags, Result};
-use crate::live::filesystem::writes;
+use crate::fs::{OpenFlags, Result, writes};
 
 /// The file is opened to be run: `__FMODE_EXEC` of the kernel, which no program can pass.
 pub const EXEC: OpenFlags = OFlags::from_bits_retain(0x20);

@@ -187,6 +187,11 @@ pub struct NewNode {
 /// How to open: access mode and status flags as given to `open`.
 pub type OpenFlags = OFlags;
 
+/// Opened for writing.
+pub(crate) fn writes(flags: OpenFlags) -> bool {
+    flags.intersection(OFlags::RWMODE) != OFlags::RDONLY
+}
+
 /// A part of a file, as `copy_file_range` takes two.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Part {

@@ -17,15 +17,10 @@ use super::world::Seen;
 use crate::follow::{Again, Wanted};
 use crate::fs::{
     Caller, Effort, Entry, FileSystem, Found, Handle, Keeps, NewNode, OpenFlags, Opened, Part, ROOT, Result,
-    Seek, SetAttr, Statfs, TakeEntry,
+    Seek, SetAttr, Statfs, TakeEntry, writes,
 };
 use crate::mounts::WHEREABOUTS;
 use crate::view::{FOREVER, ReadVolume, SNAPSHOTS_NAME, hidden, number};
-
-/// Opened for writing.
-pub(crate) fn writes(flags: OpenFlags) -> bool {
-    flags.intersection(OFlags::RWMODE) != OFlags::RDONLY
-}
 
 impl LiveVolume {
     /// The volume that shows this number, if it is one of a snapshot.

@@ -16,11 +16,10 @@ use super::SharedVolume;
 use super::core::Core;
 use crate::fs::{
     Answer, Caller, DirEntry, Effort, Entry, FileSystem, Found, Handle, Keeps, LockRequest, NewNode,
-    OpenFlags, Opened, Part, ROOT, Result, Seek, SetAttr, Statfs, TakeEntry, Unlock,
+    OpenFlags, Opened, Part, ROOT, Result, Seek, SetAttr, Statfs, TakeEntry, Unlock, writes,
 };
 use crate::live::attributes::sets_more_than_size;
 use crate::live::file::{LEN_MAX, zeroes};
-use crate::live::filesystem::writes;
 use crate::view::directory::StoredDir;
 use crate::view::{ReadVolume, SNAPSHOTS_NAME, hidden, number};
 

@@ -10,8 +10,7 @@ use super::SharedVolume;
 use super::core::{Core, OpenFile};
 use super::file::File;
 use crate::follow::Again;
-use crate::fs::{Caller, Entry, Handle, OpenFlags, Opened, Result};
-use crate::live::filesystem::writes;
+use crate::fs::{Caller, Entry, Handle, OpenFlags, Opened, Result, writes};
 
 impl Core {
     /// Reads the row of an open file again, and takes over what other hosts have stored until now. A flush of the file that is in
