@@ -3,10 +3,13 @@
 use std::path::Path;
 
 use outrigger_store::Store;
+use outrigger_store::local::get;
+use outrigger_store::meta::At;
+use outrigger_store::tree::{StorePath, require};
+use outrigger_store::write::Progress;
 use outrigger_workload::{CompareOptions, compare_trees_with};
 
-use crate::experiment::{Failed, Lab, Scale, check};
-use crate::wrote::restore;
+use crate::lab::{Failed, Lab, Scale, check};
 
 /// Restores what was put under `name`, and compares it with its `source`, in tiny runs; in others nothing.
 ///
@@ -20,6 +23,19 @@ pub fn restored(lab: &Lab, store: &Store, source: &Path, name: &str) -> Result<(
     let found = room.path().join("restored");
     restore(lab, store, name, &found)?;
     same(source, &found)
+}
+
+/// Restores the directory of that name into `dest`.
+///
+/// # Errors
+/// Those of the store; [`Failed::Wrong`] when something is left out.
+pub fn restore(lab: &Lab, store: &Store, name: &str, dest: &Path) -> Result<(), Failed> {
+    let (at, path) = (At::Now, StorePath::parse(name.as_bytes())?);
+    let (inode, progress) = (require(&*store.meta, at, &path)?, Progress::default());
+    let options = get::GetOptions { threads: lab.threads, ..get::GetOptions::default() };
+    get::restore(store, at, &inode, dest, None, options, &progress)?;
+    let skipped = progress.skipped.lock().unwrap_or_else(std::sync::PoisonError::into_inner).len();
+    check(skipped == 0, format!("{skipped} files were not restored"))
 }
 
 /// Fails unless both have the same names, and files of the same bytes.

@@ -20,6 +20,7 @@ mod beyond;
 pub mod experiment;
 mod ghost;
 mod kept;
+pub mod lab;
 mod lines;
 mod machine;
 pub mod measure;
@@ -41,6 +42,7 @@ mod storegpu;
 mod threads;
 mod wrote;
 
-pub use experiment::{Experiment, Failed, Lab, Paper, Scale};
+pub use experiment::{Experiment, Paper};
+pub use lab::{Failed, Lab, Scale};
 pub use machine::Machine;
 pub use record::Record;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::experiment::{Lab, Scale};
+use crate::lab::{Lab, Scale};
 
 /// What one point of a plot may take, about.
 const AT_ONE_POINT: Duration = Duration::from_secs(4);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use outrigger_fuse::control::Client;
 
-use crate::experiment::{Failed, Lab, check};
+use crate::lab::{Failed, Lab, check};
 use crate::threads::ticks;
 
 /// A new store, mounted; unmounted when dropped.

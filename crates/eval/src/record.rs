@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::experiment::{Failed, Scale};
+use crate::lab::check;
+use crate::lab::{Failed, Scale};
 use crate::machine::Machine;
 use crate::measure::Spread;
 
@@ -285,7 +286,6 @@ impl Outcome {
     /// # Errors
     /// [`Failed::Wrong`] with what is wrong: a number that is none, a plot without points or without a limit, an axis without a label.
     pub fn check(&self) -> Result<(), Failed> {
-        use crate::experiment::check;
         check(!self.plots.is_empty() || !self.findings.is_empty(), "nothing was found")?;
         for finding in &self.findings {
             check(finding.value.is_finite(), format!("{} is no number", finding.name))?;

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::experiment::{Failed, Lab, Scale};
+use crate::lab::{Failed, Lab, Scale};
 use crate::machine::Machine;
 use crate::measure::Spread;
 use crate::mounted::{needs, run};

@@ -11,7 +11,7 @@ use outrigger_offload::runtime::{Draft, Finished, Runtime, Ticket};
 use outrigger_offload::sim::{SimDevice, SimOptions, Speed};
 use outrigger_offload::work::Request;
 
-use crate::experiment::{Lab, Scale};
+use crate::lab::{Lab, Scale};
 use crate::record::Series;
 
 /// The processor is 0; devices follow.

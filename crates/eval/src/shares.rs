@@ -3,7 +3,7 @@
 use outrigger_offload::sim::Speed;
 use outrigger_offload::work::Request;
 
-use crate::experiment::{Failed, Lab, check};
+use crate::lab::{Failed, Lab, check};
 use crate::record::{Axis, Form, Limit, Plot, Series};
 use crate::rig::{Buffers, Rig};
 

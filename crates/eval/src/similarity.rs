@@ -10,7 +10,7 @@ use outrigger_offload::op::WindowSpec;
 use outrigger_offload::{candidates, hash_many, window_hash};
 use outrigger_workload::Search;
 
-use crate::experiment::{Failed, Lab, Scale};
+use crate::lab::{Failed, Lab, Scale};
 
 /// Where chunks of `data` end.
 pub fn cut(chunker: ChunkerSpec, data: &[u8]) -> Vec<usize> {

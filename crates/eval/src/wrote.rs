@@ -7,15 +7,14 @@ use std::time::Instant;
 
 use outrigger_format::ChunkerSpec;
 use outrigger_offload::runtime::Runtime;
-use outrigger_store::local::{get, put};
-use outrigger_store::meta::At;
+use outrigger_store::local::put;
 use outrigger_store::policy::Overrides;
-use outrigger_store::tree::{StorePath, require};
+use outrigger_store::tree::StorePath;
 use outrigger_store::write::{OracleMode, Progress};
 use outrigger_store::{Profile, Store};
 
-use crate::experiment::{Failed, Lab, check};
 use crate::kept;
+use crate::lab::{Failed, Lab, check};
 use crate::rig::found;
 
 /// The papers' configurations.
@@ -125,19 +124,6 @@ fn put_with(
         bytes: progress.bytes_done.load(Ordering::Relaxed),
         new: progress.bytes_new.load(Ordering::Relaxed),
     })
-}
-
-/// Restores the directory of that name into `dest`.
-///
-/// # Errors
-/// Those of the store; [`Failed::Wrong`] when something is left out.
-pub fn restore(lab: &Lab, store: &Store, name: &str, dest: &Path) -> Result<(), Failed> {
-    let (at, path) = (At::Now, StorePath::parse(name.as_bytes())?);
-    let (inode, progress) = (require(&*store.meta, at, &path)?, Progress::default());
-    let options = get::GetOptions { threads: lab.threads, ..get::GetOptions::default() };
-    get::restore(store, at, &inode, dest, None, options, &progress)?;
-    let skipped = progress.skipped.lock().unwrap_or_else(std::sync::PoisonError::into_inner).len();
-    check(skipped == 0, format!("{skipped} files were not restored"))
 }
 
 /// Has an oracle write down `source`, for [`Way::Infinite`].

@@ -5,7 +5,8 @@
 
 mod measured;
 
-use crate::experiment::{Experiment, Failed, Lab, Paper};
+use crate::experiment::{Experiment, Paper};
+use crate::lab::{Failed, Lab};
 use crate::record::{Axis, Form, Limit, Outcome, Plot, Series};
 
 use measured::{PROGRAMS, Program, Report};

@@ -2,10 +2,11 @@
 
 use outrigger_workload::{ImageUpdates, vm_image, vm_image_updates};
 
-use crate::experiment::{Failed, Lab, check};
+use crate::kept::restore;
+use crate::lab::{Failed, Lab, check};
 use crate::measure::Spread;
 use crate::record::{Axis, Form, Limit, Outcome, Plot, Series};
-use crate::wrote::{Way, chunker, disk_rate, restore, store, write};
+use crate::wrote::{Way, chunker, disk_rate, store, write};
 
 const BLOCK: usize = 4096;
 const CHUNKERS: [&str; 5] =

@@ -13,7 +13,7 @@ use outrigger_store::ops::edit;
 use outrigger_store::tree::{StorePath, listing, require};
 use outrigger_workload::{StreamOptions, small_files, stream};
 
-use crate::experiment::{Failed, Lab, Scale, check};
+use crate::lab::{Failed, Lab, Scale, check};
 use crate::measure::Spread;
 use crate::record::{Axis, Form, Limit, Outcome, Plot, Point, Series};
 use crate::wrote::{Way, chunker, disk_rate, store, write};

@@ -8,7 +8,7 @@ use std::collections::{HashMap, VecDeque};
 
 use outrigger_workload::Rng;
 
-use crate::experiment::{Failed, Lab, check};
+use crate::lab::{Failed, Lab, check};
 use crate::record::{Axis, Form, Limit, Outcome, Plot, Series};
 
 /// Bytes of a chunk, on average.

@@ -7,7 +7,7 @@ use outrigger_store::ErrorKind;
 use outrigger_store::index::{Candidates, Index, IndexOptions};
 use outrigger_workload::Rng;
 
-use crate::experiment::{Failed, Lab, check};
+use crate::lab::{Failed, Lab, check};
 use crate::record::{Axis, Form, Limit, Outcome, Plot, Series};
 
 const CHUNK: f64 = 16384.0;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use outrigger_workload::{Rng, TreeOptions, source_tree};
 
-use crate::experiment::{Failed, Lab, check};
+use crate::lab::{Failed, Lab, check};
 use crate::measure::Spread;
 use crate::mounted::{Mount, is_mounted, needs, run};
 use crate::record::{Axis, Form, Limit, Outcome, Plot, Series};

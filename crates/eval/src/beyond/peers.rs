@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::experiment::{Failed, Lab, check};
+use crate::lab::{Failed, Lab, check};
 use crate::measure::Spread;
 use crate::record::{Axis, Form, Outcome, Plot, Series};
 use crate::recorded::{Recorded, spread};

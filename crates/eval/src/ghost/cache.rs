@@ -7,7 +7,7 @@ use outrigger_format::FingerprintKind;
 use outrigger_offload::hash_many;
 use outrigger_workload::{Rewrite, rewrite_bytes, rewrites};
 
-use crate::experiment::{Failed, Lab, check};
+use crate::lab::{Failed, Lab, check};
 use crate::measure::Spread;
 use crate::record::{Axis, Form, Limit, Outcome, Plot, Series};
 

@@ -11,7 +11,7 @@ use outrigger_offload::{hash, reference};
 use outrigger_workload::stream;
 
 use super::compute::{data, fixed};
-use crate::experiment::{Failed, Lab, check};
+use crate::lab::{Failed, Lab, check};
 use crate::measure::Spread;
 use crate::models;
 use crate::record::{Axis, Form, Limit, Outcome, Plot, Series};

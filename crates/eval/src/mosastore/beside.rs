@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-use crate::experiment::{Failed, Lab, check};
+use crate::lab::{Failed, Lab, check};
 use crate::measure::Spread;
 use crate::record::{Axis, Form, Limit, Outcome, Plot, Series};
 use crate::similarity::{checkpoints, memory_rate};

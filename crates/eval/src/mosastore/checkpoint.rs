@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::experiment::{Failed, Lab, Scale, check};
+use crate::lab::{Failed, Lab, Scale, check};
 use crate::measure::Spread;
 use crate::modelled::{self, CARDS};
 use crate::record::{Axis, Form, Limit, Outcome, Plot, Series};

@@ -4,7 +4,7 @@ use outrigger_offload::sim::Speed;
 use outrigger_offload::work::Request;
 
 use super::windows;
-use crate::experiment::{Failed, Lab, Scale};
+use crate::lab::{Failed, Lab, Scale};
 use crate::measure::Spread;
 use crate::record::{Axis, Form, Limit, Outcome, Plot, Series};
 use crate::rig::{Buffers, Rig};

@@ -1,6 +1,6 @@
 //! Figures 7 to 10: write throughput by file size.
 
-use crate::experiment::{Failed, Lab, Scale, check};
+use crate::lab::{Failed, Lab, Scale, check};
 use crate::measure::Spread;
 use crate::modelled::{self, CARDS};
 use crate::record::{Axis, Form, Limit, Outcome, Plot, Series};

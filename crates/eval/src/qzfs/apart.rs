@@ -2,7 +2,7 @@
 
 use super::data::{self, Kind};
 use super::fio::{Rounds, efficiency, median, rates, rounds};
-use crate::experiment::{Failed, Lab, check};
+use crate::lab::{Failed, Lab, check};
 use crate::record::{Axis, Form, Outcome, Plot, Series};
 
 /// The same with text and reads: what each codec makes of them, what it costs, and how fast it is; and the ratios of fio's data beside theirs.

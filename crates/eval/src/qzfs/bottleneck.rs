@@ -12,7 +12,7 @@ use super::data::like_fio;
 use super::fio::{command, median, note, parsed, ratio, verify};
 use super::neck::{Case, Consumer, Phase, Which};
 use super::tiers::codec;
-use crate::experiment::{Failed, Lab, Scale, check};
+use crate::lab::{Failed, Lab, Scale, check};
 use crate::machine::{Ticks, ticks};
 use crate::measure::Spread;
 use crate::mounted::{Mount, needs};

@@ -7,7 +7,7 @@ use outrigger_workload::{ReadFormat, reads};
 use serde_json::Value;
 
 use super::tiers::codec;
-use crate::experiment::{Failed, Lab, check};
+use crate::lab::{Failed, Lab, check};
 use crate::record::{Axis, Form, Limit, Outcome, Plot, Series};
 use crate::similarity::memory_rate;
 

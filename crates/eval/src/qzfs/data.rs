@@ -12,7 +12,7 @@ use outrigger_offload::Compressor;
 use outrigger_workload::{ReadFormat, Rng, reads, text};
 
 use super::tiers::codec;
-use crate::experiment::{Failed, check};
+use crate::lab::{Failed, check};
 use crate::record::Series;
 
 /// What there is.

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::apart;
 use super::data::{self, Kind};
-use crate::experiment::{Failed, Lab, Scale, check};
+use crate::lab::{Failed, Lab, Scale, check};
 use crate::measure::Spread;
 use crate::mounted::{Mount, needs, run};
 use crate::record::{Axis, Form, Limit, Outcome, Plot, Series};

@@ -7,7 +7,7 @@ use outrigger_offload::{Compressor, Decompressor};
 use outrigger_workload::{ReadFormat, reads};
 
 use super::tiers::{RECORD, Throttled, codec};
-use crate::experiment::{Failed, Lab, check};
+use crate::lab::{Failed, Lab, check};
 use crate::measure::Spread;
 use crate::record::{Axis, Form, Limit, Outcome, Plot, Series};
 

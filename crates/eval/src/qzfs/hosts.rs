@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::experiment::{Failed, Lab, Scale, check};
+use crate::lab::{Failed, Lab, Scale, check};
 use crate::measure::Spread;
 use crate::record::{Axis, Form, Limit, Outcome, Plot, Series};
 use crate::recorded::{Recorded, run_tiny, spread};

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use outrigger_workload::{ReadFormat, reads};
 
-use crate::experiment::{Failed, Lab, check};
+use crate::lab::{Failed, Lab, check};
 use crate::measure::Spread;
 use crate::mounted::{Mount, needs, run};
 use crate::record::{Axis, Form, Outcome, Plot, Series};

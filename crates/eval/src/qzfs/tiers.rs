@@ -11,7 +11,7 @@ use outrigger_format::CodecSpec;
 use outrigger_offload::{Compressor, Decompressor};
 use outrigger_workload::{ReadFormat, reads};
 
-use crate::experiment::{Failed, Lab, Scale, check};
+use crate::lab::{Failed, Lab, Scale, check};
 use crate::measure::Spread;
 use crate::record::{Axis, Form, Limit, Outcome, Plot, Series};
 

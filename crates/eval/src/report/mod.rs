@@ -6,7 +6,8 @@ mod markdown;
 
 use std::path::Path;
 
-use crate::experiment::{Experiment, Failed};
+use crate::experiment::Experiment;
+use crate::lab::Failed;
 use crate::plot::number;
 use crate::record::{Duel, Plot, Record, SeriesKind};
 use drawn::{Drawn, Palettes, drawn};

@@ -9,7 +9,7 @@ use outrigger_offload::work::Request;
 use outrigger_offload::{SimdLevel, hash, pmd_hash_with, reference, window_hash, window_hash_with};
 
 use super::{data, devices as modelled, direct, ordinary, sizes, window};
-use crate::experiment::{Failed, Lab, Scale, check};
+use crate::lab::{Failed, Lab, Scale, check};
 use crate::measure::Spread;
 use crate::models;
 use crate::record::{Axis, Form, Limit, Outcome, Plot, Series, SeriesKind};

@@ -6,7 +6,7 @@ use outrigger_offload::sim::Speed;
 use outrigger_offload::work::Request;
 
 use super::{data, direct, window};
-use crate::experiment::{Failed, Lab};
+use crate::lab::{Failed, Lab};
 use crate::models;
 use crate::record::{Axis, Form, Limit, Outcome, Plot, Series};
 use crate::rig::{Buffers, Rig};

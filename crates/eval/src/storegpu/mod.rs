@@ -11,7 +11,8 @@ use outrigger_offload::sim::Speed;
 use outrigger_offload::work::Request;
 use outrigger_workload::Rng;
 
-use crate::experiment::{Experiment, Lab, Paper, Scale};
+use crate::experiment::{Experiment, Paper};
+use crate::lab::{Lab, Scale};
 
 /// Theirs.
 pub fn experiments() -> Vec<Experiment> {

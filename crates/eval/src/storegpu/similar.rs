@@ -8,7 +8,7 @@ use outrigger_offload::work::Request;
 use outrigger_offload::{SimdLevel, hash, hash_many, window_hash_with};
 
 use super::{direct, ordinary, window};
-use crate::experiment::{Failed, Lab, Scale, check};
+use crate::lab::{Failed, Lab, Scale, check};
 use crate::measure::Spread;
 use crate::models;
 use crate::record::{Axis, Form, Limit, Outcome, Plot, Series};

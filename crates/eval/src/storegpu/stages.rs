@@ -4,7 +4,7 @@ use outrigger_offload::op::Digest;
 use outrigger_offload::sim::Speed;
 
 use super::direct;
-use crate::experiment::{Failed, Lab};
+use crate::lab::{Failed, Lab};
 use crate::record::Outcome;
 use crate::{models, shares};
 
