@@ -3,8 +3,8 @@
 use std::ffi::{CString, c_char};
 use std::path::{Path, PathBuf};
 
+use outrigger_offload::accelerator::Accelerator;
 use outrigger_offload::cuda::CudaDevice;
-use outrigger_offload::device::Accelerator;
 use outrigger_offload::placement::{Calibration, LANES_MAX, Policy, default_path};
 use outrigger_offload::runtime::Runtime;
 use outrigger_offload::sim::{SimDevice, SimOptions, Speed};

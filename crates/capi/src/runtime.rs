@@ -3,7 +3,7 @@
 use std::ffi::c_char;
 use std::time::Duration;
 
-use outrigger_offload::placement::{CalibrateOptions, builtin_cases, calibrate, sizes};
+use outrigger_offload::calibrate::{CalibrateOptions, builtin_cases, calibrate, sizes};
 use outrigger_offload::runtime::{Runtime, Shutdown};
 
 use crate::builder::calibration_path;

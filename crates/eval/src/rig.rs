@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use outrigger_offload::device::{Accelerator, StageTimes};
+use outrigger_offload::accelerator::{Accelerator, StageTimes};
 use outrigger_offload::placement::Policy;
 use outrigger_offload::pool::Buffer;
 use outrigger_offload::runtime::{Draft, Finished, Runtime, Ticket};

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use outrigger_clock::Instant;
 
-use crate::device::{Completion, Fault, StageTimes, Submission};
+use crate::accelerator::{Completion, Fault, StageTimes, Submission};
 
 /// What one thread does its work with.
 pub(crate) trait Hand {
@@ -151,14 +151,14 @@ impl Crew {
         thread.map(drop).map_err(|error| Fault::Failed(format!("no thread: {error}").into()))
     }
 
-    /// See [`crate::device::Accelerator::submit`].
+    /// See [`crate::accelerator::Accelerator::submit`].
     pub(crate) fn submit(&self, submission: Submission) {
         self.desk.lock().queued.push_back(submission);
         // All of them: one may be the manager's, in `start`.
         self.desk.changed.notify_all();
     }
 
-    /// See [`crate::device::Accelerator::poll`].
+    /// See [`crate::accelerator::Accelerator::poll`].
     pub(crate) fn poll(&self, done: &mut Vec<Completion>) {
         done.append(&mut self.desk.lock().ready);
     }

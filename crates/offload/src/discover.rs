@@ -1,7 +1,7 @@
 //! Which devices this machine has, and why others are missing.
 
+use crate::accelerator::Accelerator;
 use crate::cuda::{self, CudaDevice};
-use crate::device::Accelerator;
 use crate::nvcomp::{NvcompDevice, NvcompOptions};
 use crate::qat::{QatDevice, QatOptions};
 

@@ -8,7 +8,7 @@
 //! A thread that works on the processor anyway calls [`scan`], [`hash_many`], [`Ingester`], [`Compressor`] and [`Decompressor`]
 //! directly: no queue, no lock, and in steady state few allocations. Instructions are chosen at run time ([`SimdLevel`]).
 //! The [`runtime`] takes tasks that own their buffers ([`work`], [`pool`]) and has whatever device does them best do them:
-//! [`placement`] says which that is, by measurement. A device works by itself ([`device::Accelerator`]); one that is only
+//! [`placement`] says which that is, by measurement. A device works by itself ([`accelerator::Accelerator`]); one that is only
 //! simulated ([`sim`]) is always there; [`cuda`] are GPUs; [`qat`] are cards that compress, and [`nvcomp`] are GPUs that do.
 //!
 //! `unsafe` is confined to the kernels in `cpu/{scan,lanes}/{avx2,avx512}.rs`, to `table/shim.rs`, and to
@@ -16,6 +16,8 @@
 //! `nvcomp/{library,memory,hand}.rs`.
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests wait and measure in real time"))]
 
+pub mod accelerator;
+pub mod calibrate;
 mod compress;
 pub mod conformance;
 mod cpu;
@@ -42,13 +44,13 @@ pub use compress::{
     Made, Planned, Route, Wanted,
 };
 pub use cpu::{
-    CodecError, Compressor, CpuDevice, Decompressor, Hasher, Ingester, candidates, candidates_with, hash,
-    hash_many, hash_many_with, pmd_hash, pmd_hash_with, scan, scan_with, window_hash, window_hash_with,
+    Compressor, CpuDevice, Decompressor, Hasher, Ingester, candidates, candidates_with, hash, hash_many,
+    hash_many_with, pmd_hash, pmd_hash_with, scan, scan_with, window_hash, window_hash_with,
 };
 pub use cpu::{apply_filter, apply_filter_into, undo_filter, worst_case};
 pub use detect::SimdLevel;
 pub use device::{Device, TaskError};
 pub use discover::{Discovered, Missing, discover, discover_few};
 pub use loader::end_process;
-pub use op::{Operation, Task};
+pub use op::{CodecError, Operation, Task};
 pub use opening::Opening;

@@ -12,6 +12,27 @@ use outrigger_format::{ChunkerSpec, Codec, CodecSpec, Fingerprint, FingerprintKi
 
 use crate::table::Table;
 
+/// Why stored bytes could not be decompressed. They are damaged, or were written by something else.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum CodecError {
+    /// They are not what the codec writes.
+    #[error("the stored bytes are not valid {}", .0.name())]
+    Malformed(Codec),
+    /// They hold less than promised; more than promised is malformed, or this.
+    #[error("{} gave {got} bytes where {expected} were promised", .codec.name())]
+    Length {
+        /// The codec.
+        codec: Codec,
+        /// The bytes promised.
+        expected: usize,
+        /// The bytes that came out.
+        got: usize,
+    },
+    /// More is promised than a frame may hold.
+    #[error("a frame of {0} bytes is promised, more than any may have")]
+    TooLong(usize),
+}
+
 /// What can be asked of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Operation {

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use outrigger_format::boundary::GearMasks;
 use outrigger_format::{ChunkerSpec, FingerprintKind};
+use outrigger_offload::accelerator::{Accelerator, Completion, Fault, Submission};
 use outrigger_offload::cuda::{CudaDevice, CudaOptions, device_count};
-use outrigger_offload::device::{Accelerator, Completion, Fault, Submission};
 use outrigger_offload::op::{Digest, PmdHash, Stream, WindowFunction, WindowSpec};
 use outrigger_offload::pool::Pool;
 use outrigger_offload::table::Table;

@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use clap::Args;
 use outrigger_clock::Instant;
-use outrigger_offload::placement::{
-    CalibrateOptions, Case, Curve, EquationOne, Line, Point, break_even, builtin_cases, calibrate, sizes,
-};
+use outrigger_offload::calibrate::{CalibrateOptions, Case, builtin_cases, calibrate, sizes};
+use outrigger_offload::placement::{Curve, EquationOne, Line, Point, break_even};
 use outrigger_offload::runtime::{Runtime, Ticket};
 
 use super::Context;

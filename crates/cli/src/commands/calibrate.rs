@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use clap::Args;
-use outrigger_offload::placement::{CalibrateOptions, builtin_cases, calibrate, default_path, sizes};
+use outrigger_offload::calibrate::{CalibrateOptions, builtin_cases, calibrate, sizes};
+use outrigger_offload::placement::default_path;
 use serde_json::Value;
 
 use super::Context;

@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use clap::Args;
-use outrigger_offload::device::{Accelerator, Identity};
-use outrigger_offload::placement::{
-    CalibrateOptions, Calibration, Case, Point, Policy, builtin_cases, default_path, measure, sizes,
-};
+use outrigger_offload::accelerator::{Accelerator, Identity};
+use outrigger_offload::calibrate::{CalibrateOptions, Case, builtin_cases, measure, sizes};
+use outrigger_offload::placement::{Calibration, Point, Policy, default_path};
 use outrigger_offload::runtime::Runtime;
 use outrigger_offload::sim::{SimDevice, SimOptions, Speed};
 use outrigger_offload::{Missing, discover};

@@ -12,8 +12,8 @@ mod measure;
 mod report;
 mod work;
 
+use outrigger_offload::accelerator::Accelerator;
 use outrigger_offload::cuda::{CudaDevice, CudaOptions, device_count};
-use outrigger_offload::device::Accelerator;
 use outrigger_offload::pool::Pool;
 
 use measure::{Processor, Rate};

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use outrigger_offload::CpuDevice;
+use outrigger_offload::accelerator::{Accelerator, StageTimes, Submission};
 use outrigger_offload::cuda::CudaDevice;
-use outrigger_offload::device::{Accelerator, StageTimes, Submission};
 use outrigger_offload::work::{Output, Work, same_result};
 
 use crate::work::scalar;

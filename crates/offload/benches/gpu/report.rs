@@ -1,7 +1,7 @@
 //! The figures, for people and for programs.
 
+use outrigger_offload::accelerator::Identity;
 use outrigger_offload::cuda::CopyBandwidth;
-use outrigger_offload::device::Identity;
 
 use crate::measure::Rate;
 

@@ -15,9 +15,10 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use outrigger_format::FingerprintKind;
-use outrigger_offload::device::{Accelerator, Completion, Fault, Identity, StageTimes, Submission};
+use outrigger_offload::accelerator::{Accelerator, Completion, Fault, Identity, StageTimes, Submission};
+use outrigger_offload::calibrate::sizes;
 use outrigger_offload::op::{Digest, WindowFunction, WindowSpec};
-use outrigger_offload::placement::{Policy, sizes};
+use outrigger_offload::placement::Policy;
 use outrigger_offload::pool::Buffer;
 use outrigger_offload::runtime::{Draft, Runtime, Ticket};
 use outrigger_offload::sim::{SimDevice, SimOptions, Speed};
@@ -366,7 +367,7 @@ fn on_devices(
     let before = runtime.metrics();
     let time = stream(blocks, window, submit);
     let after = runtime.metrics();
-    let busy = |stage: fn(&outrigger_offload::device::StageTimes) -> Duration| {
+    let busy = |stage: fn(&outrigger_offload::accelerator::StageTimes) -> Duration| {
         let sum = |metrics: &outrigger_offload::runtime::Metrics| {
             metrics.devices.iter().skip(1).map(|device| stage(&device.busy)).sum::<Duration>()
         };

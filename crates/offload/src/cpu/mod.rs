@@ -14,7 +14,7 @@ mod window;
 
 pub use candidates::{candidates, candidates_with};
 pub(crate) use codec::sample::Sample;
-pub use codec::{CodecError, Compressor, Decompressor, worst_case};
+pub use codec::{Compressor, Decompressor, worst_case};
 pub use filter::{apply_filter, apply_filter_into, undo_filter};
 pub(crate) use filter::{is_in_place, undo_in_place, x86_density};
 pub use hash::{Hasher, hash, hash_many, hash_many_with};

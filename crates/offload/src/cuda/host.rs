@@ -17,7 +17,7 @@ use super::lane::{Address, Area, Argument, HISTORY, Lane, constants};
 use super::plan::{self, Data, ResidentTable, Step};
 use super::sync::{self, Blocking};
 use super::table::{Changing, table_methods};
-use crate::device::Fault;
+use crate::accelerator::Fault;
 use crate::sim::Execute;
 use crate::table::Table;
 use crate::work::{Output, Work};

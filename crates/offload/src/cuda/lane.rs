@@ -7,7 +7,7 @@
 use outrigger_format::boundary::{GEAR, RABIN_POLYNOMIAL};
 
 use super::kernel::Kernel;
-use crate::device::Fault;
+use crate::accelerator::Fault;
 use crate::work::UserOperation;
 
 /// An address in a device's memory. 0 is no address.

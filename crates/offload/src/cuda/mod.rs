@@ -25,7 +25,7 @@ mod sync;
 mod table;
 mod tables;
 
-use crate::device::{Fault, Identity};
+use crate::accelerator::{Fault, Identity};
 pub use device::{CopyBandwidth, CudaDevice, CudaOptions, CudaTable, device_count};
 
 /// What device `ordinal` is.

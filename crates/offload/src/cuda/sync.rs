@@ -3,7 +3,7 @@
 use super::lane::{Address, Lane};
 use super::plan::{Data, Job, ResidentTable, Step};
 use crate::Task;
-use crate::device::Fault;
+use crate::accelerator::Fault;
 use crate::table::Table;
 
 /// A lane that can be waited for.

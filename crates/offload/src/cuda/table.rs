@@ -9,7 +9,7 @@ use outrigger_format::Fingerprint;
 use super::lane::Address;
 use super::plan::{self, ResidentTable};
 use super::sync::Blocking;
-use crate::device::Fault;
+use crate::accelerator::Fault;
 use crate::table::Table;
 
 /// A table in memory that `M` keeps.

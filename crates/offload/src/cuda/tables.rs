@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use super::driver::{Context, DeviceMemory};
 use super::lane::Address;
 use super::plan::ResidentTable;
-use crate::device::Fault;
+use crate::accelerator::Fault;
 use crate::table::Table;
 
 /// A table in memory of its own.

@@ -15,8 +15,8 @@ use outrigger_format::{Codec, CodecSpec};
 
 use super::library::{Batch, Library, check};
 use super::memory::{ALIGNMENT, Area, Place};
+use crate::accelerator::{Fault, StageTimes, Submission};
 use crate::crew::Hand;
-use crate::device::{Fault, StageTimes, Submission};
 use crate::work::Request;
 
 pub(super) struct NvcompHand {
@@ -231,7 +231,7 @@ mod calls {
     #![allow(unsafe_code)]
 
     use super::{Batch, Job, Lists, NvcompHand};
-    use crate::device::{Fault, Submission};
+    use crate::accelerator::{Fault, Submission};
     use crate::nvcomp::memory::ALIGNMENT;
 
     impl NvcompHand {

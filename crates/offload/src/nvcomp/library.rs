@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use outrigger_format::{Codec, CodecSpec};
 
-use crate::device::Fault;
+use crate::accelerator::Fault;
 use crate::loader;
 
 /// A CUDA stream.

@@ -5,8 +5,8 @@
 use cudarc::driver::{result, sys};
 
 use super::library::Stream;
+use crate::accelerator::Fault;
 use crate::cuda::driver_fault as fault;
-use crate::device::Fault;
 
 /// Pieces of memory that are kept from batch to batch.
 #[derive(Clone, Copy)]

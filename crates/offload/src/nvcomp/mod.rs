@@ -26,8 +26,8 @@ use outrigger_format::Codec;
 use self::hand::NvcompHand;
 use self::library::Library;
 use self::memory::{Gpu, Host, Place};
+use crate::accelerator::{Accelerator, Completion, Fault, Identity, Submission};
 use crate::crew::{Crew, Hand, Hire};
-use crate::device::{Accelerator, Completion, Fault, Identity, Submission};
 use crate::work::{Request, Work};
 
 /// Where the library's device memory is.

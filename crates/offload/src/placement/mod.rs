@@ -11,14 +11,12 @@
 //! [`Policy::explore_every`] goes to the second best, if that is not too bad, so that what has changed is noticed.
 
 mod cache;
-mod calibrate;
 mod choose;
 mod equation;
 mod model;
 mod policy;
 
 pub use cache::{Calibration, default_path};
-pub use calibrate::{CalibrateOptions, Case, Measured, builtin_cases, calibrate, measure, sizes};
 pub use choose::{Candidate, choose};
 pub use equation::{EquationOne, Line, break_even};
 pub use model::{Curve, DECADES, Point, Stages, decade};

@@ -8,8 +8,8 @@ use outrigger_format::{Codec, CodecSpec};
 
 use super::library::{Library, Session, Setup};
 use super::{LEVEL_MAX, lz4, room_for};
+use crate::accelerator::{Fault, StageTimes, Submission};
 use crate::crew::Hand;
-use crate::device::{Fault, StageTimes, Submission};
 use crate::work::{Output, Request, Work};
 
 /// Sessions that a thread keeps: tasks of one kind come in rows, and an instance is told of each change.

@@ -14,7 +14,8 @@ use std::sync::Arc;
 
 use super::abi::{self, Common, Deflate};
 use super::status::{self, name};
-use crate::device::{Fault, HostMemory, HostRegion};
+use crate::accelerator::Fault;
+use crate::device::{HostMemory, HostRegion};
 use crate::loader;
 
 /// The library with the functions that are used. It is never closed: it has threads of its own.

@@ -31,8 +31,9 @@ use outrigger_format::Codec;
 
 use self::hand::QatHand;
 use self::library::Library;
+use crate::accelerator::{Accelerator, Completion, Fault, Identity, Submission};
 use crate::crew::{Crew, Hand, Hire};
-use crate::device::{Accelerator, Completion, Fault, HostMemory, Identity, Submission};
+use crate::device::HostMemory;
 use crate::work::{Request, Work};
 
 /// Of fewer bytes, QATzip computes some in software, whatever it is told.

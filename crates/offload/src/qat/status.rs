@@ -5,7 +5,7 @@
 
 use std::ffi::c_int;
 
-use crate::device::Fault;
+use crate::accelerator::Fault;
 
 /// Codes that are not simply failures.
 pub(super) const OK: c_int = 0;

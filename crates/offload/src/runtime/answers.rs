@@ -8,7 +8,7 @@ use outrigger_format::{Codec, CodecSpec, FingerprintKind};
 
 use super::queue::Next;
 use super::shared::Shared;
-use crate::device::{Accelerator, Completion, Fault, Submission};
+use crate::accelerator::{Accelerator, Completion, Fault, Submission};
 use crate::op::Digest;
 use crate::pool::Pool;
 use crate::work::{Input, Output, Request, Work, same_result};

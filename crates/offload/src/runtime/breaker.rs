@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use outrigger_clock::Instant;
 
-use crate::device::Fault;
+use crate::accelerator::Fault;
 use crate::placement::Policy;
 
 /// Whether a device is trusted.

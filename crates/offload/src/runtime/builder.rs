@@ -9,7 +9,7 @@ use super::queue::{Board, LANES_MAX};
 use super::shared::Shared;
 use super::{Runtime, cpu, warden};
 use crate::SimdLevel;
-use crate::device::{Accelerator, Identity};
+use crate::accelerator::{Accelerator, Identity};
 use crate::placement::{Calibration, Model, Objective, Policy};
 use crate::pool::Pool;
 

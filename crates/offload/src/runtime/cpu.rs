@@ -13,7 +13,7 @@ use super::queue::Next;
 use super::shared::Shared;
 use super::task::{Body, Failure};
 use crate::CpuDevice;
-use crate::device::{Fault, StageTimes};
+use crate::accelerator::{Fault, StageTimes};
 use crate::placement::Stages;
 use crate::work::split::is_worth_it;
 use crate::work::{Output, Request, same_result};

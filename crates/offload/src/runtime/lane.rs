@@ -9,7 +9,7 @@ use outrigger_clock::Instant;
 use super::breaker::{Breaker, BreakerState};
 use super::sync::{Mutex, lock};
 use super::task::Body;
-use crate::device::{Fault, Identity, StageTimes};
+use crate::accelerator::{Fault, Identity, StageTimes};
 use crate::placement::Policy;
 use crate::work::Work;
 

@@ -16,7 +16,7 @@ use super::queue::Next;
 use super::shared::Shared;
 use super::sync::lock;
 use super::task::{Body, Failure};
-use crate::device::{Accelerator, Completion, Fault, StageTimes, Submission};
+use crate::accelerator::{Accelerator, Completion, Fault, StageTimes, Submission};
 use crate::placement::Stages;
 
 pub(super) struct Manager {

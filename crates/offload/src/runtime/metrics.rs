@@ -8,7 +8,7 @@ use super::lane::{FAULTS, Lane};
 use super::queue::Load;
 use super::shared::Shared;
 use super::sync::lock;
-use crate::device::{Identity, StageTimes};
+use crate::accelerator::{Identity, StageTimes};
 use crate::pool::PoolCounts;
 
 /// One moment of a runtime. Sums run since it began.

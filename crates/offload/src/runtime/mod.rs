@@ -9,7 +9,7 @@
 //!    └──────────── Finished is dropped ◀──── Ticket::wait, .await, callback ◀─────────────────────────┘
 //! ```
 //!
-//! Threads: one manager a device ([`crate::device::Accelerator`]), which keeps several tasks in flight; `cpu_threads` workers; one warden,
+//! Threads: one manager a device ([`crate::accelerator::Accelerator`]), which keeps several tasks in flight; `cpu_threads` workers; one warden,
 //! which watches the clock. Who waits for whom: submitters for room in the outstanding queue (`outstanding_max` tasks);
 //! workers and managers for tasks; nobody for a device that does not answer (`warden.rs`). A device's failure puts its
 //! tasks in front of the processor's queue, past the bound: they were admitted already.
@@ -49,7 +49,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::device::Fault;
+use crate::accelerator::Fault;
 use crate::placement::{Calibration, Model, Policy};
 use crate::pool::Pool;
 use crate::work::{Class, Work};

@@ -16,7 +16,7 @@ use super::sync::{Mutex, lock};
 use super::task::{Body, Draft, Ended, Failed, Failure, Finished, Loan};
 use super::ticket::Ticket;
 use super::warden::Watch;
-use crate::device::Fault;
+use crate::accelerator::Fault;
 use crate::placement::{Advice, Candidate, Explore, Model, Objective, Policy, choose};
 use crate::pool::Pool;
 use crate::work::split::is_worth_it;

@@ -13,7 +13,7 @@ use super::lane::Running;
 use super::shared::Shared;
 use super::sync::{Condvar, Mutex, lock, wait_until};
 use super::task::Failure;
-use crate::device::Fault;
+use crate::accelerator::Fault;
 
 /// What the warden is to look out for.
 pub(super) struct Watch {

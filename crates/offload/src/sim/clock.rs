@@ -10,7 +10,7 @@ use outrigger_clock::Instant;
 
 use super::faults::Wrong;
 use super::{Execute, SimControl, Speed};
-use crate::device::{Completion, Fault, StageTimes, Submission};
+use crate::accelerator::{Completion, Fault, StageTimes, Submission};
 use crate::table::Table;
 use crate::work::{Class, Output, Request};
 

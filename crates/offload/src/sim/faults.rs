@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::device::Fault;
+use crate::accelerator::Fault;
 
 /// Which submissions fail, by their number from 1: every `n`th; 0 is never. Where several apply, the first of the list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

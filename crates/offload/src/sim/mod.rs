@@ -23,7 +23,8 @@ use std::task::Waker;
 use std::thread::JoinHandle;
 
 use crate::CpuDevice;
-use crate::device::{Accelerator, Completion, Fault, HostMemory, Identity, Submission};
+use crate::accelerator::{Accelerator, Completion, Fault, Identity, Submission};
+use crate::device::HostMemory;
 use crate::work::{Class, Output, Work};
 use clock::Clock;
 use faults::Injected;

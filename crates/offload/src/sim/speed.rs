@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::device::StageTimes;
+use crate::accelerator::StageTimes;
 use crate::work::{Class, Work};
 
 /// Times of a device, from few numbers.

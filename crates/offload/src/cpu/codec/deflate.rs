@@ -4,7 +4,7 @@
 use libdeflater::{CompressionError, CompressionLvl, DecompressionError};
 use outrigger_format::Codec;
 
-use super::CodecError;
+use crate::op::CodecError;
 
 /// Which of the two.
 #[derive(Clone, Copy, PartialEq, Eq)]

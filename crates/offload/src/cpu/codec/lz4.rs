@@ -3,7 +3,7 @@
 use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into as decode};
 use outrigger_format::Codec;
 
-use super::CodecError;
+use crate::op::CodecError;
 
 /// Bytes that come out at most.
 pub(super) fn worst_case(len: usize) -> usize {

@@ -7,7 +7,7 @@
 
 use outrigger_format::Codec;
 
-use super::CodecError;
+use crate::op::CodecError;
 
 const MATCH_MIN: usize = 3;
 const MATCH_MAX: usize = 66;

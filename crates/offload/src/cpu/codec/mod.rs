@@ -22,26 +22,7 @@ use outrigger_format::{Codec, CodecSpec, MAX_FRAME_LEN};
 use self::deflate::Wrapping;
 use self::sample::Sample;
 
-/// Why stored bytes could not be decompressed. They are damaged, or were written by something else.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum CodecError {
-    /// They are not what the codec writes.
-    #[error("the stored bytes are not valid {}", .0.name())]
-    Malformed(Codec),
-    /// They hold less than promised; more than promised is malformed, or this.
-    #[error("{} gave {got} bytes where {expected} were promised", .codec.name())]
-    Length {
-        /// The codec.
-        codec: Codec,
-        /// The bytes promised.
-        expected: usize,
-        /// The bytes that came out.
-        got: usize,
-    },
-    /// More is promised than a frame may hold.
-    #[error("a frame of {0} bytes is promised, more than any may have")]
-    TooLong(usize),
-}
+use crate::op::CodecError;
 
 /// Bytes that `codec` makes of `len` at most: room that never needs a second try.
 ///

@@ -7,7 +7,7 @@
 
 use outrigger_format::Codec;
 
-use super::CodecError;
+use crate::op::CodecError;
 
 const LITERALS_MAX: usize = 64;
 const ZEROS_MAX: usize = 192;

@@ -7,7 +7,7 @@
 use outrigger_format::Codec;
 use zstd_safe::{CCtx, CParameter, DCtx, ParamSwitch, ResetDirective, Strategy};
 
-use super::CodecError;
+use crate::op::CodecError;
 
 /// Bytes that come out at most.
 pub(super) fn worst_case(len: usize) -> usize {

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use super::super::driver::{Options, Registered, Stream};
 use super::super::lane::{Area, Lane};
 use super::CudaDevice;
-use crate::device::{Fault, HostRegion};
+use crate::accelerator::Fault;
+use crate::device::HostRegion;
 
 /// What the bus carries, GB (10^9 bytes) a second, of page-locked memory.
 #[derive(Clone, Copy, PartialEq, Debug)]

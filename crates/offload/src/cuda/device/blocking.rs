@@ -13,7 +13,7 @@ use super::super::sync::Blocking;
 use super::super::table::{Changing, table_methods};
 use super::super::tables;
 use super::CudaDevice;
-use crate::device::Fault;
+use crate::accelerator::Fault;
 use crate::table::Table;
 
 /// A table in a GPU's memory that is changed there. After a reset of its device, and on another one, every call fails.

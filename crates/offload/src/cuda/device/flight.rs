@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::super::driver::{Context, Stream};
 use super::super::plan::{Data, Job, ResidentTable, Step};
 use super::super::tables::Tables;
-use crate::device::{Fault, Submission};
+use crate::accelerator::{Fault, Submission};
 use crate::work::Request;
 
 pub(super) struct Slot {

@@ -26,9 +26,8 @@ use super::lane::Address;
 use super::plan::{self, Data, Job, Step};
 use super::sync;
 use super::tables::Tables;
-use crate::device::{
-    Accelerator, Completion, Fault, HostMemory, HostRegion, Identity, StageTimes, Submission,
-};
+use crate::accelerator::{Accelerator, Completion, Fault, Identity, StageTimes, Submission};
+use crate::device::{HostMemory, HostRegion};
 use crate::work::Work;
 use crate::{Device, Operation, Task, TaskError};
 use flight::{Flight, Slot, finish, start};

@@ -14,7 +14,7 @@ use cudarc::driver::{result, sys};
 use super::super::kernel::{self, Kernel, Module};
 use super::super::lane::constants;
 use super::{DeviceMemory, fault};
-use crate::device::{Fault, Identity};
+use crate::accelerator::{Fault, Identity};
 use crate::work::{KernelCode, UserOperation};
 
 /// A context. Everything made in it holds it, so it goes last.

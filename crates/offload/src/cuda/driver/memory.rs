@@ -8,7 +8,8 @@ use cudarc::driver::{result, sys};
 
 use super::super::lane::Address;
 use super::{Context, fault};
-use crate::device::{Fault, HostRegion};
+use crate::accelerator::Fault;
+use crate::device::HostRegion;
 
 /// Memory of a device.
 pub(crate) struct DeviceMemory {

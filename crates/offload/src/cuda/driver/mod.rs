@@ -21,7 +21,7 @@ use cudarc::driver::{result, sys};
 use result::DriverError;
 use sys::CUresult;
 
-use crate::device::Fault;
+use crate::accelerator::Fault;
 
 /// How many devices there are.
 ///

@@ -17,7 +17,8 @@ use super::super::kernel::Kernel;
 use super::super::lane::{Address, Area, Argument, HISTORY, Lane};
 use super::context::Function;
 use super::{Context, DeviceMemory, Registered, fault};
-use crate::device::{Fault, HostRegion, StageTimes};
+use crate::accelerator::{Fault, StageTimes};
+use crate::device::HostRegion;
 use crate::work::UserOperation;
 
 /// How a stream works. Anything but the default is there to measure what the default is worth.

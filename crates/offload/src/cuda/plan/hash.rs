@@ -8,7 +8,7 @@ use super::super::kernel::{self, Kernel};
 use super::super::lane::Argument::{At, Long, Word};
 use super::super::lane::{Address, Area, Lane, Words};
 use super::{Data, Step};
-use crate::device::Fault;
+use crate::accelerator::Fault;
 use crate::op::{Digest, PMD_SEGMENT};
 
 /// Threads that hash side by side.

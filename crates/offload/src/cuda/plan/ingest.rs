@@ -11,7 +11,7 @@ use super::super::kernel;
 use super::super::lane::Argument::{At, Word};
 use super::super::lane::{Address, Area, Lane, Words};
 use super::{Data, ResidentTable, Step, hash, lookup, scan, word};
-use crate::device::Fault;
+use crate::accelerator::Fault;
 use crate::op::{Ingested, PMD_SEGMENT, Stream};
 
 /// Words of a stream in the list: `IngestStream` of the source.

@@ -6,7 +6,7 @@ use super::super::kernel;
 use super::super::lane::Argument::{At, Long, Word};
 use super::super::lane::{Address, Area, Argument, Lane};
 use super::{Step, word};
-use crate::device::Fault;
+use crate::accelerator::Fault;
 use crate::table::Table;
 
 /// Keys of one block.

@@ -22,7 +22,7 @@ use outrigger_format::boundary::GearMasks;
 use outrigger_format::{ChunkerSpec, Fingerprint, FingerprintKind};
 
 use super::lane::{Address, Lane};
-use crate::device::Fault;
+use crate::accelerator::Fault;
 use crate::op::{Digest, Ingested, Stream, WindowSpec};
 use crate::table::Table;
 use crate::work::{KernelCode, Output, Request, UserOperation, Work};

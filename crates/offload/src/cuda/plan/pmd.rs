@@ -4,7 +4,7 @@ use super::super::kernel::{self, Kernel};
 use super::super::lane::Argument::{At, Long};
 use super::super::lane::{Area, Lane};
 use super::{Data, Step};
-use crate::device::Fault;
+use crate::accelerator::Fault;
 use crate::op::{Digest, PMD_SEGMENT};
 
 /// Segments of one block.

@@ -7,7 +7,7 @@ use super::super::kernel;
 use super::super::lane::Argument::{At, Long, Word};
 use super::super::lane::{Address, Area, HISTORY, Lane, RABIN_AT};
 use super::{Data, Step, word};
-use crate::device::Fault;
+use crate::accelerator::Fault;
 
 /// Data of one block of `scan_bits`, bytes.
 const TILE: usize = 16 << 10;

@@ -4,7 +4,7 @@
 use super::super::lane::Argument::{At, Long};
 use super::super::lane::{Area, Lane};
 use super::{Data, Step};
-use crate::device::Fault;
+use crate::accelerator::Fault;
 use crate::work::UserOperation;
 
 pub(super) fn begin(

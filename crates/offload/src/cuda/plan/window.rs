@@ -4,7 +4,7 @@ use super::super::kernel::{self, Kernel};
 use super::super::lane::Argument::{At, Long, Word};
 use super::super::lane::{Area, Lane, RABIN_AT};
 use super::{Data, Step};
-use crate::device::Fault;
+use crate::accelerator::Fault;
 use crate::op::{WindowFunction, WindowSpec};
 
 /// Windows of one block of the tiled kernels, and of those by rows.

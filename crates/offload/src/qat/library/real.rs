@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use outrigger_format::{Codec, CodecSpec};
 
 use super::{Library, Session, Setup};
-use crate::device::Fault;
+use crate::accelerator::Fault;
 use crate::qat::{QatDevice, QatOptions, abi, lz4, room_for, status};
 use crate::{Compressor, Decompressor};
 

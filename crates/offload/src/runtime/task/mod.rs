@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::TaskError;
-use crate::device::StageTimes;
+use crate::accelerator::StageTimes;
 use crate::work::{Output, Work};
 
 /// Which of the waiting tasks of a device is next. Strictly: a lower one waits while a higher one is there.

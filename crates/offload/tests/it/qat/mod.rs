@@ -5,7 +5,7 @@ mod standin;
 
 use outrigger_format::Codec;
 use outrigger_offload::Compressor;
-use outrigger_offload::device::Accelerator;
+use outrigger_offload::accelerator::Accelerator;
 use outrigger_offload::placement::Policy;
 use outrigger_offload::qat::QatDevice;
 use outrigger_offload::runtime::{BreakerState, DeviceMetrics, Draft, Runtime, Ticket};

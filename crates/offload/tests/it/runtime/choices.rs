@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use outrigger_offload::device::{Accelerator, Fault, StageTimes};
+use outrigger_offload::accelerator::{Accelerator, Fault, StageTimes};
 use outrigger_offload::placement::{Objective, Point, Policy, Stages};
 use outrigger_offload::runtime::Runtime;
 use outrigger_offload::sim::{Execute, SimDevice, SimOptions, Speed};

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::task::Waker;
 use std::time::Duration;
 
-use outrigger_offload::device::{Accelerator, Completion, Fault, Identity, Submission};
+use outrigger_offload::accelerator::{Accelerator, Completion, Fault, Identity, Submission};
 use outrigger_offload::placement::Policy;
 use outrigger_offload::runtime::{BreakerState, DeviceMetrics, Runtime};
 use outrigger_offload::sim::{Faults, SimControl, SimDevice, SimOptions, Speed};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outrigger_offload::TaskError;
-use outrigger_offload::device::Fault;
+use outrigger_offload::accelerator::Fault;
 use outrigger_offload::placement::{Point, Policy, Stages};
 use outrigger_offload::runtime::{Failure, Runtime};
 use outrigger_offload::sim::{Execute, SimDevice, SimOptions, Speed};

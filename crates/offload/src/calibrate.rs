@@ -7,9 +7,9 @@ use outrigger_clock::Instant;
 use outrigger_format::boundary::GearMasks;
 use outrigger_format::{ChunkerSpec, CodecSpec, Fingerprint, FingerprintKind};
 
-use super::{Point, Stages};
 use crate::Compressor;
 use crate::op::{Digest, Stream, WindowFunction, WindowSpec};
+use crate::placement::{Point, Stages};
 use crate::runtime::{Draft, Failed, Runtime};
 use crate::table::Table;
 use crate::work::split::is_usually_worth_it;
@@ -158,10 +158,10 @@ impl Case {
         Self { request, max }
     }
 
-    /// The operation of a class by its name, as [`Class`](crate::work::Class) prints it; `None` for what is none, and for a user's own.
+    /// The operation of a class by its name, as [`Class`] prints it; `None` for what is none, and for a user's own.
     ///
     /// ```
-    /// use outrigger_offload::placement::Case;
+    /// use outrigger_offload::calibrate::Case;
     /// assert_eq!(Case::parse("compress/zstd:7").unwrap().name(), "compress/zstd:7");
     /// assert!(Case::parse("dance").is_none());
     /// ```
@@ -366,7 +366,7 @@ mod tests {
 
     #[test]
     fn there_is_one_size_in_each_decade() {
-        let decades: Vec<usize> = sizes(128 << 20).map(super::super::decade).collect();
+        let decades: Vec<usize> = sizes(128 << 20).map(crate::placement::decade).collect();
         assert_eq!(decades, [3, 4, 5, 6, 7, 8]);
     }
 

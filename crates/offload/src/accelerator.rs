@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
+use crate::device::HostMemory;
 use crate::work::{Output, Work};
 
 /// What a device is: calibrations are kept under it, and people are shown it.
@@ -36,7 +37,7 @@ impl Identity {
     /// The key of its calibration: it changes when what was measured may no longer hold.
     ///
     /// ```
-    /// # use outrigger_offload::device::Identity;
+    /// # use outrigger_offload::accelerator::Identity;
     /// let identity = Identity {
     ///     name: "cuda:0".into(),
     ///     model: "NVIDIA H200".into(),
@@ -208,19 +209,4 @@ pub trait Accelerator: Send {
     /// # Errors
     /// What is wrong still.
     fn reset(&mut self) -> Result<(), Fault>;
-}
-
-/// Allocates host memory that a device copies from and to at full speed.
-pub trait HostMemory: Send + Sync {
-    /// `bytes` of it, zeroed or not but initialised, aligned to 4096. `None` if there is no more: ordinary memory is then
-    /// used, which is slower but not wrong. Slow (page-locking is): the pool asks rarely.
-    fn allocate(&self, bytes: usize) -> Option<Box<dyn HostRegion>>;
-}
-
-/// Memory from [`HostMemory::allocate`], given back when dropped. It outlives whatever happens to its device.
-pub trait HostRegion: Send + Sync {
-    /// To be read.
-    fn bytes(&self) -> &[u8];
-    /// To be written.
-    fn bytes_mut(&mut self) -> &mut [u8];
 }

@@ -2,14 +2,8 @@
 //!
 //! - [`Device`]: synchronous, on the calling thread. The processor is one, and a thread that works on the processor
 //!   anyway makes its own.
-//! - [`Accelerator`]: works by itself, on several tasks at once, in memory of its own. The [`crate::runtime`] gives each
+//! - [`Accelerator`](crate::accelerator::Accelerator): works by itself, on several tasks at once, in memory of its own. The [`crate::runtime`] gives each
 //!   a manager thread and is the only caller of this trait.
-
-mod accelerator;
-
-pub use accelerator::{
-    Accelerator, Completion, Fault, HostMemory, HostRegion, Identity, StageTimes, Submission,
-};
 
 use crate::{CodecError, Operation, Task};
 
@@ -38,7 +32,7 @@ pub enum TaskError {
 }
 
 /// Executes tasks, one at a time, on the calling thread. A thread that wants one makes one: contexts and scratch memory
-/// belong to it. (Devices that work by themselves are [`Accelerator`]s.)
+/// belong to it. (Devices that work by themselves are [`Accelerator`](crate::accelerator::Accelerator)s.)
 pub trait Device: Send {
     /// Its name: `cpu`, `cuda:0`, `qat:0`.
     fn name(&self) -> &str;
@@ -52,4 +46,19 @@ pub trait Device: Send {
     /// # Errors
     /// [`TaskError`]. Whatever a device rejects, the processor still does.
     fn run(&mut self, task: &mut Task<'_>) -> Result<(), TaskError>;
+}
+
+/// Allocates host memory that a device copies from and to at full speed.
+pub trait HostMemory: Send + Sync {
+    /// `bytes` of it, zeroed or not but initialised, aligned to 4096. `None` if there is no more: ordinary memory is then
+    /// used, which is slower but not wrong. Slow (page-locking is): the pool asks rarely.
+    fn allocate(&self, bytes: usize) -> Option<Box<dyn HostRegion>>;
+}
+
+/// Memory from [`HostMemory::allocate`], given back when dropped. It outlives whatever happens to its device.
+pub trait HostRegion: Send + Sync {
+    /// To be read.
+    fn bytes(&self) -> &[u8];
+    /// To be written.
+    fn bytes_mut(&mut self) -> &mut [u8];
 }
