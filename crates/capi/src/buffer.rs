@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use outrigger_offload::pool::Buffer;
 
+use crate::handles::{outrigger_runtime, poolable};
 use crate::raw::handle;
-use crate::runtime::{outrigger_runtime, poolable};
 use crate::status::outrigger_status::OUTRIGGER_STATE;
 use crate::status::{Error, value};
 

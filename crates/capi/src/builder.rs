@@ -10,8 +10,8 @@ use outrigger_offload::runtime::Runtime;
 use outrigger_offload::sim::{SimDevice, SimOptions, Speed};
 use outrigger_offload::{Discovered, discover};
 
+use crate::handles::outrigger_runtime;
 use crate::raw;
-use crate::runtime::outrigger_runtime;
 use crate::status::outrigger_status::{OUTRIGGER_ABSENT, OUTRIGGER_INVALID, OUTRIGGER_IO};
 use crate::status::{Error, Result, outrigger_status, status, value};
 

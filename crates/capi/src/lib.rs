@@ -21,6 +21,7 @@
 mod buffer;
 mod builder;
 mod cut;
+mod handles;
 mod hash;
 mod metrics;
 mod operation;

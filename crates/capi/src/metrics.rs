@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use outrigger_offload::runtime::BreakerState;
 
+use crate::handles::outrigger_runtime;
 use crate::raw::{self, handle};
-use crate::runtime::outrigger_runtime;
 use crate::status::{Error, outrigger_status, status, value};
 
 /// Whether a device is trusted.

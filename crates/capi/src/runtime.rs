@@ -4,24 +4,14 @@ use std::ffi::c_char;
 use std::time::Duration;
 
 use outrigger_offload::calibrate::{CalibrateOptions, builtin_cases, calibrate, sizes};
-use outrigger_offload::runtime::{Runtime, Shutdown};
+use outrigger_offload::runtime::Shutdown;
 
 use crate::builder::calibration_path;
+use crate::handles::outrigger_runtime;
 use crate::raw::handle;
 use crate::status::outrigger_status::{OUTRIGGER_IO, OUTRIGGER_UNSUPPORTED};
-use crate::status::{Error, Result, outrigger_status, status};
+use crate::status::{Error, outrigger_status, status};
 use crate::task::{failure, outrigger_task};
-
-/// Threads, devices, queues and buffers that do tasks. All threads may use it at once.
-pub struct outrigger_runtime(pub Runtime);
-
-/// Whether the pool has buffers of so many bytes.
-pub fn poolable(bytes: usize) -> Result {
-    if bytes > 2 << 30 {
-        return Err(Error::invalid(format!("a buffer of {bytes} bytes: 2 GiB at most")));
-    }
-    Ok(())
-}
 
 /// Ends a runtime and frees it. With `finish` = 1, everything that was submitted is done first; with 0,
 /// tasks that have not been begun end as OUTRIGGER_STOPPED. Returns when all callbacks have. Tasks that

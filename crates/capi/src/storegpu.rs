@@ -8,8 +8,8 @@ use outrigger_offload::work::Request;
 use outrigger_offload::{pmd_hash, window_hash};
 
 use crate::cut::fits;
+use crate::handles::outrigger_runtime;
 use crate::raw;
-use crate::runtime::outrigger_runtime;
 use crate::status::outrigger_status::{OUTRIGGER_FULL, OUTRIGGER_STOPPED};
 use crate::status::{Error, Result, value};
 use crate::task::failure;

@@ -7,8 +7,8 @@ use std::time::Duration;
 use outrigger_clock::Instant;
 
 use super::{Context, State, not, outrigger_callback, outrigger_task};
+use crate::handles::{outrigger_runtime, poolable};
 use crate::raw::handle;
-use crate::runtime::{outrigger_runtime, poolable};
 use crate::status::outrigger_status::{OUTRIGGER_OK, OUTRIGGER_PENDING};
 use crate::status::{Error, Result, outrigger_status, status, value};
 

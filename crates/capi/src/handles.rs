@@ -1,0 +1,16 @@
+//! Handles that the functions of several modules take.
+
+use outrigger_offload::runtime::Runtime;
+
+use crate::status::{Error, Result};
+
+/// Threads, devices, queues and buffers that do tasks. All threads may use it at once.
+pub struct outrigger_runtime(pub Runtime);
+
+/// Whether the pool has buffers of so many bytes.
+pub fn poolable(bytes: usize) -> Result {
+    if bytes > 2 << 30 {
+        return Err(Error::invalid(format!("a buffer of {bytes} bytes: 2 GiB at most")));
+    }
+    Ok(())
+}
