@@ -1,24 +1,23 @@
-//! A run: hosts that do what a script says, what goes wrong meanwhile, and what is looked at in the end.
+//! A run: hosts follow a script, faults are made meanwhile, and all is checked in the end.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use outrigger_store::check::{CheckOptions, CheckProgress, check};
 use outrigger_store::gc::{GcOptions, GcProgress, collect};
 use outrigger_store::meta::{OpenMode, SqliteMeta};
-use outrigger_store::{Error, ErrorKind, Profile};
+use outrigger_store::{Error, Profile};
 
-use crate::history::History;
+use crate::cluster::{Cluster, Line, Machine};
 use crate::host::Host;
 use crate::life::{Life, final_looks};
-use crate::link::Condition;
 use crate::program;
+use crate::real::close_below;
 use crate::scheduler::{self, Ran};
 use crate::script::{Op, PROGRAMS, Step, Trouble, What};
 use crate::servers::Servers;
-use crate::shim;
 
 /// No operation of a program may take longer.
 const BOUND: Duration = Duration::from_secs(3600);
@@ -34,33 +33,6 @@ pub struct Outcome {
     pub done: (usize, usize),
 }
 
-/// One program of a machine, over the machine's lives.
-#[derive(Default)]
-pub(crate) struct Line {
-    /// When each operation begins, and what it is.
-    pub ops: Vec<(Duration, Op)>,
-    /// The next operation.
-    pub next: AtomicUsize,
-    /// Since when one is under way: virtual microseconds, 0: none is.
-    pub since: AtomicUsize,
-    finished: AtomicBool,
-}
-
-/// One machine, and what is the same over its lives.
-pub(crate) struct Machine {
-    id: AtomicUsize,
-    pub dir: PathBuf,
-    pub condition: Arc<Condition>,
-    pub lines: [Line; PROGRAMS],
-    lives: AtomicUsize,
-}
-
-pub(crate) struct Cluster {
-    pub servers: Arc<Servers>,
-    pub machines: Vec<Machine>,
-    history: Mutex<History>,
-}
-
 /// Runs a script as a seed says.
 ///
 /// # Panics
@@ -70,7 +42,7 @@ pub fn run(seed: u64, hosts: usize, script: &[Step]) -> Outcome {
     let dir = top.path().to_path_buf();
     let outcome = scheduler::run(seed, || simulate(dir, hosts, script));
     // Files that hosts which stand still have open.
-    shim::close_below(top.path());
+    close_below(top.path());
     outcome
 }
 
@@ -178,7 +150,7 @@ fn make(cluster: &Arc<Cluster>, host: usize, trouble: &Trouble) {
 fn restart(cluster: &Arc<Cluster>, host: usize) {
     let machine = &cluster.machines[host];
     scheduler::kill(machine.id.load(Relaxed));
-    shim::close_below(&machine.dir);
+    close_below(&machine.dir);
     machine.id.store(scheduler::add_host(), Relaxed);
     machine.lines.iter().for_each(|line| line.since.store(0, Relaxed));
     start(cluster, host);
@@ -221,22 +193,4 @@ fn look_at_the_end(cluster: &Cluster, dir: PathBuf) {
     if let Err(why) = looked {
         cluster.history().found.push(format!("at the end: {why}"));
     }
-}
-
-impl Cluster {
-    pub fn history(&self) -> MutexGuard<'_, History> {
-        self.history.lock().expect("no panic while held")
-    }
-}
-
-/// Reclaims what nothing refers to. Damage that it meets is remembered.
-pub(crate) fn reclaim(cluster: &Cluster, host: &Host) -> Result<(), ErrorKind> {
-    let options = GcOptions { live_ratio: 0.9, threads: 1, grace_secs: 0, ..GcOptions::default() };
-    let done = collect(&host.store, &options, &GcProgress::default());
-    if let Err(error) = &done
-        && error.kind() == ErrorKind::Damaged
-    {
-        cluster.history().found.push(format!("gc says: {error}"));
-    }
-    done.map(drop).map_err(|error| error.kind())
 }
