@@ -7,8 +7,9 @@ use outrigger_store::ErrorKind;
 use outrigger_store::note::Level;
 use outrigger_store::text::show;
 
+use crate::json::Object;
 use crate::operation;
-use crate::output::{Object, complain};
+use crate::output::complain;
 
 /// A daemon's facility in the numbers of syslog (RFC 5424).
 const DAEMON: u8 = 3;

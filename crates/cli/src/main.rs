@@ -2,10 +2,12 @@
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests wait and measure in real time"))]
 
 mod args;
+mod command_line;
 mod commands;
 mod exit;
 mod exporter;
 mod interrupt;
+mod json;
 mod log;
 mod operation;
 mod output;
@@ -24,17 +26,17 @@ fn main() {
     raise_file_limit();
     outrigger_store::wait::on_long_wait(output::complain);
     let json = given.iter().any(|word| word == "--json");
-    let matches = match args::parse(args::command_line(given)) {
+    let matches = match command_line::parse(command_line::command_line(given)) {
         Ok(matches) => matches,
-        Err(args::Refused::Parser(error)) if !json || !error.use_stderr() => error.exit(),
+        Err(command_line::Refused::Parser(error)) if !json || !error.use_stderr() => error.exit(),
         Err(refused) => {
             let failure = refused.into_failure();
             output::fail(&failure, json);
             std::process::exit(failure.exit as i32);
         }
     };
-    let cli = args::Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-    let exit = match commands::run(cli, &name(&matches)) {
+    let cli = command_line::Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let exit = match command_line::run(cli, &name(&matches)) {
         Ok(exit) => {
             operation::ended(exit, None);
             exit

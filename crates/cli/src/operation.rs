@@ -17,7 +17,7 @@ use outrigger_store::text::show;
 use serde_json::Value;
 
 use crate::exit::{Exit, Failure};
-use crate::output::{Object, rfc3339_nanos};
+use crate::json::{Object, rfc3339_nanos};
 
 /// How lines look.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]

@@ -8,12 +8,12 @@
 
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 
-use jiff::Timestamp;
 use outrigger_format::catalogue::Time;
 use outrigger_store::text::{is_obeyed, show, show_but};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::exit::Failure;
+use crate::json::{Object, timestamp};
 
 /// Writes a message to standard error.
 pub fn complain(message: &str) {
@@ -145,50 +145,6 @@ pub fn print_text(text: &str) -> Result<(), Failure> {
     out.finish()
 }
 
-/// A JSON object being made.
-#[derive(Default)]
-pub struct Object(Map<String, Value>);
-
-impl Object {
-    /// An empty one.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// With one more field.
-    #[must_use]
-    pub fn with(mut self, key: &str, value: impl Into<Value>) -> Self {
-        self.0.insert(key.to_string(), value.into());
-        self
-    }
-
-    /// With all fields of another one.
-    #[must_use]
-    pub fn merge(mut self, other: Self) -> Self {
-        self.0.extend(other.0);
-        self
-    }
-
-    /// With a name or path, see the module.
-    #[must_use]
-    pub fn with_name(mut self, key: &str, name: &[u8]) -> Self {
-        match std::str::from_utf8(name) {
-            Ok(text) => self.with(key, text),
-            Err(_) => {
-                let hex: String = name.iter().map(|byte| format!("{byte:02x}")).collect();
-                self.0.insert(format!("{key}_hex"), hex.into());
-                self.with(key, show(name))
-            }
-        }
-    }
-}
-
-impl From<Object> for Value {
-    fn from(object: Object) -> Self {
-        Value::Object(object.0)
-    }
-}
-
 /// One JSON object with one long list, written as it comes, so that a million entries take no memory.
 pub struct JsonList {
     first: bool,
@@ -197,7 +153,7 @@ pub struct JsonList {
 impl JsonList {
     /// Begins `{HEAD..., "KEY": [`.
     pub fn begin(out: &mut Out, head: Object, key: &str) -> Result<Self, Failure> {
-        let mut text = json_text(&Value::Object(head.0));
+        let mut text = json_text(&head.into());
         text.pop();
         if text.len() > 1 {
             text.push(',');
@@ -211,7 +167,7 @@ impl JsonList {
         let comma: &[u8] = if self.first { b"" } else { b"," };
         self.first = false;
         out.bytes(comma)?;
-        out.bytes(json_text(&Value::Object(object.0)).as_bytes())
+        out.bytes(json_text(&object.into()).as_bytes())
     }
 
     /// Ends the list and the object.
@@ -254,29 +210,12 @@ pub fn counted(number: u64, one: &str, many: &str) -> String {
     format!("{} {}", count(number), if number == 1 { one } else { many })
 }
 
-/// RFC 3339 in UTC, with nanoseconds as far as there are any.
-pub fn rfc3339(time: Time) -> String {
-    timestamp(time).map_or_else(|| format!("@{}", time.secs), |time| time.to_string())
-}
-
-/// As [`rfc3339`], from nanoseconds since 1970.
-pub fn rfc3339_nanos(nanos: u64) -> String {
-    rfc3339(Time::from_nanos(nanos))
-}
-
 /// `2026-11-21 22:04:51`, in the machine's time zone.
 pub fn local(time: Time) -> String {
     match timestamp(time) {
         Some(time) => time.to_zoned(jiff::tz::TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S").to_string(),
         None => format!("@{}", time.secs),
     }
-}
-
-fn timestamp(time: Time) -> Option<Timestamp> {
-    Timestamp::from_second(time.secs)
-        .ok()?
-        .checked_add(jiff::SignedDuration::from_nanos(time.nanos.into()))
-        .ok()
 }
 
 #[cfg(test)]
@@ -298,13 +237,6 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_not_text_keep_their_bytes() {
-        let object = Object::new().with_name("name", b"a\xff").with_name("path", "\u{e9}\n".as_bytes());
-        let text = Value::from(object).to_string();
-        assert_eq!(text, r#"{"name":"a\\xff","name_hex":"61ff","path":"é\n"}"#);
-    }
-
-    #[test]
     fn what_others_say_is_shown_and_not_obeyed() {
         let theirs = "\u{1b}]0;title\u{7}\u{9b}2J\u{202e}evil\u{2066}\r\nbad";
         let shown = r"\u{1b}]0;title\u{7}\u{9b}2J\u{202e}evil\u{2066}\r";
@@ -313,11 +245,5 @@ mod tests {
         let json = json_text(&Object::new().with("why", theirs).into());
         assert!(!json.chars().any(is_obeyed), "{json}");
         assert_eq!(serde_json::from_str::<Value>(&json).unwrap()["why"], theirs);
-    }
-
-    #[test]
-    fn times_before_1970_are_times() {
-        assert_eq!(rfc3339(Time { secs: -1, nanos: 5 }), "1969-12-31T23:59:59.000000005Z");
-        assert_eq!(rfc3339(Time { secs: i64::MAX, nanos: 0 }), format!("@{}", i64::MAX));
     }
 }

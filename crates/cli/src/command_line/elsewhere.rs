@@ -10,6 +10,7 @@ use clap::{ArgMatches, Error};
 
 use super::groups::command;
 use super::suggest::suggest;
+use crate::args::profiles;
 use crate::exit::Failure;
 
 /// Commands that are ours under another name.
@@ -107,7 +108,7 @@ impl From<Error> for Refused {
 /// True if the only word that is no option is a profile of the configuration file.
 fn names_profile(rest: &[OsString]) -> Result<bool, Failure> {
     match &Words::of(rest).plain[..] {
-        [name] if !name.contains('/') && name != "-" => Ok(super::profiles()?.contains_key(name)),
+        [name] if !name.contains('/') && name != "-" => Ok(profiles()?.contains_key(name)),
         _ => Ok(false),
     }
 }

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use clap_complete::Shell;
 
-use super::Context;
-use crate::args;
+use super::groups::command;
+use crate::commands::Context;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::print_text;
 
@@ -33,7 +33,7 @@ pub struct ManArgs {
 
 pub fn completions(args: CompletionsArgs) -> Outcome {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut args::command(), "outrigger", &mut script);
+    clap_complete::generate(args.shell, &mut command(), "outrigger", &mut script);
     print_text(&String::from_utf8_lossy(&script))?;
     Ok(Exit::Done)
 }
@@ -42,7 +42,7 @@ pub fn man(context: &Context, args: ManArgs) -> Outcome {
     let at =
         |path: &Path, error: &std::io::Error| Failure::io(format!("cannot write {}", path.display()), error);
     std::fs::create_dir_all(&args.dir).map_err(|error| at(&args.dir, &error))?;
-    let mut command = args::command().disable_help_subcommand(true);
+    let mut command = command().disable_help_subcommand(true);
     command.build();
     let mut pages = Vec::new();
     collect(&command, "outrigger", &mut pages);

@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use super::advise::{Answer, Gpu, Question};
 use super::devices::missing_json;
-use crate::output::{Object, size};
+use crate::json::Object;
+use crate::output::size;
 
 /// GB/s.
 fn giga(rate: f64) -> f64 {

@@ -16,7 +16,8 @@ use outrigger_store::write::set_policy;
 
 use super::{Context, snapshot};
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{Object, complain, counted, local, print_json, print_text};
+use crate::json::Object;
+use crate::output::{complain, counted, local, print_json, print_text};
 
 const UNDO_EXAMPLES: &str = "\
 Examples:

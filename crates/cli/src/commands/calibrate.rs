@@ -11,7 +11,8 @@ use super::Context;
 use super::devices::{Simulated, machine, point_json, rate, rates_head};
 use crate::args::size as size_of;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{Object, complain, print_json, print_text};
+use crate::json::Object;
+use crate::output::{complain, print_json, print_text};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -11,7 +11,8 @@ use outrigger_store::local::put::{PutOptions, Source, put};
 
 use super::{Context, report_skipped};
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{Object, Out, count, local};
+use crate::json::Object;
+use crate::output::{Out, count, local};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -13,7 +13,8 @@ use serde_json::Value;
 
 use super::Context;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{Object, complain, counted, print_json, print_text, size};
+use crate::json::Object;
+use crate::output::{complain, counted, print_json, print_text, size};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -15,7 +15,8 @@ use super::Context;
 use super::ls::kind_name;
 use crate::args;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{JsonList, Object, Out};
+use crate::json::Object;
+use crate::output::{JsonList, Out};
 use crate::when;
 
 const EXAMPLES: &str = "\

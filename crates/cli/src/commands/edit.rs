@@ -17,7 +17,8 @@ use super::before::{self, Before};
 use super::{Context, say_entry};
 use crate::args;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{Object, counted, print_json, print_text, size};
+use crate::json::Object;
+use crate::output::{counted, print_json, print_text, size};
 use crate::when;
 
 const RM_EXAMPLES: &str = "\

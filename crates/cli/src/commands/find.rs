@@ -15,7 +15,8 @@ use super::Context;
 use super::ls::{json, line};
 use crate::args;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{JsonList, Object, Out, complain};
+use crate::json::Object;
+use crate::output::{JsonList, Out, complain};
 use crate::when;
 
 const EXAMPLES: &str = "\

@@ -21,7 +21,8 @@ use super::offload::{self, Offload};
 use super::{Context, report_skipped, say_entry, skipped_json};
 use crate::args;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{Object, count, counted, print_json, print_text, size};
+use crate::json::Object;
+use crate::output::{count, counted, print_json, print_text, size};
 use crate::progress::{Bar, Total, duration};
 use crate::{interrupt, when};
 

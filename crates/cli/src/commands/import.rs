@@ -17,7 +17,8 @@ use super::offload::{self, Offload};
 use super::{Context, report_skipped, skipped_json, snapshot};
 use crate::args;
 use crate::exit::{Failure, Outcome};
-use crate::output::{Object, counted, print_json, print_text, size};
+use crate::json::Object;
+use crate::output::{counted, print_json, print_text, size};
 use crate::progress::{Bar, duration};
 use crate::tar::{Archive, Imported, TarError, import};
 

@@ -12,7 +12,8 @@ use outrigger_store::{Profile, Store, StoreConfig};
 use super::Context;
 use crate::args;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{Object, print_json, print_text};
+use crate::json::Object;
+use crate::output::{print_json, print_text};
 
 const EXAMPLES: &str = "\
 Examples:

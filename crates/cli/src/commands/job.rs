@@ -23,7 +23,8 @@ use super::nearby::{describe_nearby, nearby_json, nearby_of};
 use super::trust::TrustArgs;
 use super::{Context, beside, run};
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{Object, Out, complain, count, local, print_json, print_text, rfc3339_nanos, size};
+use crate::json::{Object, rfc3339_nanos};
+use crate::output::{Out, complain, count, local, print_json, print_text, size};
 use crate::progress::duration;
 
 /// List jobs, newest first

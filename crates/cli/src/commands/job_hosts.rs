@@ -7,7 +7,8 @@ use outrigger_active::runner::{Forecast, Measured};
 use outrigger_store::backend::is_same_host;
 use outrigger_store::meta::jobs::SplitRow;
 
-use crate::output::{Object, counted, size};
+use crate::json::Object;
+use crate::output::{counted, size};
 use crate::progress::duration;
 
 /// What a host did of a job.

@@ -16,7 +16,8 @@ use serde_json::Value;
 use super::{Context, snapshot};
 use crate::args;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{Object, counted, local, print_json, print_text};
+use crate::json::Object;
+use crate::output::{counted, local, print_json, print_text};
 
 const EXAMPLES: &str = "\
 Examples:

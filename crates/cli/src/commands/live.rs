@@ -22,7 +22,8 @@ use signal_hook::iterator::Signals;
 use super::Context;
 use super::live_text::{Rates, block, head, line};
 use crate::exit::{Exit, Failure, INTERRUPTED, Outcome};
-use crate::output::{Out, rfc3339_nanos};
+use crate::json::rfc3339_nanos;
+use crate::output::Out;
 
 const NANOS: f64 = 1e9;
 /// Lines between two heads, where the lines go on.

@@ -10,7 +10,8 @@ use outrigger_store::gc::{GcOptions, GcProgress, Localize, LocalizeReport, local
 use super::{Context, gc, whereabouts};
 use crate::args;
 use crate::exit::{Exit, Outcome};
-use crate::output::{Object, complain, counted, print_json, print_text, size};
+use crate::json::Object;
+use crate::output::{complain, counted, print_json, print_text, size};
 use crate::progress::duration;
 
 const EXAMPLES: &str = "\

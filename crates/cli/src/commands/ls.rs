@@ -12,7 +12,8 @@ use outrigger_store::tree::{check_name, listing};
 use super::Context;
 use crate::args;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{JsonList, Object, Out, complain, local, rfc3339, size};
+use crate::json::{Object, rfc3339};
+use crate::output::{JsonList, Out, complain, local, size};
 use crate::when;
 
 const EXAMPLES: &str = "\

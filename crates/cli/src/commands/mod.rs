@@ -41,7 +41,6 @@ pub mod rule;
 pub mod run;
 mod run_begin;
 mod run_end;
-pub mod shell;
 pub mod snapshot;
 pub mod stats;
 pub mod status;
@@ -65,10 +64,11 @@ use outrigger_store::text::show;
 use outrigger_store::write::{Progress, Skipped, Step};
 
 use self::beside::Standing;
-use crate::args::{self, Cli, Command, Globals};
-use crate::exit::{Exit, Failure, Outcome, without_numbers};
-use crate::operation::{self, LogFlags};
-use crate::output::{Object, complain};
+use crate::args::{self, Globals};
+use crate::exit::{Exit, Failure, without_numbers};
+use crate::json::Object;
+use crate::operation::LogFlags;
+use crate::output::complain;
 use crate::{interrupt, when};
 
 /// What every command is given.
@@ -88,72 +88,19 @@ pub struct Context {
     held: RefCell<Option<Standing>>,
 }
 
-/// Runs the command.
-///
-/// # Errors
-/// With what to tell the user.
-pub fn run(cli: Cli, name: &str) -> Outcome {
-    let Globals { store, json, threads, quiet, verbose, log } = cli.globals;
-    // A mount has options of its own for it, and may go on as another process.
-    if !matches!(cli.command, Command::Mount(_)) {
-        operation::begin(&log, name, store.as_deref())?;
-    }
-    outrigger_active::scratch::sweep();
-    let threads = threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(2, usize::from));
-    let context = Context { store, json, threads, quiet, verbose, log, held: RefCell::default() };
-    let outcome = dispatch(&context, cli.command);
-    drop(context.held.take());
-    outcome
-}
-
-fn dispatch(context: &Context, command: Command) -> Outcome {
-    match command {
-        Command::Init(args) => init::run(context, args),
-        Command::Policy(args) => policy::run(context, args),
-        Command::Profile(command) => profile::run(context, command),
-        Command::Put(args) => put::run(context, args),
-        Command::Get(args) => get::run(context, args),
-        Command::Cat(args) => cat::run(context, args),
-        Command::Ls(args) => ls::run(context, args),
-        Command::Find(args) => find::run(context, args),
-        Command::Versions(args) => versions::run(context, args),
-        Command::Where(args) => whereabouts::run(context, args),
-        Command::Diff(args) => diff::run(context, args),
-        Command::Rm(args) => edit::rm(context, args),
-        Command::Mv(args) => edit::mv(context, args),
-        Command::Cp(args) => edit::cp(context, args),
-        Command::Undo(args) => before::undo(context, &args),
-        Command::Snapshot(args) => snapshot::run(context, args),
-        Command::Keep(args) => keep::run(context, args),
-        Command::Stats(args) => stats::run(context, args),
-        Command::Status(args) => status::run(context, &args),
-        Command::Copy(args) => copy::run(context, args),
-        Command::Check(args) => check::run(context, args),
-        Command::Gc(args) => gc::run(context, args),
-        Command::Recompress(args) => recompress::run(context, args),
-        Command::Rebalance(args) => rebalance::run(context, args),
-        Command::Localize(args) => localize::run(context, args),
-        Command::Bench(args) => bench::run(context, args),
-        Command::Mount(args) => mount::run(context, args),
-        Command::Unmount(args) => unmount::run(context, &args),
-        Command::Export(args) => export::run(context, args),
-        Command::Import(args) => import::run(context, args),
-        Command::Recover(args) => recover::run(context, args),
-        Command::Devices(args) => devices::run(context, args),
-        Command::Calibrate(args) => calibrate::run(context, args),
-        Command::Advise(args) => advise::run(context, args),
-        Command::Run(args) => run::run(context, args),
-        Command::Jobs(args) => job::jobs(context, args),
-        Command::Job(command) => job::job(context, command),
-        Command::Node(args) => node::run(context, args),
-        Command::Rule(command) => rule::run(context, command),
-        Command::Component(command) => component::run(context, command),
-        Command::Completions(args) => shell::completions(args),
-        Command::Man(args) => shell::man(context, args),
-    }
-}
-
 impl Context {
+    /// By the options of every command.
+    pub fn new(globals: Globals) -> Self {
+        let Globals { store, json, threads, quiet, verbose, log } = globals;
+        let threads = threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(2, usize::from));
+        Self { store, json, threads, quiet, verbose, log, held: RefCell::default() }
+    }
+
+    /// The command is through: a mount that stood still for it goes on.
+    pub fn let_go(&self) {
+        drop(self.held.take());
+    }
+
     /// The store's directory.
     ///
     /// # Errors

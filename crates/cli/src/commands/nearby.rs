@@ -6,7 +6,8 @@ use outrigger_active::runner::{Nearby, nearby};
 use outrigger_store::Store;
 use outrigger_store::meta::jobs::JobId;
 
-use crate::output::{Object, size};
+use crate::json::Object;
+use crate::output::size;
 
 /// Where a job's inputs lie; nothing where nobody knows. It is only told, so it stops no job.
 pub fn nearby_of(store: &Store, job: JobId) -> Option<Nearby> {

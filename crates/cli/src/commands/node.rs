@@ -22,8 +22,9 @@ use super::trust::TrustArgs;
 use super::{Context, run::holder};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::interrupt;
+use crate::json::Object;
 use crate::operation;
-use crate::output::{Object, Out, complain, counted, print_text};
+use crate::output::{Out, complain, counted, print_text};
 
 const EXAMPLES: &str = "\
 Examples:

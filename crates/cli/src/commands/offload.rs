@@ -15,7 +15,8 @@ use serde_json::Value;
 
 use super::{Context, devices};
 use crate::exit::Failure;
-use crate::output::{Object, complain, count, counted, size};
+use crate::json::Object;
+use crate::output::{complain, count, counted, size};
 
 /// Who may work beside the processor.
 #[derive(Clone, Copy, Debug)]

@@ -20,7 +20,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use super::Context;
 use crate::args::{self, Hook, Keep, Profile};
 use crate::exit::{Exit, Failure, INTERRUPTED, Outcome};
-use crate::output::{Object, complain, print_json, print_text};
+use crate::json::Object;
+use crate::output::{complain, print_json, print_text};
 
 const EXAMPLES: &str = "\
 Examples:

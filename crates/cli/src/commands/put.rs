@@ -27,8 +27,9 @@ use super::offload::{self, Offload};
 use super::{Context, report_skipped, skipped_json, snapshot};
 use crate::args;
 use crate::exit::{Failure, Outcome, plain};
+use crate::json::Object;
 use crate::operation;
-use crate::output::{Object, count, counted, print_json, print_text, size};
+use crate::output::{count, counted, print_json, print_text, size};
 use crate::progress::{Bar, Total, duration};
 
 const EXAMPLES: &str = "\

@@ -11,7 +11,8 @@ use outrigger_store::rebalance::{RebalanceOptions, RebalanceProgress, RebalanceR
 use super::Context;
 use crate::args;
 use crate::exit::{Exit, Outcome};
-use crate::output::{Object, complain, counted, print_json, print_text, size};
+use crate::json::Object;
+use crate::output::{complain, counted, print_json, print_text, size};
 use crate::progress::{Bar, duration};
 
 const EXAMPLES: &str = "\

@@ -14,7 +14,8 @@ use super::Context;
 use super::job::{outputs_json, state_text, writable};
 use super::run::WorkArgs;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{Object, Out, complain, local, rfc3339_nanos};
+use crate::json::{Object, rfc3339_nanos};
+use crate::output::{Out, complain, local};
 
 const EXAMPLES: &str = "\
 Examples:

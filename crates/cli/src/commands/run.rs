@@ -36,7 +36,8 @@ use super::trust::sandbox;
 use super::{Context, beside};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::interrupt;
-use crate::output::{Object, complain, print_json, print_text};
+use crate::json::Object;
+use crate::output::{complain, print_json, print_text};
 use crate::progress::Bar;
 
 const EXAMPLES: &str = "\

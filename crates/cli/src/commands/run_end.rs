@@ -14,7 +14,8 @@ use super::Context;
 use super::job::has_agent;
 use super::nearby::{describe_here, is_known, nearby_json};
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{Object, complain, count, counted, print_json, print_text, size};
+use crate::json::Object;
+use crate::output::{complain, count, counted, print_json, print_text, size};
 use crate::progress::duration;
 
 /// What is said of a job over a stream that is interrupted; it is ended, for it cannot be run again.

@@ -14,7 +14,8 @@ use serde_json::Value;
 
 use super::Context;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{Object, count, counted, local, print_json, print_text, rfc3339_nanos, size};
+use crate::json::{Object, rfc3339_nanos};
+use crate::output::{count, counted, local, print_json, print_text, size};
 use crate::when;
 
 const EXAMPLES: &str = "\

@@ -11,7 +11,8 @@ use super::live::Watch;
 use super::{Context, live, offload};
 use crate::args::values;
 use crate::exit::{Exit, Outcome};
-use crate::output::{Object, count, counted, print_json, print_text, size};
+use crate::json::Object;
+use crate::output::{count, counted, print_json, print_text, size};
 
 const EXAMPLES: &str = "\
 Examples:

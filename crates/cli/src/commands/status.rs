@@ -21,7 +21,8 @@ use signal_hook::iterator::Signals;
 use super::{Context, status_text};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::exporter::{Address, Exporter};
-use crate::output::{Object, count, counted, local, print_json, print_text, rfc3339_nanos, size};
+use crate::json::{Object, rfc3339_nanos};
+use crate::output::{count, counted, local, print_json, print_text, size};
 use crate::progress::duration;
 
 const EXAMPLES: &str = "\

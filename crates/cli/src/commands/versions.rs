@@ -12,7 +12,8 @@ use serde_json::Value;
 use super::Context;
 use crate::args;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{Object, local, print_json, print_text, rfc3339, rfc3339_nanos};
+use crate::json::{Object, rfc3339, rfc3339_nanos};
+use crate::output::{local, print_json, print_text};
 
 const EXAMPLES: &str = "\
 Examples:

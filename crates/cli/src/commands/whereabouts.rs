@@ -10,7 +10,8 @@ use serde_json::Value;
 use super::Context;
 use crate::args;
 use crate::exit::{Exit, Outcome};
-use crate::output::{Object, complain, counted, print_json, print_text, size};
+use crate::json::Object;
+use crate::output::{complain, counted, print_json, print_text, size};
 use crate::when;
 
 const EXAMPLES: &str = "\

@@ -24,7 +24,8 @@ use crate::args;
 use crate::commands::Context;
 use crate::commands::offload::{self, Offload};
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{Object, complain, print_json, print_text, size};
+use crate::json::Object;
+use crate::output::{complain, print_json, print_text, size};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -10,8 +10,9 @@ use std::process::{Command, Stdio};
 use super::Plan;
 use crate::commands::Context;
 use crate::exit::{Exit, Failure, Outcome};
+use crate::json::Object;
 use crate::operation::Format;
-use crate::output::{Object, print_json};
+use crate::output::print_json;
 
 const READY: &[u8] = b"ready\n";
 
