@@ -20,7 +20,7 @@ help:
 	@echo "make posix   pjdfstest, its crate and xfstests on mounts of both kinds, as root   make posix-long   fsx, fsstress, stress-ng"
 	@echo "make test-sanitized   the kernels on the host, under address and undefined-behaviour sanitizers"
 	@echo "make release target/release/outrigger      make install   it, its manual, the C library (PREFIX=/usr/local)"
-	@echo "make check   formatting, lints, documentation, licences of dependencies"
+	@echo "make check   formatting, lints, documentation, licences of dependencies, import cycles"
 	@echo "make bench   against restic, borg and rustic, and against the machine's limits"
 	@echo "make eval    the papers' experiments, short: 20 minutes; eval-full: their sizes, two hours and a half, goes on where it was interrupted; eval-report: docs/evaluation/report.{md,html} from the records"
 	@echo "make fuzz    every decoder, $(FUZZ_SECONDS) s each    make docs   the API documentation"
@@ -132,6 +132,8 @@ check: need
 	$(CARGO) clippy --workspace --all-targets --all-features -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --all-features --quiet
 	scripts/licences.sh
+	scripts/cycles.py --self-test
+	scripts/cycles.py
 
 bench: release
 	bench/peers.py --outrigger $(TARGET)/release/outrigger --workload $(TARGET)/release/outrigger-workload
