@@ -7,13 +7,16 @@
 //!
 //! Readers share a read lock; a batch takes it once. Loading a footer holds no lock: two threads that miss the same pack
 //! at the same moment both load it, and the first one's is kept. What was used least lately leaves first, by a clock that
-//! counts batches, not time. Packs whose footer is missing or damaged are remembered, so that each costs one attempt.
+//! counts batches, not time. Packs whose footer is missing or damaged are remembered for a while, so that each costs one
+//! attempt, and not for ever: it may have been damaged on its way here.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
 
+use outrigger_clock::Instant;
 use outrigger_format::{Fingerprint, Footer, PackId, Place};
 
 use super::table::PlaceTable;
@@ -78,8 +81,9 @@ pub(super) type PackMap<V> = HashMap<PackId, V, BuildHasherDefault<PackHasher>>;
 pub(super) type PackSet = std::collections::HashSet<PackId, BuildHasherDefault<PackHasher>>;
 
 struct Cached {
-    /// `None`: the footer is missing or damaged.
+    /// `None`: the footer is missing or damaged, as an attempt has shown at this time.
     footer: Option<Arc<Footer>>,
+    tried: Instant,
     used: AtomicU64,
 }
 
@@ -88,6 +92,12 @@ struct Cache {
     packs: PackMap<Cached>,
     places: PlaceTable,
     bytes: usize,
+}
+
+impl Cached {
+    fn counts(&self) -> bool {
+        self.footer.is_some() || self.tried.elapsed() < TRY_AGAIN
+    }
 }
 
 /// Decoded footers by pack id; see the module's header.
@@ -102,6 +112,8 @@ pub struct Footers {
     misses: Mutex<PackMap<u32>>,
 }
 
+/// A footer that was missing or damaged is read again after this.
+const TRY_AGAIN: Duration = Duration::from_secs(10);
 /// Hits in a pack after which its whole footer is worth loading: chunks that come alone, scattered over all packs, would
 /// otherwise drive out the footers whose neighbours come together.
 const MISSES_WORTH: u32 = 4;
@@ -165,7 +177,7 @@ impl Footers {
     /// # Errors
     /// What the loader returned, when that may be different next time.
     pub fn get(&self, pack: PackId) -> Result<Option<Arc<Footer>>> {
-        if let Some(cached) = self.read().packs.get(&pack) {
+        if let Some(cached) = self.read().packs.get(&pack).filter(|cached| cached.counts()) {
             cached.used.store(self.tick(), Ordering::Relaxed);
             return Ok(cached.footer.clone());
         }
@@ -173,8 +185,12 @@ impl Footers {
             Ok(footer) => Ok(Some(self.insert(pack, Arc::new(footer)))),
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Damaged) => {
                 self.unreadable.fetch_add(1, Ordering::Relaxed);
-                let cached = Cached { footer: None, used: AtomicU64::new(self.tick()) };
-                self.write().packs.entry(pack).or_insert(cached);
+                let cached =
+                    Cached { footer: None, tried: Instant::now(), used: AtomicU64::new(self.tick()) };
+                let mut cache = self.write();
+                if cache.packs.get(&pack).is_none_or(|known| known.footer.is_none()) {
+                    cache.packs.insert(pack, cached);
+                }
                 Ok(None)
             }
             Err(error) => Err(error.context(format!("footer of {pack:?}"))),
@@ -195,7 +211,7 @@ impl Footers {
         for (prefix, place) in entries(pack, &footer) {
             cache.places.insert(prefix, place);
         }
-        cache.packs.insert(pack, Cached { footer: Some(footer.clone()), used });
+        cache.packs.insert(pack, Cached { footer: Some(footer.clone()), tried: Instant::now(), used });
         footer
     }
 

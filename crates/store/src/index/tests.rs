@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
+use outrigger_clock::{Clock, NoRandom};
 use outrigger_format::{ChunkKind, Fingerprint, Footer, FooterBuilder, PackId, Place, StoreId};
 
 use super::{Index, IndexOptions, LoadFooter};
@@ -431,6 +432,49 @@ fn footers_that_cannot_be_read_count_as_absent_and_other_failures_do_not() {
     assert_eq!(index.stats().footers_unreadable, 1);
     index.footers().insert(PackId(1), packs.live.lock().unwrap()[&PackId(1)].clone());
     assert_eq!(index.resolve(&one, |_| true).unwrap(), packs.places(&one).pop());
+}
+
+/// Time that passes when a test says so.
+#[derive(Default)]
+struct Passing(Mutex<Duration>);
+
+impl Clock for Passing {
+    fn monotonic(&self) -> Duration {
+        *self.0.lock().unwrap()
+    }
+
+    fn wall(&self) -> Duration {
+        self.monotonic()
+    }
+
+    fn sleep(&self, time: Duration) {
+        *self.0.lock().unwrap() += time;
+    }
+
+    fn random(&self, _: &mut [u8]) -> std::result::Result<(), NoRandom> {
+        Err(NoRandom::new("none is needed"))
+    }
+}
+
+#[test]
+fn a_footer_that_was_damaged_on_its_way_is_read_again_after_a_while() {
+    let packs = Packs::default();
+    let footer = packs.add(1, &[fingerprint(5, u64::MAX)]);
+    let is_bad = Arc::new(Mutex::new(true));
+    let load = {
+        let is_bad = Arc::clone(&is_bad);
+        move |_| if *is_bad.lock().unwrap() { Err(Error::damaged("test")) } else { Ok((*footer).clone()) }
+    };
+    // On this thread alone, as the clock is.
+    outrigger_clock::with(Arc::new(Passing::default()), || {
+        let index = Index::open(None, STORE, small(), |_| true, load).unwrap();
+        let is_found = || index.footers().get(PackId(1)).unwrap().is_some();
+        assert!(!is_found());
+        *is_bad.lock().unwrap() = false;
+        assert!(!is_found(), "it costs one attempt");
+        outrigger_clock::sleep(Duration::from_secs(60));
+        assert!(is_found());
+    });
 }
 
 #[test]
