@@ -11,7 +11,7 @@ use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::disk::Disk;
+use crate::disk::{Disk, takes};
 use crate::error::{Context, Error, ErrorKind, Result};
 
 /// What `statfs` says of a FUSE mount, from `linux/magic.h`.
@@ -176,6 +176,12 @@ struct Plain(OwnedFd);
 
 impl SegmentFile for Plain {
     fn write(&self, parts: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
+        let len = parts.iter().map(|part| part.len()).sum();
+        let taken = takes(len)?;
+        if taken < len {
+            let first = parts.first().map_or(&[][..], |part| &part[..]);
+            return Ok(rustix::io::pwrite(&self.0, &first[..taken.min(first.len())], offset)?);
+        }
         Ok(rustix::io::pwritev(&self.0, parts, offset)?)
     }
 
@@ -188,6 +194,7 @@ impl SegmentFile for Plain {
     }
 
     fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
+        takes(len as usize)?;
         Ok(rustix::fs::fallocate(&self.0, FallocateFlags::KEEP_SIZE, offset, len)?)
     }
 

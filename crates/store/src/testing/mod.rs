@@ -6,6 +6,7 @@ pub mod conformance;
 pub mod crash;
 pub mod damage;
 pub mod faulty;
+pub mod full;
 pub mod gateway;
 mod meta_calls;
 pub mod s3;
