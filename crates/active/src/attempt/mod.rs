@@ -12,6 +12,8 @@
 
 mod disk;
 mod feed;
+#[cfg(feature = "testing")]
+pub mod instead;
 mod log;
 mod paced;
 mod pipes;
@@ -24,8 +26,10 @@ use std::path::Path;
 use std::process::{Child, ChildStdout};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use outrigger_store::{Context as _, Result};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 
 pub(crate) use disk::bounded;
@@ -69,6 +73,9 @@ pub struct Attempt {
     watch: Arc<Watch>,
     /// Removed with it.
     group: Option<Arc<Group>>,
+    /// What runs in a program's place.
+    #[cfg(feature = "testing")]
+    called: Option<Arc<instead::Called>>,
 }
 
 impl Attempt {
@@ -99,8 +106,17 @@ impl Attempt {
         let stdin = child.stdin.take();
         let (live_too, watch) = (Arc::clone(&live), Arc::clone(watch));
         // Dropped, it is killed.
-        let mut attempt =
-            Self { child: Some(child), feeder: None, log: Some(log), forward: None, live, watch, group };
+        let mut attempt = Self {
+            child: Some(child),
+            feeder: None,
+            log: Some(log),
+            forward: None,
+            live,
+            watch,
+            group,
+            #[cfg(feature = "testing")]
+            called: None,
+        };
         // With it goes this process's copy of what the child was given: who waits for the child to say something sees its end.
         let reach = kept.reach.take();
         drop(kept);
@@ -124,6 +140,20 @@ impl Attempt {
         Stopper(vec![Arc::clone(&self.live)])
     }
 
+    /// True once it has written something, or will write no more; false after `most`. Without that, whoever reads waits.
+    pub(crate) fn is_readable(&self, stdout: &ChildStdout, most: Option<Duration>) -> bool {
+        #[cfg(feature = "testing")]
+        if let Some(called) = &self.called {
+            return called.has_ended(most);
+        }
+        let Some(most) = most else { return true };
+        let mut looked = [PollFd::new(stdout, PollFlags::IN)];
+        // A little longer, so that what is then due is found to be.
+        let most = Timespec::try_from(most + Duration::from_millis(1)).ok();
+        // What cannot be waited for is read at once.
+        poll(&mut looked, most.as_ref()).map_or(true, |ready| ready > 0)
+    }
+
     /// Ends it before its time.
     pub fn kill(&self, why: &str) {
         self.live.kill(why);
@@ -135,6 +165,10 @@ impl Attempt {
     }
 
     fn wait(&mut self) -> Ended {
+        #[cfg(feature = "testing")]
+        if let Some(called) = self.called.take() {
+            return called.end(self.watch.remove(&self.live));
+        }
         let Some(mut child) = self.child.take() else {
             return Ended {
                 result: Err("it has ended before".into()),
@@ -191,6 +225,8 @@ impl Stopper {
 
 impl Drop for Attempt {
     fn drop(&mut self) {
+        #[cfg(feature = "testing")]
+        self.called.take().inspect(|_| self.kill("stopped"));
         if self.child.is_some() {
             self.kill("stopped");
             self.wait();

@@ -38,7 +38,8 @@ const STUCK: Duration = Duration::from_secs(1);
 
 /// An attempt as the watch sees it.
 pub(super) struct Live {
-    pid: Pid,
+    /// `None`: no process, but a function.
+    pid: Option<Pid>,
     started: Instant,
     limits: Limits,
     /// Where its files lie, if anybody looks after them.
@@ -66,13 +67,13 @@ struct State {
 }
 
 impl Live {
-    fn new(child: &Child, limits: Limits, group: Option<Arc<Group>>, work: Option<PathBuf>) -> Self {
+    fn new(pid: Option<Pid>, limits: Limits, group: Option<Arc<Group>>, work: Option<PathBuf>) -> Self {
         let is = |bounds: fn(&Group) -> bool| group.as_deref().is_some_and(bounds);
         let memory = limits.memory.filter(|_| !is(Group::bounds_memory));
         let processes = limits.processes.filter(|_| !is(Group::bounds_processes));
         let cpu = limits.cpu.filter(|_| !is(|group| group.usage().cpu.is_some()));
         Self {
-            pid: Pid::from_child(child),
+            pid,
             started: Instant::now(),
             limits,
             counted: Limits { memory, processes, cpu, ..limits },
@@ -95,7 +96,16 @@ impl Live {
             group.kill();
         }
         // It is the leader of its session's group, and not yet waited for. What left that dies with its name space, or its control group.
-        let _ = kill_process_group(self.pid, Signal::KILL);
+        if let Some(pid) = self.pid {
+            let _ = kill_process_group(pid, Signal::KILL);
+        }
+    }
+
+    /// True once it was killed.
+    #[cfg(feature = "testing")]
+    pub fn is_killed(&self) -> bool {
+        let state = self.state.lock().expect("no panic while held");
+        state.over || state.killed.is_some()
     }
 
     fn look(&self) {
@@ -167,7 +177,7 @@ impl Live {
 
     fn exceeds_removed(&self) -> Option<&'static str> {
         let (work, most) = (self.work.as_deref()?, self.limits.output?);
-        disk::exceeds_removed(work, tree::pids_below(self.pid.as_raw_nonzero().get()), most)
+        disk::exceeds_removed(work, tree::pids_below(self.pid?.as_raw_nonzero().get()), most)
     }
 
     fn exceeds_disk(&self) -> Option<&'static str> {
@@ -252,7 +262,18 @@ impl Watch {
         group: Option<Arc<Group>>,
         work: Option<PathBuf>,
     ) -> Arc<Live> {
-        let live = Arc::new(Live::new(child, limits, group, work));
+        self.add_live(Live::new(Some(Pid::from_child(child)), limits, group, work))
+    }
+
+    /// A function in the place of a program: it has no limits.
+    #[cfg(feature = "testing")]
+    pub(super) fn add_function(&self) -> Arc<Live> {
+        let limits = Limits { memory: None, time: None, cpu: None, processes: None, output: None };
+        self.add_live(Live::new(None, limits, None, None))
+    }
+
+    fn add_live(&self, live: Live) -> Arc<Live> {
+        let live = Arc::new(live);
         self.live.lock().expect("no panic while held").push(Arc::clone(&live));
         self.changed.notify_all();
         if self.is_stopped() {
@@ -340,8 +361,8 @@ fn run_measurer(watch: &Weak<Watch>, number: u64) {
             if !begin(Some(Instant::now())) {
                 return;
             }
+            let Some(pid) = live.pid.map(|pid| pid.as_raw_nonzero().get()) else { continue };
             live.is_measured.store(true, Ordering::SeqCst);
-            let pid = live.pid.as_raw_nonzero().get();
             let used = measure(pid, &live.counted);
             let removed = live.removed_is_due().then(|| live.exceeds_removed()).flatten();
             live.is_measured.store(false, Ordering::SeqCst);

@@ -14,6 +14,8 @@ use outrigger_store::{Context as _, Error, ErrorKind, Result, Store};
 use super::Shared;
 use super::locality::Seen;
 use super::others::Others;
+#[cfg(feature = "testing")]
+use crate::attempt::instead;
 use crate::attempt::{Attempt, Feed, Range, bounded, share};
 use crate::cgroup::Group;
 use crate::component;
@@ -201,7 +203,14 @@ pub(super) fn begin(shared: &Shared, claimed: &Claimed) -> Result<Begun> {
     .into_iter();
     let start = |number: usize, feed: Option<Feed>| -> Result<_> {
         let work = work(shared)?;
-        let (feed, limits) = (feed.unwrap_or(Feed::Nothing), &bounded(&shared.spec.limits, work.path()));
+        let feed = feed.unwrap_or(Feed::Nothing);
+        #[cfg(feature = "testing")]
+        if let Some(function) = instead::function() {
+            let of = (shared.job, shared.spec.program.clone(), *claimed);
+            let (attempt, stdout) = instead::call(function, of, feed, &shared.watch, &shared.counters)?;
+            return Ok((attempt, stdout, work));
+        }
+        let limits = &bounded(&shared.spec.limits, work.path());
         // One for each program, as the limits are. Where it cannot be made just now, the watch looks after them.
         let group = shared.groups.as_ref().and_then(|groups| groups.make(limits).ok());
         let (command, kept) = command(shared, claimed, &ranges, (number, limits, group.as_ref()), &work)?;

@@ -20,7 +20,6 @@ use outrigger_store::policy::{Policies, WritePolicy};
 use outrigger_store::session::Session;
 use outrigger_store::write::{CommitWhen, Content, FileItem, Item, Progress, Target, WriteOptions, Writer};
 use outrigger_store::{Error, ErrorKind, Result};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::launch::{self, Begun};
 use super::left::Left;
@@ -28,7 +27,7 @@ use super::others::Beside;
 use super::patience::Turn;
 use super::stragglers::{self, OVERTAKEN};
 use super::{Measured, Shared, described, publish};
-use crate::attempt::{Ended, OutputStream, read_up_to};
+use crate::attempt::{Attempt, Ended, OutputStream, read_up_to};
 use crate::cgroup::Usage;
 use crate::content::joined;
 use crate::job::spec::Output;
@@ -46,15 +45,6 @@ const RECORD_SOON: Duration = Duration::from_millis(200);
 const CLAIM_MAX: usize = 32;
 /// A claim shall last about this long.
 const CLAIM_FOR: Duration = Duration::from_millis(500);
-
-/// True once a program has written something, or will write no more; false after `most`.
-fn is_readable(stdout: &ChildStdout, most: Duration) -> bool {
-    let mut looked = [PollFd::new(stdout, PollFlags::IN)];
-    // A little longer, so that what is then due is found to be.
-    let most = Timespec::try_from(most + Duration::from_millis(1)).ok();
-    // What cannot be waited for is read at once.
-    poll(&mut looked, most.as_ref()).map_or(true, |ready| ready > 0)
-}
 
 struct Slot<'a> {
     shared: &'a Shared,
@@ -176,7 +166,7 @@ impl Slot<'_> {
             found.map(|(number, _)| number.to_string().into_bytes())
         };
         let wanted = wanted_of(0);
-        let mut head = self.head(&mut stdout)?;
+        let mut head = self.head(&attempt, &mut stdout)?;
         let first = head.len();
         let mut large = false;
         let mut ended = if first <= SMALL {
@@ -254,16 +244,17 @@ impl Slot<'_> {
 
     /// The first bytes that a program writes, up to one more than [`SMALL`]. Splits that were finished before are recorded meanwhile, when it is time to: a program that
     /// takes long must not keep them waiting, whom others would take for stragglers, and who would be lost with this process.
-    fn head(&mut self, stdout: &mut ChildStdout) -> Result<Vec<u8>> {
+    fn head(&mut self, attempt: &Attempt, stdout: &mut ChildStdout) -> Result<Vec<u8>> {
         let (mut head, mut len) = (vec![0; SMALL + 1], 0);
         while len < head.len() {
             while let Some((_, since)) = &self.writer {
                 let left = RECORD_EVERY.saturating_sub(since.elapsed());
-                if is_readable(stdout, left) {
+                if attempt.is_readable(stdout, Some(left)) {
                     break;
                 }
                 self.record_if_due()?;
             }
+            attempt.is_readable(stdout, None);
             match stdout.read(&mut head[len..]) {
                 Ok(0) => break,
                 Ok(more) => len += more,

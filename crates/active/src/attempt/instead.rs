@@ -1,0 +1,122 @@
+//! A function in the place of every program: for simulations, in which nothing runs beside their own threads.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt as _;
+use std::process::{ChildStdin, ChildStdout};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use std::time::Duration;
+
+use outrigger_store::meta::jobs::{Claimed, JobId};
+use outrigger_store::{Context as _, Result};
+use rustix::fs::{MemfdFlags, memfd_create};
+
+use super::paced::PacedInput;
+use super::{Attempt, Ended, Feed, Pipes, Watch};
+use crate::cgroup::Usage;
+use crate::progress::Counters;
+
+/// An attempt, as the function sees it.
+pub struct Call<'a> {
+    /// The job.
+    pub job: JobId,
+    /// The program in whose place it is, and its arguments.
+    pub program: &'a [String],
+    /// The split, and which attempt at it this is.
+    pub claimed: Claimed,
+    /// All of its standard input.
+    pub input: Vec<u8>,
+    /// Says whether it is to end: nobody waits for what it returns then.
+    pub is_killed: &'a dyn Fn() -> bool,
+}
+
+/// Returns standard output, or why it fails.
+pub type Function = fn(&Call<'_>) -> std::result::Result<Vec<u8>, String>;
+
+static FUNCTION: OnceLock<Function> = OnceLock::new();
+
+/// From now on this runs in the place of programs, and nothing is asked of this machine to keep them in. Only
+/// the first counts.
+pub fn run_instead(function: Function) {
+    let _ = FUNCTION.set(function);
+}
+
+pub(crate) fn function() -> Option<Function> {
+    FUNCTION.get().copied()
+}
+
+/// A call that was begun: how it has ended, once it has.
+#[derive(Default)]
+pub(super) struct Called {
+    ended: Mutex<Option<std::result::Result<(), String>>>,
+    changed: Condvar,
+}
+
+impl Called {
+    /// Waits for its end; false after `most`.
+    pub fn has_ended(&self, most: Option<Duration>) -> bool {
+        let ended = self.ended.lock().expect("no panic while held");
+        let runs = |ended: &mut Option<_>| ended.is_none();
+        match most {
+            None => self.changed.wait_while(ended, runs).expect("no panic while held").is_some(),
+            Some(most) => self.changed.wait_timeout_while(ended, most, runs).expect("no panic").0.is_some(),
+        }
+    }
+
+    pub fn end(&self, killed: Option<String>) -> Ended {
+        let was_killed = killed.is_some();
+        let result = killed.map_or_else(
+            || {
+                self.has_ended(None);
+                self.ended.lock().expect("no panic while held").take().expect("it has ended")
+            },
+            Err,
+        );
+        Ended { result, was_killed, log: Vec::new(), usage: Usage::default() }
+    }
+}
+
+/// Calls the function in a thread, with `feed` as its input. What it returns is a file's content, which is
+/// there once it has ended.
+pub(crate) fn call(
+    function: Function,
+    (job, program, claimed): (JobId, Vec<String>, Claimed),
+    feed: Feed,
+    watch: &Arc<Watch>,
+    counters: &Arc<Counters>,
+) -> Result<(Attempt, ChildStdout)> {
+    let file = |name| memfd_create(name, MemfdFlags::CLOEXEC).map(File::from);
+    let at = || "memory for what a function reads and writes".to_string();
+    let (mut input, output) = (file("input").context(at)?, file("output").context(at)?);
+    let (stdin, stdout) = (input.try_clone().context(at)?, output.try_clone().context(at)?);
+    let (live, called) = (watch.add_function(), Arc::<Called>::default());
+    let (own, end, counters) = (Arc::clone(&live), Arc::clone(&called), Arc::clone(counters));
+    std::thread::spawn(move || {
+        let mut pipes = Pipes::one(PacedInput::new(ChildStdin::from(OwnedFd::from(stdin))));
+        let fed = feed.into(&mut pipes, &counters);
+        drop(pipes);
+        let ran = fed.and_then(|()| {
+            let mut bytes = Vec::new();
+            let told = |error: std::io::Error| error.to_string();
+            std::io::Seek::rewind(&mut input).and_then(|()| input.read_to_end(&mut bytes)).map_err(told)?;
+            let is_killed = || own.is_killed();
+            let written =
+                function(&Call { job, program: &program, claimed, input: bytes, is_killed: &is_killed })?;
+            output.write_all_at(&written, 0).map_err(told)
+        });
+        *end.ended.lock().expect("no panic while held") = Some(ran);
+        end.changed.notify_all();
+    });
+    let attempt = Attempt {
+        child: None,
+        feeder: None,
+        log: None,
+        forward: None,
+        live,
+        watch: Arc::clone(watch),
+        group: None,
+        called: Some(called),
+    };
+    Ok((attempt, ChildStdout::from(OwnedFd::from(stdout))))
+}
