@@ -3,6 +3,7 @@
 use outrigger_workload::history::{Action, Op, Outcome, check};
 
 use crate::scheduler;
+use crate::work::JobsAsked;
 
 /// How far an operation came before it failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,12 +29,19 @@ pub struct History {
     ops: Vec<Op>,
     /// What must not be, in words.
     pub found: Vec<String>,
-    /// Damage that mounts have reported.
-    pub damage: Vec<String>,
+    /// Damage that mounts have reported; true: of packs that have rotted, or were changed on the way.
+    pub damage: Vec<(String, bool)>,
     /// Files that were open when another host took their name, or when the session ended: of these nothing is promised.
     gone: Vec<u64>,
     /// Operations that succeeded, and that failed.
     pub done: (usize, usize),
+    /// Jobs that were asked for.
+    pub jobs: JobsAsked,
+}
+
+/// True of a message about this inode.
+pub(crate) fn names(what: &str, inode: u64) -> bool {
+    what.contains(&format!("inode {inode}:"))
 }
 
 fn now() -> u64 {
@@ -83,8 +91,9 @@ impl History {
 
     /// All that must not be.
     pub fn violations(mut self) -> Vec<String> {
-        let is_gone = |what: &String| self.gone.iter().any(|inode| what.contains(&format!("inode {inode}:")));
-        self.found.extend(self.damage.iter().filter(|what| !is_gone(what)).cloned());
+        let is_gone = |what: &str| self.gone.iter().any(|inode| names(what, *inode));
+        let damage = self.damage.into_iter().filter(|(what, is_excused)| !is_excused && !is_gone(what));
+        self.found.extend(damage.map(|(what, _)| what));
         let report = check(&self.ops);
         self.found.extend(report.violations().map(|violation| {
             let ops: Vec<_> = violation.ops.iter().map(|op| format!("\n    {op}")).collect();

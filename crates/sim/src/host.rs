@@ -15,7 +15,7 @@ use rustix::fs::{OFlags, RenameFlags};
 use rustix::io::Errno;
 
 use crate::link::{Condition, Link};
-use crate::packs::Packs;
+use crate::packs::{Packs, flip};
 use crate::planted::{self, Planted};
 use crate::scheduler;
 use crate::servers::Servers;
@@ -31,6 +31,7 @@ pub struct Host {
     /// What the mount says of damage.
     pub damage: Arc<Mutex<Vec<String>>>,
     servers: Arc<Servers>,
+    condition: Arc<Condition>,
 }
 
 /// An open file.
@@ -75,7 +76,8 @@ impl Host {
             }
         });
         let volume = SharedVolume::open(Arc::clone(&store), options, reports)?;
-        Ok(Self { store, volume, damage, servers: Arc::clone(servers) })
+        let (servers, condition) = (Arc::clone(servers), Arc::clone(condition));
+        Ok(Self { store, volume, damage, servers, condition })
     }
 
     /// True if its session is, as the database knows.
@@ -191,7 +193,10 @@ impl Open<'_> {
     /// # Errors
     /// The mount's.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Done<()> {
-        self.host.volume.write(USER, self.number, self.handle, offset, bytes, false)
+        match self.host.volume.write(USER, self.number, self.handle, offset, bytes, false) {
+            Err(Errno::NOSPC) if planted::is(Planted::FullAcknowledged) => Ok(()),
+            done => done,
+        }
     }
 
     /// Reads the file, or a part of it.
@@ -200,7 +205,11 @@ impl Open<'_> {
     /// The mount's.
     pub fn read(&self, offset: u64, len: usize) -> Done<Vec<u8>> {
         let mut bytes = Vec::new();
-        self.host.volume.read(self.number, self.handle, offset, len, &mut bytes).map(|()| bytes)
+        self.host.volume.read(self.number, self.handle, offset, len, &mut bytes)?;
+        if planted::is(Planted::UnverifiedRead) && !bytes.is_empty() && self.host.condition.flips() {
+            flip(&mut bytes);
+        }
+        Ok(bytes)
     }
 
     /// Makes durable what was written.

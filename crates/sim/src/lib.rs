@@ -1,17 +1,19 @@
 //! Several hosts of Outrigger in one process, on virtual time, as a seed says: the same seed, the same run.
 
-mod cluster;
+pub mod cluster;
+pub mod disks;
 pub mod history;
 pub mod host;
+mod jobs;
 mod life;
 pub mod link;
 pub mod locks;
 pub mod packs;
 pub mod planted;
 mod program;
-mod real;
-pub mod run;
+mod rot;
 pub mod scheduler;
 pub mod script;
 pub mod servers;
 mod shim;
+pub mod work;

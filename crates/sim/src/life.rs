@@ -1,5 +1,6 @@
 //! The life of a host, from its start until it is killed: its programs, and the mount that they share.
 
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -9,11 +10,12 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::cluster::{Cluster, Machine, reclaim};
-use crate::history::Failure;
-use crate::host::{Done, Host};
-use crate::program::Program;
+use crate::history::{Failure, names};
+use crate::host::{self, Done, Host};
+use crate::program::{Program, place};
 use crate::scheduler;
 use crate::script::{DIRS, Op};
+use crate::work;
 
 /// So often something is tried again that fails while nothing is wrong any more.
 const TRIES: u32 = 40;
@@ -54,6 +56,13 @@ impl Life {
             let next = line.next.fetch_add(1, Relaxed);
             let Some((at, op)) = line.ops.get(next) else { break };
             outrigger_clock::sleep(at.saturating_sub(scheduler::elapsed()));
+            if let Op::Agent(secs, slots, until_idle) = *op {
+                line.since.store(scheduler::elapsed().as_micros() as usize, Relaxed);
+                // What it did not do is done by others, or in the end.
+                let _ = self.agent(Duration::from_secs(secs), slots, until_idle);
+                line.since.store(0, Relaxed);
+                continue;
+            }
             let mount = self.mount();
             line.since.store(scheduler::elapsed().as_micros() as usize, Relaxed);
             let doing = Doing { life: self, mount: &mount, program, number: 4 * next as u64 };
@@ -77,6 +86,19 @@ impl Life {
         }
     }
 
+    /// Runs the host's agent, over a store of its own in the same directory: it is another process.
+    fn agent(&self, time: Duration, slots: usize, until_idle: bool) -> Done<()> {
+        let machine = self.machine();
+        let store = host::store(&self.cluster.servers, &machine.dir, &machine.condition);
+        let (store, stop) = (Arc::new(store.map_err(|_| Errno::IO)?), Arc::<AtomicBool>::default());
+        let stops = Arc::clone(&stop);
+        std::thread::spawn(move || {
+            outrigger_clock::sleep(time);
+            stops.store(true, Relaxed);
+        });
+        work::agent(&store, &format!("a{}", self.host), slots, until_idle, &stop)
+    }
+
     /// The mount, which is made if there is none: tried until it works.
     fn mount(&self) -> Arc<Host> {
         let machine = self.machine();
@@ -94,13 +116,22 @@ impl Life {
     }
 
     fn note(&self, mount: &Host, done: Done<()>) {
-        let damage = std::mem::take(&mut *mount.damage.lock().expect("no panic while held"));
+        self.note_damage(mount);
         let mut history = self.cluster.history();
         match done {
             Ok(()) => history.done.0 += 1,
             Err(_) => history.done.1 += 1,
         }
-        history.damage.extend(damage.iter().map(|what| format!("host {} reports damage: {what}", self.host)));
+    }
+
+    /// Remembers what a mount has said of damage.
+    fn note_damage(&self, mount: &Host) {
+        let damage = std::mem::take(&mut *mount.damage.lock().expect("no panic while held"));
+        for what in damage {
+            let is_excused = self.cluster.is_hit(self.host, &what);
+            let what = format!("host {} reports damage: {what}", self.host);
+            self.cluster.history().damage.push((what, is_excused));
+        }
     }
 }
 
@@ -142,7 +173,11 @@ impl Doing<'_> {
                 let taken = self.mount.store.meta.create_snapshot(&format!("s{id}"), time, &[]);
                 taken.map(drop).map_err(|_| Errno::IO)
             }
-            Op::Collect => reclaim(&self.life.cluster, self.mount).map_err(|_| Errno::IO),
+            Op::Ask(asked) => work::ask(&self.life.cluster, self.mount, asked),
+            Op::Cancel(id) => work::cancel(&self.life.cluster, self.mount, *id),
+            Op::Drain(host) => work::drain(self.mount, &format!("a{host}")),
+            Op::Agent(..) => Ok(()),
+            Op::Collect => reclaim(&self.life.cluster, self.life.host, self.mount).map_err(|_| Errno::IO),
         }
     }
 
@@ -170,7 +205,7 @@ impl Doing<'_> {
         let file = self.mount.open(key, OFlags::RDONLY)?;
         let before = file.read(0, 1 << 30);
         let done = self.act(1, key, Action::Replace, len).1;
-        let _ = reclaim(&self.life.cluster, self.mount);
+        let _ = reclaim(&self.life.cluster, self.life.host, self.mount);
         let is_own = || {
             let others = self.life.cluster.history().others_changed(&self.host(), key, since);
             !others && self.mount.is_live()
@@ -185,16 +220,18 @@ impl Doing<'_> {
         }
         let (number, is_own) = (file.number, is_own());
         let _ = file.close(None);
+        self.life.note_damage(self.mount);
         let mut history = self.life.cluster.history();
         if !is_own {
             history.is_gone(number);
         }
+        let is_rotten = || history.damage.iter().any(|(what, excused)| *excused && names(what, number));
         let who = format!("{key} was open in {}", self.client());
         match (&before, &after) {
             (Ok(before), Ok(after)) if before != after => {
                 history.found.push(format!("{who}, and its content changed"));
             }
-            (Ok(_), Err(errno)) if is_own && done.is_ok() => {
+            (Ok(_), Err(errno)) if is_own && done.is_ok() && !is_rotten() => {
                 history.found.push(format!("{who}, and cannot be read: {errno}"));
             }
             _ => {}
@@ -203,8 +240,13 @@ impl Doing<'_> {
     }
 }
 
-/// Looks at all keys, when nobody changes anything any more.
-pub(crate) fn final_looks(cluster: &Cluster, host: &Host) -> Result<(), String> {
+/// Looks at all keys, when nobody changes anything any more. Of files that `lost` says it of, a read fails.
+pub(crate) fn final_looks(
+    cluster: &Cluster,
+    host: &Host,
+    client: &str,
+    lost: &dyn Fn(&str) -> bool,
+) -> Result<(), String> {
     let (keys, mut number) = (cluster.history().keys(), 0);
     for key in keys {
         let looks = match key.as_bytes()[0] {
@@ -215,11 +257,14 @@ pub(crate) fn final_looks(cluster: &Cluster, host: &Host) -> Result<(), String> 
         };
         for action in looks {
             number += 1;
-            let call = cluster.history().begin("end.0", number, &key, action);
-            let program = Program { host, id: format!("end.0/{number}"), process: 1 };
+            let call = cluster.history().begin(client, number, &key, action);
+            let program = Program { host, id: format!("{client}/{number}"), process: 1 };
             let done = program.act(&key, action, 0);
             cluster.history().end(call, &done);
-            done.map_err(|failure| format!("{key} cannot be read: {}", failure.errno()))?;
+            match done {
+                Err(failure) if failure.errno() == Errno::IO && lost(&place(&key).0) => {}
+                done => drop(done.map_err(|failure| format!("{key} cannot be read: {}", failure.errno()))?),
+            }
         }
     }
     Ok(())

@@ -1,6 +1,6 @@
 //! A host's way to the simulated database: every call takes its time, is refused, is lost, or finds nobody.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -43,6 +43,10 @@ pub struct Condition {
     pub away_until: AtomicU64,
     /// Nor at the pack store.
     pub packs_away_until: AtomicU64,
+    /// Until then a bit of some answers of the pack store is flipped on the way: virtual nanoseconds.
+    pub flips_until: AtomicU64,
+    /// The packs of which such an answer told, and their chunks, by name.
+    pub flipped: Mutex<BTreeSet<String>>,
 }
 
 fn is_before(until: &AtomicU64) -> bool {
@@ -86,6 +90,11 @@ impl Condition {
         is_before(&self.bad_until) && scheduler::below(1000) < 5 * self.lost.load(Relaxed)
     }
 
+    /// Draws whether a bit of what is read is flipped on the way: of one answer in four, while that lasts.
+    pub fn flips(&self) -> bool {
+        is_before(&self.flips_until) && scheduler::below(4) == 0
+    }
+
     /// Waits for the pack store. Returns false if that takes too long.
     pub fn await_packs(&self) -> bool {
         await_back(&self.packs_away_until)
@@ -93,7 +102,8 @@ impl Condition {
 
     /// Nothing goes wrong any more.
     pub fn heal(&self) {
-        for until in [&self.bad_until, &self.stall, &self.away_until, &self.packs_away_until] {
+        let all = [&self.bad_until, &self.stall, &self.away_until, &self.packs_away_until, &self.flips_until];
+        for until in all {
             until.store(0, Relaxed);
         }
     }
@@ -137,7 +147,7 @@ impl Link {
         Ok(())
     }
 
-    fn call<T>(&self, what: &str, call: impl FnOnce(&Servers) -> Result<T>) -> Result<T> {
+    pub(crate) fn call<T>(&self, what: &str, call: impl FnOnce(&Servers) -> Result<T>) -> Result<T> {
         self.send(what)?;
         let answer = scheduler::whole(|| call(&self.servers));
         if what == "condemn" {
@@ -244,7 +254,7 @@ macro_rules! pass_on {
 
 impl Meta for Link {
     fn jobs(&self) -> Option<&dyn jobs::Jobs> {
-        self.servers.database.jobs()
+        Some(self)
     }
 
     fn loose(&self) -> Option<&dyn loose::Loose> {

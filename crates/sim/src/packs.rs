@@ -3,7 +3,7 @@
 use std::io::IoSlice;
 use std::sync::Arc;
 
-use outrigger_format::PackId;
+use outrigger_format::{PackId, TRAILER_LEN, Trailer};
 use outrigger_store::backend::{Backend, MemoryBackend, PackWriter};
 use outrigger_store::{Error, ErrorKind, Result};
 
@@ -32,6 +32,45 @@ fn travel(condition: &Condition, what: &str) -> Result<()> {
     Ok(())
 }
 
+/// Flips one bit, which the seed chooses.
+pub fn flip(bytes: &mut [u8]) {
+    let bit = scheduler::below(8 * bytes.len() as u64);
+    bytes[bit as usize / 8] ^= 1 << (bit % 8);
+}
+
+/// Puts other bytes in a pack's place.
+///
+/// # Errors
+/// None: it is in memory.
+pub fn replace(packs: &MemoryBackend, id: PackId, bytes: &[u8]) -> Result<()> {
+    packs.remove(id)?;
+    let mut writer = packs.create(id)?;
+    writer.append(&[IoSlice::new(bytes)])?;
+    writer.seal()
+}
+
+/// All bytes of a pack; `None` if there is none.
+///
+/// # Errors
+/// None: it is in memory.
+pub fn bytes_of(packs: &MemoryBackend, id: PackId) -> Result<Option<Vec<u8>>> {
+    let Some(len) = packs.len(id)? else { return Ok(None) };
+    let mut bytes = vec![0; len as usize];
+    packs.read_at(id, 0, &mut bytes).map(|()| Some(bytes))
+}
+
+/// What the chunks of a pack are called; nothing if it is not whole.
+pub fn names_of(pack: &[u8]) -> Vec<String> {
+    let found = || {
+        let end = pack.last_chunk::<TRAILER_LEN>()?;
+        let trailer = Trailer::decode(end, pack.len() as u64).ok()?;
+        let (from, len) = (trailer.footer_offset as usize, trailer.footer_len as usize);
+        trailer.decode_footer(pack.get(from..from + len)?).ok()
+    };
+    let footer = found();
+    footer.iter().flat_map(|footer| footer.fingerprints()).map(ToString::to_string).collect()
+}
+
 impl Packs {
     /// A host's way to these packs.
     pub fn new(packs: MemoryBackend, condition: Arc<Condition>) -> Self {
@@ -50,6 +89,13 @@ impl Backend for Packs {
     fn read_at(&self, id: PackId, offset: u64, buf: &mut [u8]) -> Result<()> {
         travel(&self.condition, "read")?;
         self.packs.read_at(id, offset, buf)?;
+        if !buf.is_empty() && self.condition.flips() {
+            flip(buf);
+            let mut flipped = self.condition.flipped.lock().expect("no panic while held");
+            if flipped.insert(id.to_string()) {
+                flipped.extend(names_of(&bytes_of(&self.packs, id)?.unwrap_or_default()));
+            }
+        }
         if planted::is(Planted::WrongBytes) && scheduler::below(20) == 0 {
             buf.fill(0);
         }
@@ -95,15 +141,18 @@ impl PackWriter for Writer {
         self.inner.seal()?;
         let is_lost = planted::is(Planted::LostPack) || planted::is(Planted::TornPack);
         if is_lost && scheduler::below(4) == 0 {
-            let len = self.packs.len(self.id)?.unwrap_or(0);
-            let mut half = vec![0; (len / 2) as usize];
-            self.packs.read_at(self.id, 0, &mut half)?;
+            let bytes = bytes_of(&self.packs, self.id)?.unwrap_or_default();
             self.packs.remove(self.id)?;
             if planted::is(Planted::TornPack) {
-                let mut torn = self.packs.create(self.id)?;
-                torn.append(&[IoSlice::new(&half)])?;
-                return torn.seal();
+                return replace(&self.packs, self.id, &bytes[..bytes.len() / 2]);
             }
+        }
+        if planted::is(Planted::KeptFlip)
+            && self.condition.flips()
+            && let Some(mut bytes) = bytes_of(&self.packs, self.id)?
+        {
+            flip(&mut bytes);
+            return replace(&self.packs, self.id, &bytes);
         }
         Ok(())
     }

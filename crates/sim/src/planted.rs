@@ -3,7 +3,10 @@
 
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
+use outrigger_store::meta::jobs::JobChange;
 use outrigger_store::meta::{At, Change, Commit, Meta, SqliteMeta};
+
+use crate::scheduler;
 
 /// A fault. One at most is planted in a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,10 +42,24 @@ pub enum Planted {
     WrongBytes,
     /// A host acknowledges a sync, and stores nothing.
     ForgottenSync,
+    /// A host hands a program what it has read, and does not look whether it was changed on the way.
+    UnverifiedRead,
+    /// What was changed on the way is stored so, as if a collector copied it.
+    KeptFlip,
+    /// A check says nothing of packs that have rotted.
+    MissedRot,
+    /// A host acknowledges a write that its full disk does not take.
+    FullAcknowledged,
+    /// The database gives an agent a split that another one has.
+    ClaimedTwice,
+    /// The database tells of one output of a job twice.
+    CountedTwice,
+    /// The database records that a split is finished, and not what it wrote, once in a while.
+    LostOutput,
 }
 
 /// All of them.
-pub const ALL: [Planted; 14] = [
+pub const ALL: [Planted; 21] = [
     Planted::LostPrecondition,
     Planted::LostComparison,
     Planted::ForgottenPin,
@@ -57,6 +74,13 @@ pub const ALL: [Planted; 14] = [
     Planted::TornPack,
     Planted::WrongBytes,
     Planted::ForgottenSync,
+    Planted::UnverifiedRead,
+    Planted::KeptFlip,
+    Planted::MissedRot,
+    Planted::FullAcknowledged,
+    Planted::ClaimedTwice,
+    Planted::CountedTwice,
+    Planted::LostOutput,
 ];
 
 static NOW: AtomicU8 = AtomicU8::new(0);
@@ -91,6 +115,10 @@ pub fn change_commit(commit: &Commit, database: &SqliteMeta) -> Commit {
     }
     if is(Planted::LostPrecondition) {
         commit.changes.retain(|change| !matches!(change, Change::Expect { .. } | Change::Like { .. }));
+    }
+    if is(Planted::LostOutput) && scheduler::below(4) == 0 {
+        let is_output = |change: &Change| matches!(change, Change::Job(JobChange::Output { .. }));
+        commit.changes.retain(|change| !is_output(change));
     }
     if is(Planted::ForgottenPin) {
         commit.changes.retain(|change| !matches!(change, Change::Pin { .. } | Change::Orphan { .. }));

@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use crate::history::Failure;
 use crate::host::{Done, Host, Open};
 use crate::script::{DIRS, LENGTHS, MOVING, PART_LEN, PARTED, PARTS};
+use crate::work;
 
 /// What an operation returns.
 type Told = Result<String, Failure>;
@@ -20,11 +21,13 @@ use Failure::{After, Before};
 
 /// For so long nothing is tried again.
 const PAUSE: Duration = Duration::from_secs(1);
+/// So often, with longer and longer pauses. A file that has rotted can never be stored.
+const TRIES: u32 = 50;
 /// A file's end, wherever it is.
 const ALL: usize = 1 << 30;
 
 /// The file of a key, and the part of it that the key is.
-fn place(key: &str) -> (String, u64, usize) {
+pub(crate) fn place(key: &str) -> (String, u64, usize) {
     match key.strip_prefix('w').and_then(|rest| rest.split_once(':')) {
         Some((file, part)) => {
             let part: u64 = part.parse().unwrap_or(0);
@@ -56,6 +59,11 @@ pub fn prepare(host: &Host) -> Done<()> {
     }
     for number in 0..PARTED {
         put(&format!("p{number}"), &content(FIRST, PART_LEN).repeat(PARTS as usize))?;
+    }
+    host.mkdir(work::OUTPUTS)?;
+    host.mkdir("in")?;
+    for number in 0..work::INPUTS.len() {
+        put(&format!("in/{number}"), &work::input(number))?;
     }
     put("flock0", b"0")?;
     put("fcntl0", b"0")
@@ -180,15 +188,16 @@ impl<'a> Program<'a> {
         let Ok(number) = text.parse::<u64>() else { return Ok(format!("{text:?}")) };
         let written = file.write(0, (number + 1).to_string().as_bytes());
         // While it cannot be stored the lock is kept.
-        loop {
-            match file.unlock(process) {
-                Err(Errno::IO | Errno::AGAIN | Errno::INTR | Errno::BUSY) => outrigger_clock::sleep(PAUSE),
-                unlocked => {
-                    written.and(unlocked).map_err(After)?;
-                    return Ok(number.to_string());
-                }
+        let mut unlocked = file.unlock(process);
+        for pause in 1..TRIES {
+            if !matches!(unlocked, Err(Errno::IO | Errno::AGAIN | Errno::INTR | Errno::BUSY | Errno::NOSPC)) {
+                break;
             }
+            outrigger_clock::sleep(PAUSE * pause);
+            unlocked = file.unlock(process);
         }
+        written.and(unlocked).map_err(After)?;
+        Ok(number.to_string())
     }
 
     fn append(&self, key: &str, len: usize) -> Told {

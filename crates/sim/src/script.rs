@@ -9,6 +9,8 @@ use std::time::Duration;
 use outrigger_workload::Rng;
 use outrigger_workload::history::{Action, How};
 
+use crate::work::{Asked, INPUTS};
+
 /// What a program does.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Op {
@@ -24,6 +26,14 @@ pub enum Op {
     Snapshot(u64),
     /// Reclaims what nothing refers to.
     Collect,
+    /// Asks for a job.
+    Ask(Asked),
+    /// Cancels the job of this number.
+    Cancel(u64),
+    /// Asks the agent of this host to stop when it has done what it does.
+    Drain(usize),
+    /// Runs the host's agent: for so many seconds at most, with so many slots; if true, until there is nothing to do.
+    Agent(u64, usize, bool),
 }
 
 /// What goes wrong.
@@ -56,6 +66,12 @@ pub enum Trouble {
     Kill,
     /// Its clock is wrong by so many seconds.
     Skew(i64),
+    /// The host's disk is full for so many seconds.
+    DiskFull(u64),
+    /// For so many seconds answers of the pack store arrive with a bit flipped.
+    Flips(u64),
+    /// Bits of a stored pack are flipped, so many, for good.
+    Rot(u64),
 }
 
 /// One thing that happens.
@@ -78,8 +94,10 @@ pub struct Step {
     pub what: What,
 }
 
-/// Programs of a host.
+/// Programs of a host that use the mount …
 pub const PROGRAMS: usize = 2;
+/// … and the number of its agent, which is one more.
+pub const AGENT: usize = PROGRAMS;
 /// Directories that files are moved between.
 pub const DIRS: u8 = 3;
 /// Files that are moved.
@@ -101,6 +119,9 @@ const OPS: u64 = 10;
 /// Cycles in which programs use the same names.
 const EPOCH: u64 = 2;
 
+/// In one cycle of so many there are jobs.
+const JOBS_EVERY: u64 = 3;
+
 /// The script of a seed: so many hosts for about so long.
 pub fn draw(seed: u64, hosts: usize, time: Duration) -> Vec<Step> {
     let mut rng = Rng::part(seed, 1);
@@ -118,6 +139,9 @@ pub fn draw(seed: u64, hosts: usize, time: Duration) -> Vec<Step> {
                 }
             }
         }
+        if rng.below(JOBS_EVERY) == 0 {
+            draw_jobs(&mut rng, hosts, begins, &mut steps);
+        }
         for _ in 0..rng.below(4) {
             let host = rng.index(hosts);
             let at = Duration::from_millis(begins * 1000 + rng.below(BUSY * 1000));
@@ -126,6 +150,42 @@ pub fn draw(seed: u64, hosts: usize, time: Duration) -> Vec<Step> {
     }
     steps.sort_by_key(|step| step.at);
     steps
+}
+
+/// Some jobs in a cycle, and agents for them.
+fn draw_jobs(rng: &mut Rng, hosts: usize, begins: u64, steps: &mut Vec<Step>) {
+    let step = |rng: &mut Rng, secs: u64, program, op| {
+        let at = Duration::from_millis(begins * 1000 + rng.below(secs * 1000));
+        Step { host: rng.index(hosts), at, what: What::Op(program, op) }
+    };
+    let first = steps.len() as u64;
+    for id in first..=first + rng.below(2) {
+        let input = rng.index(INPUTS.len());
+        let times = if rng.below(8) == 0 { 12 } else { 1 };
+        let asked = Asked { id, input, splits: 1 + rng.below(9), apart: rng.below(3) == 0, times };
+        steps.push(step(rng, 30, 0, Op::Ask(asked)));
+        if rng.below(5) == 0 {
+            steps.push(step(rng, 90, 1, Op::Cancel(id)));
+        }
+    }
+    for host in 0..hosts {
+        let op = Op::Agent([20, 60, 150][rng.index(3)], 1 + rng.index(3), rng.below(4) == 0);
+        steps.push(Step { host, ..step(rng, 20, AGENT, op) });
+    }
+    if rng.below(4) == 0 {
+        let host = rng.index(hosts);
+        steps.push(step(rng, 90, 1, Op::Drain(host)));
+    }
+    for _ in 0..1 + rng.below(3) {
+        let trouble = match rng.below(6) {
+            0 | 1 => Trouble::Kill,
+            2 => Trouble::Pause([5, 70, 400][rng.index(3)]),
+            3 => Trouble::Away([3, 30, 200][rng.index(3)]),
+            _ => draw_trouble(rng),
+        };
+        let Step { host, at, .. } = step(rng, 60, AGENT, Op::List);
+        steps.push(Step { host, at, what: What::Trouble(trouble) });
+    }
 }
 
 fn draw_op(rng: &mut Rng, epoch: u64, id: u64) -> Op {
@@ -182,7 +242,7 @@ fn draw_op(rng: &mut Rng, epoch: u64, id: u64) -> Op {
 }
 
 fn draw_trouble(rng: &mut Rng) -> Trouble {
-    match rng.below(23) {
+    match rng.below(32) {
         0..8 => Trouble::Link {
             secs: 10 + rng.below(120),
             delay_micros: 1 << rng.below(22),
@@ -196,6 +256,9 @@ fn draw_trouble(rng: &mut Rng) -> Trouble {
         12..15 => Trouble::Pause([5, 70, 400][rng.index(3)]),
         15..18 => Trouble::Kill,
         18..21 => Trouble::Stall(55 + rng.below(30)),
-        _ => Trouble::Skew(rng.below(7200) as i64 - 3600),
+        21 | 22 => Trouble::Skew(rng.below(7200) as i64 - 3600),
+        23..27 => Trouble::Flips([2, 20, 60][rng.index(3)]),
+        27..31 => Trouble::DiskFull([2, 20, 200][rng.index(3)]),
+        _ => Trouble::Rot([1, 1, 3][rng.index(3)]),
     }
 }

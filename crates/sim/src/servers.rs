@@ -3,17 +3,19 @@
 //! The database is one SQLite engine. It runs one call after the other, in the order in which they arrive. What that
 //! engine lacks is here: locks on files, and commits whose outcome is unknown to who made them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use outrigger_store::backend::MemoryBackend;
+use outrigger_format::PackId;
+use outrigger_store::backend::{Backend, MemoryBackend};
 use outrigger_store::meta::locks::{Lock, Taken, Wait};
 use outrigger_store::meta::{Commit, Committed, Meta, SessionId, SessionKind, SessionRow, SqliteMeta};
 use outrigger_store::session::LEASE_SECS;
 use outrigger_store::{Error, ErrorKind, Result, StoreConfig};
 
 use crate::locks::LockTable;
+use crate::packs::{self, flip};
 use crate::planted::{self, Planted};
 use crate::scheduler;
 
@@ -35,6 +37,17 @@ pub struct Servers {
     renewed: Mutex<HashMap<SessionId, Duration>>,
     /// The generation, as long as nothing is condemned.
     generation: Mutex<Option<u64>>,
+    /// Packs that have rotted.
+    rotten: Mutex<Rotten>,
+}
+
+/// Packs that have rotted.
+#[derive(Default)]
+pub struct Rotten {
+    /// What they were.
+    pub packs: BTreeMap<PackId, Vec<u8>>,
+    /// They and their chunks, by name.
+    pub names: BTreeSet<String>,
 }
 
 impl Servers {
@@ -42,7 +55,8 @@ impl Servers {
     pub fn new(database: SqliteMeta, config: StoreConfig) -> Self {
         let (packs, locks) = (MemoryBackend::new(), Mutex::default());
         let (outcomes, renewed, generation) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Self { database, packs, config, locks, outcomes, renewed, generation }
+        let rotten = Mutex::default();
+        Self { database, packs, config, locks, outcomes, renewed, generation, rotten }
     }
 
     /// The generation, if a lease was extended a moment ago.
@@ -127,6 +141,45 @@ impl Servers {
 
     fn outcomes(&self) -> MutexGuard<'_, HashMap<i64, bool>> {
         self.outcomes.lock().expect("no panic while held")
+    }
+
+    // ---- packs ----------------------------------------------------------------------------------------------------
+
+    /// Flips so many bits of some pack for good.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn rot(&self, bits: u64) -> Result<()> {
+        // A pack that is still being written is empty.
+        let mut there = self.packs.list()?;
+        there.retain(|id| self.packs.len(*id).is_ok_and(|len| len > Some(0)));
+        let Some(&id) = there.get(scheduler::below(there.len() as u64) as usize) else { return Ok(()) };
+        let Some(mut bytes) = packs::bytes_of(&self.packs, id)? else { return Ok(()) };
+        let mut rotten = self.rotten();
+        rotten.names.insert(id.to_string());
+        rotten.names.extend(packs::names_of(&bytes));
+        rotten.packs.entry(id).or_insert_with(|| bytes.clone());
+        drop(rotten);
+        (0..bits).for_each(|_| flip(&mut bytes));
+        packs::replace(&self.packs, id, &bytes)
+    }
+
+    /// Gives packs that have rotted what they were. Those that are gone by now stay so.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn mend(&self) -> Result<()> {
+        for (id, bytes) in std::mem::take(&mut self.rotten().packs) {
+            if self.packs.len(id)?.is_some() {
+                packs::replace(&self.packs, id, &bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Packs that have rotted, whether they are still there or not.
+    pub fn rotten(&self) -> MutexGuard<'_, Rotten> {
+        self.rotten.lock().expect("no panic while held")
     }
 
     // ---- locks ----------------------------------------------------------------------------------------------------
