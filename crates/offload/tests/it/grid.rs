@@ -38,23 +38,25 @@ fn conforms(mut grid: HostGrid) {
 }
 
 #[test]
-#[ignore = "slow: 20 s of the processor, and threads in any order are in the quick tests"]
+#[ignore = "slow: 20 s of the processor; single kernels are in the quick tests"]
 fn conforms_forward() {
     conforms(HostGrid::new(Order::Forward));
 }
 
 #[test]
-#[ignore = "slow: 20 s of the processor, and threads in any order are in the quick tests"]
+#[ignore = "slow: 20 s of the processor; single kernels are in the quick tests"]
 fn conforms_backward() {
     conforms(HostGrid::new(Order::Backward));
 }
 
 #[test]
+#[ignore = "slow: 15 s of the processor; single kernels are in the quick tests"]
 fn conforms_shuffled() {
     conforms(HostGrid::new(Order::Shuffled));
 }
 
 #[test]
+#[ignore = "slow: 15 s of the processor; single kernels are in the quick tests"]
 fn conforms_without_staging() {
     conforms(HostGrid::new(Order::Forward).without_staging());
 }

@@ -48,6 +48,7 @@ fn the_committed_ptx_was_made_from_these_sources() {
 
 /// Compiles everything again, where NVRTC is installed.
 #[test]
+#[ignore = "slow: the compiler takes 15 s of the processor; that the sources are those of the PTX is in the quick tests"]
 fn the_committed_ptx_is_what_the_compiler_makes() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/kernels.py");
     let python = std::env::var("OUTRIGGER_PYTHON").unwrap_or_else(|_| "python3".to_string());

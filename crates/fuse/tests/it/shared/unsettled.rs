@@ -187,6 +187,7 @@ fn what_is_appended_is_there_once_whatever_became_of_the_close() {
 }
 
 #[test]
+#[ignore = "slow: 15 s of the processor; small files are in the quick tests"]
 fn what_is_appended_in_packs_is_there_once_whatever_became_of_the_close() {
     let Some(cluster) = Cluster::new() else { return };
     appends(&cluster, 700_000, MANY);
@@ -249,6 +250,7 @@ fn a_file_that_gets_its_first_name_has_it_or_not_and_goes_on() {
 }
 
 #[test]
+#[ignore = "slow: 30 s of the processor and the database's"]
 fn what_is_held_of_a_file_that_is_written_is_what_it_is_stored_over() {
     let Some(cluster) = Cluster::new() else { return };
     let two = cluster.mount();
