@@ -1,8 +1,8 @@
 //! The only place that asks the system for the time, sleeps, or draws random bytes.
 //!
 //! Everything else asks here, so that a test can put another clock in the system's place: leases, retention, retries and write-back then pass hours in a moment, and a run is
-//! repeated from its seed. A clock belongs to a thread ([`with`]) and, by [`inherited`], to the threads that it starts; without one, a thread has the system's. `clippy.toml` denies
-//! the ways around this crate.
+//! repeated from its seed. A clock belongs to a thread ([`with`]); a thread without one has the system's. `clippy.toml` denies the ways around this crate. Why it is not
+//! passed as an argument: docs/decisions/0027-clock.md.
 //!
 //! What waits elsewhere keeps the system's time: timeouts of condition variables, sockets and child processes, and tokio's, at the edges towards object stores and PostgreSQL.
 
@@ -80,7 +80,7 @@ fn ask<T>(f: impl FnOnce(&dyn Clock) -> T) -> T {
     }
 }
 
-/// Runs `f` on this thread with another clock. Threads that `f` starts have it if they are started with what [`inherited`] returns.
+/// Runs `f` on this thread with another clock. Threads that `f` starts have the system's.
 pub fn with<T>(clock: Arc<dyn Clock>, f: impl FnOnce() -> T) -> T {
     struct Back(Option<Arc<dyn Clock>>);
     impl Drop for Back {
@@ -90,15 +90,6 @@ pub fn with<T>(clock: Arc<dyn Clock>, f: impl FnOnce() -> T) -> T {
     }
     let _back = Back(CURRENT.replace(Some(clock)));
     f()
-}
-
-/// What a thread is to run so that it has the clock of the thread that starts it.
-pub fn inherited<T>(f: impl FnOnce() -> T) -> impl FnOnce() -> T {
-    let clock = CURRENT.with_borrow(Clone::clone);
-    move || match clock {
-        Some(clock) => with(clock, f),
-        None => f(),
-    }
 }
 
 /// Nanoseconds since 1970.
@@ -181,16 +172,6 @@ mod tests {
             std::cmp::Ordering::Greater,
             "and afterwards it is the system's"
         );
-    }
-
-    #[test]
-    fn a_thread_has_the_clock_of_who_starts_it_if_it_is_told_so() {
-        with(Arc::new(Still::default()), || {
-            let told = std::thread::spawn(inherited(now_nanos)).join().unwrap();
-            let other = std::thread::spawn(now_nanos).join().unwrap();
-            assert_eq!(told, 1_000_000_000 * 1_000_000_000);
-            assert!(other > told);
-        });
     }
 
     #[test]
