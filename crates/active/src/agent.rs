@@ -24,7 +24,7 @@ use outrigger_clock::Instant;
 use outrigger_fuse::control::place;
 use outrigger_store::host;
 use outrigger_store::meta::jobs::{JobId, JobInput, JobRow, SplitState};
-use outrigger_store::meta::{SessionKind, SessionRow, is_gone};
+use outrigger_store::meta::{AgentRole, Role, SessionKind, SessionRow, is_gone};
 use outrigger_store::session::Session;
 use outrigger_store::{Error, ErrorKind, Result, Store};
 
@@ -207,19 +207,13 @@ fn register(store: &Arc<Store>, options: &NodeOptions<'_>) -> Result<Arc<Session
         let why = format!("an agent `{name}` is running already{by}; give this one another name with --name");
         Error::new(ErrorKind::Exists, why)
     };
-    if let Some(other) = nodes(store)?.into_iter().find(|node| node.name == *name) {
+    if let Some(other) = nodes(store)?.into_iter().find(|node| node.role.name == *name) {
         return Err(taken(format!(" (process {} on {})", other.process, other.host)));
     }
     // It reads: no collector ever waits for it.
-    let session = store.session(
-        SessionKind::Reader,
-        &format!(
-            "node {name} slots={} uid={} at={}",
-            options.slots,
-            rustix::process::geteuid().as_raw(),
-            place(store)
-        ),
-    )?;
+    let (slots, uid) = (options.slots as u64, rustix::process::geteuid().as_raw());
+    let role = AgentRole { name: name.clone(), slots, uid, place: place(store) };
+    let session = store.session(SessionKind::Reader, Role::Agent(role))?;
     // Two that begin at once have both got here. A claim is worth as much as the session that it names.
     let (jobs, own, locks) = (store.jobs()?, session.id().0.to_string(), store.locks_dir());
     while !jobs.add_note(NAMED, name, &own)? {

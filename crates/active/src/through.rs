@@ -18,7 +18,7 @@ use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex};
 
 use outrigger_store::meta::jobs::{JobChange, JobId, JobState, NewJob, NewSplit};
-use outrigger_store::meta::{At, Change, SessionKind};
+use outrigger_store::meta::{At, Change, Role, SessionKind};
 use outrigger_store::ops::View;
 use outrigger_store::policy::Policies;
 use outrigger_store::write::{CommitWhen, Content, FileItem, Item, Progress, Target, WriteOptions, Writer};
@@ -190,7 +190,7 @@ fn keep(
     threads: usize,
     ready: &(Mutex<bool>, std::sync::Condvar),
 ) -> Result<()> {
-    let session = store.session(SessionKind::Writer, &format!("job {job}"))?;
+    let session = store.session(SessionKind::Writer, Role::Job(job))?;
     let policies = Policies::load(store)?;
     let jobs = store.jobs()?;
     let mut claims = jobs.claim_splits(session.id(), job, 1, 1, Some(&[1]))?.claimed.into_iter();

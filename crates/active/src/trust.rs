@@ -4,7 +4,7 @@
 //!
 //! | metadata in | who has made a row | who is its submitter |
 //! | --- | --- | --- |
-//! | PostgreSQL | the role that the server has let in; the row keeps it (`schema_roles.sql`) | the local user that the role is mapped to ([`Roles`]). The agent's own role may name anybody, as it could do all that the agent does |
+//! | PostgreSQL | the role that the server has let in; the row keeps it (`schema_triggers.sql`) | the local user that the role is mapped to ([`Roles`]). The agent's own role may name anybody, as it could do all that the agent does |
 //! | a directory | whoever may write there: the directory's owner | the owner; in a directory of root's whom the row names |
 //!
 //! A rule's job has two roles. An agent or a mount makes the job by its own role, and names the rule's role in [`Spec::on_behalf`]. The maker's role must be

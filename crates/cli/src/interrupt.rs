@@ -72,16 +72,11 @@ pub fn close_sessions(store: &Store) {
     }
 }
 
-/// A session is described by its lock's name, the host, the process id and the command.
 fn close_own_sessions(meta: &dyn Meta, locks: &std::path::Path) {
-    let own = std::process::id().to_string();
-    let host = outrigger_store::host::name();
     for session in meta.sessions().unwrap_or_default() {
-        let mut words = session.description.split(' ');
-        let (name, at, process) = (words.next(), words.next(), words.next());
-        let Some(lock) = name.map(|name| locks.join(format!("{name}.lock"))) else { continue };
+        let lock = locks.join(format!("{}.lock", session.owner.lock));
         // Hosts of one name may share a store, so the lock must be here, too.
-        if at == Some(host.as_str()) && process == Some(own.as_str()) && lock.exists() {
+        if session.owner.is_this_process() && lock.exists() {
             let _ = meta.close_session(session.id);
             let _ = std::fs::remove_file(lock);
         }

@@ -10,7 +10,7 @@ use outrigger_format::{PackId, PackKind, Root};
 use outrigger_store::meta::locks::{Blocker, FileLocks, Lock, LockFamily, LockRange, Taken, Wait};
 use outrigger_store::meta::{
     At, Commit, Committed, Counters, DirEntry, Era, Generation, Inode, Meta, PackRow, PackSum, PinTarget,
-    SessionId, SessionKind, SessionRow, SnapshotRow, TreeTotals, VersionRow, jobs, loose,
+    SessionId, SessionKind, SessionOwner, SessionRow, SnapshotRow, TreeTotals, VersionRow, jobs, loose,
 };
 use outrigger_store::testing::lost_answer;
 use outrigger_store::{Error, ErrorKind, Result, Unanswered, meta_calls};

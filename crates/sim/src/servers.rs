@@ -10,7 +10,9 @@ use std::time::Duration;
 use outrigger_format::PackId;
 use outrigger_store::backend::{Backend, MemoryBackend};
 use outrigger_store::meta::locks::{Lock, Taken, Wait};
-use outrigger_store::meta::{Commit, Committed, Meta, SessionId, SessionKind, SessionRow, SqliteMeta};
+use outrigger_store::meta::{
+    Commit, Committed, Meta, SessionId, SessionKind, SessionOwner, SessionRow, SqliteMeta,
+};
 use outrigger_store::session::LEASE_SECS;
 use outrigger_store::{Error, ErrorKind, Result, StoreConfig};
 
@@ -112,7 +114,11 @@ impl Servers {
         }
         let is_fenced = done.as_ref().is_err_and(|error| error.kind() == ErrorKind::Fenced);
         if planted::is(Planted::FencedAccepted) && is_fenced {
-            let (other, _) = self.database.open_session(SessionKind::Writer, "planted", LEASE_SECS)?;
+            let (other, _) = self.database.open_session(
+                SessionKind::Writer,
+                &SessionOwner::this(String::new(), "planted".into()),
+                LEASE_SECS,
+            )?;
             let done = self.database.commit(other, &changed);
             self.database.close_session(other)?;
             return done;

@@ -6,12 +6,12 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use outrigger_active::agent::{self, Event, NodeOptions};
 use outrigger_active::attempt::instead::Call;
-use outrigger_active::node::{self, Event, NodeOptions};
+use outrigger_active::job::records::Records;
+use outrigger_active::job::spec::Spec;
 use outrigger_active::pattern::Pattern;
 use outrigger_active::plan::{Splits, submit};
-use outrigger_active::records::Records;
-use outrigger_active::spec::Spec;
 use outrigger_active::trust::Trust;
 use outrigger_store::meta::jobs::{JobId, JobRow, JobState};
 use outrigger_store::{Error, Store};
@@ -206,7 +206,7 @@ pub fn agent(
             eprintln!("    {:?}: agent {name} {text}", scheduler::elapsed());
         }
     };
-    node::run(store, &options, stop, &mut tell).map_err(errno)
+    agent::run(store, &options, stop, &mut tell).map_err(errno)
 }
 
 /// Asks an agent to stop.
@@ -214,7 +214,7 @@ pub fn agent(
 /// # Errors
 /// `EIO`.
 pub fn drain(host: &Host, name: &str) -> Done<()> {
-    node::drain(&host.store, name).map_err(errno)
+    outrigger_active::node::drain(&host.store, name).map_err(errno)
 }
 
 /// All jobs are done that nobody has cancelled, with nothing in the way any more.

@@ -321,7 +321,9 @@ fn write_packs(dir: &Path, bytes: u64) {
 fn commit(beside: &Path, files: usize) {
     let dir = tempfile::tempdir_in(beside.parent().expect("a parent")).expect("a directory");
     let meta = SqliteMeta::open(&dir.path().join("meta.db"), OpenMode::Create).expect("a database");
-    let (session, _) = meta.open_session(SessionKind::Writer, "bench", 60).expect("a session");
+    let (session, _) = meta
+        .open_session(SessionKind::Writer, &outrigger_store::testing::owner("bench"), 60)
+        .expect("a session");
     let inodes = meta.reserve_inodes(files as u64).expect("inodes");
     let attributes = Attributes {
         kind: FileKind::File,

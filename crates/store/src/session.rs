@@ -24,9 +24,11 @@ use outrigger_format::{PackId, Root};
 use crate::backend::Backend;
 use crate::error::{Context, Error, ErrorKind, Result, Unanswered};
 use crate::home::Home;
-use crate::meta::{Generation, Meta, PackMark, PackState, PinTarget, SessionId, SessionKind};
+use crate::meta::{
+    Generation, Meta, PackMark, PackState, PinTarget, Role, SessionId, SessionKind, SessionOwner,
+};
+use crate::owner;
 use crate::snapshot::BeforeSnapshot;
-use crate::{host, owner};
 
 /// How long a session is believed alive without a word, seconds. A process of this host that is killed is noticed at once by its
 /// lock file.
@@ -116,13 +118,11 @@ impl Session {
         meta: &Arc<dyn Meta>,
         kind: SessionKind,
         locks: Option<&Path>,
-        what: &str,
+        role: Role,
     ) -> Result<Arc<Self>> {
         let name = format!("{:016x}", u64::from_le_bytes(clock::random()?));
         let lock = locks.map(|locks| Lock::take(locks, format!("{name}.lock"))).transpose()?;
-        let host = host::name();
-        let description = format!("{name} {host} {} {what}", std::process::id());
-        let (id, generation) = meta.open_session(kind, &description, LEASE_SECS)?;
+        let (id, generation) = meta.open_session(kind, &SessionOwner::this(name, role), LEASE_SECS)?;
         let shared = Arc::new(Shared {
             id,
             kind,
@@ -477,7 +477,7 @@ pub(crate) fn remove_old_locks(meta: &dyn Meta, locks: &Path) {
         }
         let Some(rows) = &sessions else { return };
         let name = entry.file_name().to_string_lossy().trim_end_matches(".lock").to_string();
-        let of_it = rows.iter().filter(|row| row.description.split(' ').next() == Some(&name));
+        let of_it = rows.iter().filter(|row| row.owner.lock == name);
         if of_it.map(|row| meta.fence(row.id)).all(|fenced| fenced.is_ok()) {
             let _ = std::fs::remove_file(&path);
         }

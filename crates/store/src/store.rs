@@ -21,7 +21,7 @@ use crate::index::{Index, IndexOptions, LoadFooter};
 use crate::layout::{CONFIG_FILE, DATABASE_FILE, OWN_DIRS, create_private_dir, sync_dir, write_durably};
 use crate::meta::jobs::Jobs;
 use crate::meta::{
-    Meta, OpenMode, Others, PackRow, PackState, PostgresMeta, SessionKind, SqliteMeta, is_gone,
+    Meta, OpenMode, Others, PackRow, PackState, PostgresMeta, Role, SessionKind, SqliteMeta, is_gone,
 };
 use crate::owner;
 use crate::packs::PackReader;
@@ -517,11 +517,12 @@ impl Store {
         self.meta.jobs().ok_or_else(none)
     }
 
-    /// Opens a session for `what` (a command's name).
+    /// Opens a session for a process that does this; a text is a command's name.
     ///
     /// # Errors
     /// `Denied` on a read-only store.
-    pub fn session(&self, kind: SessionKind, what: &str) -> Result<Arc<Session>> {
+    pub fn session(&self, kind: SessionKind, role: impl Into<Role>) -> Result<Arc<Session>> {
+        let role = role.into();
         self.require_writable()?;
         if kind != SessionKind::Reader {
             self.tend_reserve();
@@ -531,7 +532,7 @@ impl Store {
         }
         let locks = self.locks_dir();
         remove_old_locks(&*self.meta, &locks);
-        let open = || Session::open(&self.meta, kind, Some(&locks), what);
+        let open = || Session::open(&self.meta, kind, Some(&locks), role.clone());
         // A reader does without a session; the reserve is for those that can make room.
         let reserve = self.reserve.as_ref().filter(|_| kind != SessionKind::Reader);
         let opened = reserve.map_or_else(open, |reserve| reserve.make_room(open))?;

@@ -187,10 +187,6 @@ impl Shared {
 }
 
 /// What a session that runs splits of a job calls itself.
-fn described(job: JobId) -> String {
-    format!("job {job}")
-}
-
 /// How long others can keep a split from being begun.
 const MAKE_WAY_MAX: Duration = Duration::from_secs(30);
 /// How often it is asked whether the job was cancelled.

@@ -11,10 +11,10 @@ use std::time::Duration;
 use outrigger_clock::Instant;
 use outrigger_store::backend::is_same_host;
 use outrigger_store::host;
+use outrigger_store::meta::Role;
 use outrigger_store::meta::jobs::{JobId, SplitState};
 use outrigger_store::{Result, Store};
 
-use super::described;
 use crate::node::nodes;
 
 /// The longest that a split is left alone because another host holds it.
@@ -103,12 +103,8 @@ impl Placed {
         let mut willing: Vec<String> = ready.into_iter().map(|node| node.host).collect();
         // An agent that stands back has begun the job, too, perhaps: that is no runner who would take something now.
         let is_not = |host: &String| not.iter().any(|node| node.host == *host);
-        let ending = format!(" {}", described(job));
-        let runs = store.meta.sessions()?.into_iter().map(|row| row.description);
-        let host = |text: String| text.split(' ').nth(1).map(str::to_string);
-        willing.extend(
-            runs.filter(|text| text.ends_with(&ending)).filter_map(host).filter(|host| !is_not(host)),
-        );
+        let runs = store.meta.sessions()?.into_iter().filter(|row| row.owner.role == Role::Job(job));
+        willing.extend(runs.map(|row| row.owner.host).filter(|host| !is_not(host)));
         willing.retain(|host| !is_same_host(host, &own));
         *known = Some((Instant::now(), willing.clone()));
         Ok(willing)

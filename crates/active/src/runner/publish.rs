@@ -8,7 +8,7 @@ use outrigger_format::catalogue::{Attributes, FileKind};
 use outrigger_store::host::Identity;
 use outrigger_store::local::put::made_now;
 use outrigger_store::meta::jobs::{JobChange, NewSplit, SplitState};
-use outrigger_store::meta::{At, Change, Meta, ROOT_INODE, SessionKind};
+use outrigger_store::meta::{At, Change, Meta, ROOT_INODE, Role, SessionKind};
 use outrigger_store::ops::snapshots;
 use outrigger_store::policy::Policies;
 use outrigger_store::session::Session;
@@ -18,7 +18,7 @@ use outrigger_store::tree::{StorePath, find};
 use outrigger_store::write::{CommitWhen, FileItem, Item, Progress, Target, WriteOptions, Writer};
 use outrigger_store::{Error, ErrorKind, Result, Store};
 
-use super::{Made, RunOptions, Shared, described};
+use super::{Made, RunOptions, Shared};
 use crate::content::joined;
 use crate::identity::{Permissions, Submitter};
 use crate::pattern::Pattern;
@@ -50,7 +50,7 @@ pub(super) fn target(shared: &Shared, split: u64, range: &NewSplit, name: &[u8])
 pub(super) fn publish(shared: &Shared, options: &RunOptions<'_>) -> Result<Vec<(StorePath, u64)>> {
     let (store, jobs) = (&shared.store, shared.store.jobs()?);
     // From the first: by it others know that somebody does this.
-    let session = store.session(SessionKind::Writer, &described(shared.job))?;
+    let session = store.session(SessionKind::Writer, Role::Job(shared.job))?;
     let splits = jobs.splits(shared.job)?;
     // An input of which a split was set aside has no output at all: half a file is worse than none.
     let undone = splits.iter().filter(|split| split.state != SplitState::Done);

@@ -15,7 +15,7 @@ use outrigger_clock::Instant;
 use outrigger_format::catalogue::FileKind;
 use outrigger_store::local::put::made_now;
 use outrigger_store::meta::jobs::{Claimed, JobChange, Jobs};
-use outrigger_store::meta::{Change, SessionKind};
+use outrigger_store::meta::{Change, Role, SessionKind};
 use outrigger_store::policy::{Policies, WritePolicy};
 use outrigger_store::session::Session;
 use outrigger_store::write::{CommitWhen, Content, FileItem, Item, Progress, Target, WriteOptions, Writer};
@@ -26,7 +26,7 @@ use super::left::Left;
 use super::others::Beside;
 use super::patience::Turn;
 use super::stragglers::{self, OVERTAKEN};
-use super::{Measured, Shared, described, publish};
+use super::{Measured, Shared, publish};
 use crate::attempt::{Attempt, Ended, OutputStream, read_up_to};
 use crate::cgroup::Usage;
 use crate::content::joined;
@@ -64,7 +64,7 @@ struct Slot<'a> {
 /// # Errors
 /// Failures of the store; attempts that fail are no such.
 pub(super) fn run(shared: &Shared, threads: usize, quiet: Quiet<'_>) -> Result<()> {
-    let session = shared.store.session(SessionKind::Writer, &described(shared.job))?;
+    let session = shared.store.session(SessionKind::Writer, Role::Job(shared.job))?;
     let (jobs, policies) = (shared.store.jobs()?, Policies::load(&shared.store)?);
     let mut slot = Slot { shared, quiet, jobs, session, threads, policies, writer: None, unrecorded: 0 };
     let beside = shared.beside.lock().expect("no panic while held").take();

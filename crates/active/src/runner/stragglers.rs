@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use outrigger_clock::Instant;
-use outrigger_store::host;
 use outrigger_store::meta::jobs::{Claimed, JobId, SplitRow, SplitState};
 use outrigger_store::meta::{SessionId, is_gone};
 use outrigger_store::{Result, Store};
@@ -57,14 +56,13 @@ impl Stragglers {
             return Ok(None);
         }
         self.next.insert(job, now + LOOK_EVERY);
-        let own = format!(" {} {} ", host::name(), std::process::id());
         let locks = store.locks_dir();
         let sessions = store.meta.sessions()?;
         // What this process runs itself is no better run here a second time, and what nobody runs any more is claimed like any other.
         let others = |id: SessionId| {
             sessions
                 .iter()
-                .any(|row| row.id == id && !row.description.contains(&own) && !is_gone(row, Some(&locks)))
+                .any(|row| row.id == id && !row.owner.is_this_process() && !is_gone(row, Some(&locks)))
         };
         let splits = store.jobs()?.splits(job)?;
         let forecast = Forecast::new(&splits, &measured(store, job)?);

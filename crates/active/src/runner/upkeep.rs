@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use outrigger_store::meta::is_gone;
 use outrigger_store::meta::jobs::{JobId, JobState, SplitState};
+use outrigger_store::meta::{Role, SessionOwner};
 use outrigger_store::tree::StorePath;
 use outrigger_store::{ErrorKind, Result, Store};
 
-use super::{SetAside, described};
+use super::SetAside;
 use crate::job::spec::Spec;
 
 /// How long after the first look at a job's sessions comes the second.
@@ -38,11 +39,10 @@ pub fn set_aside(store: &Store, job: JobId) -> Result<Vec<SetAside>> {
 ///
 /// # Errors
 /// Those of the database.
-pub fn runner_of(store: &Store, job: JobId) -> Result<Option<String>> {
+pub fn runner_of(store: &Store, job: JobId) -> Result<Option<SessionOwner>> {
     fence_the_dead(store)?;
-    let ending = format!(" {}", described(job));
-    let sessions = store.meta.sessions()?;
-    Ok(sessions.into_iter().map(|session| session.description).find(|text| text.ends_with(&ending)))
+    let owners = store.meta.sessions()?.into_iter().map(|row| row.owner);
+    Ok(owners.into_iter().find(|owner| owner.role == Role::Job(job)))
 }
 
 /// Those of these jobs that have begun, and that nobody runs any more: their processes have ended, and did not say so. A reader's look, which changes nothing.
@@ -61,8 +61,7 @@ pub fn left_of(store: &Store, mut jobs: Vec<JobId>) -> Result<Vec<JobId>> {
         }
         let sessions = store.meta.sessions()?;
         jobs.retain(|job| {
-            let ending = format!(" {}", described(*job));
-            !sessions.iter().any(|row| row.description.ends_with(&ending) && !is_gone(row, Some(&locks)))
+            !sessions.iter().any(|row| row.owner.role == Role::Job(*job) && !is_gone(row, Some(&locks)))
         });
     }
     let mut left = Vec::new();
@@ -77,9 +76,7 @@ pub fn left_of(store: &Store, mut jobs: Vec<JobId>) -> Result<Vec<JobId>> {
 pub(crate) fn fence_the_dead(store: &Store) -> Result<()> {
     let locks = store.locks_dir();
     for session in store.meta.sessions()? {
-        let of_ours =
-            session.description.contains(" job ") || session.description.contains(crate::node::SAID);
-        if of_ours && is_gone(&session, Some(&locks)) {
+        if matches!(session.owner.role, Role::Job(_) | Role::Agent(_)) && is_gone(&session, Some(&locks)) {
             store.meta.fence(session.id)?;
         }
     }

@@ -13,7 +13,7 @@ use outrigger_clock::Instant;
 use outrigger_fuse::control::{Client, is_within_reach, listens_at};
 use outrigger_fuse::live::{Followed, Input, NOTHING_MORE};
 use outrigger_store::meta::jobs::{Claimed, JobId, SplitState};
-use outrigger_store::meta::{SessionId, SessionKind};
+use outrigger_store::meta::{Role, SessionId, SessionKind};
 use outrigger_store::read::Reader;
 use outrigger_store::session::Session;
 use outrigger_store::tree::StorePath;
@@ -101,7 +101,7 @@ impl Follower {
         if !Access::find(&self.store, self.written, spec)?.is_far() {
             return Ok(None);
         }
-        let session = self.store.session(SessionKind::Writer, &format!("job {}", self.job))?;
+        let session = self.store.session(SessionKind::Writer, Role::Job(self.job))?;
         // Nobody but the program sees the raw data of 1W->1W, which the mount keeps for the case that it has to be run again.
         Ok(Some(Far { session, is_kept: spec.pattern != Pattern::WriteToFile }))
     }

@@ -40,8 +40,8 @@ pub(crate) fn waits_for(
 
 /// How many of these agents come before one that is called so, and is there.
 fn before(nodes: &[Node], me: Option<(&str, &str)>, inode: u64, mount: &str) -> usize {
-    let elsewhere = nodes.iter().filter(|node| node.place.as_deref().is_some_and(|place| place != mount));
-    let mut elsewhere: Vec<&str> = elsewhere.map(|node| node.name.as_str()).collect();
+    let elsewhere = nodes.iter().map(|node| &node.role).filter(|role| role.place != mount);
+    let mut elsewhere: Vec<&str> = elsewhere.map(|role| role.name.as_str()).collect();
     elsewhere.sort_unstable();
     let count = elsewhere.len();
     match me {
@@ -77,24 +77,19 @@ pub fn leave_to_others(store: &Store, job: JobId, goes_on: &dyn Fn() -> bool) ->
 
 #[cfg(test)]
 mod tests {
+    use outrigger_store::meta::AgentRole;
+
     use super::*;
 
-    fn node(name: &str, place: Option<&str>) -> Node {
-        let place = place.map(str::to_string);
+    fn node(name: &str, place: &str) -> Node {
+        let role = AgentRole { name: name.into(), slots: 1, uid: 0, place: place.into() };
         let (host, jobs) = (String::new(), Vec::new());
-        let (drains, stands_back) = (false, false);
-        Node { name: name.into(), host, place, process: 1, slots: 1, jobs, drains, stands_back, uid: None }
+        Node { role, host, process: 1, jobs, drains: false, stands_back: false }
     }
 
     #[test]
     fn files_spread_over_agents_elsewhere_and_those_at_the_mount_come_last() {
-        let nodes = [
-            node("a", Some("1")),
-            node("b", Some("2")),
-            node("c", Some("3")),
-            node("d", Some("3")),
-            node("old", None),
-        ];
+        let nodes = [node("a", "1"), node("b", "2"), node("c", "3"), node("d", "3")];
         let line = |name, place, inode| before(&nodes, Some((name, place)), inode, "1");
         let mut first = std::collections::BTreeMap::new();
         for inode in 0..300 {
@@ -106,7 +101,7 @@ mod tests {
             assert_eq!((line("a", "1", inode), before(&nodes, None, inode, "1")), (3, 3));
         }
         assert!(first.len() == 3 && first.values().all(|count| *count > 60), "{first:?}");
-        let alone = [node("a", Some("1"))];
+        let alone = [node("a", "1")];
         assert_eq!(before(&alone, Some(("a", "1")), 7, "1"), 0);
     }
 }

@@ -165,7 +165,7 @@ fn is_in_path(spec: &Spec) -> bool {
 /// Those of the database.
 pub fn host_of(store: &Store, written: Written) -> Result<Option<String>> {
     let row = store.meta.sessions()?.into_iter().find(|row| row.id.0 == written.mount);
-    Ok(row.and_then(|row| row.description.split(' ').nth(1).map(str::to_string)))
+    Ok(row.map(|row| row.owner.host))
 }
 
 /// Closes the input of a job whose mount has gone, with what there is of the file.

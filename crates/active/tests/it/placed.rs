@@ -16,7 +16,7 @@ use outrigger_active::trust::Trust;
 use outrigger_store::Store;
 use outrigger_store::host;
 use outrigger_store::meta::jobs::JobState;
-use outrigger_store::meta::{At, SessionKind};
+use outrigger_store::meta::{AgentRole, At, Role, SessionKind};
 use outrigger_store::read::whereabouts::{Whereabouts, whereabouts};
 use outrigger_store::testing::{self, Wrapped};
 use outrigger_store::tree::{StorePath, require};
@@ -96,7 +96,7 @@ fn how_much_lies_here_is_told_before_and_how_much_was_read_here_after() {
     let store = Arc::new(store);
     let all = Nearby { bytes: 800_000, bytes_looked_at: 800_000, bytes_here: 500_000, bytes_with_agents: 0 };
     assert_eq!(told(&store), Some(all));
-    let agent = store.session(SessionKind::Reader, "node here slots=1").unwrap();
+    let agent = store.session(SessionKind::Reader, agent_called("here")).unwrap();
     assert_eq!(told(&store), Some(Nearby { bytes_with_agents: 500_000, ..all }));
     drop(agent);
     let counters = Arc::new(Counters::default());
@@ -130,12 +130,16 @@ fn halves() -> (Place, Arc<Store>) {
     (place, Arc::new(store))
 }
 
+fn agent_called(name: &str) -> Role {
+    Role::Agent(AgentRole { name: name.into(), slots: 1, uid: 0, place: name.into() })
+}
+
 /// An agent of the other host that lives, as the database knows it.
 fn agent(place: &Place, store: &Arc<Store>) -> Arc<outrigger_store::session::Session> {
-    let agent = store.session(SessionKind::Reader, "node there slots=1").unwrap();
+    let agent = store.session(SessionKind::Reader, agent_called("there")).unwrap();
     let db = testing::database(&place.store.dir().join("meta.db")).unwrap();
-    let sql = "UPDATE session SET description = replace(description, ' ' || ?1 || ' ', ' elsewhere ') WHERE description LIKE '% node there %'";
-    assert_eq!(db.execute(sql, [host::name()]).unwrap(), 1);
+    let sql = "UPDATE session SET host = 'elsewhere' WHERE id = ?1";
+    assert_eq!(db.execute(sql, [agent.id().0 as i64]).unwrap(), 1);
     agent
 }
 
@@ -205,7 +209,7 @@ fn an_agent_that_stands_back_says_so_and_another_runner_takes_its_splits() {
     std::thread::scope(|scope| {
         let agent = scope.spawn(|| agent::run(&store, &agent_options, &stop, &mut |_| ()));
         let stands_back =
-            || nodes(&store).unwrap().iter().any(|node| node.name == "back" && node.stands_back);
+            || nodes(&store).unwrap().iter().any(|node| node.role.name == "back" && node.stands_back);
         let until = |is: &dyn Fn() -> bool| {
             let begun = Instant::now();
             while !is() {

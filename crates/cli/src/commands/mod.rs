@@ -59,6 +59,7 @@ use std::time::Duration;
 
 use outrigger_format::PackId;
 use outrigger_store::Store;
+use outrigger_store::meta::Role;
 use outrigger_store::ops::View;
 use outrigger_store::text::show;
 use outrigger_store::write::{Progress, Skipped, Step};
@@ -172,9 +173,9 @@ impl Context {
     }
 
     /// Pins what `--at` names, or the tree as it is now.
-    pub fn view(&self, store: &Store, what: &str, at: Option<&str>) -> Result<View, Failure> {
+    pub fn view(&self, store: &Store, role: impl Into<Role>, at: Option<&str>) -> Result<View, Failure> {
         let snapshot = at.map(|at| when::resolve(store, at)).transpose()?;
-        Ok(View::open(store, what, snapshot.as_ref().map(|snapshot| snapshot.name.as_str()))?)
+        Ok(View::open(store, role, snapshot.as_ref().map(|snapshot| snapshot.name.as_str()))?)
     }
 
     /// Upkeep after changes: none of it is needed for what was done to stay done, so failures are not the command's.

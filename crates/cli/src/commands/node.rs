@@ -205,7 +205,7 @@ fn tell(context: &Context, store: &Store, event: &Event<'_>) {
 }
 
 fn free_name(store: &Store) -> Result<String, Failure> {
-    let taken: Vec<String> = node::nodes(store)?.into_iter().map(|node| node.name).collect();
+    let taken: Vec<String> = node::nodes(store)?.into_iter().map(|node| node.role.name).collect();
     let host = host::name();
     let names = std::iter::once(host.clone()).chain((2..).map(|number| format!("{host}-{number}")));
     Ok(names.into_iter().find(|name| !taken.contains(name)).unwrap_or(host))
@@ -234,10 +234,10 @@ fn list(context: &Context) -> Outcome {
         let object = |node: &Node| -> serde_json::Value {
             let jobs: Vec<u64> = node.jobs.iter().map(|job| job.0).collect();
             Object::new()
-                .with("name", node.name.clone())
+                .with("name", node.role.name.clone())
                 .with("host", node.host.clone())
                 .with("process", node.process)
-                .with("slots", node.slots)
+                .with("slots", node.role.slots)
                 .with("drains", node.drains)
                 .with("stands_back", node.stands_back)
                 .with("jobs", jobs)
@@ -258,10 +258,10 @@ fn list(context: &Context) -> Outcome {
             (false, false) => jobs.join(", "),
         };
         let does = if node.stands_back && !node.drains { format!("{does}, stands back") } else { does };
-        let slots = counted(node.slots.into(), "slot", "slots");
+        let slots = counted(node.role.slots, "slot", "slots");
         out.line(&format!(
             "{:<20}  {:<9}  process {} on {}  {does}",
-            node.name, slots, node.process, node.host
+            node.role.name, slots, node.process, node.host
         ))?;
     }
     out.finish()?;
@@ -274,7 +274,7 @@ fn drain(context: &Context, name: &str, wait: bool) -> Outcome {
         Err(error) if error.kind() == ErrorKind::NotFound => return Err(Failure::failed(error.to_string())),
         other => other?,
     }
-    while wait && node::nodes(&store)?.iter().any(|node| node.name == name) {
+    while wait && node::nodes(&store)?.iter().any(|node| node.role.name == name) {
         outrigger_clock::sleep(Duration::from_millis(100));
     }
     Ok(Exit::Done)

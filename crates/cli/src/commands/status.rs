@@ -9,7 +9,7 @@ use outrigger_fuse::control::Client;
 use outrigger_fuse::{live, measures};
 use outrigger_store::copy::CopyNote;
 use outrigger_store::gc::LastGc;
-use outrigger_store::meta::SessionKind;
+use outrigger_store::meta::{Role, SessionKind, SessionOwner};
 use outrigger_store::ops::errors::{ErrorsStatus, Met};
 use outrigger_store::ops::mounts::MountStatus;
 use outrigger_store::ops::status::{SessionStatus, Standing, Status, TierStatus, status};
@@ -52,7 +52,9 @@ const MOUNTED: &str = "mounted";
 /// What is wrong with this host's mount of a store in a directory.
 fn mount_trouble(status: &Status, mount: Option<&str>) -> Option<&'static str> {
     let is_live = |session: &SessionStatus| {
-        session.what == "mount" && session.kind == SessionKind::Writer && session.standing == Standing::Live
+        session.owner.role == Role::Mount
+            && session.kind == SessionKind::Writer
+            && session.standing == Standing::Live
     };
     let why = "the session of the mount is over: it stores nothing more. What was written is in its log; unmount it and mount again";
     (mount == Some(MOUNTED) && !status.sessions.iter().any(is_live)).then_some(why)
@@ -178,7 +180,7 @@ fn describe(store: &Store, status: &Status, mount: Option<&str>) -> String {
     }
     text += &format!("\n{}\n", counted(status.sessions.len() as u64, "session", "sessions"));
     for session in &status.sessions {
-        let SessionStatus { id, host, process, what, lag, locks, lease_left_secs, .. } = session;
+        let SessionStatus { id, owner, lag, locks, lease_left_secs, .. } = session;
         let mut lag = if *lag > 0 { format!(", {lag} behind") } else { String::new() };
         if *locks > 0 {
             lag += &format!(", {}", counted(*locks, "lock", "locks"));
@@ -187,7 +189,7 @@ fn describe(store: &Store, status: &Status, mount: Option<&str>) -> String {
             lag += &format!(", lease {lease_left_secs} s");
         }
         let (kind, standing) = (kind(session), standing(session));
-        text += &format!("  {id:>6}  {kind:9}  {standing:4}  {what} on {host}, process {process}{lag}\n");
+        text += &format!("  {id:>6}  {kind:9}  {standing:4}  {owner}{lag}\n");
     }
     if !status.mounts.is_empty() {
         text += &format!("\n{}\n", counted(status.mounts.len() as u64, "mount", "mounts"));
@@ -210,8 +212,8 @@ fn describe(store: &Store, status: &Status, mount: Option<&str>) -> String {
 /// The last errors of mounts and agents, those of each in the order in which it met them.
 fn told_errors(errors: &[ErrorsStatus]) -> String {
     let mut text = String::new();
-    for ErrorsStatus { host, process, what, errors } in errors {
-        text += &format!("\nlast errors of {what} on {host}, process {process}\n");
+    for ErrorsStatus { owner, errors } in errors {
+        text += &format!("\nlast errors of {owner}\n");
         for Met { time, operation, kind, text: said } in errors {
             text += &format!("  {}  {operation}, {kind}: {said}\n", local(Time::from_nanos(*time)));
         }
@@ -246,6 +248,11 @@ fn engine(store: &Store) -> &'static str {
     if store.is_shared() { "PostgreSQL" } else { "SQLite" }
 }
 
+fn of_owner(object: Object, owner: &SessionOwner) -> Object {
+    let object = object.with("host", owner.host.as_str()).with("process", owner.process);
+    object.with("command", owner.role.to_string())
+}
+
 fn json(store: &Store, status: &Status) -> Object {
     let sessions: Vec<Value> = status
         .sessions
@@ -254,8 +261,7 @@ fn json(store: &Store, status: &Status) -> Object {
             let object = Object::new().with("id", session.id).with("kind", kind(session));
             let object = object.with("standing", standing(session)).with("lag", session.lag);
             let object = object.with("lease_left_secs", session.lease_left_secs);
-            let object = object.with("host", session.host.as_str()).with("process", session.process.as_str());
-            object.with("locks", session.locks).with("command", session.what.as_str()).into()
+            of_owner(object, &session.owner).with("locks", session.locks).into()
         })
         .collect();
     let mounts: Vec<Value> = status
@@ -264,7 +270,7 @@ fn json(store: &Store, status: &Status) -> Object {
         .map(|mount| {
             let MountStatus { note, since, session, host, process } = mount;
             let object = Object::new().with("point", note.point.as_str()).with("host", host.as_str());
-            let object = object.with("process", process.as_str()).with("user", note.user.as_str());
+            let object = object.with("process", *process).with("user", note.user.as_str());
             let object = object.with("since", rfc3339_nanos(*since)).with("session", *session);
             object.with("read_only", note.read_only).with("snapshot", note.snapshot.clone()).into()
         })
@@ -274,8 +280,7 @@ fn json(store: &Store, status: &Status) -> Object {
         .iter()
         .flat_map(|of| of.errors.iter().map(move |met| (of, met)))
         .map(|(of, met)| {
-            let object = Object::new().with("host", of.host.as_str()).with("process", of.process.as_str());
-            let object = object.with("command", of.what.as_str()).with("time", rfc3339_nanos(met.time));
+            let object = of_owner(Object::new(), &of.owner).with("time", rfc3339_nanos(met.time));
             let object = object.with("operation", met.operation.as_str()).with("kind", met.kind.as_str());
             object.with("text", met.text.as_str()).into()
         })

@@ -97,7 +97,7 @@ fn sessions(text: &mut Text, status: &Status) {
     }
     text.family("session_lease_seconds", "What is left of a session's lease.");
     for session in &status.sessions {
-        let labels = format!("{{session=\"{}\",host=\"{}\"}}", session.id, label(&session.host));
+        let labels = format!("{{session=\"{}\",host=\"{}\"}}", session.id, label(&session.owner.host));
         text.value("session_lease_seconds", &labels, session.lease_left_secs);
     }
     let lag = status.sessions.iter().map(|session| session.lag).max().unwrap_or(0);

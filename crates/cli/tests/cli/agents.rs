@@ -307,7 +307,7 @@ fn an_agent_of_another_host_is_given_up_when_its_lease_is_over() {
     );
     server.sql(&format!(
         "UPDATE {schema}.session SET lease_until = 1, lease_secs = 0 WHERE id IN (SELECT session FROM {schema}.job_split WHERE state = 1) \
-         OR description LIKE '% node far %'"
+         OR role LIKE '%\"far\"%'"
     ));
     site.done(&["job", "wait", &job, "--timeout", "60"]);
     assert_eq!(site.done(&["cat", "out"]).text(), text);

@@ -225,11 +225,11 @@ fn a_copy_in_postgresql_is_brought_up_to_date() {
     assert!(world.done(&["-s", &b, "status"]).text().contains("copy       of postgres://"));
     // In use, it is not changed under its user.
     let session = format!(
-        "{schema}.session VALUES (1000000, 1, 60, 9223372036854775807, 9000000000000000000, 'x host 1 mount')"
+        "{schema}.session VALUES (1000000, 1, 60, 9223372036854775807, 9000000000000000000, 'x', 'host', 1, '\"mount\"')"
     );
     world.server.sql(&format!("INSERT INTO {session}"));
     let said = world.code(1, &copy);
-    assert!(said.err.contains("in use") && said.err.contains("host 1 mount"), "{}", said.err);
+    assert!(said.err.contains("in use") && said.err.contains("mount on host, process 1"), "{}", said.err);
     world.server.sql(&format!("DELETE FROM {schema}.session"));
     world.done(&copy);
     // Written to, it is a store of its own.

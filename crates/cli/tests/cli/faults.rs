@@ -117,8 +117,7 @@ fn a_client_killed_at_any_step_of_a_commit_has_done_it_or_not() {
             break;
         }
         // As a collector does when its lease is over.
-        let over =
-            "UPDATE SCHEMA.session SET lease_until = 1, lease_secs = 0 WHERE description LIKE '% PID %'";
+        let over = "UPDATE SCHEMA.session SET lease_until = 1, lease_secs = 0 WHERE process = PID";
         let over = over.replace("SCHEMA", &shared.schema);
         shared.server.sql(&over.replace("PID", &executioner.victim.load(Ordering::SeqCst).to_string()));
         if round % 4 == 2 {
@@ -286,7 +285,9 @@ fn writers_wait_for_an_object_store_that_is_slow_or_gone_and_lose_nothing() {
     });
     two.must_read("gone", &bytes[0]);
     two.must_read("small", "in the database");
-    assert_eq!(one.said(), "");
+    // On a busy machine it waits long enough to say so.
+    let said = one.said();
+    assert!(said.lines().all(|line| line.contains("trying again until it is there")), "{said}");
     remote.done(&["check", "--read-data"]);
 }
 

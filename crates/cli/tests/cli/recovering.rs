@@ -56,10 +56,12 @@ fn what_is_there_is_set_aside_and_what_is_in_use_is_refused() {
     let about = world.about(&url);
     let files = world.server.sql(&format!("SELECT count(*) FROM {name}.inode"));
     // Somebody is there, on another host.
-    let session = format!("{name}.session VALUES (1000000, 0, 60, 0, 9000000000000000000, 'x host 1 mount')");
+    let session = format!(
+        "{name}.session VALUES (1000000, 0, 60, 0, 9000000000000000000, 'x', 'host', 1, '\"mount\"')"
+    );
     world.server.sql(&format!("INSERT INTO {session}"));
     let said = world.code(1, &["-s", &url, "recover", "--anyway"]);
-    assert!(said.err.contains("in use") && said.err.contains("host 1 mount"), "{}", said.err);
+    assert!(said.err.contains("in use") && said.err.contains("mount on host, process 1"), "{}", said.err);
     world.server.sql(&format!("DELETE FROM {name}.session"));
     // Tables are gone.
     world.server.sql(&format!("DROP TABLE {name}.dentry CASCADE"));

@@ -218,8 +218,8 @@ fn what_one_mount_has_closed_the_others_open_and_commands_too() {
             .map(|session| session["process"].clone())
             .collect::<Vec<_>>()
     };
-    let mut processes = [one.child.id(), two.child.id()].map(|id| id.to_string());
-    processes.sort_by_key(|id| id.parse::<u64>().unwrap());
+    let mut processes = [one.child.id(), two.child.id()];
+    processes.sort_unstable();
     assert_eq!(standing(&one, "live"), processes);
     assert!(one.done(&["status"]).text().contains(&format!("process {}", processes[0])));
     // Whose lease lasts how long; and an administrator of the database finds them there.
@@ -239,7 +239,7 @@ fn what_one_mount_has_closed_the_others_open_and_commands_too() {
     for host in [&one, &two] {
         let point = host.place.path("mnt").canonicalize().unwrap();
         let of = mounts(&one).into_iter().find(|mount| mount["point"].as_str() == point.to_str());
-        assert_eq!(of.unwrap()["process"], host.child.id().to_string());
+        assert_eq!(of.unwrap()["process"], host.child.id());
     }
     assert_eq!(mounts(&two).len(), 2);
     // How a mount fares, of those on this host.
@@ -249,7 +249,7 @@ fn what_one_mount_has_closed_the_others_open_and_commands_too() {
     let said = Said::from(other.output().unwrap());
     assert!(said.code == 1 && said.err.contains("no mount of"), "{} {}", said.code, said.err);
     let sql = format!(
-        "UPDATE {}.session SET lease_until = 1, lease_secs = 0 WHERE description LIKE '% {} %'",
+        "UPDATE {}.session SET lease_until = 1, lease_secs = 0 WHERE process = {}",
         shared.schema,
         two.child.id()
     );
@@ -259,7 +259,7 @@ fn what_one_mount_has_closed_the_others_open_and_commands_too() {
     assert!(signal("-STOP").success());
     std::thread::sleep(Duration::from_millis(300));
     shared.server.sql(&sql);
-    assert_eq!(standing(&one, "over"), [two.child.id().to_string()]);
+    assert_eq!(standing(&one, "over"), [two.child.id()]);
     assert!(signal("-CONT").success());
     // A mount that was ended leaves nothing behind.
     two.done(&["unmount", "mnt"]);
@@ -428,7 +428,7 @@ fn a_mount_whose_lease_is_over_says_so_and_has_changed_nothing() {
     // As the server sees a host that was cut off for longer than its lease, and a collector that came by.
     let pid = one.child.id();
     let Shared { server, schema, .. } = &shared;
-    let sessions = format!("description LIKE '% {pid} %'");
+    let sessions = format!("process = {pid}");
     server.sql(&format!("DELETE FROM {schema}.session WHERE {sessions}"));
     // Written only now: a child that is started closes what it inherited, which stores it.
     let done = open.write_all(b"never!").and_then(|()| open.sync_all());
@@ -528,7 +528,7 @@ fn small_files_of_a_mount_that_is_killed_are_all_there_and_packed_by_others() {
     // Another host packs them when its leases are over.
     let Shared { server, schema, .. } = &shared;
     server.sql(&format!(
-        "UPDATE {schema}.session SET lease_until = 1, lease_secs = 0 WHERE description LIKE '% {} %'",
+        "UPDATE {schema}.session SET lease_until = 1, lease_secs = 0 WHERE process = {}",
         one.child.id()
     ));
     let report = two.done(&["gc", "--json"]).json();

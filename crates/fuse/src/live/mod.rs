@@ -50,7 +50,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use outrigger_store::meta::{MOUNT_HOLDER as HOLDER, ORPHAN, SessionKind};
+use outrigger_store::meta::{MOUNT_HOLDER as HOLDER, ORPHAN, Role, SessionKind};
 use outrigger_store::ops::View;
 use outrigger_store::policy::Overrides;
 use outrigger_store::staging::{self, Log, Usage};
@@ -170,7 +170,7 @@ impl LiveVolume {
     /// `Busy` when another mount has it, `Denied` on a read-only store, `Damaged` when the log is, and those of the store.
     pub fn open(store: Arc<Store>, options: LiveOptions, reports: Reports) -> Result<Self> {
         store.packs.set_cache_bytes(FRAMES_BYTES);
-        let session = store.session(SessionKind::Writer, "mount")?;
+        let session = store.session(SessionKind::Writer, Role::Mount)?;
         session.use_reserve();
         let reports = Arc::new(reports);
         let world = World {
@@ -204,7 +204,7 @@ impl LiveVolume {
                 ReadOptions { snapshots: true, tame_snapshots: options.tame_snapshots, ahead_threads: 0 };
             ReadVolume::new(
                 Arc::clone(&store),
-                View::live(&store, "mount")?,
+                View::live(&store, Role::Mount)?,
                 options,
                 Reports::shared(&reports),
             )

@@ -70,7 +70,7 @@ pub fn await_closed(store: &Store, most: Duration) -> Result<()> {
     waited.iter().try_for_each(|(_, name)| jobs.set_note(WAITS, name, None))?;
     let host = |id: &str| {
         let row = store.meta.sessions().ok()?.into_iter().find(|row| row.id.0.to_string() == id)?;
-        row.description.split(' ').nth(1).map(str::to_string)
+        Some(row.owner.host)
     };
     let on = host(&waited[0].0).unwrap_or_else(|| "another host".to_string());
     let why = format!("a mount on {on} has not stored yet what was closed in it; it is tried again");

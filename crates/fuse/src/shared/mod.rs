@@ -76,7 +76,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use outrigger_store::meta::{SessionId, SessionKind};
+use outrigger_store::meta::{Role, SessionId, SessionKind};
 use outrigger_store::ops::View;
 use outrigger_store::policy::Overrides;
 use outrigger_store::staging::{self, Log};
@@ -180,14 +180,14 @@ impl SharedVolume {
             ));
         }
         store.packs.set_cache_bytes(FRAMES_BYTES);
-        let session = store.session(SessionKind::Writer, "mount")?;
+        let session = store.session(SessionKind::Writer, Role::Mount)?;
         let reports = Arc::new(reports);
         sweep(&dirs_above(&store), &store, &options);
         let dir = dir_of_mount(&store, session.id());
         let (log, _) = Log::open(&dir, options.log(&store), &mut |_| Ok(()))?;
         let ahead = ReadAhead::start(&store, options.ahead_threads)?;
         let snapshots = options.snapshots.then(|| {
-            let view = View::live(&store, "mount")?;
+            let view = View::live(&store, Role::Mount)?;
             let options =
                 ReadOptions { snapshots: true, tame_snapshots: options.tame_snapshots, ahead_threads: 0 };
             ReadVolume::new(Arc::clone(&store), view, options, Reports::shared(&reports))

@@ -297,14 +297,14 @@ impl Run<'_> {
             }
             let Some(slow) = slow else { continue };
             self.session.check()?;
-            self.progress.enter(format!("waiting for session {}", slow.description), 0);
+            self.progress.enter(format!("waiting for session {} ({})", slow.id.0, slow.owner), 0);
             if waited >= limit {
                 return Err(Error::new(
                     ErrorKind::Busy,
                     format!(
                         "session {} ({}) has not acknowledged the run for {} s; nothing was reclaimed",
                         slow.id.0,
-                        slow.description,
+                        slow.owner,
                         limit.as_secs()
                     ),
                 ));

@@ -70,5 +70,5 @@ pub(super) fn other_collector(store: &Store) -> Result<Option<String>> {
     let locks = store.locks_dir();
     let sessions = store.meta.sessions()?;
     let busy = sessions.iter().find(|row| row.kind == SessionKind::Collector && !is_gone(row, Some(&locks)));
-    Ok(busy.map(|row| row.description.clone()))
+    Ok(busy.map(|row| row.owner.to_string()))
 }

@@ -24,6 +24,7 @@
 use std::collections::HashMap;
 
 use outrigger_format::Root;
+use serde::{Deserialize, Serialize};
 
 use super::SessionId;
 use crate::error::Result;
@@ -67,7 +68,7 @@ pub(crate) fn elder_of(text: &str) -> Option<(u64, SessionId)> {
 pub const OPEN_END: u64 = i64::MAX as u64;
 
 /// A job's number; rises, never used twice.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash, Serialize, Deserialize)]
 pub struct JobId(pub u64);
 
 impl std::fmt::Display for JobId {

@@ -10,12 +10,12 @@
 mod carry;
 mod change;
 mod fault;
-mod gone;
 pub mod jobs;
 pub mod locks;
 pub mod loose;
 mod packs;
 mod postgres;
+mod sessions;
 mod sqlite;
 pub mod telling;
 
@@ -26,10 +26,10 @@ use outrigger_format::{PackId, PackKind, Root};
 
 use crate::error::{Result, Unanswered};
 
-pub use gone::{is_gone, lives};
 pub use packs::{PackChanges, PackMark, PackRow, PackState, PackSum};
 pub use postgres::{Address, Location, Others, PostgresMeta, TlsMode, is_postgres_url};
 pub(crate) use postgres::{Unfinished, look};
+pub use sessions::{AgentRole, Role, SessionId, SessionKind, SessionOwner, SessionRow, is_gone, lives};
 pub(crate) use sqlite::is_unused_database;
 pub(crate) use sqlite::register_functions;
 pub use sqlite::{Clock, OpenMode, SqliteMeta};
@@ -44,41 +44,6 @@ pub enum At {
     Now,
     /// The tree at a snapshot's or pin's epoch.
     Epoch(u64),
-}
-
-/// What a session is there for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-pub enum SessionKind {
-    /// Adds data: must acknowledge generations.
-    Writer = 0,
-    /// Reads at a pinned epoch: never relies on an index hit being kept.
-    Reader = 1,
-    /// The collector.
-    Collector = 2,
-}
-
-/// A session's number; rises, never used twice.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
-pub struct SessionId(pub u64);
-
-/// A session as the database knows it.
-#[derive(Clone, Debug)]
-pub struct SessionRow {
-    /// Its number.
-    pub id: SessionId,
-    /// What it is there for.
-    pub kind: SessionKind,
-    /// The newest generation it has acknowledged.
-    pub acknowledged: u64,
-    /// When its lease ends, nanoseconds by the clock that the database judges leases by.
-    pub lease_until: u64,
-    /// It has ended, by the database's clock.
-    pub lease_is_over: bool,
-    /// Whole seconds that are left of it, by the same clock; 0 when it is over.
-    pub lease_left_secs: u64,
-    /// Who it is: host, process id, command.
-    pub description: String,
 }
 
 /// What transactions that write have cost this process, where that is counted: with the database on another host.
@@ -447,7 +412,7 @@ pub trait Meta: Send + Sync {
     fn open_session(
         &self,
         kind: SessionKind,
-        description: &str,
+        owner: &SessionOwner,
         lease_secs: u32,
     ) -> Result<(SessionId, Generation)>;
     /// Extends the lease and returns the current generation's number.

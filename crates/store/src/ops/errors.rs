@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::mounts::{is_of_process, own_name};
 use super::status::SessionStatus;
 use crate::error::{ErrorKind, Result};
-use crate::meta::Meta;
+use crate::meta::{Meta, SessionOwner};
 use crate::note;
 use crate::store::Store;
 
@@ -44,12 +44,8 @@ pub struct Met {
 /// The errors that one process met.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ErrorsStatus {
-    /// Its host.
-    pub host: String,
-    /// The process there.
-    pub process: String,
-    /// What it is there for: `mount`, `node`.
-    pub what: String,
+    /// Which process that is.
+    pub owner: SessionOwner,
     /// The last ones, the newest last.
     pub errors: Vec<Met>,
 }
@@ -149,8 +145,7 @@ pub(super) fn errors(meta: &dyn Meta, sessions: &[SessionStatus]) -> Result<Vec<
         };
         // One of a later program that this one does not understand counts as none.
         let Ok(errors) = serde_json::from_str(&noted.value) else { continue };
-        let (host, process, what) = (session.host.clone(), session.process.clone(), session.what.clone());
-        found.push(ErrorsStatus { host, process, what, errors });
+        found.push(ErrorsStatus { owner: session.owner.clone(), errors });
     }
     Ok(found)
 }

@@ -8,12 +8,10 @@ use serde::{Deserialize, Serialize};
 use super::status::{SessionStatus, Standing};
 use crate::error::{Context as _, Result};
 use crate::meta::jobs::Note;
-use crate::meta::{Meta, SessionRow};
+use crate::meta::{Meta, Role, SessionOwner};
 use crate::store::Store;
 
 const KIND: &str = "mount";
-/// What the sessions of mounts say that they are doing.
-const WHAT: &str = "mount";
 
 /// A mount, as it is noted.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -40,7 +38,7 @@ pub struct MountStatus {
     /// Its host.
     pub host: String,
     /// Its process there.
-    pub process: String,
+    pub process: u32,
 }
 
 /// Notes that this process has mounted the store. To be called when it is mounted; a mount works without, so failures may be passed over.
@@ -51,11 +49,7 @@ pub fn noted(store: &Store, note: &MountNote) -> Result<()> {
     let jobs = store.jobs()?;
     let there = store.meta.sessions()?;
     for old in jobs.notes(KIND)? {
-        // The lock's name, the host, the process and the command.
-        let is_of = |row: &SessionRow| {
-            row.description.split_once(' ').is_some_and(|(_, rest)| rest == format!("{} {WHAT}", old.name))
-        };
-        if !there.iter().any(is_of) {
+        if !there.iter().any(|row| is_mount(&row.owner, &old.name)) {
             jobs.set_note(KIND, &old.name, None)?;
         }
     }
@@ -75,24 +69,31 @@ pub fn ended(store: &Store) -> Result<()> {
 pub(super) fn mounts(meta: &dyn Meta, sessions: &[SessionStatus]) -> Result<Vec<MountStatus>> {
     let Some(jobs) = meta.jobs() else { return Ok(Vec::new()) };
     let mount = |Note { name, value, changed, .. }: Note| {
-        let session = sessions.iter().find(|session| is_of(session, &name))?;
+        let is_live = |session: &&SessionStatus| session.standing == Standing::Live;
+        let session = sessions.iter().filter(is_live).find(|session| is_mount(&session.owner, &name))?;
         // One of a later program that this one does not understand counts as none.
         let note = serde_json::from_str(&value).ok()?;
-        let (host, process) = (session.host.clone(), session.process.clone());
+        let (host, process) = (session.owner.host.clone(), session.owner.process);
         Some(MountStatus { note, since: changed, session: session.id, host, process })
     };
     Ok(jobs.notes(KIND)?.into_iter().filter_map(mount).collect())
 }
 
-fn is_of(session: &SessionStatus, name: &str) -> bool {
-    session.what == WHAT && is_of_process(session, name)
+/// Whether a session is that of a mount which calls its note so.
+fn is_mount(owner: &SessionOwner, name: &str) -> bool {
+    owner.role == Role::Mount && name == name_of(&owner.host, owner.process)
 }
 
 /// Whether a session lives, and is one of the process that calls a note so.
 pub(super) fn is_of_process(session: &SessionStatus, name: &str) -> bool {
-    session.standing == Standing::Live && name == format!("{} {}", session.host, session.process)
+    session.standing == Standing::Live && name == name_of(&session.owner.host, session.owner.process)
+}
+
+/// What a process calls its notes.
+fn name_of(host: &str, process: u32) -> String {
+    format!("{host} {process}")
 }
 
 pub(super) fn own_name() -> String {
-    format!("{} {}", crate::host::name(), std::process::id())
+    name_of(&crate::host::name(), std::process::id())
 }

@@ -9,7 +9,7 @@ use crate::backend::{Fill, Location, Place};
 use crate::copy::CopyNote;
 use crate::error::Result;
 use crate::gc::{Collecting, LastGc};
-use crate::meta::{SessionKind, SessionRow, is_gone};
+use crate::meta::{SessionKind, SessionOwner, SessionRow, is_gone};
 use crate::store::Store;
 
 /// How a session stands.
@@ -34,12 +34,8 @@ pub struct SessionStatus {
     pub kind: SessionKind,
     /// How it stands.
     pub standing: Standing,
-    /// Where its process runs.
-    pub host: String,
-    /// Its process there.
-    pub process: String,
-    /// What it is doing: a command's name.
-    pub what: String,
+    /// The process that it belongs to.
+    pub owner: SessionOwner,
     /// Generations that it has not acknowledged: a collector waits for it.
     pub lag: u64,
     /// Locks on files that its programs hold.
@@ -150,9 +146,6 @@ pub fn status(store: &Store) -> Result<Status> {
     let locks = store.locks_dir();
     let held = store.meta.file_locks().map(|locks| locks.lock_counts()).transpose()?.unwrap_or_default();
     let sessions = rows.iter().map(|row| {
-        // The lock's name, the host, the process and the command.
-        let mut words = row.description.splitn(4, ' ').skip(1).map(str::to_owned);
-        let mut word = || words.next().unwrap_or_default();
         let standing = match (row.lease_is_over, is_gone(row, Some(&locks))) {
             (true, _) => Standing::Over,
             (false, true) => Standing::Gone,
@@ -160,19 +153,8 @@ pub fn status(store: &Store) -> Result<Status> {
         };
         let lag = newest.saturating_sub(acknowledged(row).unwrap_or(newest));
         let locks = held.iter().find(|(session, _)| *session == row.id).map_or(0, |(_, count)| *count);
-        let (id, kind) = (row.id.0, row.kind);
-        let lease_left_secs = row.lease_left_secs;
-        SessionStatus {
-            id,
-            lease_left_secs,
-            kind,
-            standing,
-            host: word(),
-            process: word(),
-            what: word(),
-            lag,
-            locks,
-        }
+        let (id, kind, owner) = (row.id.0, row.kind, row.owner.clone());
+        SessionStatus { id, lease_left_secs: row.lease_left_secs, kind, standing, owner, lag, locks }
     });
     let sessions: Vec<SessionStatus> = sessions.collect();
     let mut packs = BTreeMap::new();

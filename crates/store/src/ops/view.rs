@@ -5,7 +5,7 @@ use std::sync::Arc;
 use outrigger_format::Root;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::meta::{At, PinTarget, SessionKind};
+use crate::meta::{At, PinTarget, Role, SessionKind};
 use crate::session::Session;
 use crate::store::Store;
 
@@ -19,14 +19,14 @@ pub struct View {
 }
 
 impl View {
-    /// Opens a session for the command `what` and pins a snapshot, or the tree as it is now.
+    /// Opens a session for a process that does this and pins a snapshot, or the tree as it is now.
     ///
     /// # Errors
     /// `NotFound` when there is no such snapshot, and failures of the store.
-    pub fn open(store: &Store, what: &str, snapshot: Option<&str>) -> Result<Self> {
+    pub fn open(store: &Store, role: impl Into<Role>, snapshot: Option<&str>) -> Result<Self> {
         let target = snapshot.map_or(PinTarget::Now, |name| PinTarget::Snapshot(name.to_string()));
         let pinned = store
-            .session(SessionKind::Reader, what)
+            .session(SessionKind::Reader, role)
             .and_then(|session| session.pin(&target).map(|(epoch, _)| (session, epoch)));
         match pinned {
             Ok((session, epoch)) => Ok(Self { at: At::Epoch(epoch), session: Some(session) }),
@@ -41,8 +41,8 @@ impl View {
     ///
     /// # Errors
     /// Failures of the store.
-    pub fn live(store: &Store, what: &str) -> Result<Self> {
-        Ok(Self { at: At::Now, session: Some(store.session(SessionKind::Reader, what)?) })
+    pub fn live(store: &Store, role: impl Into<Role>) -> Result<Self> {
+        Ok(Self { at: At::Now, session: Some(store.session(SessionKind::Reader, role)?) })
     }
 
     /// Fails once the pin may no longer hold, because the session lost its lease: what is read then may be gone, or another epoch's.

@@ -139,7 +139,7 @@ fn rebuild(
     let (database, packs) = (Arc::clone(&meta), Arc::clone(backend));
     let store = Store::assemble(dir, config, database, packs, false, Others::Trust, &mut rows)?;
     let store = store.indexed(rows)?;
-    let session = Session::open(&meta, SessionKind::Writer, locks, "recover")?;
+    let session = Session::open(&meta, SessionKind::Writer, locks, "recover".into())?;
     let mut blocks = survey.blocks;
     let moved = salvage_torn(&store, &session, &survey.torn, &mut blocks, report)?;
     replay::replay(&store, &session, blocks, progress, report)?;

@@ -7,7 +7,7 @@ macro_rules! meta_calls {
     ($pass_on:ident) => {
         $pass_on! {
             fn now() -> u64;
-            fn open_session(kind: SessionKind, description: &str, lease_secs: u32) -> (SessionId, Generation);
+            fn open_session(kind: SessionKind, owner: &SessionOwner, lease_secs: u32) -> (SessionId, Generation);
             fn acknowledge(session: SessionId, relied: &[PackId]) -> Generation;
             fn generation() -> u64;
             fn close_session(session: SessionId) -> ();

@@ -26,6 +26,12 @@ pub fn database(path: &std::path::Path) -> rusqlite::Result<rusqlite::Connection
     Ok(connection)
 }
 
+/// This process, which carries out a command and holds no lock.
+#[must_use]
+pub fn owner(command: &str) -> crate::meta::SessionOwner {
+    crate::meta::SessionOwner::this(String::new(), command.into())
+}
+
 /// An error of a commit that may have happened all the same; `token` is the engine's own number for it.
 #[must_use]
 pub fn lost_answer(error: crate::Error, token: i64) -> crate::Error {

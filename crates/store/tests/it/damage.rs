@@ -14,7 +14,7 @@ use outrigger_format::{
     ChunkKind, FRAME_HEADER_LEN, Footer, FrameHeader, PACK_HEADER_LEN, TRAILER_LEN, Trailer,
 };
 use outrigger_store::check::{CheckOptions, CheckProgress, CheckReport, DAMAGED_DIR, FindingKind, check};
-use outrigger_store::meta::SessionKind;
+use outrigger_store::meta::{SessionKind, SessionOwner};
 use outrigger_store::{ErrorKind, Store};
 use outrigger_workload::spaced;
 use tempfile::TempDir;
@@ -335,7 +335,8 @@ fn the_database_is_never_believed_when_damaged() {
 fn a_collector_that_was_killed_keeps_no_check_waiting() {
     let (_dir, path) = damaged(Path::new("."), |_| {});
     let store = open(&path);
-    let (ghost, _) = store.meta.open_session(SessionKind::Collector, "ghost recompress", 600).unwrap();
+    let owner = SessionOwner::this("ghost".into(), "recompress".into());
+    let (ghost, _) = store.meta.open_session(SessionKind::Collector, &owner, 600).unwrap();
     store.meta.take_collector(ghost).unwrap();
     // Without its lock it might be another host's.
     let options = CheckOptions { read_data: false, repair: false, threads: 1 };

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use meta_support::{without_changes, writer};
+use meta_support::writer;
 use outrigger_format::{PackId, PackKind};
 use outrigger_store::meta::{Commit, Location, Meta, PackMark, PackRow, PackState, PostgresMeta};
 use outrigger_workload::postgres::Server;
@@ -171,32 +171,6 @@ fn a_mark_of_another_run_of_the_server_means_nothing() {
     server.run().unwrap();
     assert_eq!(meta.changed_packs(follower.mark).unwrap(), None);
     assert!(meta.changed_packs(Follower::new(&meta).mark).unwrap().is_some());
-}
-
-#[test]
-fn a_store_from_before_packs_were_followed_is_followed_when_it_is_opened() {
-    let Some(server) = Server::shared() else { return };
-    let schema = server.fresh();
-    let url = server.url(&schema);
-    drop(create(&url));
-    without_changes(server, &schema);
-    server.sql(&format!("UPDATE {schema}.about SET version = 5"));
-    let reader = PostgresMeta::open(Location::parse(&url).unwrap(), true).unwrap();
-    assert_eq!(reader.pack_mark().unwrap(), None);
-    // What a program of that version changes, which has been running since before, is told, too.
-    let meta = open(&url);
-    let mut follower = Follower::new(&meta);
-    let pack = announced(&meta);
-    follower.look();
-    assert_eq!(follower.rows[&pack].state, PackState::Writing);
-    server.sql(&format!("UPDATE {schema}.pack SET state = 4"));
-    follower.look();
-    assert_eq!(follower.rows[&pack].state, PackState::Dead);
-}
-
-/// Announces a pack.
-fn announced(meta: &PostgresMeta) -> PackId {
-    meta.announce_packs(writer(meta), PackKind::Data, 1, 0).unwrap()[0]
 }
 
 /// What a look costs: of all rows, and of what has changed. `PACKS=100000 cargo test --release -p outrigger-store --test following cost -- --nocapture` for figures.

@@ -600,7 +600,7 @@ fn after_an_acknowledgement_of_which_nothing_is_known_no_hit_counts_until_the_ne
         // Opening the session is the first call, acknowledging the second.
         let faulty = Arc::new(gc_support::faulty_meta::FaultyMeta::new(Arc::clone(&store.meta), 2, after));
         let meta: Arc<dyn Meta> = faulty.clone();
-        let session = Session::open(&meta, SessionKind::Writer, None, "unsure").unwrap();
+        let session = Session::open(&meta, SessionKind::Writer, None, "unsure".into()).unwrap();
         let counts = |pack: PackId| {
             let mut counted = false;
             let look = |is_usable: &dyn Fn(PackId) -> bool| {
@@ -611,7 +611,10 @@ fn after_an_acknowledgement_of_which_nothing_is_known_no_hit_counts_until_the_ne
             counted
         };
         assert!(counts(condemned) && counts(live));
-        let (collector, _) = store.meta.open_session(SessionKind::Collector, "collector", 60).unwrap();
+        let (collector, _) = store
+            .meta
+            .open_session(SessionKind::Collector, &outrigger_store::testing::owner("collector"), 60)
+            .unwrap();
         store.meta.take_collector(collector).unwrap();
         let generation = store.meta.condemn(collector, &[condemned]).unwrap();
         // The session's thread may have been quicker; one of the two has failed.

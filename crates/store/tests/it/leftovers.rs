@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use gc_support::{init, scratch};
 use outrigger_format::PackId;
-use outrigger_store::meta::SessionKind;
+use outrigger_store::meta::{SessionKind, SessionOwner};
 
 #[test]
 fn a_pack_that_is_not_finished_takes_its_room_along() {
@@ -37,8 +37,8 @@ fn lock_files_of_killed_sessions_go_with_the_next_session() {
     // Half of them have a row still.
     let mut killed = Vec::new();
     for number in 0..10 {
-        let description = format!("{} host 1 put", name(number));
-        killed.push(store.meta.open_session(SessionKind::Writer, &description, 60).unwrap().0);
+        let owner = SessionOwner::this(name(number), "put".into());
+        killed.push(store.meta.open_session(SessionKind::Writer, &owner, 60).unwrap().0);
     }
     let age = |by: u64| {
         for entry in std::fs::read_dir(&locks).unwrap() {

@@ -191,7 +191,11 @@ fn clients_that_come_at_the_same_time_exclude_each_other() {
 fn locks_end_with_their_session_and_not_before_its_lease() {
     let Some(engine) = postgres() else { return };
     let other = engine.another();
-    let gone = engine.meta.open_session(outrigger_store::meta::SessionKind::Writer, "w", 60).unwrap().0;
+    let gone = engine
+        .meta
+        .open_session(outrigger_store::meta::SessionKind::Writer, &outrigger_store::testing::owner("w"), 60)
+        .unwrap()
+        .0;
     let two = writer(&*other);
     assert!(takes(&*engine.meta, gone, lock(1, 0, 9, Exclusive)));
     assert!(takes(&*engine.meta, gone, lock(2, 20, 29, Exclusive)));

@@ -171,11 +171,11 @@ mod files {
         std::fs::remove_file(&path).unwrap();
         drop(SqliteMeta::open(&path, OpenMode::Create).unwrap());
         let newer = rusqlite::Connection::open(&path).unwrap();
-        newer.execute_batch("PRAGMA user_version = 2").unwrap();
+        newer.execute_batch("PRAGMA user_version = 3").unwrap();
         drop(newer);
         let error = SqliteMeta::open(&path, OpenMode::ReadWrite).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Newer);
-        assert!(error.to_string().contains("schema version 2, this program knows version 1"), "{error}");
+        assert!(error.to_string().contains("schema version 3, this program knows version 2"), "{error}");
     }
 
     #[test]

@@ -337,7 +337,13 @@ fn counters_and_the_collector_are_handed_out_once() {
 }
 
 fn handed_out_once(engine: &Fixture) {
-    let sessions = [0, 1].map(|_| engine.meta.open_session(SessionKind::Collector, "gc", 100).unwrap().0);
+    let sessions = [0, 1].map(|_| {
+        engine
+            .meta
+            .open_session(SessionKind::Collector, &outrigger_store::testing::owner("gc"), 100)
+            .unwrap()
+            .0
+    });
     let handles = [0, 1].map(|_| engine.another());
     let taken: Vec<(Verdict, Vec<u64>)> = std::thread::scope(|scope| {
         let threads: Vec<_> = handles

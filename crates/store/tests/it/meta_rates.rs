@@ -183,7 +183,10 @@ fn names_and_inodes_at_once() {
     {
         let Place { name, meta, bytes, .. } = place;
         println!("{name}:");
-        let session = meta.open_session(SessionKind::Writer, "rates", 3600).unwrap().0;
+        let session = meta
+            .open_session(SessionKind::Writer, &outrigger_store::testing::owner("rates"), 3600)
+            .unwrap()
+            .0;
         let mut changes = states(files, times);
         let pairs = changes.len() / 2;
         meta.reserve_inodes(pairs as u64 + 1).unwrap();
@@ -235,7 +238,8 @@ fn every_operation(place: &Place) {
     let meta = &**meta;
     println!("{name}:");
     let files: u64 = std::env::var("FILES").map_or(5_000, |files| files.parse().expect("FILES is a number"));
-    let session = meta.open_session(SessionKind::Writer, "rates", 3600).unwrap().0;
+    let session =
+        meta.open_session(SessionKind::Writer, &outrigger_store::testing::owner("rates"), 3600).unwrap().0;
     let changes = tree(files, 0);
     let total = changes.len();
     meta.reserve_inodes(total as u64 + 1).unwrap();
@@ -354,13 +358,20 @@ fn exclusive_creations() {
             };
             let first = next;
             next += 100;
-            let session = place.meta.open_session(SessionKind::Writer, "rates", 3600).unwrap().0;
+            let session = place
+                .meta
+                .open_session(SessionKind::Writer, &outrigger_store::testing::owner("rates"), 3600)
+                .unwrap()
+                .0;
             let changes = (0..threads * processes).map(|worker| directory(first + worker)).collect();
             place.meta.commit(session, &Commit { packs: Vec::new(), changes, time: 1 }).unwrap();
             let clock = start();
             std::thread::scope(|scope| {
                 for (process, meta) in handles.iter().enumerate() {
-                    let session = meta.open_session(SessionKind::Writer, "rates", 3600).unwrap().0;
+                    let session = meta
+                        .open_session(SessionKind::Writer, &outrigger_store::testing::owner("rates"), 3600)
+                        .unwrap()
+                        .0;
                     for thread in 0..threads {
                         let worker = process as u64 * threads + thread;
                         let base = next + worker * each;

@@ -121,7 +121,7 @@ fn intents_for_packs_of_a_lost_history_do_not_sweep_them() {
     let packs = aged(dir.path());
     let store = open(dir.path());
     // As a program did that did not look: it announced ids that were taken, and failed.
-    let session = Session::open(&store.meta, SessionKind::Writer, None, "failed").unwrap();
+    let session = Session::open(&store.meta, SessionKind::Writer, None, "failed".into()).unwrap();
     let next = store.meta.counters().unwrap().next_pack;
     let lost: Vec<PackId> = packs.iter().copied().filter(|id| id.0 >= next).collect();
     let announced = store.meta.announce_packs(session.id(), PackKind::Meta, lost.len() as u32, 0).unwrap();

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-use meta_support::{commit, file, kind, link, paths, root, without_changes, writer};
+use meta_support::{commit, file, kind, link, paths, root, writer};
 use outrigger_format::{PackId, PackKind};
 use outrigger_store::ErrorKind;
 use outrigger_store::meta::jobs::{JobInput, Jobs as _, NewJob};
@@ -62,85 +62,18 @@ fn a_store_is_made_once_and_recognised() {
     assert_eq!(kind(PostgresMeta::open(nobody, false)), ErrorKind::Denied);
 }
 
-/// As before commits could be made at once, and packs be followed.
-fn without_functions(server: &Server, schema: &str) {
-    without_changes(server, schema);
-    server
-        .sql(&format!("DROP FUNCTION {schema}.commit_at_once; ALTER TABLE {schema}.lane DROP COLUMN closed"));
-}
-
 #[test]
-fn a_store_from_before_jobs_gets_them_when_it_is_opened() {
+fn a_schema_of_another_version_is_refused() {
     let Some(server) = Server::shared() else { return };
     let schema = server.fresh();
     let url = server.url(&schema);
-    let meta = create(&url);
-    meta.reserve_inodes(9).unwrap();
-    commit(&meta, writer(&meta), vec![file(R, "f", 5, 1)], 1).unwrap();
-    drop(meta);
-    let tables = [
-        "job",
-        "job_input",
-        "job_split",
-        "job_output",
-        "job_note",
-        "job_seen",
-        "loose",
-        "file_lock",
-        "file_lock_wait",
-    ];
-    let drops = tables.map(|table| format!("DROP TABLE {schema}.{table}")).join("; ");
-    without_functions(server, &schema);
-    server.sql(&format!("{drops}; UPDATE {schema}.about SET version = 1"));
-    // Who may only read reads it as it is.
-    let reader = PostgresMeta::open(Location::parse(&url).unwrap(), true).unwrap();
-    assert_eq!((paths(&reader, At::Now), reader.check().unwrap()), (vec!["/f".to_string()], Vec::new()));
-    assert!(Meta::jobs(&reader).is_none() && Meta::loose(&reader).is_none());
-    assert!(reader.file_locks().is_none());
-    drop(reader);
-    // Of several that come at once one does it.
-    std::thread::scope(|scope| {
-        for thread in [0; 3].map(|_| scope.spawn(|| drop(open(&url)))) {
-            thread.join().unwrap();
+    drop(create(&url));
+    for (change, refused) in [("- 1", ErrorKind::Invalid), ("+ 2", ErrorKind::Newer)] {
+        server.sql(&format!("UPDATE {schema}.about SET version = version {change}"));
+        for read_only in [true, false] {
+            assert_eq!(kind(PostgresMeta::open(Location::parse(&url).unwrap(), read_only)), refused);
         }
-    });
-    let meta = open(&url);
-    assert_eq!(paths(&meta, At::Now), ["/f"]);
-    let job = meta.create_job(&NewJob::default()).unwrap();
-    assert!(meta.job(job).unwrap().is_some());
-    assert!(Meta::loose(&meta).is_some());
-    assert_eq!(meta.check().unwrap(), [""; 0]);
-}
-
-#[test]
-fn a_store_from_before_locks_gets_them_when_it_is_opened() {
-    let Some(server) = Server::shared() else { return };
-    let schema = server.fresh();
-    let url = server.url(&schema);
-    let meta = create(&url);
-    meta.reserve_inodes(9).unwrap();
-    commit(&meta, writer(&meta), vec![file(R, "f", 5, 1)], 1).unwrap();
-    let job = meta.create_job(&NewJob::default()).unwrap();
-    meta.set_note("rule", "r", Some("text")).unwrap();
-    drop(meta);
-    without_functions(server, &schema);
-    let sql = "DROP TABLE @file_lock; DROP TABLE @file_lock_wait; UPDATE @about SET version = 3";
-    server.sql(&sql.replace('@', &format!("{schema}.")));
-    let reader = PostgresMeta::open(Location::parse(&url).unwrap(), true).unwrap();
-    assert!(reader.file_locks().is_none());
-    assert_eq!((paths(&reader, At::Now), reader.check().unwrap()), (vec!["/f".to_string()], Vec::new()));
-    // Nobody knows which role has made what is of before, now or later.
-    let makers = |meta: &PostgresMeta| {
-        [meta.job(job).unwrap().unwrap().by, meta.notes("rule").unwrap().pop().unwrap().by]
-            .map(|by| by.unwrap().role)
-    };
-    assert_eq!(makers(&reader), [None, None]);
-    drop(reader);
-    let meta = open(&url);
-    assert_eq!(makers(&meta), [None, None]);
-    assert_eq!(meta.file_locks().unwrap().lock_counts().unwrap(), []);
-    meta.fence(writer(&meta)).unwrap();
-    assert_eq!((paths(&meta, At::Now), meta.check().unwrap()), (vec!["/f".to_string()], Vec::new()));
+    }
 }
 
 #[test]
@@ -207,7 +140,10 @@ fn a_role_that_may_only_read_reads_and_harms_nothing() {
     // One that is not told to hold itself back finds out that it must …
     let pusher = open(&url);
     assert!(pusher.is_read_only());
-    assert_eq!(kind(pusher.open_session(SessionKind::Writer, "w", 60)), ErrorKind::Denied);
+    assert_eq!(
+        kind(pusher.open_session(SessionKind::Writer, &outrigger_store::testing::owner("w"), 60)),
+        ErrorKind::Denied
+    );
     assert_eq!(kind(pusher.reserve_inodes(1)), ErrorKind::Denied);
     assert_eq!(kind(pusher.fence(writer(&meta))), ErrorKind::Denied);
     // … and the server would not let it.
@@ -266,7 +202,8 @@ fn a_lease_ends_by_the_servers_clock_and_with_it_the_right_to_commit() {
     let Some(server) = Server::shared() else { return };
     let meta = create(&server.url(&server.fresh()));
     meta.raise_counters(1, 1000, 1).unwrap();
-    let (session, _) = meta.open_session(SessionKind::Writer, "w", 1).unwrap();
+    let (session, _) =
+        meta.open_session(SessionKind::Writer, &outrigger_store::testing::owner("w"), 1).unwrap();
     commit(&meta, session, step(0), 1).unwrap();
     assert!(!meta.sessions().unwrap()[0].lease_is_over);
     // As when its host is cut off: nobody renews it.
@@ -424,7 +361,8 @@ fn a_server_killed_and_started_again_keeps_what_was_acknowledged() {
         let client = scope.spawn(|| {
             let meta = open(&url);
             // Longer than the server is away.
-            let session = meta.open_session(SessionKind::Writer, "w", 600).unwrap().0;
+            let session =
+                meta.open_session(SessionKind::Writer, &outrigger_store::testing::owner("w"), 600).unwrap().0;
             let mut number = 0;
             while !over.load(Ordering::SeqCst) {
                 commit(&meta, session, step(number), 1).unwrap();
@@ -454,8 +392,11 @@ fn leases_do_not_run_out_while_the_server_is_away() {
     let meta = create(&url);
     meta.raise_counters(1, 1000, 1).unwrap();
     let lease = 600;
-    let [stays, fenced] = ["stays", "fenced"]
-        .map(|description| meta.open_session(SessionKind::Writer, description, lease).unwrap().0);
+    let [stays, fenced] = ["stays", "fenced"].map(|description| {
+        meta.open_session(SessionKind::Writer, &outrigger_store::testing::owner(description), lease)
+            .unwrap()
+            .0
+    });
     // As if the server had been away until long after.
     let ends = |secs: u32| {
         server.sql(&format!("UPDATE store.session SET lease_secs = {secs}, lease_until = 0 RETURNING 1"));
@@ -492,7 +433,11 @@ fn counters_that_no_client_wrote_are_damage() {
         assert_eq!(kind(meta.announce_packs(session, PackKind::Data, 1, 7)), ErrorKind::Damaged, "{value}");
         assert_eq!(kind(meta.reserve_inodes(1)), ErrorKind::Damaged, "{value}");
         assert_eq!(kind(meta.counters()), ErrorKind::Damaged, "{value}");
-        assert_eq!(kind(meta.open_session(SessionKind::Writer, "x", 60)), ErrorKind::Damaged, "{value}");
+        assert_eq!(
+            kind(meta.open_session(SessionKind::Writer, &outrigger_store::testing::owner("x"), 60)),
+            ErrorKind::Damaged,
+            "{value}"
+        );
     }
     // Nothing of it was taken, so a repair is enough.
     server.sql(&format!("UPDATE {schema}.counter SET value = 100"));

@@ -24,6 +24,7 @@ use outrigger_fuse::mounts::{self, MountRow, Whereabouts};
 use outrigger_fuse::report::Reports;
 use outrigger_fuse::shared::{SharedOptions, SharedVolume};
 use outrigger_fuse::view::{ReadOptions, ReadVolume};
+use outrigger_store::meta::Role;
 use outrigger_store::{Store, shared};
 
 use self::told::Told;
@@ -264,7 +265,7 @@ fn serve(context: &Context, plan: &Plan, detach: bool) -> Outcome {
         return serve_changes(context, plan, detach, threads, (reports, &log));
     }
     let store = Arc::new(context.open()?);
-    let view = context.view(&store, "mount", plan.flags.at.as_deref())?;
+    let view = context.view(&store, Role::Mount, plan.flags.at.as_deref())?;
     let tame_snapshots = plan.flags.honours_rights();
     let options = ReadOptions { snapshots: plan.flags.at.is_none(), tame_snapshots, ahead_threads: threads };
     let exporter = listen(plan)?;

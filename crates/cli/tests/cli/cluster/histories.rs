@@ -120,7 +120,7 @@ impl Nemesis<'_> {
         if self.leases_last && self.rng.permille(500) {
             std::thread::sleep(LEASE);
         } else {
-            self.site.expire(&format!("description LIKE '% {} %'", self.hosts[host].process()));
+            self.site.expire(&format!("process = {}", self.hosts[host].process()));
             self.sleep(8000);
         }
     }
@@ -142,7 +142,7 @@ impl Nemesis<'_> {
         // The others wait for its lease, or it is over already.
         if !self.leases_last || self.rng.permille(600) {
             self.sleep(1000);
-            self.site.expire(&format!("description LIKE '% {process} %'"));
+            self.site.expire(&format!("process = {process}"));
         }
         if is_cut_off {
             self.cable(host, "up");

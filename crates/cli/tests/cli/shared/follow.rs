@@ -305,7 +305,7 @@ fn when_the_mount_loses_its_session_its_programs_are_stopped_and_their_outputs_v
     site.until_read("some");
     // As the server sees a host that was cut off for longer than its lease, and a collector that came by.
     let sql = format!(
-        "DELETE FROM {}.session WHERE description LIKE '% {} mount'",
+        "DELETE FROM {}.session WHERE process = {} AND role = '\"mount\"'",
         site.shared.schema,
         site.one.child.id()
     );

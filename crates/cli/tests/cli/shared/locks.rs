@@ -291,7 +291,7 @@ fn locks_of_a_mount_that_is_killed_end_at_once_on_its_host_and_with_its_lease_el
     tries(&elsewhere, "lockf", "LOCK_EX", "no 0");
     let Shared { server, schema, .. } = &shared;
     server.sql(&format!(
-        "UPDATE {schema}.session SET lease_until = 1, lease_secs = 0 WHERE description LIKE '% {process} %'"
+        "UPDATE {schema}.session SET lease_until = 1, lease_secs = 0 WHERE process = {process}"
     ));
     assert_eq!(says(&mut next), "locked");
     lets_go(next);

@@ -51,7 +51,7 @@ impl Ground {
     /// Ends the session of a process, as if its lease were over.
     pub fn expire(&self, process: u32) {
         self.server.sql(&format!(
-            "UPDATE {SCHEMA}.session SET lease_until = 1, lease_secs = 0 WHERE description LIKE '% {process} %'"
+            "UPDATE {SCHEMA}.session SET lease_until = 1, lease_secs = 0 WHERE process = {process}"
         ));
     }
 

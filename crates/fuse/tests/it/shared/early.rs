@@ -7,8 +7,8 @@ use outrigger_fuse::fs::{FileSystem, SetAttr};
 use outrigger_fuse::live::Followed;
 use outrigger_fuse::shared::SharedOptions;
 use outrigger_store::early;
-use outrigger_store::meta::SessionId;
 use outrigger_store::meta::jobs::SplitState;
+use outrigger_store::meta::{Role, SessionId};
 use outrigger_workload::Rng;
 use outrigger_workload::eventually;
 
@@ -218,7 +218,7 @@ fn what_a_mount_held_that_is_gone_goes_with_the_collectors_next_run() {
     site.wait_for_prefix(open.number, 2 << 20);
     assert!(site.packed_bytes() > 2 << 20);
     for row in site.store.meta.sessions().unwrap() {
-        if row.description.contains("mount") || row.description.contains("packing") {
+        if matches!(row.owner.role, Role::Mount | Role::Command(_)) {
             site.store.meta.fence(row.id).unwrap();
         }
     }

@@ -217,7 +217,11 @@ fn files_that_many_sync_at_once_do_not_get_in_each_others_way() {
 fn a_log_is_removed_when_its_session_is_over_and_not_before() {
     let Some(cluster) = Cluster::new() else { return };
     let store = cluster.store();
-    let session = store.meta.open_session(SessionKind::Writer, "a mount that begins", 1000).unwrap().0;
+    let session = store
+        .meta
+        .open_session(SessionKind::Writer, &outrigger_store::testing::owner("a mount that begins"), 1000)
+        .unwrap()
+        .0;
     // It has made the directory, and not locked it yet.
     let dir = store.dir().join("mounts").join(format!("{:x}", session.0));
     std::fs::create_dir_all(&dir).unwrap();

@@ -13,7 +13,7 @@ use outrigger_store::gc::{GcOptions, GcProgress, collect};
 use outrigger_store::meta::jobs::{
     Claimed, JobId, JobInput, JobRow, JobState, NewJob, NewSplit, OPEN_END, SplitRow, SplitState,
 };
-use outrigger_store::meta::{At, SessionId, SessionKind};
+use outrigger_store::meta::{At, Role, SessionId, SessionKind};
 use outrigger_store::read::Reader;
 use outrigger_store::session::Session;
 use outrigger_store::{Error, ErrorKind, Store};
@@ -390,7 +390,7 @@ fn of_a_hidden_file_whose_mount_is_killed_there_is_what_was_synced_and_nobody_se
     open.sync().unwrap();
     open.write(6, b", and not").unwrap();
     let mount = site.store.meta.sessions().unwrap();
-    let mount = mount.iter().rfind(|row| row.description.ends_with(" mount")).unwrap().id;
+    let mount = mount.iter().rfind(|row| row.owner.role == Role::Mount).unwrap().id;
     assert!(left_open(&site.store).unwrap().is_empty(), "its mount is at work");
     drop(one);
     assert!(site.split(job).range.is_open() && !is_within_reach(&site.store, mount));

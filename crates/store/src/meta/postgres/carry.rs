@@ -257,19 +257,15 @@ const RAISE_JOB: &str = "SELECT setval(s.name::regclass, greatest($2, coalesce(p
     FROM (SELECT pg_get_serial_sequence($1, 'id') AS name) s \
     WHERE has_sequence_privilege(s.name, 'SELECT') AND has_sequence_privilege(s.name, 'UPDATE')";
 
-fn read_rest(connection: &mut Connection, has_jobs: bool) -> Outcome<Rest> {
+fn read_rest(connection: &mut Connection) -> Outcome<Rest> {
     let answer = connection.query(&Query::new("SELECT epoch, generation FROM @state"))?;
     let state = counters::row(&answer)?;
     let next = counters::read_next(&connection.query(&Query::new(counters::NEXT))?)?;
     let sessions = connection.query(&Query::new("SELECT value FROM @counter WHERE name = 'next_session'"))?;
     let totals = counters::read_totals(&connection.query(&Query::new(counters::TOTALS))?)?;
     let snapshots = connection.query(&Query::new(snapshots::ALL))?;
-    let last_job = if has_jobs {
-        let table = connection.text("@job");
-        counters::row(&connection.query(&Query::new(LAST_JOB).text(&table))?)?.try_get(0)?
-    } else {
-        0
-    };
+    let table = connection.text("@job");
+    let last_job = counters::row(&connection.query(&Query::new(LAST_JOB).text(&table))?)?.try_get(0)?;
     Ok(Rest {
         epoch: state.try_get(0)?,
         generation: state.try_get(1)?,
@@ -379,14 +375,9 @@ impl PostgresMeta {
     /// Those of both; `Damaged` when a row is not what was written.
     pub(crate) fn carry_into(&self, to: &SqliteMeta) -> Result<()> {
         self.transactions.read_through("copying the metadata", |connection| {
-            let rest = read_rest(connection, self.tables.has_jobs)?;
+            let rest = read_rest(connection)?;
             to.fill(|filler| {
                 for (table, sql) in TABLES.iter().zip(&*STATEMENTS) {
-                    let is_missing = table.name.starts_with("job") && !self.tables.has_jobs
-                        || table.name == "loose" && !self.tables.has_loose;
-                    if is_missing {
-                        continue;
-                    }
                     let query = Query::new(&sql.read);
                     connection.stream(&query, |row| filler.row(table, values(table, row)?))?;
                 }
@@ -419,10 +410,9 @@ impl PostgresMeta {
             for row in &tx.one(Query::new(sessions::ALL))?.rows {
                 let session = sessions::read(row)?;
                 if !session.lease_is_over {
-                    let who = session.description.split_once(' ').map_or("", |(_, rest)| rest);
                     let why = format!(
-                        "the copy is in use (session {}: {who}); end that, or read the copy as a role that may only read",
-                        session.id.0
+                        "the copy is in use (session {}: {}); end that, or read the copy as a role that may only read",
+                        session.id.0, session.owner
                     );
                     return Err(refuse(ErrorKind::Busy, why));
                 }

@@ -1,7 +1,6 @@
 //! Checking the database: every row against its checksum, then what the tables must satisfy together.
 
 use super::connection::{Connection, Query};
-use super::open::Tables;
 use super::row::{self, former_columns, require, stored_columns};
 use super::{counters, jobs, locks, loose, packs, reclaim};
 use crate::meta::fault::{Fault, Outcome};
@@ -117,7 +116,7 @@ fn rows(
 }
 
 /// Returns what is wrong, in words.
-pub(super) fn check(connection: &mut Connection, tables: Tables) -> Outcome<Vec<String>> {
+pub(super) fn check(connection: &mut Connection) -> Outcome<Vec<String>> {
     use outrigger_format::catalogue::FileKind;
     let mut found = Vec::new();
     let (mut kinds, mut bytes) = ([0u64; 3], 0u64);
@@ -161,13 +160,9 @@ pub(super) fn check(connection: &mut Connection, tables: Tables) -> Outcome<Vec<
     })?;
     rows(connection, packs::EVERY, &mut found, |row| packs::read(row).map(drop))?;
     let mut kind = Kind::default();
-    if tables.has_jobs {
-        jobs::check(connection, &mut |finding| kind.add(finding))?;
-    }
+    jobs::check(connection, &mut |finding| kind.add(finding))?;
     kind.end(&mut found);
-    let loose: &[&'static str] = if tables.has_loose { &[loose::RULE] } else { &[] };
-    let locks = if tables.has_locks { locks::RULES } else { &[] };
-    for rule in RULES.iter().chain(loose).chain(locks) {
+    for rule in RULES.iter().chain([&loose::RULE]).chain(locks::RULES) {
         let mut kind = Kind::default();
         connection.stream(&Query::new(rule), |row| {
             kind.add(row.try_get(0)?);

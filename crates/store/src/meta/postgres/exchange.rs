@@ -20,7 +20,7 @@ use super::transaction::{Gate, Transactions};
 use super::{PostgresMeta, counters, open, sessions};
 use crate::config::StoreConfig;
 use crate::error::{Error, ErrorKind, Result};
-use crate::meta::fault::{Explain as _, Outcome, refuse};
+use crate::meta::fault::{Explain as _, Fault, Outcome, refuse};
 use crate::meta::{SessionRow, is_gone};
 
 /// What a schema has that is to have a recovered store.
@@ -42,8 +42,7 @@ impl Found {
         let Some(session) = self.sessions.iter().find(|session| !is_gone(session, Some(locks))) else {
             return Ok(());
         };
-        let who = session.description.split_once(' ').map_or("", |(_, rest)| rest);
-        let why = format!("it is in use (session {}: {who}); end that first", session.id.0);
+        let why = format!("it is in use (session {}: {}); end that first", session.id.0, session.owner);
         Err(Error::new(ErrorKind::Busy, why))
     }
 
@@ -88,14 +87,7 @@ fn find(connection: &mut Connection, location: &Location) -> Outcome<Found> {
     }
     let mut found = Found { schema: Some(schema), ..Found::default() };
     if let Some(about) = open::about(connection)? {
-        if about.version > open::VERSION {
-            let why = format!(
-                "the store in it has schema version {}, this program knows version {}; use a newer outrigger",
-                about.version,
-                open::VERSION
-            );
-            return Err(refuse(ErrorKind::Newer, why));
-        }
+        about.require_known("the store in it").map_err(Fault::Store)?;
         found.config = Some(about.config);
     }
     if has(connection, "@session")? {

@@ -8,16 +8,15 @@
 //! | `location.rs`, `tls.rs` | the URL, where passwords come from; securing the connection |
 //! | `connection.rs`, `pool.rs` | statements, alone or several in one go; connections on loan |
 //! | `transaction.rs` | what runs side by side, what is made again after a failure, and what never is |
-//! | `open.rs`, `schema_*.sql` | making the schema, bringing it up to date, refusing what is not ours |
+//! | `open.rs`, `schema.sql`, `schema_triggers.sql` | making the schema, refusing what is not ours |
 //! | `row.rs` | rows to values and back, with their checksums |
 //! | `tree.rs` | reading the tree |
 //! | `at_once.rs`, `schema_at_once.sql`, `schema_make_at_once.sql` | a small commit in one journey |
 //! | `commit.rs`, `working.rs`, `flush.rs` | one commit; the rows that its changes work on (what they mean is in `meta/change/`); writing them |
 //! | `sessions.rs`, `packs.rs`, `reclaim.rs` | the protocol of docs/decisions/0003-reclaim-protocol.md |
-//! | `jobs/`, `schema_jobs.sql` | jobs |
-//! | `loose.rs`, `schema_loose.sql` | loose chunks |
-//! | `locks.rs`, `schema_locks.sql` | locks on files |
-//! | `packs.rs`, `schema_changed.sql` | which packs have changed |
+//! | `jobs/` | jobs |
+//! | `loose.rs` | loose chunks |
+//! | `locks.rs` | locks on files |
 //! | `telling.rs` | what names and inodes are at one instant, for the catalogue |
 //! | `carry.rs`, `exchange.rs` | taking over a copy's rows; putting a recovered database in the place of the old one |
 //! | `snapshots.rs`, `policies.rs`, `counters.rs`, `check.rs` | the rest |
@@ -69,23 +68,19 @@ use super::loose::{Loose, LooseChunk, LooseOwner, LooseRow};
 use super::telling::{Anew, Telling, Told};
 use super::{
     At, Commit, Committed, Counters, DirEntry, Era, Generation, Hanging, Inode, Meta, PackChanges, PackMark,
-    PackRow, PackSum, PinTarget, SessionId, SessionKind, SessionRow, SnapshotRow, TreeTotals, VersionRow,
-    WriteCounts,
+    PackRow, PackSum, PinTarget, SessionId, SessionKind, SessionOwner, SessionRow, SnapshotRow, TreeTotals,
+    VersionRow, WriteCounts,
 };
 use crate::error::{Error, ErrorKind, Result, Unanswered};
 
 pub(crate) use self::exchange::{Unfinished, look};
 pub use self::location::{Address, Location, Others, TlsMode, is_postgres_url};
-#[cfg(test)]
-pub(super) use self::open::VERSION as SCHEMAS;
 
 /// The metadata engine in a PostgreSQL database.
 pub struct PostgresMeta {
     transactions: Transactions,
     config: String,
     read_only: bool,
-    /// What there is; less in a store of an earlier version that nobody who may write has opened since.
-    tables: open::Tables,
     guesses: Guesses,
 }
 
@@ -118,11 +113,11 @@ impl PostgresMeta {
 
     fn finish(transactions: Transactions, read_only: bool) -> Result<Self> {
         let read_only = read_only || !open::may_write(&transactions)?;
-        let (config, tables) = open::recognise(&transactions, !read_only)?;
+        let config = open::recognise(&transactions)?;
         if !read_only {
             open::require_durable(&transactions)?;
         }
-        Ok(Self { transactions, config, read_only, tables, guesses: Guesses::default() })
+        Ok(Self { transactions, config, read_only, guesses: Guesses::default() })
     }
 
     /// The configuration's text.
@@ -207,15 +202,12 @@ impl Meta for PostgresMeta {
     fn open_session(
         &self,
         kind: SessionKind,
-        description: &str,
+        owner: &SessionOwner,
         lease_secs: u32,
     ) -> Result<(SessionId, Generation)> {
-        let opened = self.write("opening a session", Gate::Shared, |tx| {
-            sessions::open(tx, kind, description, lease_secs)
-        })?;
-        // The lock's name, the host, the process and the command.
-        let what = description.rsplit(' ').next().unwrap_or_default();
-        self.transactions.pool.call(format!("outrigger {what}, session {}", opened.0.0));
+        let opened =
+            self.write("opening a session", Gate::Shared, |tx| sessions::open(tx, kind, owner, lease_secs))?;
+        self.transactions.pool.call(format!("outrigger {}, session {}", owner.role, opened.0.0));
         Ok(opened)
     }
 
@@ -304,17 +296,11 @@ impl Meta for PostgresMeta {
     }
 
     fn pack_mark(&self) -> Result<Option<PackMark>> {
-        if !self.tables.has_changed {
-            return Ok(None);
-        }
         let read = |answer: &Answer| packs::read_mark(counters::row(answer)?, 0);
         self.read("asking from where on to follow packs", &Query::new(packs::MARK), read).map(Some)
     }
 
     fn changed_packs(&self, mark: PackMark) -> Result<Option<PackChanges>> {
-        if !self.tables.has_changed {
-            return Ok(None);
-        }
         let query = Query::new(packs::CHANGED).int(mark.at);
         self.read("following packs", &query, |answer| packs::read_changes(answer, mark))
     }
@@ -509,19 +495,19 @@ impl Meta for PostgresMeta {
     }
 
     fn jobs(&self) -> Option<&dyn super::jobs::Jobs> {
-        self.tables.has_jobs.then_some(self as &dyn super::jobs::Jobs)
+        Some(self)
     }
 
     fn loose(&self) -> Option<&dyn Loose> {
-        self.tables.has_loose.then_some(self as &dyn Loose)
+        Some(self)
     }
 
     fn file_locks(&self) -> Option<&dyn FileLocks> {
-        self.tables.has_locks.then_some(self as &dyn FileLocks)
+        Some(self)
     }
 
     fn telling(&self) -> Option<&dyn Telling> {
-        self.tables.has_jobs.then_some(self as &dyn Telling)
+        Some(self)
     }
 
     fn counters(&self) -> Result<Counters> {
@@ -542,7 +528,7 @@ impl Meta for PostgresMeta {
     }
 
     fn check(&self) -> Result<Vec<String>> {
-        self.transactions.read("checking the metadata", |connection| check::check(connection, self.tables))
+        self.transactions.read("checking the metadata", check::check)
     }
 
     fn tidy(&self) -> Result<()> {

@@ -1,4 +1,4 @@
-//! Making a store's schema, bringing it up to date, and refusing what is not ours.
+//! Making a store's schema, and refusing what is not ours.
 
 use tokio_postgres::types::Type;
 
@@ -10,21 +10,15 @@ use crate::meta::ROOT_INODE;
 use crate::meta::change::row::{Content, Special, root_attributes};
 use crate::meta::fault::{Explain as _, Fault, Outcome, refuse};
 
-/// What makes each version of the schema from the one before.
-const MIGRATIONS: &[&str] = &[
-    include_str!("schema_1.sql"),
-    include_str!("schema_jobs.sql"),
-    include_str!("schema_loose.sql"),
-    include_str!("schema_locks.sql"),
+/// What makes the schema, one after the other.
+const SCHEMA: &[&str] = &[
+    include_str!("schema.sql"),
+    include_str!("schema_triggers.sql"),
     include_str!("schema_at_once.sql"),
-    include_str!("schema_changed.sql"),
     include_str!("schema_make_at_once.sql"),
-    include_str!("schema_roles.sql"),
-    // Its function compares chunks that are there with those that come.
-    include_str!("schema_at_once.sql"),
 ];
-/// The newest one.
-pub(in crate::meta) const VERSION: i32 = MIGRATIONS.len() as i32;
+/// Of the schema.
+pub(super) const VERSION: i32 = 10;
 /// Older servers lack what the statements use.
 const SERVER_MIN: i32 = 130_000;
 
@@ -88,7 +82,7 @@ pub(super) fn create(
             connection.script("ROLLBACK")?;
             return Ok(false);
         }
-        migrate_from(&mut connection, 0)?;
+        make_tables(&mut connection)?;
         connection.query(
             &Query::new("INSERT INTO @about (one, version, config) VALUES (1, $1, $2)")
                 .with(VERSION, Type::INT4)
@@ -107,8 +101,8 @@ pub(super) fn create(
     if made.explain(&what)? { Ok(()) } else { Err(exists()) }
 }
 
-fn migrate_from(connection: &mut Connection, version: i32) -> Outcome<()> {
-    for step in MIGRATIONS.iter().skip(version as usize) {
+fn make_tables(connection: &mut Connection) -> Outcome<()> {
+    for step in SCHEMA {
         // Comments may have at signs.
         let code: Vec<&str> = step.lines().map(|line| line.split("--").next().unwrap_or_default()).collect();
         let text = connection.text(&code.join("\n"));
@@ -186,27 +180,8 @@ fn require_server(connection: &mut Connection) -> Outcome<()> {
     Ok(())
 }
 
-/// The first version with jobs.
-const VERSION_JOBS: i32 = 2;
-/// The first version with loose chunks.
-const VERSION_LOOSE: i32 = 3;
-/// The first version with locks on files.
-const VERSION_LOCKS: i32 = 4;
-/// The first version that tells which packs have changed.
-const VERSION_CHANGED: i32 = 6;
-
-/// Which tables there are that an earlier version has not.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Tables {
-    pub has_jobs: bool,
-    pub has_loose: bool,
-    pub has_locks: bool,
-    /// A column, and not a table.
-    pub has_changed: bool,
-}
-
-/// Checks that there is a store that this program knows; an older schema is brought up to date if `may_write`. Returns its configuration, and what it has.
-pub(super) fn recognise(transactions: &Transactions, may_write: bool) -> Result<(String, Tables)> {
+/// Checks that there is a store that this program knows, and returns its configuration.
+pub(super) fn recognise(transactions: &Transactions) -> Result<String> {
     let location = &transactions.pool.location;
     let what = format!("metadata in {location}");
     let found = transactions.on_connection(&what, |connection| {
@@ -222,39 +197,21 @@ pub(super) fn recognise(transactions: &Transactions, may_write: bool) -> Result<
             ),
         )
     })?;
-    if found.version > VERSION {
-        return Err(Error::new(
-            ErrorKind::Newer,
-            format!("{what}: its schema has version {}, this program knows version {VERSION}", found.version),
-        ));
-    }
-    if found.version < VERSION && may_write {
-        let mut connection = transactions.pool.get()?;
-        let mut migrate = || -> Outcome<()> {
-            connection.script(BEGIN)?;
-            let sql = "SELECT version FROM @about FOR UPDATE";
-            let answer = connection.query(&Query::new(sql))?;
-            let version: i32 = super::counters::row(&answer)?.try_get(0)?;
-            migrate_from(&mut connection, version)?;
-            let sql = "UPDATE @about SET version = $1";
-            connection.query(&Query::new(sql).with(VERSION, Type::INT4))?;
-            connection.script("COMMIT")?;
-            Ok(())
-        };
-        let migrated = migrate();
-        if migrated.is_err() {
-            connection.discard();
+    found.require_known(&what)?;
+    Ok(found.config)
+}
+
+impl About {
+    /// Fails for the schema of another version.
+    pub fn require_known(&self, what: &str) -> Result<()> {
+        if self.version == VERSION {
+            return Ok(());
         }
-        migrated.explain(&what)?;
+        let kind = if self.version > VERSION { ErrorKind::Newer } else { ErrorKind::Invalid };
+        let why =
+            format!("{what}: its schema has version {}, this program knows version {VERSION}", self.version);
+        Err(Error::new(kind, why))
     }
-    let version = if may_write { VERSION } else { found.version };
-    let tables = Tables {
-        has_jobs: version >= VERSION_JOBS,
-        has_loose: version >= VERSION_LOOSE,
-        has_locks: version >= VERSION_LOCKS,
-        has_changed: version >= VERSION_CHANGED,
-    };
-    Ok((found.config, tables))
 }
 
 /// Whether this role may change the store, and this server be changed.

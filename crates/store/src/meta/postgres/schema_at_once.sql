@@ -1,11 +1,8 @@
 -- A small commit in one journey: docs/decisions/0021-one-journey.md.
 
--- Nothing that is sent by the connection this lane was of happens any more.
-ALTER TABLE @lane ADD COLUMN IF NOT EXISTS closed boolean NOT NULL DEFAULT false;
-
 -- Commits, if everything is as the client guessed; then the collector's generation, else -1, and nothing has happened. Rows are arrays by columns. Tables are found by the
 -- schema that the connection is set to, as schemas are renamed. What is locked, and in what order: as other commits do it (commit.rs, working.rs).
-CREATE OR REPLACE FUNCTION @commit_at_once(
+CREATE FUNCTION @commit_at_once(
     gate bigint, of_lane bigint, new_token bigint, of_session bigint, now_epoch bigint,
     -- directories that get entries; those whose attributes are inherited
     parents bigint[], like_numbers bigint[], like_modes int[], like_uids int[], like_gids int[], like_xattrs bytea[],

@@ -13,7 +13,7 @@ use super::counters;
 use super::transaction::Tx;
 use crate::error::ErrorKind;
 use crate::meta::fault::{Fault, Outcome, pack_id, refuse};
-use crate::meta::{Generation, SessionId, SessionKind, SessionRow};
+use crate::meta::{Generation, Role, SessionId, SessionKind, SessionOwner, SessionRow};
 
 /// The server's clock, nanoseconds since 1970.
 macro_rules! now {
@@ -119,7 +119,7 @@ fn generation(tx: &mut Tx<'_>, kind: SessionKind) -> Outcome<Generation> {
 pub(super) fn open(
     tx: &mut Tx<'_>,
     kind: SessionKind,
-    description: &str,
+    owner: &SessionOwner,
     lease_secs: u32,
 ) -> Outcome<(SessionId, Generation)> {
     let id = SessionId(counters::advance(tx, "next_session", 1)?);
@@ -127,13 +127,14 @@ pub(super) fn open(
     // Readers and collectors rely on no hit when they write, so nobody ever waits for them.
     let acknowledged = if kind == SessionKind::Writer { generation.number as i64 } else { i64::MAX };
     let sql = concat!(
-        "INSERT INTO @session (id, kind, acknowledged, lease_secs, description, lease_until) \
-         VALUES ($1, $2, $3, $4, $5, ",
+        "INSERT INTO @session (id, kind, acknowledged, lease_secs, lock, host, process, role, lease_until) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, ",
         now!(),
         " + $4 * 1000000000::bigint)"
     );
     let query = Query::new(sql).int(id.0 as i64).with(kind as i32, Type::INT4).int(acknowledged);
-    tx.later(query.with(secs(lease_secs), Type::INT4).text(description));
+    let query = query.with(secs(lease_secs), Type::INT4).text(&owner.lock).text(&owner.host);
+    tx.later(query.int(owner.process.into()).text(&owner.role.to_column()));
     Ok((id, generation))
 }
 
@@ -198,7 +199,7 @@ pub(super) fn slowest(answer: &Answer) -> Outcome<i64> {
 pub(super) const ALL: &str = concat!(
     "SELECT id, kind, acknowledged, ",
     lease_until!(""),
-    ", description, ",
+    ", lock, host, process, role, ",
     lease_until!(""),
     " <= ",
     now!(),
@@ -217,8 +218,13 @@ pub(super) fn read(row: &Row) -> Outcome<SessionRow> {
         kind: kind_of(row.try_get(1)?)?,
         acknowledged: if acknowledged == i64::MAX { u64::MAX } else { acknowledged as u64 },
         lease_until: row.try_get::<_, i64>(3)? as u64,
-        description: row.try_get(4)?,
-        lease_is_over: row.try_get(5)?,
-        lease_left_secs: row.try_get::<_, i64>(6)?.try_into().unwrap_or(0),
+        owner: SessionOwner {
+            lock: row.try_get(4)?,
+            host: row.try_get(5)?,
+            process: row.try_get::<_, i64>(6)?.try_into().unwrap_or(0),
+            role: Role::from_column(row.try_get(7)?),
+        },
+        lease_is_over: row.try_get(8)?,
+        lease_left_secs: row.try_get::<_, i64>(9)?.try_into().unwrap_or(0),
     })
 }

@@ -5,7 +5,7 @@ use rusqlite::types::Value;
 use rusqlite::{CachedStatement, Connection, OptionalExtension as _, params_from_iter};
 
 use super::rows::SqliteRows;
-use super::{SqliteMeta, jobs, loose, notes, snapshots};
+use super::{SqliteMeta, snapshots};
 use crate::error::Result;
 use crate::meta::carry::{Each, Kind, Rest, Table, misplaced};
 use crate::meta::change::Rows as _;
@@ -19,10 +19,6 @@ const SPECIAL: [&str; 2] = ["device", "target"];
 
 fn is_of_inodes(table: &Table) -> bool {
     table.position("mode").is_some()
-}
-
-fn exists(db: &Connection, name: &str) -> rusqlite::Result<bool> {
-    db.prepare_cached("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1")?.exists([name])
 }
 
 /// The statement whose rows are those of `table`.
@@ -42,9 +38,6 @@ impl SqliteMeta {
     /// Hands out the rows of a table. Their checksums are not compared: whoever froze this state has checked it.
     pub(in crate::meta) fn each_row(&self, table: &Table, each: Each<'_>) -> Outcome<()> {
         let db = self.reader()?;
-        if !exists(&db, table.name)? {
-            return Ok(());
-        }
         let mut statement = db.prepare(&select(table))?;
         let mut rows = statement.query([])?;
         while let Some(row) = rows.next()? {
@@ -72,10 +65,8 @@ impl SqliteMeta {
             })
         })?;
         rest.snapshots = snapshots::all(&db)?;
-        if jobs::exist(&db)? {
-            let sql = "SELECT seq FROM sqlite_sequence WHERE name = 'job'";
-            rest.last_job = db.query_row(sql, [], |row| row.get(0)).optional()?.unwrap_or(0);
-        }
+        let sql = "SELECT seq FROM sqlite_sequence WHERE name = 'job'";
+        rest.last_job = db.query_row(sql, [], |row| row.get(0)).optional()?.unwrap_or(0);
         Ok(rest)
     }
 
@@ -127,14 +118,6 @@ impl<'c> Filler<'c> {
     /// The statement that inserts what [`Filler::row`] has for a table.
     fn statement(&self, table: &Table) -> Outcome<CachedStatement<'c>> {
         let db: &'c Connection = self.db;
-        if !exists(db, table.name)? {
-            // Those that a store has once it needs them.
-            db.execute_batch(match table.name {
-                "loose" => loose::SCHEMA,
-                "job_note" | "job_seen" => notes::SCHEMA,
-                _ => jobs::SCHEMA,
-            })?;
-        }
         let mut columns = if is_of_inodes(table) { vec!["traits", "special"] } else { Vec::new() };
         columns.extend(table.columns.iter().map(|(name, _)| *name).filter(|name| !is_folded(table, name)));
         let places: Vec<String> = (1..=columns.len()).map(|number| format!("?{number}")).collect();
@@ -168,9 +151,6 @@ impl<'c> Filler<'c> {
             snapshots::insert_tags(self.db, epoch, &snapshot.tags)?;
         }
         if rest.last_job > 0 {
-            if !jobs::exist(self.db)? {
-                self.db.execute_batch(jobs::SCHEMA)?;
-            }
             let sql = "DELETE FROM sqlite_sequence WHERE name = 'job'";
             self.db.execute(sql, [])?;
             self.db.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('job', ?1)", [rest.last_job])?;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use rusqlite::{Connection, OptionalExtension as _};
 
-use super::{jobs, loose, notes, row, sums};
+use super::{jobs, loose, row, sums};
 use crate::meta::ROOT_INODE;
 use crate::meta::fault::Outcome;
 
@@ -91,16 +91,8 @@ pub(super) fn check(connection: &Connection) -> Outcome<Vec<String>> {
     }
     if found.is_empty() {
         sums::check(|query| findings(connection, query, &mut found))?;
-        if jobs::exist(connection)? {
-            for query in jobs::CHANGED {
-                findings(connection, query, &mut found)?;
-            }
-        }
-        if loose::exist(connection)? {
-            findings(connection, loose::RULE, &mut found)?;
-        }
-        for rule in RULES {
-            findings(connection, rule, &mut found)?;
+        for query in jobs::CHANGED.iter().chain([&loose::RULE]).chain(RULES) {
+            findings(connection, query, &mut found)?;
         }
         unreachable_directories(connection, &mut found)?;
         contents(connection, &mut found)?;
@@ -138,15 +130,6 @@ fn schema(connection: &Connection, found: &mut Vec<String>) -> Outcome<()> {
     let wanted = Connection::open_in_memory()?;
     sums::register(&wanted)?;
     wanted.execute_batch(include_str!("schema.sql"))?;
-    if jobs::exist(connection)? {
-        wanted.execute_batch(jobs::SCHEMA)?;
-    }
-    if notes::exist(connection)? {
-        wanted.execute_batch(notes::SCHEMA)?;
-    }
-    if loose::exist(connection)? {
-        wanted.execute_batch(loose::SCHEMA)?;
-    }
     let (wanted, have) = (objects(&wanted)?, objects(connection)?);
     for (name, sql) in &wanted {
         if have.get(name) != Some(sql) {

@@ -1,4 +1,4 @@
-//! Jobs in SQLite. Their tables are made by the first job; until then reading finds none.
+//! Jobs in SQLite.
 
 use outrigger_format::Root;
 use rusqlite::{Connection, OptionalExtension as _, Row};
@@ -14,9 +14,6 @@ use crate::meta::jobs::{
     noted_split, split_note, whole_note,
 };
 
-/// The tables, for `check` too.
-pub(super) const SCHEMA: &str = include_str!("jobs.sql");
-
 /// Queries whose rows say which rows are not what was written.
 pub(super) const CHANGED: &[&str] = &[
     "SELECT 'input ' || number || ' of job ' || job || ' is not what was written' FROM job_input \
@@ -24,18 +21,6 @@ pub(super) const CHANGED: &[&str] = &[
     "SELECT 'an output of job ' || job || ' is not what was written' FROM job_output \
      WHERE NOT (sum IS row_sum(job, split, attempt, name, root))",
 ];
-
-/// Whether there ever was a job.
-pub(super) fn exist(db: &Connection) -> rusqlite::Result<bool> {
-    db.prepare_cached("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'job'")?.exists([])
-}
-
-fn prepare(db: &Connection) -> Outcome<()> {
-    if !exist(db)? {
-        db.execute_batch(SCHEMA)?;
-    }
-    Ok(())
-}
 
 fn damaged(what: &str) -> Fault {
     refuse(ErrorKind::Damaged, format!("jobs: {what}"))
@@ -55,9 +40,6 @@ fn split_state(number: i64) -> Outcome<SplitState> {
 
 fn state_of(db: &Connection, job: JobId) -> Outcome<JobState> {
     let missing = || refuse(ErrorKind::NotFound, format!("there is no job {job}"));
-    if !exist(db)? {
-        return Err(missing());
-    }
     let state: Option<i64> = db
         .prepare_cached("SELECT state FROM job WHERE id = ?1")?
         .query_row([job.0 as i64], |row| row.get(0))
@@ -76,7 +58,6 @@ fn set_state(db: &Connection, now: Moment, job: JobId, state: JobState, why: &st
 }
 
 fn create(db: &Connection, now: Moment, new: &NewJob) -> Outcome<JobId> {
-    prepare(db)?;
     if let Some(seen) = &new.seen {
         notes::see(db, seen)?;
     }
@@ -113,9 +94,6 @@ fn job_row(db: &Connection, found: (i64, i64, String, String, i64, i64)) -> Outc
 }
 
 fn job_briefly(db: &Connection, job: JobId) -> Outcome<Option<JobRow>> {
-    if !exist(db)? {
-        return Ok(None);
-    }
     let sql = "SELECT id, state, '', why, created, changed FROM job WHERE id = ?1";
     let found = db
         .prepare_cached(sql)?
@@ -127,9 +105,6 @@ fn job_briefly(db: &Connection, job: JobId) -> Outcome<Option<JobRow>> {
 }
 
 fn jobs(db: &Connection, only: Option<JobId>, open: bool, limit: usize) -> Outcome<Vec<JobRow>> {
-    if !exist(db)? {
-        return Ok(Vec::new());
-    }
     let sql = "SELECT id, state, spec, why, created, changed FROM job WHERE (?1 IS NULL OR id = ?1) \
                AND (NOT ?2 OR state < 2) ORDER BY id DESC LIMIT ?3";
     let mut statement = db.prepare_cached(sql)?;
@@ -144,9 +119,6 @@ fn jobs(db: &Connection, only: Option<JobId>, open: bool, limit: usize) -> Outco
 }
 
 fn inputs(db: &Connection, job: JobId) -> Outcome<Vec<JobInput>> {
-    if !exist(db)? {
-        return Ok(Vec::new());
-    }
     let sql = "SELECT path, root, sum IS row_sum(job, number, path, root) FROM job_input \
                WHERE job = ?1 ORDER BY number";
     let mut statement = db.prepare_cached(sql)?;
@@ -163,9 +135,6 @@ fn range(row: &Row<'_>, first: usize) -> rusqlite::Result<NewSplit> {
 }
 
 fn splits(db: &Connection, job: JobId, only: Option<u64>) -> Outcome<Vec<SplitRow>> {
-    if !exist(db)? {
-        return Ok(Vec::new());
-    }
     let sql = "SELECT number, input, first, after, state, attempt, session, why, \
                CASE WHEN ?2 IS NULL THEN NULL ELSE log END FROM job_split \
                WHERE job = ?1 AND (?2 IS NULL OR number = ?2) ORDER BY number";
@@ -187,9 +156,6 @@ fn splits(db: &Connection, job: JobId, only: Option<u64>) -> Outcome<Vec<SplitRo
 }
 
 fn outputs(db: &Connection, job: JobId) -> Outcome<Vec<OutputRow>> {
-    if !exist(db)? {
-        return Ok(Vec::new());
-    }
     let sql = "SELECT o.split, o.name, o.root, o.sum IS row_sum(o.job, o.split, o.attempt, o.name, o.root) \
                FROM job_output o CROSS JOIN job_split s ON s.job = o.job AND s.number = o.split \
                WHERE o.job = ?1 AND s.state = 2 AND s.attempt = o.attempt ORDER BY o.split, o.name";
@@ -535,9 +501,6 @@ pub(super) fn apply(db: &Connection, now: Moment, session: SessionId, change: &J
 }
 
 fn is_current(db: &Connection, session: SessionId, job: JobId, split: u64, attempt: u64) -> Outcome<bool> {
-    if !exist(db)? {
-        return Ok(false);
-    }
     let state: Option<i64> = db
         .prepare_cached("SELECT state FROM job WHERE id = ?1")?
         .query_row([job.0 as i64], |row| row.get(0))

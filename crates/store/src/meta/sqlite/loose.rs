@@ -1,4 +1,4 @@
-//! Loose chunks, in a table that the first one makes.
+//! Loose chunks in SQLite.
 
 use std::collections::HashSet;
 
@@ -11,25 +11,14 @@ use crate::meta::SessionId;
 use crate::meta::fault::{Outcome, refuse};
 use crate::meta::loose::{LooseChange, LooseChunk, LooseOwner, LooseRow};
 
-/// The table, for `check` too.
-pub(super) const SCHEMA: &str = include_str!("loose.sql");
-
 /// A row that cannot be one; for `check`.
 pub(super) const RULE: &str = "SELECT 'loose chunk ' || number || ' is none' FROM loose \
      WHERE length(fingerprint) <> 32 OR length(bytes) = 0";
-
-/// Whether there ever was one.
-pub(super) fn exist(db: &Connection) -> rusqlite::Result<bool> {
-    db.prepare_cached("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'loose'")?.exists([])
-}
 
 /// Applies a change in the transaction of its commit; the session is known to be live.
 pub(super) fn apply(db: &Connection, session: SessionId, change: &LooseChange) -> Outcome<()> {
     match change {
         LooseChange::Add { chunk: LooseChunk { fingerprint, codec, bytes }, owner } => {
-            if !exist(db)? {
-                db.execute_batch(SCHEMA)?;
-            }
             let sql = "INSERT INTO loose (fingerprint, session, codec, bytes) VALUES (?1, ?2, ?3, ?4) \
                        ON CONFLICT (fingerprint) DO UPDATE SET codec = excluded.codec, bytes = excluded.bytes \
                        WHERE bytes <> excluded.bytes";
@@ -37,12 +26,9 @@ pub(super) fn apply(db: &Connection, session: SessionId, change: &LooseChange) -
             Ok(())
         }
         LooseChange::Packed { fingerprint } => {
-            let gone = match exist(db)? {
-                true => db
-                    .prepare_cached("DELETE FROM loose WHERE fingerprint = ?1 AND session = ?2")?
-                    .execute((fingerprint.0, session.0 as i64))?,
-                false => 0,
-            };
+            let gone = db
+                .prepare_cached("DELETE FROM loose WHERE fingerprint = ?1 AND session = ?2")?
+                .execute((fingerprint.0, session.0 as i64))?;
             if gone == 1 {
                 return Ok(());
             }
@@ -53,21 +39,16 @@ pub(super) fn apply(db: &Connection, session: SessionId, change: &LooseChange) -
 }
 
 pub(super) fn chunk(db: &Connection, fingerprint: &Fingerprint) -> Outcome<Option<Vec<u8>>> {
-    if !exist(db)? {
-        return Ok(None);
-    }
     let mut statement = db.prepare_cached("SELECT bytes FROM loose WHERE fingerprint = ?1")?;
     Ok(statement.query_row([fingerprint.0], |row| row.get(0)).optional()?)
 }
 
 pub(super) fn among(db: &Connection, fingerprints: &[Fingerprint]) -> Outcome<HashSet<Fingerprint>> {
     let mut found = HashSet::new();
-    if exist(db)? {
-        let mut statement = db.prepare_cached("SELECT 1 FROM loose WHERE fingerprint = ?1")?;
-        for fingerprint in fingerprints {
-            if statement.exists([fingerprint.0])? {
-                found.insert(*fingerprint);
-            }
+    let mut statement = db.prepare_cached("SELECT 1 FROM loose WHERE fingerprint = ?1")?;
+    for fingerprint in fingerprints {
+        if statement.exists([fingerprint.0])? {
+            found.insert(*fingerprint);
         }
     }
     Ok(found)
@@ -83,9 +64,6 @@ fn read(row: &Row<'_>) -> Outcome<LooseRow> {
 
 pub(super) fn of(db: &Connection, session: SessionId, after: u64, bytes: u64) -> Outcome<Vec<LooseRow>> {
     let mut found = Vec::new();
-    if !exist(db)? {
-        return Ok(found);
-    }
     let sql = "SELECT number, fingerprint, codec, bytes FROM loose WHERE session = ?1 AND number > ?2 ORDER BY number";
     let mut statement = db.prepare_cached(sql)?;
     let mut rows = statement.query([session.0 as i64, after as i64])?;
@@ -101,9 +79,6 @@ pub(super) fn of(db: &Connection, session: SessionId, after: u64, bytes: u64) ->
 }
 
 pub(super) fn owners(db: &Connection) -> Outcome<Vec<LooseOwner>> {
-    if !exist(db)? {
-        return Ok(Vec::new());
-    }
     let sql = "SELECT session, count(*), sum(length(bytes)) FROM loose GROUP BY session ORDER BY session";
     let mut statement = db.prepare_cached(sql)?;
     let owners = statement.query_map([], |row| {
@@ -114,21 +89,16 @@ pub(super) fn owners(db: &Connection) -> Outcome<Vec<LooseOwner>> {
 }
 
 pub(super) fn visit(db: &Connection, each: &mut dyn FnMut(LooseChunk) -> Result<()>) -> Outcome<()> {
-    if exist(db)? {
-        let mut statement = db.prepare_cached("SELECT number, fingerprint, codec, bytes FROM loose")?;
-        let mut rows = statement.query([])?;
-        while let Some(row) = rows.next()? {
-            each(read(row)?.chunk)?;
-        }
+    let mut statement = db.prepare_cached("SELECT number, fingerprint, codec, bytes FROM loose")?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        each(read(row)?.chunk)?;
     }
     Ok(())
 }
 
 pub(super) fn adopt(db: &Connection, now: Moment, session: SessionId) -> Outcome<u64> {
     sessions::require_live(db, now, session)?;
-    if !exist(db)? {
-        return Ok(0);
-    }
     let sql = "UPDATE loose SET session = ?1 WHERE session NOT IN (SELECT id FROM session)";
     Ok(db.prepare_cached(sql)?.execute([session.0 as i64])? as u64)
 }

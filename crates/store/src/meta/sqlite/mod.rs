@@ -14,9 +14,9 @@
 //! | `tree.rs` | reading the tree |
 //! | `commit.rs`, `rows.rs`, `statements.rs` | one commit; the rows that its changes work on (what they mean is in `meta/change/`); their SQL |
 //! | `sessions.rs`, `packs.rs`, `reclaim.rs` | the protocol of docs/decisions/0003-reclaim-protocol.md |
-//! | `jobs.rs`, `jobs.sql` | jobs, in tables of their own |
-//! | `notes.rs`, `notes.sql` | what runners keep beside them, likewise |
-//! | `loose.rs`, `loose.sql` | loose chunks, likewise |
+//! | `jobs.rs` | jobs |
+//! | `notes.rs` | what runners keep beside them |
+//! | `loose.rs` | loose chunks |
 //! | `carry.rs` | rows for another engine, and from one |
 //! | `snapshots.rs`, `policies.rs`, `state.rs`, `check.rs` | the rest |
 
@@ -56,7 +56,7 @@ use super::fault::{Explain as _, Outcome};
 use super::loose::{Loose, LooseChunk, LooseOwner, LooseRow};
 use super::{
     At, Commit, Committed, Counters, DirEntry, Era, Generation, Inode, Meta, PackRow, PackSum, PinTarget,
-    SessionId, SessionKind, SessionRow, SnapshotRow, TreeTotals, VersionRow,
+    SessionId, SessionKind, SessionOwner, SessionRow, SnapshotRow, TreeTotals, VersionRow,
 };
 use crate::error::{Error, ErrorKind, Result, Unanswered};
 
@@ -210,10 +210,10 @@ impl Meta for SqliteMeta {
     fn open_session(
         &self,
         kind: SessionKind,
-        description: &str,
+        owner: &SessionOwner,
         lease_secs: u32,
     ) -> Result<(SessionId, Generation)> {
-        self.write("opening a session", |db| sessions::open(db, self.moment(), kind, description, lease_secs))
+        self.write("opening a session", |db| sessions::open(db, self.moment(), kind, owner, lease_secs))
     }
 
     fn renew(&self, session: SessionId, lease_secs: u32) -> Result<u64> {

@@ -1,4 +1,4 @@
-//! What runners keep beside jobs, in tables that the first note makes.
+//! What runners keep beside jobs.
 
 use std::collections::HashMap;
 
@@ -8,25 +8,7 @@ use crate::error::ErrorKind;
 use crate::meta::fault::{Outcome, refuse};
 use crate::meta::jobs::{Note, Seen};
 
-/// The tables, for `check` too.
-pub(super) const SCHEMA: &str = include_str!("notes.sql");
-
-/// Whether there ever was a note.
-pub(super) fn exist(db: &Connection) -> rusqlite::Result<bool> {
-    db.prepare_cached("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'job_note'")?.exists([])
-}
-
-fn prepare(db: &Connection) -> Outcome<()> {
-    if !exist(db)? {
-        db.execute_batch(SCHEMA)?;
-    }
-    Ok(())
-}
-
 pub(super) fn notes(db: &Connection, kind: &str) -> Outcome<Vec<Note>> {
-    if !exist(db)? {
-        return Ok(Vec::new());
-    }
     let sql = "SELECT name, value, changed FROM job_note WHERE kind = ?1 ORDER BY name";
     let mut statement = db.prepare_cached(sql)?;
     let notes = statement.query_map([kind], |row| {
@@ -37,7 +19,6 @@ pub(super) fn notes(db: &Connection, kind: &str) -> Outcome<Vec<Note>> {
 }
 
 pub(super) fn set(db: &Connection, now: u64, kind: &str, name: &str, value: Option<&str>) -> Outcome<()> {
-    prepare(db)?;
     match value {
         None => {
             db.prepare_cached("DELETE FROM job_note WHERE kind = ?1 AND name = ?2")?.execute((kind, name))?
@@ -53,18 +34,12 @@ pub(super) fn set(db: &Connection, now: u64, kind: &str, name: &str, value: Opti
 
 /// A note's text.
 pub(super) fn one(db: &Connection, kind: &str, name: &str) -> Outcome<Option<String>> {
-    if !exist(db)? {
-        return Ok(None);
-    }
     let mut statement = db.prepare_cached("SELECT value FROM job_note WHERE kind = ?1 AND name = ?2")?;
     Ok(statement.query_row((kind, name), |row| row.get(0)).optional()?)
 }
 
 /// Notes whose names begin so, with a prefix that ends with `/`.
 pub(super) fn below(db: &Connection, kind: &str, prefix: &str) -> Outcome<Vec<(String, String)>> {
-    if !exist(db)? {
-        return Ok(Vec::new());
-    }
     // What follows `/` is `0`: so the key's order finds them, however many others there are.
     let after = format!("{}0", prefix.trim_end_matches('/'));
     let sql = "SELECT name, value FROM job_note WHERE kind = ?1 AND name >= ?2 AND name < ?3";
@@ -75,23 +50,18 @@ pub(super) fn below(db: &Connection, kind: &str, prefix: &str) -> Outcome<Vec<(S
 
 /// Removes a note, if there is one.
 pub(super) fn remove(db: &Connection, kind: &str, name: &str) -> Outcome<()> {
-    if exist(db)? {
-        db.prepare_cached("DELETE FROM job_note WHERE kind = ?1 AND name = ?2")?.execute((kind, name))?;
-    }
+    db.prepare_cached("DELETE FROM job_note WHERE kind = ?1 AND name = ?2")?.execute((kind, name))?;
     Ok(())
 }
 
 /// Removes notes whose names begin so.
 pub(super) fn remove_below(db: &Connection, kind: &str, prefix: &str) -> Outcome<()> {
-    if exist(db)? {
-        db.prepare_cached("DELETE FROM job_note WHERE kind = ?1 AND substr(name, 1, length(?2)) = ?2")?
-            .execute((kind, prefix))?;
-    }
+    db.prepare_cached("DELETE FROM job_note WHERE kind = ?1 AND substr(name, 1, length(?2)) = ?2")?
+        .execute((kind, prefix))?;
     Ok(())
 }
 
 pub(super) fn add(db: &Connection, now: u64, kind: &str, name: &str, value: &str) -> Outcome<bool> {
-    prepare(db)?;
     let made = db
         .prepare_cached(
             "INSERT OR IGNORE INTO job_note (kind, name, value, changed) VALUES (?1, ?2, ?3, ?4)",
@@ -107,9 +77,6 @@ pub(super) fn change(
     was: &str,
     to: Option<&str>,
 ) -> Outcome<bool> {
-    if !exist(db)? {
-        return Ok(false);
-    }
     let changed = match to {
         None => db
             .prepare_cached("DELETE FROM job_note WHERE kind = ?1 AND name = ?2 AND value = ?3")?
@@ -124,9 +91,6 @@ pub(super) fn change(
 }
 
 pub(super) fn seen(db: &Connection, rule: &str) -> Outcome<HashMap<u64, String>> {
-    if !exist(db)? {
-        return Ok(HashMap::new());
-    }
     let mut statement = db.prepare_cached("SELECT inode, mark FROM job_seen WHERE rule = ?1")?;
     let seen = statement.query_map([rule], |row| Ok((row.get::<_, i64>(0)? as u64, row.get(1)?)))?;
     Ok(seen.collect::<rusqlite::Result<_>>()?)
@@ -134,7 +98,6 @@ pub(super) fn seen(db: &Connection, rule: &str) -> Outcome<HashMap<u64, String>>
 
 /// Refuses with `Exists` unless what the rule has seen is what `seen` says it was.
 pub(super) fn see(db: &Connection, seen: &Seen) -> Outcome<()> {
-    prepare(db)?;
     let Seen { rule, inode, before, mark } = seen;
     let inode = *inode as i64;
     let changed = match before {
@@ -152,7 +115,6 @@ pub(super) fn see(db: &Connection, seen: &Seen) -> Outcome<()> {
 }
 
 pub(super) fn see_all(db: &Connection, seen: &[Seen]) -> Outcome<()> {
-    prepare(db)?;
     let mut insert =
         db.prepare_cached("INSERT OR IGNORE INTO job_seen (rule, inode, mark) VALUES (?1, ?2, ?3)")?;
     let mut update =
@@ -167,18 +129,14 @@ pub(super) fn see_all(db: &Connection, seen: &[Seen]) -> Outcome<()> {
 }
 
 pub(super) fn forget_seen(db: &Connection, rule: &str) -> Outcome<()> {
-    if exist(db)? {
-        db.prepare_cached("DELETE FROM job_seen WHERE rule = ?1")?.execute([rule])?;
-    }
+    db.prepare_cached("DELETE FROM job_seen WHERE rule = ?1")?.execute([rule])?;
     Ok(())
 }
 
 pub(super) fn forget_inodes(db: &Connection, rule: &str, inodes: &[u64]) -> Outcome<()> {
-    if exist(db)? {
-        let mut delete = db.prepare_cached("DELETE FROM job_seen WHERE rule = ?1 AND inode = ?2")?;
-        for inode in inodes {
-            delete.execute((rule, *inode as i64))?;
-        }
+    let mut delete = db.prepare_cached("DELETE FROM job_seen WHERE rule = ?1 AND inode = ?2")?;
+    for inode in inodes {
+        delete.execute((rule, *inode as i64))?;
     }
     Ok(())
 }

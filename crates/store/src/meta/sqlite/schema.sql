@@ -1,4 +1,4 @@
--- The metadata database, schema version 1. Why it looks like this: docs/decisions/0004-metadata-schema.md.
+-- The metadata database, schema version 2. Why it looks like this: docs/decisions/0004-metadata-schema.md.
 -- Every table of what a store holds ends with a checksum of its row (sums.rs); tables of sessions have none.
 -- Numbers that are u64 elsewhere are kept as i64 with the same bits. Times are nanoseconds since 1970 unless said otherwise.
 
@@ -138,7 +138,10 @@ CREATE TABLE session (
     acknowledged  INTEGER NOT NULL,      -- the largest i64: never has to
     lease_until   INTEGER NOT NULL,
     lease_secs    INTEGER NOT NULL,
-    description   TEXT NOT NULL
+    lock          TEXT NOT NULL,         -- names its lock file
+    host          TEXT NOT NULL,
+    process       INTEGER NOT NULL,
+    role          TEXT NOT NULL          -- JSON (meta/sessions.rs)
 ) STRICT;
 
 CREATE TABLE pin (
@@ -182,6 +185,78 @@ CREATE TABLE pack (
 CREATE INDEX pack_uncommitted ON pack (session) WHERE state < 2;
 CREATE INDEX pack_live ON pack (id) WHERE state = 2;
 CREATE INDEX pack_condemned ON pack (id) WHERE state = 3;
+
+-- Jobs: docs/decisions/0011-active-storage.md. What a job must not lose while it runs is in `held`.
+CREATE TABLE job (
+    id       INTEGER PRIMARY KEY AUTOINCREMENT,
+    state    INTEGER NOT NULL,           -- 0 waiting, 1 running, 2 done, 3 failed, 4 cancelled
+    spec     TEXT NOT NULL,
+    why      TEXT NOT NULL,
+    created  INTEGER NOT NULL,
+    changed  INTEGER NOT NULL
+) STRICT;
+
+CREATE TABLE job_input (
+    job     INTEGER NOT NULL,
+    number  INTEGER NOT NULL,
+    path    BLOB NOT NULL,
+    root    BLOB,                        -- NULL: empty, or not held any more
+    sum     INTEGER AS (row_sum(job, number, path, root)) STORED,
+    PRIMARY KEY (job, number)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE job_split (
+    job      INTEGER NOT NULL,
+    number   INTEGER NOT NULL,
+    input    INTEGER,                    -- NULL: all of them
+    first    INTEGER NOT NULL,           -- nominal first byte
+    after    INTEGER NOT NULL,
+    state    INTEGER NOT NULL,           -- 0 waiting, 1 running, 2 done, 3 set aside
+    attempt  INTEGER NOT NULL,           -- attempts so far: the newest one's fencing token
+    tries    INTEGER NOT NULL,           -- attempts since the last retry
+    session  INTEGER NOT NULL,
+    why      TEXT NOT NULL,
+    log      BLOB,
+    PRIMARY KEY (job, number)
+) STRICT;
+CREATE INDEX job_split_open ON job_split (job, number) WHERE state < 2;
+
+CREATE TABLE job_output (
+    job      INTEGER NOT NULL,
+    split    INTEGER NOT NULL,
+    attempt  INTEGER NOT NULL,
+    name     BLOB NOT NULL,
+    root     BLOB,
+    sum      INTEGER AS (row_sum(job, split, attempt, name, root)) STORED,
+    PRIMARY KEY (job, split, attempt, name)
+) STRICT, WITHOUT ROWID;
+
+-- What runners keep beside jobs: rules, agents that are to stop.
+CREATE TABLE job_note (
+    kind     TEXT NOT NULL,
+    name     TEXT NOT NULL,
+    value    TEXT NOT NULL,
+    changed  INTEGER NOT NULL,
+    PRIMARY KEY (kind, name)
+) STRICT, WITHOUT ROWID;
+
+-- The content of a file that a rule has seen last.
+CREATE TABLE job_seen (
+    rule   TEXT NOT NULL,
+    inode  INTEGER NOT NULL,
+    mark   TEXT NOT NULL,
+    PRIMARY KEY (rule, inode)
+) STRICT, WITHOUT ROWID;
+
+-- Chunks that lie in the database until they are packed: docs/decisions/0017-small-files.md. No checksum: a chunk's name is one.
+CREATE TABLE loose (
+    number       INTEGER PRIMARY KEY AUTOINCREMENT,
+    fingerprint  BLOB NOT NULL UNIQUE,
+    session      INTEGER NOT NULL,       -- who is to pack it; it may be over
+    codec        TEXT NOT NULL,
+    bytes        BLOB NOT NULL
+) STRICT;
+CREATE INDEX loose_of ON loose (session, number);
 
 -- The root directory is there from the beginning: inode 1, mode 0755, owned by whoever made the store.
 INSERT INTO state VALUES (1, 1, 0, 2, 1, 1, 1, NULL, 0, 1, 0, 0);

@@ -13,7 +13,7 @@ use rusqlite::{Connection, OptionalExtension as _, Row};
 use super::state::{advance, counter};
 use crate::error::ErrorKind;
 use crate::meta::fault::{Fault, Outcome, pack_id, refuse};
-use crate::meta::{Generation, SessionId, SessionKind, SessionRow};
+use crate::meta::{Generation, Role, SessionId, SessionKind, SessionOwner, SessionRow};
 
 const NANOS: u64 = 1_000_000_000;
 
@@ -96,21 +96,26 @@ pub(super) fn open(
     connection: &Connection,
     now: Moment,
     kind: SessionKind,
-    description: &str,
+    owner: &SessionOwner,
     lease_secs: u32,
 ) -> Outcome<(SessionId, Generation)> {
     let id = SessionId(advance(connection, "next_session", 1)?);
     let generation = generation(connection, kind)?;
     // Readers and collectors rely on no hit when they write, so nobody ever waits for them.
     let acknowledged = if kind == SessionKind::Writer { generation.number as i64 } else { i64::MAX };
-    connection.prepare_cached("INSERT INTO session VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?.execute((
-        id.0 as i64,
-        kind as i64,
-        acknowledged,
-        lease_end(now, lease_secs),
-        lease_secs,
-        description,
-    ))?;
+    connection.prepare_cached("INSERT INTO session VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)")?.execute(
+        (
+            id.0 as i64,
+            kind as i64,
+            acknowledged,
+            lease_end(now, lease_secs),
+            lease_secs,
+            &owner.lock,
+            &owner.host,
+            owner.process,
+            owner.role.to_column(),
+        ),
+    )?;
     Ok((id, generation))
 }
 
@@ -166,13 +171,18 @@ pub(super) fn slowest(connection: &Connection) -> rusqlite::Result<i64> {
 }
 
 fn read(row: &Row<'_>, now: Moment) -> Outcome<SessionRow> {
-    let (acknowledged, until, lives): (i64, i64, bool) = (row.get(2)?, row.get(3)?, row.get(5)?);
+    let (acknowledged, until, lives): (i64, i64, bool) = (row.get(2)?, row.get(3)?, row.get(8)?);
     Ok(SessionRow {
         id: SessionId(row.get::<_, i64>(0)? as u64),
         kind: kind_of(row.get(1)?)?,
         acknowledged: if acknowledged == i64::MAX { u64::MAX } else { acknowledged as u64 },
         lease_until: until as u64,
-        description: row.get(4)?,
+        owner: SessionOwner {
+            lock: row.get(4)?,
+            host: row.get(5)?,
+            process: row.get(6)?,
+            role: Role::from_column(row.get(7)?),
+        },
         lease_is_over: !lives,
         lease_left_secs: if lives { (until as u64).saturating_sub(now.steady) / NANOS } else { 0 },
     })
@@ -181,7 +191,7 @@ fn read(row: &Row<'_>, now: Moment) -> Outcome<SessionRow> {
 /// Every session that is not over.
 pub(super) fn all(connection: &Connection, now: Moment) -> Outcome<Vec<SessionRow>> {
     let mut statement = connection.prepare_cached(concat!(
-        "SELECT id, kind, acknowledged, lease_until, description, ",
+        "SELECT id, kind, acknowledged, lease_until, lock, host, process, role, ",
         lives!("?1"),
         " FROM session ORDER BY id"
     ))?;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use outrigger_format::{PackId, PackKind, Root};
 use outrigger_store::meta::{
     At, Commit, Committed, Counters, DirEntry, Era, Generation, Inode, Meta, PackRow, PackSum, PinTarget,
-    SessionId, SessionKind, SessionRow, SnapshotRow, TreeTotals, VersionRow,
+    SessionId, SessionKind, SessionOwner, SessionRow, SnapshotRow, TreeTotals, VersionRow,
 };
 use outrigger_store::{Error, ErrorKind, Result, Unanswered, meta_calls};
 

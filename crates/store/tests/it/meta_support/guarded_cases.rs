@@ -99,7 +99,10 @@ pub fn what_was_seen_is_exchanged_and_nothing_else(engine: &Fixture) {
     assert_eq!(kind(engine.commit(writer, vec![swap(&gone, &longer, &root(2), false)])), ErrorKind::NotFound);
     // Of two that saw the same, on two connections, one wins.
     let (seen, other) = (inode(engine, 10), engine.another());
-    let another = other.open_session(outrigger_store::meta::SessionKind::Writer, "b", 1000).unwrap().0;
+    let another = other
+        .open_session(outrigger_store::meta::SessionKind::Writer, &outrigger_store::testing::owner("b"), 1000)
+        .unwrap()
+        .0;
     commit(&*other, another, vec![swap(&seen, &longer, &root(5), false)], 8).unwrap();
     assert_eq!(kind(engine.commit(writer, vec![swap(&seen, &longer, &root(6), false)])), ErrorKind::Changed);
     assert_eq!(inode(engine, 10).root, root(5));

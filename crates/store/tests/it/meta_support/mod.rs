@@ -138,7 +138,7 @@ impl Drop for Fixture {
 }
 
 pub fn writer(meta: &dyn Meta) -> SessionId {
-    meta.open_session(SessionKind::Writer, "test", LEASE).unwrap().0
+    meta.open_session(SessionKind::Writer, &outrigger_store::testing::owner("test"), LEASE).unwrap().0
 }
 
 pub fn commit(meta: &dyn Meta, session: SessionId, changes: Vec<Change>, time: u64) -> Result<Committed> {
@@ -267,14 +267,4 @@ pub fn dump(meta: &dyn Meta, at: At) -> Dump {
 /// The paths of a tree, for short assertions.
 pub fn paths(meta: &dyn Meta, at: At) -> Vec<String> {
     dump(meta, at).into_keys().skip(1).map(|path| String::from_utf8_lossy(&path).into_owned()).collect()
-}
-
-/// As before packs were followed, names made by a function of their own, and roles recorded.
-pub fn without_changes(server: &outrigger_workload::postgres::Server, schema: &str) {
-    server.sql(&format!(
-        "DROP TRIGGER pack_is_changed ON {schema}.pack; DROP FUNCTION {schema}.pack_is_changed; \
-         ALTER TABLE {schema}.pack DROP COLUMN changed; DROP FUNCTION {schema}.make_at_once; \
-         SET client_min_messages = warning; DROP FUNCTION {schema}.of_role, {schema}.of_owner CASCADE; \
-         ALTER TABLE {schema}.job DROP COLUMN role; ALTER TABLE {schema}.job_note DROP COLUMN role"
-    ));
 }

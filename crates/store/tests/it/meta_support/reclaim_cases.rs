@@ -28,15 +28,20 @@ fn live(engine: &Fixture, session: SessionId) -> PackId {
 }
 
 fn collector(engine: &Fixture) -> SessionId {
-    let (session, _) = engine.meta.open_session(SessionKind::Collector, "gc", LEASE).unwrap();
+    let (session, _) = engine
+        .meta
+        .open_session(SessionKind::Collector, &outrigger_store::testing::owner("gc"), LEASE)
+        .unwrap();
     engine.meta.take_collector(session).unwrap();
     session
 }
 
 pub fn sessions_have_leases_that_their_work_renews(engine: &Fixture) {
     let meta = &*engine.meta;
-    let (one, _) = meta.open_session(SessionKind::Writer, "one", 10).unwrap();
-    let (two, _) = meta.open_session(SessionKind::Reader, "two", 10).unwrap();
+    let (one, _) =
+        meta.open_session(SessionKind::Writer, &outrigger_store::testing::owner("one"), 10).unwrap();
+    let (two, _) =
+        meta.open_session(SessionKind::Reader, &outrigger_store::testing::owner("two"), 10).unwrap();
     assert!(two > one);
     engine.pass(9);
     engine.commit(one, Vec::new()).unwrap();
@@ -45,7 +50,10 @@ pub fn sessions_have_leases_that_their_work_renews(engine: &Fixture) {
     assert_eq!(kind(meta.renew(two, 10)), ErrorKind::Fenced);
     let rows = meta.sessions().unwrap();
     assert_eq!(rows.iter().map(|row| row.id).collect::<Vec<_>>(), [one, two], "its lease is over, it is not");
-    assert_eq!((rows[0].description.as_str(), rows[1].acknowledged), ("one", u64::MAX));
+    assert_eq!(
+        (rows[0].owner.clone(), rows[1].acknowledged),
+        (outrigger_store::testing::owner("one"), u64::MAX)
+    );
     engine.pass(11);
     let pack = PackRow {
         id: PackId(1),
@@ -98,7 +106,8 @@ pub fn packs_belong_to_their_session_until_they_are_live(engine: &Fixture) {
     commit(one, &ids[..1]).unwrap();
     assert_eq!(state(engine, ids[0]), Some(PackState::Live));
     assert_eq!(kind(commit(one, &ids[..1])), ErrorKind::Invalid, "live already");
-    let (reader, _) = meta.open_session(SessionKind::Reader, "r", LEASE).unwrap();
+    let (reader, _) =
+        meta.open_session(SessionKind::Reader, &outrigger_store::testing::owner("r"), LEASE).unwrap();
     assert_eq!(kind(commit(reader, &[])), ErrorKind::Invalid);
 }
 
@@ -143,14 +152,16 @@ pub fn a_session_learns_which_packs_it_may_rely_on(engine: &Fixture) {
     let one = engine.writer();
     let packs = [live(engine, one), live(engine, one), live(engine, one)];
     sealed(engine, one);
-    let (_, generation) = meta.open_session(SessionKind::Writer, "two", LEASE).unwrap();
+    let (_, generation) =
+        meta.open_session(SessionKind::Writer, &outrigger_store::testing::owner("two"), LEASE).unwrap();
     assert_eq!(generation.live, packs);
     let gc = collector(engine);
     let raised = meta.condemn(gc, &packs[..2]).unwrap();
     assert_eq!(raised, generation.number + 1);
     assert_eq!(meta.renew(one, LEASE).unwrap(), raised);
     assert_eq!(engine.commit(one, Vec::new()).unwrap().generation, raised);
-    let (three, seen) = meta.open_session(SessionKind::Writer, "three", LEASE).unwrap();
+    let (three, seen) =
+        meta.open_session(SessionKind::Writer, &outrigger_store::testing::owner("three"), LEASE).unwrap();
     assert_eq!((seen.number, seen.live), (raised, packs[2..].to_vec()));
     assert!(!meta.all_acknowledged(raised).unwrap());
     // What uncommitted work relies on is taken out of the run by the acknowledgement itself.
@@ -167,12 +178,14 @@ pub fn there_is_one_collector_and_its_session_is_the_token(engine: &Fixture) {
     let meta = &*engine.meta;
     let writer = engine.writer();
     let pack = live(engine, writer);
-    let (one, _) = meta.open_session(SessionKind::Collector, "gc", 10).unwrap();
+    let (one, _) =
+        meta.open_session(SessionKind::Collector, &outrigger_store::testing::owner("gc"), 10).unwrap();
     assert_eq!(kind(meta.condemn(one, &[pack])), ErrorKind::Fenced);
     assert_eq!(kind(meta.take_collector(writer)), ErrorKind::Invalid);
     meta.take_collector(one).unwrap();
     meta.condemn(one, &[pack]).unwrap();
-    let (two, _) = meta.open_session(SessionKind::Collector, "gc", LEASE).unwrap();
+    let (two, _) =
+        meta.open_session(SessionKind::Collector, &outrigger_store::testing::owner("gc"), LEASE).unwrap();
     assert_eq!(kind(meta.take_collector(two)), ErrorKind::Busy);
     engine.pass(11);
     meta.take_collector(two).unwrap();

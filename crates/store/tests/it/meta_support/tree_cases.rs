@@ -403,7 +403,9 @@ pub fn a_history_is_what_each_epoch_has(engine: &Fixture) {
 pub fn pins_hold_what_is_deleted_meanwhile(engine: &Fixture) {
     numbers(engine);
     let (meta, writer) = (&*engine.meta, engine.writer());
-    let (reader, _) = meta.open_session(super::SessionKind::Reader, "r", super::LEASE).unwrap();
+    let (reader, _) = meta
+        .open_session(super::SessionKind::Reader, &outrigger_store::testing::owner("r"), super::LEASE)
+        .unwrap();
     engine.commit(writer, vec![file(R, "f", 10, 1)]).unwrap();
     meta.create_snapshot("s", 1, &[]).unwrap();
     let (snapshot, _) = meta.pin(reader, &PinTarget::Snapshot("s".to_owned())).unwrap();

@@ -1,7 +1,13 @@
--- What a writer may not change: what the store is, and which role has made a job or a rule, as the server has authenticated it: docs/threat-model.md. NULL: nobody knows, of rows that are older or came with a copy.
+-- What rows say by triggers, whoever writes them: which packs have changed (docs/decisions/0023-following-packs.md), and what a writer may not change:
+-- what the store is, and which role has made a job or a rule, as the server has authenticated it (docs/threat-model.md).
 
-ALTER TABLE @job ADD COLUMN role text;
-ALTER TABLE @job_note ADD COLUMN role text;      -- of rules; of other notes nobody asks
+CREATE FUNCTION @pack_is_changed() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    NEW.changed := pg_catalog.pg_current_xact_id()::pg_catalog.text::pg_catalog.int8;
+    RETURN NEW;
+END
+$$;
+CREATE TRIGGER pack_is_changed BEFORE INSERT OR UPDATE ON @pack FOR EACH ROW EXECUTE FUNCTION @pack_is_changed();
 
 -- A trigger, as nobody but the tables' owner can go around it, whatever was granted. It names no table, as schemas are renamed; and it looks for functions
 -- and operators nowhere but in pg_catalog, as a writer could have put others before those.

@@ -1,4 +1,4 @@
--- The metadata in PostgreSQL, schema version 1. Why it looks like this: docs/decisions/0009-postgresql.md. An at sign stands for the schema's name.
+-- The metadata in PostgreSQL, schema version 10. Why it looks like this: docs/decisions/0009-postgresql.md. An at sign stands for the schema's name.
 -- Tables of what the tree is end with a checksum of the row, made and compared by the client (row.rs).
 -- Numbers that are u64 elsewhere are kept as bigint with the same bits. Times are nanoseconds since 1970 unless said otherwise.
 
@@ -36,7 +36,8 @@ CREATE TABLE @total (
 CREATE TABLE @lane (
     id     bigint PRIMARY KEY,
     token  bigint NOT NULL,
-    used   timestamptz NOT NULL DEFAULT now()
+    used   timestamptz NOT NULL DEFAULT now(),
+    closed boolean NOT NULL DEFAULT false   -- nothing that is sent by the connection it was of happens any more
 ) WITH (fillfactor = 50);
 
 -- Inodes of the current tree.
@@ -141,7 +142,10 @@ CREATE TABLE @session (
     lease_secs    int NOT NULL,
     acknowledged  bigint NOT NULL,       -- the largest: never has to
     lease_until   bigint NOT NULL,       -- by this server's clock
-    description   text NOT NULL
+    lock          text NOT NULL,         -- names its lock file
+    host          text NOT NULL,
+    process       bigint NOT NULL,
+    role          text NOT NULL          -- JSON (meta/sessions.rs)
 ) WITH (fillfactor = 50);
 
 CREATE TABLE @pin (
@@ -180,11 +184,120 @@ CREATE TABLE @pack (
     generation  bigint NOT NULL,         -- at which it was last condemned; before that, its mark
     dead_since  bigint NOT NULL,
     kind        int NOT NULL,
-    state       int NOT NULL             -- 0 writing, 1 sealed, 2 live, 3 condemned, 4 dead
+    state       int NOT NULL,            -- 0 writing, 1 sealed, 2 live, 3 condemned, 4 dead
+    changed     bigint NOT NULL DEFAULT pg_current_xact_id()::text::bigint   -- the transaction's number, by a trigger (schema_triggers.sql)
 );
+CREATE INDEX pack_changed ON @pack (changed);
 CREATE INDEX pack_uncommitted ON @pack (session) WHERE state < 2;
 CREATE INDEX pack_live ON @pack (id) WHERE state = 2;
 CREATE INDEX pack_condemned ON @pack (id) WHERE state = 3;
+
+-- Jobs: docs/decisions/0011-active-storage.md. What a job must not lose while it runs is in @held.
+CREATE TABLE @job (
+    id       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    created  bigint NOT NULL,
+    changed  bigint NOT NULL,
+    state    int NOT NULL,               -- 0 waiting, 1 running, 2 done, 3 failed, 4 cancelled
+    spec     text NOT NULL,
+    why      text NOT NULL,
+    role     text                        -- which has made it; NULL: nobody knows, as it came with a copy
+) WITH (fillfactor = 50);
+CREATE INDEX job_open ON @job (id) WHERE state < 2;
+
+CREATE TABLE @job_input (
+    job     bigint NOT NULL,
+    number  int NOT NULL,
+    sum     int NOT NULL,
+    path    bytea NOT NULL,
+    root    bytea,                       -- NULL: empty, or not held any more
+    PRIMARY KEY (job, number)
+);
+
+-- Whoever claims a row or finishes it has the job's row locked for share, so that this does not happen beside the end of the job, which has it locked for
+-- update. A row that goes back from running, because its attempt failed or was not begun, needs only its own lock: see jobs/mod.rs.
+CREATE TABLE @job_split (
+    job      bigint NOT NULL,
+    number   bigint NOT NULL,
+    first    bigint NOT NULL,            -- nominal first byte
+    after    bigint NOT NULL,
+    attempt  bigint NOT NULL,            -- attempts so far: the newest one's fencing token
+    tries    bigint NOT NULL,            -- attempts since the last retry
+    session  bigint NOT NULL,
+    input    int,                        -- NULL: all of them
+    state    int NOT NULL,               -- 0 waiting, 1 running, 2 done, 3 set aside
+    why      text NOT NULL,
+    log      bytea,
+    PRIMARY KEY (job, number)
+) WITH (fillfactor = 50);
+CREATE INDEX job_split_open ON @job_split (job, number) WHERE state < 2;
+
+CREATE TABLE @job_output (
+    job      bigint NOT NULL,
+    split    bigint NOT NULL,
+    attempt  bigint NOT NULL,
+    sum      int NOT NULL,
+    name     bytea NOT NULL,
+    root     bytea,
+    PRIMARY KEY (job, split, attempt, name)
+);
+
+-- What runners keep beside jobs, in their own words.
+CREATE TABLE @job_note (
+    kind     text NOT NULL,
+    name     text NOT NULL,
+    changed  bigint NOT NULL,
+    value    text NOT NULL,
+    role     text,                       -- of rules, as above
+    PRIMARY KEY (kind, name)
+);
+
+-- The content of a file that a rule has seen last.
+CREATE TABLE @job_seen (
+    rule   text NOT NULL,
+    inode  bigint NOT NULL,
+    mark   text NOT NULL,
+    PRIMARY KEY (rule, inode)
+) WITH (fillfactor = 70);
+
+-- Chunks that lie in the database until they are packed: docs/decisions/0017-small-files.md. No checksum: a chunk's name is one.
+CREATE TABLE @loose (
+    fingerprint  bytea PRIMARY KEY,
+    number       bigint GENERATED ALWAYS AS IDENTITY,   -- in the order in which they came, about
+    session      bigint NOT NULL,        -- who is to pack it; it may be over
+    codec        text NOT NULL,
+    bytes        bytea NOT NULL
+);
+CREATE INDEX loose_of ON @loose (session, number);
+
+-- Locks on files among all clients: docs/decisions/0019-locks.md. Rows go with their session; no checksum, as nothing rests on them after that.
+CREATE TABLE @file_lock (
+    inode    bigint NOT NULL,
+    session  bigint NOT NULL,
+    owner    bigint NOT NULL,            -- among those of the session
+    first    bigint NOT NULL,
+    last     bigint NOT NULL,            -- the last byte; the largest number: to the end
+    process  bigint NOT NULL,            -- who asked for it, on its host
+    family   int NOT NULL,               -- 0: fcntl's, 1: flock's
+    mode     int NOT NULL,               -- 0: shared, 1: exclusive
+    PRIMARY KEY (inode, family, session, owner, first)
+);
+CREATE INDEX file_lock_of ON @file_lock (session);
+
+-- Who waits for one. For whom, the rows above say.
+CREATE TABLE @file_lock_wait (
+    session   bigint NOT NULL,
+    ticket    bigint NOT NULL,           -- among those of the session
+    number    bigint GENERATED ALWAYS AS IDENTITY,   -- in the order in which they came
+    inode     bigint NOT NULL,
+    owner     bigint NOT NULL,
+    first     bigint NOT NULL,
+    last      bigint NOT NULL,
+    process   bigint NOT NULL,
+    family    int NOT NULL,
+    mode      int NOT NULL,
+    PRIMARY KEY (session, ticket)
+);
+CREATE INDEX file_lock_wait_for ON @file_lock_wait (inode);
 
 INSERT INTO @state VALUES (1, 1, 0, NULL);
 INSERT INTO @counter VALUES ('next_inode', 2), ('next_pack', 1), ('next_session', 1), ('next_sequence', 1);

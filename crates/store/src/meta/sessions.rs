@@ -1,0 +1,147 @@
+//! Sessions, as the database knows them: what they are there for, whose they are, and until when.
+
+use std::fmt;
+use std::fs::File;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::jobs::JobId;
+
+/// What a session is there for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum SessionKind {
+    /// Adds data: must acknowledge generations.
+    Writer = 0,
+    /// Reads at a pinned epoch: never relies on an index hit being kept.
+    Reader = 1,
+    /// The collector.
+    Collector = 2,
+}
+
+/// A session's number; rises, never used twice.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+pub struct SessionId(pub u64);
+
+/// A session as the database knows it.
+#[derive(Clone, Debug)]
+pub struct SessionRow {
+    /// Its number.
+    pub id: SessionId,
+    /// What it is there for.
+    pub kind: SessionKind,
+    /// The newest generation it has acknowledged.
+    pub acknowledged: u64,
+    /// When its lease ends, nanoseconds by the clock that the database judges leases by.
+    pub lease_until: u64,
+    /// It has ended, by the database's clock.
+    pub lease_is_over: bool,
+    /// Whole seconds that are left of it, by the same clock; 0 when it is over.
+    pub lease_left_secs: u64,
+    /// Whose it is.
+    pub owner: SessionOwner,
+}
+
+/// The process that a session belongs to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SessionOwner {
+    /// The process holds the file `LOCK.lock` locked, in a store with a directory for such files.
+    pub lock: String,
+    /// Its host.
+    pub host: String,
+    /// Its number there.
+    pub process: u32,
+    /// What it does.
+    pub role: Role,
+}
+
+/// What a process does in the store.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// It carries out a command.
+    Command(String),
+    /// It has the store mounted.
+    Mount,
+    /// It runs splits of a job, or publishes what came of it.
+    Job(JobId),
+    /// It is an agent, which runs jobs of others.
+    Agent(AgentRole),
+}
+
+/// An agent, as others see it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct AgentRole {
+    /// What it is called.
+    pub name: String,
+    /// Splits that it runs at once.
+    pub slots: u64,
+    /// The user that it runs as.
+    pub uid: u32,
+    /// Where its packs lie.
+    pub place: String,
+}
+
+impl SessionOwner {
+    /// This process, with the name of the lock that it holds.
+    pub fn this(lock: String, role: Role) -> Self {
+        Self { lock, host: crate::host::name(), process: std::process::id(), role }
+    }
+
+    /// True of a session of this process, or of one of the same number on another host of this name.
+    pub fn is_this_process(&self) -> bool {
+        self.process == std::process::id() && self.host == crate::host::name()
+    }
+}
+
+impl Role {
+    /// As a column of the database has it.
+    pub(super) fn to_column(&self) -> String {
+        serde_json::to_string(self).expect("it has nothing but numbers and texts")
+    }
+
+    /// One that a later program has written is a command of that text.
+    pub(super) fn from_column(text: String) -> Self {
+        serde_json::from_str(&text).unwrap_or(Self::Command(text))
+    }
+}
+
+impl From<&str> for Role {
+    /// A command's name.
+    fn from(command: &str) -> Self {
+        Self::Command(command.to_owned())
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Command(name) => f.write_str(name),
+            Self::Mount => f.write_str("mount"),
+            Self::Job(job) => write!(f, "job {job}"),
+            Self::Agent(agent) => write!(f, "agent {}", agent.name),
+        }
+    }
+}
+
+impl fmt::Display for SessionOwner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} on {}, process {}", self.role, self.host, self.process)
+    }
+}
+
+/// Whether the session of this number is among these, and is not [gone](is_gone).
+pub fn lives(sessions: &[SessionRow], id: SessionId, locks: Option<&Path>) -> bool {
+    sessions.iter().any(|row| row.id == id && !is_gone(row, locks))
+}
+
+/// Rule 11: true when `session` certainly has no process any more: its lease is over, or its lock file can be locked.
+pub fn is_gone(session: &SessionRow, locks: Option<&Path>) -> bool {
+    if session.lease_is_over {
+        return true;
+    }
+    let Some(dir) = locks else { return false };
+    let Ok(file) = File::open(dir.join(format!("{}.lock", session.owner.lock))) else { return false };
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_ok()
+}
