@@ -13,7 +13,7 @@
 //! ```
 //!
 //! A split may have a second attempt beside the first ([`Jobs::claim_beside`]), when that takes long: both count until one of them has finished, and then the
-//! other one does not. The split's row knows the newer one, a note the elder. If the newer one fails, or is given back, the split is its elder's again.
+//! other one does not. The split's row knows the newer one, a note the primary. If the newer one fails, or is given back, the split is its primary's again.
 //!
 //! An input may still be *open*: a file that somebody is writing. Its split has no end yet ([`OPEN_END`]) and reads the file where it is written; once the file
 //! has its content, [`Jobs::close_input`] says so, and from then on the split is like any other.
@@ -33,7 +33,7 @@ use crate::error::Result;
 pub(crate) const GIVEN_UP: &str = "the process that ran it ended, as often as it was tried";
 
 /// The kind of note that says which earlier attempt at a split still counts beside the newest one; its name is the split's, see [`split_note`].
-pub(crate) const ELDER: &str = "elder";
+pub(crate) const PRIMARY: &str = "primary";
 
 /// The kind of note that says what the attempt has used that finished a split, in the words of who ran it; its name is the split's.
 pub(crate) const MEASURED: &str = "measured";
@@ -54,12 +54,12 @@ pub(crate) fn noted_split(name: &str) -> Option<u64> {
 }
 
 /// An attempt that still counts beside the newest one, as it is noted.
-pub(crate) fn elder_text(attempt: u64, session: SessionId) -> String {
+pub(crate) fn primary_text(attempt: u64, session: SessionId) -> String {
     format!("{attempt} {}", session.0)
 }
 
-/// The attempt and the session of a note of kind [`ELDER`].
-pub(crate) fn elder_of(text: &str) -> Option<(u64, SessionId)> {
+/// The attempt and the session of a note of kind [`PRIMARY`].
+pub(crate) fn primary_of(text: &str) -> Option<(u64, SessionId)> {
     let (attempt, session) = text.split_once(' ')?;
     Some((attempt.parse().ok()?, SessionId(session.parse().ok()?)))
 }

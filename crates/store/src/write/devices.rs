@@ -15,7 +15,7 @@
 //! its own entries do not say (`table_cache/mod.rs`). Fingerprints: the runtime computes a sample of all tasks again
 //! (`check_every`), and one chunk of every task is hashed here, whichever: so a report about other bytes than these (of the
 //! batch before, shifted, of memory that was never written) is not taken for one about them. What fails here is done again by a worker, and the device
-//! is denounced.
+//! is quarantined.
 
 use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -206,7 +206,7 @@ impl Devices {
         // Nobody else has the batch's bytes any more, before it goes on.
         drop(report);
         let Some(chunks) = checked else {
-            self.runtime.denounce(device);
+            self.runtime.quarantine(device);
             return (ticket, batch, false);
         };
         match &mut batch {

@@ -9,9 +9,9 @@ use crate::error::{ErrorKind, Result};
 use crate::meta::SessionId;
 use crate::meta::fault::{Fault, Outcome, refuse};
 use crate::meta::jobs::{
-    Claimed, Claims, ELDER, GIVEN_UP, JobChange, JobId, JobInput, JobRow, JobState, Jobs, MEASURED, NewJob,
-    NewSplit, Note, OPEN_END, OutputRow, Seen, SplitRow, SplitState, elder_of, elder_text, job_holder,
-    noted_split, split_note, whole_note,
+    Claimed, Claims, GIVEN_UP, JobChange, JobId, JobInput, JobRow, JobState, Jobs, MEASURED, NewJob,
+    NewSplit, Note, OPEN_END, OutputRow, PRIMARY, Seen, SplitRow, SplitState, job_holder, noted_split,
+    primary_of, primary_text, split_note, whole_note,
 };
 
 /// Queries whose rows say which rows are not what was written.
@@ -214,7 +214,7 @@ fn claim(
         update.execute((id, split.number as i64, split.attempt as i64, session.0 as i64))?;
         if split.attempt > 1 {
             drop.execute((id, split.number as i64))?;
-            notes::remove(db, ELDER, &split_note(job, split.number))?;
+            notes::remove(db, PRIMARY, &split_note(job, split.number))?;
         }
     }
     let open: i64 = db
@@ -224,8 +224,8 @@ fn claim(
 }
 
 /// The attempt that counts beside the newest one.
-fn elder(db: &Connection, job: JobId, split: u64) -> Outcome<Option<(u64, SessionId)>> {
-    Ok(notes::one(db, ELDER, &split_note(job, split))?.as_deref().and_then(elder_of))
+fn primary(db: &Connection, job: JobId, split: u64) -> Outcome<Option<(u64, SessionId)>> {
+    Ok(notes::one(db, PRIMARY, &split_note(job, split))?.as_deref().and_then(primary_of))
 }
 
 fn is_live(db: &Connection, now: Moment, session: SessionId) -> rusqlite::Result<bool> {
@@ -255,10 +255,10 @@ fn claim_beside(
         return Ok(None);
     }
     let Some((attempt, holder)) = running(db, job, split)? else { return Ok(None) };
-    let elder = elder(db, job, split)?;
-    // A newer one may have failed, and left the split to its elder.
-    let token = match elder {
-        Some((elder, of)) if of == holder => elder,
+    let primary = primary(db, job, split)?;
+    // A newer one may have failed, and left the split to its primary.
+    let token = match primary {
+        Some((primary, of)) if of == holder => primary,
         Some(_) => return Ok(None),
         None => attempt,
     };
@@ -271,7 +271,7 @@ fn claim_beside(
     if range.is_open() {
         return Ok(None);
     }
-    notes::set(db, now.wall, ELDER, &split_note(job, split), Some(&elder_text(token, holder)))?;
+    notes::set(db, now.wall, PRIMARY, &split_note(job, split), Some(&primary_text(token, holder)))?;
     db.prepare_cached("UPDATE job_split SET attempt = ?3, session = ?4 WHERE job = ?1 AND number = ?2")?
         .execute((job.0 as i64, split as i64, attempt as i64 + 1, session.0 as i64))?;
     Ok(Some(Claimed { number: split, range, attempt: attempt + 1 }))
@@ -281,15 +281,15 @@ fn claim_beside(
 /// another one has it, or this one had it no more.
 fn leave(db: &Connection, now: Moment, job: JobId, claimed: &Claimed) -> Outcome<Option<u64>> {
     let Some((attempt, holder)) = running(db, job, claimed.number)? else { return Ok(None) };
-    let Some((elder, of)) = elder(db, job, claimed.number)? else {
+    let Some((primary, of)) = primary(db, job, claimed.number)? else {
         return Ok((attempt == claimed.attempt).then_some(attempt));
     };
     let is_newest = attempt == claimed.attempt;
-    if !is_newest && elder != claimed.attempt {
+    if !is_newest && primary != claimed.attempt {
         return Ok(None);
     }
     if is_newest && of != holder && is_live(db, now, of)? {
-        // The elder goes on; its token stays what it was.
+        // The primary goes on; its token stays what it was.
         db.prepare_cached("UPDATE job_split SET session = ?3 WHERE job = ?1 AND number = ?2")?.execute((
             job.0 as i64,
             claimed.number as i64,
@@ -297,7 +297,7 @@ fn leave(db: &Connection, now: Moment, job: JobId, claimed: &Claimed) -> Outcome
         ))?;
         return Ok(None);
     }
-    notes::remove(db, ELDER, &split_note(job, claimed.number))?;
+    notes::remove(db, PRIMARY, &split_note(job, claimed.number))?;
     // The newest goes on, unless it has left before.
     Ok((is_newest || of == holder).then_some(attempt))
 }
@@ -407,7 +407,7 @@ fn end(db: &Connection, now: Moment, job: JobId, state: JobState, why: &str) -> 
     // Whoever runs a split of it finds its token void.
     db.prepare_cached("UPDATE job_split SET state = 0, attempt = attempt + 1 WHERE job = ?1 AND state = 1")?
         .execute([job.0 as i64])?;
-    notes::remove_below(db, ELDER, &split_note(job, ""))?;
+    notes::remove_below(db, PRIMARY, &split_note(job, ""))?;
     Ok(true)
 }
 
@@ -471,7 +471,7 @@ pub(super) fn apply(db: &Connection, now: Moment, session: SessionId, change: &J
                     *attempt as i64,
                     session.0 as i64,
                 ))?;
-                notes::remove(db, ELDER, &split_note(*job, *split))?;
+                notes::remove(db, PRIMARY, &split_note(*job, *split))?;
                 if let Some(measured) = measured {
                     notes::set(db, now.wall, MEASURED, &split_note(*job, *split), Some(measured))?;
                 }
@@ -509,7 +509,7 @@ fn is_current(db: &Connection, session: SessionId, job: JobId, split: u64, attem
         return Ok(false);
     }
     let Some(newest) = running(db, job, split)? else { return Ok(false) };
-    Ok(newest == (attempt, session) || elder(db, job, split)? == Some((attempt, session)))
+    Ok(newest == (attempt, session) || primary(db, job, split)? == Some((attempt, session)))
 }
 
 impl Jobs for SqliteMeta {

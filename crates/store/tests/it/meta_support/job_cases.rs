@@ -238,22 +238,22 @@ pub fn of_two_attempts_at_a_split_the_first_to_finish_counts(engine: &Fixture) {
         jobs(engine).claim_beside(session, job, claimed.number, claimed.attempt).unwrap()
     };
     let current = |session, job, claimed: &Claimed| jobs(engine).is_current(session, job, claimed).unwrap();
-    for elder_wins in [false, true] {
+    for primary_wins in [false, true] {
         let (job, slow, quick, third) = (make(engine, 2), engine.writer(), engine.writer(), engine.writer());
-        let elder = claim(engine, slow, job, 1)[0];
-        let waiting = Claimed { number: 1, attempt: 0, ..elder };
+        let primary = claim(engine, slow, job, 1)[0];
+        let waiting = Claimed { number: 1, attempt: 0, ..primary };
         assert_eq!(beside(quick, job, &waiting), None, "it waits: there is nothing to be beside");
-        assert_eq!(beside(slow, job, &elder), None, "it is its own");
-        let newer = beside(quick, job, &elder).unwrap();
-        assert_eq!((newer.number, newer.range, newer.attempt), (0, elder.range, elder.attempt + 1));
+        assert_eq!(beside(slow, job, &primary), None, "it is its own");
+        let newer = beside(quick, job, &primary).unwrap();
+        assert_eq!((newer.number, newer.range, newer.attempt), (0, primary.range, primary.attempt + 1));
         assert!(
-            beside(third, job, &elder).is_none() && beside(third, job, &newer).is_none(),
+            beside(third, job, &primary).is_none() && beside(third, job, &newer).is_none(),
             "there are two"
         );
-        assert!(current(slow, job, &elder) && current(quick, job, &newer) && !current(third, job, &newer));
+        assert!(current(slow, job, &primary) && current(quick, job, &newer) && !current(third, job, &newer));
         // Both write; what the one who is second has written is nobody's output.
         let ((first, winner), (second, loser)) =
-            if elder_wins { ((slow, elder), (quick, newer)) } else { ((quick, newer), (slow, elder)) };
+            if primary_wins { ((slow, primary), (quick, newer)) } else { ((quick, newer), (slow, primary)) };
         engine.commit(second, vec![output(job, &loser, "0", 7), output(job, &loser, "more", 8)]).unwrap();
         engine.commit(first, vec![output(job, &winner, "0", 5), finish(job, &winner)]).unwrap();
         assert!(
@@ -267,10 +267,10 @@ pub fn of_two_attempts_at_a_split_the_first_to_finish_counts(engine: &Fixture) {
         let outputs = jobs(engine).outputs(job).unwrap();
         assert_eq!((outputs.len(), &outputs[0].root), (1, &root(5)));
         // One that leaves has the other one go on; the last of them is dealt with like any.
-        let elder = claim(engine, slow, job, 9)[0];
-        let newer = beside(quick, job, &elder).unwrap();
+        let primary = claim(engine, slow, job, 9)[0];
+        let newer = beside(quick, job, &primary).unwrap();
         let (leaves, stays) =
-            if elder_wins { ((quick, newer), (slow, elder)) } else { ((slow, elder), (quick, newer)) };
+            if primary_wins { ((quick, newer), (slow, primary)) } else { ((slow, primary), (quick, newer)) };
         assert!(
             !jobs(engine).fail_split(job, &leaves.1, 1, "no luck", b"").unwrap(),
             "it is not given up for that"
@@ -284,23 +284,23 @@ pub fn of_two_attempts_at_a_split_the_first_to_finish_counts(engine: &Fixture) {
         assert!(current(stays.0, job, &stays.1));
         assert!(jobs(engine).fail_split(job, &stays.1, 1, "nor here", b"").unwrap(), "that was the one try");
         assert_eq!(states(engine, job)[1], SplitState::SetAside);
-        assert!(jobs(engine).notes("elder").unwrap().is_empty());
+        assert!(jobs(engine).notes("primary").unwrap().is_empty());
     }
 }
 
 pub fn two_attempts_at_a_split_end_with_their_sessions_and_their_job(engine: &Fixture) {
     let (job, slow, quick, third) = (make(engine, 1), engine.writer(), engine.writer(), engine.writer());
-    let elder = claim(engine, slow, job, 1)[0];
-    let newer = jobs(engine).claim_beside(quick, job, 0, elder.attempt).unwrap().unwrap();
+    let primary = claim(engine, slow, job, 1)[0];
+    let newer = jobs(engine).claim_beside(quick, job, 0, primary.attempt).unwrap().unwrap();
     // Whoever takes the split over from the newer one takes it from both.
-    engine.commit(slow, vec![output(job, &elder, "0", 3)]).unwrap();
+    engine.commit(slow, vec![output(job, &primary, "0", 3)]).unwrap();
     engine.meta.fence(quick).unwrap();
     let taken = claim(engine, third, job, 1)[0];
     assert_eq!(taken.attempt, newer.attempt + 1);
-    assert!(!jobs(engine).is_current(slow, job, &elder).unwrap());
-    engine.commit(slow, vec![finish(job, &elder)]).unwrap();
+    assert!(!jobs(engine).is_current(slow, job, &primary).unwrap());
+    engine.commit(slow, vec![finish(job, &primary)]).unwrap();
     assert_eq!(states(engine, job), [SplitState::Running]);
-    // With the elder's session over the newer one has it alone.
+    // With the primary's session over the newer one has it alone.
     let last = jobs(engine).claim_beside(slow, job, 0, taken.attempt).unwrap().unwrap();
     engine.meta.fence(third).unwrap();
     assert!(claim(engine, engine.writer(), job, 1).is_empty());
@@ -309,7 +309,7 @@ pub fn two_attempts_at_a_split_end_with_their_sessions_and_their_job(engine: &Fi
     engine.commit(slow, vec![finish(job, &last)]).unwrap();
     assert_eq!(states(engine, job), [SplitState::Waiting]);
     assert!(!jobs(engine).is_current(slow, job, &last).unwrap());
-    assert!(jobs(engine).notes("elder").unwrap().is_empty());
+    assert!(jobs(engine).notes("primary").unwrap().is_empty());
     jobs(engine).forget_job(job).unwrap();
 }
 

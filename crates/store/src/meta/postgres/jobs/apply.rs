@@ -7,7 +7,7 @@ use tokio_postgres::types::Type;
 use super::super::connection::Query;
 use super::super::transaction::Tx;
 use super::super::{counters, reclaim, row};
-use super::{Lock, elder, hold_all, notes, set_state, state_of};
+use super::{Lock, hold_all, notes, primary, set_state, state_of};
 use crate::error::ErrorKind;
 use crate::meta::change::row::root_column;
 use crate::meta::fault::{Outcome, refuse};
@@ -105,7 +105,7 @@ fn records(tx: &mut Tx<'_>, session: SessionId, job: JobId, changes: &[&JobChang
         tx.later(query.with(names, Type::BYTEA_ARRAY).with(roots, Type::BYTEA_ARRAY));
     }
     if !ended.is_empty() {
-        elder::remove(tx, job, &ended);
+        primary::remove(tx, job, &ended);
         // With two attempts at a split, what the other one wrote was nobody's output: the split has this one's number now.
         let sql = "UPDATE @job_split s SET state = 2, why = '', log = f.log, attempt = f.attempt, session = $5 \
                    FROM unnest($2::int8[], $3::bytea[], $4::int8[]) AS f (number, log, attempt) \
@@ -125,7 +125,7 @@ fn current(tx: &mut Tx<'_>, session: SessionId, job: JobId, wanted: Vec<i64>) ->
     if tx.one(Query::new(running).int(job.0 as i64))?.first().is_none() {
         return Ok(Current::new());
     }
-    elder::of_session(tx, session, job, wanted)
+    primary::of_session(tx, session, job, wanted)
 }
 
 fn publish(tx: &mut Tx<'_>, job: JobId, why: &str) -> Outcome<()> {

@@ -5,7 +5,7 @@ use tokio_postgres::types::Type;
 use super::super::connection::Query;
 use super::super::transaction::Tx;
 use super::super::{counters, sessions};
-use super::{Lock, elder, read, state_of};
+use super::{Lock, primary, read, state_of};
 use crate::meta::SessionId;
 use crate::meta::fault::Outcome;
 use crate::meta::jobs::{Claimed, Claims, GIVEN_UP, JobId, JobState};
@@ -71,7 +71,7 @@ pub(super) fn claim(
     let again: Vec<i64> =
         claimed.iter().filter(|split| split.attempt > 1).map(|split| split.number as i64).collect();
     if !again.is_empty() {
-        elder::remove(tx, job, &again);
+        primary::remove(tx, job, &again);
         let sql = "DELETE FROM @job_output WHERE job = $1 AND split = ANY ($2)";
         tx.later(Query::new(sql).int(id).ints(again));
     }
@@ -88,7 +88,7 @@ pub(super) fn fail(
     tries: u32,
     (why, log): (&str, &[u8]),
 ) -> Outcome<bool> {
-    let Some(attempt) = elder::leave(tx, job, claimed)? else { return Ok(false) };
+    let Some(attempt) = primary::leave(tx, job, claimed)? else { return Ok(false) };
     let sql = "UPDATE @job_split SET state = CASE WHEN tries >= $4 THEN 3 ELSE 0 END, why = $5, log = $6 \
                WHERE job = $1 AND number = $2 AND attempt = $3 AND state = 1 RETURNING state = 3";
     let query = Query::new(sql).int(job.0 as i64).int(claimed.number as i64).int(attempt as i64);
@@ -105,7 +105,7 @@ pub(super) fn give_back(tx: &mut Tx<'_>, job: JobId, claimed: &[Claimed]) -> Out
     let mut claimed = claimed.to_vec();
     claimed.sort_unstable_by_key(|split| split.number);
     for split in &claimed {
-        if let Some(attempt) = elder::leave(tx, job, split)? {
+        if let Some(attempt) = primary::leave(tx, job, split)? {
             let sql = "UPDATE @job_split SET state = 0, tries = tries - 1 \
                        WHERE job = $1 AND number = $2 AND attempt = $3 AND state = 1";
             tx.later(Query::new(sql).int(job.0 as i64).int(split.number as i64).int(attempt as i64));

@@ -10,8 +10,8 @@
 
 mod apply;
 mod claim;
-mod elder;
 mod notes;
+mod primary;
 mod read;
 
 use super::PostgresMeta;
@@ -23,8 +23,8 @@ use crate::meta::SessionId;
 use crate::meta::change::row::root_column;
 use crate::meta::fault::{Fault, Outcome, refuse};
 use crate::meta::jobs::{
-    Claimed, Claims, ELDER, JobId, JobInput, JobRow, JobState, Jobs, MEASURED, NewJob, Note, OPEN_END,
-    OutputRow, Seen, SplitRow, elder_text, job_holder, noted_split, split_note, whole_note,
+    Claimed, Claims, JobId, JobInput, JobRow, JobState, Jobs, MEASURED, NewJob, Note, OPEN_END, OutputRow,
+    PRIMARY, Seen, SplitRow, job_holder, noted_split, primary_text, split_note, whole_note,
 };
 use outrigger_format::Root;
 use tokio_postgres::types::Type;
@@ -193,7 +193,7 @@ fn end(tx: &mut Tx<'_>, job: JobId, state: JobState, why: &str) -> Outcome<bool>
     // Whoever runs a split of it finds its token void.
     let sql = "UPDATE @job_split SET state = 0, attempt = attempt + 1 WHERE job = $1 AND state = 1";
     tx.later(Query::new(sql).int(job.0 as i64));
-    elder::remove_all(tx, job);
+    primary::remove_all(tx, job);
     Ok(true)
 }
 
@@ -301,14 +301,15 @@ impl Jobs for PostgresMeta {
         beside: u64,
     ) -> Result<Option<Claimed>> {
         self.write("claiming a split beside another runner", Gate::Open, |tx| {
-            elder::claim_beside(tx, session, job, split, beside)
+            primary::claim_beside(tx, session, job, split, beside)
         })
     }
 
     fn is_current(&self, session: SessionId, job: JobId, claimed: &Claimed) -> Result<bool> {
         let query = Query::new(read::CURRENT).int(job.0 as i64).int(claimed.number as i64);
-        let query = query.int(claimed.attempt as i64).int(session.0 as i64).text(ELDER);
-        let query = query.text(&split_note(job, claimed.number)).text(&elder_text(claimed.attempt, session));
+        let query = query.int(claimed.attempt as i64).int(session.0 as i64).text(PRIMARY);
+        let query =
+            query.text(&split_note(job, claimed.number)).text(&primary_text(claimed.attempt, session));
         self.read("looking whose a split is", &query, |answer| Ok(answer.first().is_some()))
     }
 

@@ -1,4 +1,4 @@
-//! Second attempts at splits that take long. The split's row knows the newer attempt, a note the elder; both are changed with the row locked, and the note is read by a
+//! Second attempts at splits that take long. The split's row knows the newer attempt, a note the primary; both are changed with the row locked, and the note is read by a
 //! statement of its own after that, so that it is what belongs to the row.
 
 use std::collections::BTreeMap;
@@ -11,18 +11,18 @@ use super::super::transaction::Tx;
 use super::{Lock, notes, read, state_of};
 use crate::meta::SessionId;
 use crate::meta::fault::Outcome;
-use crate::meta::jobs::{Claimed, ELDER, JobId, JobState, elder_of, elder_text, split_note};
+use crate::meta::jobs::{Claimed, JobId, JobState, PRIMARY, primary_of, primary_text, split_note};
 
 /// A split that is running, its row locked.
 struct Running {
     attempt: u64,
     holder: SessionId,
-    elder: Option<(u64, SessionId)>,
+    primary: Option<(u64, SessionId)>,
 }
 
 const LOCK: &str = "SELECT number, attempt, session FROM @job_split WHERE job = $1 AND number = ANY ($2) AND state = 1 \
                     ORDER BY number FOR UPDATE";
-const ELDERS: &str = "SELECT name, value FROM @job_note WHERE kind = $1 AND name = ANY ($2)";
+const PRIMARIES: &str = "SELECT name, value FROM @job_note WHERE kind = $1 AND name = ANY ($2)";
 
 fn names(job: JobId, splits: &[i64]) -> Vec<String> {
     splits.iter().map(|split| split_note(job, split)).collect()
@@ -31,20 +31,20 @@ fn names(job: JobId, splits: &[i64]) -> Vec<String> {
 /// Those of these splits that are running.
 fn running(tx: &mut Tx<'_>, job: JobId, splits: Vec<i64>) -> Outcome<BTreeMap<u64, Running>> {
     let named = names(job, &splits);
-    let elders = Query::new(ELDERS).text(ELDER).with(named, Type::TEXT_ARRAY);
-    let queries = vec![Query::new(LOCK).int(job.0 as i64).ints(splits), elders];
+    let primaries = Query::new(PRIMARIES).text(PRIMARY).with(named, Type::TEXT_ARRAY);
+    let queries = vec![Query::new(LOCK).int(job.0 as i64).ints(splits), primaries];
     let answers = tx.run(queries)?;
-    let mut elders = BTreeMap::new();
+    let mut primaries = BTreeMap::new();
     for row in &answers[1].rows {
         let (name, value): (String, String) = (row.try_get(0)?, row.try_get(1)?);
-        elders.insert(name, elder_of(&value));
+        primaries.insert(name, primary_of(&value));
     }
     let mut found = BTreeMap::new();
     for row in &answers[0].rows {
         let (number, attempt, session): (i64, i64, i64) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
-        let elder = elders.get(&split_note(job, number)).copied().flatten();
+        let primary = primaries.get(&split_note(job, number)).copied().flatten();
         let (attempt, holder) = (attempt as u64, SessionId(session as u64));
-        found.insert(number as u64, Running { attempt, holder, elder });
+        found.insert(number as u64, Running { attempt, holder, primary });
     }
     Ok(found)
 }
@@ -58,8 +58,8 @@ pub(super) fn of_session(
 ) -> Outcome<BTreeMap<u64, u64>> {
     let mut current = BTreeMap::new();
     for (number, split) in running(tx, job, splits)? {
-        match split.elder {
-            Some((elder, of)) if of == session => current.insert(number, elder),
+        match split.primary {
+            Some((primary, of)) if of == session => current.insert(number, primary),
             _ if split.holder == session => current.insert(number, split.attempt),
             _ => continue,
         };
@@ -67,15 +67,15 @@ pub(super) fn of_session(
     Ok(current)
 }
 
-/// Removes notes of elder attempts at these splits.
+/// Removes notes of primary attempts at these splits.
 pub(super) fn remove(tx: &mut Tx<'_>, job: JobId, splits: &[i64]) {
     let sql = "DELETE FROM @job_note WHERE kind = $1 AND name = ANY ($2)";
-    tx.later(Query::new(sql).text(ELDER).with(names(job, splits), Type::TEXT_ARRAY));
+    tx.later(Query::new(sql).text(PRIMARY).with(names(job, splits), Type::TEXT_ARRAY));
 }
 
 /// Removes those at all splits of a job.
 pub(super) fn remove_all(tx: &mut Tx<'_>, job: JobId) {
-    notes::remove_below(tx, ELDER, &split_note(job, ""));
+    notes::remove_below(tx, PRIMARY, &split_note(job, ""));
 }
 
 fn is_live(tx: &mut Tx<'_>, session: SessionId) -> Outcome<bool> {
@@ -101,9 +101,9 @@ pub(super) fn claim_beside(
         return Ok(None);
     }
     let Some(found) = running(tx, job, vec![split as i64])?.remove(&split) else { return Ok(None) };
-    // A newer one may have failed, and left the split to its elder.
-    let token = match found.elder {
-        Some((elder, of)) if of == found.holder => elder,
+    // A newer one may have failed, and left the split to its primary.
+    let token = match found.primary {
+        Some((primary, of)) if of == found.holder => primary,
         Some(_) => return Ok(None),
         None => found.attempt,
     };
@@ -116,7 +116,7 @@ pub(super) fn claim_beside(
     if range.is_open() {
         return Ok(None);
     }
-    notes::set(tx, ELDER, &split_note(job, split), Some(&elder_text(token, found.holder)));
+    notes::set(tx, PRIMARY, &split_note(job, split), Some(&primary_text(token, found.holder)));
     let sql = "UPDATE @job_split SET attempt = $3, session = $4 WHERE job = $1 AND number = $2";
     let attempt = found.attempt + 1;
     tx.later(Query::new(sql).int(job.0 as i64).int(split as i64).int(attempt as i64).int(session.0 as i64));
@@ -129,12 +129,12 @@ pub(super) fn leave(tx: &mut Tx<'_>, job: JobId, claimed: &Claimed) -> Outcome<O
     let number = claimed.number as i64;
     let Some(found) = running(tx, job, vec![number])?.remove(&claimed.number) else { return Ok(None) };
     let is_newest = found.attempt == claimed.attempt;
-    let Some((elder, of)) = found.elder else { return Ok(is_newest.then_some(found.attempt)) };
-    if !is_newest && elder != claimed.attempt {
+    let Some((primary, of)) = found.primary else { return Ok(is_newest.then_some(found.attempt)) };
+    if !is_newest && primary != claimed.attempt {
         return Ok(None);
     }
     if is_newest && of != found.holder && is_live(tx, of)? {
-        // The elder goes on; its token stays what it was.
+        // The primary goes on; its token stays what it was.
         let sql = "UPDATE @job_split SET session = $3 WHERE job = $1 AND number = $2";
         tx.later(Query::new(sql).int(job.0 as i64).int(number).int(of.0 as i64));
         return Ok(None);
