@@ -7,7 +7,7 @@ use super::lane::Lane;
 use super::manager::Manager;
 use super::queue::{Board, LANES_MAX};
 use super::shared::Shared;
-use super::{Runtime, cpu, warden};
+use super::{Runtime, cpu, watchdog};
 use crate::SimdLevel;
 use crate::accelerator::{Accelerator, Identity};
 use crate::placement::{Calibration, Model, Objective, Policy};
@@ -117,8 +117,8 @@ impl Builder {
             })
             .collect();
         let watched = Arc::clone(&shared);
-        let warden = spawn("offload-warden".into(), move || warden::run(&watched));
-        Runtime { shared, workers, managers, warden: Some(warden) }
+        let watchdog = spawn("offload-watchdog".into(), move || watchdog::run(&watched));
+        Runtime { shared, workers, managers, watchdog: Some(watchdog) }
     }
 }
 

@@ -9,9 +9,9 @@
 //!    └──────────── Finished is dropped ◀──── Ticket::wait, .await, callback ◀─────────────────────────┘
 //! ```
 //!
-//! Threads: one manager a device ([`crate::accelerator::Accelerator`]), which keeps several tasks in flight; `cpu_threads` workers; one warden,
+//! Threads: one manager a device ([`crate::accelerator::Accelerator`]), which keeps several tasks in flight; `cpu_threads` workers; one watchdog,
 //! which watches the clock. Who waits for whom: submitters for room in the outstanding queue (`outstanding_max` tasks);
-//! workers and managers for tasks; nobody for a device that does not answer (`warden.rs`). A device's failure puts its
+//! workers and managers for tasks; nobody for a device that does not answer (`watchdog.rs`). A device's failure puts its
 //! tasks in front of the processor's queue, past the bound: they were admitted already.
 //!
 //! Who owns buffers: a task's input belongs to the task, or to several in an `Arc`; while a device has it, both read.
@@ -37,7 +37,7 @@ mod shared;
 mod sync;
 mod task;
 mod ticket;
-mod warden;
+mod watchdog;
 
 pub use breaker::BreakerState;
 pub use builder::Builder;
@@ -74,7 +74,7 @@ pub struct Runtime {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
     managers: Vec<JoinHandle<()>>,
-    warden: Option<JoinHandle<()>>,
+    watchdog: Option<JoinHandle<()>>,
 }
 
 /// What a device has to do at a moment.
@@ -185,7 +185,7 @@ impl Runtime {
 
     /// Tells that a result of a device, by its place in [`Metrics::devices`], has turned out to be wrong: it is cut off, as if a comparison had
     /// shown that. The processor (0) is not.
-    pub fn denounce(&self, device: usize) {
+    pub fn quarantine(&self, device: usize) {
         if (1..self.shared.lanes.len()).contains(&device) {
             self.shared.fault(device, &Fault::Wrong);
         }
@@ -238,7 +238,7 @@ impl Runtime {
     }
 
     fn end(&mut self, how: Shutdown) {
-        let Some(warden) = self.warden.take() else { return };
+        let Some(watchdog) = self.watchdog.take() else { return };
         let shared = &self.shared;
         shared.board.close();
         if how == Shutdown::HandBack {
@@ -259,7 +259,7 @@ impl Runtime {
         shared.board.drain();
         shared.board.end();
         shared.watch.end();
-        for thread in self.workers.drain(..).chain([warden]) {
+        for thread in self.workers.drain(..).chain([watchdog]) {
             // None of these panics; if one did, there is nobody to be told here.
             let _ = thread.join();
         }

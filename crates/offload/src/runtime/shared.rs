@@ -15,7 +15,7 @@ use super::queue::{Board, Costs, LANES_MAX, Load, Refusal};
 use super::sync::{Mutex, lock};
 use super::task::{Body, Draft, Ended, Failed, Failure, Finished, Loan};
 use super::ticket::Ticket;
-use super::warden::Watch;
+use super::watchdog::Watch;
 use crate::accelerator::Fault;
 use crate::placement::{Advice, Candidate, Explore, Model, Objective, Policy, choose};
 use crate::pool::Pool;

@@ -13,7 +13,7 @@
 //!
 //! **Why no hit can lose data.** A chunk counts as stored in pack P because of a table when all of this holds. (1) The table that the device was
 //! asked with has this entry, whole fingerprint and place ([`HotView::confirms`]): so a device that claims what is not there, or is elsewhere, is
-//! not believed, and [denounced](outrigger_offload::runtime::Runtime::denounce). (2) Each entry was put into the table by a refresh of this process, and is what the index said,
+//! not believed, and [quarantined](outrigger_offload::runtime::Runtime::quarantine). (2) Each entry was put into the table by a refresh of this process, and is what the index said,
 //! which believes nothing but P's own footer; of the file only counts are taken. A pack is immutable and its id is never used again, so what its footer said stays
 //! true for as long as P exists. (3) P is one of the packs that the session may rely on, and is noted as relied on in the same step: the same
 //! test, under the same lock, that answers of the index pass (rule 4 of `docs/decisions/0003-reclaim-protocol.md`). Everything else is asked of the index.

@@ -78,7 +78,7 @@ fn what_is_not_begun_by_its_deadline_expires() {
     let mut in_time = hash_task(&runtime, b"in time");
     in_time.set_deadline(Instant::now() + Duration::from_secs(3600));
     let (late, in_time) = (runtime.submit(late).unwrap(), runtime.submit(in_time).unwrap());
-    // The thread is held all the while: only the warden can have ended it.
+    // The thread is held all the while: only the watchdog can have ended it.
     let failed = late.wait().unwrap_err();
     assert_eq!(failed.reason, Failure::Expired);
     assert_eq!(failed.draft.unwrap().work().data(), b"late");

@@ -15,7 +15,7 @@ use super::sync::{Condvar, Mutex, lock, wait_until};
 use super::task::Failure;
 use crate::accelerator::Fault;
 
-/// What the warden is to look out for.
+/// What the watchdog is to look out for.
 pub(super) struct Watch {
     state: Mutex<State>,
     earlier: Condvar,
@@ -58,7 +58,7 @@ impl Watch {
         self.limit(at);
     }
 
-    /// Sends the warden home.
+    /// Sends the watchdog home.
     pub(super) fn end(&self) {
         lock(&self.state).ended = true;
         self.earlier.notify_one();
@@ -92,7 +92,7 @@ impl Watch {
     }
 }
 
-/// The warden's life.
+/// The watchdog's life.
 pub(super) fn run(shared: &Arc<Shared>) {
     while shared.watch.wait() {
         let now = Instant::now();
