@@ -1,6 +1,6 @@
 //! Directories that this mount has made a moment ago (`SharedOptions::names_for`): it knows every name in them, so that one that is not there is not asked for.
 //!
-//! Before a file is made the kernel looks whether there is one of that name, and who unpacks a tree does so for each of its files: that is half of the journeys. In a directory that this mount has made there are
+//! Before a file is made the kernel looks whether there is one of that name, and who unpacks a tree does so for each of its files: that is half of the round trips. In a directory that this mount has made there are
 //! the names that it has made there since, and what another host has, which may be overlooked for as long as a name of this mount may be believed.
 //!
 //! **Only look-ups are answered by this.** Whether a name can be made is the database's to say, as ever: of two hosts one makes it, and the other is told.

@@ -1,6 +1,6 @@
-//! The directories of a path, asked for in one journey.
+//! The directories of a path, asked for in one round trip.
 //!
-//! The kernel walks a path component by component, and waits for each answer; as it may keep no name, each is a journey to the database. But who opens one file in a
+//! The kernel walks a path component by component, and waits for each answer; as it may keep no name, each is a round trip to the database. But who opens one file in a
 //! directory mostly opens another one there next. So the mount remembers of each directory which one in it was last gone *through*, and when somebody takes the first step on
 //! such a way, asks for those that will probably follow in the same statement. They are told to whoever takes these steps at once.
 //!

@@ -477,7 +477,7 @@ pub trait Meta: Send + Sync {
     fn inode(&self, at: At, number: u64) -> Result<Option<Inode>>;
     /// The entry `name` of directory `parent`.
     fn lookup(&self, at: At, parent: u64, name: &[u8]) -> Result<Option<Inode>>;
-    /// What each of several names in directories stands for now; where that is a journey to a server, it is one for all of them.
+    /// What each of several names in directories stands for now; where that is a round trip to a server, it is one for all of them.
     fn lookup_each(&self, names: &[(u64, &[u8])]) -> Result<Vec<Option<Inode>>> {
         names.iter().map(|(parent, name)| self.lookup(At::Now, *parent, name)).collect()
     }

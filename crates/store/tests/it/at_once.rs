@@ -1,4 +1,4 @@
-//! Small commits that make one journey to the server: what they guess is compared there, and what turns of one whose answer is lost is found out.
+//! Small commits that make one round trip to the server: what they guess is compared there, and what turns of one whose answer is lost is found out.
 
 use crate::meta_support;
 

@@ -89,7 +89,7 @@ fn a_conflict_at_any_step_is_made_again_and_counts_once() {
                 assert!(asked > times, "{when:?} {code}: asked {asked} times");
                 steps += 1;
                 assert_eq!(paths(&meta, At::Now), names(steps), "{when:?} {code} {times}");
-                // What is never tried in one journey.
+                // What is never tried in one round trip.
                 fail(&server, &schema, when, code, times);
                 let last = format!("l{:04}", steps - 1);
                 commit(&meta, session, vec![remove(R, &last)], 1).unwrap();

@@ -420,7 +420,7 @@ proptest! {
 
 }
 
-// Fewer: each look at a row is a journey.
+// Fewer: each look at a row is a round trip.
 proptest! {
     #![proptest_config(ProptestConfig { cases: 10, max_shrink_iters: 100, failure_persistence: None, ..ProptestConfig::default() })]
 

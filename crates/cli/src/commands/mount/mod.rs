@@ -102,11 +102,11 @@ pub struct MountArgs {
     #[arg(long, value_name = "on|off", value_parser = values::on_off)]
     dedup: Option<bool>,
     /// Of a store in PostgreSQL: for so long a name is taken for what it was, without asking, and a directory made here has no names but those made here (0, the default:
-    /// never). Paths and new files take fewer journeys to the database; what other hosts do to names is seen that much later
+    /// never). Paths and new files take fewer round trips to the database; what other hosts do to names is seen that much later
     #[arg(long, value_name = "SECONDS", value_parser = values::moment)]
     names_for: Option<Duration>,
     /// Of a store in PostgreSQL: closing a small file does not wait for the database, which has it within so many seconds (0, the default: at once), and always before
-    /// anything that this host changes later. Unpacking many files takes half the journeys; other hosts may see what was closed that much later, and a killed mount may lose it
+    /// anything that this host changes later. Unpacking many files takes half the round trips; other hosts may see what was closed that much later, and a killed mount may lose it
     #[arg(long, value_name = "SECONDS", value_parser = values::moment)]
     closes_within: Option<Duration>,
     /// Of a store in PostgreSQL: agents on other hosts may read files here while they are written, and store them for this mount (rules with --attach path). It is the address that they reach this host by; with port 0 any port

@@ -1,4 +1,4 @@
-//! Directories on a path that are asked for with its first step: it costs a journey instead of one each, and nobody is told of what another host has changed before.
+//! Directories on a path that are asked for with its first step: it costs a round trip instead of one each, and nobody is told of what another host has changed before.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use super::hosts::{Cluster, Host, walker};
 
-/// A mount whose journeys to the database are counted.
+/// A mount whose round trips to the database are counted.
 struct Counted {
     host: Host,
     pieces: Arc<AtomicI64>,
@@ -33,7 +33,7 @@ impl Counted {
     }
 
     /// How many there are for this at least: other threads of the mount speak to the database, too, and a walk may have been too slow.
-    fn journeys(&self, mut work: impl FnMut(&Host)) -> i64 {
+    fn round_trips(&self, mut work: impl FnMut(&Host)) -> i64 {
         let once = || {
             let before = self.pieces.load(Ordering::SeqCst);
             work(&self.host);
@@ -44,7 +44,7 @@ impl Counted {
 }
 
 #[test]
-fn a_path_that_was_gone_before_is_two_journeys() {
+fn a_path_that_was_gone_before_is_two_round_trips() {
     let Some(cluster) = Cluster::new() else { return };
     let counted = Counted::new(&cluster, SharedOptions::new(2));
     let host = &counted.host;
@@ -54,17 +54,17 @@ fn a_path_that_was_gone_before_is_two_journeys() {
     for name in ["f", "g"] {
         host.put(&format!("a/b/c/d/{name}"), b"x").unwrap();
     }
-    let journeys = |path: &str| {
-        counted.journeys(|host| {
+    let round_trips = |path: &str| {
+        counted.round_trips(|host| {
             host.stat(path).unwrap();
         })
     };
-    assert_eq!(journeys("a/b/c/d/f"), 2, "the directories, and the file");
-    assert_eq!(journeys("a/b/c/d/g"), 2);
+    assert_eq!(round_trips("a/b/c/d/f"), 2, "the directories, and the file");
+    assert_eq!(round_trips("a/b/c/d/g"), 2);
     // A directory at the end of the way that nobody has gone through is asked for in its turn.
     host.mkdir("a/b/c/d/e").unwrap();
-    assert_eq!(journeys("a/b/c/d/e"), 2);
-    assert_eq!(journeys("a"), 1);
+    assert_eq!(round_trips("a/b/c/d/e"), 2);
+    assert_eq!(round_trips("a"), 1);
     cluster.check();
 }
 
@@ -138,10 +138,10 @@ fn who_believes_names_need_not_ask_for_what_is_not_in_a_directory_just_made() {
         let found = host.volume.lookup(walker(), parent, name).unwrap();
         assert!(matches!(found, Found::Missing { .. }));
     };
-    assert_eq!(counted.journeys(|host| missing(host, number, b"f")), 0);
+    assert_eq!(counted.round_trips(|host| missing(host, number, b"f")), 0);
     let (root, old) = (one.find("").unwrap(), one.find("old").unwrap());
     for parent in [root, old] {
-        assert_eq!(counted.journeys(|host| missing(host, parent, b"f")), 1, "others made it");
+        assert_eq!(counted.round_trips(|host| missing(host, parent, b"f")), 1, "others made it");
     }
     // With whatever this mount has put into it.
     one.put("d/f", b"made").unwrap();

@@ -20,7 +20,7 @@ struct Pieces {
     apart: i64,
 }
 
-/// A small commit is a journey or two …
+/// A small commit is a round trip or two …
 const FEW: Pieces = Pieces { at_once: 8, apart: 1 };
 /// … and packs are many. Most of the time all wait. Every other piece is an answer, about: what is lost with that is lost with the next question, too.
 const MANY: Pieces = Pieces { at_once: 24, apart: 2 };

@@ -1,9 +1,9 @@
-//! A small commit in one journey: the client guesses what it would find, works out what to write, and has one statement look, decide and commit
-//! (`commit_at_once` in `schema_at_once.sql`; one new name and nothing else is `make_at_once` in `schema_make_at_once.sql`, which is the same in fewer steps). docs/decisions/0021-one-journey.md has the reasons.
+//! A small commit in one round trip: the client guesses what it would find, works out what to write, and has one statement look, decide and commit
+//! (`commit_at_once` in `schema_at_once.sql`; one new name and nothing else is `make_at_once` in `schema_make_at_once.sql`, which is the same in fewer steps). docs/decisions/0021-one-round-trip.md has the reasons.
 //!
 //! **What is guessed**: that a new name and a new number are free, that what is inherited is as the caller says, and that rows are as this process last saw or wrote
 //! them ([`Guesses`]). The statement compares every one of these with what is there, behind the same locks as any commit; where one is wrong it has
-//! changed nothing, and the commit goes the long way (`commit.rs`), which finds out what there is, and what to say of it. So a guess can cost a journey, and nothing else.
+//! changed nothing, and the commit goes the long way (`commit.rs`), which finds out what there is, and what to say of it. So a guess can cost a round trip, and nothing else.
 //!
 //! **What is not tried**: commits with packs, removals, moves, whatever keeps an earlier content or writes history. They all go the long way.
 //!

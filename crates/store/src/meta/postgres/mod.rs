@@ -11,7 +11,7 @@
 //! | `open.rs`, `schema.sql`, `schema_triggers.sql` | making the schema, refusing what is not ours |
 //! | `row.rs` | rows to values and back, with their checksums |
 //! | `tree.rs` | reading the tree |
-//! | `at_once.rs`, `schema_at_once.sql`, `schema_make_at_once.sql` | a small commit in one journey |
+//! | `at_once.rs`, `schema_at_once.sql`, `schema_make_at_once.sql` | a small commit in one round trip |
 //! | `commit.rs`, `working.rs`, `flush.rs` | one commit; the rows that its changes work on (what they mean is in `meta/change/`); writing them |
 //! | `sessions.rs`, `packs.rs`, `reclaim.rs` | the protocol of docs/decisions/0003-reclaim-protocol.md |
 //! | `jobs/` | jobs |
@@ -161,7 +161,7 @@ impl PostgresMeta {
         self.transactions.write(what, gate, work)
     }
 
-    /// A commit in one journey, if it is one that can be, and nobody has changed anything that it goes out from; else nothing has happened.
+    /// A commit in one round trip, if it is one that can be, and nobody has changed anything that it goes out from; else nothing has happened.
     fn commit_at_once(&self, session: SessionId, commit: &Commit) -> Result<Option<Committed>> {
         let attempt = if self.read_only { None } else { self.guesses.attempt(session, commit) };
         let Some(mut attempt) = attempt else { return Ok(None) };

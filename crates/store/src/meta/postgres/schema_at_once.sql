@@ -1,4 +1,4 @@
--- A small commit in one journey: docs/decisions/0021-one-journey.md.
+-- A small commit in one round trip: docs/decisions/0021-one-round-trip.md.
 
 -- Commits, if everything is as the client guessed; then the collector's generation, else -1, and nothing has happened. Rows are arrays by columns. Tables are found by the
 -- schema that the connection is set to, as schemas are renamed. What is locked, and in what order: as other commits do it (commit.rs, working.rs).

@@ -1,4 +1,4 @@
--- The commonest of small commits, one new name and nothing else, in fewer statements and without arrays: docs/decisions/0021-one-journey.md.
+-- The commonest of small commits, one new name and nothing else, in fewer statements and without arrays: docs/decisions/0021-one-round-trip.md.
 
 -- As `commit_at_once`: commits if everything is as the client guessed, and says the collector's generation; else -1, and nothing has happened.
 CREATE FUNCTION @make_at_once(

@@ -1,6 +1,6 @@
 //! The rows that a commit works on: read in bulk before it, changed in memory, written in bulk after it.
 //!
-//! A statement costs a journey to the server and its planning, whatever it does; so a commit makes few of them. [`Working::load`] reads (and
+//! A statement costs a round trip to the server and its planning, whatever it does; so a commit makes few of them. [`Working::load`] reads (and
 //! locks) everything that its changes name, in one go. What is needed beyond that (the way up from a directory, the entries of one
 //! that is removed) is read when it is asked for. `flush.rs` writes what has changed.
 //!
