@@ -1,7 +1,6 @@
 //! All integration tests of the store, in one executable: linking one a file took longer than most of them run.
 #![allow(clippy::disallowed_methods, reason = "tests wait and measure in real time")]
 
-mod at_once;
 mod checking;
 mod cluster;
 mod codecs;
@@ -41,6 +40,7 @@ mod recover;
 mod roles;
 mod roundtrip;
 mod secured;
+mod speculative;
 mod splice;
 mod tiers;
 mod untrusted;

@@ -1,11 +1,11 @@
-//! One commit: two round trips to the server, unless it can be made in one (`at_once.rs`). The first one locks and reads (the session, the counters, all rows that the changes name), the
+//! One commit: two round trips to the server, unless it can be made in one (`speculative.rs`). The first one locks and reads (the session, the counters, all rows that the changes name), the
 //! second one writes and commits.
 
 use tokio_postgres::types::Type;
 
-use super::at_once::Learnt;
 use super::connection::Query;
 use super::sessions::{self, lease_until, now};
+use super::speculative::ObservedRows;
 use super::transaction::Tx;
 use super::working::Working;
 use super::{counters, jobs, loose, packs, snapshots};
@@ -34,7 +34,7 @@ pub(super) fn commit(
     tx: &mut Tx<'_>,
     session: SessionId,
     commit: &Commit,
-    learnt: &mut Learnt,
+    learnt: &mut ObservedRows,
 ) -> Outcome<Committed> {
     let (wanted, load) = Working::load(&commit.changes);
     let mut queries = vec![Query::new(START).int(session.0 as i64)];
@@ -70,7 +70,7 @@ pub(super) fn commit(
     let mut editor = Editor::new(working, start.clone());
     apply_all(&mut editor, &commit.changes)?;
     let (mut working, totals, done) = editor.finish();
-    *learnt = Learnt::of(&start, &working);
+    *learnt = ObservedRows::of(&start, &working);
     working.flush();
     drop(working);
     commit.pinned().for_each(|root| snapshots::later_pin_root(tx, session, root));

@@ -11,7 +11,7 @@
 //! | `open.rs`, `schema.sql`, `schema_triggers.sql` | making the schema, refusing what is not ours |
 //! | `row.rs` | rows to values and back, with their checksums |
 //! | `tree.rs` | reading the tree |
-//! | `at_once.rs`, `schema_at_once.sql`, `schema_make_at_once.sql` | a small commit in one round trip |
+//! | `speculative.rs`, `schema_speculative.sql`, `schema_make_speculatively.sql` | a small commit in one round trip |
 //! | `commit.rs`, `working.rs`, `flush.rs` | one commit; the rows that its changes work on (what they mean is in `meta/change/`); writing them |
 //! | `sessions.rs`, `packs.rs`, `reclaim.rs` | the protocol of docs/decisions/0003-reclaim-protocol.md |
 //! | `jobs/` | jobs |
@@ -21,7 +21,6 @@
 //! | `carry.rs`, `exchange.rs` | taking over a copy's rows; putting a recovered database in the place of the old one |
 //! | `snapshots.rs`, `policies.rs`, `counters.rs`, `check.rs` | the rest |
 
-mod at_once;
 mod carry;
 mod check;
 mod columns;
@@ -36,6 +35,7 @@ mod location;
 mod locks;
 mod loose;
 mod open;
+mod speculative;
 #[macro_use]
 mod packs;
 mod policies;
@@ -58,9 +58,9 @@ use std::ops::Range;
 use outrigger_format::{Fingerprint, PackId, PackKind, Root};
 use tokio_postgres::types::Type;
 
-use self::at_once::{Guesses, Learnt};
 use self::connection::{Answer, Query};
 use self::pool::Pool;
+use self::speculative::{CachedRows, ObservedRows};
 use self::transaction::{Gate, Once, Transactions, Tx};
 use super::fault::{Explain as _, Outcome};
 use super::locks::{Blocker, FileLocks, Lock, LockFamily, LockMode, LockRange, Taken, Wait};
@@ -81,7 +81,7 @@ pub struct PostgresMeta {
     transactions: Transactions,
     config: String,
     read_only: bool,
-    guesses: Guesses,
+    guesses: CachedRows,
 }
 
 impl PostgresMeta {
@@ -117,7 +117,7 @@ impl PostgresMeta {
         if !read_only {
             open::require_durable(&transactions)?;
         }
-        Ok(Self { transactions, config, read_only, guesses: Guesses::default() })
+        Ok(Self { transactions, config, read_only, guesses: CachedRows::default() })
     }
 
     /// The configuration's text.
@@ -162,7 +162,7 @@ impl PostgresMeta {
     }
 
     /// A commit in one round trip, if it is one that can be, and nobody has changed anything that it goes out from; else nothing has happened.
-    fn commit_at_once(&self, session: SessionId, commit: &Commit) -> Result<Option<Committed>> {
+    fn commit_speculatively(&self, session: SessionId, commit: &Commit) -> Result<Option<Committed>> {
         let attempt = if self.read_only { None } else { self.guesses.attempt(session, commit) };
         let Some(mut attempt) = attempt else { return Ok(None) };
         let Once::Done(generation) =
@@ -365,10 +365,10 @@ impl Meta for PostgresMeta {
     }
 
     fn commit(&self, session: SessionId, commit: &Commit) -> Result<Committed> {
-        if let Some(done) = self.commit_at_once(session, commit)? {
+        if let Some(done) = self.commit_speculatively(session, commit)? {
             return Ok(done);
         }
-        let mut learnt = Learnt::default();
+        let mut learnt = ObservedRows::default();
         let done =
             self.write("committing", Gate::Shared, |tx| commit::commit(tx, session, commit, &mut learnt))?;
         self.guesses.learn(learnt);

@@ -14,8 +14,8 @@ use crate::meta::fault::{Explain as _, Fault, Outcome, refuse};
 const SCHEMA: &[&str] = &[
     include_str!("schema.sql"),
     include_str!("schema_triggers.sql"),
-    include_str!("schema_at_once.sql"),
-    include_str!("schema_make_at_once.sql"),
+    include_str!("schema_speculative.sql"),
+    include_str!("schema_make_speculatively.sql"),
 ];
 /// Of the schema.
 pub(super) const VERSION: i32 = 10;

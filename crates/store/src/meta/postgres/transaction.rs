@@ -8,7 +8,7 @@
 //! **Made again.** A transaction that failed before its COMMIT was sent has changed nothing, and is made again if the failure was another
 //! transaction's or the connection's. Once COMMIT was sent and no answer came, nobody knows: it may have happened, or happen yet. So each
 //! transaction that writes first puts a number of its own into its connection's row of `lane`. On another connection that row is then *closed*: this waits until the
-//! server is through with the lost transaction, tells by the number whether it was committed, and keeps a statement that is only just arriving (`at_once.rs`) from
+//! server is through with the lost transaction, tells by the number whether it was committed, and keeps a statement that is only just arriving (`speculative.rs`) from
 //! happening later. Only if it was not committed is it made again. If the server does not come back in time, the error says which transaction it is ([`Unanswered`]), so that it can be asked later.
 
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -49,7 +49,7 @@ pub(super) type Names = HashMap<Vec<u8>, Slot<Name>>;
 /// Where rows come from that are not known.
 pub(super) enum Source<'t, 'p> {
     Transaction(&'t mut Tx<'p>),
-    /// Nowhere: what is not supposed is not known (`at_once.rs`).
+    /// Nowhere: what is not supposed is not known (`speculative.rs`).
     Nowhere,
 }
 

@@ -1,7 +1,7 @@
 -- The commonest of small commits, one new name and nothing else, in fewer statements and without arrays: docs/decisions/0021-one-round-trip.md.
 
--- As `commit_at_once`: commits if everything is as the client guessed, and says the collector's generation; else -1, and nothing has happened.
-CREATE FUNCTION @make_at_once(
+-- As `commit_speculatively`: commits if everything is as the client guessed, and says the collector's generation; else -1, and nothing has happened.
+CREATE FUNCTION @make_speculatively(
     gate bigint, of_lane bigint, new_token bigint, of_session bigint, now_epoch bigint,
     -- the directory that gets an entry, which is the one whose attributes are inherited; the name, which is free; of a new directory the row in `directory`
     in_directory bigint, like_mode int, like_uid int, like_gid int, like_xattrs bytea, new_name bytea, name_sum int, directory_sum int,

@@ -2,7 +2,7 @@
 
 -- Commits, if everything is as the client guessed; then the collector's generation, else -1, and nothing has happened. Rows are arrays by columns. Tables are found by the
 -- schema that the connection is set to, as schemas are renamed. What is locked, and in what order: as other commits do it (commit.rs, working.rs).
-CREATE FUNCTION @commit_at_once(
+CREATE FUNCTION @commit_speculatively(
     gate bigint, of_lane bigint, new_token bigint, of_session bigint, now_epoch bigint,
     -- directories that get entries; those whose attributes are inherited
     parents bigint[], like_numbers bigint[], like_modes int[], like_uids int[], like_gids int[], like_xattrs bytea[],

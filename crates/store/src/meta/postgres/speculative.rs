@@ -1,8 +1,8 @@
 //! A small commit in one round trip: the client guesses what it would find, works out what to write, and has one statement look, decide and commit
-//! (`commit_at_once` in `schema_at_once.sql`; one new name and nothing else is `make_at_once` in `schema_make_at_once.sql`, which is the same in fewer steps). docs/decisions/0021-one-round-trip.md has the reasons.
+//! (`commit_speculatively` in `schema_speculative.sql`; one new name and nothing else is `make_speculatively` in `schema_make_speculatively.sql`, which is the same in fewer steps). docs/decisions/0021-one-round-trip.md has the reasons.
 //!
 //! **What is guessed**: that a new name and a new number are free, that what is inherited is as the caller says, and that rows are as this process last saw or wrote
-//! them ([`Guesses`]). The statement compares every one of these with what is there, behind the same locks as any commit; where one is wrong it has
+//! them ([`CachedRows`]). The statement compares every one of these with what is there, behind the same locks as any commit; where one is wrong it has
 //! changed nothing, and the commit goes the long way (`commit.rs`), which finds out what there is, and what to say of it. So a guess can cost a round trip, and nothing else.
 //!
 //! **What is not tried**: commits with packs, removals, moves, whatever keeps an earlier content or writes history. They all go the long way.
@@ -36,16 +36,16 @@ const LEARNT_MAX: usize = 64;
 /// Changes of a commit that is tried at once.
 const CHANGES_MAX: usize = 512;
 
-const COMMIT_AT_ONCE: &str = "SELECT @commit_at_once($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, \
+const COMMIT_AT_ONCE: &str = "SELECT @commit_speculatively($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, \
     $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38, $39, $40, $41, $42, $43, $44, $45, $46, $47, \
     $48, $49, $50, $51, $52, $53, $54, $55, $56, $57, $58, $59, $60, $61, $62, $63, $64, $65, $66, $67, $68, $69, $70, $71, $72, $73, $74, \
     $75, $76, $77, $78)";
 
-const MAKE_AT_ONCE: &str = "SELECT @make_at_once($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, \
+const MAKE_AT_ONCE: &str = "SELECT @make_speculatively($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, \
     $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35)";
 
 /// What this process has seen of the database lately. None of it need be so.
-pub(super) struct Guesses {
+pub(super) struct CachedRows {
     seen: Mutex<Seen>,
 }
 
@@ -57,13 +57,13 @@ struct Seen {
 
 /// What a commit has seen and written, to be remembered when it has gone through.
 #[derive(Default)]
-pub(super) struct Learnt {
+pub(super) struct ObservedRows {
     epoch: i64,
     next_inode: i64,
     rows: Vec<(i64, Option<Stored>)>,
 }
 
-impl Learnt {
+impl ObservedRows {
     /// Of a commit that went the long way.
     pub fn of(start: &Start, working: &Working<'_, '_>) -> Self {
         let mut rows = Vec::new();
@@ -74,15 +74,15 @@ impl Learnt {
     }
 }
 
-impl Default for Guesses {
+impl Default for CachedRows {
     fn default() -> Self {
         Self { seen: Mutex::new(Seen { epoch: 0, next_inode: 0, rows: LruCache::new(ROWS) }) }
     }
 }
 
-impl Guesses {
+impl CachedRows {
     /// Remembers what a commit has found and made.
-    pub fn learn(&self, learnt: Learnt) {
+    pub fn learn(&self, learnt: ObservedRows) {
         let mut seen = self.seen.lock().expect("no panic while held");
         seen.epoch = learnt.epoch.max(seen.epoch);
         seen.next_inode = learnt.next_inode.max(seen.next_inode);
@@ -340,8 +340,8 @@ impl Attempt {
     }
 
     /// It went through, in this generation.
-    pub fn finish(self, generation: u64) -> (Committed, Learnt) {
-        let learnt = Learnt { epoch: self.epoch, next_inode: 0, rows: self.learnt };
+    pub fn finish(self, generation: u64) -> (Committed, ObservedRows) {
+        let learnt = ObservedRows { epoch: self.epoch, next_inode: 0, rows: self.learnt };
         (Committed { generation, ..self.done }, learnt)
     }
 }
