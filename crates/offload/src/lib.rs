@@ -21,7 +21,6 @@ pub mod calibrate;
 mod compress;
 pub mod conformance;
 mod cpu;
-mod crew;
 pub mod cuda;
 mod detect;
 pub mod device;
@@ -38,6 +37,7 @@ pub mod runtime;
 pub mod sim;
 pub mod table;
 pub mod work;
+mod worker_pool;
 
 pub use compress::{
     Auto, Backlog, Budget, Compression, Decoded, Encoder, FrameCodec, FrameDecoder, FrameDevices, FramePlan,

@@ -171,7 +171,7 @@ fn a_wake_up_is_never_lost() {
 fn a_call_for_help_reaches_the_idle_until_it_is_called_off() {
     explore(|| {
         let board: Arc<Board<u64>> = Arc::new(Board::new(&[(2, false)], 4));
-        // What there is to help with; as the crew has it, the board is told under its lock.
+        // What there is to help with; as the helpers has it, the board is told under its lock.
         let jobs: Arc<Mutex<u32>> = Arc::new(Mutex::new(0));
         let helped = Arc::new(Mutex::new(0));
         let helpers: Vec<_> = (0..2)

@@ -1,7 +1,7 @@
 //! Compression on NVIDIA GPUs, by nvCOMP (`libnvcomp`), which users bring and which is opened at run time.
 //!
 //! ```text
-//!   crew (crew.rs): threads, each with a stream (hand.rs) ── frames that wait are one batch ──▶ libnvcomp (library.rs)
+//!   pool (worker_pool.rs): threads, each with a stream (worker.rs) ── frames that wait are one batch ──▶ libnvcomp (library.rs)
 //! ```
 //!
 //! A GPU compresses one frame slowly and a thousand as slowly: what waits is taken together, up to [`NvcompOptions::batch_max`] frames of one codec and level. Results
@@ -13,9 +13,9 @@
 //! Functions and structures are those of nvCOMP 5.3 and 6.0; others are refused. None of this has met hardware yet: it was tested with a stand-in that has the same
 //! ABI and works in this machine's memory.
 
-mod hand;
 mod library;
 mod memory;
+mod worker;
 
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -23,12 +23,12 @@ use std::task::Waker;
 
 use outrigger_format::Codec;
 
-use self::hand::NvcompHand;
 use self::library::Library;
 use self::memory::{Gpu, Host, Place};
+use self::worker::NvcompWorker;
 use crate::accelerator::{Accelerator, Completion, Fault, Identity, Submission};
-use crate::crew::{Crew, Hand, Hire};
 use crate::work::{Request, Work};
+use crate::worker_pool::{Spawn, Worker, WorkerPool};
 
 /// Where the library's device memory is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,7 +77,7 @@ impl NvcompOptions {
 pub struct NvcompDevice {
     identity: Identity,
     options: NvcompOptions,
-    crew: Crew,
+    pool: WorkerPool,
 }
 
 /// Frames are no longer: what devices' buffers are made for.
@@ -106,15 +106,15 @@ impl NvcompDevice {
             },
         };
         let memory = options.memory;
-        let hire: Hire = Arc::new(move || -> Result<Box<dyn Hand>, Fault> {
+        let spawn: Spawn = Arc::new(move || -> Result<Box<dyn Worker>, Fault> {
             let place = match memory {
                 Memory::Gpu(ordinal) => Place::Gpu(Gpu::new(ordinal)?),
                 Memory::Host => Place::Host(Host::default()),
             };
-            Ok(Box::new(NvcompHand { library: Arc::clone(&library), place }))
+            Ok(Box::new(NvcompWorker { library: Arc::clone(&library), place }))
         });
-        let crew = Crew::new("offload-nvcomp", options.streams.max(1), options.batch_max.max(1), hire);
-        Ok(Self { identity, options: options.clone(), crew })
+        let pool = WorkerPool::new("offload-nvcomp", options.streams.max(1), options.batch_max.max(1), spawn);
+        Ok(Self { identity, options: options.clone(), pool })
     }
 }
 
@@ -133,8 +133,8 @@ impl Accelerator for NvcompDevice {
     }
 
     fn attach(&mut self, waker: Waker) -> Result<(), Fault> {
-        self.crew.set_waker(waker);
-        self.crew.start()
+        self.pool.set_waker(waker);
+        self.pool.start()
     }
 
     fn capabilities(&self) -> Arc<dyn Fn(&Work) -> bool + Send + Sync> {
@@ -149,18 +149,18 @@ impl Accelerator for NvcompDevice {
     }
 
     fn submit(&mut self, submission: Submission) {
-        self.crew.submit(submission);
+        self.pool.submit(submission);
     }
 
     fn poll(&mut self, done: &mut Vec<Completion>) {
-        self.crew.poll(done);
+        self.pool.poll(done);
     }
 
     fn probe(&mut self) -> Result<(), Fault> {
-        if self.crew.is_hired() { Ok(()) } else { Err(Fault::Lost("no stream".into())) }
+        if self.pool.has_workers() { Ok(()) } else { Err(Fault::Lost("no stream".into())) }
     }
 
     fn reset(&mut self) -> Result<(), Fault> {
-        self.crew.start()
+        self.pool.start()
     }
 }

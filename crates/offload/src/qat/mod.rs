@@ -1,7 +1,7 @@
 //! Intel QAT, by way of QATzip (`libqatzip`), which is opened at run time.
 //!
 //! ```text
-//!   crew (crew.rs): threads, each with sessions of its own (hand.rs) ──▶ libqatzip (library.rs) ──▶ instances of the cards
+//!   pool (worker_pool.rs): threads, each with sessions of its own (worker.rs) ──▶ libqatzip (library.rs) ──▶ instances of the cards
 //! ```
 //!
 //! QATzip gives a call the instance that its session had the last time, or the next one that is free: so with as many threads as there are instances,
@@ -17,10 +17,10 @@
 //! hardware yet: it was tested with a stand-in that has the same ABI, not with the real library.
 
 mod abi;
-mod hand;
 mod library;
 mod lz4;
 mod status;
+mod worker;
 
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -29,12 +29,12 @@ use std::task::Waker;
 
 use outrigger_format::Codec;
 
-use self::hand::QatHand;
 use self::library::Library;
+use self::worker::QatWorker;
 use crate::accelerator::{Accelerator, Completion, Fault, Identity, Submission};
-use crate::crew::{Crew, Hand, Hire};
 use crate::device::HostMemory;
 use crate::work::{Request, Work};
+use crate::worker_pool::{Spawn, Worker, WorkerPool};
 
 /// Of fewer bytes, QATzip computes some in software, whatever it is told.
 const MIN_BYTES: usize = 1 << 10;
@@ -76,7 +76,7 @@ pub struct QatDevice {
     sessions: usize,
     /// Found out when the first session was set up.
     does_lz4: Arc<AtomicBool>,
-    crew: Crew,
+    pool: WorkerPool,
 }
 
 impl QatDevice {
@@ -96,12 +96,13 @@ impl QatDevice {
             zero_copy: true,
         };
         let does_lz4 = Arc::new(AtomicBool::new(false));
-        let (hired, tells) = (Arc::clone(&library), Arc::clone(&does_lz4));
-        let hire: Hire =
-            Arc::new(move || QatHand::new(&hired, &tells).map(|hand| Box::new(hand) as Box<dyn Hand>));
+        let (spawned, tells) = (Arc::clone(&library), Arc::clone(&does_lz4));
+        let spawn: Spawn = Arc::new(move || {
+            QatWorker::new(&spawned, &tells).map(|worker| Box::new(worker) as Box<dyn Worker>)
+        });
         let sessions = options.sessions.max(1);
-        let crew = Crew::new("offload-qat", sessions, 1, hire);
-        Ok(Self { identity, library, sessions, does_lz4, crew })
+        let pool = WorkerPool::new("offload-qat", sessions, 1, spawn);
+        Ok(Self { identity, library, sessions, does_lz4, pool })
     }
 }
 
@@ -143,8 +144,8 @@ impl Accelerator for QatDevice {
     }
 
     fn attach(&mut self, waker: Waker) -> Result<(), Fault> {
-        self.crew.set_waker(waker);
-        self.crew.start()
+        self.pool.set_waker(waker);
+        self.pool.start()
     }
 
     fn capabilities(&self) -> Arc<dyn Fn(&Work) -> bool + Send + Sync> {
@@ -160,19 +161,19 @@ impl Accelerator for QatDevice {
     }
 
     fn submit(&mut self, submission: Submission) {
-        self.crew.submit(submission);
+        self.pool.submit(submission);
     }
 
     fn poll(&mut self, done: &mut Vec<Completion>) {
-        self.crew.poll(done);
+        self.pool.poll(done);
     }
 
     fn probe(&mut self) -> Result<(), Fault> {
-        if self.crew.is_hired() { self.library.start() } else { Err(Fault::Lost("no session".into())) }
+        if self.pool.has_workers() { self.library.start() } else { Err(Fault::Lost("no session".into())) }
     }
 
     fn reset(&mut self) -> Result<(), Fault> {
         self.library.start()?;
-        self.crew.start()
+        self.pool.start()
     }
 }

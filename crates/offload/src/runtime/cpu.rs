@@ -1,4 +1,4 @@
-//! The processor's threads: each takes a task, does it, with the help of those that are idle if it is large (`crew.rs`), and
+//! The processor's threads: each takes a task, does it, with the help of those that are idle if it is large (`helpers.rs`), and
 //! compares other devices' results that were sampled. What is too small to be handed over is done the same way, by the submitter.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use outrigger_clock::Instant;
 
-use super::crew::Job;
+use super::helpers::Job;
 use super::lane::add;
 use super::queue::Next;
 use super::shared::Shared;
@@ -24,7 +24,7 @@ pub(super) fn run(shared: &Arc<Shared>) {
     loop {
         match shared.board.next(0, true, None) {
             Next::Item(body, cost) => worker.take(shared, body, cost),
-            Next::Called => shared.crew.help(shared, &mut worker.cpu),
+            Next::Called => shared.helpers.help(shared, &mut worker.cpu),
             Next::Woken | Next::Elapsed => {}
             Next::Ended => return,
         }

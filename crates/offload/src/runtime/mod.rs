@@ -18,7 +18,7 @@
 //! Outputs move to the device and back. When a [`Finished`] or [`Failed`] is dropped, all returns to [`Pool`] and idle
 //! queue. In steady state nothing is allocated (`tests/no_allocation.rs`).
 //!
-//! One large task is done by all of the processor's threads that are idle (`crew.rs`).
+//! One large task is done by all of the processor's threads that are idle (`helpers.rs`).
 //!
 //! Trust: `breaker.rs` for when a device is cut off and let in again, `answers.rs` and `cpu.rs` for how its results are
 //! checked.
@@ -28,7 +28,7 @@ mod breaker;
 mod builder;
 mod cell;
 mod cpu;
-mod crew;
+mod helpers;
 mod lane;
 mod manager;
 mod metrics;

@@ -9,7 +9,7 @@ use outrigger_clock::Instant;
 use super::breaker::BreakerState;
 use super::cell::Cell;
 use super::cpu::Worker;
-use super::crew::Crew;
+use super::helpers::Helpers;
 use super::lane::{Lane, add};
 use super::queue::{Board, Costs, LANES_MAX, Load, Refusal};
 use super::sync::{Mutex, lock};
@@ -30,7 +30,7 @@ pub(super) struct Shared {
     pub model: Model,
     pub pool: Pool,
     pub watch: Watch,
-    pub crew: Crew,
+    pub helpers: Helpers,
     #[allow(
         clippy::vec_box,
         reason = "a task moves through all queues as one pointer, also through this one"
@@ -68,9 +68,9 @@ impl Shared {
         let idle = Mutex::new(Vec::with_capacity(2 * policy.outstanding_max));
         let (next_id, failed) = (AtomicU64::new(1), AtomicU64::new(0));
         let watch = Watch::new(2 * policy.outstanding_max);
-        let crew = Crew::new(lanes[0].width);
+        let helpers = Helpers::new(lanes[0].width);
         let hands = Mutex::new(Vec::with_capacity(HANDS));
-        Self { policy, board, lanes, model, pool, watch, crew, idle, hands, next_id, failed }
+        Self { policy, board, lanes, model, pool, watch, helpers, idle, hands, next_id, failed }
     }
 
     /// An idle task with a buffer of its own.

@@ -9,7 +9,7 @@
 //! and one task that is left over, or alone, by all. A task that is cancelled stops between units. Each thread has one [`Job`], which is
 //! used again for every task that the thread leads: nothing is allocated in steady state.
 //!
-//! Locks: the crew's before the board's, a job's before the board's, never the crew's and a job's.
+//! Locks: the helpers's before the board's, a job's before the board's, never the helpers's and a job's.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -44,11 +44,11 @@ struct State {
 }
 
 /// The tasks that idle threads can help with.
-pub(super) struct Crew {
+pub(super) struct Helpers {
     jobs: Mutex<Vec<Arc<Job>>>,
 }
 
-impl Crew {
+impl Helpers {
     /// For so many threads.
     pub(super) fn new(threads: usize) -> Self {
         Self { jobs: Mutex::new(Vec::with_capacity(threads)) }
@@ -96,13 +96,13 @@ impl Job {
             (state.panicked, state.spent) = (false, Duration::ZERO);
         }
         {
-            let mut jobs = lock(&shared.crew.jobs);
+            let mut jobs = lock(&shared.helpers.jobs);
             jobs.push(Arc::clone(self));
             shared.board.call(0);
         }
         let cancelled = || !body.cell.is_pending(body.id);
         self.work(cpu, |_| cancelled());
-        lock(&shared.crew.jobs).retain(|job| !Arc::ptr_eq(job, self));
+        lock(&shared.helpers.jobs).retain(|job| !Arc::ptr_eq(job, self));
         let mut state = lock(&self.state);
         state.stopped = true;
         while state.split.under_way() > 0 {

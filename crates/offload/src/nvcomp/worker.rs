@@ -16,10 +16,10 @@ use outrigger_format::{Codec, CodecSpec};
 use super::library::{Batch, Library, check};
 use super::memory::{ALIGNMENT, Area, Place};
 use crate::accelerator::{Fault, StageTimes, Submission};
-use crate::crew::Hand;
 use crate::work::Request;
+use crate::worker_pool::Worker;
 
-pub(super) struct NvcompHand {
+pub(super) struct NvcompWorker {
     pub library: Arc<Library>,
     pub place: Place,
 }
@@ -75,7 +75,7 @@ impl Lists {
     }
 }
 
-impl Hand for NvcompHand {
+impl Worker for NvcompWorker {
     fn work(&mut self, batch: &mut [Submission]) -> Vec<Result<StageTimes, Fault>> {
         let job = match batch.first().map(|first| &first.work.request) {
             Some(Request::Compress { spec }) => Job::Compress(*spec),
@@ -90,7 +90,7 @@ impl Hand for NvcompHand {
     }
 }
 
-impl NvcompHand {
+impl NvcompWorker {
     /// All of it, or what went wrong with all of it.
     fn batch(&mut self, job: Job, batch: &mut [Submission]) -> Result<Vec<Result<StageTimes, Fault>>, Fault> {
         let begun = Instant::now();
@@ -230,11 +230,11 @@ mod calls {
 
     #![allow(unsafe_code)]
 
-    use super::{Batch, Job, Lists, NvcompHand};
+    use super::{Batch, Job, Lists, NvcompWorker};
     use crate::accelerator::{Fault, Submission};
     use crate::nvcomp::memory::ALIGNMENT;
 
-    impl NvcompHand {
+    impl NvcompWorker {
         /// The frames to `input`, at the places that the lists have, and the lists to `at`.
         pub(super) fn copy_in(
             &mut self,

@@ -1,15 +1,15 @@
-//! A crew: threads that call a driver which blocks, as one device.
+//! A pool: threads that call a driver which blocks, as one device.
 //!
 //! ```text
-//!   manager ── submit ──▶ queued ──▶ hand 0: its own session, one call at a time ──▶ ready ──▶ waker, poll
-//!                            └─────▶ hand 1 ...
+//!   manager ── submit ──▶ queued ──▶ worker 0: its own session, one call at a time ──▶ ready ──▶ waker, poll
+//!                            └─────▶ worker 1 ...
 //! ```
 //!
-//! Each thread (a *hand*) sets its session up itself and tears it down itself: sessions never change threads. Idle hands take turns, first come, first
+//! Each thread (a *worker*) sets its session up itself and tears it down itself: sessions never change threads. Idle workers take turns, first come, first
 //! served.
 //!
-//! A reset dismisses the whole crew and hires another. A hand that is stuck in the driver cannot be called back: it keeps its desk, its session and
-//! what it was given, and whatever it says later is read by nobody. When too many are stuck, no more are hired.
+//! A reset retires the whole pool and spawns another. A worker that is stuck in the driver cannot be called back: it keeps its queue, its session and
+//! what it was given, and whatever it says later is read by nobody. When too many are stuck, no more are spawned.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,36 +22,36 @@ use outrigger_clock::Instant;
 use crate::accelerator::{Completion, Fault, StageTimes, Submission};
 
 /// What one thread does its work with.
-pub(crate) trait Hand {
+pub(crate) trait Worker {
     /// Does all of `batch`, in place, and says of each what became of it, in order. Blocks.
     fn work(&mut self, batch: &mut [Submission]) -> Vec<Result<StageTimes, Fault>>;
 }
 
-/// Makes a hand, on its thread.
-pub(crate) type Hire = Arc<dyn Fn() -> Result<Box<dyn Hand>, Fault> + Send + Sync>;
+/// Makes a worker, on its thread.
+pub(crate) type Spawn = Arc<dyn Fn() -> Result<Box<dyn Worker>, Fault> + Send + Sync>;
 
 /// How long setting sessions up may take.
 const HIRING: Duration = Duration::from_secs(10);
-/// How long a crew that is dismissed is waited for.
+/// How long a pool that is retired is waited for.
 const LEAVING: Duration = Duration::from_millis(300);
-/// With so many hands stuck for ever, the device is left alone.
+/// With so many workers stuck for ever, the device is left alone.
 const STUCK_MAX: usize = 64;
 
-pub(crate) struct Crew {
+pub(crate) struct WorkerPool {
     name: String,
-    hands: usize,
+    workers: usize,
     batch_max: usize,
-    hire: Hire,
+    spawn: Spawn,
     waker: Option<Waker>,
-    desk: Arc<Desk>,
+    queue: Arc<Queue>,
     /// Threads that have not ended, of all crews so far.
     present: Arc<AtomicUsize>,
-    /// How many of them were stuck when the last crew was dismissed.
+    /// How many of them were stuck when the last pool was retired.
     stuck: usize,
 }
 
-/// What one crew and its manager share.
-struct Desk {
+/// What one pool and its manager share.
+struct Queue {
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -60,14 +60,14 @@ struct Desk {
 struct State {
     queued: VecDeque<Submission>,
     ready: Vec<Completion>,
-    hired: usize,
+    spawned: usize,
     refused: usize,
     /// Why the first one was refused.
     why: Option<Fault>,
     ended: bool,
 }
 
-impl Desk {
+impl Queue {
     fn new() -> Arc<Self> {
         Arc::new(Self { state: Mutex::default(), changed: Condvar::new() })
     }
@@ -99,11 +99,11 @@ impl Desk {
     }
 }
 
-impl Crew {
-    /// A crew to be, of so many hands, each of which takes up to `batch_max` tasks of a class at once.
-    pub(crate) fn new(name: &str, hands: usize, batch_max: usize, hire: Hire) -> Self {
-        let (desk, present) = (Desk::new(), Arc::default());
-        Self { name: name.into(), hands, batch_max, hire, waker: None, desk, present, stuck: 0 }
+impl WorkerPool {
+    /// A pool to be, of so many workers, each of which takes up to `batch_max` tasks of a class at once.
+    pub(crate) fn new(name: &str, workers: usize, batch_max: usize, spawn: Spawn) -> Self {
+        let (queue, present) = (Queue::new(), Arc::default());
+        Self { name: name.into(), workers, batch_max, spawn, waker: None, queue, present, stuck: 0 }
     }
 
     /// Who is to be woken when there is something to poll.
@@ -111,27 +111,27 @@ impl Crew {
         self.waker = Some(waker);
     }
 
-    /// Dismisses whoever is there, hires anew, and waits until their sessions stand. Fewer hands than wanted will do.
+    /// Retires whoever is there, spawns anew, and waits until their sessions stand. Fewer workers than wanted will do.
     ///
     /// # Errors
-    /// Why nobody could be hired.
+    /// Why nobody could be spawned.
     pub(crate) fn start(&mut self) -> Result<(), Fault> {
-        self.dismiss(LEAVING);
+        self.retire(LEAVING);
         if self.stuck > STUCK_MAX {
             return Err(Fault::Lost("too many calls have never come back".into()));
         }
-        self.desk = Desk::new();
-        for number in 0..self.hands {
+        self.queue = Queue::new();
+        for number in 0..self.workers {
             self.spawn(number)?;
         }
-        let state = self.desk.lock();
-        let waiting = |state: &mut State| state.hired + state.refused < self.hands;
+        let state = self.queue.lock();
+        let waiting = |state: &mut State| state.spawned + state.refused < self.workers;
         let (mut state, _) = self
-            .desk
+            .queue
             .changed
             .wait_timeout_while(state, HIRING, waiting)
             .unwrap_or_else(PoisonError::into_inner);
-        match (state.hired, state.why.take()) {
+        match (state.spawned, state.why.take()) {
             (0, Some(why)) => Err(why),
             (0, None) => Err(Fault::Lost("no session in time".into())),
             _ => Ok(()),
@@ -139,13 +139,13 @@ impl Crew {
     }
 
     fn spawn(&self, number: usize) -> Result<(), Fault> {
-        let (desk, hire) = (Arc::clone(&self.desk), Arc::clone(&self.hire));
+        let (queue, spawn) = (Arc::clone(&self.queue), Arc::clone(&self.spawn));
         let (waker, batch_max) = (self.waker.clone(), self.batch_max);
         self.present.fetch_add(1, Ordering::SeqCst);
         let gone = Gone(Arc::clone(&self.present));
         let run = move || {
             let _gone = gone;
-            run(&desk, &hire, waker.as_ref(), batch_max);
+            run(&queue, &spawn, waker.as_ref(), batch_max);
         };
         let thread = std::thread::Builder::new().name(format!("{}-{number}", self.name)).spawn(run);
         thread.map(drop).map_err(|error| Fault::Failed(format!("no thread: {error}").into()))
@@ -153,25 +153,25 @@ impl Crew {
 
     /// See [`crate::accelerator::Accelerator::submit`].
     pub(crate) fn submit(&self, submission: Submission) {
-        self.desk.lock().queued.push_back(submission);
+        self.queue.lock().queued.push_back(submission);
         // All of them: one may be the manager's, in `start`.
-        self.desk.changed.notify_all();
+        self.queue.changed.notify_all();
     }
 
     /// See [`crate::accelerator::Accelerator::poll`].
     pub(crate) fn poll(&self, done: &mut Vec<Completion>) {
-        done.append(&mut self.desk.lock().ready);
+        done.append(&mut self.queue.lock().ready);
     }
 
     /// Whether anybody is there.
-    pub(crate) fn is_hired(&self) -> bool {
-        self.desk.lock().hired > 0
+    pub(crate) fn has_workers(&self) -> bool {
+        self.queue.lock().spawned > 0
     }
 
     /// Sends everybody home, and waits a while for those who can go.
-    fn dismiss(&mut self, patience: Duration) {
-        self.desk.lock().ended = true;
-        self.desk.changed.notify_all();
+    fn retire(&mut self, patience: Duration) {
+        self.queue.lock().ended = true;
+        self.queue.changed.notify_all();
         let until = Instant::now() + patience;
         while self.present.load(Ordering::SeqCst) > self.stuck && Instant::now() < until {
             outrigger_clock::sleep(Duration::from_micros(200));
@@ -180,9 +180,9 @@ impl Crew {
     }
 }
 
-impl Drop for Crew {
+impl Drop for WorkerPool {
     fn drop(&mut self) {
-        self.dismiss(10 * LEAVING);
+        self.retire(10 * LEAVING);
     }
 }
 
@@ -195,26 +195,26 @@ impl Drop for Gone {
     }
 }
 
-/// A hand's life.
-fn run(desk: &Desk, hire: &Hire, waker: Option<&Waker>, batch_max: usize) {
-    let mut hand = match hire() {
-        Ok(hand) => hand,
+/// A worker's life.
+fn run(queue: &Queue, spawn: &Spawn, waker: Option<&Waker>, batch_max: usize) {
+    let mut worker = match spawn() {
+        Ok(worker) => worker,
         Err(fault) => {
-            let mut state = desk.lock();
+            let mut state = queue.lock();
             state.refused += 1;
             state.why.get_or_insert(fault);
-            desk.changed.notify_all();
+            queue.changed.notify_all();
             return;
         }
     };
-    desk.lock().hired += 1;
-    desk.changed.notify_all();
+    queue.lock().spawned += 1;
+    queue.changed.notify_all();
     let mut batch = Vec::with_capacity(batch_max);
-    while desk.take(batch_max, &mut batch) {
-        let results = hand.work(&mut batch);
+    while queue.take(batch_max, &mut batch) {
+        let results = worker.work(&mut batch);
         let done = batch.drain(..).zip(results);
         let done = done.map(|(submission, result)| Completion { submission, result });
-        let mut state = desk.lock();
+        let mut state = queue.lock();
         if !state.ended {
             state.ready.extend(done);
         }
@@ -239,7 +239,7 @@ mod tests {
         go: Arc<Mutex<Receiver<()>>>,
     }
 
-    impl Hand for Told {
+    impl Worker for Told {
         fn work(&mut self, batch: &mut [Submission]) -> Vec<Result<StageTimes, Fault>> {
             let _ = self.says.send(batch.len());
             let _ = self.go.lock().unwrap_or_else(PoisonError::into_inner).recv();
@@ -251,23 +251,23 @@ mod tests {
         Submission { id, work: Arc::new(Work::empty()), output: Output::default() }
     }
 
-    fn told(hands: usize, batch_max: usize) -> (Crew, Receiver<usize>, Sender<()>) {
+    fn told(workers: usize, batch_max: usize) -> (WorkerPool, Receiver<usize>, Sender<()>) {
         let ((says, said), (lets, go)) = (channel(), channel());
         let go = Arc::new(Mutex::new(go));
         let says = Mutex::new(says);
-        let hire: Hire = Arc::new(move || -> Result<Box<dyn Hand>, Fault> {
+        let spawn: Spawn = Arc::new(move || -> Result<Box<dyn Worker>, Fault> {
             let says = says.lock().unwrap_or_else(PoisonError::into_inner).clone();
             Ok(Box::new(Told { says, go: Arc::clone(&go) }))
         });
-        let mut crew = Crew::new("told", hands, batch_max, hire);
-        crew.start().expect("they are hired");
-        (crew, said, lets)
+        let mut pool = WorkerPool::new("told", workers, batch_max, spawn);
+        pool.start().expect("they are spawned");
+        (pool, said, lets)
     }
 
-    fn polled(crew: &Crew, count: usize) -> Vec<u64> {
+    fn polled(pool: &WorkerPool, count: usize) -> Vec<u64> {
         let mut done = Vec::new();
         while done.len() < count {
-            crew.poll(&mut done);
+            pool.poll(&mut done);
             std::thread::yield_now();
         }
         done.iter().map(|completion| completion.submission.id).collect()
@@ -275,30 +275,30 @@ mod tests {
 
     #[test]
     fn what_waits_is_taken_together() {
-        let (crew, said, lets) = told(1, 3);
-        crew.submit(task(1));
+        let (pool, said, lets) = told(1, 3);
+        pool.submit(task(1));
         assert_eq!(said.recv(), Ok(1));
-        (2..6).for_each(|id| crew.submit(task(id)));
+        (2..6).for_each(|id| pool.submit(task(id)));
         (0..3).for_each(|_| lets.send(()).expect("somebody waits"));
-        assert_eq!(polled(&crew, 5), [1, 2, 3, 4, 5]);
+        assert_eq!(polled(&pool, 5), [1, 2, 3, 4, 5]);
         assert_eq!(said.try_iter().collect::<Vec<_>>(), [3, 1]);
     }
 
     #[test]
     fn who_is_stuck_is_left_behind_with_what_it_has() {
-        let (mut crew, said, lets) = told(2, 1);
-        crew.submit(task(1));
+        let (mut pool, said, lets) = told(2, 1);
+        pool.submit(task(1));
         assert_eq!(said.recv(), Ok(1));
-        crew.start().expect("others are hired");
-        crew.submit(task(2));
+        pool.start().expect("others are spawned");
+        pool.submit(task(2));
         assert_eq!(said.recv(), Ok(1));
         // Both go on; nobody hears of the first.
         lets.send(()).expect("somebody waits");
         lets.send(()).expect("somebody waits");
-        assert_eq!(polled(&crew, 1), [2]);
+        assert_eq!(polled(&pool, 1), [2]);
         let mut late = Vec::new();
         outrigger_clock::sleep(Duration::from_millis(5));
-        crew.poll(&mut late);
+        pool.poll(&mut late);
         assert!(late.is_empty());
     }
 
@@ -306,18 +306,18 @@ mod tests {
     fn a_crew_that_nobody_joins_says_why_and_may_be_hired_later() {
         let busy = Arc::new(AtomicBool::new(true));
         let asked = Arc::clone(&busy);
-        let hire: Hire = Arc::new(move || -> Result<Box<dyn Hand>, Fault> {
+        let spawn: Spawn = Arc::new(move || -> Result<Box<dyn Worker>, Fault> {
             let (says, _) = channel();
             let (_, go) = channel();
-            let hand = Told { says, go: Arc::new(Mutex::new(go)) };
-            if asked.load(Ordering::SeqCst) { Err(Fault::Busy) } else { Ok(Box::new(hand)) }
+            let worker = Told { says, go: Arc::new(Mutex::new(go)) };
+            if asked.load(Ordering::SeqCst) { Err(Fault::Busy) } else { Ok(Box::new(worker)) }
         });
-        let mut crew = Crew::new("nobody", 3, 1, hire);
-        assert_eq!(crew.start(), Err(Fault::Busy));
-        assert!(!crew.is_hired());
+        let mut pool = WorkerPool::new("nobody", 3, 1, spawn);
+        assert_eq!(pool.start(), Err(Fault::Busy));
+        assert!(!pool.has_workers());
         busy.store(false, Ordering::SeqCst);
-        assert_eq!(crew.start(), Ok(()));
-        crew.submit(task(7));
-        assert_eq!(polled(&crew, 1), [7]);
+        assert_eq!(pool.start(), Ok(()));
+        pool.submit(task(7));
+        assert_eq!(polled(&pool, 1), [7]);
     }
 }

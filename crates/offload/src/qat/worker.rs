@@ -9,13 +9,13 @@ use outrigger_format::{Codec, CodecSpec};
 use super::library::{Library, Session, Setup};
 use super::{LEVEL_MAX, lz4, room_for};
 use crate::accelerator::{Fault, StageTimes, Submission};
-use crate::crew::Hand;
 use crate::work::{Output, Request, Work};
+use crate::worker_pool::Worker;
 
 /// Sessions that a thread keeps: tasks of one kind come in rows, and an instance is told of each change.
 const SESSIONS_MAX: usize = 4;
 
-pub(super) struct QatHand {
+pub(super) struct QatWorker {
     library: Arc<Library>,
     /// The last one was used last.
     sessions: Vec<(Setup, Session)>,
@@ -23,16 +23,16 @@ pub(super) struct QatHand {
     scratch: Vec<u8>,
 }
 
-impl QatHand {
+impl QatWorker {
     /// With a session, so that whoever has no instance or no memory says so now. Finds out whether the card does LZ4, if nobody has: those before the fourth
     /// generation do not, and QATzip then says that no instance is free.
     pub(super) fn new(library: &Arc<Library>, does_lz4: &AtomicBool) -> Result<Self, Fault> {
-        let mut hand = Self { library: Arc::clone(library), sessions: Vec::new(), scratch: Vec::new() };
-        hand.session(Setup::Gzip(1), |known| known == Setup::Gzip(1))?;
-        if !does_lz4.load(Ordering::Relaxed) && hand.compresses_lz4() {
+        let mut worker = Self { library: Arc::clone(library), sessions: Vec::new(), scratch: Vec::new() };
+        worker.session(Setup::Gzip(1), |known| known == Setup::Gzip(1))?;
+        if !does_lz4.load(Ordering::Relaxed) && worker.compresses_lz4() {
             does_lz4.store(true, Ordering::Relaxed);
         }
-        Ok(hand)
+        Ok(worker)
     }
 
     fn compresses_lz4(&mut self) -> bool {
@@ -143,7 +143,7 @@ impl QatHand {
     }
 }
 
-impl Hand for QatHand {
+impl Worker for QatWorker {
     fn work(&mut self, batch: &mut [Submission]) -> Vec<Result<StageTimes, Fault>> {
         let one = |submission: &mut Submission| {
             let result = self.one(&submission.work, &mut submission.output);
