@@ -31,7 +31,7 @@ pub(crate) trait Worker {
 pub(crate) type Spawn = Arc<dyn Fn() -> Result<Box<dyn Worker>, Fault> + Send + Sync>;
 
 /// How long setting sessions up may take.
-const HIRING: Duration = Duration::from_secs(10);
+const SPAWNING: Duration = Duration::from_secs(10);
 /// How long a pool that is retired is waited for.
 const LEAVING: Duration = Duration::from_millis(300);
 /// With so many workers stuck for ever, the device is left alone.
@@ -44,7 +44,7 @@ pub(crate) struct WorkerPool {
     spawn: Spawn,
     waker: Option<Waker>,
     queue: Arc<Queue>,
-    /// Threads that have not ended, of all crews so far.
+    /// Threads that have not ended, of all pools so far.
     present: Arc<AtomicUsize>,
     /// How many of them were stuck when the last pool was retired.
     stuck: usize,
@@ -129,7 +129,7 @@ impl WorkerPool {
         let (mut state, _) = self
             .queue
             .changed
-            .wait_timeout_while(state, HIRING, waiting)
+            .wait_timeout_while(state, SPAWNING, waiting)
             .unwrap_or_else(PoisonError::into_inner);
         match (state.spawned, state.why.take()) {
             (0, Some(why)) => Err(why),
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crew_that_nobody_joins_says_why_and_may_be_hired_later() {
+    fn a_pool_that_nobody_joins_says_why_and_may_be_spawned_later() {
         let busy = Arc::new(AtomicBool::new(true));
         let asked = Arc::clone(&busy);
         let spawn: Spawn = Arc::new(move || -> Result<Box<dyn Worker>, Fault> {

@@ -9,7 +9,7 @@
 //! and one task that is left over, or alone, by all. A task that is cancelled stops between units. Each thread has one [`Job`], which is
 //! used again for every task that the thread leads: nothing is allocated in steady state.
 //!
-//! Locks: the helpers's before the board's, a job's before the board's, never the helpers's and a job's.
+//! Locks: that of the helpers before the board's, a job's before the board's, never that of the helpers and a job's.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
