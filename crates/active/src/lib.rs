@@ -27,6 +27,8 @@ pub mod cuts;
 pub mod foreground;
 pub mod identity;
 pub mod inputs;
+#[cfg(feature = "testing")]
+pub mod instead;
 pub mod job;
 pub mod maker;
 pub mod making;

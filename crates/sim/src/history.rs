@@ -1,9 +1,12 @@
 //! What programs did and were told, for the checkers of real clusters' histories (`workload/src/history/`).
 
+use std::collections::BTreeMap;
+
+use outrigger_store::meta::jobs::JobId;
 use outrigger_workload::history::{Action, Op, Outcome, check};
 
 use crate::scheduler;
-use crate::work::JobsAsked;
+use crate::script::Asked;
 
 /// How far an operation came before it failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,6 +25,21 @@ impl Failure {
         }
     }
 }
+
+/// A job that was asked for.
+#[derive(Debug)]
+pub struct AskedJob {
+    /// As the script has it.
+    pub asked: Asked,
+    /// Its number, if whoever asked was told.
+    pub job: Option<JobId>,
+    /// Somebody has asked to cancel it, and was told perhaps that it was.
+    pub cancelled: Option<bool>,
+}
+
+/// All jobs of a run.
+#[derive(Default)]
+pub struct JobsAsked(pub BTreeMap<u64, AskedJob>);
 
 /// See the module.
 #[derive(Default)]

@@ -15,7 +15,8 @@ use rustix::fs::{OFlags, RenameFlags};
 use rustix::io::Errno;
 
 use crate::link::{Condition, Link};
-use crate::packs::{Packs, flip};
+use crate::pack_bytes::flip;
+use crate::packs::Packs;
 use crate::planted::{self, Planted};
 use crate::scheduler;
 use crate::servers::Servers;

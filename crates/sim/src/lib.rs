@@ -1,6 +1,6 @@
 //! Several hosts of Outrigger in one process, on virtual time, as a seed says: the same seed, the same run.
 
-pub mod cluster;
+mod cluster;
 pub mod disks;
 pub mod history;
 pub mod host;
@@ -8,10 +8,13 @@ mod jobs;
 mod life;
 pub mod link;
 pub mod locks;
+mod pack_bytes;
 pub mod packs;
 pub mod planted;
 mod program;
+mod real;
 mod rot;
+pub mod run;
 pub mod scheduler;
 pub mod script;
 pub mod servers;

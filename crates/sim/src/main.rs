@@ -8,7 +8,7 @@ use std::process::{Command, ExitCode};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use outrigger_sim::cluster::{self, Outcome};
+use outrigger_sim::run::{self, Outcome};
 use outrigger_sim::script::{self, Step};
 use outrigger_sim::{planted, scheduler};
 
@@ -90,7 +90,7 @@ fn work(given: &Arguments) -> bool {
     let time = Duration::from_secs_f64(given.hours * 3600.0);
     for seed in given.first..given.first + given.count {
         let script = script::draw(seed, given.hosts, time);
-        let outcome = cluster::run(seed, given.hosts, &script);
+        let outcome = run::run(seed, given.hosts, &script);
         let (done, failed) = outcome.done;
         println!("seed {seed}: {:?}, {done} operations done, {failed} failed", outcome.ran);
         if !outcome.found.is_empty() {
@@ -123,7 +123,7 @@ fn shorten(seed: u64, hosts: usize, mut script: Vec<Step>) -> (Vec<Step>, Option
         while at < script.len() {
             let mut without = script.clone();
             without.drain(at..(at + part).min(script.len()));
-            let outcome = cluster::run(seed, hosts, &without);
+            let outcome = run::run(seed, hosts, &without);
             if outcome.found.is_empty() {
                 at += part;
             } else {

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use crate::history::Failure;
 use crate::host::{Done, Host, Open};
-use crate::script::{DIRS, LENGTHS, MOVING, PART_LEN, PARTED, PARTS};
+use crate::script::{DIRS, INPUTS, LENGTHS, MOVING, PART_LEN, PARTED, PARTS};
 use crate::work;
 
 /// What an operation returns.
@@ -62,7 +62,7 @@ pub fn prepare(host: &Host) -> Done<()> {
     }
     host.mkdir(work::OUTPUTS)?;
     host.mkdir("in")?;
-    for number in 0..work::INPUTS.len() {
+    for number in 0..INPUTS.len() {
         put(&format!("in/{number}"), &work::input(number))?;
     }
     put("flock0", b"0")?;

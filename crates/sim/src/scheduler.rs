@@ -7,12 +7,15 @@
 //! A thread belongs to a *host*, and gives that to the threads it starts. A host that is paused gets no baton; one that is killed never again, and nothing of it is dropped, as
 //! with a process that is killed.
 
+mod time;
+
 use std::cell::{Cell, UnsafeCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-use crate::shim;
+use crate::real;
+pub(crate) use time::Virtual;
 
 /// A machine of the simulation. The first one is the world itself, which arranges everything.
 pub type HostId = usize;
@@ -222,11 +225,11 @@ fn wait(waits: State) -> bool {
     });
     if next != me {
         let own = state(|simulation| std::ptr::from_ref(&*simulation.threads[me].baton));
-        shim::give(baton);
+        real::give(baton);
         if waits == State::Done {
             return true;
         }
-        shim::take(own);
+        real::take(own);
     }
     state(|simulation| simulation.threads[me].woken)
 }
@@ -360,7 +363,7 @@ fn be_world<T>(seed: u64, f: impl FnOnce() -> T) -> T {
         host: 0,
         state: State::Ready,
         woken: false,
-        handle: shim::own_handle(),
+        handle: real::own_handle(),
         baton: Box::default(),
     };
     let simulation = Simulation {
@@ -375,11 +378,11 @@ fn be_world<T>(seed: u64, f: impl FnOnce() -> T) -> T {
         waiting: BTreeMap::new(),
         joining: Vec::new(),
     };
-    shim::stay_on(PROCESSOR.load(Relaxed));
+    real::stay_on(PROCESSOR.load(Relaxed));
     // SAFETY: no simulation runs: this thread makes it and has its baton. What an earlier one left stays, for its threads that stand still refer to it.
     unsafe { std::mem::forget((*PLACE.0.get()).replace(simulation)) };
     ME.set(1);
-    let value = outrigger_clock::with(std::sync::Arc::new(shim::Virtual), f);
+    let value = outrigger_clock::with(std::sync::Arc::new(Virtual), f);
     ME.set(0);
     value
 }
@@ -460,7 +463,7 @@ pub(crate) fn started(number: usize, handle: Option<libc::pthread_t>) {
 
 /// The first thing that a new thread does.
 pub(crate) fn enter_thread(number: usize, baton: *const AtomicU32) {
-    shim::take(baton);
+    real::take(baton);
     ME.set(number);
 }
 

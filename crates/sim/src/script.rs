@@ -9,7 +9,20 @@ use std::time::Duration;
 use outrigger_workload::Rng;
 use outrigger_workload::history::{Action, How};
 
-use crate::work::{Asked, INPUTS};
+/// A job, as the script has it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Asked {
+    /// Its number in the script, which is in its outputs' names.
+    pub id: u64,
+    /// Which of [`INPUTS`] it reads.
+    pub input: usize,
+    /// Into how many splits that is cut.
+    pub splits: u64,
+    /// Each split has an output of its own.
+    pub apart: bool,
+    /// Outputs are so many times as long.
+    pub times: usize,
+}
 
 /// What a program does.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -110,6 +123,9 @@ pub const PARTED: u64 = 2;
 pub const PARTS: u64 = 4;
 /// See [`PARTED`].
 pub const PART_LEN: usize = 3000;
+
+/// The lines of each of the files that jobs read.
+pub const INPUTS: [u64; 3] = [150, 800, 2500];
 
 const CYCLE: u64 = 300;
 /// Seconds of a cycle in which something is done.

@@ -17,7 +17,7 @@ use outrigger_store::session::LEASE_SECS;
 use outrigger_store::{Error, ErrorKind, Result, StoreConfig};
 
 use crate::locks::LockTable;
-use crate::packs::{self, flip};
+use crate::pack_bytes::{self, flip};
 use crate::planted::{self, Planted};
 use crate::scheduler;
 
@@ -160,14 +160,14 @@ impl Servers {
         let mut there = self.packs.list()?;
         there.retain(|id| self.packs.len(*id).is_ok_and(|len| len > Some(0)));
         let Some(&id) = there.get(scheduler::below(there.len() as u64) as usize) else { return Ok(()) };
-        let Some(mut bytes) = packs::bytes_of(&self.packs, id)? else { return Ok(()) };
+        let Some(mut bytes) = pack_bytes::bytes_of(&self.packs, id)? else { return Ok(()) };
         let mut rotten = self.rotten();
         rotten.names.insert(id.to_string());
-        rotten.names.extend(packs::names_of(&bytes));
+        rotten.names.extend(pack_bytes::names_of(&bytes));
         rotten.packs.entry(id).or_insert_with(|| bytes.clone());
         drop(rotten);
         (0..bits).for_each(|_| flip(&mut bytes));
-        packs::replace(&self.packs, id, &bytes)
+        pack_bytes::replace(&self.packs, id, &bytes)
     }
 
     /// Gives packs that have rotted what they were. Those that are gone by now stay so.
@@ -177,7 +177,7 @@ impl Servers {
     pub fn mend(&self) -> Result<()> {
         for (id, bytes) in std::mem::take(&mut self.rotten().packs) {
             if self.packs.len(id)?.is_some() {
-                packs::replace(&self.packs, id, &bytes)?;
+                pack_bytes::replace(&self.packs, id, &bytes)?;
             }
         }
         Ok(())

@@ -4,92 +4,17 @@
 //! crate has these here, which ask the [scheduler](crate::scheduler) in a thread of a simulation and the C library in all others. So what is simulated is the code that is shipped: nothing in it knows.
 #![expect(unsafe_code, reason = "this is the one place that meets the C library")]
 
-use std::ffi::{CStr, c_int, c_long, c_uint, c_void};
-use std::marker::PhantomData;
+use std::ffi::{c_int, c_long, c_uint, c_void};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use libc::{clockid_t, pthread_attr_t, pthread_t, size_t, ssize_t, timespec};
-use outrigger_clock::{Clock, NoRandom};
 
-use crate::{disks, scheduler};
-
-/// The time of a simulation.
-pub(crate) struct Virtual;
-
-impl Clock for Virtual {
-    fn monotonic(&self) -> Duration {
-        Duration::from_nanos(scheduler::monotonic())
-    }
-
-    fn wall(&self) -> Duration {
-        Duration::from_nanos(scheduler::wall())
-    }
-
-    fn sleep(&self, time: Duration) {
-        scheduler::sleep(time.as_nanos() as u64);
-    }
-
-    fn random(&self, bytes: &mut [u8]) -> Result<(), NoRandom> {
-        scheduler::random(bytes);
-        Ok(())
-    }
-}
-
-/// A function of the C library, which the one here stands in front of; of type `F`.
-struct Real<F> {
-    name: &'static CStr,
-    found: AtomicUsize,
-    function: PhantomData<F>,
-}
-
-impl<F> Real<F> {
-    const fn new(name: &'static CStr) -> Self {
-        assert!(size_of::<F>() == size_of::<usize>());
-        Self { name, found: AtomicUsize::new(0), function: PhantomData }
-    }
-
-    fn get(&self) -> F {
-        let mut found = self.found.load(Ordering::Relaxed);
-        if found == 0 {
-            // SAFETY: the name is a C string.
-            found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) } as usize;
-            if found == 0 {
-                // SAFETY: it ends the process.
-                unsafe { libc::abort() }
-            }
-            self.found.store(found, Ordering::Relaxed);
-        }
-        // SAFETY: `F` is the type of the function of this name, and as large as an address.
-        unsafe { std::mem::transmute_copy::<usize, F>(&found) }
-    }
-}
-
-type Syscall = unsafe extern "C" fn(c_long, usize, usize, usize, usize, usize, usize) -> c_long;
-type Start = extern "C" fn(*mut c_void) -> *mut c_void;
-type Create = unsafe extern "C" fn(*mut pthread_t, *const pthread_attr_t, Start, *mut c_void) -> c_int;
-type Join = unsafe extern "C" fn(pthread_t, *mut *mut c_void) -> c_int;
-type Sleep = unsafe extern "C" fn(*const timespec, *mut timespec) -> c_int;
-type SleepBy = unsafe extern "C" fn(clockid_t, c_int, *const timespec, *mut timespec) -> c_int;
-type Time = unsafe extern "C" fn(clockid_t, *mut timespec) -> c_int;
-type Yield = unsafe extern "C" fn() -> c_int;
-type Control = unsafe extern "C" fn(c_int, c_int, usize) -> c_int;
-type Random = unsafe extern "C" fn(*mut c_void, size_t, c_uint) -> ssize_t;
-type Write = unsafe extern "C" fn(c_int, *const c_void, size_t) -> ssize_t;
-type WriteAt = unsafe extern "C" fn(c_int, *const c_void, size_t, i64) -> ssize_t;
-
-static SYSCALL: Real<Syscall> = Real::new(c"syscall");
-static CREATE: Real<Create> = Real::new(c"pthread_create");
-static JOIN: Real<Join> = Real::new(c"pthread_join");
-static SLEEP: Real<Sleep> = Real::new(c"nanosleep");
-static SLEEP_BY: Real<SleepBy> = Real::new(c"clock_nanosleep");
-static TIME: Real<Time> = Real::new(c"clock_gettime");
-static YIELD: Real<Yield> = Real::new(c"sched_yield");
-static CONTROL: Real<Control> = Real::new(c"fcntl64");
-static RANDOM: Real<Random> = Real::new(c"getrandom");
-static WRITE: Real<Write> = Real::new(c"write");
-static WRITE_AT: Real<WriteAt> = Real::new(c"pwrite64");
+use crate::disks;
+use crate::real::{
+    CONTROL, CREATE, JOIN, RANDOM, SLEEP, SLEEP_BY, SYSCALL, Start, TIME, WRITE, WRITE_AT, YIELD,
+};
+use crate::scheduler::{self, Virtual};
 
 fn nanos(time: timespec) -> u64 {
     (time.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(time.tv_nsec as u64)
@@ -143,55 +68,6 @@ unsafe extern "C" fn syscall(
             scheduler::wake_word(a, (c as c_int).max(0) as usize) as c_long
         }
         _ => fail(libc::ENOSYS),
-    }
-}
-
-/// Gives a baton to the thread that waits for it.
-pub(crate) fn give(baton: *const AtomicU32) {
-    // SAFETY: batons are kept for as long as the process runs.
-    let word = unsafe { &*baton };
-    word.store(1, Ordering::Release);
-    let (command, most) = (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1);
-    // SAFETY: the word is there.
-    unsafe { SYSCALL.get()(libc::SYS_futex, baton as usize, command as usize, most, 0, 0, 0) };
-}
-
-/// Waits for this thread's baton.
-pub(crate) fn take(baton: *const AtomicU32) {
-    // SAFETY: batons are kept for as long as the process runs.
-    let word = unsafe { &*baton };
-    let command = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
-    while word.swap(0, Ordering::Acquire) == 0 {
-        // SAFETY: the word is there.
-        unsafe { SYSCALL.get()(libc::SYS_futex, baton as usize, command as usize, 0, 0, 0, 0) };
-    }
-}
-
-/// This thread.
-pub(crate) fn own_handle() -> pthread_t {
-    // SAFETY: it cannot fail.
-    unsafe { libc::pthread_self() }
-}
-
-/// From here on this thread, and those that it starts, stay on one of the processors that they may run on: of this number,
-/// or the one where they are.
-pub(crate) fn stay_on(number: usize) {
-    // SAFETY: a set of processors and a policy's parameters are plain data, and the calls fill or read them.
-    unsafe {
-        let mut may: libc::cpu_set_t = std::mem::zeroed();
-        if libc::sched_getaffinity(0, size_of_val(&may), &raw mut may) != 0 {
-            return;
-        }
-        let allowed: Vec<usize> =
-            (0..libc::CPU_SETSIZE as usize).filter(|&cpu| libc::CPU_ISSET(cpu, &may)).collect();
-        let here = libc::sched_getcpu() as usize;
-        let chosen = if number == usize::MAX { here } else { allowed[number % allowed.len()] };
-        let mut only: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(chosen, &mut only);
-        libc::sched_setaffinity(0, size_of_val(&only), &raw const only);
-        // Who is given the baton begins when its giver waits, not before: that is one switch and not three.
-        let parameters: libc::sched_param = std::mem::zeroed();
-        libc::sched_setscheduler(0, libc::SCHED_BATCH, &raw const parameters);
     }
 }
 
@@ -391,17 +267,4 @@ extern "C" fn getpid() -> c_int {
     }
     // SAFETY: it takes nothing.
     unsafe { SYSCALL.get()(libc::SYS_getpid, 0, 0, 0, 0, 0, 0) as c_int }
-}
-
-/// Closes the files below a directory, as the system does with those of a process that is killed. The threads that had them never run again.
-pub(crate) fn close_below(directory: &std::path::Path) {
-    let open: Vec<_> = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten().collect();
-    for entry in open {
-        let leads = std::fs::read_link(entry.path()).is_ok_and(|target| target.starts_with(directory));
-        let number = entry.file_name().to_str().and_then(|name| name.parse::<c_int>().ok());
-        if let Some(number) = number.filter(|_| leads) {
-            // SAFETY: no thread that can run refers to it.
-            unsafe { libc::close(number) };
-        }
-    }
 }

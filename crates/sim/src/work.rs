@@ -1,13 +1,13 @@
 //! Jobs and agents: the function that stands in for programs, and what must hold of jobs.
 
 use std::any::Any;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use outrigger_active::agent::{self, Event, NodeOptions};
-use outrigger_active::attempt::instead::Call;
+use outrigger_active::instead::Call;
 use outrigger_active::job::records::Records;
 use outrigger_active::job::spec::Spec;
 use outrigger_active::pattern::Pattern;
@@ -19,48 +19,19 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::cluster::{Cluster, told};
+use crate::history::AskedJob;
 use crate::host::{Done, Host};
 use crate::scheduler;
+use crate::script::{Asked, INPUTS};
 
 /// Where jobs put their files.
 pub const OUTPUTS: &str = "jobs";
-/// The lines of each of the files that jobs read.
-pub const INPUTS: [u64; 3] = [150, 800, 2500];
 /// Attempts at a split before it is set aside.
 const TRIES: u32 = 4;
 /// So often open jobs are looked after in the end, …
 const ROUNDS: u32 = 200;
 /// … with such pauses: a lease is 60 s.
 const PAUSE: Duration = Duration::from_secs(10);
-
-/// A job, as the script has it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Asked {
-    /// Its number in the script, which is in its outputs' names.
-    pub id: u64,
-    /// Which of [`INPUTS`] it reads.
-    pub input: usize,
-    /// Into how many splits that is cut.
-    pub splits: u64,
-    /// Each split has an output of its own.
-    pub apart: bool,
-    /// Outputs are so many times as long.
-    pub times: usize,
-}
-
-/// A job that was asked for.
-#[derive(Debug)]
-pub struct Known {
-    asked: Asked,
-    /// Its number, if whoever asked was told.
-    job: Option<JobId>,
-    /// Somebody has asked to cancel it, and was told perhaps that it was.
-    cancelled: Option<bool>,
-}
-
-/// All jobs of a run.
-#[derive(Default)]
-pub struct JobsAsked(BTreeMap<u64, Known>);
 
 /// Attempts that were begun: job, split, attempt. It is a static, as a function is what stands in for
 /// programs.
@@ -143,7 +114,7 @@ fn errno(_: Error) -> Errno {
 /// # Errors
 /// `EIO`: it may be there all the same.
 pub(crate) fn ask(cluster: &Cluster, host: &Host, asked: &Asked) -> Done<()> {
-    let known = Known { asked: asked.clone(), job: None, cancelled: None };
+    let known = AskedJob { asked: asked.clone(), job: None, cancelled: None };
     cluster.history().jobs.0.insert(asked.id, known);
     let inputs = [format!("in/{}", asked.input)];
     let made = submit(&host.store, &asked.spec(), &inputs, &[], Splits::Count(asked.splits));
@@ -254,7 +225,7 @@ pub(crate) fn judge(cluster: &Cluster, host: &Host) -> Result<(), String> {
     let rows = host.store.jobs().and_then(|jobs| jobs.jobs(usize::MAX >> 1)).map_err(told)?;
     let known = std::mem::take(&mut cluster.history().jobs.0);
     let mut wanted = BTreeSet::new();
-    for Known { asked, job, cancelled } in known.values() {
+    for AskedJob { asked, job, cancelled } in known.values() {
         let is_it =
             |row: &&JobRow| Spec::decode(&row.spec).is_ok_and(|spec| spec.outputs == asked.spec().outputs);
         let row = rows.iter().find(is_it);

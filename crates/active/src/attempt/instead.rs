@@ -1,11 +1,11 @@
-//! A function in the place of every program: for simulations, in which nothing runs beside their own threads.
+//! Attempts at which a [function](crate::instead) is called in the place of a program.
 
 use std::fs::File;
 use std::io::Read as _;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt as _;
 use std::process::{ChildStdin, ChildStdout};
-use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use outrigger_store::meta::jobs::{Claimed, JobId};
@@ -15,36 +15,8 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use super::paced::PacedInput;
 use super::{Attempt, Ended, Feed, Pipes, Watch};
 use crate::cgroup::Usage;
+use crate::instead::{Call, Function};
 use crate::progress::Counters;
-
-/// An attempt, as the function sees it.
-pub struct Call<'a> {
-    /// The job.
-    pub job: JobId,
-    /// The program in whose place it is, and its arguments.
-    pub program: &'a [String],
-    /// The split, and which attempt at it this is.
-    pub claimed: Claimed,
-    /// All of its standard input.
-    pub input: Vec<u8>,
-    /// Says whether it is to end: nobody waits for what it returns then.
-    pub is_killed: &'a dyn Fn() -> bool,
-}
-
-/// Returns standard output, or why it fails.
-pub type Function = fn(&Call<'_>) -> std::result::Result<Vec<u8>, String>;
-
-static FUNCTION: OnceLock<Function> = OnceLock::new();
-
-/// From now on this runs in the place of programs, and nothing is asked of this machine to keep them in. Only
-/// the first counts.
-pub fn run_instead(function: Function) {
-    let _ = FUNCTION.set(function);
-}
-
-pub(crate) fn function() -> Option<Function> {
-    FUNCTION.get().copied()
-}
 
 /// A call that was begun: how it has ended, once it has.
 #[derive(Default)]

@@ -13,7 +13,7 @@
 mod disk;
 mod feed;
 #[cfg(feature = "testing")]
-pub mod instead;
+pub(crate) mod instead;
 mod log;
 mod paced;
 mod pipes;

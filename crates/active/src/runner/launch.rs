@@ -205,7 +205,7 @@ pub(super) fn begin(shared: &Shared, claimed: &Claimed) -> Result<Begun> {
         let work = work(shared)?;
         let feed = feed.unwrap_or(Feed::Nothing);
         #[cfg(feature = "testing")]
-        if let Some(function) = instead::function() {
+        if let Some(function) = crate::instead::function() {
             let of = (shared.job, shared.spec.program.clone(), *claimed);
             let (attempt, stdout) = instead::call(function, of, feed, &shared.watch, &shared.counters)?;
             return Ok((attempt, stdout, work));

@@ -168,7 +168,7 @@ impl Sandbox {
     pub fn find_for(spec: &Spec) -> Result<Self> {
         spec.check_reach()?;
         #[cfg(feature = "testing")]
-        if crate::attempt::instead::function().is_some() {
+        if crate::instead::function().is_some() {
             return Ok(Self::none());
         }
         let mut found = Self::find(spec.sandbox)?;

@@ -4,7 +4,7 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use outrigger_sim::planted::{self, Planted};
-use outrigger_sim::{cluster, script};
+use outrigger_sim::{run, script};
 
 /// Runs seeds in processes of their own, on all processors.
 fn simulate(seeds: u64, hours: f64, hosts: usize, fault: Option<Planted>) -> Output {
@@ -21,7 +21,7 @@ fn said(output: &Output) -> String {
 fn the_same_seed_is_the_same_run() {
     let _turn = crate::turn();
     let script = script::draw(1, 2, Duration::from_secs(600));
-    let (one, again) = (cluster::run(1, 2, &script), cluster::run(1, 2, &script));
+    let (one, again) = (run::run(1, 2, &script), run::run(1, 2, &script));
     assert_eq!(one.found, [""; 0]);
     assert!(one.done.0 > 60, "{:?}", one.done);
     assert_eq!(one.ran, again.ran);
