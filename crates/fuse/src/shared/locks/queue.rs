@@ -61,6 +61,8 @@ struct State {
     /// Interruptions of requests that have not been heard of.
     early: VecDeque<u64>,
     holds: BTreeMap<Key, Hold>,
+    /// Until when one of the threads waits for the first job to be due. The others wait until they are woken.
+    watched: Option<Instant>,
     is_ending: bool,
 }
 
@@ -121,10 +123,19 @@ impl Queue {
                     if let Job::Take(task) = &job {
                         state.trying.insert(task.asked.request, false);
                     }
+                    if state.watched.is_none() && !state.jobs.is_empty() {
+                        self.changed.notify_one();
+                    }
                     return Some(job);
                 }
-                Some((_, due)) => self.changed.wait_timeout(state, due - now).expect("no panic while held").0,
-                None => self.changed.wait(state).expect("no panic while held"),
+                Some((_, due)) if state.watched.is_none_or(|until| due < until) => {
+                    state.watched = Some(due);
+                    let mut state =
+                        self.changed.wait_timeout(state, due - now).expect("no panic while held").0;
+                    state.watched.take_if(|until| *until == due);
+                    state
+                }
+                _ => self.changed.wait(state).expect("no panic while held"),
             };
         }
     }
