@@ -3,10 +3,11 @@
 //! Where that is far away each takes a request or two, so several are asked for at once, and no more of a pack's end than its footer can take. A host that
 //! comes to a store for the first time reads all of them: 36 bytes a chunk.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
 
-use outrigger_format::PackId;
+use outrigger_format::{Footer, PackId};
 
 use super::Index;
 use crate::error::Result;
@@ -38,6 +39,19 @@ impl Index {
     fn add_all(&self, packs: &[PackId]) -> Result<usize> {
         let readers = self.footers().at_once().min(packs.len());
         let (next, mut added) = (AtomicUsize::new(0), 0);
+        let mut add = |pack: PackId, footer: Result<Option<Arc<Footer>>>| -> Result<()> {
+            if let Some(footer) = footer? {
+                self.add_pack(pack, &footer);
+                added += 1;
+                self.flush_if_full()?;
+            }
+            Ok(())
+        };
+        // One at a time needs no thread beside this one.
+        if readers <= 1 {
+            packs.iter().try_for_each(|pack| add(*pack, self.footers().get(*pack)))?;
+            return Ok(added);
+        }
         std::thread::scope(|scope| {
             // Dropped at the first failure, it has the readers end.
             let (send, loaded) = sync_channel(readers);
@@ -51,14 +65,8 @@ impl Index {
                 });
             }
             drop(send);
-            for (pack, footer) in loaded {
-                if let Some(footer) = footer? {
-                    self.add_pack(pack, &footer);
-                    added += 1;
-                    self.flush_if_full()?;
-                }
-            }
-            Ok(added)
-        })
+            loaded.into_iter().try_for_each(|(pack, footer)| add(pack, footer))
+        })?;
+        Ok(added)
     }
 }
