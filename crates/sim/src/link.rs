@@ -120,6 +120,8 @@ pub struct Link {
 }
 
 fn away(what: &str) -> Error {
+    // A session may be in doubt now, and looks what became of that.
+    scheduler::something_is_new();
     Error::new(ErrorKind::Io, format!("{what}: the simulated database cannot be reached"))
 }
 
@@ -242,6 +244,12 @@ macro_rules! pass_on {
             self.lookup_row($at, $parent, $name)
         }
     };
+    // A server tidies itself.
+    (@one tidy() -> $out:ty) => {
+        fn tidy(&self) -> Result<$out> {
+            self.call("tidy", |_| Ok(()))
+        }
+    };
     (@one $name:ident($($argument:ident: $type:ty),*) -> $out:ty) => {
         fn $name(&self, $($argument: $type),*) -> Result<$out> {
             self.call(stringify!($name), |servers| servers.database.$name($($argument),*))
@@ -288,8 +296,11 @@ impl Meta for Link {
 
     fn renew(&self, session: SessionId, _: u32) -> Result<u64> {
         if !self.condition.is_bad()
-            && let Some(generation) = scheduler::whole(|| self.servers.renewed(session))
+            && let Some((generation, until)) = scheduler::whole(|| self.servers.renewed(session))
         {
+            if scheduler::below(4) > 0 {
+                scheduler::nothing_is_new_until(until);
+            }
             return Ok(generation);
         }
         self.call("renew", |servers| servers.renew(session))

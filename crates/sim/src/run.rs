@@ -73,6 +73,8 @@ fn simulate(dir: PathBuf, hosts: usize, script: &[Step]) -> Outcome {
     let database = SqliteMeta::open_with_clock(&path, OpenMode::Create, Arc::new(scheduler::database_time));
     let mut config = Profile::Default.config().expect("a profile of ours");
     config.packs = None;
+    // Files of several frames, which are small.
+    config.frame_size = 64 << 10;
     let machines = (0..hosts).map(|host| Machine {
         id: AtomicUsize::new(scheduler::add_host()),
         dir: dir.join(format!("host{host}")),

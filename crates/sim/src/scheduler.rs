@@ -7,6 +7,7 @@
 //! A thread belongs to a *host*, and gives that to the threads it starts. A host that is paused gets no baton; one that is killed never again, and nothing of it is dropped, as
 //! with a process that is killed.
 
+mod simulation;
 mod time;
 
 use std::cell::{Cell, UnsafeCell};
@@ -15,6 +16,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use crate::real;
+use simulation::{Host, Looks, Simulation, State, Thread};
 pub(crate) use time::Virtual;
 
 /// A machine of the simulation. The first one is the world itself, which arranges everything.
@@ -27,50 +29,6 @@ pub const WORLD: HostId = 0;
 const BEGINS: u64 = 1_800_000_000_000_000_000;
 /// How long the processor takes from one point to the next.
 const STEP_NANOS: u64 = 1_000;
-
-/// What a thread waits for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
-    Ready,
-    /// For the word at an address to be woken, or a deadline.
-    Word(usize, Option<u64>),
-    Until(u64),
-    Thread(usize),
-    Done,
-}
-
-struct Thread {
-    host: HostId,
-    state: State,
-    /// It did not wait in vain: it was woken before its deadline.
-    woken: bool,
-    handle: libc::pthread_t,
-    baton: Box<AtomicU32>,
-}
-
-#[derive(Clone, Copy, Default)]
-struct Host {
-    paused: bool,
-    dead: bool,
-    skew: i64,
-}
-
-struct Simulation {
-    now: u64,
-    random: u64,
-    trace: u64,
-    points: u64,
-    threads: Vec<Thread>,
-    hosts: Vec<Host>,
-    /// Threads that can run, those of hosts that are paused among them.
-    ready: Vec<usize>,
-    /// Deadlines of threads that wait.
-    deadlines: BTreeSet<(u64, usize)>,
-    /// Threads that wait for a word, by its address.
-    waiting: BTreeMap<usize, Vec<usize>>,
-    /// Threads that wait for another one.
-    joining: Vec<usize>,
-}
 
 struct Place(UnsafeCell<Option<Simulation>>);
 
@@ -109,97 +67,6 @@ fn state<T>(f: impl FnOnce(&mut Simulation) -> T) -> T {
 /// True in a thread of a simulation.
 pub fn is_simulated() -> bool {
     ME.get() != 0
-}
-
-impl Simulation {
-    fn draw(&mut self) -> u64 {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.random ^ (self.random >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn runs(&self, number: usize) -> bool {
-        let host = self.hosts[self.threads[number].host];
-        !host.paused && !host.dead
-    }
-
-    /// A thread waits from here on, or can run.
-    fn put(&mut self, number: usize, state: State) {
-        let thread = &mut self.threads[number];
-        (thread.state, thread.woken) = (state, false);
-        match state {
-            State::Ready => self.ready.push(number),
-            State::Word(address, until) => {
-                self.waiting.entry(address).or_default().push(number);
-                self.deadlines.extend(until.map(|until| (until, number)));
-            }
-            State::Until(until) => drop(self.deadlines.insert((until, number))),
-            State::Thread(_) => self.joining.push(number),
-            State::Done => {
-                let joins = |&other: &usize| self.threads[other].state == State::Thread(number);
-                let (joined, left) = self.joining.iter().partition(|other| joins(other));
-                let joined: Vec<usize> = joined;
-                self.joining = left;
-                joined.into_iter().for_each(|other| self.put(other, State::Ready));
-            }
-        }
-    }
-
-    /// A thread waits no longer: it was woken, or its time has come.
-    fn wake(&mut self, number: usize, woken: bool) {
-        let state = self.threads[number].state;
-        if let State::Word(address, _) = state
-            && let Some(waiting) = self.waiting.get_mut(&address)
-        {
-            waiting.retain(|&other| other != number);
-            if waiting.is_empty() {
-                self.waiting.remove(&address);
-            }
-        }
-        if let State::Word(_, Some(until)) | State::Until(until) = state {
-            self.deadlines.remove(&(until, number));
-        }
-        self.put(number, State::Ready);
-        self.threads[number].woken = woken;
-    }
-
-    /// The next thread to have the baton.
-    fn choose(&mut self) -> usize {
-        let is_paused = self.hosts.iter().any(|host| host.paused && !host.dead);
-        loop {
-            while let Some(due) = self.due().filter(|&(until, _)| until <= self.now) {
-                self.wake(due.1, false);
-            }
-            let can = |at: &usize| !is_paused || self.runs(self.ready[*at]);
-            let can: Vec<usize> = (0..self.ready.len()).filter(can).collect();
-            if !can.is_empty() {
-                let at = can[(self.draw() % can.len() as u64) as usize];
-                return self.ready.swap_remove(at);
-            }
-            match self.due() {
-                Some((until, _)) => self.now = until,
-                None => self.deadlock(),
-            }
-        }
-    }
-
-    /// The earliest deadline.
-    fn due(&self) -> Option<(u64, usize)> {
-        self.deadlines.iter().find(|(_, number)| self.runs(*number)).copied()
-    }
-
-    fn deadlock(&self) -> ! {
-        eprintln!(
-            "deadlock at {:?}: nobody can run, and nobody waits for a time",
-            Duration::from_nanos(self.now)
-        );
-        let left = self.threads.iter().enumerate().filter(|(number, _)| self.runs(*number));
-        for (number, thread) in left.filter(|(_, thread)| thread.state != State::Done) {
-            eprintln!("  thread {number} of host {} waits: {:?}", thread.host, thread.state);
-        }
-        std::process::exit(3);
-    }
 }
 
 /// This thread waits; another one runs. True when it was woken, false when its time had come.
@@ -338,6 +205,18 @@ pub fn spawn_on<T: Send + 'static>(
     handle
 }
 
+/// This thread looks every so often whether something is new. Nothing will be before `until`, unless
+/// [`something_is_new`] says so: the wait before its next look may last until then.
+pub fn nothing_is_new_until(until: Duration) {
+    let me = ME.get() - 1;
+    state(|simulation| simulation.threads[me].looks = Looks::Not(until.as_nanos() as u64));
+}
+
+/// All threads look again when they would have.
+pub fn something_is_new() {
+    state(Simulation::end_skipping);
+}
+
 /// The processor that this process's simulations run on from now on, counted among those that it may run on. As one thread
 /// runs at a time, handing over is cheapest on one processor.
 pub fn run_on(processor: usize) {
@@ -359,19 +238,12 @@ pub fn run<T: Send>(seed: u64, f: impl FnOnce() -> T + Send) -> T {
 
 #[expect(unsafe_code, reason = "the baton is the lock")]
 fn be_world<T>(seed: u64, f: impl FnOnce() -> T) -> T {
-    let world = Thread {
-        host: 0,
-        state: State::Ready,
-        woken: false,
-        handle: real::own_handle(),
-        baton: Box::default(),
-    };
     let simulation = Simulation {
         now: 0,
         random: seed,
         trace: 0,
         points: 0,
-        threads: vec![world],
+        threads: vec![Thread::new(WORLD, real::own_handle())],
         hosts: vec![Host::default()],
         ready: Vec::new(),
         deadlines: BTreeSet::new(),
@@ -416,6 +288,8 @@ pub(crate) fn sleep(nanos: u64) {
 /// Waits for a word, whose value has been looked at. False: in vain.
 pub(crate) fn wait_for_word(address: usize, until: Option<u64>) -> bool {
     assert!(!WHOLE.get(), "a step of a simulated server waits");
+    let me = ME.get() - 1;
+    let until = until.map(|until| state(|simulation| simulation.put_off(me, until)));
     wait(State::Word(address, until))
 }
 
@@ -441,8 +315,7 @@ pub(crate) fn begin_thread() -> usize {
     let me = ME.get() - 1;
     state(|simulation| {
         let host = simulation.threads[me].host;
-        let thread = Thread { host, state: State::Ready, woken: false, handle: 0, baton: Box::default() };
-        simulation.threads.push(thread);
+        simulation.threads.push(Thread::new(host, 0));
         let number = simulation.threads.len();
         simulation.ready.push(number - 1);
         number

@@ -22,7 +22,7 @@ use crate::planted::{self, Planted};
 use crate::scheduler;
 
 /// A lease is written to the database only if it was not for so long: most of its renewals change nothing that counts.
-const RENEWED_EVERY: Duration = Duration::from_secs(10);
+const RENEWED_EVERY: Duration = Duration::from_secs(20);
 
 /// See the module.
 pub struct Servers {
@@ -61,8 +61,8 @@ impl Servers {
         Self { database, packs, config, locks, outcomes, renewed, generation, rotten }
     }
 
-    /// The generation, if a lease was extended a moment ago.
-    pub fn renewed(&self, session: SessionId) -> Option<u64> {
+    /// The generation, if a lease was extended a moment ago, and until when that is so.
+    pub fn renewed(&self, session: SessionId) -> Option<(u64, Duration)> {
         let renewed = self.renewed.lock().expect("no panic while held");
         let last = *renewed.get(&session)?;
         if scheduler::elapsed() - last >= RENEWED_EVERY {
@@ -72,11 +72,12 @@ impl Servers {
         if generation.is_none() {
             *generation = self.database.generation().ok();
         }
-        *generation
+        generation.map(|generation| (generation, last + RENEWED_EVERY))
     }
 
     /// Something is condemned.
     pub fn forget_generation(&self) {
+        scheduler::something_is_new();
         *self.generation.lock().expect("no panic while held") = None;
     }
 
@@ -85,7 +86,7 @@ impl Servers {
     /// # Errors
     /// The database's.
     pub fn renew(&self, session: SessionId) -> Result<u64> {
-        if let Some(generation) = self.renewed(session) {
+        if let Some((generation, _)) = self.renewed(session) {
             return Ok(generation);
         }
         let generation = self.database.renew(session, LEASE_SECS)?;

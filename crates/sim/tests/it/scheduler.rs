@@ -85,3 +85,24 @@ fn a_host_that_is_paused_stands_still_and_one_that_is_killed_does_not_come_back(
     assert_eq!(begun, still);
     assert!(resumed[1] > still[1] && resumed[2] == still[2], "{counted:?}");
 }
+
+#[test]
+fn looks_are_skipped_until_something_is_new() {
+    let (looks, _) = simulate(1, || {
+        let looks = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&looks);
+        std::thread::spawn(move || {
+            let (never, wakes) = (Mutex::new(()), Condvar::new());
+            loop {
+                seen.lock().unwrap().push(scheduler::elapsed().as_secs());
+                scheduler::nothing_is_new_until(Duration::from_secs(100));
+                drop(wakes.wait_timeout(never.lock().unwrap(), Duration::from_secs(1)));
+            }
+        });
+        outrigger_clock::sleep(Duration::from_millis(10_500));
+        scheduler::something_is_new();
+        outrigger_clock::sleep(Duration::from_secs(92));
+        looks.lock().unwrap().clone()
+    });
+    assert_eq!(looks, [0, 11, 100, 101, 102]);
+}
