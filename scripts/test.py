@@ -87,7 +87,8 @@ class Run:
             return
         began = time.monotonic()
         command = [path] if bench else [path, *self.arguments]
-        child = subprocess.run(command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+        # What a test says on standard error must not come between the words of a line that counts.
+        child = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, errors="replace")
         label = f"{crate} {name}" if kind in ("test", "bench") else f"{crate} src"
         found = [] if bench else [(f"{label} {m[1]}", m[2], float(m[3] or 0)) for m in map(LINE.match, child.stdout.splitlines()) if m]
         if bench:
@@ -98,7 +99,7 @@ class Run:
             print(f"{label}: {passed} passed in {time.monotonic() - began:.0f} s", flush=True)
             if child.returncode:
                 self.broken.append(label)
-                print(child.stdout, flush=True)
+                print(child.stdout, child.stderr, sep="\n", flush=True)
 
     def documentation(self):
         if self.slow or self.filters:

@@ -74,7 +74,7 @@ pub fn close_sessions(store: &Store) {
 
 fn close_own_sessions(meta: &dyn Meta, locks: &std::path::Path) {
     for session in meta.sessions().unwrap_or_default() {
-        let lock = locks.join(format!("{}.lock", session.owner.lock));
+        let Some(lock) = session.owner.lock_file(locks) else { continue };
         // Hosts of one name may share a store, so the lock must be here, too.
         if session.owner.is_this_process() && lock.exists() {
             let _ = meta.close_session(session.id);

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -89,6 +89,12 @@ impl SessionOwner {
         Self { lock, host: crate::host::name(), process: std::process::id(), role }
     }
 
+    /// Its lock file among `locks`; `None` for a name that no process gives, and that could lead elsewhere.
+    pub fn lock_file(&self, locks: &Path) -> Option<PathBuf> {
+        let is_plain = !self.lock.is_empty() && self.lock.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        is_plain.then(|| locks.join(format!("{}.lock", self.lock)))
+    }
+
     /// True of a session of this process, or of one of the same number on another host of this name.
     pub fn is_this_process(&self) -> bool {
         self.process == std::process::id() && self.host == crate::host::name()
@@ -141,7 +147,45 @@ pub fn is_gone(session: &SessionRow, locks: Option<&Path>) -> bool {
     if session.lease_is_over {
         return true;
     }
-    let Some(dir) = locks else { return false };
-    let Ok(file) = File::open(dir.join(format!("{}.lock", session.owner.lock))) else { return false };
+    let Some(path) = locks.and_then(|locks| session.owner.lock_file(locks)) else { return false };
+    let Ok(file) = File::open(path) else { return false };
     rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_lies_among_locks_whatever_a_row_says() {
+        let dir = tempfile::tempdir().unwrap();
+        let locks = dir.path().join("sessions");
+        std::fs::create_dir(&locks).unwrap();
+        for path in [locks.join("00ff.lock"), dir.path().join("theirs.lock")] {
+            std::fs::write(path, "").unwrap();
+        }
+        for (lock, gone) in [("00ff", true), ("other", false), ("../theirs", false), ("", false)] {
+            let owner = SessionOwner::this(lock.to_owned(), Role::Mount);
+            assert_eq!(owner.lock_file(&locks).is_some(), matches!(lock, "00ff" | "other"), "{lock}");
+            let row = SessionRow {
+                id: SessionId(1),
+                kind: SessionKind::Writer,
+                acknowledged: 0,
+                lease_until: 1,
+                lease_is_over: false,
+                lease_left_secs: 1,
+                owner,
+            };
+            assert_eq!(is_gone(&row, Some(&locks)), gone, "{lock}");
+        }
+    }
+
+    #[test]
+    fn roles_come_back_and_what_is_unknown_is_a_command() {
+        let agent = AgentRole { name: "a b".into(), slots: 2, uid: 7, place: "here".into() };
+        for role in [Role::Mount, "put".into(), Role::Job(JobId(3)), Role::Agent(agent)] {
+            assert_eq!(Role::from_column(role.to_column()), role);
+        }
+        assert_eq!(Role::from_column("{\"later\":1}".into()), Role::Command("{\"later\":1}".into()));
+    }
 }
