@@ -1,7 +1,7 @@
 //! The agent: a process that takes the work of a store which is queued, until it is told to stop.
 //!
 //! ```text
-//!  register: a session whose description says `node NAME slots=N` ─ its lease is the node's
+//!  register: a session whose role is an agent's ─ its lease is the agent's
 //!     │ each round
 //!     ├─▶ rules.rs: files that rules wait for become jobs
 //!     ├─▶ open jobs, oldest first, one at a time ─ runner/: claims splits that nobody has ─ whoever finds none left publishes
