@@ -15,15 +15,8 @@ use crate::planted::{self, Planted};
 use crate::servers::Servers;
 
 impl Servers {
-    fn claim(
-        &self,
-        session: SessionId,
-        job: JobId,
-        limit: usize,
-        tries: u32,
-        only: Option<&[u64]>,
-    ) -> Result<Claims> {
-        let mut claims = self.database.claim_splits(session, job, limit, tries, only)?;
+    /// What a session has claimed of a job, as it is told.
+    fn told_claims(&self, session: SessionId, job: JobId, mut claims: Claims) -> Result<Claims> {
         if planted::is(Planted::ClaimedTwice) && claims.claimed.is_empty() {
             let others = |split: &SplitRow| split.state == SplitState::Running && split.session != session;
             let claimed = |SplitRow { number, range, attempt, .. }| Claimed { number, range, attempt };
@@ -58,7 +51,10 @@ impl Jobs for Link {
         tries: u32,
         only: Option<&[u64]>,
     ) -> Result<Claims> {
-        self.call("claim_splits", |servers| servers.claim(session, job, limit, tries, only))
+        self.call("claim_splits", |servers| {
+            let claims = servers.database.claim_splits(session, job, limit, tries, only)?;
+            servers.told_claims(session, job, claims)
+        })
     }
 
     fn outputs(&self, job: JobId) -> Result<Vec<OutputRow>> {
