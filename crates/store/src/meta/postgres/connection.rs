@@ -13,6 +13,7 @@ use std::time::Duration;
 use futures_util::TryStreamExt as _;
 use futures_util::future::{join_all, join3};
 use tokio::runtime::Runtime;
+use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use tokio_postgres::config::{SslMode, TargetSessionAttrs};
 use tokio_postgres::tls::MakeTlsConnect;
@@ -109,8 +110,8 @@ struct Known {
 
 /// A connection.
 pub(super) struct Connection {
-    runtime: Runtime,
     client: Client,
+    line: Line,
     schema: String,
     pub pooled: bool,
     statements: HashMap<&'static str, Known>,
@@ -180,19 +181,20 @@ impl Connection {
             }
             let (client, driver) =
                 config.connect(tls.clone()).await.map_err(|error| refused(location, error))?;
-            tokio::spawn(driver);
-            Ok(client)
+            Ok((client, tokio::spawn(driver).abort_handle()))
         };
         let greeting = runtime.block_on(async { timeout(patience, greet).await });
         let silent = |_| {
             let why = format!("{}: it does not answer within {} s", what(), patience.as_secs());
             Error::new(ErrorKind::Io, why)
         };
-        let client = greeting.map_err(silent)??;
+        let (client, driver) = greeting.map_err(silent)??;
+        let silence = SILENCE.min(location.patience / 2);
+        let line = Line { runtime, driver, server: server.clone(), silence };
         let lane = i64::from_le_bytes(outrigger_clock::random()?);
         let mut connection = Self {
-            runtime,
             client,
+            line,
             schema: format!("\"{}\".", location.schema),
             pooled: location.pooled,
             statements: HashMap::new(),
@@ -254,13 +256,13 @@ impl Connection {
 
     /// Runs statements without parameters, divided by semicolons.
     pub fn script(&mut self, text: &str) -> Result<(), SqlError> {
-        self.runtime.block_on(self.client.batch_execute(text))
+        self.line.wait(self.client.batch_execute(text))
     }
 
     /// Runs one statement.
     pub fn query(&mut self, query: &Query) -> Result<Answer, SqlError> {
         self.learn(std::slice::from_ref(query))?;
-        self.runtime.block_on(ask(&self.client, &self.statements[query.sql], query))
+        self.line.wait(ask(&self.client, &self.statements[query.sql], query))
     }
 
     /// Sends a script (if there is one), statements, and a last script, before it waits for their answers.
@@ -274,8 +276,8 @@ impl Connection {
         last: Option<&str>,
     ) -> Result<Vec<Answer>, SqlError> {
         self.learn(queries)?;
-        let Self { client, statements, runtime, .. } = self;
-        runtime.block_on(async {
+        let Self { client, statements, line, .. } = self;
+        line.wait(async {
             let mut answers = Vec::with_capacity(queries.len());
             let mut parts = queries.chunks(TOGETHER).peekable();
             let mut first = first;
@@ -316,10 +318,10 @@ impl Connection {
         mut each: impl FnMut(&Row) -> Result<(), E>,
     ) -> Result<(), E> {
         self.learn(std::slice::from_ref(query))?;
-        let Self { client, statements, runtime, .. } = self;
+        let Self { client, statements, line, .. } = self;
         let known = &statements[query.sql];
-        let mut rows = runtime.block_on(start(client, known, query)).map(Box::pin)?;
-        while let Some(row) = runtime.block_on(rows.try_next())? {
+        let mut rows = line.wait(start(client, known, query)).map(Box::pin)?;
+        while let Some(row) = line.wait(rows.try_next())? {
             each(&row)?;
         }
         Ok(())
@@ -336,11 +338,38 @@ impl Connection {
                 None
             } else {
                 let types: Vec<Type> = query.params.iter().map(|(_, kind)| kind.clone()).collect();
-                Some(self.runtime.block_on(self.client.prepare_typed(&text, &types))?)
+                Some(self.line.wait(self.client.prepare_typed(&text, &types))?)
             };
             self.statements.insert(query.sql, Known { text, prepared });
         }
         Ok(())
+    }
+}
+
+/// Where answers come from.
+struct Line {
+    runtime: Runtime,
+    /// Reads and writes the connection's socket.
+    driver: AbortHandle,
+    server: Address,
+    /// A server that has said nothing for so long is asked whether it is there.
+    silence: Duration,
+}
+
+impl Line {
+    /// Waits for an answer. A statement may take long, so a silent server is asked by another connection; one that stands still
+    /// acknowledges packets, and would be waited for for ever. Without an answer this connection is given up.
+    fn wait<T>(&self, answer: impl Future<Output = T>) -> T {
+        self.runtime.block_on(async {
+            let mut answer = pin!(answer);
+            loop {
+                match timeout(self.silence, &mut answer).await {
+                    Ok(answer) => return answer,
+                    Err(_) if self.server.answers(self.silence) => {}
+                    Err(_) => self.driver.abort(),
+                }
+            }
+        })
     }
 }
 
@@ -369,7 +398,12 @@ async fn ask(client: &Client, known: &Known, query: &Query) -> Result<Answer, Sq
 }
 
 /// Connects over TCP where the connection is secured if the server can, without telling a password in clear.
-async fn greet_guarded(config: &Config, server: &Address, tls: &Tls, location: &Location) -> Result<Client> {
+async fn greet_guarded(
+    config: &Config,
+    server: &Address,
+    tls: &Tls,
+    location: &Location,
+) -> Result<(Client, AbortHandle)> {
     let mut tls = tls.clone();
     let handshake =
         MakeTlsConnect::<guarded::Guarded<tokio::net::TcpStream>>::make_tls_connect(&mut tls, &server.host)
@@ -378,7 +412,7 @@ async fn greet_guarded(config: &Config, server: &Address, tls: &Tls, location: &
     let stream = stream.context(|| format!("connecting to {location}"))?;
     let (client, driver) =
         config.connect_raw(stream, handshake).await.map_err(|error| refused(location, error))?;
-    tokio::spawn(driver);
+    let driver = tokio::spawn(driver).abort_handle();
     if location.primary {
         let shown = client.simple_query("SHOW transaction_read_only").await;
         let is_standby = shown
@@ -390,7 +424,7 @@ async fn greet_guarded(config: &Config, server: &Address, tls: &Tls, location: &
             return Err(Error::new(ErrorKind::Io, why));
         }
     }
-    Ok(client)
+    Ok((client, driver))
 }
 
 /// Why there is no connection, and what can be done.

@@ -4,11 +4,15 @@
 //! a connection is lost again. An old primary that is started again takes writes, too: it does not know. But a takeover begins a new *timeline*: of two primaries the one of the higher
 //! timeline is the one that took over.
 
+use std::io::{self, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs as _};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::connection::Connection;
-use super::location::Location;
+use super::location::{Address, Location};
 use super::tls::Tls;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -16,6 +20,45 @@ use crate::error::{Error, ErrorKind, Result};
 const CONNECT: Duration = Duration::from_secs(10);
 /// The same, of another server, when one has been found.
 const GLANCE: Duration = Duration::from_secs(2);
+
+/// Asks a server whether connections can be secured, which it answers with one byte before anybody logs in (SSLRequest in PostgreSQL's
+/// documentation of its protocol).
+const QUESTION: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
+
+impl Address {
+    /// Whether the server says anything within that time.
+    pub fn answers(&self, within: Duration) -> bool {
+        let asked = if self.is_socket() {
+            let path = Path::new(&self.host).join(format!(".s.PGSQL.{}", self.port));
+            UnixStream::connect(path).and_then(|stream| {
+                stream.set_read_timeout(Some(within))?;
+                ask(stream)
+            })
+        } else {
+            self.connect(within).and_then(|stream| {
+                stream.set_read_timeout(Some(within))?;
+                ask(stream)
+            })
+        };
+        asked.is_ok()
+    }
+
+    fn connect(&self, within: Duration) -> io::Result<TcpStream> {
+        let mut failure = io::Error::from(io::ErrorKind::NotFound);
+        for address in (self.host.as_str(), self.port).to_socket_addrs()? {
+            match TcpStream::connect_timeout(&address, within) {
+                Ok(stream) => return Ok(stream),
+                Err(error) => failure = error,
+            }
+        }
+        Err(failure)
+    }
+}
+
+fn ask(mut stream: impl Read + Write) -> io::Result<()> {
+    stream.write_all(&QUESTION)?;
+    stream.read_exact(&mut [0])
+}
 
 /// What an engine knows of its servers.
 #[derive(Default)]
