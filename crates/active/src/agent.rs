@@ -24,7 +24,7 @@ use outrigger_clock::Instant;
 use outrigger_fuse::control::place;
 use outrigger_store::host;
 use outrigger_store::meta::jobs::{JobId, JobInput, JobRow, SplitState};
-use outrigger_store::meta::{AgentRole, Role, SessionKind, SessionRow, is_gone};
+use outrigger_store::meta::{AgentRole, Role, SessionKind};
 use outrigger_store::session::Session;
 use outrigger_store::{Error, ErrorKind, Result, Store};
 
@@ -215,11 +215,10 @@ fn register(store: &Arc<Store>, options: &NodeOptions<'_>) -> Result<Arc<Session
     let role = AgentRole { name: name.clone(), slots, uid, place: place(store) };
     let session = store.session(SessionKind::Reader, Role::Agent(role))?;
     // Two that begin at once have both got here. A claim is worth as much as the session that it names.
-    let (jobs, own, locks) = (store.jobs()?, session.id().0.to_string(), store.locks_dir());
+    let (jobs, own) = (store.jobs()?, session.id().0.to_string());
     while !jobs.add_note(NAMED, name, &own)? {
         let Some(claim) = jobs.notes(NAMED)?.into_iter().find(|note| note.name == *name) else { continue };
-        let holds = |row: &SessionRow| row.id.0.to_string() == claim.value && !is_gone(row, Some(&locks));
-        if store.meta.sessions()?.iter().any(holds) {
+        if !store.live_sessions(|row| row.id.0.to_string() == claim.value)?.is_empty() {
             return Err(taken(String::new()));
         }
         if jobs.change_note(NAMED, name, &claim.value, Some(&own))? {

@@ -9,6 +9,7 @@ use outrigger_fuse::fs::{
 };
 use outrigger_fuse::report::Reports;
 use outrigger_fuse::shared::{SharedOptions, SharedVolume};
+use outrigger_store::meta::SessionId;
 use outrigger_store::meta::locks::{Lock, LockFamily, LockMode, LockRange};
 use outrigger_store::{ErrorKind, Result, Store};
 use rustix::fs::{OFlags, RenameFlags};
@@ -81,9 +82,10 @@ impl Host {
         Ok(Self { store, volume, damage, servers, condition })
     }
 
-    /// True if its session is, as the database knows.
-    pub fn is_live(&self) -> bool {
-        scheduler::whole(|| self.servers.is_live(self.volume.session_id())).unwrap_or(false)
+    /// True if nobody has ended this session, and it is still the mount's.
+    pub fn has(&self, session: SessionId) -> bool {
+        let is_live = scheduler::whole(|| self.servers.is_live(session)).unwrap_or(false);
+        is_live && self.volume.session_id() == session
     }
 
     /// What a path stands for.

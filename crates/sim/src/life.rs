@@ -202,13 +202,14 @@ impl Doing<'_> {
     /// What is open stays what it was, if this host alone takes its name, and has its session.
     fn hold(&self, key: &str, len: usize) -> Done<()> {
         let since = self.act(0, key, Action::Replace, len).0;
+        let session = self.mount.volume.session_id();
         let file = self.mount.open(key, OFlags::RDONLY)?;
         let before = file.read(0, 1 << 30);
         let done = self.act(1, key, Action::Replace, len).1;
         let _ = reclaim(&self.life.cluster, self.life.host, self.mount);
         let is_own = || {
             let others = self.life.cluster.history().others_changed(&self.host(), key, since);
-            !others && self.mount.is_live()
+            !others && self.mount.has(session)
         };
         let mut after = file.read(0, 1 << 30);
         for _ in 0..TRIES {

@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use outrigger_format::{PackId, PackKind, Root};
-use outrigger_store::meta::locks::{Blocker, FileLocks, Lock, LockFamily, LockRange, Taken, Wait};
+use outrigger_store::meta::locks::{
+    Blocker, FileLocks, Lock, LockFamily, LockRange, OwnersLocks, Taken, Wait,
+};
 use outrigger_store::meta::{
     At, Commit, Committed, Counters, DirEntry, Era, Generation, Inode, Meta, PackRow, PackSum, PinTarget,
     SessionId, SessionKind, SessionOwner, SessionRow, SnapshotRow, TreeTotals, VersionRow, jobs, loose,
@@ -344,6 +346,21 @@ impl FileLocks for Link {
     fn stop_waiting(&self, session: SessionId, ticket: u64) -> Result<()> {
         self.call("stop_waiting", |servers| {
             servers.locks()?.0.stop_waiting(session, ticket);
+            Ok(())
+        })
+    }
+
+    fn take_over_locks(&self, session: SessionId, from: SessionId, locks: &OwnersLocks) -> Result<bool> {
+        self.call("take_over_locks", |servers| {
+            servers.require_live(session)?;
+            Ok(servers.locks()?.0.take_over(session, from, locks))
+        })
+    }
+
+    fn sweep_locks(&self) -> Result<()> {
+        self.call("sweep_locks", |servers| {
+            let (mut locks, sessions) = servers.locks()?;
+            locks.sweep(&sessions);
             Ok(())
         })
     }

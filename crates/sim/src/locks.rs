@@ -1,6 +1,6 @@
 //! The simulated database's locks on files, in memory. It follows PostgreSQL's engine, but for circles of waiters.
 
-use outrigger_store::meta::locks::{Blocker, Lock, LockFamily, LockRange, Owned, Taken, Wait};
+use outrigger_store::meta::locks::{Blocker, Lock, LockFamily, LockRange, Owned, OwnersLocks, Taken, Wait};
 use outrigger_store::meta::{SessionId, SessionRow};
 
 /// What one owner has of one family on one file.
@@ -35,11 +35,33 @@ pub struct LockTable {
 }
 
 impl LockTable {
-    /// Ends the locks and the waits of sessions that are not among these.
+    /// Ends the waits of sessions that are not among these.
     pub fn keep(&mut self, sessions: &[SessionRow]) {
         let lives = |session: SessionId| sessions.iter().any(|row| row.id == session);
-        self.held.retain(|held| lives(held.session));
         self.waiting.retain(|waiting| lives(waiting.session));
+    }
+
+    /// Ends the locks of a session.
+    pub fn end(&mut self, session: SessionId) {
+        self.held.retain(|held| held.session != session);
+    }
+
+    /// Ends the locks of sessions that are not among these.
+    pub fn sweep(&mut self, sessions: &[SessionRow]) {
+        self.held.retain(|held| sessions.iter().any(|row| row.id == held.session));
+    }
+
+    /// Gives a session what an owner had in another one, if that is all there.
+    pub fn take_over(&mut self, session: SessionId, from: SessionId, locks: &OwnersLocks) -> bool {
+        let is_it = |held: &Held| held.is_of(from, locks.inode, locks.family, locks.owner);
+        let Some(at) = self.held.iter().position(is_it) else { return false };
+        let is_whole = self.held[at].ranges == locks.owned;
+        if is_whole {
+            self.held[at].session = session;
+        } else {
+            self.held.remove(at);
+        }
+        is_whole
     }
 
     fn owned(&mut self, session: SessionId, inode: u64, lock: &Lock) -> &mut Held {
@@ -66,7 +88,7 @@ impl LockTable {
         lock: &Lock,
         wait: Option<Wait>,
     ) -> Vec<Blocker> {
-        let is_over = |id: SessionId| sessions.iter().any(|row| row.id == id && row.lease_is_over);
+        let is_over = |id: SessionId| !sessions.iter().any(|row| row.id == id && !row.lease_is_over);
         let (mut found, mut has_some) = (Vec::new(), false);
         for held in self.held.iter().filter(|held| (held.inode, held.family) == (inode, lock.family)) {
             for &(range, mode) in held.ranges.ranges() {

@@ -175,11 +175,12 @@ impl<'a> Program<'a> {
 
     fn count_locked(&self, key: &str, file: &Open<'_>, process: Option<u64>, secs: usize) -> Told {
         file.lock(process).map_err(Before)?;
+        let session = self.host.volume.session_id();
         let bytes = file.read(0, 20).map_err(Before)?;
         let text = String::from_utf8_lossy(&bytes).into_owned();
         outrigger_clock::sleep(Duration::from_secs(secs as u64));
         let again = self.bytes(key, 0, 20).map_err(Before)?;
-        if again != bytes && self.host.is_live() {
+        if again != bytes && self.host.has(session) {
             return Ok(format!(
                 "{text:?}, and then {:?} under the same lock",
                 String::from_utf8_lossy(&again)

@@ -191,7 +191,7 @@ impl Servers {
 
     // ---- locks ----------------------------------------------------------------------------------------------------
 
-    /// The locks, without those of sessions that are over, and the sessions.
+    /// The locks, and the sessions.
     ///
     /// # Errors
     /// The database's.
@@ -202,13 +202,12 @@ impl Servers {
         Ok((locks, sessions))
     }
 
-    /// True if a session is live.
+    /// True if nobody has ended a session.
     ///
     /// # Errors
     /// The database's.
     pub fn is_live(&self, session: SessionId) -> Result<bool> {
-        let lives = |row: &SessionRow| row.id == session && !row.lease_is_over;
-        Ok(self.database.sessions()?.iter().any(lives))
+        Ok(self.database.sessions()?.iter().any(|row| row.id == session))
     }
 
     /// Fails unless a session is live.
@@ -244,7 +243,10 @@ impl Servers {
             let over: Vec<_> = blockers.iter().filter(|one| one.is_over).map(|one| one.session).collect();
             if !over.is_empty() {
                 drop(locks);
-                over.into_iter().try_for_each(|session| self.database.fence(session))?;
+                for session in over {
+                    self.database.fence(session)?;
+                    self.locks()?.0.end(session);
+                }
                 continue;
             }
             let is_granted = planted::is(Planted::LockTwice) && scheduler::below(3) == 0;

@@ -18,7 +18,7 @@
 use outrigger_format::Root;
 
 use crate::error::Result;
-use crate::meta::{Meta, SessionId, lives};
+use crate::meta::{Meta, SessionId};
 use crate::store::Store;
 
 const EARLY: &str = "early:";
@@ -57,13 +57,11 @@ pub(crate) fn sweep(store: &Store) -> Result<()> {
     if held.is_empty() {
         return Ok(());
     }
-    let (sessions, locks) = (store.meta.sessions()?, store.locks_dir());
-    for holder in held {
-        let of_it = sessions_of(&holder).unwrap_or_default();
-        let gone = of_it.into_iter().find(|id| !lives(&sessions, *id, Some(&locks)));
-        if let Some(gone) = gone {
-            // It may not know yet that it is gone: from here on it can hold nothing more.
-            store.meta.fence(gone)?;
+    let held = held.into_iter().map(|holder| (sessions_of(&holder).unwrap_or_default(), holder));
+    let held: Vec<(Vec<SessionId>, String)> = held.collect();
+    let sessions = store.live_sessions(|row| held.iter().any(|(of_it, _)| of_it.contains(&row.id)))?;
+    for (of_it, holder) in held {
+        if !of_it.iter().all(|id| sessions.iter().any(|row| row.id == *id)) {
             store.meta.release(&holder, None)?;
         }
     }

@@ -23,6 +23,7 @@ pub mod index;
 pub mod latency;
 mod layout;
 pub mod local;
+mod lock_files;
 pub mod loose;
 pub mod meta;
 pub mod note;

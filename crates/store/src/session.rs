@@ -11,30 +11,31 @@
 //! session relies on what it relied on before, and commits nothing else: its packs may be live, or not. The thread that renews the lease asks once a second; so does whoever commits next.
 
 use std::collections::{HashMap, HashSet};
-use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
-use std::thread::JoinHandle;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use outrigger_clock as clock;
+use outrigger_clock::Instant;
 use outrigger_format::{PackId, Root};
 
 use crate::backend::Backend;
-use crate::error::{Context, Error, ErrorKind, Result, Unanswered};
-use crate::home::Home;
+use crate::error::{Error, ErrorKind, Result, Unanswered};
+use crate::lock_files::LockFile;
 use crate::meta::{
     Generation, Meta, PackMark, PackState, PinTarget, Role, SessionId, SessionKind, SessionOwner,
 };
-use crate::owner;
 use crate::snapshot::BeforeSnapshot;
 
 /// How long a session is believed alive without a word, seconds. A process of this host that is killed is noticed at once by its
 /// lock file.
 pub const LEASE_SECS: u32 = 60;
-const LOST: &str = "this session lost its lease (for more than a minute this machine slept, was stopped, or could not reach the store's database): mount again, or run the command again";
+const LOST: &str = "another client ended this session, as for more than a minute this machine slept, was stopped, or could not reach the store's database: run the command again (mounts go on by themselves)";
 const RENEW_EVERY: Duration = Duration::from_secs(1);
+/// How long after the last word of the database it is asked before a pack is sealed. Nobody ends a session that was heard of so lately.
+const SURE_FOR: Duration = Duration::from_secs(10);
 
 struct Reliance {
     generation: u64,
@@ -69,10 +70,14 @@ struct Shared {
     reliance: Mutex<Reliance>,
     /// Of which at most the last one is not known to have happened, or not.
     commits: Mutex<Vec<OpenCommit>>,
+    /// When the database last said that it lives, by both clocks: one of them goes on while the machine sleeps.
+    heard: Mutex<(Instant, u64)>,
     /// Why it is over, once it is.
     over: OnceLock<(ErrorKind, String)>,
     /// Where the store's packs lie.
     packs: OnceLock<Arc<dyn Backend>>,
+    /// What is done once another client has ended it.
+    fenced: OnceLock<Box<dyn Fn() + Send + Sync>>,
     stop: Mutex<bool>,
     stopped: Condvar,
 }
@@ -84,29 +89,10 @@ pub type Beside = dyn Fn(SessionId) -> Result<Option<Box<dyn Send>>> + Send + Sy
 pub struct Session {
     shared: Arc<Shared>,
     renewer: Option<JoinHandle<()>>,
-    lock: Option<Lock>,
+    lock: Option<LockFile>,
     before: OnceLock<Arc<BeforeSnapshot>>,
     uses_reserve: AtomicBool,
     beside: OnceLock<Arc<Beside>>,
-}
-
-/// Says for as long as its process lives that it does.
-struct Lock {
-    _held: File,
-    locks: Home,
-    name: String,
-}
-
-impl Lock {
-    fn take(locks: &Path, name: String) -> Result<Self> {
-        let locks = Home::of(locks);
-        let path = locks.path().join(&name);
-        let at = || format!("cannot make the lock file {}", locks.lies_at().join(&name).display());
-        let held = File::create_new(&path).context(at)?;
-        owner::give_path(&path);
-        rustix::fs::flock(&held, rustix::fs::FlockOperation::NonBlockingLockExclusive).context(at)?;
-        Ok(Self { _held: held, locks, name })
-    }
 }
 
 impl Session {
@@ -121,7 +107,7 @@ impl Session {
         role: Role,
     ) -> Result<Arc<Self>> {
         let name = format!("{:016x}", u64::from_le_bytes(clock::random()?));
-        let lock = locks.map(|locks| Lock::take(locks, format!("{name}.lock"))).transpose()?;
+        let lock = locks.map(|locks| LockFile::take(locks, format!("{name}.lock"))).transpose()?;
         let (id, generation) = meta.open_session(kind, &SessionOwner::this(name, role), LEASE_SECS)?;
         let shared = Arc::new(Shared {
             id,
@@ -130,8 +116,10 @@ impl Session {
             turn: Mutex::new(()),
             reliance: Mutex::new(Reliance::new(generation)),
             commits: Mutex::default(),
+            heard: Mutex::new((Instant::now(), clock::now_nanos())),
             over: OnceLock::new(),
             packs: OnceLock::new(),
+            fenced: OnceLock::new(),
             stop: Mutex::new(false),
             stopped: Condvar::new(),
         });
@@ -174,6 +162,11 @@ impl Session {
         let _ = self.shared.packs.set(Arc::clone(packs));
     }
 
+    /// Has `then` called once another client has ended this session, by the thread that renews its lease. The first call counts.
+    pub fn when_fenced(&self, then: impl Fn() + Send + Sync + 'static) {
+        let _ = self.shared.fenced.set(Box::new(then));
+    }
+
     /// Lets its writers take the room that is kept free on the disk: what they store was acknowledged.
     pub fn use_reserve(&self) {
         self.uses_reserve.store(true, Ordering::Relaxed);
@@ -198,6 +191,21 @@ impl Session {
             Some((kind, why)) => Err(Error::new(*kind, why.clone())),
             None => Ok(()),
         }
+    }
+
+    /// Makes sure that nobody has ended the session while its host slept or stood still. To be called right before a pack is sealed: of a
+    /// session that was ended the row may have been swept, and a pack that is whole and has none looks as if the database were an older one.
+    ///
+    /// # Errors
+    /// `Fenced`, and those of the database.
+    pub fn confirm(&self) -> Result<()> {
+        let (at, wall) = *self.shared.heard.lock().expect("no panic while held");
+        let is_sure =
+            at.elapsed() < SURE_FOR && clock::now_nanos().abs_diff(wall) < SURE_FOR.as_nanos() as u64;
+        if is_sure {
+            return Ok(());
+        }
+        self.shared.renew_once().inspect_err(|error| self.note(error)).map(drop)
     }
 
     /// A transaction of this session has failed: if that was because the session is over, [`Session::check`] says so from now on.
@@ -355,6 +363,14 @@ impl Shared {
         Ok(())
     }
 
+    fn renew_once(&self) -> Result<u64> {
+        // A lease counts from the moment that the server was asked, or later.
+        let asked = (Instant::now(), clock::now_nanos());
+        let number = self.meta.renew(self.id, LEASE_SECS)?;
+        *self.heard.lock().expect("no panic while held") = asked;
+        Ok(number)
+    }
+
     /// See [`Session::note`]. Says whether the session is over.
     fn note(&self, error: &Error) -> bool {
         if error.kind() == ErrorKind::Fenced {
@@ -376,12 +392,16 @@ impl Shared {
             if let Some(packs) = self.packs.get() {
                 packs.tend();
             }
-            match self.meta.renew(self.id, LEASE_SECS).and_then(|number| self.acknowledge(number)) {
-                Err(error) if self.note(&error) => return,
+            match self.renew_once().and_then(|number| self.acknowledge(number)) {
+                Err(error) if self.note(&error) => break,
                 // A busy database is asked again in a second; the lease is long enough for many of them.
                 Ok(()) | Err(_) => {}
             }
             stop = self.stop.lock().expect("no panic while held");
+        }
+        let is_fenced = self.over.get().is_some_and(|(kind, _)| *kind == ErrorKind::Fenced);
+        if let Some(then) = self.fenced.get().filter(|_| is_fenced) {
+            then();
         }
     }
 
@@ -436,50 +456,16 @@ impl Drop for Session {
     fn drop(&mut self) {
         *self.shared.stop.lock().expect("no panic while held") = true;
         self.shared.stopped.notify_all();
-        if let Some(renewer) = self.renewer.take() {
+        // What is done once it is fenced may be what drops it.
+        if let Some(renewer) =
+            self.renewer.take().filter(|renewer| renewer.thread().id() != thread::current().id())
+        {
             let _ = renewer.join();
         }
         // A failure leaves a row whose lock can be taken, so the file must stay: the next collector fences the session by it.
         let closed = self.shared.meta.close_session(self.shared.id);
         if let (Ok(()), Some(lock)) = (closed, &self.lock) {
-            let _ = std::fs::remove_file(lock.locks.path().join(&lock.name));
-        }
-    }
-}
-
-/// Lock files looked at when a session opens, at most.
-const LOCKS_MAX: usize = 256;
-/// A lock file younger than this may be one that is just being made: between its making and its locking lie microseconds.
-const LOCK_AGE_MIN: Duration = Duration::from_secs(60);
-
-/// Removes lock files that killed sessions left behind, and ends these sessions: a file that can be locked is nobody's (rule 11). Failures do not
-/// matter: the files are small, and the collector ends such sessions too.
-pub(crate) fn remove_old_locks(meta: &dyn Meta, locks: &Path) {
-    let Ok(entries) = std::fs::read_dir(locks) else { return };
-    let is_old = |entry: &std::fs::DirEntry| {
-        let modified = entry.metadata().and_then(|metadata| metadata.modified()).ok();
-        let age = modified.and_then(clock::age);
-        age.is_some_and(|age| age >= LOCK_AGE_MIN)
-    };
-    let mut sessions = None;
-    for entry in entries.flatten().take(LOCKS_MAX) {
-        let path = entry.path();
-        if path.extension().is_none_or(|extension| extension != "lock") || !is_old(&entry) {
-            continue;
-        }
-        let Ok(file) = File::open(&path) else { continue };
-        if rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err() {
-            continue;
-        }
-        // Its row, if it has one still, names it first.
-        if sessions.is_none() {
-            sessions = meta.sessions().ok();
-        }
-        let Some(rows) = &sessions else { return };
-        let name = entry.file_name().to_string_lossy().trim_end_matches(".lock").to_string();
-        let of_it = rows.iter().filter(|row| row.owner.lock == name);
-        if of_it.map(|row| meta.fence(row.id)).all(|fenced| fenced.is_ok()) {
-            let _ = std::fs::remove_file(&path);
+            lock.remove();
         }
     }
 }

@@ -19,14 +19,16 @@ use crate::follow::{self, Census};
 use crate::home::Home;
 use crate::index::{Index, IndexOptions, LoadFooter};
 use crate::layout::{CONFIG_FILE, DATABASE_FILE, OWN_DIRS, create_private_dir, sync_dir, write_durably};
+use crate::lock_files::remove_old_locks;
 use crate::meta::jobs::Jobs;
 use crate::meta::{
-    Meta, OpenMode, Others, PackRow, PackState, PostgresMeta, Role, SessionKind, SqliteMeta, is_gone,
+    Meta, OpenMode, Others, PackRow, PackState, PostgresMeta, Role, SessionId, SessionKind, SessionRow,
+    SqliteMeta, is_gone,
 };
 use crate::owner;
 use crate::packs::PackReader;
 use crate::remains;
-use crate::session::{Beside, Session, remove_old_locks};
+use crate::session::{Beside, Session};
 use crate::shared::{self, Shared};
 use crate::space::StoredBytes;
 use crate::table_cache::{TABLE_CACHE_FILE, TableCache, TableCacheOptions};
@@ -591,6 +593,8 @@ impl Store {
         let session = self.session(SessionKind::Collector, what)?;
         // Before anything is made or swept: evidence that is there stays, ids that are taken are not given out.
         raise_counters(&*self.meta, &*self.backend)?;
+        // Those of sessions that are ended now are there until the next run.
+        self.meta.file_locks().map_or(Ok(()), |locks| locks.sweep_locks())?;
         let fenced = self.fence_gone()?;
         self.meta.take_collector(session.id())?;
         Ok((session, fenced))
@@ -598,14 +602,37 @@ impl Store {
 
     /// Ends the sessions whose process is gone (rule 11), and counts them.
     pub(crate) fn fence_gone(&self) -> Result<u64> {
-        let (locks, mut fenced) = (self.locks_dir(), 0);
-        for row in self.meta.sessions()? {
+        Ok(self.end_gone(|_| true)?.1)
+    }
+
+    /// Those of these sessions that are not over, for who acts on another one's being over. Those whose process is gone are ended first: a
+    /// session whose lease is over goes on if its client comes back before somebody ends it.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub fn live_sessions(&self, these: impl Fn(&SessionRow) -> bool) -> Result<Vec<SessionRow>> {
+        Ok(self.end_gone(these)?.0)
+    }
+
+    /// True if a session is not over; see [`Store::live_sessions`].
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub fn is_live(&self, session: SessionId) -> Result<bool> {
+        Ok(!self.live_sessions(|row| row.id == session)?.is_empty())
+    }
+
+    fn end_gone(&self, these: impl Fn(&SessionRow) -> bool) -> Result<(Vec<SessionRow>, u64)> {
+        let (locks, mut live, mut ended) = (self.locks_dir(), Vec::new(), 0);
+        for row in self.meta.sessions()?.into_iter().filter(these) {
             if is_gone(&row, Some(&locks)) {
                 self.meta.fence(row.id)?;
-                fenced += 1;
+                ended += 1;
+            } else {
+                live.push(row);
             }
         }
-        Ok(fenced)
+        Ok((live, ended))
     }
 }
 

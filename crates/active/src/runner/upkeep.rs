@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use outrigger_store::meta::is_gone;
 use outrigger_store::meta::jobs::{JobId, JobState, SplitState};
-use outrigger_store::meta::{Role, SessionOwner};
+use outrigger_store::meta::{Role, SessionOwner, SessionRow, is_gone};
 use outrigger_store::tree::StorePath;
 use outrigger_store::{ErrorKind, Result, Store};
 
@@ -40,8 +39,7 @@ pub fn set_aside(store: &Store, job: JobId) -> Result<Vec<SetAside>> {
 /// # Errors
 /// Those of the database.
 pub fn runner_of(store: &Store, job: JobId) -> Result<Option<SessionOwner>> {
-    fence_the_dead(store)?;
-    let owners = store.meta.sessions()?.into_iter().map(|row| row.owner);
+    let owners = store.live_sessions(works)?.into_iter().map(|row| row.owner);
     Ok(owners.into_iter().find(|owner| owner.role == Role::Job(job)))
 }
 
@@ -72,15 +70,13 @@ pub fn left_of(store: &Store, mut jobs: Vec<JobId>) -> Result<Vec<JobId>> {
     Ok(left)
 }
 
-/// Ends the sessions of processes of this machine that were killed, so that what they had claimed is free.
+fn works(session: &SessionRow) -> bool {
+    matches!(session.owner.role, Role::Job(_) | Role::Agent(_))
+}
+
+/// Ends the sessions of runners that are gone, so that what they had claimed is free.
 pub(crate) fn fence_the_dead(store: &Store) -> Result<()> {
-    let locks = store.locks_dir();
-    for session in store.meta.sessions()? {
-        if matches!(session.owner.role, Role::Job(_) | Role::Agent(_)) && is_gone(&session, Some(&locks)) {
-            store.meta.fence(session.id)?;
-        }
-    }
-    Ok(())
+    store.live_sessions(works).map(drop)
 }
 
 /// Forgets jobs that failed or were cancelled `age` ago or earlier: until then they can be retried, and what they had finished takes room. Returns how many.

@@ -32,7 +32,7 @@ use outrigger_format::catalogue::FileKind;
 use outrigger_fuse::control::{self, Offer};
 use outrigger_fuse::shared;
 use outrigger_store::meta::jobs::{JobId, JobState, Jobs, job_holder};
-use outrigger_store::meta::{At, SessionId, SessionRow, is_gone};
+use outrigger_store::meta::{At, SessionId};
 use outrigger_store::ops::View;
 use outrigger_store::tree::{StorePath, find};
 use outrigger_store::{Error, ErrorKind, Result, Store, early};
@@ -115,9 +115,7 @@ pub fn settle_together(spec: &mut Spec, names: &[String]) -> Result<()> {
 
 /// True when the mount that a file was written in is at work no more.
 pub(crate) fn is_lost(store: &Store, written: Written) -> Result<bool> {
-    let locks = store.locks_dir();
-    let is_it = |row: &SessionRow| row.id.0 == written.mount;
-    Ok(!store.meta.sessions()?.iter().any(|row| is_it(row) && !is_gone(row, Some(&locks))))
+    Ok(!store.is_live(SessionId(written.mount))?)
 }
 
 /// How the mount that a file is written in can be asked from here: found out once for each look at the file.

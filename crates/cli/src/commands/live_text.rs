@@ -145,6 +145,13 @@ pub fn block(status: &Status, rates: &Rates) -> String {
             count(s.devices_cut_off)
         );
     }
+    if s.sessions_lost > 0 {
+        text += &format!(
+            "session    ended by another client {}; {} in `unsaved` of this host's store\n",
+            counted(s.sessions_lost, "time", "times"),
+            counted(s.files_kept_aside, "file's changes kept", "files' changes kept")
+        );
+    }
     text += &format!(
         "errors     {} EIO, {} ENOSPC, {} ESTALE; {} failed\n",
         count(s.errors_io),

@@ -19,14 +19,14 @@ use std::collections::BTreeSet;
 use std::io::{self, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::MetadataExt as _;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use outrigger_clock as clock;
 use outrigger_format::checksum;
 use outrigger_store::meta::jobs::JobId;
-use outrigger_store::meta::{SessionId, lives};
+use outrigger_store::meta::{SessionId, SessionRow};
 use outrigger_store::{Context as _, Error, ErrorKind, Result, Store};
 use rustix::net::sockopt;
 
@@ -141,10 +141,12 @@ pub fn sweep_offers(store: &Store) -> Result<()> {
         return Ok(());
     }
     // After the notes: the sessions of these are there before they are. If they cannot be told now, another one sweeps.
-    let (Ok(sessions), locks) = (store.meta.sessions(), store.locks_dir()) else { return Ok(()) };
-    for (kind, name, session) in notes {
-        if !session.parse().is_ok_and(|id| lives(&sessions, SessionId(id), Some(&locks))) {
-            jobs.set_note(kind, &name, None)?;
+    let is_of = |session: &str, row: &SessionRow| session.parse() == Ok(row.id.0);
+    let is_ones = |row: &SessionRow| notes.iter().any(|(_, _, session)| is_of(session, row));
+    let Ok(sessions) = store.live_sessions(is_ones) else { return Ok(()) };
+    for (kind, name, session) in &notes {
+        if !sessions.iter().any(|row| is_of(session, row)) {
+            jobs.set_note(kind, name, None)?;
         }
     }
     Ok(())
@@ -153,7 +155,8 @@ pub fn sweep_offers(store: &Store) -> Result<()> {
 /// A mount's end. Dropping it ends all conversations.
 pub struct Remote {
     store: Arc<Store>,
-    mount: SessionId,
+    /// The session that the offer is noted by.
+    mount: Arc<AtomicU64>,
     address: SocketAddr,
     over: Arc<AtomicBool>,
 }
@@ -181,7 +184,7 @@ impl Remote {
             return Err(Error::new(ErrorKind::Invalid, why));
         }
         sweep_offers(store)?;
-        let (mount, over) = (volume.session_id(), Arc::new(AtomicBool::new(false)));
+        let (mount, over) = (Arc::<AtomicU64>::default(), Arc::new(AtomicBool::new(false)));
         let identity = Identity::new()?;
         let value = format!("{address} {} {}", place(store), identity.key());
         let serving = Arc::new(Serving {
@@ -193,7 +196,13 @@ impl Remote {
         });
         let thread = std::thread::Builder::new().name("offers".to_string());
         thread.spawn(move || accept(&serving, &listener)).context(what)?;
-        store.jobs()?.set_note(OFFERS, &mount.0.to_string(), Some(&value))?;
+        let (by, of) = (Arc::clone(&mount), Arc::clone(store));
+        let offer = move |session: SessionId| {
+            by.store(session.0, Ordering::Relaxed);
+            of.jobs()?.set_note(OFFERS, &session.0.to_string(), Some(&value))
+        };
+        offer(volume.session_id())?;
+        volume.when_renewed(offer);
         volume.has_carriers();
         Ok(Self { store: Arc::clone(store), mount, address, over })
     }
@@ -203,7 +212,8 @@ impl Drop for Remote {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Relaxed);
         // If this fails it goes with what other mounts have left.
-        let _ = self.store.jobs().and_then(|jobs| jobs.set_note(OFFERS, &self.mount.0.to_string(), None));
+        let mount = self.mount.load(Ordering::Relaxed);
+        let _ = self.store.jobs().and_then(|jobs| jobs.set_note(OFFERS, &mount.to_string(), None));
         // Wakes the thread that waits for clients.
         let _ = TcpStream::connect_timeout(&self.address, DEADLINE);
     }
@@ -318,9 +328,5 @@ fn identify(store: &Store, challenge: &str, line: &str) -> Result<SessionId> {
         return Err(denied());
     }
     let session = SessionId(session);
-    if lives(&store.meta.sessions()?, session, Some(&store.locks_dir())) {
-        Ok(session)
-    } else {
-        Err(denied())
-    }
+    if store.is_live(session)? { Ok(session) } else { Err(denied()) }
 }

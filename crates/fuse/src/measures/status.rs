@@ -128,6 +128,8 @@ table! {
     unpacked_bytes: Gauge, Whole; "Bytes of small files that lie in the database of a shared store until this mount packs them";
     invalidated_bytes: Counter, Whole; "Bytes that were written again while they were being stored";
     destage_failures: Counter, Whole; "Batches that could not be stored; they are tried again";
+    sessions_lost: Counter, Whole; "How often another client has ended the mount's session, after a minute without a word, and the mount went on with another one";
+    files_kept_aside: Counter, Whole; "Files of which changes could not be stored after that: they are kept in the directory `unsaved` of this host's store";
     destage_last_seconds: Gauge, Seconds; "How long the last batch took";
     destage_longest_seconds: Gauge, Seconds; "How long the longest batch took";
     frame_cache_hits: Counter, Whole; "Chunks whose frame was decoded already when they were read";

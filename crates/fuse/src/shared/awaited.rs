@@ -8,13 +8,13 @@
 //! | [`BEHIND`] | the mount's session | nothing |
 //! | [`WAITS`] | the mount's session and a number by chance | nothing |
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use outrigger_clock as clock;
 use outrigger_clock::Instant;
-use outrigger_store::meta::{SessionId, SessionRow, lives};
+use outrigger_store::meta::jobs::Note;
+use outrigger_store::meta::{SessionId, SessionRow};
 use outrigger_store::{Error, ErrorKind, Result, Store};
 
 use super::core::Core;
@@ -25,9 +25,9 @@ const WAITS: &str = "waits-for-closes";
 pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
 const ASK_EVERY: Duration = Duration::from_millis(50);
 
-/// Whether the mount that a note names lives.
-fn is_mount(sessions: &[SessionRow], name: &str, locks: &Path) -> bool {
-    name.parse().is_ok_and(|id| lives(sessions, SessionId(id), Some(locks)))
+/// Whether this is the session of the mount that a note names.
+fn is_of(name: &str, session: &SessionRow) -> bool {
+    name.parse() == Ok(session.id.0)
 }
 
 /// Waits until everything is in the store that was closed in any mount before, for as long as `most`.
@@ -41,7 +41,6 @@ pub fn await_closed(store: &Store, most: Duration) -> Result<()> {
         return Ok(());
     }
     let chance = format!("{:016x}", u64::from_le_bytes(clock::random()?));
-    let locks = store.locks_dir();
     let mut waits = Vec::new();
     for mount in behind {
         let name = format!("{} {chance}", mount.name);
@@ -51,9 +50,10 @@ pub fn await_closed(store: &Store, most: Duration) -> Result<()> {
     let waited = loop {
         let left = jobs.notes(WAITS)?;
         waits.retain(|(_, name)| left.iter().any(|note| note.name == *name));
-        let sessions = store.meta.sessions()?;
-        let (lives, gone): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut waits).into_iter().partition(|(mount, _)| is_mount(&sessions, mount, &locks));
+        let sessions = store.live_sessions(|row| waits.iter().any(|(mount, _)| is_of(mount, row)))?;
+        let (lives, gone): (Vec<_>, Vec<_>) = std::mem::take(&mut waits)
+            .into_iter()
+            .partition(|(mount, _)| sessions.iter().any(|row| is_of(mount, row)));
         for (mount, name) in gone {
             jobs.set_note(WAITS, &name, None)?;
             jobs.set_note(BEHIND, &mount, None)?;
@@ -82,16 +82,15 @@ pub fn await_closed(store: &Store, most: Duration) -> Result<()> {
 /// # Errors
 /// Those of the database.
 pub fn sweep_awaited(store: &Store) -> Result<()> {
-    let (jobs, locks) = (store.jobs()?, store.locks_dir());
-    let notes = [BEHIND, WAITS].map(|kind| jobs.notes(kind).map(|notes| (kind, notes)));
-    let sessions = store.meta.sessions()?;
-    for noted in notes {
-        let (kind, notes) = noted?;
-        for note in notes {
-            let mount = note.name.split(' ').next().unwrap_or_default();
-            if !is_mount(&sessions, mount, &locks) {
-                jobs.set_note(kind, &note.name, None)?;
-            }
+    let jobs = store.jobs()?;
+    let mut notes: Vec<_> = jobs.notes(BEHIND)?.into_iter().map(|note| (BEHIND, note)).collect();
+    notes.extend(jobs.notes(WAITS)?.into_iter().map(|note| (WAITS, note)));
+    let mount = |note: &Note| note.name.split(' ').next().unwrap_or_default().to_owned();
+    let is_ones = |row: &SessionRow| notes.iter().any(|(_, note)| is_of(&mount(note), row));
+    let sessions = store.live_sessions(is_ones)?;
+    for (kind, note) in &notes {
+        if !sessions.iter().any(|row| is_of(&mount(note), row)) {
+            jobs.set_note(kind, &note.name, None)?;
         }
     }
     Ok(())
@@ -99,12 +98,12 @@ pub fn sweep_awaited(store: &Store) -> Result<()> {
 
 impl Core {
     fn id(&self) -> SessionId {
-        self.session.id()
+        self.session().id()
     }
 
-    /// Says that closes come back before they are committed here.
-    pub fn tell_behind(&self) -> Result<()> {
-        self.store.jobs()?.set_note(BEHIND, &self.id().0.to_string(), Some(""))
+    /// Says that closes come back before they are committed in the mount that has this session.
+    pub fn tell_behind(&self, mount: SessionId) -> Result<()> {
+        self.store.jobs()?.set_note(BEHIND, &mount.0.to_string(), Some(""))
     }
 
     /// Says that they do not any more. If this fails whoever waits finds that this mount is gone.

@@ -150,7 +150,7 @@ impl Core {
             }
             state.map.staged_bytes()
         };
-        let is_sound = self.packer.has_room() && !self.has_left() && self.session.check().is_ok();
+        let is_sound = self.packer.has_room() && !self.has_left() && self.session().check().is_ok();
         if staged > NEW_BYTES_MAX || !is_sound {
             return false;
         }

@@ -39,11 +39,12 @@ impl Core {
         if !open.writes {
             return Err(Errno::BADF);
         }
-        self.fail(self.session.check())?;
+        self.require_session()?;
         let mut at = offset;
         for part in data.chunks(WRITE_MAX) {
             let _room = self.room(part.len())?;
             let mut state = open.file.write();
+            open.require_sound()?;
             if open.appends {
                 at = state.map.len();
             }
@@ -64,13 +65,22 @@ impl Core {
         Ok(())
     }
 
-    pub(super) fn truncate(self: &Arc<Self>, file: &File, len: u64, drops: bool) -> Result<()> {
+    /// Sets a file's length, by an open file of it or otherwise.
+    pub(super) fn truncate(
+        self: &Arc<Self>,
+        file: &File,
+        len: u64,
+        drops: bool,
+        by: Option<&OpenFile>,
+    ) -> Result<()> {
         if len > LEN_MAX {
             return Err(Errno::FBIG);
         }
-        self.fail(self.session.check())?;
+        self.require_session()?;
         let _room = self.room(0)?;
-        self.truncate_in(file.number, &mut file.write(), len, drops)
+        let mut state = file.write();
+        by.map_or(Ok(()), OpenFile::require_sound)?;
+        self.truncate_in(file.number, &mut state, len, drops)
     }
 
     /// As [`Core::truncate`], of a file whose state is held, with room in the log.
@@ -93,7 +103,12 @@ impl Core {
         }
         // Another host may have stored another content, and a collector taken this one.
         let before = file.read().row.root.clone();
-        if self.row(file.number)?.root == before {
+        let now = self.row(file.number)?.root;
+        if file.read().is_given_up() {
+            // Another host has removed it, or the session that had pinned it was ended, and it was reclaimed since.
+            return Err(Errno::STALE);
+        }
+        if now == before {
             return Err(told(error));
         }
         out.truncate(begin);

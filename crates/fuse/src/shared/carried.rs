@@ -145,7 +145,7 @@ impl Core {
     }
 
     fn take_carried(&self, file: &File, len: u64, session: SessionId) -> Result<bool> {
-        let (number, mount) = (file.number, self.session.id());
+        let (number, mount) = (file.number, self.session().id());
         let (its, ours) = (carried_by(number, mount, session), holder(number, mount));
         // Nothing is being committed over what was stored of it before.
         let mut asked = self.take_turn()?;

@@ -23,12 +23,13 @@ use super::early::Earlies;
 use super::file::{File, Files, State};
 use super::fresh::Fresh;
 use super::hidden::Hidden;
+use super::lease::Lease;
 use super::packer::Packer;
 use super::paths::{Paths, Taken};
 use super::store::{Counters, Turn};
 use super::untold::Committing;
 use crate::follow::{Following, Places};
-use crate::fs::{Attr, Entry, Result, Statfs};
+use crate::fs::{Attr, Entry, Handle, Result, Statfs};
 use crate::report::Reports;
 use crate::running::{Run, Running};
 use crate::view::ahead::ReadAhead;
@@ -53,7 +54,17 @@ pub(super) struct OpenFile {
     pub file: Arc<File>,
     pub writes: bool,
     pub appends: bool,
+    /// A lock that was taken by it is lost, or something that was written to the file: see [`super::lease`].
+    pub is_lost: AtomicBool,
     pub _run: Option<Run>,
+}
+
+impl OpenFile {
+    /// Fails with `EIO` where something was lost that was locked or written by it. Whoever stages something asks while the file's state is
+    /// held, and whoever has stored something asks after that: it may have been lost meanwhile.
+    pub fn require_sound(&self) -> Result<()> {
+        if self.is_lost.load(Ordering::SeqCst) { Err(Errno::IO) } else { Ok(()) }
+    }
 }
 
 /// What is remembered of an inode that the kernel knows. None of it need be so.
@@ -88,7 +99,7 @@ impl Known {
 /// See the module.
 pub(super) struct Core {
     pub store: Arc<Store>,
-    pub session: Arc<Session>,
+    pub lease: Lease,
     pub log: Log,
     pub options: SharedOptions,
     pub reports: Arc<Reports>,
@@ -131,7 +142,7 @@ impl Core {
     ) -> Self {
         Self {
             store,
-            session,
+            lease: Lease::new(session),
             log,
             fresh: Fresh::new(options.names_for),
             options,
@@ -158,6 +169,16 @@ impl Core {
             behind: Behind::default(),
             counters: Counters::default(),
         }
+    }
+
+    /// An open file by its handle.
+    ///
+    /// # Errors
+    /// `EBADF`, and `EIO` where something was lost that was locked or written by it.
+    pub fn opened(&self, handle: Handle) -> Result<Arc<OpenFile>> {
+        let open = self.files.get(handle)?;
+        open.require_sound()?;
+        Ok(open)
     }
 
     pub fn fail<T>(&self, done: outrigger_store::Result<T>) -> Result<T> {
@@ -384,22 +405,45 @@ impl Core {
 
     /// One transaction: all of it or, on an error, nothing. `Ok(None)`: another host was faster, so look again.
     pub fn commit(&self, changes: Vec<Change>) -> outrigger_store::Result<Option<()>> {
-        self.session.check()?;
+        let session = self.lease.live()?;
         let committing = self.packer.begin_commit()?;
         self.fresh.will_have(&changes);
         let time = outrigger_clock::now_nanos();
         let commit = Commit { packs: Vec::new(), changes, time };
-        let done = self.store.meta.commit(self.session.id(), &commit);
+        let done = self.store.meta.commit(session.id(), &commit);
         self.changes.fetch_add(1, Ordering::SeqCst);
         self.note_committed(committing, &done, Touched::of(&commit.changes));
         match done {
             Ok(_) => Ok(Some(())),
             Err(error) if error.kind() == ErrorKind::Changed => Ok(None),
             Err(error) => {
-                self.session.note(&error);
-                Err(error)
+                session.note(&error);
+                // What was looked at may have been changed under the session before.
+                if error.kind() == ErrorKind::Fenced { self.lease.live().map(|_| None) } else { Err(error) }
             }
         }
+    }
+
+    /// The session, whatever became of it.
+    pub fn session(&self) -> Arc<Session> {
+        self.lease.session()
+    }
+
+    /// Does something, and once more if another client has ended the session meanwhile.
+    pub fn with_session<T>(&self, work: impl Fn() -> Result<T>) -> Result<T> {
+        let session = self.fail(self.lease.live())?;
+        match work() {
+            Err(_) if session.check().is_err() => {
+                self.require_session()?;
+                work()
+            }
+            done => done,
+        }
+    }
+
+    /// Fails unless something can be changed; see [`Lease::live`].
+    pub fn require_session(&self) -> Result<()> {
+        self.fail(self.lease.live()).map(drop)
     }
 
     /// The catalogue is to be told of these changes, unless they were refused.
@@ -435,10 +479,10 @@ impl Core {
         match self.log.reserve(bytes, Some(PATIENCE)) {
             Err(error) if error.kind() == ErrorKind::Busy => {
                 // What of it could be stored has made room, whatever became of the rest.
-                let stored = self.make_all_room();
+                let stored = self.with_session(|| self.fail(self.make_all_room()));
                 match self.log.reserve(bytes, Some(PATIENCE)) {
                     // If there was no error, files that have lost their names fill it: nothing of them can be stored.
-                    Err(error) if error.kind() == ErrorKind::Busy => self.fail(stored).and(Err(Errno::NOSPC)),
+                    Err(error) if error.kind() == ErrorKind::Busy => stored.and(Err(Errno::NOSPC)),
                     reserved => self.fail(reserved),
                 }
             }

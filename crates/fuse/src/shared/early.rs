@@ -105,6 +105,11 @@ impl State {
         self.early = Some(Early { prefix, over, stored, len, began: len, is_held: false, since });
     }
 
+    /// What was stored of it before it is closed counts no more.
+    pub fn forget_early(&mut self) {
+        self.early = None;
+    }
+
     /// Others do not find it by a name.
     pub fn is_only_here(&self) -> bool {
         self.is_removed || self.is_hidden || self.may_be_named || self.is_noted
@@ -268,6 +273,11 @@ impl Earlies {
         self.lock().held.insert(number);
         // Whoever looks what need not be held any more may have nothing else to do.
         self.changed.notify_all();
+    }
+
+    /// Nothing is held any more: the session is over by whose number it was.
+    pub fn forget_held(&self) {
+        self.lock().held.clear();
     }
 
     /// Nobody knows what became of a commit: that is looked at until it is known.
@@ -441,7 +451,7 @@ impl Core {
             let number = file.number;
             self.early.will_hold(number);
             let policy = self.policy_of(&policies, self.parent_of(number))?;
-            let to = Target::Orphan { inode: number, holder: holder(number, self.session.id()) };
+            let to = Target::Orphan { inode: number, holder: holder(number, self.session().id()) };
             let content = (Arc::clone(&round.base), round.pieces.clone());
             items.push(self.item_of(to, round.attributes.clone(), content, policy)?);
         }
@@ -480,7 +490,7 @@ impl Core {
             // What an agent has stored is held, and then the file's, by whoever has the turn.
             let _turn = self.turn.turn.lock().expect("no panic while held");
             let is_needed = self.open.get(number).is_some_and(|file| file.read().needs_early());
-            if !is_needed && self.store.meta.release(&holder(number, self.session.id()), None).is_ok() {
+            if !is_needed && self.store.meta.release(&holder(number, self.session().id()), None).is_ok() {
                 self.early.lock().held.remove(&number);
             }
         }
@@ -494,7 +504,7 @@ impl Core {
         // After a round that is going on.
         let _turn = self.take_turn()?;
         file.write().early = None;
-        self.store.meta.release(&holder(file.number, self.session.id()), None)
+        self.store.meta.release(&holder(file.number, self.session().id()), None)
     }
 
     /// Lets go of everything; at the end, when all is stored.
@@ -502,7 +512,7 @@ impl Core {
         self.early.stop();
         for number in std::mem::take(&mut self.early.lock().held) {
             // What stays goes with the session.
-            let _ = self.store.meta.release(&holder(number, self.session.id()), None);
+            let _ = self.store.meta.release(&holder(number, self.session().id()), None);
         }
     }
 }

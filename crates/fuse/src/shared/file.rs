@@ -193,6 +193,14 @@ impl State {
         self.is_version = true;
     }
 
+    /// What was written here and is not stored is given up, for the file as it was last stored.
+    pub fn forget_changes(&mut self, map: ExtentMap) {
+        self.map = map;
+        (self.written, self.drops_rights, self.only_appended) = (None, false, false);
+        self.edits.clear();
+        (self.edition, self.others) = (self.edition + 1, self.others + 1);
+    }
+
     /// It has no name any more, and never will have one again: the inode is gone. Its number is not given to another one.
     pub fn lose(&mut self) {
         self.is_removed = true;
@@ -226,6 +234,16 @@ impl State {
     /// Nobody else can come by it, and nothing of it is stored.
     pub fn is_void(&self) -> bool {
         self.is_removed && !self.is_kept()
+    }
+
+    /// It has no name, and nothing keeps its content from being reclaimed.
+    pub fn is_given_up(&self) -> bool {
+        self.is_removed && self.pinned.is_none() && !self.may_be_named
+    }
+
+    /// The session is over that had pinned it.
+    pub fn forget_pin(&mut self) {
+        self.pinned = None;
     }
 
     /// The content that it had when this host removed its last name; or what was stored of it after that.

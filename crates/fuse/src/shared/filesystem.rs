@@ -146,14 +146,14 @@ impl FileSystem for SharedVolume {
     fn read(&self, number: u64, handle: Handle, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
         match self.other(number) {
             Some(other) => other.read(number, handle, offset, len, out),
-            None => self.core.read_file(&self.core.files.get(handle)?.file, offset, len, out),
+            None => self.core.read_file(&self.core.opened(handle)?.file, offset, len, out),
         }
     }
 
     fn seek(&self, number: u64, handle: Handle, offset: u64, to: Seek) -> Result<u64> {
         match self.other(number) {
             Some(other) => other.seek(number, handle, offset, to),
-            None => self.core.seek_in(&self.core.files.get(handle)?.file, offset, to),
+            None => self.core.seek_in(&self.core.opened(handle)?.file, offset, to),
         }
     }
 
@@ -161,11 +161,12 @@ impl FileSystem for SharedVolume {
         if self.other(number).is_some() {
             return Ok(());
         }
-        let open = self.core.files.get(handle)?;
+        let open = self.core.opened(handle)?;
         if !open.writes || self.core.closes_behind(&open.file) {
             return Ok(());
         }
-        self.core.fail(self.core.store_file(&open.file, true))
+        self.core.fail(self.core.store_file(&open.file, true))?;
+        open.require_sound()
     }
 
     fn release(&self, number: u64, handle: Handle) {
@@ -181,7 +182,10 @@ impl FileSystem for SharedVolume {
 
     fn lock(&self, number: u64, asked: &LockRequest, answer: Answer) {
         if self.other(number).is_none() {
-            return self.locks.take(number, asked, answer);
+            return match self.core.opened(asked.handle) {
+                Err(Errno::IO) => answer.give(Err(Errno::IO)),
+                _ => self.locks.take(number, asked, answer),
+            };
         }
         // Nobody changes a snapshot: all may read it at once, and nobody needs it alone.
         answer.give(if asked.lock.mode == LockMode::Shared { Ok(()) } else { Err(Errno::NOLCK) });
@@ -205,9 +209,10 @@ impl FileSystem for SharedVolume {
         if self.other(number).is_some() {
             return Ok(());
         }
-        let open = self.core.files.get(handle)?;
+        let open = self.core.opened(handle)?;
         self.core.store_behind();
-        self.core.fail(self.core.store_file(&open.file, false))
+        self.core.fail(self.core.store_file(&open.file, false))?;
+        open.require_sound()
     }
 
     fn fsync_dir(&self, number: u64, _: Handle) -> Result<()> {
@@ -276,10 +281,10 @@ impl FileSystem for SharedVolume {
             self.before_emptied(number)?;
         }
         if let Some(len) = set.size {
-            let opened = match set.handle.map(|handle| core.files.get(handle)).transpose()? {
+            let opened = match set.handle.map(|handle| core.opened(handle)).transpose()? {
                 // What is open is stored when it is closed.
                 Some(open) => {
-                    core.truncate(&open.file, len, caller.uid != 0)?;
+                    core.truncate(&open.file, len, caller.uid != 0, Some(&open))?;
                     None
                 }
                 None => Some(self.open_file(number, None, OpenFlags::WRONLY, caller)?),
@@ -287,7 +292,7 @@ impl FileSystem for SharedVolume {
             if let Some(Opened { handle, .. }) = opened {
                 let open = core.files.get(handle)?;
                 let cut = core
-                    .truncate(&open.file, len, caller.uid != 0)
+                    .truncate(&open.file, len, caller.uid != 0, None)
                     .and_then(|()| core.fail(core.store_file(&open.file, true)));
                 self.release(number, handle);
                 cut?;
@@ -418,7 +423,7 @@ impl FileSystem for SharedVolume {
         drop_set_id: bool,
     ) -> Result<()> {
         self.changeable(number)?;
-        let open = self.core.files.get(handle)?;
+        let open = self.core.opened(handle)?;
         self.core.wait_for_followers(&open.file, offset, data.len(), open.appends);
         self.core.write_file(&open, offset, data, drop_set_id)
     }
@@ -426,17 +431,18 @@ impl FileSystem for SharedVolume {
     fn allocate(&self, caller: Caller, part: Part, len: u64, mode: FallocateFlags) -> Result<()> {
         self.changeable(part.number)?;
         let core = &self.core;
-        let open = core.files.get(part.handle)?;
+        let open = core.opened(part.handle)?;
         if !open.writes {
             return Err(Errno::BADF);
         }
         let end = part.offset.checked_add(len).filter(|end| *end <= LEN_MAX).ok_or(Errno::FBIG)?;
         let keeps_size = mode.contains(FallocateFlags::KEEP_SIZE);
         let zeroes = zeroes(mode)?;
-        core.fail(core.session.check())?;
+        core.require_session()?;
         let _room = core.room(0)?;
         // Held from reading the length until it is set: it only grows here.
         let mut state = open.file.write();
+        open.require_sound()?;
         let now_len = state.map.len();
         let end = if keeps_size { end.min(now_len) } else { end };
         if zeroes && part.offset < end {

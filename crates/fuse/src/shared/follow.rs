@@ -12,6 +12,7 @@
 //!
 //! **Without its session** this mount can store nothing, and whatever a program reads here counts for nothing: its followers are told that the file is closed, and find that its job's input is not.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
@@ -62,7 +63,7 @@ impl SharedVolume {
     /// Where one of several inputs of a job is.
     pub fn input_of(&self, job: JobId, number: u32) -> Input {
         // As of a single file: whoever asks finds that the job is open, and its mount gone.
-        let is_over = self.core.session.check().is_err();
+        let is_over = self.core.session().check().is_err();
         if is_over { Input::Closed } else { self.core.following.input(job, number) }
     }
 
@@ -83,7 +84,7 @@ impl SharedVolume {
         wait: Duration,
     ) -> Result<Followed> {
         let core = &self.core;
-        if core.session.check().is_err() {
+        if core.session().check().is_err() {
             return Ok(Followed::Closed);
         }
         core.following.follow(inode, from, (reader, wait), |file, range, out| {
@@ -142,15 +143,16 @@ impl Core {
         mut wanted: Box<dyn Wanted>,
         again: bool,
     ) -> Result<bool> {
+        let session = self.lease.live()?;
         // What others see by its name cannot be hidden from them.
         let (is_hidden, ahead) = (wanted.hides() && !again, wanted.ahead());
         self.forget_early(file)?;
         let made = file.read().attributes();
         wanted.made(&made, &self.attributes_above(place.0)?);
         if !is_hidden {
-            self.note_open(file.number)?;
+            self.note_open(file.number, session.id())?;
         }
-        let jobs = wanted.begin(file.number, self.session.id(), again);
+        let jobs = wanted.begin(file.number, session.id(), again);
         let is_wanted = jobs.as_ref().is_ok_and(|jobs| !jobs.is_empty());
         if !is_wanted && !is_hidden {
             // If this fails, whoever finds this mount gone does it.
@@ -166,7 +168,13 @@ impl Core {
             let carried_until = if may_come { self.waits_for_carriers() } else { None };
             let open =
                 Open { prefix, end, jobs, place, is_hidden, was_there: again, ahead, carrier, carried_until };
+            let hidden = is_hidden.then(|| open.place.clone());
             self.following.begin(file, open);
+            // From here on whoever ends what the session had begun finds it.
+            if let Err(error) = session.check() {
+                self.drop_open(file, hidden.as_ref());
+                return Err(error);
+            }
             if again {
                 // It may have been closed meanwhile, by who has it open beside.
                 self.writers_left(file);
@@ -222,7 +230,7 @@ impl Core {
             return Ok(());
         };
         let hidden = is_hidden.then_some(&place);
-        if self.session.check().is_err() {
+        if self.session().check().is_err() {
             // Whoever runs its jobs finds that out, and does what is left to be done.
             self.drop_open(file, hidden);
             return Ok(());
@@ -251,6 +259,18 @@ impl Core {
         self.unnote(file.number, hidden, is_kept)?;
         self.drop_open(file, hidden);
         Ok(())
+    }
+
+    /// Ends what is followed, whose jobs are those of a session that is over: whoever runs them finds that out, and does what is left to be done.
+    pub fn end_followed_of_lost_session(&self) {
+        for file in self.open.all() {
+            let place = |open: &Open| open.is_hidden.then(|| open.place.clone());
+            let Some(hidden) = file.read().open.as_deref().map(place) else { continue };
+            if hidden.is_some() {
+                self.lose(&file, &BTreeSet::new());
+            }
+            self.drop_open(&file, hidden.as_ref());
+        }
     }
 
     /// A file is followed no more.
@@ -298,7 +318,7 @@ impl Core {
                 (state.row.root.clone(), spoilt)
             };
             // What is held before it is seen to be the file's has been rooted ever since.
-            let holder = closed_holder(file.number, self.session.id());
+            let holder = closed_holder(file.number, self.session().id());
             self.store.meta.hold(&holder, std::slice::from_ref(&root))?;
             let now = self.store.meta.inode(At::Now, file.number)?;
             if now.is_some_and(|row| row.root == root) {

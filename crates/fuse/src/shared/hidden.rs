@@ -70,7 +70,7 @@ impl SharedVolume {
     ) -> Result<Option<(Entry, Opened)>> {
         let core = &self.core;
         check_name(name)?;
-        core.fail(core.session.check())?;
+        core.require_session()?;
         let above = core.row_soon(parent)?;
         if above.attributes.kind != FileKind::Directory {
             return Err(Errno::NOTDIR);

@@ -19,7 +19,7 @@
 //! the content becomes the file's, if it is still the one that they were written over. If it is not, what was written is laid over the new one and stored
 //! again: byte by byte the last close wins, and what was only appended follows the new end. The log is no promise: when the mount is killed, it goes with it.
 //!
-//! **The session** has a lease, which the server judges. Every transaction locks the session's row; once it was fenced, everything fails with `ESTALE`.
+//! **The session** has a lease, which the server judges. Every transaction locks the session's row. Once another client has ended it, the mount goes on with another one (`lease.rs`).
 //!
 //! Locks, in the order they are taken: the gate of opening and removing; the turn to store; the map of what is open, for a moment; a file's state; the map of
 //! what is known, for a moment.
@@ -37,6 +37,7 @@
 //! | `early.rs` | large files, while they are written |
 //! | `carried.rs` | those that agents on other hosts store |
 //! | `behind.rs`, `awaited.rs` | closes that come back before they are committed, if that is wanted; and who waits for them |
+//! | `lease.rs` | the session, and the next one when another client has ended it |
 //! | `locks/` | locks of programs, among all hosts |
 //! | `follow.rs`, `hidden.rs`, `noted.rs` | programs that read files while they are written: what is this kind of mount's own (`crate::follow`) |
 //! | `packer.rs` | what small files have left in the database, into packs |
@@ -60,6 +61,7 @@ mod filesystem;
 mod follow;
 mod fresh;
 mod hidden;
+mod lease;
 mod locks;
 mod nameless;
 mod names;
@@ -93,6 +95,7 @@ use crate::view::ahead::ReadAhead;
 use crate::view::{FRAMES_BYTES, ReadOptions, ReadVolume};
 
 pub use self::awaited::{await_closed, sweep_awaited};
+pub use self::lease::UNSAVED;
 pub use self::noted::{LeftOpen, held_of, left_open, let_go};
 
 /// Where this host's mounts of a store have their logs, and listen.
@@ -200,9 +203,10 @@ impl SharedVolume {
         if !core.options.closes_within.is_zero() {
             let behind = Arc::clone(&core);
             core.behind.start(move || behind.store_behind_in_time())?;
-            core.tell_behind()?;
+            core.tell_behind(core.session().id())?;
         }
         let locks = Locks::start(&core)?;
+        lease::watch(&core, locks.service(), &core.session());
         Ok(Self { core, snapshots, dir, locks, opens: Arc::default() })
     }
 
@@ -219,9 +223,14 @@ impl SharedVolume {
         self.locks.forget_by(Box::new(forget));
     }
 
+    /// Has `then` called with the number of each session that takes the place of one which another client has ended.
+    pub fn when_renewed(&self, then: impl Fn(SessionId) -> Result<()> + Send + Sync + 'static) {
+        self.core.lease.when_renewed(Box::new(then));
+    }
+
     /// Its session.
     pub fn session_id(&self) -> SessionId {
-        self.core.session.id()
+        self.core.session().id()
     }
 
     /// Where it has its log, and listens.
@@ -252,6 +261,7 @@ impl SharedVolume {
     /// Those of the store: what could not be stored is lost. What could not be packed is not: another mount or `gc` does it.
     pub fn close(&self, end_server: impl FnOnce()) -> Result<()> {
         self.opens.stop();
+        self.core.lease.end();
         self.locks.end();
         let ended = self.end_following();
         self.core.store_behind();
@@ -264,6 +274,8 @@ impl SharedVolume {
         self.core.log.discard(self.core.log.last())?;
         // Mostly gone with the log; what is left is the next mount's to sweep.
         let _ = std::fs::remove_dir_all(&self.dir);
+        let link = dir_of_mount(&self.core.store, self.session_id());
+        let _ = if link.is_symlink() { std::fs::remove_file(link) } else { Ok(()) };
         stored
     }
 }
@@ -284,6 +296,7 @@ impl Source for Stored {
 impl Drop for SharedVolume {
     fn drop(&mut self) {
         self.opens.stop();
+        self.core.lease.end();
         self.core.following.stop();
         self.core.early.stop();
         self.core.behind.stop();
@@ -298,7 +311,11 @@ fn sweep(above: &Path, store: &Store, options: &SharedOptions) {
     for entry in found {
         let name = entry.file_name();
         let number = name.to_str().and_then(|name| u64::from_str_radix(name, 16).ok());
-        if sessions.iter().any(|session| Some(session.id.0) == number) {
+        if number.is_none() || sessions.iter().any(|session| Some(session.id.0) == number) {
+            continue;
+        }
+        if entry.path().is_symlink() {
+            let _ = std::fs::remove_file(entry.path());
             continue;
         }
         match Log::open(&entry.path(), options.log(store), &mut |_| Ok(())) {
@@ -324,6 +341,7 @@ impl Watched for SharedVolume {
         let snapshots = self.snapshots.as_ref().map_or(0, ReadVolume::handles_open);
         status.open_handles = (core.files.len() + core.dirs.len() + snapshots) as u64;
         core.counters.watch(status);
+        (status.sessions_lost, status.files_kept_aside) = core.lease.counts();
         status.unpacked_bytes = core.packer.waiting();
         core.store.packs.watch(status);
         crate::measures::database(&*core.store.meta, status);

@@ -37,7 +37,7 @@ impl SharedVolume {
         if new.kind != FileKind::File {
             return Err(Errno::INVAL);
         }
-        core.fail(core.session.check())?;
+        core.require_session()?;
         // No commit will say whether what is inherited has been set elsewhere since.
         let above = core.row(parent)?;
         if !is_directory(&above) {
@@ -72,7 +72,7 @@ impl Core {
         }
         // It is stored as that directory wants it.
         self.moved(file.number, parent);
-        let named = self.store_and_name(file, parent, name);
+        let named = self.with_session(|| self.store_and_name(file, parent, name));
         if named.is_ok() {
             self.let_go_of_nameless(file);
         }
@@ -162,7 +162,7 @@ impl Core {
     fn keep_in_turn(self: &Arc<Self>, asked: &mut Asked, files: &[Arc<File>]) -> Stored<()> {
         for file in files {
             if !file.read().is_noted {
-                self.note_open(file.number)?;
+                self.note_open(file.number, self.session().id())?;
                 file.write().is_noted = true;
             }
         }

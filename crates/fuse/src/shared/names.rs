@@ -110,27 +110,34 @@ impl Core {
     pub fn link_node(self: &Arc<Self>, number: u64, parent: u64, name: &[u8]) -> Result<Inode> {
         check_name(name)?;
         self.store_behind();
-        let row = self.row(number)?;
-        if is_directory(&row) {
-            return Err(Errno::PERM);
+        for _ in 0..TRIES {
+            let row = self.row(number)?;
+            if is_directory(&row) {
+                return Err(Errno::PERM);
+            }
+            if self.look_hidden(parent, name).is_some() {
+                return Err(Errno::EXIST);
+            }
+            // Of one that nobody is to see there is nothing to be named.
+            if row.links == 0 || self.open.get(number).is_some_and(|file| file.read().is_hidden) {
+                return Err(Errno::NOENT);
+            }
+            let time = now();
+            let link = Change::Link { parent, name: name.to_vec(), inode: number };
+            let mut changes = vec![expect(parent, name, None), link, renamed(number, time)];
+            let touched = self.touch(&[parent], time, &mut changes);
+            match self.commit(changes) {
+                Ok(Some(())) => {
+                    self.touched(touched);
+                    return self.row(number);
+                }
+                // Somebody was faster, or has ended the session.
+                Ok(None) if self.look(parent, name)?.is_some() => return Err(Errno::EXIST),
+                Ok(None) => {}
+                Err(error) => return Err(self.refused(&error)),
+            }
         }
-        if self.look_hidden(parent, name).is_some() {
-            return Err(Errno::EXIST);
-        }
-        // Of one that nobody is to see there is nothing to be named.
-        if row.links == 0 || self.open.get(number).is_some_and(|file| file.read().is_hidden) {
-            return Err(Errno::NOENT);
-        }
-        let time = now();
-        let link = Change::Link { parent, name: name.to_vec(), inode: number };
-        let mut changes = vec![expect(parent, name, None), link, renamed(number, time)];
-        let touched = self.touch(&[parent], time, &mut changes);
-        match self.commit(changes) {
-            Ok(Some(())) => self.touched(touched),
-            Ok(None) => return Err(Errno::EXIST),
-            Err(error) => return Err(self.refused(&error)),
-        }
-        self.row(number)
+        Err(Errno::BUSY)
     }
 
     /// Has the times of these directories set, but for those of which this mount knows that they say so already: who makes many entries does not wait for the row of
@@ -204,7 +211,7 @@ impl Core {
                     Err(error) => return Err(self.refused(&error)),
                 }
             }
-            let between = format!(".exchanged-{:x}-{}", self.session.id().0, one.number).into_bytes();
+            let between = format!(".exchanged-{:x}-{}", self.session().id().0, one.number).into_bytes();
             let between = (from.0, between.as_slice());
             let time = now();
             let mut changes = Vec::from(expected);

@@ -10,7 +10,7 @@
 //! which holds it are. Who ends its job gives that what is held as its input, and removes both (`outrigger_active::written`).
 
 use outrigger_format::Root;
-use outrigger_store::meta::{SessionId, lives, orphan_holder};
+use outrigger_store::meta::{SessionId, orphan_holder};
 use outrigger_store::{Result, Store};
 
 use super::core::Core;
@@ -44,12 +44,14 @@ pub fn left_open(store: &Store) -> Result<Vec<LeftOpen>> {
     if notes.is_empty() {
         return Ok(Vec::new());
     }
-    let (locks, sessions) = (store.locks_dir(), store.meta.sessions()?);
     let noted = notes.into_iter().filter_map(|note| {
         let (mount, inode) = parse(&note.value)?;
         Some(LeftOpen { inode, mount, name: note.name, value: note.value })
     });
-    Ok(noted.filter(|left| !lives(&sessions, left.mount, Some(&locks))).collect())
+    let mut noted: Vec<LeftOpen> = noted.collect();
+    let sessions = store.live_sessions(|row| noted.iter().any(|left| left.mount == row.id))?;
+    noted.retain(|left| !sessions.iter().any(|row| row.id == left.mount));
+    Ok(noted)
 }
 
 /// What a mount that is gone had stored of a file that no name led to.
@@ -82,6 +84,10 @@ fn file_name(inode: u64, mount: SessionId) -> String {
     format!("{inode} {}", mount.0)
 }
 
+fn value_of(inode: u64, mount: SessionId) -> String {
+    format!("{} {inode}", mount.0)
+}
+
 /// Who holds the content of a file that was closed, until its job does.
 pub(super) fn closed_holder(inode: u64, mount: SessionId) -> String {
     format!("{KIND} {}", file_name(inode, mount))
@@ -94,13 +100,12 @@ fn place_name(parent: u64, name: &[u8]) -> String {
 
 impl Core {
     fn value(&self, inode: u64) -> String {
-        format!("{} {inode}", self.session.id().0)
+        value_of(inode, self.session().id())
     }
 
-    /// Notes that a file is open.
-    pub fn note_open(&self, inode: u64) -> Result<()> {
-        let name = file_name(inode, self.session.id());
-        self.store.jobs()?.set_note(KIND, &name, Some(&self.value(inode)))
+    /// Notes that a file is open in the mount that has this session.
+    pub fn note_open(&self, inode: u64, mount: SessionId) -> Result<()> {
+        self.store.jobs()?.set_note(KIND, &file_name(inode, mount), Some(&value_of(inode, mount)))
     }
 
     /// Notes that a file is open, and hides it by this name; false if another mount, or this one, hides another one by it.
@@ -113,7 +118,7 @@ impl Core {
             let Some(other) = jobs.notes(KIND)?.into_iter().find(|note| note.name == name) else { continue };
             let taken = parse(&other.value);
             if let Some((mount, inode)) = taken {
-                if lives(&self.store.meta.sessions()?, mount, Some(&self.store.locks_dir())) {
+                if self.store.is_live(mount)? {
                     return Ok(false);
                 }
                 // What is left of it is known by its number from now on.
@@ -128,7 +133,7 @@ impl Core {
 
     /// A file is open no more: its job has what was held of it, if it is to have it. `is_kept`: no name leads to it for others.
     pub fn unnote(&self, inode: u64, hidden: Option<&(u64, Vec<u8>)>, is_kept: bool) -> Result<()> {
-        let mount = self.session.id();
+        let mount = self.session().id();
         // Of one that has lost its name since it was closed, too.
         self.store.meta.release(&closed_holder(inode, mount), None)?;
         if is_kept {

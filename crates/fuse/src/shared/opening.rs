@@ -1,6 +1,7 @@
 //! Opening files, by name or by file handle, emptying those that programs are to follow, and giving handles up.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use outrigger_store::meta::{Inode, ROOT_INODE};
 use rustix::fs::OFlags;
@@ -43,7 +44,8 @@ impl SharedVolume {
             file.writer_came();
         }
         let _run = self.core.running.opened(file.number, flags);
-        let handle = self.core.files.insert(OpenFile { file, writes, appends, _run });
+        let handle =
+            self.core.files.insert(OpenFile { file, writes, appends, is_lost: AtomicBool::new(false), _run });
         // Of whoever reads, too: it may have locks, which end when it closes the file.
         Opened { handle, flushes: true, keep_cache }
     }
@@ -69,7 +71,7 @@ impl SharedVolume {
         };
         let truncates = flags.contains(OFlags::TRUNC);
         let begun = (if was_open { core.catch_up(&file) } else { Ok(()) })
-            .and_then(|()| if truncates { core.truncate(&file, 0, caller.uid != 0) } else { Ok(()) });
+            .and_then(|()| if truncates { core.truncate(&file, 0, caller.uid != 0, None) } else { Ok(()) });
         if let Err(errno) = begun {
             core.close_file(&file);
             return Err(errno);
@@ -103,7 +105,7 @@ impl SharedVolume {
         }
         let begun = core.fail(core.begin_following(&file, place, wanted, true));
         let done =
-            begun.and_then(|_| if empties { core.truncate(&file, 0, caller.uid != 0) } else { Ok(()) });
+            begun.and_then(|_| if empties { core.truncate(&file, 0, caller.uid != 0, None) } else { Ok(()) });
         match done {
             Ok(()) => Ok(Opened { keep_cache: false, ..opened }),
             Err(errno) => {

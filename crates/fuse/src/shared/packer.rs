@@ -2,10 +2,12 @@
 //!
 //! One thread, with a session of its own: rows of small files are its session's ([`outrigger_store::loose`]), so that no other mount packs them while it lives, and who closes never
 //! waits for a pack. It packs when enough has gathered, when nothing has come for a moment, when the oldest has waited for long, and at the unmount; now and then it also looks for what
-//! sessions that are over have left. Names are told at the same times, or when many have gathered: what they are is read first, then what lies in the database is packed, so that the packs have what the block refers to. Where it cannot pack, the rows stay, and it tries again. If its session is over, it ends: new contents get packs of their own from then on,
-//! and the rows are for another one.
+//! sessions that are over have left. Names are told at the same times, or when many have gathered: what they are is read first, then what lies in the database is packed, so that the packs have what the block refers to. Where it cannot pack, the rows stay, and it tries again.
+//!
+//! When another client has ended its session, it opens another one. Until it has, new contents get packs of their own. It takes over the rows
+//! that are left of the old one, if nobody else has.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -30,6 +32,10 @@ const WAITING_MAX: u64 = 64 << 20;
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 /// How long after a failure it is tried again.
 const RETRY: Duration = Duration::from_secs(5);
+/// And after the session was found to be over.
+const AGAIN: Duration = Duration::from_secs(1);
+
+const ROLE: &str = "packing";
 
 /// See the module.
 pub(super) struct Packer {
@@ -39,7 +45,7 @@ pub(super) struct Packer {
 
 struct Shared {
     store: Arc<Store>,
-    session: Arc<Session>,
+    session: RwLock<Arc<Session>>,
     threads: usize,
     reports: Arc<Reports>,
     untold: Untold,
@@ -75,10 +81,11 @@ enum Ending {
 impl Packer {
     /// Starts the thread.
     pub fn start(store: &Arc<Store>, threads: usize, reports: &Arc<Reports>) -> Result<Self> {
-        let session = store.session(SessionKind::Writer, "packing")?;
+        let session = store.session(SessionKind::Writer, ROLE)?;
         let (store, reports) = (Arc::clone(store), Arc::clone(reports));
         let untold = Untold::new(&store.meta, session.id());
         let (state, changed) = Default::default();
+        let session = RwLock::new(session);
         let shared = Arc::new(Shared { store, session, threads, reports, untold, state, changed });
         let working = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("packer".to_string()).spawn(move || working.work());
@@ -94,7 +101,7 @@ impl Packer {
 
     /// Whose rows new ones are.
     pub fn session(&self) -> SessionId {
-        self.shared.session.id()
+        self.shared.session().id()
     }
 
     /// So many bytes were committed for it.
@@ -164,6 +171,18 @@ impl Drop for Packer {
 }
 
 impl Shared {
+    fn session(&self) -> Arc<Session> {
+        Arc::clone(&self.session.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Opens a session in place of the one that another client has ended.
+    fn begin_anew(&self) -> Result<()> {
+        let session = self.store.session(SessionKind::Writer, ROLE)?;
+        self.untold.begin_anew(session.id())?;
+        *self.session.write().unwrap_or_else(PoisonError::into_inner) = session;
+        Ok(())
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no panic while held")
     }
@@ -186,10 +205,13 @@ impl Shared {
             }
             let before = state.waiting;
             drop(state);
-            let done = self.pack(looks && ending.is_none());
+            let was_over = self.session().check().is_err();
+            let begun = if was_over { self.begin_anew() } else { Ok(()) };
+            let done = begun.and_then(|()| self.pack((looks || was_over) && ending.is_none()));
             state = self.lock();
             match done {
                 Ok(()) => {
+                    state.is_over = false;
                     state.waiting -= before;
                     state.not_before = None;
                     state.untold = self.untold.len();
@@ -197,8 +219,12 @@ impl Shared {
                 }
                 // The mount says so itself, when something is asked of it.
                 Err(error) if error.kind() == ErrorKind::Fenced => {
+                    self.session().note(&error);
+                    self.untold.end();
                     state.is_over = true;
-                    self.untold.is_over();
+                    state.not_before = Some(now + AGAIN);
+                    state.oldest.get_or_insert(now);
+                    state.newest.get_or_insert(now);
                 }
                 Err(error) => {
                     self.reports.errno_of_our_own(
@@ -207,20 +233,21 @@ impl Shared {
                     state.not_before = Some(now + RETRY);
                 }
             }
-            if ending.is_some() || state.is_over {
+            if ending.is_some() {
                 return;
             }
         }
     }
 
     fn pack(&self, looks: bool) -> Result<()> {
+        let session = self.session();
         if looks {
-            loose::take_over(&self.store, &self.session)?;
+            loose::take_over(&self.store, &session)?;
         }
         let (mut packed, mut is_packed) = (Ok(()), false);
-        let told = self.untold.tell(&self.store, &self.session, || {
+        let told = self.untold.tell(&self.store, &session, || {
             is_packed = true;
-            match loose::pack(&self.store, &self.session, self.threads) {
+            match loose::pack(&self.store, &session, self.threads) {
                 // All others are packed, and names have to be told all the same.
                 Err(error) if error.kind() == ErrorKind::Damaged => packed = Err(error),
                 done => drop(done?),
@@ -229,7 +256,7 @@ impl Shared {
         });
         told?;
         if !is_packed {
-            loose::pack(&self.store, &self.session, self.threads)?;
+            loose::pack(&self.store, &session, self.threads)?;
         }
         self.untold.settle()?;
         packed
@@ -242,7 +269,7 @@ impl State {
         let look = self.looked.map_or(Duration::ZERO, |at| LOOK_EVERY.saturating_sub(now.duration_since(at)));
         let (Some(oldest), Some(newest)) = (self.oldest, self.newest) else { return look };
         let mut due = (oldest + LONG).min(newest + QUIET);
-        if self.waiting >= ENOUGH || self.untold >= ENOUGH_NAMES {
+        if self.waiting >= ENOUGH || self.untold >= ENOUGH_NAMES || self.is_over {
             due = now;
         }
         let due = due.max(self.not_before.unwrap_or(now));

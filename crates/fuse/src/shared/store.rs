@@ -196,6 +196,11 @@ impl Core {
             let before = file.read().row.root.clone();
             let Err(error) = self.batch(&mut turn, &files) else { return Ok(()) };
             drop(turn);
+            if error.kind() == ErrorKind::Fenced {
+                self.session().note(&error);
+                self.lease.live()?;
+                continue;
+            }
             let is_outside = matches!(error.kind(), ErrorKind::Changed | ErrorKind::NotFound);
             Counters::add(&self.counters.outside, is_outside.into());
             if !is_outside && error.kind() != ErrorKind::Damaged {
@@ -315,7 +320,7 @@ impl Core {
     /// # Errors
     /// The first one.
     pub fn store_closed(self: &Arc<Self>) -> Result<()> {
-        self.session.check()?;
+        self.lease.live()?;
         self.store_behind();
         self.store_left_if(|_| true)
     }
@@ -337,13 +342,14 @@ impl Core {
 
     /// The policies as they were a moment ago; and the session has followed the collector since.
     pub fn policies(&self, asked: &mut Asked) -> Result<Arc<Policies>> {
-        self.session.check()?;
+        let session = self.session();
+        session.check()?;
         if let Some(policies) = &asked.policies
             && asked.at.is_some_and(|at| at.elapsed() < FOLLOW_EVERY)
         {
             return Ok(Arc::clone(policies));
         }
-        self.session.follow().inspect_err(|error| self.session.note(error))?;
+        session.follow().inspect_err(|error| session.note(error))?;
         let policies = Arc::new(Policies::load(&self.store)?.with(self.options.overrides));
         (asked.at, asked.policies) = (Some(Instant::now()), Some(Arc::clone(&policies)));
         Ok(policies)
@@ -510,7 +516,8 @@ impl Core {
 
     fn write_items(&self, items: Vec<FileItem>, options: &WriteOptions) -> Result<WriteSummary> {
         let progress = Arc::new(Progress::default());
-        let mut writer = Writer::start(&self.store, &self.session, options, &progress);
+        let session = self.session();
+        let mut writer = Writer::start(&self.store, &session, options, &progress);
         for item in items {
             if let Err(error) = writer.submit(Item::File(item)) {
                 // The committer knows better what was wrong, if it has stopped.
@@ -576,7 +583,7 @@ impl Core {
         let committing = self.packer.begin_commit()?;
         self.fresh.will_have(&changes);
         let touched = Touched::of(&changes);
-        let done = loose::commit(&self.store, &self.session, owner, changes, chunks);
+        let done = loose::commit(&self.store, &self.session(), owner, changes, chunks);
         self.note_committed(committing, &done, touched);
         let bytes = done?;
         self.packer.note(bytes);

@@ -54,7 +54,7 @@ impl Core {
 
     /// Who has the turn has failed to commit: if nobody knows whether that has happened, what was tried is settled later.
     pub fn note_unsettled(&self, error: &Error, tried: impl FnOnce() -> Tried) {
-        let unanswered = error.unanswered().filter(|unanswered| self.session.is_unanswered(*unanswered));
+        let unanswered = error.unanswered().filter(|unanswered| self.session().is_unanswered(*unanswered));
         if let Some(unanswered) = unanswered {
             *self.turn.unsettled() = Some(Arc::new(Unsettled { unanswered, tried: tried() }));
             // Perhaps nobody has anything to store for long.
@@ -80,7 +80,7 @@ impl Core {
     }
 
     fn settle_tried(&self, asked: &mut Asked, unsettled: &Unsettled) -> Result<()> {
-        let has_happened = self.session.has_happened(unsettled.unanswered)?;
+        let has_happened = self.session().has_happened(unsettled.unanswered)?;
         match &unsettled.tried {
             Tried::Store(cuts) if has_happened => {
                 // All of it is known before anything is changed.
@@ -96,7 +96,7 @@ impl Core {
             }
             Tried::Hold(rounds) if has_happened => {
                 for (file, round) in rounds {
-                    let held = self.store.meta.held(&holder(file.number, self.session.id()))?.pop();
+                    let held = self.store.meta.held(&holder(file.number, self.session().id()))?.pop();
                     if let Some(root) = held {
                         file.write().end_round(round, root);
                     }

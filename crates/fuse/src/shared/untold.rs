@@ -20,12 +20,12 @@ const MAX: usize = 1 << 17;
 /// See the module.
 pub(super) struct Untold {
     meta: Arc<dyn Meta>,
-    owner: SessionId,
     state: Mutex<State>,
 }
 
-#[derive(Default)]
 struct State {
+    /// The packer's session.
+    owner: SessionId,
     touched: Touched,
     /// Commits that may be going on.
     committing: u32,
@@ -42,7 +42,7 @@ pub(super) struct Committing<'a>(&'a Untold);
 
 impl Untold {
     pub fn new(meta: &Arc<dyn Meta>, owner: SessionId) -> Self {
-        Self { meta: Arc::clone(meta), owner, state: Mutex::default() }
+        Self { meta: Arc::clone(meta), state: Mutex::new(State::new(owner)) }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -56,7 +56,7 @@ impl Untold {
     pub fn begin(&self) -> Result<Committing<'_>> {
         let mut state = self.lock();
         if !state.is_noted {
-            tell::note_untold(&*self.meta, self.owner, true)?;
+            tell::note_untold(&*self.meta, state.owner, true)?;
             // Who writes the catalogue anew takes the note of a session that is over back, although the mount goes on: then it has to be made each time.
             state.is_noted = !state.is_over;
         }
@@ -105,20 +105,42 @@ impl Untold {
     pub fn settle(&self) -> Result<()> {
         let mut state = self.lock();
         if state.is_noted && state.committing == 0 && state.touched.is_empty() && !state.is_forgotten {
-            tell::note_untold(&*self.meta, self.owner, false)?;
+            tell::note_untold(&*self.meta, state.owner, false)?;
             state.is_noted = false;
         }
         Ok(())
     }
 
-    /// The packer's session is over.
-    pub fn is_over(&self) {
+    /// The packer's session is over. Its note says that the catalogue lacks something, so whoever writes that anew writes all of it.
+    pub fn end(&self) {
         let mut state = self.lock();
         (state.is_over, state.is_noted) = (true, false);
+    }
+
+    /// The packer has another session. A commit that goes on meanwhile was noted by the one before.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub fn begin_anew(&self, owner: SessionId) -> Result<()> {
+        let mut state = self.lock();
+        tell::note_untold(&*self.meta, owner, true)?;
+        *state = State { committing: state.committing, is_noted: true, ..State::new(owner) };
+        Ok(())
     }
 }
 
 impl State {
+    fn new(owner: SessionId) -> Self {
+        Self {
+            owner,
+            touched: Touched::default(),
+            committing: 0,
+            is_noted: false,
+            is_forgotten: false,
+            is_over: false,
+        }
+    }
+
     fn note(&mut self, touched: Touched) {
         if self.is_over {
             return;

@@ -46,6 +46,12 @@ impl<T> Handles<T> {
         self.open.write().expect("no panic while held").remove(&handle)
     }
 
+    /// All that are open.
+    pub fn all(&self) -> Vec<(Handle, Arc<T>)> {
+        let open = self.open.read().expect("no panic while held");
+        open.iter().map(|(handle, value)| (*handle, Arc::clone(value))).collect()
+    }
+
     /// How many are open.
     pub fn len(&self) -> usize {
         self.open.read().expect("no panic while held").len()

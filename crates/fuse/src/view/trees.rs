@@ -1,10 +1,11 @@
 //! The trees that a mount shows: the one it was made for, and the snapshots under `.snapshots`.
 //!
 //! A snapshot gets a slot of numbers when it is first seen, and is pinned when something in it is first asked for: listing `.snapshots` pins
-//! nothing, so that snapshots nobody looked into can be deleted and reclaimed. A pin lasts as long as the mount.
+//! nothing, so that snapshots nobody looked into can be deleted and reclaimed. A pin lasts as long as the mount's session, and is made again by the next one.
 
 use std::collections::HashMap;
-use std::sync::{Arc, OnceLock, RwLock};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, RwLock};
 
 use outrigger_store::meta::{At, SnapshotRow};
 use outrigger_store::ops::View;
@@ -13,14 +14,17 @@ use outrigger_store::{Error, ErrorKind, Store};
 
 use super::number::{FIRST_SNAPSHOT, MAIN};
 
+/// In place of a session's number.
+const UNPINNED: u64 = u64::MAX;
+
 /// A tree at one epoch.
 pub struct Tree {
     /// Its slot, see `number.rs`.
     pub slot: u64,
     /// Where to read it.
     pub at: At,
-    /// The snapshot's name, and whether it is pinned yet; the mounted tree is from the beginning.
-    snapshot: Option<(String, OnceLock<()>)>,
+    /// The snapshot's name, and the session that has pinned it; the mounted tree is pinned from the beginning.
+    snapshot: Option<(String, AtomicU64)>,
 }
 
 /// See the module.
@@ -50,7 +54,7 @@ impl Trees {
     /// # Errors
     /// `Fenced` when the mount's pins are lost, or the snapshot is gone; `NotFound` for a slot that was never given.
     pub fn get(&self, store: &Store, slot: u64) -> Result<Arc<Tree>, Error> {
-        self.view.check()?;
+        let session = self.view.renew(store)?;
         if slot == MAIN {
             return Ok(Arc::clone(&self.main));
         }
@@ -59,19 +63,19 @@ impl Trees {
         let tree = position.and_then(|position| seen.trees.get(position)).cloned();
         drop(seen);
         let tree = tree.ok_or_else(|| Error::new(ErrorKind::NotFound, format!("there is no tree {slot}")))?;
-        self.pin(store, &tree)?;
+        self.pin(store, &tree, session.map_or(UNPINNED - 1, |session| session.0))?;
         Ok(tree)
     }
 
-    fn pin(&self, store: &Store, tree: &Tree) -> Result<(), Error> {
+    fn pin(&self, store: &Store, tree: &Tree, session: u64) -> Result<(), Error> {
         let Some((name, pinned)) = &tree.snapshot else { return Ok(()) };
-        if pinned.get().is_some() {
+        if pinned.load(Ordering::Relaxed) == session {
             return Ok(());
         }
         let gone = || Error::new(ErrorKind::Fenced, format!("snapshot `{name}` was deleted"));
         match self.view.snapshot(store, name) {
             Ok(at) if at == tree.at => {
-                pinned.get_or_init(|| ());
+                pinned.store(session, Ordering::Relaxed);
                 Ok(())
             }
             Ok(_) => Err(gone()),
@@ -88,7 +92,7 @@ impl Trees {
             return Arc::clone(&seen.trees[position]);
         }
         let slot = FIRST_SNAPSHOT + seen.trees.len() as u64;
-        let (at, pin) = (At::Epoch(snapshot.epoch), OnceLock::new());
+        let (at, pin) = (At::Epoch(snapshot.epoch), AtomicU64::new(UNPINNED));
         let tree = Arc::new(Tree { slot, at, snapshot: Some((snapshot.name.clone(), pin)) });
         seen.slots.insert(snapshot.epoch, slot);
         seen.trees.push(Arc::clone(&tree));

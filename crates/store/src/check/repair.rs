@@ -39,7 +39,7 @@ pub(super) fn rewrite_packs(
     }
     let (mut copies, mut salvaged) = (Vec::new(), BTreeMap::new());
     for (&id, row) in &damaged {
-        let (sealed, salvage) = rewrite(store, &store.meta, session.id(), id, row.kind, &mut |_| true)?;
+        let (sealed, salvage) = rewrite(store, &store.meta, session, id, row.kind, &mut |_| true)?;
         for pack in sealed {
             store.index.add_pack(pack.row.id, &pack.footer);
             copies.push(pack.row.id);

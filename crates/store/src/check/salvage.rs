@@ -15,8 +15,9 @@ use outrigger_offload::{Auto, Encoder, FrameDecoder, Wanted};
 
 use super::packs::slots_by_frame;
 use crate::error::{ErrorKind, Result};
-use crate::meta::{Meta, SessionId};
+use crate::meta::Meta;
 use crate::packs::load_footer;
+use crate::session::Session;
 use crate::store::Store;
 use crate::write::{PackSink, SealedPack, StoredFrame};
 
@@ -248,12 +249,12 @@ fn corrected_header(mut bytes: Vec<u8>) -> Option<FrameHeader> {
 pub(crate) fn rewrite(
     store: &Store,
     meta: &Arc<dyn Meta>,
-    session: SessionId,
+    session: &Session,
     pack: PackId,
     kind: PackKind,
     keep: &mut dyn FnMut(&Salvaged) -> bool,
 ) -> Result<(Vec<SealedPack>, Salvage)> {
-    let mut sink = PackSink::new(store, meta, session, kind);
+    let mut sink = PackSink::new(store, meta, session.id(), kind);
     let (mut encoder, mut stored, mut raw) = (Encoder::new(), Vec::new(), Vec::new());
     let wanted = Wanted::of(store.config.codec.into(), &Auto::new());
     let mut open = Vec::new();
@@ -281,7 +282,7 @@ pub(crate) fn rewrite(
     let mut sealed = Vec::new();
     for pack in open {
         let pack = pack.seal(session)?;
-        meta.packs_sealed(session, std::slice::from_ref(&pack.row))?;
+        meta.packs_sealed(session.id(), std::slice::from_ref(&pack.row))?;
         sealed.push(pack);
     }
     Ok((sealed, salvage))

@@ -294,7 +294,7 @@ impl<'a> Copier<'a> {
     }
 
     fn seal(&mut self, open: OpenPack, report: &mut GcReport) -> Result<()> {
-        let sealed = open.seal(self.session.id())?;
+        let sealed = open.seal(self.session)?;
         self.store.meta.packs_sealed(self.session.id(), std::slice::from_ref(&sealed.row))?;
         self.store.index.add_pack(sealed.row.id, &sealed.footer);
         self.sealed.push(sealed.row.id);

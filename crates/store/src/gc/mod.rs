@@ -53,10 +53,11 @@ pub use self::recompress::{Recompress, RecompressReport, recompress};
 pub use self::report::{GcOptions, GcProgress, GcReport};
 use crate::early;
 use crate::error::{Error, ErrorKind, Result};
+use crate::lock_files::remove_old_locks;
 use crate::loose;
 use crate::meta::{PackRow, PackState, SessionKind, is_gone};
 use crate::older;
-use crate::session::{Session, remove_old_locks};
+use crate::session::Session;
 use crate::store::Store;
 
 /// Between two looks at who has acknowledged.

@@ -3,8 +3,10 @@
 //! A lock belongs to an *owner*: a number that a client has for one of its processes, or for one of its open files; owners of two sessions are never the same. Locks of one
 //! owner do not exclude each other: a new one takes the place of what the owner had in its range. They say nothing about reading and writing: they are for those who ask.
 //!
-//! **They live as long as their session.** Whoever finds a lock of a session whose lease is over, by the database's clock, ends that session first, as a collector does
-//! ([`Meta::fence`](super::Meta::fence)), and the locks go with it: so nothing that their holder was still committing comes after the next one has the lock.
+//! **They go when somebody else wants one of them.** Whoever finds a lock of a session whose lease is over, by the database's clock, ends that
+//! session first, and all its locks go with it: so nothing that their holder was still committing comes after the next one has the lock. A
+//! session that is ended for another reason ([`Meta::fence`](super::Meta::fence)) leaves its locks where they are. Until somebody wants one,
+//! the next session of the same client can take them over ([`FileLocks::take_over_locks`]). Then nobody else has had them meanwhile.
 //!
 //! **Waiting** is the client's affair: it asks again, when [`FileLocks::lock_blockers`] says something else than before. What it waits for is recorded, so that those who came later let it go first for a while, and so that it is seen when owners
 //! wait for each other in a circle. That is looked for whenever somebody begins to wait for somebody else, one after the other, so that the last one to close a circle is told, and nobody else.
@@ -83,6 +85,19 @@ impl Lock {
     }
 }
 
+/// All locks of one owner of one family on one file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OwnersLocks {
+    /// The file.
+    pub inode: u64,
+    /// Which kind.
+    pub family: LockFamily,
+    /// Whose they are, among those of its session.
+    pub owner: u64,
+    /// What it has.
+    pub owned: Owned,
+}
+
 /// What is in the way of a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Blocker {
@@ -145,6 +160,14 @@ pub trait FileLocks: Send + Sync {
         owner: u64,
         range: LockRange,
     ) -> Result<bool>;
+    /// Gives `session` the locks of one owner that a session had which is over. False, and the owner has none: somebody has wanted a lock of
+    /// that session since it was ended, or the owner had other ones.
+    ///
+    /// # Errors
+    /// `Fenced`.
+    fn take_over_locks(&self, session: SessionId, from: SessionId, locks: &OwnersLocks) -> Result<bool>;
+    /// Removes what sessions have left that are over.
+    fn sweep_locks(&self) -> Result<()>;
     /// Somebody does not wait any more.
     fn stop_waiting(&self, session: SessionId, ticket: u64) -> Result<()>;
     /// Locks by the sessions that hold some.

@@ -1,11 +1,11 @@
 //! A tree to read from, held still.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use outrigger_format::Root;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::meta::{At, PinTarget, Role, SessionKind};
+use crate::meta::{At, PinTarget, Role, SessionId, SessionKind};
 use crate::session::Session;
 use crate::store::Store;
 
@@ -15,7 +15,10 @@ use crate::store::Store;
 pub struct View {
     /// Where to read.
     pub at: At,
-    session: Option<Arc<Session>>,
+    role: Role,
+    /// The snapshot that `at` is.
+    snapshot: Option<String>,
+    session: Option<RwLock<Arc<Session>>>,
 }
 
 impl View {
@@ -24,14 +27,18 @@ impl View {
     /// # Errors
     /// `NotFound` when there is no such snapshot, and failures of the store.
     pub fn open(store: &Store, role: impl Into<Role>, snapshot: Option<&str>) -> Result<Self> {
-        let target = snapshot.map_or(PinTarget::Now, |name| PinTarget::Snapshot(name.to_string()));
+        let (role, name) = (role.into(), snapshot.map(str::to_owned));
+        let target = name.clone().map_or(PinTarget::Now, PinTarget::Snapshot);
         let pinned = store
-            .session(SessionKind::Reader, role)
+            .session(SessionKind::Reader, role.clone())
             .and_then(|session| session.pin(&target).map(|(epoch, _)| (session, epoch)));
         match pinned {
-            Ok((session, epoch)) => Ok(Self { at: At::Epoch(epoch), session: Some(session) }),
+            Ok((session, epoch)) => {
+                let session = Some(RwLock::new(session));
+                Ok(Self { at: At::Epoch(epoch), role, snapshot: name, session })
+            }
             Err(error) if matches!(error.kind(), ErrorKind::Denied | ErrorKind::Full) => {
-                Ok(Self { at: unpinned(store, snapshot)?, session: None })
+                Ok(Self { at: unpinned(store, snapshot)?, role, snapshot: name, session: None })
             }
             Err(error) => Err(error),
         }
@@ -42,15 +49,47 @@ impl View {
     /// # Errors
     /// Failures of the store.
     pub fn live(store: &Store, role: impl Into<Role>) -> Result<Self> {
-        Ok(Self { at: At::Now, session: Some(store.session(SessionKind::Reader, role)?) })
+        let role = role.into();
+        let session = Some(RwLock::new(store.session(SessionKind::Reader, role.clone())?));
+        Ok(Self { at: At::Now, role, snapshot: None, session })
     }
 
-    /// Fails once the pin may no longer hold, because the session lost its lease: what is read then may be gone, or another epoch's.
+    fn session(&self) -> Option<Arc<Session>> {
+        self.session
+            .as_ref()
+            .map(|session| Arc::clone(&session.read().unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    /// Fails once the pin may no longer hold, because another client has ended the session: what is read then may be gone, or another epoch's.
     ///
     /// # Errors
     /// `Fenced`.
     pub fn check(&self) -> Result<()> {
-        self.session.as_ref().map_or(Ok(()), |session| session.check())
+        self.session().map_or(Ok(()), |session| session.check())
+    }
+
+    /// Makes sure that what it shows stays, and returns the session that sees to that. One that another client has ended is followed by
+    /// another one, and all [snapshots](View::snapshot) have to be pinned again.
+    ///
+    /// # Errors
+    /// `Fenced` when what was pinned is gone, or may be: an epoch without a snapshot's name. Those of the store.
+    pub fn renew(&self, store: &Store) -> Result<Option<SessionId>> {
+        let Some(held) = &self.session else { return Ok(None) };
+        let session = Arc::clone(&held.read().unwrap_or_else(PoisonError::into_inner));
+        let Err(over) = session.check() else { return Ok(Some(session.id())) };
+        if over.kind() != ErrorKind::Fenced || (self.at != At::Now && self.snapshot.is_none()) {
+            return Err(over);
+        }
+        let mut held = held.write().unwrap_or_else(PoisonError::into_inner);
+        if held.check().is_err() {
+            let next = store.session(SessionKind::Reader, self.role.clone())?;
+            if let Some(name) = &self.snapshot {
+                let pinned = next.pin(&PinTarget::Snapshot(name.clone()));
+                pinned.ok().filter(|(epoch, _)| At::Epoch(*epoch) == self.at).ok_or(over)?;
+            }
+            *held = next;
+        }
+        Ok(Some(held.id()))
     }
 
     /// Pins a snapshot besides, for as long as this lives, and says where to read it.
@@ -58,7 +97,7 @@ impl View {
     /// # Errors
     /// `NotFound` when there is no such snapshot, and failures of the store.
     pub fn snapshot(&self, store: &Store, name: &str) -> Result<At> {
-        let Some(session) = &self.session else { return unpinned(store, Some(name)) };
+        let Some(session) = self.session() else { return unpinned(store, Some(name)) };
         let (epoch, _) = session.pin(&PinTarget::Snapshot(name.to_string()))?;
         Ok(At::Epoch(epoch))
     }
@@ -69,7 +108,7 @@ impl View {
     /// `NotFound` when that version is not kept.
     pub fn version(&self, store: &Store, inode: u64, number: u64) -> Result<Root> {
         let missing = || Error::new(ErrorKind::NotFound, format!("version {number} is not kept"));
-        if let Some(session) = &self.session {
+        if let Some(session) = self.session() {
             let pinned = session.pin(&PinTarget::Version { inode, number });
             let (_, root) = pinned
                 .map_err(|error| if error.kind() == ErrorKind::NotFound { missing() } else { error })?;

@@ -240,7 +240,7 @@ fn salvage_torn(
     for pack in torn {
         let mut uncertain = Vec::new();
         let kind = pack.kind;
-        let salvaged = salvage::rewrite(store, &store.meta, session.id(), pack.id, kind, &mut |frame| {
+        let salvaged = salvage::rewrite(store, &store.meta, session, pack.id, kind, &mut |frame| {
             uncertain.extend(survey::blocks_of(pack.id, frame));
             true
         });

@@ -80,7 +80,7 @@ pub(crate) fn append_at(
     packs.extend(sink.take_open());
     let mut ids = Vec::new();
     for pack in packs {
-        let sealed = pack.seal(session.id())?;
+        let sealed = pack.seal(session)?;
         store.meta.packs_sealed(session.id(), std::slice::from_ref(&sealed.row))?;
         store.index.add_pack(sealed.row.id, &sealed.footer);
         session.own_pack(sealed.row.id);

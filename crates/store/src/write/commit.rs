@@ -225,7 +225,7 @@ impl Committer {
     /// Waits until the oldest of the packs that are being made durable is.
     fn seal_oldest(&mut self) -> Result<()> {
         let Some(pack) = self.sealing.pop_front() else { return Ok(()) };
-        let sealed = pack.seal(self.session.id())?;
+        let sealed = pack.seal(&self.session)?;
         self.meta.packs_sealed(self.session.id(), std::slice::from_ref(&sealed.row))?;
         // Into the index before out of the pending table: see `Dedup::resolve`.
         self.index.add_pack(sealed.row.id, &sealed.footer);
@@ -351,7 +351,7 @@ impl Committer {
     fn seal_blocks(&mut self, blocks: &[Vec<u8>]) -> Result<()> {
         let packs = self.frames.lock().expect("no panic while held").finish_packs(blocks)?;
         for pack in packs {
-            let sealed = pack.seal(self.session.id())?;
+            let sealed = pack.seal(&self.session)?;
             self.meta.packs_sealed(self.session.id(), std::slice::from_ref(&sealed.row))?;
             self.index.add_pack(sealed.row.id, &sealed.footer);
             self.session.own_pack(sealed.row.id);

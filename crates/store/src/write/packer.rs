@@ -20,6 +20,7 @@ use crate::disk::Reserve;
 use crate::error::{Error, ErrorKind, Result};
 use crate::latency;
 use crate::meta::{Meta, PackRow, PackState, SessionId};
+use crate::session::Session;
 use crate::store::Store;
 use crate::verified::Verified;
 
@@ -250,15 +251,16 @@ impl OpenPack {
     }
 
     /// Writes footer and trailer and makes the pack durable.
-    pub(crate) fn seal(self, session: SessionId) -> Result<SealedPack> {
+    pub(crate) fn seal(self, session: &Session) -> Result<SealedPack> {
         self.finish()?.seal(session)
     }
 }
 
 impl SealingPack {
     /// Waits until the pack is durable.
-    pub(crate) fn seal(self, session: SessionId) -> Result<SealedPack> {
+    pub(crate) fn seal(self, session: &Session) -> Result<SealedPack> {
         let Self { pack, footer } = self;
+        session.confirm()?;
         latency::PACK_WRITES.timed(|| pack.writer.seal())?;
         // Its bytes were named here, so nobody has to read them to know that they are what the footer says.
         if let Some(verified) = &pack.verified {
@@ -268,7 +270,7 @@ impl SealingPack {
             id: pack.id,
             kind: pack.kind,
             state: PackState::Sealed,
-            session,
+            session: session.id(),
             bytes: pack.offset,
             raw_bytes: pack.raw_bytes,
             chunks: footer.fingerprints().len() as u32,
@@ -316,7 +318,7 @@ mod tests {
                 sequence: 0,
             };
             assert!(sink.append(frame).unwrap().is_none());
-            let sealed = sink.take_open().unwrap().seal(session.id()).unwrap();
+            let sealed = sink.take_open().unwrap().seal(&session).unwrap();
             let first = store.backend.locate(sealed.row.id).unwrap().swap_remove(0);
             assert!(host.as_deref() == Some(&*first) || host.as_deref() == Some("nowhere"), "{first}");
             made.push(sealed.row.id);

@@ -7,11 +7,13 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use gc_support::*;
+use outrigger_clock::{self as clock, Clock, NoRandom};
 use outrigger_store::gc::{GcOptions, GcReport};
 use outrigger_store::meta::{At, PinTarget, SessionKind};
 use outrigger_store::{ErrorKind, Result, Store, ops};
@@ -417,4 +419,37 @@ fn a_stopped_put_that_was_fenced_cannot_commit() {
     assert_eq!(files(&store, At::Now).unwrap(), Vec::<String>::new());
     collect(&store, &thorough()).unwrap();
     assert!(disk(&store) < 300_000, "what it wrote after that was swept: {}", disk(&store));
+}
+
+/// The system's time as it is when a machine wakes up: the wall clock went on, the other one did not.
+struct Awake(Duration);
+
+impl Clock for Awake {
+    fn monotonic(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn wall(&self) -> Duration {
+        self.0
+    }
+
+    fn sleep(&self, time: Duration) {
+        std::thread::sleep(time);
+    }
+
+    fn random(&self, _: &mut [u8]) -> Result<(), NoRandom> {
+        Err(NoRandom::new("nothing is drawn"))
+    }
+}
+
+#[test]
+fn a_session_that_was_ended_while_its_machine_slept_is_told_before_it_seals_a_pack() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = init(dir.path());
+    let session = store.session(SessionKind::Writer, "put").unwrap();
+    let after = |secs| Arc::new(Awake(Duration::from_nanos(clock::now_nanos()) + Duration::from_secs(secs)));
+    clock::with(after(3600), || session.confirm()).unwrap();
+    store.meta.fence(session.id()).unwrap();
+    clock::with(after(7200), || session.confirm()).unwrap_err();
+    assert_eq!(session.check().unwrap_err().kind(), ErrorKind::Fenced);
 }

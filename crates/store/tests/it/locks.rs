@@ -10,7 +10,7 @@ use std::time::Duration;
 use meta_support::{Fixture, kind, postgres, writer};
 use outrigger_store::ErrorKind;
 use outrigger_store::meta::locks::{
-    Blocker, FileLocks, LOCK_END, Lock, LockFamily, LockMode, LockRange, Taken, Wait,
+    Blocker, FileLocks, LOCK_END, Lock, LockFamily, LockMode, LockRange, Owned, OwnersLocks, Taken, Wait,
 };
 use outrigger_store::meta::{Meta, SessionId};
 use outrigger_workload::Rng;
@@ -221,6 +221,60 @@ fn locks_end_with_their_session_and_not_before_its_lease() {
     // One that is closed leaves none.
     engine.meta.close_session(two).unwrap();
     assert_eq!(rows(&engine), []);
+    assert_eq!(engine.findings(), [""; 0]);
+}
+
+#[test]
+fn the_locks_of_a_session_that_was_ended_can_be_taken_over_until_somebody_wants_one() {
+    let Some(engine) = postgres() else { return };
+    let (other, range) = (engine.another(), |first, last| LockRange { first, last });
+    let left = |locks: &[Lock]| {
+        let session = engine.writer();
+        locks.iter().for_each(|lock| assert!(takes(&*engine.meta, session, *lock)));
+        engine.meta.fence(session).unwrap();
+        session
+    };
+    let take_over = |from, owner, ranges: &[(LockRange, LockMode)]| {
+        let (session, owned) = (writer(&*other), Owned::new(ranges.to_vec()));
+        let of_owner = OwnersLocks { inode: INODE, family: LockFamily::Ranges, owner, owned };
+        (locks(&*other).take_over_locks(session, from, &of_owner).unwrap(), session)
+    };
+    let both = [(range(0, 9), Exclusive), (range(20, 29), Shared)];
+    let [first, second] = both.map(|(range, mode)| lock(1, range.first, range.last, mode));
+    // As it was.
+    let (taken, session) = take_over(left(&[first, second]), 1, &both);
+    assert!(taken && !takes(&*engine.meta, engine.writer(), lock(5, 9, 9, Shared)));
+    assert_eq!(rows(&engine), [(session, 2)]);
+    other.close_session(session).unwrap();
+    // Another owner's, or less than there was: then there is nothing any more.
+    for (owner, ranges) in [(2, &both[..]), (1, &both[..1]), (1, &[])] {
+        let from = left(&[first, second]);
+        assert!(!take_over(from, owner, ranges).0);
+        locks(&*other).sweep_locks().unwrap();
+        assert!(!take_over(from, 1, &both).0, "swept");
+    }
+    // Whoever wants one of them ends them all, although it gives it up again.
+    let from = left(&[first, second, lock(2, 50, 59, Exclusive)]);
+    let wants = engine.writer();
+    assert!(takes(&*engine.meta, wants, lock(1, 5, 5, Shared)));
+    releases(&*engine.meta, wants, 1, 5, 5);
+    assert!(!take_over(from, 1, &both).0);
+    assert!(!take_over(from, 2, &[(range(50, 59), Exclusive)]).0);
+    // What excludes none of them leaves them alone, and so does a run of the collector that ends the session.
+    let from = left(&[first]);
+    assert!(takes(&*engine.meta, wants, lock(1, 10, 19, Exclusive)));
+    let (taken, session) = take_over(from, 1, &both[..1]);
+    assert!(taken);
+    locks(&*other).sweep_locks().unwrap();
+    assert!(rows(&engine).contains(&(session, 1)));
+    assert_eq!(
+        kind(locks(&*other).take_over_locks(
+            from,
+            session,
+            &OwnersLocks { inode: INODE, family: LockFamily::Ranges, owner: 1, owned: Owned::default() }
+        )),
+        ErrorKind::Fenced
+    );
     assert_eq!(engine.findings(), [""; 0]);
 }
 

@@ -19,9 +19,12 @@
 //! `RELEASE` ends all that was taken by it: locks of `flock`, and those of open files (`F_OFD_SETLK`), which look like a process's. For this it is kept who may have a lock here, and by which handles. As `RELEASE` comes when nobody waits for
 //! it any more, the kernel may have given the open file's number as an owner to another one by then; so an owner of `flock`'s is known by its handle, which nobody else ever has. What cannot be given up just then is tried again until it
 //! can, or the session is over.
+//!
+//! **When the session is ended** by another client its locks go. What each owner has is kept here, too, so that the mount can take it again (`../lease.rs`).
 
 mod queue;
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
@@ -30,7 +33,8 @@ use std::time::Duration;
 use outrigger_clock::Instant;
 use outrigger_store::meta::locks::{Blocker, FileLocks, Lock, LockFamily, LockMode, LockRange, Taken, Wait};
 use outrigger_store::meta::{SessionId, is_gone};
-use outrigger_store::{Context as _, ErrorKind};
+use outrigger_store::session::Session;
+use outrigger_store::{Context as _, ErrorKind, Result as Stored};
 use rustix::io::Errno;
 
 use self::queue::{Job, Key, Queue, Task};
@@ -56,11 +60,12 @@ type Forget = Box<dyn Fn(u64) + Send + Sync>;
 
 /// See the module.
 pub(super) struct Locks {
-    shared: Arc<Shared>,
+    shared: Arc<LockService>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-struct Shared {
+/// The queue and what its threads do.
+pub(super) struct LockService {
     core: Arc<Core>,
     queue: Queue,
     tickets: AtomicU64,
@@ -71,8 +76,12 @@ impl Locks {
     /// Starts the threads.
     pub fn start(core: &Arc<Core>) -> outrigger_store::Result<Self> {
         let core = Arc::clone(core);
-        let shared =
-            Shared { core, queue: Queue::default(), tickets: AtomicU64::new(1), forget: OnceLock::new() };
+        let shared = LockService {
+            core,
+            queue: Queue::default(),
+            tickets: AtomicU64::new(1),
+            forget: OnceLock::new(),
+        };
         // From here on its drop ends those that have been started.
         let locks = Self { shared: Arc::new(shared), threads: Mutex::default() };
         for number in 0..THREADS {
@@ -85,6 +94,11 @@ impl Locks {
         Ok(locks)
     }
 
+    /// What a renewal of the session needs.
+    pub fn service(&self) -> &Arc<LockService> {
+        &self.shared
+    }
+
     /// How the kernel is made to forget what it has cached of a file; the first one counts.
     pub fn forget_by(&self, forget: Forget) {
         let _ = self.shared.forget.set(forget);
@@ -93,8 +107,7 @@ impl Locks {
     /// A lock that is in the way of this one.
     pub fn in_the_way(&self, inode: u64, lock: &Lock) -> Result<Option<Lock>> {
         let core = &self.shared.core;
-        core.fail(core.session.check())?;
-        let session = core.session.id();
+        let session = core.fail(core.lease.live())?.id();
         let blockers = core.fail(self.shared.engine()?.lock_blockers(session, inode, lock, None))?;
         let found = blockers.into_iter().find(|blocker| !blocker.is_over);
         // A process of another host has no number here.
@@ -108,7 +121,8 @@ impl Locks {
     pub fn take(&self, inode: u64, asked: &LockRequest, answer: Answer) {
         let ticket = self.shared.tickets.fetch_add(1, Ordering::Relaxed);
         let since = Instant::now();
-        let task = Task { inode, asked: *asked, answer, ticket, since, blockers: None, looked: None };
+        let task =
+            Task { inode, asked: *asked, answer, ticket, since, session: None, blockers: None, looked: None };
         self.shared.queue.push(task);
     }
 
@@ -123,12 +137,14 @@ impl Locks {
     pub fn give_up(&self, inode: u64, unlock: &Unlock) -> Result<()> {
         let key = Key { inode, family: unlock.family, owner: unlock.owner };
         let shared = &self.shared;
-        shared.core.fail(shared.core.session.check())?;
+        shared.core.require_session()?;
         if !shared.queue.may_hold(key) {
             return Ok(());
         }
         shared.store(inode)?;
-        shared.release(key, unlock.range)
+        let was_lost = shared.queue.is_lost(key);
+        shared.release(key, unlock.range)?;
+        if was_lost { Err(Errno::IO) } else { Ok(()) }
     }
 
     /// A process has closed a descriptor of the file.
@@ -173,7 +189,7 @@ impl Task {
     }
 }
 
-impl Shared {
+impl LockService {
     fn engine(&self) -> Result<&dyn FileLocks> {
         self.core.store.meta.file_locks().ok_or(Errno::NOLCK)
     }
@@ -218,8 +234,13 @@ impl Shared {
     /// Tries once. `false`: others are in the way, and it is waited for.
     fn attempt(&self, task: &mut Task) -> Result<bool> {
         let (core, engine) = (&self.core, self.engine()?);
-        core.fail(core.session.check())?;
-        let (session, inode, lock, wait) = (core.session.id(), task.inode, task.asked.lock, task.wait());
+        let live = core.fail(core.lease.live())?;
+        let session = live.id();
+        let (inode, lock, wait) = (task.inode, task.asked.lock, task.wait());
+        if task.session.replace(session) != Some(session) {
+            // That it waits was recorded of a session that is over.
+            task.blockers = None;
+        }
         if let Some(known) = &task.blockers {
             let now = core.fail(engine.lock_blockers(session, inode, &lock, wait))?;
             if now == *known && !self.end_gone(&now, &mut task.looked)? {
@@ -238,10 +259,19 @@ impl Shared {
         self.store(inode)?;
         self.queue.begins(key, task.asked.handle);
         loop {
-            match core.fail(engine.take_lock(session, inode, &lock, wait))? {
+            let taken = engine.take_lock(session, inode, &lock, wait);
+            if let Some(error) = taken.as_ref().err().filter(|error| error.kind() == ErrorKind::Fenced) {
+                // Once more, for the next session.
+                live.note(error);
+                return Ok(false);
+            }
+            match core.fail(taken)? {
                 Taken::Yes => break,
                 Taken::Deadlock => return Err(Errno::DEADLK),
                 Taken::No(blockers) => {
+                    if task.asked.waits && lock.family == LockFamily::Whole {
+                        self.queue.has(key, LockRange::ALL, None);
+                    }
                     if self.end_gone(&blockers, &mut task.looked)? {
                         continue;
                     }
@@ -255,6 +285,12 @@ impl Shared {
         }
         // Once more: whoever closed the file meanwhile has found none.
         self.queue.begins(key, task.asked.handle);
+        self.queue.has(key, lock.range, Some(lock.mode));
+        // If the session has ended since, the next one may have taken what was known before this, and not this one.
+        if live.check().is_err() {
+            self.queue.has(key, lock.range, None);
+            return Ok(false);
+        }
         if lock.mode == LockMode::Shared {
             // It may have been an exclusive one.
             self.queue.wake(inode);
@@ -270,7 +306,7 @@ impl Shared {
     /// Ends those sessions in the way whose process was one of this host, and is gone: then nobody has to wait until their leases are over.
     fn end_gone(&self, blockers: &[Blocker], looked: &mut Option<Instant>) -> Result<bool> {
         let core = &self.core;
-        let own = core.session.id();
+        let own = core.session().id();
         let is_soon = looked.is_some_and(|at| at.elapsed() < LOOK_EVERY);
         if is_soon || blockers.iter().all(|blocker| blocker.session == own) {
             return Ok(false);
@@ -330,11 +366,42 @@ impl Shared {
         Err(Errno::BUSY)
     }
 
+    /// Takes the locks that this mount had when `before` was ended over for the next session. Returns the files of those that it cannot have,
+    /// as somebody else has wanted some, with the handles by which they were taken.
+    ///
+    /// # Errors
+    /// Those of the database. Then it is done again, for another session: what was taken over is lost.
+    pub fn take_over(&self, before: SessionId, session: &Session) -> Stored<Vec<(u64, BTreeSet<Handle>)>> {
+        let Some(engine) = self.core.store.meta.file_locks() else { return Ok(Vec::new()) };
+        let mut lost = Vec::new();
+        for locks in self.queue.owned() {
+            if !engine.take_over_locks(session.id(), before, &locks)? {
+                let key = Key { inode: locks.inode, family: locks.family, owner: locks.owner };
+                lost.push((key.inode, self.queue.lose(key)));
+            }
+        }
+        Ok(lost)
+    }
+
     fn release(&self, key: Key, range: LockRange) -> Result<()> {
-        let core = &self.core;
+        let (core, engine) = (&self.core, self.engine()?);
         let begun = self.queue.begun(key);
         let Key { inode, family, owner } = key;
-        let left = self.engine()?.release_lock(core.session.id(), inode, family, owner, range);
+        let left = loop {
+            let session = match core.lease.live() {
+                Ok(session) => session,
+                Err(error) => break Err(error),
+            };
+            let left = engine.release_lock(session.id(), inode, family, owner, range);
+            match left {
+                // The next session has taken it again.
+                Err(error) if error.kind() == ErrorKind::Fenced => session.note(&error),
+                left => break left,
+            }
+        };
+        if left.is_ok() {
+            self.queue.has(key, range, None);
+        }
         let is_over = left.as_ref().is_err_and(|error| error.kind() == ErrorKind::Fenced);
         if is_over || left.as_ref().is_ok_and(|left| !left) {
             self.queue.let_go(key, begun);
@@ -359,9 +426,9 @@ impl Shared {
     }
 
     fn stop_waiting(&self, ticket: u64) {
-        let session = self.core.session.id();
+        let session = self.core.session().id();
         let stopped = self.engine().and_then(|engine| self.core.fail(engine.stop_waiting(session, ticket)));
-        if stopped.is_err() && self.core.session.check().is_ok() {
+        if stopped.is_err() && self.core.session().check().is_ok() {
             self.queue.later(Job::StopWaiting(ticket), RETRY);
         }
     }

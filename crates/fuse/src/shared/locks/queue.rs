@@ -5,7 +5,8 @@ use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 use outrigger_clock::Instant;
-use outrigger_store::meta::locks::{Blocker, LockFamily};
+use outrigger_store::meta::SessionId;
+use outrigger_store::meta::locks::{Blocker, LockFamily, LockMode, LockRange, Owned, OwnersLocks};
 use rustix::io::Errno;
 
 use crate::fs::{Answer, Handle, LockRequest};
@@ -21,6 +22,8 @@ pub struct Task {
     /// Its number in the database.
     pub ticket: u64,
     pub since: Instant,
+    /// For which it was last tried.
+    pub session: Option<SessionId>,
     /// What was in its way when it was last tried: that it waits for that is recorded.
     pub blockers: Option<Vec<Blocker>>,
     /// When it was last looked whether those are gone.
@@ -49,6 +52,10 @@ pub struct Key {
 #[derive(Default)]
 struct Hold {
     handles: BTreeSet<Handle>,
+    /// What it has.
+    owned: Owned,
+    /// It had more, and does not know that somebody else has it.
+    is_lost: bool,
     /// Rises with every attempt to take one.
     begun: u64,
 }
@@ -224,6 +231,38 @@ impl Queue {
         let hold = state.holds.entry(key).or_default();
         hold.handles.insert(handle);
         hold.begun += 1;
+    }
+
+    /// An owner has a lock of this mode in a range, or none.
+    pub fn has(&self, key: Key, range: LockRange, mode: Option<LockMode>) {
+        if let Some(hold) = self.lock().holds.get_mut(&key) {
+            hold.owned.set(range, mode);
+            hold.is_lost &= mode.is_none();
+        }
+    }
+
+    /// What every owner has.
+    pub fn owned(&self) -> Vec<OwnersLocks> {
+        let state = self.lock();
+        let has_some = state.holds.iter().filter(|(_, hold)| !hold.owned.ranges().is_empty());
+        let owned = has_some.map(|(key, hold)| {
+            let Key { inode, family, owner } = *key;
+            OwnersLocks { inode, family, owner, owned: hold.owned.clone() }
+        });
+        owned.collect()
+    }
+
+    /// An owner has nothing any more, and does not know. Returns the handles by which it had something.
+    pub fn lose(&self, key: Key) -> BTreeSet<Handle> {
+        let mut state = self.lock();
+        let Some(hold) = state.holds.get_mut(&key) else { return BTreeSet::new() };
+        (hold.owned, hold.is_lost) = (Owned::default(), true);
+        hold.handles.clone()
+    }
+
+    /// Whether an owner has lost what it had, and has taken nothing since.
+    pub fn is_lost(&self, key: Key) -> bool {
+        self.lock().holds.get(&key).is_some_and(|hold| hold.is_lost)
     }
 
     /// Whether an owner may have locks.

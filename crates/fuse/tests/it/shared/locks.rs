@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use outrigger_fuse::fs::{Answer, FileSystem, LockRequest, ROOT, Result, Unlock};
-use outrigger_store::meta::SessionId;
 use outrigger_store::meta::locks::{LOCK_END, Lock, LockFamily, LockMode, LockRange};
 use outrigger_workload::eventually;
 use rustix::fs::OFlags;
@@ -20,17 +19,17 @@ use LockMode::{Exclusive, Shared};
 /// As long as a test waits for what must come.
 const LONG: Duration = Duration::from_secs(60);
 
-fn lock(owner: u64, first: u64, last: u64, mode: LockMode) -> Lock {
+pub fn lock(owner: u64, first: u64, last: u64, mode: LockMode) -> Lock {
     Lock { family: LockFamily::Ranges, owner, range: LockRange { first, last }, mode, process: 77 }
 }
 
-fn all(owner: u64, mode: LockMode) -> Lock {
+pub fn all(owner: u64, mode: LockMode) -> Lock {
     lock(owner, 0, LOCK_END, mode)
 }
 
 impl Open<'_> {
     /// Asks as the kernel does.
-    fn ask(&self, request: u64, lock: Lock, waits: bool) -> Receiver<Result<()>> {
+    pub fn ask(&self, request: u64, lock: Lock, waits: bool) -> Receiver<Result<()>> {
         let (tell, told) = mpsc::channel();
         let answer = Answer::new(move |done| {
             let _ = tell.send(done);
@@ -43,45 +42,39 @@ impl Open<'_> {
         told
     }
 
-    fn try_lock(&self, lock: Lock) -> Result<()> {
+    pub fn try_lock(&self, lock: Lock) -> Result<()> {
         self.ask(0, lock, false).recv_timeout(LONG).expect("it is answered")
     }
 
-    fn wait_lock(&self, lock: Lock) -> Result<()> {
+    pub fn wait_lock(&self, lock: Lock) -> Result<()> {
         // No two of one mount that are under way have the same number.
         self.ask(1000 + lock.owner, lock, true).recv_timeout(LONG).expect("it is answered")
     }
 
-    fn unlock(&self, lock: Lock) -> Result<()> {
+    pub fn unlock(&self, lock: Lock) -> Result<()> {
         let unlock = Unlock { family: lock.family, owner: lock.owner, range: lock.range };
         self.host.volume.unlock(self.number, &unlock)
     }
 
     /// A process closes a descriptor; the file stays open.
-    fn closed_by(&self, owner: u64) {
+    pub fn closed_by(&self, owner: u64) {
         self.host.volume.flush(USER, self.number, self.handle).unwrap();
         self.host.volume.closed_by(self.number, owner);
     }
 }
 
 impl Cluster {
-    fn count(&self, table: &str) -> u64 {
+    pub fn count(&self, table: &str) -> u64 {
         self.server.sql(&format!("SELECT count(*) FROM {}.{table}", self.schema)).parse().unwrap()
     }
 
     #[track_caller]
-    fn becomes(&self, table: &str, rows: u64) {
+    pub fn becomes(&self, table: &str, rows: u64) {
         eventually(&format!("{rows} rows in {table}"), || self.count(table) == rows);
-    }
-
-    /// The oldest mount's session.
-    fn first_session(&self) -> SessionId {
-        let sql = format!("SELECT min(id) FROM {}.session WHERE kind = 0", self.schema);
-        SessionId(self.server.sql(&sql).parse().unwrap())
     }
 }
 
-fn open_both<'a>(one: &'a Host, two: &'a Host, name: &str) -> (Open<'a>, Open<'a>) {
+pub fn open_both<'a>(one: &'a Host, two: &'a Host, name: &str) -> (Open<'a>, Open<'a>) {
     one.put(name, b"").unwrap();
     (one.open(name, RDWR).unwrap(), two.open(name, RDWR).unwrap())
 }
@@ -280,35 +273,6 @@ fn owners_on_two_hosts_that_wait_for_each_other_are_told() {
     assert_eq!(waiting.recv_timeout(LONG).unwrap(), Ok(()));
     here.close().unwrap();
     there.close().unwrap();
-}
-
-#[test]
-fn a_lock_ends_with_the_lease_of_its_host_and_its_holder_is_told() {
-    let Some(cluster) = Cluster::new() else { return };
-    let (one, two) = (cluster.mount(), cluster.mount());
-    let session = cluster.first_session();
-    let (here, there) = open_both(&one, &two, "f");
-    here.try_lock(all(1, Exclusive)).unwrap();
-    here.write(0, b"never").unwrap();
-    let waiting = there.ask(1, all(1, Exclusive), true);
-    cluster.becomes("file_lock_wait", 1);
-    // As the server sees a host that was silent for so long.
-    let sql = format!(
-        "UPDATE {}.session SET lease_until = 1, lease_secs = 0 WHERE id = {}",
-        cluster.schema, session.0
-    );
-    cluster.server.sql(&sql);
-    assert_eq!(waiting.recv_timeout(LONG).unwrap(), Ok(()));
-    there.write(0, b"after").unwrap();
-    there.unlock(all(1, Exclusive)).unwrap();
-    assert_eq!(here.try_lock(all(2, Shared)), Err(Errno::STALE));
-    assert_eq!(here.unlock(all(1, Exclusive)), Err(Errno::STALE));
-    assert_eq!(here.close(), Err(Errno::STALE));
-    assert_eq!(two.cat("f").unwrap(), b"after");
-    there.close().unwrap();
-    drop(one);
-    assert_eq!(cluster.count("file_lock"), 0);
-    cluster.check();
 }
 
 #[test]

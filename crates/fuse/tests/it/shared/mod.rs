@@ -7,6 +7,7 @@ mod early;
 mod faults;
 mod follow;
 mod hosts;
+mod lease;
 mod locks;
 mod nameless;
 mod overwrite;
@@ -422,32 +423,6 @@ fn a_file_without_a_name_is_used_until_it_is_closed_whatever_is_reclaimed() {
     open.close().unwrap();
     assert_eq!(one.list("").unwrap(), [""; 0]);
     assert_eq!(*cluster.said.lock().unwrap(), [""; 0]);
-    cluster.check();
-}
-
-#[test]
-fn who_has_lost_its_lease_commits_nothing_and_says_so() {
-    let Some(cluster) = Cluster::new() else { return };
-    let (one, two) = (cluster.mount(), cluster.mount());
-    one.put("f", b"before").unwrap();
-    let open = one.open("f", RDWR).unwrap();
-    open.write(0, b"never").unwrap();
-    // As a collector does to a host that was silent for longer than its lease.
-    let writer = "SELECT min(id) FROM SCHEMA.session WHERE kind = 0".replace("SCHEMA", &cluster.schema);
-    let id: u64 = cluster.server.sql(&writer).parse().unwrap();
-    two.store.meta.fence(outrigger_store::meta::SessionId(id)).unwrap();
-    assert_eq!(open.sync(), Err(Errno::STALE));
-    assert_eq!(one.mkdir("d"), Err(Errno::STALE));
-    assert_eq!(one.unlink("f"), Err(Errno::STALE));
-    assert_eq!(one.chmod("f", 0o600), Err(Errno::STALE));
-    assert_eq!(open.close(), Err(Errno::STALE));
-    assert_eq!((two.cat("f").unwrap(), two.list("").unwrap()), (b"before".to_vec(), vec!["f".to_string()]));
-    assert!(cluster.said.lock().unwrap().iter().any(|said| said.contains("session")), "it says why");
-    drop(one);
-    // The others go on, and so does whoever mounts again.
-    let again = cluster.mount();
-    again.put("f", b"after").unwrap();
-    assert_eq!(two.cat("f").unwrap(), b"after");
     cluster.check();
 }
 

@@ -24,7 +24,7 @@ fn nameless_in(host: &Host, parent: u64) -> Open<'_> {
     Open { host, number: entry.attr.number, handle: opened.handle }
 }
 
-fn nameless(host: &Host) -> Open<'_> {
+pub fn nameless(host: &Host) -> Open<'_> {
     nameless_in(host, ROOT)
 }
 

@@ -4,7 +4,7 @@
 use tokio_postgres::types::Type;
 
 use super::connection::Query;
-use super::sessions::{self, lease_until, now};
+use super::sessions::{self, now};
 use super::speculative::ObservedRows;
 use super::transaction::Tx;
 use super::working::Working;
@@ -17,11 +17,7 @@ use crate::meta::{Change, Commit, Committed, SessionId, SessionKind};
 
 /// The session, as in [`sessions::REQUIRE_LIVE`], and what every commit goes out from, which changes behind the gate only.
 const START: &str = concat!(
-    "SELECT x.kind, ",
-    lease_until!("x."),
-    " > ",
-    now!(),
-    ", x.lease_until < ",
+    "SELECT x.kind, x.lease_until < ",
     now!(),
     " + x.lease_secs * 500000000::bigint, s.epoch, s.generation, c.value, \
      ARRAY (SELECT r.epoch FROM @retained r ORDER BY r.epoch), \
@@ -54,11 +50,11 @@ pub(super) fn commit(
     }
     let row = counters::row(&answers[0])?;
     let start = Start {
-        epoch: row.try_get(3)?,
-        generation: row.try_get::<_, i64>(4)? as u64,
-        next_inode: row.try_get(5)?,
-        retained: Retained(row.try_get(6)?),
-        any_versions_policy: row.try_get(7)?,
+        epoch: row.try_get(2)?,
+        generation: row.try_get::<_, i64>(3)? as u64,
+        next_inode: row.try_get(4)?,
+        retained: Retained(row.try_get(5)?),
+        any_versions_policy: row.try_get(6)?,
         time: commit.time,
     };
     if commit.changes.is_empty() {

@@ -19,7 +19,9 @@ use super::transaction::Tx;
 use crate::error::ErrorKind;
 use crate::meta::SessionId;
 use crate::meta::fault::{Outcome, refuse};
-use crate::meta::locks::{Blocker, LOCK_END, Lock, LockFamily, LockMode, LockRange, Owned, Taken, Wait};
+use crate::meta::locks::{
+    Blocker, LOCK_END, Lock, LockFamily, LockMode, LockRange, Owned, OwnersLocks, Taken, Wait,
+};
 
 /// Keys of advisory locks. A database may hold several stores.
 pub(super) struct Keys<'s> {
@@ -41,13 +43,10 @@ impl Keys<'_> {
     }
 }
 
-/// A row that cannot be one; for `check`.
-pub(super) const RULES: &[&str] = &[
-    "SELECT 'lock of session ' || session || ' on inode ' || inode || ' cannot be one' FROM @file_lock \
-     WHERE first < 0 OR last < first OR family NOT IN (0, 1) OR mode NOT IN (0, 1)",
-    "SELECT DISTINCT 'lock on inode ' || inode || ' is of session ' || session || ', which is over' FROM @file_lock \
-     WHERE session NOT IN (SELECT id FROM @session)",
-];
+/// A row that cannot be one; for `check`. Those of sessions that are over wait for who wants them, or for the collector.
+pub(super) const RULES: &[&str] =
+    &["SELECT 'lock of session ' || session || ' on inode ' || inode || ' cannot be one' FROM @file_lock \
+     WHERE first < 0 OR last < first OR family NOT IN (0, 1) OR mode NOT IN (0, 1)"];
 
 /// What touches a range, held or waited for by whomever; of what is waited for, what has been for longer than ticket `$6` of session `$5`. For [`read`].
 const AROUND: &str = concat!(
@@ -77,15 +76,19 @@ fn around(session: SessionId, inode: u64, lock: &Lock, wait: Option<Wait>) -> Qu
 
 fn read(row: &Row, family: LockFamily) -> Outcome<Blocker> {
     let number = |column: usize| row.try_get::<_, i64>(column).map(|value| value as u64);
-    let mode = match row.try_get::<_, i32>(5)? {
-        0 => LockMode::Shared,
-        1 => LockMode::Exclusive,
-        mode => return Err(refuse(ErrorKind::Damaged, format!("mode {mode} of a lock"))),
-    };
+    let mode = mode(row.try_get(5)?)?;
     let range = LockRange { first: number(2)?, last: number(3)? };
     let lock = Lock { family, owner: number(1)?, range, mode, process: number(4)? as u32 };
     let session = SessionId(number(0)?);
     Ok(Blocker { session, lock, is_over: row.try_get(6)?, is_waiting: row.try_get(7)? })
+}
+
+fn mode(mode: i32) -> Outcome<LockMode> {
+    match mode {
+        0 => Ok(LockMode::Shared),
+        1 => Ok(LockMode::Exclusive),
+        mode => Err(refuse(ErrorKind::Damaged, format!("mode {mode} of a lock"))),
+    }
 }
 
 /// What the owner has around the range, and what of others is in its way.
@@ -298,8 +301,45 @@ pub(super) fn stop_waiting(tx: &mut Tx<'_>, session: SessionId, ticket: u64) {
     forget_wait(tx, session, ticket);
 }
 
+/// Gives a session what an owner had in one that is over, if it is all still there.
+pub(super) fn take_over(
+    tx: &mut Tx<'_>,
+    keys: &Keys<'_>,
+    session: SessionId,
+    from: SessionId,
+    locks: &OwnersLocks,
+) -> Outcome<bool> {
+    let whose = |sql| {
+        let query = Query::new(sql).int(locks.inode as i64).with(locks.family as i32, Type::INT4);
+        query.int(from.0 as i64).int(locks.owner as i64)
+    };
+    let sql = "SELECT first, last, mode FROM @file_lock WHERE inode = $1 AND family = $2 AND session = $3 AND owner = $4 FOR UPDATE";
+    let answers = tx.run(vec![
+        Query::new(sessions::REQUIRE_LIVE).int(session.0 as i64),
+        keys.file(locks.inode),
+        whose(sql),
+    ])?;
+    sessions::live(tx, session, &answers[0])?;
+    let found = answers[2].rows.iter().map(|row| {
+        let range =
+            LockRange { first: row.try_get::<_, i64>(0)? as u64, last: row.try_get::<_, i64>(1)? as u64 };
+        Ok((range, mode(row.try_get(2)?)?))
+    });
+    let is_whole = Owned::new(found.collect::<Outcome<_>>()?) == locks.owned;
+    tx.later(match is_whole {
+        true => whose("UPDATE @file_lock SET session = $5 WHERE inode = $1 AND family = $2 AND session = $3 AND owner = $4")
+            .int(session.0 as i64),
+        false => whose("DELETE FROM @file_lock WHERE inode = $1 AND family = $2 AND session = $3 AND owner = $4"),
+    });
+    Ok(is_whole)
+}
+
+/// Removes the locks of sessions that are over.
+pub(super) const SWEEP: &str = "DELETE FROM @file_lock WHERE session NOT IN (SELECT id FROM @session)";
+
 /// How many each session holds, for [`read_count`].
-pub(super) const COUNTS: &str = "SELECT session, count(*) FROM @file_lock GROUP BY session ORDER BY session";
+pub(super) const COUNTS: &str = "SELECT session, count(*) FROM @file_lock WHERE session IN (SELECT id FROM @session) \
+     GROUP BY session ORDER BY session";
 
 /// A row of [`COUNTS`].
 pub(super) fn read_count(row: &Row) -> Outcome<(SessionId, u64)> {

@@ -63,7 +63,7 @@ use self::pool::Pool;
 use self::speculative::{CachedRows, ObservedRows};
 use self::transaction::{Gate, Once, Transactions, Tx};
 use super::fault::{Explain as _, Outcome};
-use super::locks::{Blocker, FileLocks, Lock, LockFamily, LockMode, LockRange, Taken, Wait};
+use super::locks::{Blocker, FileLocks, Lock, LockFamily, LockMode, LockRange, OwnersLocks, Taken, Wait};
 use super::loose::{Loose, LooseChunk, LooseOwner, LooseRow};
 use super::telling::{Anew, Telling, Told};
 use super::{
@@ -246,6 +246,7 @@ impl Meta for PostgresMeta {
     fn close_session(&self, session: SessionId) -> Result<()> {
         self.write("closing a session", Gate::Shared, |tx| {
             sessions::end(tx, session);
+            sessions::end_locks(tx, session);
             Ok(())
         })
     }
@@ -599,7 +600,7 @@ impl FileLocks for PostgresMeta {
             if over.is_empty() {
                 return Ok(taken);
             }
-            over.into_iter().try_for_each(|session| self.fence(session))?;
+            over.into_iter().try_for_each(|session| self.close_session(session))?;
         }
     }
 
@@ -628,6 +629,20 @@ impl FileLocks for PostgresMeta {
         let lock = Lock { family, owner, range, mode: LockMode::Shared, process: 0 };
         self.write("giving up a lock on a file", Gate::Open, |tx| {
             locks::release(tx, &keys, session, inode, &lock)
+        })
+    }
+
+    fn take_over_locks(&self, session: SessionId, from: SessionId, owned: &OwnersLocks) -> Result<bool> {
+        let keys = self.lock_keys();
+        self.write("taking over locks on a file", Gate::Open, |tx| {
+            locks::take_over(tx, &keys, session, from, owned)
+        })
+    }
+
+    fn sweep_locks(&self) -> Result<()> {
+        self.write("removing locks of sessions that are over", Gate::Open, |tx| {
+            tx.later(Query::new(locks::SWEEP));
+            Ok(())
         })
     }
 

@@ -1,7 +1,7 @@
 //! Sessions, as in SQLite (`sqlite/sessions.rs`), with leases by the server's clock: clients' clocks mean nothing.
 //!
-//! A transaction of a session locks the session's row for key share: so a fence, which deletes the row, comes before it, and it is refused, or
-//! waits until it has ended. A client that stops in the middle of a transaction keeps the row locked until the server ends its transaction,
+//! A session may write while its row is there. A lease that is over ends no session: it allows others to, by deleting the row. A transaction
+//! of a session locks that row for key share, so a deletion comes before it, and the transaction is refused, or the deletion waits for its end. A client that stops in the middle of a transaction keeps the row locked until the server ends its transaction,
 //! twenty seconds later (`connection.rs`).
 
 use outrigger_format::PackId;
@@ -22,10 +22,9 @@ macro_rules! now {
     };
 }
 
-/// Until when a session is taken to be alive, of a row of `@session`; the argument is what its columns are named by (`"s."`).
+/// Until when others may not end a session, of a row of `@session`; the argument is what its columns are named by (`"s."`).
 ///
-/// While the server was away nobody could renew anything: what was not over before it went goes on for a lease from its start. Whoever acts on a session's being over deletes its
-/// row in the same transaction or before, so one that others have acted upon does not come back by this.
+/// While the server was away nobody could renew anything: what was not over before it went has a lease from its start.
 macro_rules! lease_until {
     ($of:literal) => {
         concat!(
@@ -43,13 +42,9 @@ pub(super) use {lease_until, now};
 /// Asks for that.
 pub(super) const NOW: &str = concat!("SELECT ", now!());
 
-/// A session's kind; whether its lease is not over; whether so little of it is left that it should be renewed. For [`live`].
+/// A session's kind; whether so little of its lease is left that it should be renewed. For [`live`].
 pub(super) const REQUIRE_LIVE: &str = concat!(
-    "SELECT kind, ",
-    lease_until!(""),
-    " > ",
-    now!(),
-    ", lease_until < ",
+    "SELECT kind, lease_until < ",
     now!(),
     " + lease_secs * 500000000::bigint FROM @session WHERE id = $1 FOR KEY SHARE"
 );
@@ -72,18 +67,15 @@ fn kind_of(kind: i32) -> Outcome<SessionKind> {
 fn fenced(session: SessionId) -> Fault {
     refuse(
         ErrorKind::Fenced,
-        format!("session {} is over: it was closed or fenced, or its lease ran out", session.0),
+        format!("session {} is over: it was closed, or another client ended it", session.0),
     )
 }
 
-/// What [`REQUIRE_LIVE`] says: the session's kind, if it is live. Every transaction of a session begins with this, and renews its lease: not each
-/// time, as transactions of one session would wait for each other, but when half of it has passed.
+/// What [`REQUIRE_LIVE`] says: the session's kind, if its row is there. Every transaction of a session begins with this, and renews its lease:
+/// not each time, as transactions of one session would wait for each other, but when half of it has passed.
 pub(super) fn live(tx: &mut Tx<'_>, session: SessionId, answer: &Answer) -> Outcome<SessionKind> {
     let row = answer.first().ok_or_else(|| fenced(session))?;
-    if !row.try_get::<_, bool>(1)? {
-        return Err(fenced(session));
-    }
-    if row.try_get(2)? {
+    if row.try_get(1)? {
         tx.later(Query::new(EXTEND).int(session.0 as i64));
     }
     kind_of(row.try_get(0)?)
@@ -173,13 +165,17 @@ pub(super) fn acknowledge(tx: &mut Tx<'_>, session: SessionId, relied: &[PackId]
     Ok(generation)
 }
 
-/// Ends a session, if it is not over yet. What it left uncommitted stays its own until it is swept. Its locks on files go: its row first, which waits for its transactions.
+/// Removes the locks of a session that is over, or is ended by the same transaction: its row first, which waits for its transactions.
+pub(super) fn end_locks(tx: &mut Tx<'_>, session: SessionId) {
+    tx.later(Query::new("DELETE FROM @file_lock WHERE session = $1").int(session.0 as i64));
+}
+
+/// Ends a session, if it is not over yet. What it left uncommitted stays its own until it is swept, and its locks until somebody wants one (locks.rs).
 pub(super) fn end(tx: &mut Tx<'_>, session: SessionId) {
     for sql in [
         "DELETE FROM @session WHERE id = $1",
         "DELETE FROM @pin WHERE session = $1",
         "DELETE FROM @pin_root WHERE session = $1",
-        "DELETE FROM @file_lock WHERE session = $1",
         "DELETE FROM @file_lock_wait WHERE session = $1",
         "UPDATE @state SET collector = NULL WHERE collector = $1",
     ] {

@@ -1,7 +1,7 @@
 //! Sessions: who may write, until when, and which generation each has acknowledged.
 //!
-//! A session is *live* while its row is there and its lease is not over. Closing and fencing delete the row
-//! (with its pins); a lease that ran out only makes the session unable to write. Numbers come from a counter and are never used twice.
+//! A session may write while its row is there. Closing and fencing delete the row, with its pins. A lease that is over ends no session: it
+//! allows others to. Numbers come from a counter and are never used twice.
 //!
 //! Leases are counted by the machine's steady clock, which nobody sets. It begins anew when the machine is started: a lease that ends more than
 //! an hour later than one that begins now was given before that, and is over. The hour is there because a transaction's moment is taken before
@@ -26,7 +26,7 @@ pub(super) struct Moment {
     pub steady: u64,
 }
 
-/// SQL that is true of a session whose lease is not over at this moment.
+/// SQL that is true of a session that nobody may end at this moment but who finds its lock file free.
 macro_rules! lives {
     ($steady:literal) => {
         concat!("lease_until > ", $steady, " AND lease_until - (lease_secs + 3600) * 1000000000 <= ", $steady)
@@ -50,20 +50,15 @@ fn kind_of(byte: i64) -> Outcome<SessionKind> {
 fn fenced(session: SessionId) -> Fault {
     refuse(
         ErrorKind::Fenced,
-        format!("session {} is over: it was closed or fenced, or its lease ran out", session.0),
+        format!("session {} is over: it was closed, or another client ended it", session.0),
     )
 }
 
-/// Checks that a session is live and renews its lease: every transaction of a session begins with this.
+/// Checks that a session's row is there and renews its lease: every transaction of a session begins with this.
 pub(super) fn require_live(connection: &Connection, now: Moment, session: SessionId) -> Outcome<SessionKind> {
     let row = connection
-        .prepare_cached(concat!(
-            "SELECT kind, lease_until, lease_secs FROM session WHERE id = ?1 AND ",
-            lives!("?2")
-        ))?
-        .query_row((session.0 as i64, now.steady as i64), |row| {
-            Ok((row.get(0)?, row.get::<_, i64>(1)?, row.get::<_, u32>(2)?))
-        })
+        .prepare_cached("SELECT kind, lease_until, lease_secs FROM session WHERE id = ?1")?
+        .query_row([session.0 as i64], |row| Ok((row.get(0)?, row.get::<_, i64>(1)?, row.get::<_, u32>(2)?)))
         .optional()?;
     let (kind, until, lease_secs) = row.ok_or_else(|| fenced(session))?;
     extend(connection, session, until, lease_end(now, lease_secs))?;

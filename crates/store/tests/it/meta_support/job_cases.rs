@@ -159,6 +159,10 @@ pub fn a_split_whose_session_is_over_is_taken_and_the_late_one_is_ignored(engine
     engine.pass(2);
     let taken = claim(engine, other, job, 9);
     assert_eq!((numbers(&taken), taken[0].attempt), (vec![0], first[0].attempt + 1));
+    // It may come back, but what it had in its hands is another's.
+    engine.commit(slow, vec![output(job, &first[0], "0", 5), finish(job, &first[0])]).unwrap();
+    assert_eq!(states(engine, job), [SplitState::Running; 2]);
+    engine.meta.fence(slow).unwrap();
     assert_eq!(kind(engine.commit(slow, vec![finish(job, &first[0])])), ErrorKind::Fenced);
     assert_eq!(kind(jobs(engine).claim_splits(slow, job, 1, 2, None)), ErrorKind::Fenced);
     // Neither may the new one speak for the old attempt, nor anybody for another's split.
