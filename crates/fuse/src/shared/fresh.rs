@@ -191,11 +191,11 @@ mod tests {
             fresh.will_have(&[put(7, &number.to_string(), 8 + number, FileKind::Directory)]);
             let state = fresh.lock();
             assert!(state.names + state.directories.len() <= NAMES_MAX);
-            assert_eq!(state.names, state.directories.values().map(|of| of.names.len()).sum::<usize>());
-            drop(state);
             if number % 4096 != 0 {
                 continue;
             }
+            assert_eq!(state.names, state.directories.values().map(|of| of.names.len()).sum::<usize>());
+            drop(state);
             // A directory that was forgotten is one of which nothing is known.
             let knows = fresh.lock().directories.contains_key(&7);
             assert_eq!(fresh.lacks(7, b"not there"), knows);

@@ -13,6 +13,7 @@ use outrigger_format::{PackId, PackKind};
 use outrigger_store::ErrorKind;
 use outrigger_store::meta::jobs::{JobInput, Jobs as _, NewJob};
 use outrigger_store::meta::{At, Location, Meta, PinTarget, PostgresMeta, ROOT_INODE as R, SessionKind};
+use outrigger_workload::eventually;
 use outrigger_workload::postgres::{Piece, Pooler, Proxy, Server};
 
 fn open(url: &str) -> PostgresMeta {
@@ -383,6 +384,34 @@ fn a_server_killed_and_started_again_keeps_what_was_acknowledged() {
     assert_eq!(paths(&meta, At::Now), names(done));
     assert_eq!(meta.check().unwrap(), [""; 0]);
     no_locks(&server);
+}
+
+#[test]
+fn a_server_that_stands_still_is_given_up_and_one_that_is_busy_is_waited_for() {
+    let Some(server) = Server::start("fsync = off") else { return };
+    let meta = create(&format!("{}&patience=2", server.url("store")));
+    meta.raise_counters(1, 1000, 1).unwrap();
+    let session = writer(&meta);
+    commit(&meta, session, step(0), 1).unwrap();
+    server.stand_still().unwrap();
+    let error = commit(&meta, session, step(1), 1).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Io);
+    assert_eq!(kind(meta.lookup(At::Now, R, b"f0000")), ErrorKind::Io);
+    server.go_on().unwrap();
+    // It may have been sent before: then it happens once, and is known.
+    if !error.unanswered().is_some_and(|unanswered| meta.has_happened(unanswered).unwrap()) {
+        commit(&meta, session, step(1), 1).unwrap();
+    }
+    assert_eq!(paths(&meta, At::Now), names(2));
+    let mut other = server.psql_session();
+    let long = "BEGIN; LOCK TABLE store.session IN ACCESS EXCLUSIVE MODE; SELECT pg_sleep(5); COMMIT;\n";
+    std::io::Write::write_all(other.stdin.as_mut().unwrap(), long.as_bytes()).unwrap();
+    let locked = "SELECT count(*) FROM pg_locks WHERE mode = 'AccessExclusiveLock' AND relation = 'store.session'::regclass AND granted";
+    eventually("the table is locked", || server.sql(locked) == "1");
+    commit(&meta, session, step(2), 1).unwrap();
+    assert_eq!(paths(&meta, At::Now), names(3));
+    drop(other.stdin.take());
+    other.wait().unwrap();
 }
 
 #[test]

@@ -289,6 +289,33 @@ impl Server {
         Ok(())
     }
 
+    /// Has the server and all its processes stand still, as on a machine that sleeps: its kernel still takes connections and packets.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn stand_still(&self) -> io::Result<()> {
+        self.signal(Signal::STOP)
+    }
+
+    /// Has it go on.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn go_on(&self) -> io::Result<()> {
+        self.signal(Signal::CONT)
+    }
+
+    fn signal(&self, signal: Signal) -> io::Result<()> {
+        let process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
+        let server = process.as_ref().map(Pid::from_child).ok_or_else(|| io::Error::other("it does not run"))?;
+        kill_process(server, signal)?;
+        for child in children(server) {
+            // It may be gone already.
+            let _ = kill_process(child, signal);
+        }
+        Ok(())
+    }
+
     /// Runs a statement as `user` and returns what it says, columns divided by bars.
     ///
     /// # Errors

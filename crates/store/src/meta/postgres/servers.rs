@@ -87,7 +87,7 @@ impl Servers {
         let is_sure = !is_choice || self.is_sure.swap(false, Ordering::Relaxed);
         let (mut failure, mut best): (Option<Error>, Option<(i64, usize, Connection)>) = (None, None);
         for number in (0..count).map(|at| (first + at) % count) {
-            let patience = if best.is_some() { GLANCE } else { CONNECT };
+            let patience = if best.is_some() { GLANCE } else { CONNECT.min(location.patience) };
             let opened = Connection::open(location, &location.servers[number], tls, patience);
             let opened = opened.and_then(|mut opened| {
                 let timeline = if is_choice { self.timeline_of(&mut opened, location)? } else { 0 };
