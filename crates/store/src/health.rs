@@ -62,6 +62,13 @@ impl Health {
         }
     }
 
+    /// As [`Health::fails`], of a request that nobody is told of and that has waited since then.
+    pub fn fails_since(&self, since: Instant, why: &str) {
+        let mut state = self.lock();
+        state.failing.get_or_insert_with(|| (since, why.to_string()));
+        state.failed = Some(Instant::now());
+    }
+
     /// Whether somebody is to be told now that it has done so for longer than `long`.
     fn fails_for(&self, why: &str, long: Duration) -> bool {
         self.retries.fetch_add(1, Ordering::Relaxed);

@@ -397,6 +397,8 @@ fn a_server_that_stands_still_is_given_up_and_one_that_is_busy_is_waited_for() {
     let error = commit(&meta, session, step(1), 1).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Io);
     assert_eq!(kind(meta.lookup(At::Now, R, b"f0000")), ErrorKind::Io);
+    // Nobody waits anew for as long as somebody has.
+    assert!(meta.trouble().is_some());
     server.go_on().unwrap();
     // It may have been sent before: then it happens once, and is known.
     if !error.unanswered().is_some_and(|unanswered| meta.has_happened(unanswered).unwrap()) {

@@ -27,6 +27,8 @@ use crate::error::{Context as _, Error, ErrorKind, Result};
 
 /// A server that does not answer at all is given up after about this time.
 const SILENCE: Duration = Duration::from_secs(25);
+/// How long a server that is there takes to say so.
+const ANSWER: Duration = Duration::from_secs(5);
 /// When a connection is idle for so long, the server is asked whether it is there, and how often.
 pub(super) const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(5));
 /// Such questions that it may leave without an answer.
@@ -365,7 +367,7 @@ impl Line {
             loop {
                 match timeout(self.silence, &mut answer).await {
                     Ok(answer) => return answer,
-                    Err(_) if self.server.answers(self.silence) => {}
+                    Err(_) if self.server.answers(ANSWER.min(self.silence)) => {}
                     Err(_) => self.driver.abort(),
                 }
             }

@@ -2,10 +2,11 @@
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use super::connection::Connection;
 use super::location::Location;
-use super::servers::Servers;
+use super::servers::{CONNECT, Servers};
 use super::tls::Tls;
 use crate::error::Result;
 use crate::health::Health;
@@ -55,6 +56,14 @@ impl Pool {
     /// # Errors
     /// When a new one cannot be made.
     pub fn get(&self) -> Result<Lent<'_>> {
+        self.get_within(CONNECT)
+    }
+
+    /// As [`Pool::get`]; a new one is tried to be made for so long.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn get_within(&self, within: Duration) -> Result<Lent<'_>> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = loop {
             if let Some(connection) = state.idle.pop() {
@@ -74,7 +83,7 @@ impl Pool {
         let mut lent = Lent { connection: None, pool: self };
         lent.connection = Some(match kept {
             Some(connection) => connection,
-            None => self.open()?,
+            None => self.open(within)?,
         });
         if let Some(name) = self.label.get() {
             lent.bear(name);
@@ -82,9 +91,9 @@ impl Pool {
         Ok(lent)
     }
 
-    fn open(&self) -> Result<Connection> {
+    fn open(&self, within: Duration) -> Result<Connection> {
         let opening = self.health.begin();
-        let opened = self.servers.connect(&self.location, &self.tls);
+        let opened = self.servers.connect(&self.location, &self.tls, within);
         drop(opening);
         match &opened {
             Ok(_) => self.health.works(),

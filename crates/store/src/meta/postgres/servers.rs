@@ -17,7 +17,7 @@ use super::tls::Tls;
 use crate::error::{Error, ErrorKind, Result};
 
 /// How long a connection may take to be made.
-const CONNECT: Duration = Duration::from_secs(10);
+pub(super) const CONNECT: Duration = Duration::from_secs(10);
 /// The same, of another server, when one has been found.
 const GLANCE: Duration = Duration::from_secs(2);
 
@@ -77,17 +77,17 @@ impl Servers {
         self.is_sure.store(false, Ordering::Relaxed);
     }
 
-    /// Connects to the server that is right.
+    /// Connects to the server that is right; each may take so long.
     ///
     /// # Errors
     /// Those of [`Connection::open`]; of several servers' failures one that may pass, if there is one.
-    pub fn connect(&self, location: &Location, tls: &Tls) -> Result<Connection> {
+    pub fn connect(&self, location: &Location, tls: &Tls, within: Duration) -> Result<Connection> {
         let (count, first) = (location.servers.len(), self.last.load(Ordering::Relaxed));
         let is_choice = location.primary && count > 1;
         let is_sure = !is_choice || self.is_sure.swap(false, Ordering::Relaxed);
         let (mut failure, mut best): (Option<Error>, Option<(i64, usize, Connection)>) = (None, None);
         for number in (0..count).map(|at| (first + at) % count) {
-            let patience = if best.is_some() { GLANCE } else { CONNECT.min(location.patience) };
+            let patience = if best.is_some() { GLANCE } else { within.min(location.patience) };
             let opened = Connection::open(location, &location.servers[number], tls, patience);
             let opened = opened.and_then(|mut opened| {
                 let timeline = if is_choice { self.timeline_of(&mut opened, location)? } else { 0 };

@@ -19,6 +19,7 @@ use tokio_postgres::Error as SqlError;
 
 use super::connection::{Answer, BEGIN, Connection, Query, SETTINGS};
 use super::pool::{Lent, Pool};
+use super::servers::CONNECT;
 use crate::error::{Error, ErrorKind, Result, Unanswered};
 use crate::latency;
 use crate::meta::WriteCounts;
@@ -36,6 +37,8 @@ pub(super) enum Gate {
     Alone,
 }
 
+/// What is tried at least, of a server that is away for longer than anybody waits.
+const GLANCE: Duration = Duration::from_secs(2);
 /// After this many failures because of others a transaction runs alone, so that it comes through.
 const TRIES_BESIDE: u32 = 4;
 const TRIES: u32 = 40;
@@ -214,11 +217,18 @@ impl Transactions {
         self.pool.location.patience
     }
 
+    /// Until when what begins now waits for a server that is away: its patience counts from when nothing worked any more, whoever has waited then.
+    fn until(&self) -> Instant {
+        let left = self.patience().saturating_sub(self.pool.health.failing_for());
+        Instant::now() + left.max(GLANCE)
+    }
+
     /// A connection, waiting for a server that is away.
     fn connect(&self, until: Instant) -> Result<Lent<'_>> {
         let (mut pause, mut tries) = (Duration::from_millis(20), 1);
         loop {
-            match self.pool.get() {
+            let left = until.saturating_duration_since(Instant::now()).max(GLANCE);
+            match self.pool.get_within(CONNECT.min(left)) {
                 Ok(connection) => return Ok(connection),
                 Err(error)
                     if matches!(error.kind(), ErrorKind::Io | ErrorKind::Busy) && Instant::now() < until =>
@@ -259,7 +269,7 @@ impl Transactions {
     }
 
     fn make<T>(&self, what: &str, gate: Gate, mut work: impl FnMut(&mut Tx<'_>) -> Outcome<T>) -> Result<T> {
-        let until = Instant::now() + self.patience();
+        let (began, until) = (Instant::now(), self.until());
         let (mut gate, mut tries) = (gate, 0);
         loop {
             let mut lent = self.connect(until).map_err(|error| error.context(what))?;
@@ -309,6 +319,7 @@ impl Transactions {
                 connection.discard();
                 // The others have most likely been lost with it.
                 self.pool.forget_idle();
+                self.pool.health.fails_since(began, &fault.why());
                 if tries > 1 {
                     outrigger_clock::sleep(Duration::from_millis(50));
                 }
@@ -340,7 +351,7 @@ impl Transactions {
         let token = i64::from_le_bytes(outrigger_clock::random()?);
         let ticket = Ticket { gate: self.gate, lane: connection.lane, token };
         let began = Instant::now();
-        let until = Instant::now() + self.patience();
+        let until = self.until();
         let fault = match connection.query(&statement(&ticket)) {
             Ok(answer) => {
                 let read = || -> Outcome<i64> { Ok(super::counters::row(&answer)?.try_get(0)?) };
@@ -416,7 +427,7 @@ impl Transactions {
         what: &str,
         mut work: impl FnMut(&mut Connection) -> Outcome<T>,
     ) -> Result<T> {
-        let until = Instant::now() + self.patience();
+        let (began, until) = (Instant::now(), self.until());
         loop {
             let mut connection = self.connect(until).map_err(|error| error.context(what))?;
             let fault = match work(&mut connection) {
@@ -427,6 +438,7 @@ impl Transactions {
             if again || connection.script("ROLLBACK").is_err() {
                 connection.discard();
                 self.pool.forget_idle();
+                self.pool.health.fails_since(began, &fault.why());
             }
             if !again || Instant::now() >= until {
                 return Err(fault).explain(what);
