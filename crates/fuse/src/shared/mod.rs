@@ -261,7 +261,6 @@ impl SharedVolume {
     /// Those of the store: what could not be stored is lost. What could not be packed is not: another mount or `gc` does it.
     pub fn close(&self, end_server: impl FnOnce()) -> Result<()> {
         self.opens.stop();
-        self.core.lease.end();
         self.locks.end();
         let ended = self.end_following();
         self.core.store_behind();
@@ -270,6 +269,7 @@ impl SharedVolume {
         let stored = self.core.store_all().and(ended);
         self.core.end_early();
         self.core.packer.finish();
+        self.core.lease.end();
         end_server();
         self.core.log.discard(self.core.log.last())?;
         // Mostly gone with the log; what is left is the next mount's to sweep.

@@ -108,8 +108,13 @@ fn a_mount_goes_on_when_its_session_was_ended() {
     reader.close().unwrap();
     assert!(cluster.said("goes on with session"), "{:?}", cluster.said.lock().unwrap());
     assert_eq!((status(&one).files_kept_aside, kept(&one)), (0, Vec::new()));
+    // An unmount stores what there is, too.
+    let late = one.open("late", RDWR | OFlags::CREATE).unwrap();
+    late.write(0, b"stored by the unmount").unwrap();
+    end(&one, &two);
     let dirs = [one.volume.dir().to_path_buf(), dir_of_mount(&one.store, one.volume.session_id())];
     one.volume.close(|| ()).unwrap();
+    assert_eq!(two.cat("late").unwrap(), b"stored by the unmount");
     assert!(dirs.iter().all(|dir| !dir.exists() && !dir.is_symlink()));
     cluster.check();
 }
