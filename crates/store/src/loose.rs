@@ -188,7 +188,6 @@ fn has_left(store: &Store, loose: &dyn Loose) -> Result<bool> {
     if owners.is_empty() {
         return Ok(false);
     }
-    store.fence_gone()?;
-    let live = store.meta.sessions()?;
+    let live = store.live_sessions(|session| owners.iter().any(|owner| owner.session == session.id))?;
     Ok(owners.iter().any(|owner| live.iter().all(|session| session.id != owner.session)))
 }

@@ -625,7 +625,8 @@ impl Store {
     fn end_gone(&self, these: impl Fn(&SessionRow) -> bool) -> Result<(Vec<SessionRow>, u64)> {
         let (locks, mut live, mut ended) = (self.locks_dir(), Vec::new(), 0);
         for row in self.meta.sessions()?.into_iter().filter(these) {
-            if is_gone(&row, Some(&locks)) {
+            // A process does not end its own sessions while it has their lock files.
+            if is_gone(&row, Some(&locks)) && !row.owner.is_held_here(&locks) {
                 self.meta.fence(row.id)?;
                 ended += 1;
             } else {

@@ -201,8 +201,10 @@ impl Remote {
             by.store(session.0, Ordering::Relaxed);
             of.jobs()?.set_note(OFFERS, &session.0.to_string(), Some(&value))
         };
+        let offer = Arc::new(offer);
+        let again = Arc::clone(&offer);
+        volume.when_renewed(move |session| again(session));
         offer(volume.session_id())?;
-        volume.when_renewed(offer);
         volume.has_carriers();
         Ok(Self { store: Arc::clone(store), mount, address, over })
     }

@@ -401,6 +401,13 @@ impl Core {
             .is_some_and(|known| known.cached.replace(content.clone()).as_ref() == Some(content))
     }
 
+    /// The kernel may have bytes of a file that are none of its content.
+    pub fn forget_cached(&self, number: u64) {
+        if let Some(known) = self.known.lock().expect("no panic while held").get_mut(&number) {
+            known.cached = None;
+        }
+    }
+
     // ---- changes ----------------------------------------------------------------------------------------------------
 
     /// One transaction: all of it or, on an error, nothing. `Ok(None)`: another host was faster, so look again.

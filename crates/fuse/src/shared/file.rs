@@ -241,6 +241,11 @@ impl State {
         self.is_removed && self.pinned.is_none() && !self.may_be_named
     }
 
+    /// What was stored of it is gone, so it gets no name any more.
+    pub fn can_have_no_name(&mut self) {
+        self.may_be_named = false;
+    }
+
     /// The session is over that had pinned it.
     pub fn forget_pin(&mut self) {
         self.pinned = None;

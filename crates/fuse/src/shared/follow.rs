@@ -262,15 +262,19 @@ impl Core {
     }
 
     /// Ends what is followed, whose jobs are those of a session that is over: whoever runs them finds that out, and does what is left to be done.
-    pub fn end_followed_of_lost_session(&self) {
+    ///
+    /// # Errors
+    /// When what was written to a file that nobody else sees cannot be kept aside.
+    pub fn end_followed_of_lost_session(&self) -> Result<()> {
         for file in self.open.all() {
             let place = |open: &Open| open.is_hidden.then(|| open.place.clone());
             let Some(hidden) = file.read().open.as_deref().map(place) else { continue };
             if hidden.is_some() {
-                self.lose(&file, &BTreeSet::new());
+                self.lose(&file, &BTreeSet::new())?;
             }
             self.drop_open(&file, hidden.as_ref());
         }
+        Ok(())
     }
 
     /// A file is followed no more.

@@ -70,7 +70,7 @@ impl SharedVolume {
     ) -> Result<Option<(Entry, Opened)>> {
         let core = &self.core;
         check_name(name)?;
-        core.require_session()?;
+        let session = core.fail(core.lease.live())?.id();
         let above = core.row_soon(parent)?;
         if above.attributes.kind != FileKind::Directory {
             return Err(Errno::NOTDIR);
@@ -80,7 +80,17 @@ impl SharedVolume {
             return Err(if flags.contains(OFlags::EXCL) { Errno::EXIST } else { Errno::BUSY });
         }
         let place = (parent, name.to_vec());
-        let begun = self.begin_hidden(caller, &above, place.clone(), (new, number), flags, wanted);
+        let mut begun = self.begin_hidden(caller, &above, place.clone(), (new, number), flags, wanted);
+        if let Ok(Some((_, opened))) = &begun
+            && core.session().id() != session
+        {
+            // The session was ended by whose number the name is reserved.
+            if let Some(file) = core.open.get(number) {
+                file.write().lose();
+            }
+            self.release_handle(number, opened.handle);
+            begun = Err(Errno::IO);
+        }
         if !matches!(begun, Ok(Some(_))) {
             // If this fails, whoever finds this mount gone does it.
             let _ = core.fail(core.unnote(number, Some(&place), true));

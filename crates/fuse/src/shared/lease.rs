@@ -36,7 +36,7 @@ use outrigger_store::session::Session;
 use outrigger_store::staging::{ExtentMap, Piece};
 use outrigger_store::{Context as _, ErrorKind, Result};
 
-use super::core::{Core, OpenFile};
+use super::core::Core;
 use super::dir_of_mount;
 use super::file::{File, State};
 use super::locks::LockService;
@@ -57,8 +57,6 @@ type Renewed = Box<dyn Fn(SessionId) -> Result<()> + Send + Sync>;
 pub(super) struct Lease {
     state: Mutex<Current>,
     changed: Condvar,
-    /// Whoever has it opens the next session.
-    renewing: Mutex<()>,
     renewed: Mutex<Vec<Renewed>>,
     /// How many sessions were ended by others.
     lost: AtomicU64,
@@ -68,15 +66,16 @@ pub(super) struct Lease {
 
 struct Current {
     session: Arc<Session>,
+    /// A thread opens the next session. No other one waits for it, as it may wait for that one's end.
+    is_renewing: bool,
     is_ending: bool,
 }
 
 impl Lease {
     pub fn new(session: Arc<Session>) -> Self {
         Self {
-            state: Mutex::new(Current { session, is_ending: false }),
+            state: Mutex::new(Current { session, is_renewing: false, is_ending: false }),
             changed: Condvar::new(),
-            renewing: Mutex::default(),
             renewed: Mutex::default(),
             lost: AtomicU64::new(0),
             kept: AtomicU64::new(0),
@@ -125,44 +124,62 @@ impl Lease {
         self.renewed.lock().expect("no panic while held").push(then);
     }
 
-    /// Waits a moment. False at the end.
-    fn pause(&self) -> bool {
-        let current = self.lock();
-        let wait = self.changed.wait_timeout_while(current, RETRY, |current| !current.is_ending);
-        !wait.expect("no panic while held").0.is_ending
+    /// Whether the caller is to open the next session, and nobody else does.
+    fn begin(&self) -> bool {
+        let mut current = self.lock();
+        !std::mem::replace(&mut current.is_renewing, true)
+    }
+
+    /// Whether the caller, who has begun, is to open one now: else it has ended.
+    fn goes_on(&self) -> bool {
+        let mut current = self.lock();
+        current.is_renewing = !current.is_ending && current.session.check().is_err();
+        current.is_renewing
+    }
+
+    /// Waits a moment.
+    fn pause(&self) {
+        let wait = self.changed.wait_timeout_while(self.lock(), RETRY, |current| !current.is_ending);
+        drop(wait.expect("no panic while held"));
     }
 }
 
-/// Has the mount go on once `session` was ended by another client.
-pub(super) fn watch(core: &Arc<Core>, locks: &Arc<LockService>, session: &Session) {
-    let (core, locks) = (Arc::downgrade(core), Arc::downgrade(locks));
+/// Has the mount go on once its session was ended by another client.
+pub(super) fn watch(core: &Arc<Core>, locks: &Arc<LockService>) {
+    let session = core.session();
+    let (weak, weak_locks) = (Arc::downgrade(core), Arc::downgrade(locks));
     session.when_fenced(move || {
-        if let (Some(core), Some(locks)) = (core.upgrade(), locks.upgrade()) {
+        if let (Some(core), Some(locks)) = (weak.upgrade(), weak_locks.upgrade()) {
             core.go_on(&locks);
         }
     });
+    if session.check().is_err() {
+        // Its thread may have ended before this.
+        let (core, locks) = (Arc::clone(core), Arc::clone(locks));
+        std::thread::spawn(move || core.go_on(&locks));
+    }
 }
 
 impl Core {
     fn go_on(self: &Arc<Self>, locks: &Arc<LockService>) {
-        let _renewing = self.lease.renewing.lock().expect("no panic while held");
-        // The one before may have gone on already.
-        while self.session().check().is_err() && !self.lease.lock().is_ending {
+        if !self.lease.begin() {
+            return;
+        }
+        while self.lease.goes_on() {
             let renewed = self.renew_session(locks);
             let failed = renewed.map_err(|error| error.context("opening another session for the mount"));
-            if self.fail(failed).is_err() && !self.lease.pause() {
-                return;
+            if self.fail(failed).is_err() {
+                self.lease.pause();
             }
         }
     }
 
     fn renew_session(self: &Arc<Self>, locks: &Arc<LockService>) -> Result<()> {
         // With a session that is over, what begins to be followed after this ends by itself.
-        self.end_followed_of_lost_session();
+        self.end_followed_of_lost_session()?;
         let mut asked = self.take_turn()?;
         let before = self.session();
         let session = self.store.session(SessionKind::Writer, Role::Mount)?;
-        watch(self, locks, &session);
         let mut lost = Vec::new();
         for file in self.open.all() {
             {
@@ -171,6 +188,7 @@ impl Core {
                 state.forget_pin();
             }
             if !self.holds_on(&file, session.id())? {
+                file.write().can_have_no_name();
                 lost.push((Arc::clone(&file), BTreeSet::new()));
             }
         }
@@ -182,13 +200,16 @@ impl Core {
         for (inode, handles) in locks.take_over(before.id(), &session)? {
             lost.extend(self.open.get(inode).map(|file| (file, handles)));
         }
-        lost.into_iter().for_each(|(file, handles)| self.lose(&file, &handles));
+        lost.iter().try_for_each(|(file, handles)| self.lose(file, handles))?;
         *asked = Asked::default();
         let id = session.id();
         self.lease.lock().session = session;
         self.lease.lost.fetch_add(1, Ordering::Relaxed);
         drop(asked);
+        watch(self, locks);
         self.lease.changed.notify_all();
+        // The kernel may have bytes that were given up.
+        lost.iter().for_each(|(file, _)| locks.forget(file.number));
         let why = "another client had ended the mount's session, as it was cut off for more than a minute; the mount goes on";
         self.reports.note(format!("{why} with session {} in place of {}", id.0, before.id().0));
         for then in &*self.lease.renewed.lock().expect("no panic while held") {
@@ -223,36 +244,39 @@ impl Core {
         Ok(root == Root::Empty || self.store.meta.held(&orphan_holder(file.number))?.contains(&root))
     }
 
-    /// Something of a file is lost: `handles` and, if changes of it are not stored, all that may write to it answer `EIO`.
-    pub fn lose(&self, file: &Arc<File>, handles: &BTreeSet<Handle>) {
-        let mut opens = self.files.all();
-        opens.retain(|(_, open)| Arc::ptr_eq(&open.file, file));
-        let lose = |open: &OpenFile| open.is_lost.store(true, Ordering::SeqCst);
-        opens.iter().filter(|(handle, _)| handles.contains(handle)).for_each(|(_, open)| lose(open));
+    /// Something of a file is lost: `handles`, and all that may write to it, answer `EIO`.
+    ///
+    /// # Errors
+    /// When what is not stored of it cannot be kept aside.
+    pub fn lose(&self, file: &Arc<File>, handles: &BTreeSet<Handle>) -> Result<()> {
+        for (handle, open) in self.files.all() {
+            // A process's locks are those of all its descriptors.
+            if Arc::ptr_eq(&open.file, file) && (open.writes || handles.contains(&handle)) {
+                open.is_lost.store(true, Ordering::SeqCst);
+            }
+        }
         // From here on nothing is staged by these.
         let mut state = file.write();
         if state.is_dirty() || state.is_only_here() {
-            opens.iter().filter(|(_, open)| open.writes).for_each(|(_, open)| lose(open));
-            self.keep_aside(file.number, &mut state);
+            self.keep_aside(file.number, &mut state)?;
         }
+        self.forget_cached(file.number);
+        Ok(())
     }
 
     /// Writes what a file is here into a file of its own, and gives up what of it is not stored.
-    fn keep_aside(&self, number: u64, state: &mut State) {
+    fn keep_aside(&self, number: u64, state: &mut State) -> Result<()> {
         let bytes = state.map.staged_bytes();
-        let kept = self.copy_aside(number, state);
+        let path = self.copy_aside(number, state)?;
         self.lease.kept.fetch_add(1, Ordering::Relaxed);
-        let what = format!("{bytes} bytes that were written to inode {number} and not stored");
-        self.reports.note(match kept {
-            Ok(path) => format!(
-                "{what} rested on what this mount has lost with its session: they are kept in {}, in their places in the file",
-                path.display()
-            ),
-            Err(error) => format!("{what} are lost, as they cannot be kept: {error}"),
-        });
+        self.reports.note(format!(
+            "{bytes} bytes that were written to inode {number} and not stored rested on what this mount has lost with its session: they are kept in {}, in their places in the file",
+            path.display()
+        ));
         let clean = ExtentMap::new(Arc::clone(self.log.usage()), state.row.root.len());
         state.forget_changes(clean);
         self.forget_row(number);
+        Ok(())
     }
 
     fn copy_aside(&self, number: u64, state: &State) -> Result<PathBuf> {
@@ -261,7 +285,8 @@ impl Core {
         let at = || format!("cannot keep it in {}", path.display());
         DirBuilder::new().recursive(true).mode(0o700).create(&above).context(at)?;
         let copy = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).context(at)?;
-        copy.set_len(state.map.len()).context(at)?;
+        // A length that no file here can have says nothing of the bytes.
+        let _ = copy.set_len(state.map.len());
         let mut bytes = Vec::new();
         for (range, piece) in state.map.pieces(0..u64::MAX) {
             if let Piece::Data(location) = piece {

@@ -111,7 +111,8 @@ pub fn dir_of_mount(store: &Store, mount: SessionId) -> PathBuf {
 /// Where mounts of this store on this host may listen.
 pub fn dirs_of_mounts(store: &Store) -> Vec<PathBuf> {
     let found = std::fs::read_dir(dirs_above(store)).into_iter().flatten().flatten();
-    found.map(|entry| entry.path()).collect()
+    // A mount that goes on with another session has a link by that one's number.
+    found.map(|entry| entry.path()).filter(|path| !path.is_symlink()).collect()
 }
 
 /// How to mount a store that other hosts write to.
@@ -206,7 +207,7 @@ impl SharedVolume {
             core.tell_behind(core.session().id())?;
         }
         let locks = Locks::start(&core)?;
-        lease::watch(&core, locks.service(), &core.session());
+        lease::watch(&core, locks.service());
         Ok(Self { core, snapshots, dir, locks, opens: Arc::default() })
     }
 

@@ -72,7 +72,12 @@ impl Core {
         }
         // It is stored as that directory wants it.
         self.moved(file.number, parent);
-        let named = self.with_session(|| self.store_and_name(file, parent, name));
+        let mut named = self.with_session(|| self.store_and_name(file, parent, name));
+        if named == Err(Errno::NOENT) {
+            // Nobody may have known of the first try that it has happened.
+            let found = self.look(parent, name)?;
+            named = found.filter(|row| row.number == file.number).ok_or(Errno::NOENT);
+        }
         if named.is_ok() {
             self.let_go_of_nameless(file);
         }

@@ -179,7 +179,10 @@ impl Shared {
     fn begin_anew(&self) -> Result<()> {
         let session = self.store.session(SessionKind::Writer, ROLE)?;
         self.untold.begin_anew(session.id())?;
-        *self.session.write().unwrap_or_else(PoisonError::into_inner) = session;
+        let before =
+            std::mem::replace(&mut *self.session.write().unwrap_or_else(PoisonError::into_inner), session);
+        // Its drop asks the database.
+        drop(before);
         Ok(())
     }
 

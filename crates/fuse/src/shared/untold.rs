@@ -111,7 +111,7 @@ impl Untold {
         Ok(())
     }
 
-    /// The packer's session is over. Its note says that the catalogue lacks something, so whoever writes that anew writes all of it.
+    /// The packer's session is over. Until it has another one, each commit is noted.
     pub fn end(&self) {
         let mut state = self.lock();
         (state.is_over, state.is_noted) = (true, false);
@@ -124,7 +124,8 @@ impl Untold {
     pub fn begin_anew(&self, owner: SessionId) -> Result<()> {
         let mut state = self.lock();
         tell::note_untold(&*self.meta, owner, true)?;
-        *state = State { committing: state.committing, is_noted: true, ..State::new(owner) };
+        // What is in `touched` was noted by the session before, and that note may have been taken back since.
+        (state.owner, state.is_noted, state.is_over) = (owner, true, false);
         Ok(())
     }
 }
@@ -142,9 +143,6 @@ impl State {
     }
 
     fn note(&mut self, touched: Touched) {
-        if self.is_over {
-            return;
-        }
         self.touched.merge(touched);
         if self.touched.len() > MAX {
             self.touched = Touched::default();

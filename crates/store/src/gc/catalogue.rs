@@ -24,7 +24,7 @@ use super::report::{GcOptions, GcProgress, GcReport};
 use super::rewrite;
 use crate::error::{Error, ErrorKind, Result};
 use crate::meta::telling::{Anew, Telling};
-use crate::meta::{At, SessionKind, is_gone};
+use crate::meta::{At, SessionKind};
 use crate::session::Session;
 use crate::store::Store;
 use crate::write::{append_at, append_records};
@@ -174,14 +174,12 @@ fn require_whole(whole: &AtomicBool) -> Result<()> {
 
 fn compact_alone(store: &Store, session: &Arc<Session>) -> Result<()> {
     let busy = || Error::new(ErrorKind::Busy, "the catalogue is being written to");
-    let locks = store.locks_dir();
     let first = store.meta.next_sequence()?;
     rewrite::stream(store, At::Now, |records, whole| {
         // The sequence of the new blocks has been taken.
         let before = || -> Result<()> {
-            let sessions = store.meta.sessions()?;
-            let writes =
-                sessions.iter().any(|row| row.kind == SessionKind::Writer && !is_gone(row, Some(&locks)));
+            // One whose lease is over would go on with what it has numbered before.
+            let writes = !store.live_sessions(|row| row.kind == SessionKind::Writer)?.is_empty();
             if writes { Err(busy()) } else { Ok(()) }
         };
         // All records have been made: ours lies between these two sequences, and nothing else.

@@ -99,6 +99,11 @@ impl SessionOwner {
     pub fn is_this_process(&self) -> bool {
         self.process == std::process::id() && self.host == crate::host::name()
     }
+
+    /// Whether this process has the session, and its lock file.
+    pub(crate) fn is_held_here(&self, locks: &Path) -> bool {
+        self.is_this_process() && self.lock_file(locks).is_some_and(|path| is_locked(&path))
+    }
 }
 
 impl Role {
@@ -142,14 +147,19 @@ pub fn lives(sessions: &[SessionRow], id: SessionId, locks: Option<&Path>) -> bo
     sessions.iter().any(|row| row.id == id && !is_gone(row, locks))
 }
 
+/// Whether nobody can lock a file, as its session's process has it locked.
+fn is_locked(path: &Path) -> bool {
+    let Ok(file) = File::open(path) else { return false };
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err()
+}
+
 /// Rule 11: true when `session` certainly has no process any more: its lease is over, or its lock file can be locked.
 pub fn is_gone(session: &SessionRow, locks: Option<&Path>) -> bool {
     if session.lease_is_over {
         return true;
     }
     let Some(path) = locks.and_then(|locks| session.owner.lock_file(locks)) else { return false };
-    let Ok(file) = File::open(path) else { return false };
-    rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_ok()
+    path.exists() && !is_locked(&path)
 }
 
 #[cfg(test)]

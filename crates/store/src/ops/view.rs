@@ -80,16 +80,19 @@ impl View {
         if over.kind() != ErrorKind::Fenced || (self.at != At::Now && self.snapshot.is_none()) {
             return Err(over);
         }
-        let mut held = held.write().unwrap_or_else(PoisonError::into_inner);
-        if held.check().is_err() {
-            let next = store.session(SessionKind::Reader, self.role.clone())?;
-            if let Some(name) = &self.snapshot {
-                let pinned = next.pin(&PinTarget::Snapshot(name.clone()));
-                pinned.ok().filter(|(epoch, _)| At::Epoch(*epoch) == self.at).ok_or(over)?;
+        // Others go on reading what they have meanwhile, or do the same.
+        let next = store.session(SessionKind::Reader, self.role.clone())?;
+        if let Some(name) = &self.snapshot {
+            let (epoch, _) = next.pin(&PinTarget::Snapshot(name.clone()))?;
+            if At::Epoch(epoch) != self.at {
+                return Err(over);
             }
-            *held = next;
         }
-        Ok(Some(held.id()))
+        let id = next.id();
+        let before = std::mem::replace(&mut *held.write().unwrap_or_else(PoisonError::into_inner), next);
+        // Its drop asks the database.
+        drop(before);
+        Ok(Some(id))
     }
 
     /// Pins a snapshot besides, for as long as this lives, and says where to read it.

@@ -307,7 +307,8 @@ impl Server {
 
     fn signal(&self, signal: Signal) -> io::Result<()> {
         let process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
-        let server = process.as_ref().map(Pid::from_child).ok_or_else(|| io::Error::other("it does not run"))?;
+        let server =
+            process.as_ref().map(Pid::from_child).ok_or_else(|| io::Error::other("it does not run"))?;
         kill_process(server, signal)?;
         for child in children(server) {
             // It may be gone already.

@@ -10,18 +10,23 @@ use rustix::process::getuid;
 
 use super::Plan;
 
+/// What others are told.
+pub fn note(plan: &Plan) -> MountNote {
+    MountNote {
+        point: show(plan.point.as_os_str().as_encoded_bytes()),
+        user: user(),
+        read_only: plan.flags.read_only,
+        snapshot: plan.flags.at.clone(),
+    }
+}
+
 /// A mount that `status` knows of.
 pub struct Told(Arc<Store>, Mutex<Option<Noting>>);
 
 impl Told {
     /// Tells. A mount that cannot tell, as it may not write to the store, is one all the same.
     pub fn of(store: &Arc<Store>, plan: &Plan) -> Self {
-        let note = MountNote {
-            point: show(plan.point.as_os_str().as_encoded_bytes()),
-            user: user(),
-            read_only: plan.flags.read_only,
-            snapshot: plan.flags.at.clone(),
-        };
+        let note = note(plan);
         let noting = store.require_writable().is_ok().then(|| {
             let _ = mounts::noted(store, &note);
             Noting::begin(store)

@@ -354,9 +354,7 @@ impl LockService {
                 continue;
             }
             if others != dropped {
-                if let Some(forget) = self.forget.get() {
-                    forget(inode);
-                }
+                self.forget(inode);
                 let mut state = file.write();
                 // Others that came meanwhile are for whoever asks next: the kernel may have read either.
                 state.dropped = state.dropped.max(others);
@@ -376,11 +374,18 @@ impl LockService {
         let mut lost = Vec::new();
         for locks in self.queue.owned() {
             if !engine.take_over_locks(session.id(), before, &locks)? {
-                let key = Key { inode: locks.inode, family: locks.family, owner: locks.owner };
-                lost.push((key.inode, self.queue.lose(key)));
+                lost.push(Key { inode: locks.inode, family: locks.family, owner: locks.owner });
             }
         }
-        Ok(lost)
+        // Only now: if it is done again, they are found lost again.
+        Ok(lost.into_iter().map(|key| (key.inode, self.queue.lose(key))).collect())
+    }
+
+    /// Makes the kernel forget what it has cached of a file. Whoever calls it keeps no request waiting.
+    pub fn forget(&self, inode: u64) {
+        if let Some(forget) = self.forget.get() {
+            forget(inode);
+        }
     }
 
     fn release(&self, key: Key, range: LockRange) -> Result<()> {
@@ -388,13 +393,10 @@ impl LockService {
         let begun = self.queue.begun(key);
         let Key { inode, family, owner } = key;
         let left = loop {
-            let session = match core.lease.live() {
-                Ok(session) => session,
-                Err(error) => break Err(error),
-            };
-            let left = engine.release_lock(session.id(), inode, family, owner, range);
-            match left {
-                // The next session has taken it again.
+            // Until there is one it may be taken over: it is not forgotten.
+            let session = core.fail(core.lease.live())?;
+            match engine.release_lock(session.id(), inode, family, owner, range) {
+                // The next session has taken it over.
                 Err(error) if error.kind() == ErrorKind::Fenced => session.note(&error),
                 left => break left,
             }
@@ -402,8 +404,7 @@ impl LockService {
         if left.is_ok() {
             self.queue.has(key, range, None);
         }
-        let is_over = left.as_ref().is_err_and(|error| error.kind() == ErrorKind::Fenced);
-        if is_over || left.as_ref().is_ok_and(|left| !left) {
+        if left.as_ref().is_ok_and(|left| !left) {
             self.queue.let_go(key, begun);
         }
         self.queue.wake(inode);
@@ -412,7 +413,7 @@ impl LockService {
 
     /// Ends all that an owner has on a file, now or as soon as that can be done.
     fn end(&self, key: Key) {
-        if matches!(self.release(key, LockRange::ALL), Err(errno) if errno != Errno::STALE) {
+        if self.release(key, LockRange::ALL).is_err() {
             self.queue.later(Job::Release(key), RETRY);
         }
     }

@@ -242,3 +242,40 @@ fn snapshots_and_closes_that_come_back_early_go_on() {
     one.volume.close(|| ()).unwrap();
     cluster.check();
 }
+
+#[test]
+fn what_was_given_up_is_not_shown_again() {
+    let Some(cluster) = Cluster::new() else { return };
+    let (one, two) = (cluster.mount(), cluster.mount());
+    let (here, there) = open_both(&one, &two, "f");
+    one.put("f", b"before").unwrap();
+    assert_eq!(one.cat("f").unwrap(), b"before");
+    here.try_lock(all(1, Exclusive)).unwrap();
+    here.write(0, b"never!").unwrap();
+    // Somebody else has the lock for a moment, and only reads.
+    cluster.outlive(&one);
+    eventually("it is taken", || there.try_lock(all(1, Shared)).is_ok());
+    assert_eq!(there.read().unwrap(), b"before");
+    there.unlock(all(1, Shared)).unwrap();
+    eventually("it is told", || here.read() == Err(Errno::IO));
+    let opened = one.volume.open(USER, here.number, OFlags::RDONLY).unwrap();
+    assert!(!opened.keep_cache, "the kernel has what was written");
+    one.volume.release(here.number, opened.handle);
+    assert_eq!(one.cat("f").unwrap(), b"before");
+    assert_eq!(kept(&one).len(), 1);
+    assert_eq!(here.close(), Err(Errno::IO));
+    there.close().unwrap();
+    cluster.check();
+}
+
+#[test]
+fn a_process_does_not_end_its_own_session() {
+    let Some(cluster) = Cluster::new() else { return };
+    let one = cluster.mount();
+    let session = one.volume.session_id();
+    cluster.outlive(&one);
+    assert!(one.store.live_sessions(|_| true).unwrap().iter().any(|row| row.id == session));
+    one.put("f", b"as ever").unwrap();
+    assert_eq!(one.volume.session_id(), session);
+    cluster.check();
+}

@@ -416,6 +416,7 @@ impl PostgresMeta {
                     );
                     return Err(refuse(ErrorKind::Busy, why));
                 }
+                sessions::end(tx, session.id);
             }
             let given_out = counters::read_next(&tx.one(Query::new(counters::NEXT))?)?;
             if given_out != *expected {

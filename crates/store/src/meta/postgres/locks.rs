@@ -334,8 +334,14 @@ pub(super) fn take_over(
     Ok(is_whole)
 }
 
-/// Removes the locks of sessions that are over.
-pub(super) const SWEEP: &str = "DELETE FROM @file_lock WHERE session NOT IN (SELECT id FROM @session)";
+/// Removes the locks of sessions that are over. Their numbers are read first: a row that another session takes over meanwhile is none of theirs.
+pub(super) fn sweep(tx: &mut Tx<'_>) -> Outcome<()> {
+    let sql = "SELECT DISTINCT session FROM @file_lock WHERE session NOT IN (SELECT id FROM @session)";
+    let over = tx.one(Query::new(sql))?.rows;
+    let over = over.iter().map(|row| Ok(row.try_get(0)?)).collect::<Outcome<Vec<i64>>>()?;
+    tx.later(Query::new("DELETE FROM @file_lock WHERE session = ANY ($1)").ints(over));
+    Ok(())
+}
 
 /// How many each session holds, for [`read_count`].
 pub(super) const COUNTS: &str = "SELECT session, count(*) FROM @file_lock WHERE session IN (SELECT id FROM @session) \

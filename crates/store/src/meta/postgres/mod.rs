@@ -640,10 +640,7 @@ impl FileLocks for PostgresMeta {
     }
 
     fn sweep_locks(&self) -> Result<()> {
-        self.write("removing locks of sessions that are over", Gate::Open, |tx| {
-            tx.later(Query::new(locks::SWEEP));
-            Ok(())
-        })
+        self.write("removing locks of sessions that are over", Gate::Open, locks::sweep)
     }
 
     fn stop_waiting(&self, session: SessionId, ticket: u64) -> Result<()> {
