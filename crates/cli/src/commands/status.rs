@@ -13,6 +13,7 @@ use outrigger_store::meta::{Role, SessionKind, SessionOwner};
 use outrigger_store::ops::errors::{ErrorsStatus, Met};
 use outrigger_store::ops::mounts::MountStatus;
 use outrigger_store::ops::status::{SessionStatus, Standing, Status, TierStatus, status};
+use outrigger_store::text::show;
 use outrigger_store::{Store, shared};
 use serde_json::Value;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -153,6 +154,13 @@ fn describe(store: &Store, status: &Status, mount: Option<&str>) -> String {
     text += &format!("trouble    {}\n", trouble.unwrap_or("none"));
     if let Some(mount) = mount {
         text += &format!("mount      {mount}\n");
+    }
+    if let Some(dir) = status.unsaved.first().and_then(|file| file.parent()) {
+        let files = counted(status.unsaved.len() as u64, "file", "files");
+        text += &format!(
+            "unsaved    {files} in {}: changes that a mount could not store; remove them when you have what you need\n",
+            dir.display()
+        );
     }
     if let Some(copy) = &status.copy {
         let behind = duration(behind_ms(copy) as f64 / 1000.0);
@@ -316,6 +324,10 @@ fn json(store: &Store, status: &Status) -> Object {
         .with("database_bytes", status.database_bytes)
         .with("packs_at", packs_at(store))
         .with("packs_trouble", status.trouble.clone())
+        .with(
+            "unsaved",
+            status.unsaved.iter().map(|file| show(file.as_os_str().as_encoded_bytes())).collect::<Vec<_>>(),
+        )
         .with("copy_of", status.copy.as_ref().map(|copy| copy.source.clone()))
         .with("copy_as_of", status.copy.as_ref().map(|copy| rfc3339_nanos(copy.as_of)))
         .with("copy_behind_ms", status.copy.as_ref().map(behind_ms))

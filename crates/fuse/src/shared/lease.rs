@@ -22,7 +22,7 @@
 //! anybody else here sees the next session. An operation that comes meanwhile waits for a while.
 
 use std::collections::BTreeSet;
-use std::fs::{DirBuilder, OpenOptions};
+use std::fs::{DirBuilder, File as Copy, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _, symlink};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,6 +32,7 @@ use std::time::Duration;
 use outrigger_clock::Instant;
 use outrigger_format::Root;
 use outrigger_store::meta::{Role, SessionId, SessionKind, orphan_holder};
+use outrigger_store::ops::mounts::UNSAVED;
 use outrigger_store::session::Session;
 use outrigger_store::staging::{ExtentMap, Piece};
 use outrigger_store::{Context as _, ErrorKind, Result};
@@ -43,8 +44,6 @@ use super::locks::LockService;
 use super::store::Asked;
 use crate::fs::Handle;
 
-/// Where changes are kept that could not be stored, in the host's directory of the store.
-pub const UNSAVED: &str = "unsaved";
 /// How long an operation waits for the next session.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long after a failure another session is opened.
@@ -285,6 +284,16 @@ impl Core {
         let at = || format!("cannot keep it in {}", path.display());
         DirBuilder::new().recursive(true).mode(0o700).create(&above).context(at)?;
         let copy = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).context(at)?;
+        let copied = self.copy_changes(state, &copy).map_err(|error| error.context(at()));
+        if copied.is_err() {
+            // It is tried again, and the disk may be full.
+            let _ = std::fs::remove_file(&path);
+        }
+        copied.map(|()| path)
+    }
+
+    fn copy_changes(&self, state: &State, copy: &Copy) -> Result<()> {
+        let what = || "writing".to_string();
         // A length that no file here can have says nothing of the bytes.
         let _ = copy.set_len(state.map.len());
         let mut bytes = Vec::new();
@@ -292,10 +301,9 @@ impl Core {
             if let Piece::Data(location) = piece {
                 bytes.resize((range.end - range.start) as usize, 0);
                 self.log.read(location, &mut bytes)?;
-                copy.write_all_at(&bytes, range.start).context(at)?;
+                copy.write_all_at(&bytes, range.start).context(what)?;
             }
         }
-        copy.sync_all().context(at)?;
-        Ok(path)
+        copy.sync_all().context(what)
     }
 }

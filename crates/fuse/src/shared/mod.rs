@@ -95,7 +95,6 @@ use crate::view::ahead::ReadAhead;
 use crate::view::{FRAMES_BYTES, ReadOptions, ReadVolume};
 
 pub use self::awaited::{await_closed, sweep_awaited};
-pub use self::lease::UNSAVED;
 pub use self::noted::{LeftOpen, held_of, left_open, let_go};
 
 /// Where this host's mounts of a store have their logs, and listen.

@@ -3,6 +3,8 @@
 //! A note is called by the host and the process of its mount, as the mount's sessions are. It counts while one of these lives: nothing has to be removed after a mount
 //! that was killed, but the next one removes what is left all the same.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 
 use super::status::{SessionStatus, Standing};
@@ -12,6 +14,8 @@ use crate::meta::{Meta, Role, SessionOwner};
 use crate::store::Store;
 
 const KIND: &str = "mount";
+/// Where mounts keep changes that they could not store, in the host's directory of the store.
+pub const UNSAVED: &str = "unsaved";
 
 /// A mount, as it is noted.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -55,6 +59,15 @@ pub fn noted(store: &Store, note: &MountNote) -> Result<()> {
     }
     let text = serde_json::to_string(note).map_err(std::io::Error::other);
     jobs.set_note(KIND, &own_name(), Some(&text.context(|| "the mount's note".to_owned())?))
+}
+
+/// Files of this host with changes that a mount could not store, in order of their names. Nothing removes them.
+#[must_use]
+pub fn unsaved(store: &Store) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(store.dir().join(UNSAVED)).into_iter().flatten().flatten();
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    files.sort_unstable();
+    files
 }
 
 /// Takes this process's note away.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::path::PathBuf;
 
 use super::errors::{self, ErrorsStatus};
 use super::mounts::{self, MountStatus};
@@ -132,6 +133,8 @@ pub struct Status {
     pub trouble: Option<String>,
     /// What it is a copy of, as long as nobody has written to it by itself.
     pub copy: Option<CopyNote>,
+    /// See [`mounts::unsaved`].
+    pub unsaved: Vec<PathBuf>,
 }
 
 /// Asks the database.
@@ -184,5 +187,6 @@ pub fn status(store: &Store) -> Result<Status> {
         snapshots: store.meta.snapshots()?.len() as u64,
         database_bytes: store.database_bytes(),
         trouble: store.backend.trouble(),
+        unsaved: mounts::unsaved(store),
     })
 }

@@ -5,9 +5,10 @@ use std::path::PathBuf;
 
 use outrigger_fuse::fs::{FileSystem, ROOT};
 use outrigger_fuse::measures::{Status, Watched as _};
-use outrigger_fuse::shared::{SharedOptions, UNSAVED, await_closed, dir_of_mount};
+use outrigger_fuse::shared::{SharedOptions, await_closed, dir_of_mount};
 use outrigger_store::meta::SessionId;
 use outrigger_store::meta::locks::LockMode::{Exclusive, Shared};
+use outrigger_store::ops::mounts;
 use outrigger_workload::eventually;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -45,8 +46,7 @@ fn status(host: &Host) -> Status {
 }
 
 fn kept(host: &Host) -> Vec<PathBuf> {
-    let found = fs::read_dir(host.store.dir().join(UNSAVED)).into_iter().flatten();
-    found.map(|entry| entry.unwrap().path()).collect()
+    mounts::unsaved(&host.store)
 }
 
 #[test]
