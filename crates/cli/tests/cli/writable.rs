@@ -372,7 +372,7 @@ fn whoever_holds_a_mount_and_falls_silent_is_ended() {
     drop(slow.stdin.take());
     let said = slow.wait_with_output().unwrap();
     let err = String::from_utf8_lossy(&said.stderr);
-    assert!(said.status.code() == Some(1) && err.contains("lease"), "{err}");
+    assert!(said.status.code() == Some(1) && err.contains("another client ended it"), "{err}");
     assert_eq!(place.done(&["cat", "after"]).text(), "this waits");
     place.code(1, &["cat", "slow"]);
 }
