@@ -102,7 +102,7 @@ impl SessionOwner {
 
     /// Whether this process has the session, and its lock file.
     pub(crate) fn is_held_here(&self, locks: &Path) -> bool {
-        self.is_this_process() && self.lock_file(locks).is_some_and(|path| is_locked(&path))
+        self.is_this_process() && self.lock_file(locks).and_then(|path| is_locked(&path)) == Some(true)
     }
 }
 
@@ -147,10 +147,10 @@ pub fn lives(sessions: &[SessionRow], id: SessionId, locks: Option<&Path>) -> bo
     sessions.iter().any(|row| row.id == id && !is_gone(row, locks))
 }
 
-/// Whether nobody can lock a file, as its session's process has it locked.
-fn is_locked(path: &Path) -> bool {
-    let Ok(file) = File::open(path) else { return false };
-    rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err()
+/// Whether a session's process has its lock file locked; `None` when that cannot be found out.
+fn is_locked(path: &Path) -> Option<bool> {
+    let file = File::open(path).ok()?;
+    Some(rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err())
 }
 
 /// Rule 11: true when `session` certainly has no process any more: its lease is over, or its lock file can be locked.
@@ -159,7 +159,7 @@ pub fn is_gone(session: &SessionRow, locks: Option<&Path>) -> bool {
         return true;
     }
     let Some(path) = locks.and_then(|locks| session.owner.lock_file(locks)) else { return false };
-    path.exists() && !is_locked(&path)
+    is_locked(&path) == Some(false)
 }
 
 #[cfg(test)]
@@ -174,9 +174,17 @@ mod tests {
         for path in [locks.join("00ff.lock"), dir.path().join("theirs.lock")] {
             std::fs::write(path, "").unwrap();
         }
-        for (lock, gone) in [("00ff", true), ("other", false), ("../theirs", false), ("", false)] {
+        // One that cannot be opened, as another user's may be, says nothing.
+        let _closed = std::os::unix::net::UnixListener::bind(locks.join("00aa.lock")).unwrap();
+        for (lock, gone) in
+            [("00ff", true), ("00aa", false), ("other", false), ("../theirs", false), ("", false)]
+        {
             let owner = SessionOwner::this(lock.to_owned(), Role::Mount);
-            assert_eq!(owner.lock_file(&locks).is_some(), matches!(lock, "00ff" | "other"), "{lock}");
+            assert_eq!(
+                owner.lock_file(&locks).is_some(),
+                matches!(lock, "00ff" | "00aa" | "other"),
+                "{lock}"
+            );
             let row = SessionRow {
                 id: SessionId(1),
                 kind: SessionKind::Writer,

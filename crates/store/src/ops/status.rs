@@ -1,8 +1,7 @@
 //! Who uses a store just now, and what waits to be done: for those who run it.
 
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::errors::{self, ErrorsStatus};
 use super::mounts::{self, MountStatus};
