@@ -32,7 +32,7 @@ use crate::cgroup::Groups;
 use crate::foreground::Busy;
 use crate::job::Written;
 use crate::job::spec::Spec;
-use crate::node::{DRAIN, NAMED, STANDS_BACK, nodes};
+use crate::node::{Drain, Named, Yields, nodes};
 use crate::progress::Counters;
 use crate::rules::Watcher;
 use crate::runner::{self, Beside, Report, RunOptions, Stragglers, runner_of};
@@ -102,8 +102,7 @@ pub fn run(
 ) -> Result<()> {
     let mut session = register(store, options)?;
     // What was asked of one that had this name before, and what it said.
-    store.jobs()?.set_note(DRAIN, &options.name, None)?;
-    store.jobs()?.set_note(STANDS_BACK, &options.name, None)?;
+    forget(store, &options.name)?;
     let make_way = options.make_way.clone().map(|busy| noting(store, &options.name, busy));
     let (groups, trust) = (options.groups.clone(), Arc::clone(&options.trust));
     let options = &NodeOptions { name: options.name.clone(), make_way, groups, trust, ..*options };
@@ -164,24 +163,29 @@ pub fn run(
         let _ = asker.join();
         worked
     });
-    let id = session.id().0.to_string();
+    let named = Named { agent: options.name.clone(), session: session.id() };
     drop(session);
-    let jobs = store.jobs()?;
-    jobs.set_note(DRAIN, &options.name, None)?;
-    jobs.set_note(STANDS_BACK, &options.name, None)?;
-    jobs.change_note(NAMED, &options.name, &id, None)?;
+    forget(store, &options.name)?;
+    store.registry().take(&named)?;
     worked
+}
+
+/// Removes what was asked of an agent of this name, and what it said of itself.
+fn forget(store: &Store, name: &str) -> Result<()> {
+    store.registry().remove(&Drain { agent: name.to_owned() })?;
+    store.registry().remove(&Yields { agent: name.to_owned() })
 }
 
 /// Notes when it is found that others wait, and when they do no more: agents of other hosts leave nothing alone for the sake of one that stands back.
 fn noting(store: &Arc<Store>, name: &str, busy: Busy) -> Busy {
-    let (store, name, noted) = (Arc::clone(store), name.to_string(), Mutex::new(false));
+    let (store, record, noted) = (Arc::clone(store), Yields { agent: name.to_owned() }, Mutex::new(false));
     Arc::new(move || {
         let waits = busy();
         let mut noted = noted.lock().expect("no panic while held");
         if *noted != waits {
             // Where the database is away it is noted at the next look.
-            let set = store.jobs().and_then(|jobs| jobs.set_note(STANDS_BACK, &name, waits.then_some("")));
+            let registry = store.registry();
+            let set = if waits { registry.put(&record) } else { registry.remove(&record) };
             *noted = if set.is_ok() { waits } else { *noted };
         }
         waits
@@ -215,13 +219,13 @@ fn register(store: &Arc<Store>, options: &NodeOptions<'_>) -> Result<Arc<Session
     let role = AgentRole { name: name.clone(), slots, uid, place: place(store) };
     let session = store.session(SessionKind::Reader, Role::Agent(role))?;
     // Two that begin at once have both got here. A claim is worth as much as the session that it names.
-    let (jobs, own) = (store.jobs()?, session.id().0.to_string());
-    while !jobs.add_note(NAMED, name, &own)? {
-        let Some(claim) = jobs.notes(NAMED)?.into_iter().find(|note| note.name == *name) else { continue };
-        if !store.live_sessions(|row| row.id.0.to_string() == claim.value)?.is_empty() {
+    let (registry, own) = (store.registry(), Named { agent: name.clone(), session: session.id() });
+    while !registry.add(&own)? {
+        let Some(claim) = registry.find(|claim: &Named| claim.agent == *name)? else { continue };
+        if store.is_live(claim.record.session)? {
             return Err(taken(String::new()));
         }
-        if jobs.change_note(NAMED, name, &claim.value, Some(&own))? {
+        if registry.replace(&claim, &own)? {
             break;
         }
     }
@@ -232,8 +236,8 @@ fn ask_for_drain(store: &Store, name: &str, stop: &AtomicBool, done: &AtomicBool
     while !done.load(Ordering::Relaxed) {
         std::thread::park_timeout(LOOK_EVERY);
         // A database that is away is asked again.
-        let notes = store.jobs().and_then(|jobs| jobs.notes(DRAIN));
-        if notes.is_ok_and(|notes| notes.iter().any(|note| note.name == name)) {
+        let asked = store.registry().find(|drain: &Drain| drain.agent == name);
+        if asked.is_ok_and(|asked| asked.is_some()) {
             stop.store(true, Ordering::Relaxed);
         }
     }
@@ -319,7 +323,7 @@ impl Agent<'_, '_> {
         let looked = self.rules.look(self.store)?;
         looked.made.iter().for_each(|(rule, job)| tell(Event::Fired(rule, *job)));
         looked.trouble.iter().for_each(|(rule, error)| tell(Event::Trouble(rule, error)));
-        let mut open = self.store.jobs()?.open_jobs()?;
+        let mut open = self.store.jobs().open_jobs()?;
         open.reverse();
         self.fits.retain(|job, _| open.iter().any(|row| row.id == *job));
         self.longest.retain(|job, _| open.iter().any(|row| row.id == *job));
@@ -380,7 +384,7 @@ impl Agent<'_, '_> {
 
     /// What can be done here of a job whose program is here.
     fn fits(&mut self, row: &JobRow, spec: Spec) -> Result<Fits> {
-        let inputs = self.store.jobs()?.inputs(row.id)?;
+        let inputs = self.store.jobs().inputs(row.id)?;
         if inputs.len() <= spec.inputs_besides() || self.refuses(row, &inputs, &spec) {
             return Ok(Fits::No);
         }
@@ -457,7 +461,7 @@ impl Agent<'_, '_> {
             }
         };
         let is_open = || -> Result<bool> {
-            Ok(self.store.jobs()?.split(row.id, 0)?.is_some_and(|split| split.range.is_open()))
+            Ok(self.store.jobs().split(row.id, 0)?.is_some_and(|split| split.range.is_open()))
         };
         let written = match fits {
             Fits::No => return Ok(None),

@@ -1,17 +1,59 @@
-//! The agents that live, and what they say of themselves: in the roles of their sessions, and in notes.
+//! The agents that live, and what they say of themselves: in the roles of their sessions, and in the registry.
 
 use outrigger_store::meta::jobs::JobId;
-use outrigger_store::meta::{AgentRole, Role, SessionOwner, is_gone};
+use outrigger_store::meta::{AgentRole, Role, SessionId, SessionOwner, is_gone};
+use outrigger_store::registry::Record;
 use outrigger_store::{Error, ErrorKind, Result, Store};
+use serde::{Deserialize, Serialize};
 
 use crate::job::spec::Spec;
 
-/// The kind of note that asks an agent to stop.
-pub(crate) const DRAIN: &str = "drain";
-/// Notes of agents that stand back.
-pub(crate) const STANDS_BACK: &str = "stands_back";
-/// The kind of note by which an agent has its name: the number of its session.
-pub(crate) const NAMED: &str = "agent";
+/// Somebody asks an agent to stop.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Drain {
+    pub agent: String,
+}
+
+impl Record for Drain {
+    const KIND: &'static str = "drain";
+
+    fn name(&self) -> String {
+        self.agent.clone()
+    }
+}
+
+/// An agent yields: it begins nothing while others wait on its host.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Yields {
+    pub agent: String,
+}
+
+impl Record for Yields {
+    const KIND: &'static str = "yields";
+
+    fn name(&self) -> String {
+        self.agent.clone()
+    }
+}
+
+/// An agent has its name by this, so that no two have the same.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Named {
+    pub agent: String,
+    pub session: SessionId,
+}
+
+impl Record for Named {
+    const KIND: &'static str = "agent";
+
+    fn name(&self) -> String {
+        self.agent.clone()
+    }
+
+    fn session(&self) -> Option<SessionId> {
+        Some(self.session)
+    }
+}
 
 /// An agent that lives.
 #[derive(Clone, Debug)]
@@ -38,8 +80,11 @@ pub struct Node {
 pub fn nodes(store: &Store) -> Result<Vec<Node>> {
     let locks = store.locks_dir();
     let (mut nodes, mut working) = (Vec::new(), Vec::new());
-    let drains: Vec<String> = store.jobs()?.notes(DRAIN)?.into_iter().map(|note| note.name).collect();
-    let back: Vec<String> = store.jobs()?.notes(STANDS_BACK)?.into_iter().map(|note| note.name).collect();
+    let registry = store.registry();
+    let drains: Vec<String> =
+        registry.all()?.into_iter().map(|read| read.record).map(|Drain { agent }| agent).collect();
+    let back: Vec<String> =
+        registry.all()?.into_iter().map(|read| read.record).map(|Yields { agent }| agent).collect();
     for session in store.meta.sessions()? {
         let works = matches!(session.owner.role, Role::Job(_) | Role::Agent(_));
         if !works || is_gone(&session, Some(&locks)) {
@@ -92,5 +137,5 @@ pub fn drain(store: &Store, name: &str) -> Result<()> {
         let why = format!("no agent `{name}` is running; `outrigger node list` shows those that are");
         return Err(Error::new(ErrorKind::NotFound, why));
     }
-    store.jobs()?.set_note(DRAIN, name, Some(""))
+    store.registry().put(&Drain { agent: name.to_owned() })
 }

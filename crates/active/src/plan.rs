@@ -143,7 +143,7 @@ fn make_told(
         spec.signed = Some(signing::sign(store, key, spec.encode()?, &inputs)?);
     }
     let job = NewJob { spec: spec.encode()?, inputs, splits, seen };
-    let id = store.jobs()?.create_job(&job)?;
+    let id = store.jobs().create_job(&job)?;
     // The view's pin ends here: by now the job holds its inputs.
     view.check()?;
     drop(programs);

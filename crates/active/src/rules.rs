@@ -21,9 +21,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use outrigger_clock as clock;
-use outrigger_store::meta::jobs::{JobId, Note, Seen};
+use outrigger_store::meta::jobs::{JobId, Seen};
 use outrigger_store::meta::{At, Inode};
 use outrigger_store::ops::View;
+use outrigger_store::registry::{Record, Registered};
 use outrigger_store::{Context as _, Error, ErrorKind, Result, Store};
 use serde::{Deserialize, Serialize};
 
@@ -38,11 +39,6 @@ use crate::written;
 pub use reads::{READ_EVERY, Readers};
 pub(crate) use watch::with_components;
 pub use watch::{Looked, Watcher};
-
-/// The kind of note that a rule is.
-const RULE: &str = "rule";
-/// The kind of note that says why a rule made no job of a file.
-const REFUSED: &str = "rule-refused";
 
 /// What a rule waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -89,6 +85,8 @@ impl fmt::Display for Trigger {
 /// A rule.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Rule {
+    /// What it is called; empty for one that a mount is told of for the next files.
+    pub name: String,
     /// Tells it from others that had its name.
     pub id: String,
     /// Which files.
@@ -111,6 +109,32 @@ pub struct Rule {
     pub paused: bool,
 }
 
+impl Record for Rule {
+    const KIND: &'static str = "rule";
+
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+}
+
+/// Why a rule makes no job of a file, or of no file at all.
+#[derive(Serialize, Deserialize)]
+struct Refusal {
+    /// [`Rule::id`].
+    rule: String,
+    /// The file; `None`: all of them.
+    inode: Option<u64>,
+    why: String,
+}
+
+impl Record for Refusal {
+    const KIND: &'static str = "rule-refused";
+
+    fn name(&self) -> String {
+        format!("{}/{}", self.rule, self.inode.map(|inode| inode.to_string()).unwrap_or_default())
+    }
+}
+
 /// A file of which a rule made no job.
 #[derive(Clone, Debug)]
 pub struct Refused {
@@ -125,7 +149,8 @@ pub struct Refused {
 /// # Errors
 /// Those of the database.
 pub fn list(store: &Store) -> Result<Vec<(String, Result<Rule>)>> {
-    Ok(store.jobs()?.notes(RULE)?.iter().map(|note| (note.name.clone(), decode(note))).collect())
+    let rules = store.registry().each()?.into_iter();
+    Ok(rules.map(|(name, read)| (name, read.map(|read| of_maker(read).record))).collect())
 }
 
 /// Those that this version of the program understands.
@@ -133,9 +158,17 @@ pub(crate) fn list_known(store: &Store) -> Result<Vec<(String, Rule)>> {
     Ok(list(store)?.into_iter().filter_map(|(name, rule)| Some((name, rule.ok()?))).collect())
 }
 
-/// Notes why a rule makes no job of a file.
+/// Registers why a rule makes no job of a file.
 pub(crate) fn refuse_file(store: &Store, rule: &Rule, inode: u64, why: &str) -> Result<()> {
-    store.jobs()?.set_note(REFUSED, &format!("{}{inode}", refused_of(rule)), Some(why))
+    let (rule, why) = (rule.id.clone(), why.to_owned());
+    store.registry().put(&Refusal { rule, inode: Some(inode), why })
+}
+
+/// Why a rule makes no jobs, of which files and since when.
+fn refusals(store: &Store, rule: &Rule) -> Result<Vec<Registered<Refusal>>> {
+    let mut refusals = store.registry().all::<Refusal>()?;
+    refusals.retain(|read| read.record.rule == rule.id);
+    Ok(refusals)
 }
 
 /// A rule for what is written next: one file, the first that matches the glob, or with `#W->1W` one of each of these names. As a mount is told of it.
@@ -155,19 +188,15 @@ pub fn for_next_files(globs: &[String], with: Vec<String>, mut spec: Spec) -> Re
     plan::settle_program(&mut spec)?;
     let Some((glob, more)) = globs.split_first() else { return invalid("--follow needs --in") };
     let (id, glob, more) = (format!("#{}", clock::now_nanos()), glob.to_string(), more.to_vec());
-    let (on, members) = (Trigger::Write, Vec::new());
-    encode(&Rule { id, glob, more, on, members, spec, with, splits: None, paused: false })
+    let (on, members, name) = (Trigger::Write, Vec::new(), String::new());
+    encode(&Rule { name, id, glob, more, on, members, spec, with, splits: None, paused: false })
 }
 
-fn decode(note: &Note) -> Result<Rule> {
-    let mut rule: Rule = serde_json::from_str(&note.value).map_err(|error| {
-        let why = format!("rule `{}` was made by another version of this program", note.name);
-        Error::new(ErrorKind::Newer, why).caused_by(error)
-    })?;
-    // Whose it is the row says, whatever the rule does. Of one whose role is not known an empty name, which no role has.
-    let others = note.by.as_ref().filter(|by| by.role.as_ref() != Some(&by.asks));
-    rule.spec.on_behalf = others.map(|by| by.role.clone().unwrap_or_default());
-    Ok(rule)
+/// Whose a rule is the row says, whatever the rule does. If its role is not known that is an empty name, which no role has.
+fn of_maker(mut read: Registered<Rule>) -> Registered<Rule> {
+    let others = read.by.as_ref().filter(|by| by.role.as_ref() != Some(&by.asks));
+    read.record.spec.on_behalf = others.map(|by| by.role.clone().unwrap_or_default());
+    read
 }
 
 /// Who holds the content of a rule's component: that of its first program, or of another one.
@@ -181,11 +210,6 @@ fn holder(rule: &Rule, program: usize) -> String {
 /// Lets go of the contents of a rule's components.
 fn release(store: &Store, rule: &Rule) -> Result<()> {
     (0..=rule.spec.also.len()).try_for_each(|number| store.meta.release(&holder(rule, number), None))
-}
-
-/// What the names of notes on files of which a rule made no job begin with.
-fn refused_of(rule: &Rule) -> String {
-    format!("{}/", rule.id)
 }
 
 fn encode(rule: &Rule) -> Result<String> {
@@ -289,7 +313,7 @@ fn make(
         }
     };
     let (glob, more) = (glob.to_string(), Vec::new());
-    let rule = Rule { id, glob, more, on, members, spec, with, splits, paused: false };
+    let rule = Rule { name: name.to_owned(), id, glob, more, on, members, spec, with, splits, paused: false };
     // Of most rules that set themselves off this is known before there is any file.
     let looks = matches!(on, Trigger::Create | Trigger::Close | Trigger::Marker);
     match parsed.example().filter(|_| looks) {
@@ -299,20 +323,19 @@ fn make(
         Some(example) => watch::no_loop(&rule, &parsed, &example)?,
         None => {}
     }
-    let jobs = store.jobs()?;
+    let jobs = store.jobs();
     if !existing && looks {
         // Before the rule is there: what comes meanwhile is new when it is looked for.
         let there: Vec<Seen> =
             files(store, &parsed)?.iter().map(|found| seen(&rule, &found.inode, None)).collect();
         there.chunks(10_000).try_for_each(|some| jobs.see(some))?;
     }
-    let text = encode(&rule)?;
-    if !jobs.add_note(RULE, name, &text)? {
+    if !store.registry().add(&rule)? {
         jobs.forget_seen(&rule.id)?;
         let why = format!("there is a rule `{name}` already; `outrigger rule remove {name}` removes it");
         return Err(Error::new(ErrorKind::Exists, why));
     }
-    // After the note: were this process to end here, the rule would look for its component by name, while a hold without a rule would last for ever.
+    // After the record: were this process to end here, the rule would look for its component by name, while a hold without a rule would last for ever.
     if components.is_empty() {
         return Ok(());
     }
@@ -320,28 +343,28 @@ fn make(
     for ((number, _), component) in kept.zip(components) {
         store.meta.hold(&holder(&rule, number), &[component.root])?;
     }
-    if !jobs.notes(RULE)?.iter().any(|note| note.name == name && is(&rule, note)) {
+    if !is_there(store, &rule)? {
         release(store, &rule)?;
     }
     view.check()
 }
 
-/// Whether it is this rule, and not another of its name.
-fn is(rule: &Rule, note: &Note) -> bool {
-    decode(note).is_ok_and(|other| other.id == rule.id)
+/// Whether a rule is still there, and not another one of its name.
+fn is_there(store: &Store, rule: &Rule) -> Result<bool> {
+    Ok(store.registry().find(|other: &Rule| other.id == rule.id)?.is_some())
 }
 
-/// A rule, and its text as it is kept.
-fn one(store: &Store, name: &str) -> Result<(Rule, String)> {
-    let found = store.jobs()?.notes(RULE)?.into_iter().find(|note| note.name == name);
+/// The rule of this name, as it is kept.
+fn one(store: &Store, name: &str) -> Result<Registered<Rule>> {
+    let found = store.registry().each()?.into_iter().find(|(of, _)| of == name);
     let missing = || {
         Error::new(
             ErrorKind::NotFound,
             format!("there is no rule `{name}`; `outrigger rule list` shows them"),
         )
     };
-    let note = found.ok_or_else(missing)?;
-    Ok((decode(&note)?, note.value))
+    let (_, read) = found.ok_or_else(missing)?;
+    Ok(of_maker(read?))
 }
 
 /// Removes a rule; jobs that it made stay.
@@ -349,22 +372,18 @@ fn one(store: &Store, name: &str) -> Result<(Rule, String)> {
 /// # Errors
 /// `NotFound`.
 pub fn remove(store: &Store, name: &str) -> Result<()> {
-    let jobs = store.jobs()?;
     let rule = loop {
-        let (rule, text) = one(store, name)?;
-        // Before the note, by which it is found: were this process to end in between, the rule could be removed again.
-        release(store, &rule)?;
+        let read = one(store, name)?;
+        // Before the record, by which it is found: were this process to end in between, the rule could be removed again.
+        release(store, &read.record)?;
         // Not another one that has its name by now.
-        if jobs.change_note(RULE, name, &text, None)? {
-            break rule;
+        if store.registry().take_read(&read)? {
+            break read.record;
         }
     };
-    jobs.forget_seen(&rule.id)?;
+    store.jobs().forget_seen(&rule.id)?;
     reads::forget_all(store, &rule)?;
-    for note in jobs.notes(REFUSED)?.iter().filter(|note| note.name.starts_with(&refused_of(&rule))) {
-        jobs.set_note(REFUSED, &note.name, None)?;
-    }
-    Ok(())
+    refusals(store, &rule)?.iter().try_for_each(|read| store.registry().take_read(read).map(drop))
 }
 
 /// Has a rule stand still, or go on: then it does what it missed.
@@ -373,9 +392,9 @@ pub fn remove(store: &Store, name: &str) -> Result<()> {
 /// `NotFound`.
 pub fn pause(store: &Store, name: &str, paused: bool) -> Result<()> {
     loop {
-        let (rule, text) = one(store, name)?;
+        let read = one(store, name)?;
         // Only what was read: a rule that was removed meanwhile must not come back, having seen nothing.
-        if store.jobs()?.change_note(RULE, name, &text, Some(&encode(&Rule { paused, ..rule })?))? {
+        if store.registry().replace(&read, &Rule { paused, ..read.record.clone() })? {
             return Ok(());
         }
     }
@@ -386,12 +405,11 @@ pub fn pause(store: &Store, name: &str, paused: bool) -> Result<()> {
 /// # Errors
 /// `NotFound`.
 pub fn log(store: &Store, name: &str, limit: usize) -> Result<(Vec<JobId>, Vec<Refused>)> {
-    let (rule, _) = one(store, name)?;
-    let jobs = store.jobs()?;
+    let rule = one(store, name)?.record;
     let of_rule = |text: &str| Spec::decode(text).is_ok_and(|spec| spec.rule.as_deref() == Some(name));
-    let made = jobs.jobs(usize::MAX)?.into_iter().filter(|row| of_rule(&row.spec)).map(|row| row.id);
-    let refused = jobs.notes(REFUSED)?.into_iter().filter(|note| note.name.starts_with(&refused_of(&rule)));
-    let refused = refused.map(|note| Refused { why: note.value, when: note.changed });
+    let made = store.jobs().jobs(usize::MAX)?.into_iter().filter(|row| of_rule(&row.spec)).map(|row| row.id);
+    let refused = refusals(store, &rule)?.into_iter();
+    let refused = refused.map(|read| Refused { why: read.record.why, when: read.changed });
     Ok((made.take(limit).collect(), refused.collect()))
 }
 

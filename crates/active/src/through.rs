@@ -87,7 +87,7 @@ pub fn run(
     let view = View::open(store, "run", None)?;
     let mut programs = brought::Programs::new(store);
     let inputs = brought::settle_all(store, &view, &mut spec, &mut programs)?;
-    let job = store.jobs()?.create_job(&NewJob { spec: spec.encode()?, inputs, splits, seen: None })?;
+    let job = store.jobs().create_job(&NewJob { spec: spec.encode()?, inputs, splits, seen: None })?;
     view.check()?;
     drop((view, programs));
     begun(job);
@@ -128,11 +128,11 @@ pub fn run(
         });
         if let Some(why) = lost.lock().expect("no panic while held").clone() {
             let why = format!("the writer was lost: {why}");
-            store.jobs()?.end_job(job, JobState::Failed, &why)?;
+            store.jobs().end_job(job, JobState::Failed, &why)?;
         }
         match kept {
             Some(Err(error)) if error.kind() != ErrorKind::Fenced => {
-                store.jobs()?.end_job(job, JobState::Failed, &format!("the raw file: {error}"))?;
+                store.jobs().end_job(job, JobState::Failed, &format!("the raw file: {error}"))?;
             }
             _ => {}
         }
@@ -192,7 +192,7 @@ fn keep(
 ) -> Result<()> {
     let session = store.session(SessionKind::Writer, Role::Job(job))?;
     let policies = Policies::load(store)?;
-    let jobs = store.jobs()?;
+    let jobs = store.jobs();
     let mut claims = jobs.claim_splits(session.id(), job, 1, 1, Some(&[1]))?.claimed.into_iter();
     let cancelled = || Error::new(ErrorKind::Fenced, format!("job {job} was cancelled"));
     let own = claims.next().ok_or_else(cancelled)?;

@@ -18,7 +18,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use outrigger_store::meta::jobs::{JobInput, JobRow, MadeBy};
+use outrigger_store::meta::jobs::{JobInput, JobRow};
+use outrigger_store::meta::records::MadeBy;
 use outrigger_store::{Context as _, Error, ErrorKind, Result, Store};
 
 use crate::identity::Submitter;

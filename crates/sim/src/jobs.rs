@@ -6,9 +6,9 @@ use outrigger_format::Root;
 use outrigger_store::Result;
 use outrigger_store::meta::SessionId;
 use outrigger_store::meta::jobs::{
-    Claimed, Claims, JobId, JobInput, JobRow, JobState, Jobs, NewJob, Note, OutputRow, Seen, SplitRow,
-    SplitState,
+    Claimed, Claims, JobId, JobInput, JobRow, JobState, Jobs, NewJob, OutputRow, Seen, SplitRow, SplitState,
 };
+use outrigger_store::meta::records::{RecordRow, Records};
 
 use crate::link::Link;
 use crate::planted::{self, Planted};
@@ -81,13 +81,18 @@ impl Jobs for Link {
         fn end_job(job: JobId, state: JobState, why: &str) -> bool;
         fn retry_job(job: JobId) -> ();
         fn forget_job(job: JobId) -> ();
-        fn notes(kind: &str) -> Vec<Note>;
-        fn set_note(kind: &str, name: &str, value: Option<&str>) -> ();
-        fn add_note(kind: &str, name: &str, value: &str) -> bool;
-        fn change_note(kind: &str, name: &str, was: &str, to: Option<&str>) -> bool;
         fn seen(rule: &str) -> HashMap<u64, String>;
         fn see(seen: &[Seen]) -> ();
         fn forget_seen(rule: &str) -> ();
         fn forget_inodes(rule: &str, inodes: &[u64]) -> ();
+    }
+}
+
+impl Records for Link {
+    pass_on! {
+        fn records(kind: &str) -> Vec<RecordRow>;
+        fn set_record(kind: &str, name: &str, value: Option<&str>) -> ();
+        fn add_record(kind: &str, name: &str, value: &str) -> bool;
+        fn swap_record(kind: &str, name: &str, was: &str, to: Option<&str>) -> bool;
     }
 }

@@ -263,8 +263,12 @@ macro_rules! pass_on {
 }
 
 impl Meta for Link {
-    fn jobs(&self) -> Option<&dyn jobs::Jobs> {
-        Some(self)
+    fn jobs(&self) -> &dyn jobs::Jobs {
+        self
+    }
+
+    fn records(&self) -> &dyn outrigger_store::meta::records::Records {
+        self
     }
 
     fn loose(&self) -> Option<&dyn loose::Loose> {

@@ -137,7 +137,7 @@ pub(crate) fn cancel(cluster: &Cluster, host: &Host, id: u64) -> Done<()> {
         known.cancelled = Some(known.cancelled.unwrap_or(false) || told);
     };
     note(false);
-    let ended = host.store.jobs().and_then(|jobs| jobs.end_job(job, JobState::Cancelled, "cancelled"));
+    let ended = host.store.jobs().end_job(job, JobState::Cancelled, "cancelled");
     ended.map(note).map_err(errno)
 }
 
@@ -193,7 +193,7 @@ pub fn drain(host: &Host, name: &str) -> Done<()> {
 /// # Errors
 /// Which one waits for ever.
 pub(crate) fn finish(host: &Host) -> Result<(), String> {
-    let jobs = host.store.jobs().map_err(told)?;
+    let jobs = host.store.jobs();
     let mut left = Vec::new();
     for _ in 0..ROUNDS {
         let rows = jobs.jobs(usize::MAX >> 1).map_err(told)?;
@@ -222,7 +222,7 @@ pub(crate) fn judge(cluster: &Cluster, host: &Host) -> Result<(), String> {
     if let Some(twice) = begun.into_iter().find(|attempt| !seen.insert(*attempt)) {
         return Err(format!("an attempt was begun twice: {twice:?}"));
     }
-    let rows = host.store.jobs().and_then(|jobs| jobs.jobs(usize::MAX >> 1)).map_err(told)?;
+    let rows = host.store.jobs().jobs(usize::MAX >> 1).map_err(told)?;
     let known = std::mem::take(&mut cluster.history().jobs.0);
     let mut wanted = BTreeSet::new();
     for AskedJob { asked, job, cancelled } in known.values() {

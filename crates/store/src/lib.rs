@@ -37,6 +37,7 @@ pub mod policy;
 pub mod read;
 pub mod rebalance;
 pub mod recover;
+pub mod registry;
 mod remains;
 mod runtime;
 pub mod session;

@@ -146,7 +146,7 @@ impl Store {
             let (store, census) =
                 Self::assemble_shared(url, shared::init(url, config)?, false, Purpose::Use)?;
             let store = store.indexed(census)?;
-            tell::note_whole(&*store.meta)?;
+            tell::set_whole(&*store.meta)?;
             return Ok(store);
         }
         if dir.join(CONFIG_FILE).exists() {
@@ -507,16 +507,8 @@ impl Store {
     }
 
     /// Its jobs.
-    ///
-    /// # Errors
-    /// `Invalid` where there are none.
-    pub fn jobs(&self) -> Result<&dyn Jobs> {
-        let none = || {
-            let why = "this store has no place for jobs yet: an earlier version of this program made it; it gets one when somebody who may write to it opens it \
-                       (`outrigger jobs`, as such a user)";
-            Error::new(ErrorKind::Invalid, why)
-        };
-        self.meta.jobs().ok_or_else(none)
+    pub fn jobs(&self) -> &dyn Jobs {
+        self.meta.jobs()
     }
 
     /// Opens a session for a process that does this; a text is a command's name.

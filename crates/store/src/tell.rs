@@ -12,8 +12,8 @@
 //!
 //! The rounds themselves are [`crate::write::tell_catalogue`].
 //!
-//! **What is still to be told is noted** in the database, among the notes of `NOTES`: by a mount before the first commit after it had told everything, until it has again. When its session is over
-//! and the note is there, nobody knows any more what it has touched, and the catalogue has to be written anew.
+//! **What is still to be told is registered** ([`CatalogueDebt`]): a mount does so before the first commit after it had told everything, and until it has again. When its session is over
+//! and the record is there, nobody knows any more what it has touched, and the catalogue has to be written anew.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -22,15 +22,58 @@ use outrigger_format::Root;
 use outrigger_format::catalogue::{FileKind, Record};
 
 use crate::error::Result;
-use crate::meta::telling::{NOTES, Told};
+use crate::meta::telling::Told;
 use crate::meta::{Change, Inode, Meta, ROOT_INODE, SessionId};
+use crate::registry::{Record as Registers, Registry};
+use serde::{Deserialize, Serialize};
 
-/// The catalogue has had everything at some time. Stores of versions whose mounts told nothing have no such note.
-pub(crate) const WHOLE: &str = "whole";
-/// A session has changed what it has not told; with its number.
-pub(crate) const UNTOLD: &str = "untold/";
-/// The catalogue has to be written anew, for a reason that is named.
-pub(crate) const DUE: &str = "due/";
+/// The catalogue has had everything at some time. A store whose database was made anew has no such record.
+#[derive(Serialize, Deserialize)]
+struct Whole {}
+
+impl Registers for Whole {
+    const KIND: &'static str = "catalogue-whole";
+
+    fn name(&self) -> String {
+        String::new()
+    }
+}
+
+/// Something that the catalogue lacks.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum CatalogueDebt {
+    /// A session has changed what it has not yet published to the catalogue.
+    Unpublished {
+        session: SessionId,
+        /// When this was written, so that a record which was made again differs from the one before.
+        at: u64,
+    },
+    /// The catalogue has to be written anew.
+    Due {
+        why: String,
+        /// As above.
+        at: u64,
+    },
+}
+
+impl Registers for CatalogueDebt {
+    const KIND: &'static str = "catalogue-debt";
+
+    fn name(&self) -> String {
+        match self {
+            Self::Unpublished { session, .. } => format!("session/{}", session.0),
+            Self::Due { why, .. } => format!("due/{why}"),
+        }
+    }
+
+    fn session(&self) -> Option<SessionId> {
+        match self {
+            Self::Unpublished { session, .. } => Some(*session),
+            Self::Due { .. } => None,
+        }
+    }
+}
+
 /// Names and inodes that are read at one instant, at most: everybody's commits wait for that.
 const AT_ONCE: usize = 4096;
 
@@ -154,34 +197,38 @@ fn records_of(told: Told, names: Vec<(u64, Vec<u8>)>) -> Vec<Record> {
 
 // ---- what is still to be told ------------------------------------------------------------------------------------------
 
-fn set(meta: &dyn Meta, name: &str, is_so: bool) -> Result<()> {
-    // Different each time, so that it is seen when a note was made again.
-    let value = is_so.then(|| clock::now_nanos().to_string());
-    meta.jobs().map_or(Ok(()), |jobs| jobs.set_note(NOTES, name, value.as_deref()))
-}
-
-/// Notes that `session` changes what it has not told, or (`false`) that it has told everything.
+/// Registers that `session` changes what it has not told, or (`false`) that it has told everything.
 ///
 /// # Errors
 /// Those of the database.
-pub fn note_untold(meta: &dyn Meta, session: SessionId, is_untold: bool) -> Result<()> {
-    set(meta, &format!("{UNTOLD}{}", session.0), is_untold)
+pub fn set_untold(meta: &dyn Meta, session: SessionId, is_untold: bool) -> Result<()> {
+    let (registry, record) =
+        (Registry::of(meta), CatalogueDebt::Unpublished { session, at: clock::now_nanos() });
+    if is_untold { registry.put(&record) } else { registry.remove(&record) }
 }
 
-/// Notes that the catalogue has to be written anew.
+/// Registers that the catalogue has to be written anew.
 ///
 /// # Errors
 /// Those of the database.
-pub fn note_due(meta: &dyn Meta, why: &str) -> Result<()> {
-    set(meta, &format!("{DUE}{why}"), true)
+pub fn set_due(meta: &dyn Meta, why: &str) -> Result<()> {
+    Registry::of(meta).put(&CatalogueDebt::Due { why: why.to_owned(), at: clock::now_nanos() })
 }
 
-/// Notes that the catalogue has everything, of a store that was just made.
+/// Registers that the catalogue has everything, of a store that was just made.
 ///
 /// # Errors
 /// Those of the database.
-pub(crate) fn note_whole(meta: &dyn Meta) -> Result<()> {
-    if meta.telling().is_some() { set(meta, WHOLE, true) } else { Ok(()) }
+pub(crate) fn set_whole(meta: &dyn Meta) -> Result<()> {
+    if meta.telling().is_some() { Registry::of(meta).put(&Whole {}) } else { Ok(()) }
+}
+
+/// Whether [`set_whole`] was called.
+///
+/// # Errors
+/// Those of the database.
+pub(crate) fn is_whole(meta: &dyn Meta) -> Result<bool> {
+    Ok(!Registry::of(meta).all::<Whole>()?.is_empty())
 }
 
 /// Whether some of the tree may not have been told just now.
@@ -189,8 +236,7 @@ pub(crate) fn note_whole(meta: &dyn Meta) -> Result<()> {
 /// # Errors
 /// Those of the database.
 pub fn is_untold(meta: &dyn Meta) -> Result<bool> {
-    let Some(jobs) = meta.telling().and(meta.jobs()) else { return Ok(false) };
-    Ok(jobs.notes(NOTES)?.iter().any(|note| note.name.starts_with(UNTOLD) || note.name.starts_with(DUE)))
+    Ok(meta.telling().is_some() && !Registry::of(meta).all::<CatalogueDebt>()?.is_empty())
 }
 
 /// After something that stands at its place in the catalogue (a snapshot, a policy) has been committed, and told with `sequence` before: if a catalogue that is written anew does not have it for that
@@ -200,7 +246,7 @@ pub fn is_untold(meta: &dyn Meta) -> Result<bool> {
 /// Those of the database.
 pub(crate) fn settle(meta: &dyn Meta, sequence: u64, why: &str) -> Result<()> {
     match meta.telling() {
-        Some(telling) if telling.last_told()? > sequence => note_due(meta, why),
+        Some(telling) if telling.last_told()? > sequence => set_due(meta, why),
         _ => Ok(()),
     }
 }

@@ -111,7 +111,7 @@ impl Group {
         spec.with = u32::try_from(besides.with.len()).unwrap_or(u32::MAX);
         let inputs = own.chain(besides.with).chain(besides.components).collect();
         let job = NewJob { spec: spec.encode()?, inputs, splits: vec![split], seen: None };
-        let job = store.jobs()?.create_job(&job)?;
+        let job = store.jobs().create_job(&job)?;
         view.map_or(Ok(()), |view| view.check())?;
         Ok(job)
     }

@@ -85,7 +85,7 @@ impl Maker {
     fn change(&self, change: impl FnOnce(&mut Known)) {
         let mut known = self.known.lock().expect("no panic while held");
         change(&mut known);
-        let jobs = self.store.jobs().ok();
+        let jobs = Some(self.store.jobs());
         known.awaited.retain(|awaited| !awaited.is_over(jobs));
         self.any.store(!known.rules.is_empty() || !known.awaited.is_empty(), Ordering::Relaxed);
     }
@@ -276,7 +276,7 @@ impl Wanted for Making {
                     rules::refuse_file(&store, rule, inode, &format!("{path}: {error}"))?;
                 }
                 Err(error) => {
-                    let jobs = store.jobs()?;
+                    let jobs = store.jobs();
                     for job in made {
                         jobs.end_job(job, JobState::Cancelled, "its file could not be made")?;
                     }
@@ -288,7 +288,7 @@ impl Wanted for Making {
             }
         }
         if again && let Err(error) = end_earlier(&store, inode, &made) {
-            let jobs = store.jobs()?;
+            let jobs = store.jobs();
             for job in made {
                 jobs.end_job(job, JobState::Cancelled, "its file could not be overwritten")?;
             }
@@ -301,7 +301,7 @@ impl Wanted for Making {
 /// Ends jobs whose output would take the place of what is about to be written: it is of a content that is no more, and would come in the middle of another. One that
 /// is just publishing has the mount stand still, or is one transaction of the database, and whoever overwrites the file does so after that. A job that is younger is that of another mount, where the file was overwritten later.
 fn end_earlier(store: &Store, inode: u64, new: &[JobId]) -> Result<()> {
-    let jobs = store.jobs()?;
+    let jobs = store.jobs();
     for row in jobs.open_jobs()?.into_iter().filter(|row| new.iter().all(|new| row.id < *new)) {
         let spec = Spec::decode(&row.spec).ok();
         let replaces = |spec: &Spec| {
@@ -352,12 +352,8 @@ fn make(store: &Arc<Store>, rule: &Rule, path: &StorePath, written: Written) -> 
     spec.with = u32::try_from(besides.with.len()).unwrap_or(u32::MAX);
     spec.written = Some(written);
     inputs.extend(besides.with.into_iter().chain(besides.components));
-    let job = store.jobs()?.create_job(&NewJob {
-        spec: spec.encode()?,
-        inputs,
-        splits: vec![split],
-        seen: None,
-    })?;
+    let job =
+        store.jobs().create_job(&NewJob { spec: spec.encode()?, inputs, splits: vec![split], seen: None })?;
     view.map_or(Ok(()), |view| view.check())?;
     Ok(job)
 }

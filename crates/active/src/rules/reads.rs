@@ -1,15 +1,15 @@
 //! Rules for files that are opened to be read (`--on read`).
 //!
 //! ```text
-//!  a mount: files that were opened ─▶ those that a rule's glob matches ─▶ a note for each rule and file: when
-//!  an agent: notes ─▶ jobs, each in the transaction that moves the rule's mark of the file on ─▶ the note goes
+//!  a mount: files that were opened ─▶ those that a rule's glob matches ─▶ a record for each rule and file: when
+//!  an agent: records ─▶ jobs, each in the transaction that moves the rule's mark of the file on ─▶ the record goes
 //! ```
 //!
 //! **What is one event.** The first time that a file's content is read, and from then on once in [`READ_EVERY`] at most while it stays the same; nothing while a job of
-//! the same rule for the same file is open: what is read meanwhile waits, as one event. So there is one note for each rule and file at most, however busy a file is.
+//! the same rule for the same file is open: what is read meanwhile waits, as one event. So there is one record for each rule and file at most, however busy a file is.
 //!
-//! **Exactly once.** A mark is a content, and when that was read. A job is made only of a note that is newer than the mark, by the transaction that moves the mark to
-//! it; if that has happened and the agent was killed before the note went, the next look finds that they agree. A note that was written anew meanwhile does not go, for it is
+//! **Exactly once.** A mark is a content, and when that was read. A job is made only of a record that is newer than the mark, by the transaction that moves the mark to
+//! it; if that has happened and the agent was killed before the record went, the next look finds that they agree. A record that was written anew meanwhile does not go, for it is
 //! removed only as what was read.
 
 use std::collections::{HashMap, HashSet};
@@ -20,24 +20,38 @@ use std::time::Duration;
 use outrigger_clock as clock;
 use outrigger_format::catalogue::Time;
 use outrigger_fuse::reads::Reads;
-use outrigger_store::meta::jobs::{JobId, JobRow, Note, Seen};
+use outrigger_store::meta::jobs::{JobId, JobRow, Seen};
+use outrigger_store::registry::{Record, Registered};
 use outrigger_store::{Result, Store};
+use serde::{Deserialize, Serialize};
 
 use super::{Rule, Trigger, files, list_known, mark};
 use crate::inputs::{Found, StoreGlob};
 use crate::job::spec::Spec;
 
-/// The kind of note that says when a file was read that a rule is for.
-pub(super) const READ: &str = "read";
 /// The same content is read once in this time, as far as rules are concerned.
 pub const READ_EVERY: Duration = Duration::from_secs(60);
 
-/// What a note on a file is called.
-fn name_of(rule: &Rule, inode: u64) -> String {
-    format!("{}/{inode}", rule.id)
+/// A file was read that a rule is for.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Read {
+    /// [`Rule::id`].
+    pub rule: String,
+    /// The file.
+    pub inode: u64,
+    /// When, nanoseconds since 1970 by the clock of the mount's host.
+    pub when: u64,
 }
 
-/// In a mount: notes which files were opened to be read that rules are for.
+impl Record for Read {
+    const KIND: &'static str = "rule-read";
+
+    fn name(&self) -> String {
+        format!("{}/{}", self.rule, self.inode)
+    }
+}
+
+/// In a mount: registers which files were opened to be read that rules are for.
 pub struct Readers {
     store: Arc<Store>,
     rules: Mutex<Vec<(Rule, StoreGlob)>>,
@@ -56,7 +70,7 @@ impl Readers {
 
 impl Reads for Readers {
     fn refresh(&self) -> Result<()> {
-        // What comes while a rule is paused waits, so it is noted.
+        // What comes while a rule is paused waits, so it is registered.
         let all = list_known(&self.store)?.into_iter().map(|(_, rule)| rule);
         let rules = all.filter(|rule| rule.on == Trigger::Read);
         let rules: Vec<_> =
@@ -76,7 +90,6 @@ impl Reads for Readers {
         let is_recent = |when: u64| u128::from(now.saturating_sub(when)) < READ_EVERY.as_nanos();
         let mut looked = self.looked.lock().expect("no panic while held");
         looked.retain(|_, (_, when)| is_recent(*when));
-        let jobs = self.store.jobs()?;
         for (rule, glob) in &*self.rules.lock().expect("no panic while held") {
             let is_new = |(number, changed): &(&u64, &Time)| {
                 let known = looked.get(&(rule.id.clone(), **number));
@@ -88,8 +101,8 @@ impl Reads for Readers {
                 continue;
             }
             let matching = files(&self.store, glob)?.into_iter().map(|found| found.inode.number);
-            for number in matching.filter(|number| new.contains_key(number)) {
-                jobs.set_note(READ, &name_of(rule, number), Some(&now.to_string()))?;
+            for inode in matching.filter(|number| new.contains_key(number)) {
+                self.store.registry().put(&Read { rule: rule.id.clone(), inode, when: now })?;
             }
             looked
                 .extend(new.into_iter().map(|(number, changed)| ((rule.id.clone(), number), (changed, now))));
@@ -102,7 +115,7 @@ impl Reads for Readers {
 pub(super) struct Event {
     pub found: Found,
     pub seen: Seen,
-    note: Note,
+    read: Registered<Read>,
 }
 
 /// The events of a rule of which a job is to be made now; `known` was read before. Those that are none any more are forgotten.
@@ -113,35 +126,29 @@ pub(super) fn events(
     glob: &StoreGlob,
     known: &HashMap<u64, String>,
 ) -> Result<Vec<Event>> {
-    let prefix = name_of_all(rule);
-    let notes: HashMap<u64, Note> = store
-        .jobs()?
-        .notes(READ)?
-        .into_iter()
-        .filter_map(|note| Some((note.name.strip_prefix(&prefix)?.parse().ok()?, note)))
-        .collect();
-    if notes.is_empty() {
+    let reads = reads_of(store, rule)?;
+    if reads.is_empty() {
         return Ok(Vec::new());
     }
     let mut found: HashMap<u64, Found> =
         files(store, glob)?.into_iter().map(|found| (found.inode.number, found)).collect();
     let busy = busy(store, name)?;
     let mut events = Vec::new();
-    for (number, note) in notes {
+    for read in reads {
+        let Read { inode: number, when, .. } = read.record;
         // It is gone, or has another name by now.
         let Some(found) = found.remove(&number) else {
-            forget(store, &note)?;
+            forget(store, &read)?;
             continue;
         };
-        let read = note.value.parse().unwrap_or(0);
         let content = mark(&found.inode);
         let before = known.get(&number).cloned();
-        if before.as_deref().is_some_and(|before| is_same(before, &content, read)) {
-            forget(store, &note)?;
+        if before.as_deref().is_some_and(|before| is_same(before, &content, when)) {
+            forget(store, &read)?;
         } else if !busy.contains(&found.path.to_bytes()) {
-            let mark = format!("{content}@{read}");
+            let mark = format!("{content}@{when}");
             let seen = Seen { rule: rule.id.clone(), inode: number, before, mark };
-            events.push(Event { found, seen, note });
+            events.push(Event { found, seen, read });
         }
     }
     Ok(events)
@@ -156,25 +163,23 @@ pub(super) fn at_content(seen: &Seen, content: &str) -> Seen {
 impl Event {
     /// A job was made of it, or none can be.
     pub fn done(&self, store: &Store) -> Result<()> {
-        forget(store, &self.note)
+        forget(store, &self.read)
     }
 }
 
-fn name_of_all(rule: &Rule) -> String {
-    format!("{}/", rule.id)
+fn reads_of(store: &Store, rule: &Rule) -> Result<Vec<Registered<Read>>> {
+    let mut reads = store.registry().all::<Read>()?;
+    reads.retain(|read| read.record.rule == rule.id);
+    Ok(reads)
 }
 
 /// Forgets all events of a rule.
 pub(super) fn forget_all(store: &Store, rule: &Rule) -> Result<()> {
-    let (jobs, prefix) = (store.jobs()?, name_of_all(rule));
-    for note in jobs.notes(READ)?.iter().filter(|note| note.name.starts_with(&prefix)) {
-        jobs.set_note(READ, &note.name, None)?;
-    }
-    Ok(())
+    reads_of(store, rule)?.iter().try_for_each(|read| store.registry().remove(&read.record))
 }
 
-fn forget(store: &Store, note: &Note) -> Result<()> {
-    store.jobs()?.change_note(READ, &note.name, &note.value, None).map(drop)
+fn forget(store: &Store, read: &Registered<Read>) -> Result<()> {
+    store.registry().take_read(read).map(drop)
 }
 
 /// Whether a content that was read at this time (nanoseconds since 1970) is the event of a mark.
@@ -187,7 +192,7 @@ fn is_same(before: &str, content: &str, read: u64) -> bool {
 
 /// Paths of files that open jobs of a rule are for.
 fn busy(store: &Store, name: &str) -> Result<HashSet<Vec<u8>>> {
-    let jobs = store.jobs()?;
+    let jobs = store.jobs();
     let of_rule = |row: &JobRow| Spec::decode(&row.spec).is_ok_and(|spec| spec.rule.as_deref() == Some(name));
     let open: Vec<JobId> = jobs.open_jobs()?.iter().filter(|row| of_rule(row)).map(|row| row.id).collect();
     let mut busy = HashSet::new();

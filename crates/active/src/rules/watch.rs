@@ -1,6 +1,6 @@
 //! What agents do with rules: they look for what has come, and make jobs of it.
 //!
-//! What is wrong with one rule (its component is gone, or damaged; it was made by a newer program) is noted, and the others go on. Nothing counts as seen of
+//! What is wrong with one rule (its component is gone, or damaged; it was made by a newer program) is registered, and the others go on. Nothing counts as seen of
 //! which no job could be made for such a reason, so nothing is lost when it is mended. A file of which the rule itself can make no job does count: it would be
 //! refused again at every look.
 
@@ -14,12 +14,13 @@ use outrigger_format::catalogue::Time;
 use outrigger_store::meta::jobs::{JobId, JobInput, JobState, Seen};
 use outrigger_store::meta::{At, Inode};
 use outrigger_store::ops::View;
+use outrigger_store::registry::Registered;
 use outrigger_store::tree::{StorePath, find};
 use outrigger_store::{Error, ErrorKind, Result, Store};
 
 use super::marked;
 use super::reads::{self, Event};
-use super::{REFUSED, RULE, Rule, Trigger, decode, files, holder, mark, refused_of, seen};
+use super::{Refusal, Rule, Trigger, files, holder, mark, refusals, seen};
 use crate::component;
 use crate::inputs::{Found, StoreGlob};
 use crate::job::is_brought;
@@ -68,8 +69,7 @@ impl Watcher {
         if self.next.is_some_and(|next| began < next) {
             return Ok(looked);
         }
-        for note in store.jobs()?.notes(RULE)? {
-            let (name, rule) = (note.name.clone(), decode(&note));
+        for (name, rule) in super::list(store)? {
             let fired = match &rule {
                 Ok(rule) if rule.paused => continue,
                 // Its files are seen by the mount that they are written in.
@@ -82,16 +82,18 @@ impl Watcher {
                 }
                 Err(_) => Ok(()),
             };
-            let (key, fired) = match rule {
-                Ok(rule) => (format!("{}{RULE}", refused_of(&rule)), fired),
-                Err(error) => (String::new(), Err(error)),
+            let (rule, fired) = match rule {
+                Ok(rule) => (Some(rule.id), fired),
+                Err(error) => (None, Err(error)),
             };
             let why = fired.as_ref().err().map(ToString::to_string).unwrap_or_default();
             if self.trouble.get(&name) == Some(&why) {
                 continue;
             }
-            if !key.is_empty() {
-                store.jobs()?.set_note(REFUSED, &key, Some(&*why).filter(|why| !why.is_empty()))?;
+            if let Some(rule) = rule {
+                let refusal = Refusal { rule, inode: None, why: why.clone() };
+                let registry = store.registry();
+                if why.is_empty() { registry.remove(&refusal)? } else { registry.put(&refusal)? }
             }
             looked.trouble.extend(fired.err().map(|error| (name.clone(), error)));
             self.trouble.insert(name, why);
@@ -102,7 +104,7 @@ impl Watcher {
 
     /// Makes the jobs of one rule; those that were made before something went wrong are in `made`, too.
     fn fire(&mut self, store: &Arc<Store>, name: &str, rule: &Rule, made: &mut Vec<JobId>) -> Result<()> {
-        let jobs = store.jobs()?;
+        let jobs = store.jobs();
         // Before the tree: see above.
         let known: HashMap<u64, String> = jobs.seen(&rule.id)?;
         let Ok(glob) = StoreGlob::parse(&rule.glob) else { return Ok(()) };
@@ -223,8 +225,8 @@ pub(crate) fn with_components(store: &Store, rule: &Rule, view: &View) -> Result
 
 /// A rule that is removed lets go of its component. If that was while jobs were made of it, the content may be gone that they were given.
 fn unmake_if_removed(store: &Store, rule: &Rule, made: &mut Vec<JobId>) -> Result<()> {
-    let jobs = store.jobs()?;
-    if made.is_empty() || jobs.notes(RULE)?.iter().any(|note| super::is(rule, note)) {
+    let jobs = store.jobs();
+    if made.is_empty() || super::is_there(store, rule)? {
         return Ok(());
     }
     for job in made.drain(..) {
@@ -235,11 +237,10 @@ fn unmake_if_removed(store: &Store, rule: &Rule, made: &mut Vec<JobId>) -> Resul
     Ok(())
 }
 
-/// Notes why there is no job of a content, and that it has been seen.
+/// Registers why there is no job of a content, and that it has been seen.
 fn refuse(store: &Store, rule: &Rule, seen: Seen, why: &str) -> Result<()> {
-    let jobs = store.jobs()?;
-    jobs.set_note(REFUSED, &format!("{}{}", refused_of(rule), seen.inode), Some(why))?;
-    jobs.see(&[seen])
+    super::refuse_file(store, rule, seen.inode, why)?;
+    store.jobs().see(&[seen])
 }
 
 /// Whether a file may be one that somebody has just opened to write.
@@ -263,13 +264,10 @@ fn tidy(store: &Store, rule: &Rule, known: &HashMap<u64, String>, found: &[Found
     if gone.is_empty() {
         return Ok(());
     }
-    let jobs = store.jobs()?;
-    jobs.forget_inodes(&rule.id, &gone)?;
-    let names: HashSet<String> = gone.iter().map(|number| format!("{}{number}", refused_of(rule))).collect();
-    for note in jobs.notes(REFUSED)?.iter().filter(|note| names.contains(&note.name)) {
-        jobs.set_note(REFUSED, &note.name, None)?;
-    }
-    Ok(())
+    store.jobs().forget_inodes(&rule.id, &gone)?;
+    let of_gone = |read: &Registered<Refusal>| read.record.inode.is_some_and(|inode| gone.contains(&inode));
+    let refusals = refusals(store, rule)?;
+    refusals.iter().filter(|read| of_gone(read)).try_for_each(|read| store.registry().remove(&read.record))
 }
 
 /// Refuses a job whose output would set off the rule that made it.

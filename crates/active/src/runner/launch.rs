@@ -66,7 +66,7 @@ impl Inputs {
         }
         let inputs = Self { paths, roots, with, components, indexes };
         if !spec.by_host.is_empty() {
-            let splits = store.jobs()?.job(job)?.map_or(0, |row| row.splits.iter().sum());
+            let splits = store.jobs().job(job)?.map_or(0, |row| row.splits.iter().sum());
             inputs.check_held(&spec.by_host, splits).map_err(|error| error.context(format!("job {job}")))?;
         }
         Ok(inputs)
@@ -345,7 +345,7 @@ fn ranges(shared: &Shared, claimed: &Claimed) -> Result<Vec<Range>> {
         let path = path.to_string().into();
         if shared.spec.written.is_some() && (input == 0 || shared.spec.together) {
             // It was open when the job was begun here, perhaps.
-            let now = shared.store.jobs()?.inputs(shared.job)?.into_iter().nth(input).ok_or_else(lost)?;
+            let now = shared.store.jobs().inputs(shared.job)?.into_iter().nth(input).ok_or_else(lost)?;
             let to = if shared.spec.together { now.root.len() } else { to };
             return Ok(Range { root: Arc::new(now.root), from, to, path });
         }

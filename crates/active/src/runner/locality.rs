@@ -33,7 +33,7 @@ const LOOK_MAX: Duration = Duration::from_secs(2);
 /// out, and these splits are taken as they come.
 pub(super) fn placed(store: &Arc<Store>, job: JobId, spec: &Spec, roots: &[Arc<Root>]) -> Placed {
     let host = host::name();
-    let Ok(splits) = store.jobs().and_then(|jobs| jobs.splits(job)) else { return Placed::default() };
+    let Ok(splits) = store.jobs().splits(job) else { return Placed::default() };
     // What another host has just stored would be nowhere, else.
     if store.is_shared() && store.follow_packs().is_err() {
         return Placed::default();
@@ -88,7 +88,7 @@ pub struct Nearby {
 /// Those of the store and of the packs' engine.
 pub fn nearby(store: &Store, job: JobId, spec: &Spec) -> Result<Option<Nearby>> {
     let (inputs, until) =
-        (Inputs::load(store, job, spec, store.jobs()?.inputs(job)?)?, Instant::now() + LOOK_MAX);
+        (Inputs::load(store, job, spec, store.jobs().inputs(job)?)?, Instant::now() + LOOK_MAX);
     let agents = crate::node::nodes(store)?;
     if store.is_shared() {
         store.follow_packs()?;

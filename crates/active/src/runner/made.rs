@@ -50,5 +50,5 @@ pub fn made(store: &Store, job: JobId, state: JobState) -> Result<Option<Made>> 
         return Ok(None);
     }
     // What another version wrote otherwise is not understood.
-    Ok(store.jobs()?.made(job)?.and_then(|text| serde_json::from_str(&text).ok()))
+    Ok(store.jobs().made(job)?.and_then(|text| serde_json::from_str(&text).ok()))
 }

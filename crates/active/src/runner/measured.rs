@@ -53,7 +53,7 @@ impl Measured {
 /// # Errors
 /// Those of the database.
 pub fn measured(store: &Store, job: JobId) -> Result<BTreeMap<u64, Measured>> {
-    let noted = store.jobs()?.measured(job)?.into_iter();
+    let noted = store.jobs().measured(job)?.into_iter();
     // What another version wrote otherwise is not understood, and not needed.
     Ok(noted.filter_map(|(split, text)| Some((split, serde_json::from_str(&text).ok()?))).collect())
 }

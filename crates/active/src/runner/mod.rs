@@ -240,7 +240,7 @@ fn work(
     (feed, beside): (Option<Feed>, Option<Beside>),
     before_end: &mut dyn FnMut() -> Result<()>,
 ) -> Result<Report> {
-    let jobs = store.jobs()?;
+    let jobs = store.jobs();
     let row = jobs.job(job)?.ok_or_else(|| missing(job))?;
     if !matches!(row.state, JobState::Waiting | JobState::Running) {
         // It may have ended after its caller was told of it: another runner was faster, or its file was given up.
@@ -353,7 +353,7 @@ fn report(
         elsewhere.splits = done.saturating_sub(counters.view().splits_here);
     }
     if elsewhere.splits > 0 {
-        let splits = store.jobs()?.splits(row.id)?;
+        let splits = store.jobs().splits(row.id)?;
         let is_done = |split: &&SplitRow| split.state == SplitState::Done && !split.range.is_open();
         elsewhere.bytes_of_all =
             splits.iter().filter(is_done).map(|split| split.range.to.saturating_sub(split.range.from)).sum();
@@ -390,7 +390,7 @@ fn watch_job(shared: &Shared, done: &AtomicBool) {
     while !done.load(Ordering::SeqCst) {
         std::thread::park_timeout(ASK_EVERY);
         shared.overtaken.end(&shared.store, shared.job);
-        let row = shared.store.jobs().and_then(|jobs| jobs.job_briefly(shared.job));
+        let row = shared.store.jobs().job_briefly(shared.job);
         if let Ok(row) = row
             && row.is_none_or(|row| !matches!(row.state, JobState::Waiting | JobState::Running))
         {
@@ -428,7 +428,7 @@ fn finish(
     fed: bool,
     stragglers: &mut Stragglers,
 ) -> Result<Option<Finished>> {
-    let (jobs, job) = (shared.store.jobs()?, shared.job);
+    let (jobs, job) = (shared.store.jobs(), shared.job);
     let mut files = None;
     let row = loop {
         let row = jobs.job_briefly(job)?.ok_or_else(|| self::missing(job))?;

@@ -147,7 +147,7 @@ impl Turn {
         match (self, only) {
             (Self::Local, _) => Ok(Some(Self::Patient)),
             (Self::Patient, Some(_)) => {
-                let row = store.jobs()?.job_briefly(job)?;
+                let row = store.jobs().job_briefly(job)?;
                 if row.is_none_or(|row| row.splits[SplitState::Waiting as usize] == 0) {
                     return Ok(Some(Self::Any));
                 }

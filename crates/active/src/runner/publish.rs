@@ -48,7 +48,7 @@ pub(super) fn target(shared: &Shared, split: u64, range: &NewSplit, name: &[u8])
 /// # Errors
 /// `Fenced` when the job is not running any more: then nothing has become visible. Others likewise.
 pub(super) fn publish(shared: &Shared, options: &RunOptions<'_>) -> Result<Vec<(StorePath, u64)>> {
-    let (store, jobs) = (&shared.store, shared.store.jobs()?);
+    let (store, jobs) = (&shared.store, shared.store.jobs());
     // From the first: by it others know that somebody does this.
     let session = store.session(SessionKind::Writer, Role::Job(shared.job))?;
     let splits = jobs.splits(shared.job)?;

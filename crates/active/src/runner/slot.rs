@@ -65,7 +65,7 @@ struct Slot<'a> {
 /// Failures of the store; attempts that fail are no such.
 pub(super) fn run(shared: &Shared, threads: usize, quiet: Quiet<'_>) -> Result<()> {
     let session = shared.store.session(SessionKind::Writer, Role::Job(shared.job))?;
-    let (jobs, policies) = (shared.store.jobs()?, Policies::load(&shared.store)?);
+    let (jobs, policies) = (shared.store.jobs(), Policies::load(&shared.store)?);
     let mut slot = Slot { shared, quiet, jobs, session, threads, policies, writer: None, unrecorded: 0 };
     let beside = shared.beside.lock().expect("no panic while held").take();
     if let Some(stragglers::Beside { split, attempt }) = beside {

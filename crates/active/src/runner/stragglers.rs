@@ -64,7 +64,7 @@ impl Stragglers {
                 .iter()
                 .any(|row| row.id == id && !row.owner.is_this_process() && !is_gone(row, Some(&locks)))
         };
-        let splits = store.jobs()?.splits(job)?;
+        let splits = store.jobs().splits(job)?;
         let forecast = Forecast::new(&splits, &measured(store, job)?);
         let is_others =
             |row: &&SplitRow| row.state == SplitState::Running && !row.range.is_open() && others(row.session);
@@ -135,7 +135,7 @@ impl Overtaken {
         let all = self.all.lock().expect("no panic while held").clone();
         for one in all.iter().filter(|one| now.duration_since(one.since) >= LOOK_EVERY) {
             // A database that is away says nothing of it.
-            let current = store.jobs().and_then(|jobs| jobs.is_current(one.session, job, &one.claimed));
+            let current = store.jobs().is_current(one.session, job, &one.claimed);
             if current.is_ok_and(|current| !current) {
                 one.stopper.stop(OVERTAKEN);
             }

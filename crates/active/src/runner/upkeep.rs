@@ -18,7 +18,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(200);
 /// # Errors
 /// Those of the database.
 pub fn set_aside(store: &Store, job: JobId) -> Result<Vec<SetAside>> {
-    let jobs = store.jobs()?;
+    let jobs = store.jobs();
     let inputs = jobs.inputs(job)?;
     let spec = jobs.job(job)?.and_then(|row| Spec::decode(&row.spec).ok());
     let by_host = spec.map(|spec| spec.by_host).unwrap_or_default();
@@ -64,7 +64,7 @@ pub fn left_of(store: &Store, mut jobs: Vec<JobId>) -> Result<Vec<JobId>> {
     }
     let mut left = Vec::new();
     for job in jobs {
-        let row = store.jobs()?.job(job)?;
+        let row = store.jobs().job(job)?;
         left.extend(row.filter(|row| row.state == JobState::Running).map(|row| row.id));
     }
     Ok(left)
@@ -84,7 +84,7 @@ pub(crate) fn fence_the_dead(store: &Store) -> Result<()> {
 /// # Errors
 /// Those of the database.
 pub fn forget_ended(store: &Store, age: Duration) -> Result<u64> {
-    let (jobs, now) = (store.jobs()?, store.meta.now()?);
+    let (jobs, now) = (store.jobs(), store.meta.now()?);
     let mut forgotten = 0;
     for row in jobs.jobs(usize::MAX)? {
         let is_old = u128::from(now.saturating_sub(row.changed)) >= age.as_nanos();

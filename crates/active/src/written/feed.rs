@@ -314,7 +314,7 @@ impl Follower {
     }
 
     fn is_open(&self) -> Result<bool> {
-        let split = self.store.jobs()?.split(self.job, self.claimed.number)?;
+        let split = self.store.jobs().split(self.job, self.claimed.number)?;
         Ok(split.is_some_and(|split| split.range.is_open()))
     }
 
@@ -337,7 +337,7 @@ impl Follower {
     /// A file is closed, or nobody knows: the rows say which, and whether what was read counts.
     fn finish(&self, number: u32, is_last: bool, pipes: &mut Pipes, at: u64) -> Result<()> {
         self.counters.wait_for_writer(false);
-        let jobs = self.store.jobs()?;
+        let jobs = self.store.jobs();
         let why = match jobs.split(self.job, self.claimed.number)? {
             Some(row) if row.range.is_open() && (is_last || is_lost(&self.store, self.written)?) => {
                 "the mount that the file was written in has gone"

@@ -59,7 +59,7 @@ fn before(nodes: &[Node], me: Option<(&str, &str)>, inode: u64, mount: &str) -> 
 /// # Errors
 /// Those of the database.
 pub fn leave_to_others(store: &Store, job: JobId, goes_on: &dyn Fn() -> bool) -> Result<()> {
-    let jobs = store.jobs()?;
+    let jobs = store.jobs();
     let Some(row) = jobs.job(job)? else { return Ok(()) };
     let spec = Spec::decode(&row.spec)?;
     let Some(written) = spec.written else { return Ok(()) };

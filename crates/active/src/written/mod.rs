@@ -180,7 +180,7 @@ pub(crate) fn settle_lost(
     // What was acknowledged is stored after this; nothing changes as long as it is kept.
     let _quiet = quiet()?;
     let view = View::open(store, "run", None)?;
-    let jobs = store.jobs()?;
+    let jobs = store.jobs();
     if spec.together {
         return settle_lost_together(store, &view, job, spec);
     }
@@ -196,7 +196,7 @@ pub(crate) fn settle_lost(
 
 /// As [`settle_lost`], of a job that reads several files.
 fn settle_lost_together(store: &Store, view: &View, job: JobId, spec: &Spec) -> Result<()> {
-    let jobs = store.jobs()?;
+    let jobs = store.jobs();
     match left_together(store, view.at, job, spec)? {
         Ok(roots) => close_together(jobs, job, &roots).map(drop),
         Err(path) => {
@@ -213,7 +213,7 @@ fn left_together(
     job: JobId,
     spec: &Spec,
 ) -> Result<std::result::Result<Vec<Root>, StorePath>> {
-    let (mut roots, inputs) = (Vec::new(), store.jobs()?.inputs(job)?);
+    let (mut roots, inputs) = (Vec::new(), store.jobs().inputs(job)?);
     let own = inputs.len().saturating_sub(spec.inputs_besides());
     for input in inputs.into_iter().take(own) {
         let path = StorePath::parse(&input.path)?;
@@ -283,7 +283,7 @@ fn settle_shared(store: &Store, job: JobId, written: Written, spec: &Spec) -> Re
         view.check()?;
     }
     // First this: if it went no further, the job would be run as if nothing had happened.
-    let jobs = store.jobs()?;
+    let jobs = store.jobs();
     let why = format!("its writer was lost: the mount has ended {what}");
     jobs.end_job(job, JobState::Failed, &why)?;
     let closed = match &left[..] {
@@ -307,7 +307,7 @@ fn left_of(store: &Store, at: At, written: Written) -> Result<Option<Root>> {
     }
 }
 
-/// Lets go of what mounts that have gone had held of files that no job waits for any more, and removes their notes.
+/// Lets go of what mounts that have gone had held of files that no job waits for any more, and removes their records.
 ///
 /// # Errors
 /// Those of the database.
@@ -321,7 +321,7 @@ pub fn sweep(store: &Store) -> Result<()> {
     if left.is_empty() {
         return Ok(());
     }
-    let jobs = store.jobs()?;
+    let jobs = store.jobs();
     let mut waiting = Vec::new();
     for row in jobs.open_jobs()? {
         let written = Spec::decode(&row.spec).ok().and_then(|spec| spec.written);
@@ -331,7 +331,9 @@ pub fn sweep(store: &Store) -> Result<()> {
             waiting.push(written.inode);
         }
     }
-    left.iter().filter(|left| !waiting.contains(&left.inode)).try_for_each(|left| shared::let_go(store, left))
+    left.iter()
+        .filter(|left| !waiting.contains(&left.record.inode))
+        .try_for_each(|left| shared::let_go(store, left))
 }
 
 #[cfg(test)]

@@ -197,7 +197,7 @@ fn a_program_is_held_still_while_others_wait_but_not_for_ever() {
         // One that is held still can be stopped.
         others_wait.store(true, Ordering::SeqCst);
         eventually("it is held still for the last time", || is_frozen(&group));
-        assert!(place.store.jobs().unwrap().end_job(job, JobState::Cancelled, "").unwrap());
+        assert!(place.store.jobs().end_job(job, JobState::Cancelled, "").unwrap());
         assert_eq!(ran.join().unwrap().unwrap().job.state, JobState::Cancelled);
         assert!(!group.exists());
     });

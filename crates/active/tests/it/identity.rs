@@ -190,7 +190,7 @@ fn what_he_may_write_no_more_when_it_is_done_is_not_written() {
     tree.own("of-a", B, 0o755);
     tree.put();
     refused(place.go(job), "`t/of-a/out`");
-    assert_eq!(place.store.jobs().unwrap().job(job).unwrap().unwrap().state, JobState::Failed);
+    assert_eq!(place.store.jobs().job(job).unwrap().unwrap().state, JobState::Failed);
     assert_eq!(place.get("t/of-a/out"), None);
     place.assert_sound();
 }

@@ -35,7 +35,7 @@ fn what_failed_is_tried_again_and_then_set_aside_by_name() {
     let aside = &report.set_aside[0];
     assert_eq!(aside.input.as_ref().unwrap().to_string(), "in/bad");
     assert!(aside.why.contains("exit code 9: attempt 3"), "{}", aside.why);
-    let log = place.store.jobs().unwrap().split(report.job.id, aside.split).unwrap().unwrap().log;
+    let log = place.store.jobs().split(report.job.id, aside.split).unwrap().unwrap().log;
     assert_eq!(log, b"attempt 3\n");
     job.skip = true;
     let report = place.run(&job, &["in/*"], Splits::Auto).unwrap();
@@ -60,7 +60,7 @@ fn a_job_of_thousands_of_splits_ends_with_each_of_them_once() {
         report.job.why
     );
     assert!(place.get("out").unwrap() == text);
-    let jobs = place.store.jobs().unwrap();
+    let jobs = place.store.jobs();
     let splits = jobs.splits(report.job.id).unwrap();
     assert!(splits.iter().all(|split| split.attempt == 1));
     assert_eq!(jobs.measured(report.job.id).unwrap().len() as u64, SPLITS);
@@ -91,7 +91,7 @@ fn a_retry_keeps_what_was_finished() {
         "it has ended"
     );
     std::fs::remove_file(stop).unwrap();
-    place.store.jobs().unwrap().retry_job(job).unwrap();
+    place.store.jobs().retry_job(job).unwrap();
     assert_eq!(place.go(job).unwrap().job.state, JobState::Done);
     assert_eq!(place.get("out").unwrap(), numbered(1000));
     let mut ran: Vec<u32> =
@@ -124,7 +124,7 @@ fn a_cancelled_job_stops_its_programs_and_shows_nothing() {
     place.put("in", b"x");
     let job = spec(ReadToFile, &["sh", "-c", "echo begun; sleep 600"]).output("out");
     let job = place.submit(&job, &["in"], Splits::Auto).unwrap();
-    let jobs = place.store.jobs().unwrap();
+    let jobs = place.store.jobs();
     std::thread::scope(|scope| {
         let running = scope.spawn(|| place.go(job).unwrap());
         let running_splits = || jobs.job(job).unwrap().unwrap().splits[SplitState::Running as usize];
@@ -147,7 +147,7 @@ fn a_fenced_attempt_changes_nothing() {
     let place = Place::new();
     place.put("in", b"x");
     let job = place.submit(&spec(ReadToFile, &["cat"]).output("out"), &["in"], Splits::Auto).unwrap();
-    let jobs = place.store.jobs().unwrap();
+    let jobs = place.store.jobs();
     let session = place.store.session(SessionKind::Writer, "a slow one").unwrap();
     let claims = jobs.claim_splits(session.id(), job, 1, 2, None).unwrap();
     assert_eq!(claims.claimed.len(), 1);
@@ -183,7 +183,7 @@ fn a_collector_takes_nothing_that_a_job_needs() {
     .unwrap();
     std::thread::scope(|scope| {
         let running = scope.spawn(|| place.go(job).unwrap());
-        let jobs = place.store.jobs().unwrap();
+        let jobs = place.store.jobs();
         let done_splits = || jobs.job(job).unwrap().unwrap().splits[SplitState::Done as usize];
         eventually("a split is done", || done_splits() > 0);
         let options = outrigger_store::gc::GcOptions { grace_secs: 0, ..Default::default() };
@@ -246,7 +246,7 @@ fn kill_9_leaves_all_or_nothing() {
             let ended = child.wait().unwrap();
             let store = Store::open(&dir, false).unwrap();
             let found = read(&store, &out);
-            let state = store.jobs().unwrap().job(job).unwrap().unwrap().state;
+            let state = store.jobs().job(job).unwrap().unwrap().state;
             match state {
                 JobState::Done => {
                     assert!(found.as_deref() == Some(&text[..]), "round {round}: done, and not whole")
@@ -268,13 +268,13 @@ fn kill_9_leaves_all_or_nothing() {
 #[test]
 fn a_store_from_before_jobs_has_none_and_gets_them() {
     let place = Place::new();
-    let jobs = place.store.jobs().unwrap();
+    let jobs = place.store.jobs();
     assert!(jobs.jobs(10).unwrap().is_empty() && jobs.job(JobId(1)).unwrap().is_none());
     let read_only = Store::open(place.store.dir(), true).unwrap();
-    assert!(read_only.jobs().unwrap().jobs(10).unwrap().is_empty());
+    assert!(read_only.jobs().jobs(10).unwrap().is_empty());
     place.put("a", b"1");
     place.run(&spec(ManyToFile, &[]).output("b"), &["a"], Splits::Auto).unwrap();
-    assert_eq!(read_only.jobs().unwrap().jobs(10).unwrap().len(), 1);
+    assert_eq!(read_only.jobs().jobs(10).unwrap().len(), 1);
     place.assert_sound();
 }
 
@@ -330,7 +330,7 @@ fn nothing_is_begun_while_others_wait() {
             outrigger_active::runner::run(&place.store, job, &options, &Arc::default()).unwrap().job.state
         });
         eventually("it was asked four times", || asked.load(Ordering::SeqCst) >= 4);
-        let row = place.store.jobs().unwrap().job(job).unwrap().unwrap();
+        let row = place.store.jobs().job(job).unwrap().unwrap();
         assert_eq!((row.state, row.splits), (JobState::Waiting, [4, 0, 0, 0]));
         assert!(!ran.exists());
         busy.store(false, Ordering::SeqCst);

@@ -85,7 +85,7 @@ fn how_much_lies_here_is_told_before_and_how_much_was_read_here_after() {
     place.put("near", &near);
     let job = lines(spec(ReadToNothing, &["wc", "-c"]));
     let job = place.submit(&job, &["far", "near"], Splits::Count(3)).unwrap();
-    let jobs = || place.store.jobs().unwrap();
+    let jobs = || place.store.jobs();
     let told = |store: &Store| {
         nearby(store, job, &Spec::decode(&jobs().job(job).unwrap().unwrap().spec).unwrap()).unwrap()
     };
@@ -172,14 +172,14 @@ fn a_split_is_left_for_a_while_to_the_agent_that_has_it_and_to_none_that_stands_
     // Nobody takes it, so it is not left alone for ever.
     assert!(began.elapsed() < Duration::from_secs(60));
     // One that stands back, for others wait there, or is drained, is not waited for: what it has goes elsewhere.
-    let jobs = store.jobs().unwrap();
-    for kind in ["stands_back", "drain"] {
-        jobs.set_note(kind, "there", Some("")).unwrap();
+    let records = store.meta.records();
+    for kind in ["yields", "drain"] {
+        records.set_record(kind, "there", Some("{\"agent\":\"there\"}")).unwrap();
         let node = nodes(&store).unwrap().remove(0);
-        assert_eq!((node.stands_back, node.drains), (kind == "stands_back", kind == "drain"));
+        assert_eq!((node.stands_back, node.drains), (kind == "yields", kind == "drain"));
         let splits = begun(&place, &store);
         assert_eq!(splits.len(), 2, "{splits:?}");
-        jobs.set_note(kind, "there", None).unwrap();
+        records.set_record(kind, "there", None).unwrap();
     }
     drop(there);
     assert_eq!(begun(&place, &store).len(), 2);
@@ -225,7 +225,7 @@ fn an_agent_that_stands_back_says_so_and_another_runner_takes_its_splits() {
         // It says so as soon as it looks again: when there is something to do.
         let more = spec(ReadToNothing, &["wc", "-c"]);
         let more = outrigger_active::plan::submit(&store, &more, &inputs, &[], Splits::Auto).unwrap();
-        until(&|| store.jobs().unwrap().job(more).unwrap().unwrap().state == JobState::Done);
+        until(&|| store.jobs().job(more).unwrap().unwrap().state == JobState::Done);
         assert!(!stands_back());
         stop.store(true, Ordering::SeqCst);
         agent.join().unwrap().unwrap();

@@ -56,7 +56,7 @@ fn the_example_cuts_fasta_where_sequences_begin() {
     let job = job.output("out/{split}").output("told=told/{split}").output("first=first/{split}");
     let id = place.submit(&job, &["in.fa"], Splits::Count(8)).unwrap();
     assert_eq!(place.go(id).unwrap().job.state, JobState::Done);
-    let splits = place.store.jobs().unwrap().splits(id).unwrap();
+    let splits = place.store.jobs().splits(id).unwrap();
     // The first sequence is longer than a split, so there is one less at least; none is empty.
     assert!((5..8).contains(&splits.len()), "{}", splits.len());
     let mut all = Vec::new();
@@ -92,7 +92,7 @@ fn a_component_and_its_arguments_are_kept_in_and_noted_by_its_hash() {
     place.put("b", &vec![b'b'; 999]);
     let job = Spec { sandbox: Mode::Strict, ..records(spec(ManyToFile, &["wc", "-c"]), "@every 1000") };
     let id = place.submit(&job.output("sizes"), &["a", "b"], Splits::Count(3)).unwrap();
-    let row = place.store.jobs().unwrap().job(id).unwrap().unwrap();
+    let row = place.store.jobs().job(id).unwrap().unwrap();
     let Records::Plugin(words) = Spec::decode(&row.spec).unwrap().records else { panic!("{}", row.spec) };
     let hash = blake3::hash(every).to_hex();
     assert_eq!(words, [format!("@every:{hash}"), "1000".to_string()]);
@@ -125,12 +125,12 @@ fn what_a_plug_in_does_wrong_is_said_and_no_job_is_made() {
     }
     let job = records(spec(ReadToFile, &["cat"]), "/nowhere/at/all").output("out");
     assert!(place.submit(&job, &["in"], Splits::Count(2)).is_err());
-    assert!(place.store.jobs().unwrap().jobs(10).unwrap().is_empty());
+    assert!(place.store.jobs().jobs(10).unwrap().is_empty());
     // One that finds nothing leaves one split, and what is one split anyhow is not looked at.
     of("nothing", "cat > /dev/null").unwrap();
     let job = records(spec(ReadToFile, &["cat"]), &program(&place, "unasked", "exit 1")).output("out2");
     place.run(&job, &["in"], Splits::Auto).unwrap();
-    let jobs = place.store.jobs().unwrap().jobs(10).unwrap();
+    let jobs = place.store.jobs().jobs(10).unwrap();
     assert_eq!(jobs.iter().map(|job| job.splits.iter().sum::<u64>()).collect::<Vec<_>>(), [1, 1]);
 }
 

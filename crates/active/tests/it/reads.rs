@@ -16,7 +16,8 @@ use outrigger_fuse::live::{LiveOptions, LiveVolume};
 use outrigger_fuse::report::Reports;
 use outrigger_store::Store;
 use outrigger_store::meta::At;
-use outrigger_store::meta::jobs::{JobId, JobState, Note};
+use outrigger_store::meta::jobs::{JobId, JobState};
+use outrigger_store::meta::records::RecordRow;
 use outrigger_store::tree::{StorePath, find};
 use outrigger_workload::eventually;
 use rustix::fs::OFlags;
@@ -43,8 +44,8 @@ fn made(place: &Place) -> Vec<JobId> {
     looked.made.into_iter().map(|(_, job)| job).collect()
 }
 
-fn notes(place: &Place) -> Vec<Note> {
-    place.store.jobs().unwrap().notes("read").unwrap()
+fn notes(place: &Place) -> Vec<RecordRow> {
+    place.store.meta.records().records("rule-read").unwrap()
 }
 
 fn inode(place: &Place, path: &str) -> u64 {
@@ -53,8 +54,10 @@ fn inode(place: &Place, path: &str) -> u64 {
 
 /// As a mount notes it.
 fn note(place: &Place, rule: &Rule, path: &str, when: u64) {
-    let name = format!("{}/{}", rule.id, inode(place, path));
-    place.store.jobs().unwrap().set_note("read", &name, Some(&when.to_string())).unwrap();
+    let inode = inode(place, path);
+    let value = serde_json::json!({"rule": rule.id, "inode": inode, "when": when}).to_string();
+    let name = format!("{}/{inode}", rule.id);
+    place.store.meta.records().set_record("rule-read", &name, Some(&value)).unwrap();
 }
 
 #[test]

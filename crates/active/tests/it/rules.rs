@@ -70,7 +70,7 @@ fn a_program_that_lies_on_another_host_is_left_to_agents_there() {
     let looked = look(&place);
     assert_eq!((looked.made.len(), looked.trouble.len()), (2, 0));
     for (name, job) in looked.made {
-        let row = place.store.jobs().unwrap().job(job).unwrap().unwrap();
+        let row = place.store.jobs().job(job).unwrap().unwrap();
         let (made, rule) = (Spec::decode(&row.spec).unwrap(), rule(&place, &name));
         assert_eq!(made.host.as_deref(), Some("elsewhere"));
         assert_eq!(made.program, rule.spec.program);
@@ -144,7 +144,7 @@ fn a_rule_runs_the_component_that_it_was_made_with_whatever_becomes_of_the_name(
     assert_eq!(place.text("out/a"), "first\n");
     rules::remove(&place.store, "r").unwrap();
     assert_eq!(place.store.meta.holders().unwrap(), [""; 0]);
-    assert!(place.store.jobs().unwrap().seen(&rule.id).unwrap().is_empty());
+    assert!(place.store.jobs().seen(&rule.id).unwrap().is_empty());
     place.assert_sound();
 }
 
@@ -154,8 +154,8 @@ fn what_is_wrong_with_one_rule_is_noted_and_the_others_go_on_and_nothing_is_lost
     place.put(".components/tool", &script("first"));
     let broken = add(&place, "broken", Trigger::Close, spec(ReadToFile, &["@tool"]).output("out/{name}"));
     add(&place, "fine", Trigger::Close, spec(ReadToFile, &["cat"]).output("fine/{name}"));
-    let jobs = place.store.jobs().unwrap();
-    jobs.set_note("rule", "newer", Some("{}")).unwrap();
+    let jobs = place.store.jobs();
+    place.store.meta.records().set_record("rule", "newer", Some("{}")).unwrap();
     // As one of a version that did not hold it.
     place.store.meta.release(&format!("rule:{}", broken.id), None).unwrap();
     remove(&place, ".components/tool");
@@ -175,7 +175,7 @@ fn what_is_wrong_with_one_rule_is_noted_and_the_others_go_on_and_nothing_is_lost
     let refused = rules::log(&place.store, "broken", 9).unwrap().1;
     assert!(refused.len() == 1 && refused[0].why.contains("no component `tool`"), "{refused:?}");
     // It is mended.
-    jobs.set_note("rule", "newer", None).unwrap();
+    place.store.meta.records().set_record("rule", "newer", None).unwrap();
     place.put(".components/tool", &script("first"));
     let looked = look(&place);
     assert_eq!(looked.made.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["broken"]);
@@ -195,7 +195,7 @@ fn files_that_are_gone_are_forgotten_and_those_that_were_moved_are_not() {
         place.put(&format!("in/{name}"), name.as_bytes());
     }
     assert_eq!(look(&place).made.len(), 3);
-    let jobs = place.store.jobs().unwrap();
+    let jobs = place.store.jobs();
     let refused = || rules::log(&place.store, "barred", 9).unwrap().1.len();
     assert_eq!(
         (jobs.seen(&rule.id).unwrap().len(), jobs.seen(&barred.id).unwrap().len(), refused()),

@@ -69,7 +69,7 @@ fn a_program_that_is_brought_along_is_what_it_was_when_the_job_was_made() {
     write(&script);
     let job = spec(ReadToFile, &[program.to_str().unwrap()]).output("out");
     let id = place.submit(&job, &["in"], Splits::Auto).unwrap();
-    let jobs = place.store.jobs().unwrap();
+    let jobs = place.store.jobs();
     let row = jobs.job(id).unwrap().unwrap();
     let made = Spec::decode(&row.spec).unwrap();
     let hash = blake3::hash(format!("#!/bin/sh\n{script}\n").as_bytes()).to_hex().to_string();
@@ -306,7 +306,7 @@ fn endless_output_is_stopped() {
     // Said on standard error, it is read and forgotten.
     let report = kept_in(&place, "yes | head -c 50M >&2; echo done", "output=20M,time=60s");
     assert_eq!(report.job.state, JobState::Done, "{}", report.job.why);
-    let log = place.store.jobs().unwrap().split(report.job.id, 0).unwrap().unwrap().log;
+    let log = place.store.jobs().split(report.job.id, 0).unwrap().unwrap().log;
     assert!(log.len() < 100 << 10);
 }
 

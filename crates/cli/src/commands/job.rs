@@ -109,7 +109,7 @@ impl JobArgs {
                 format!("there is no job {}; `outrigger jobs` lists them", self.number),
             )
         };
-        Ok(store.jobs()?.job(self.id())?.ok_or_else(missing)?)
+        Ok(store.jobs().job(self.id())?.ok_or_else(missing)?)
     }
 }
 
@@ -135,7 +135,7 @@ fn split_text(state: SplitState) -> &'static str {
 
 pub fn jobs(context: &Context, args: JobsArgs) -> Outcome {
     let store = Store::open(context.store_dir()?, true)?;
-    let rows = store.jobs()?.jobs(args.limit)?;
+    let rows = store.jobs().jobs(args.limit)?;
     let left = left_among(&store, &rows)?;
     let mut out = Out::new();
     if context.json {
@@ -178,7 +178,7 @@ pub fn job(context: &Context, command: JobCommand) -> Outcome {
         }
         JobCommand::Forget(job) => {
             let store = writable(context)?;
-            store.jobs()?.forget_job(job.id())?;
+            store.jobs().forget_job(job.id())?;
             Ok(Exit::Done)
         }
     }
@@ -273,7 +273,7 @@ fn about(row: &JobRow) -> Object {
 fn show_job(context: &Context, args: &JobArgs) -> Outcome {
     let store = Store::open(context.store_dir()?, true)?;
     let row = args.row(&store)?;
-    let jobs = store.jobs()?;
+    let jobs = store.jobs();
     let inputs = jobs.inputs(row.id)?;
     let aside = set_aside(&store, row.id)?;
     let spec = Spec::decode(&row.spec).ok();
@@ -445,7 +445,7 @@ fn describe_times(splits: &[SplitRow], times: &BTreeMap<u64, Measured>, forecast
 fn logs(context: &Context, args: &JobArgs, only: Option<u64>) -> Outcome {
     let store = Store::open(context.store_dir()?, true)?;
     let row = args.row(&store)?;
-    let jobs = store.jobs()?;
+    let jobs = store.jobs();
     let mut out = Out::new();
     let mut list = Vec::new();
     let splits: Vec<SplitRow> = match only {
@@ -537,7 +537,7 @@ fn wait(context: &Context, args: &JobArgs, timeout: Option<f64>) -> Outcome {
 fn cancel(context: &Context, args: &JobArgs) -> Outcome {
     let store = writable(context)?;
     let row = args.row(&store)?;
-    if !store.jobs()?.end_job(row.id, JobState::Cancelled, "")? {
+    if !store.jobs().end_job(row.id, JobState::Cancelled, "")? {
         let now = args.row(&store)?;
         return Err(Failure::failed(format!(
             "job {} has ended already: it is {}",
@@ -567,7 +567,7 @@ fn retry(
         JobState::Failed | JobState::Cancelled if ends => return Ok(Exit::Done),
         JobState::Done => return Err(Failure::usage(format!("job {} is done", row.id))),
         JobState::Failed | JobState::Cancelled => {
-            store.jobs()?.retry_job(row.id)?;
+            store.jobs().retry_job(row.id)?;
             ends = true;
         }
         JobState::Waiting | JobState::Running => {

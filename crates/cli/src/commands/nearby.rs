@@ -11,7 +11,7 @@ use crate::output::size;
 
 /// Where a job's inputs lie; nothing where nobody knows. It is only told, so it stops no job.
 pub fn nearby_of(store: &Store, job: JobId) -> Option<Nearby> {
-    let row = store.jobs().ok()?.job(job).ok()??;
+    let row = store.jobs().job(job).ok()??;
     nearby(store, job, &Spec::decode(&row.spec).ok()?).ok()?
 }
 

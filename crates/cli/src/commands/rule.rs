@@ -205,8 +205,8 @@ fn log(context: &Context, name: &str, limit: usize) -> Outcome {
     let mut out = Out::new();
     let mut made: Vec<serde_json::Value> = Vec::new();
     for job in jobs {
-        let Some(row) = store.jobs()?.job(job)? else { continue };
-        let input = store.jobs()?.inputs(job)?.into_iter().next().map(|input| input.path).unwrap_or_default();
+        let Some(row) = store.jobs().job(job)? else { continue };
+        let input = store.jobs().inputs(job)?.into_iter().next().map(|input| input.path).unwrap_or_default();
         if context.json {
             let object = Object::new().with("job", job.0).with("state", state_text(row.state));
             made.push(object.with_name("input", &input).with("created", rfc3339_nanos(row.created)).into());

@@ -362,7 +362,7 @@ fn follow(context: &Context, args: &RunArgs, spec: Spec) -> Outcome {
     let job = await_file(context, mounts, &rule, &args.inputs)?;
     let started = Instant::now();
     if args.detach {
-        let row = store.jobs()?.job(job)?;
+        let row = store.jobs().job(job)?;
         let served = match row.map(|row| Spec::decode(&row.spec)).transpose()? {
             Some(spec) => is_served(&store, &spec)?,
             None => true,

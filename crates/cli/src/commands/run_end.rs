@@ -28,7 +28,7 @@ pub(super) fn stopped_stream(
         let Some(&job) = job.get() else { return "no job was made".to_string() };
         let why = "it was interrupted, and what had been written is gone";
         // If the database is away, whoever comes to it next finds that it cannot be run.
-        let _ = store.jobs().and_then(|jobs| jobs.end_job(job, JobState::Cancelled, why));
+        let _ = store.jobs().end_job(job, JobState::Cancelled, why);
         format!(
             "nothing of job {job} is visible, and it cannot be run again, for what was read of its stream is gone: begin anew with the whole stream"
         )
@@ -39,7 +39,7 @@ pub(super) fn stopped_stream(
 pub(super) fn stopped(store: &Arc<Store>, job: JobId) -> impl FnOnce() -> String + use<> {
     let store = Arc::clone(store);
     move || {
-        let row = store.jobs().and_then(|jobs| jobs.job(job)).ok().flatten();
+        let row = store.jobs().job(job).ok().flatten();
         if row.is_some_and(|row| has_agent(&store, &row)) {
             return format!(
                 "an agent goes on with job {job}: `outrigger job cancel {job}` ends it, `outrigger job retry {job}` goes on with it here"
@@ -65,10 +65,7 @@ pub(super) fn stopped_making(
 
 /// A job that cannot be run here does not stay behind unnoticed: it is ended, if it `ends` with this command and nobody else runs it.
 pub(super) fn not_run(store: &Store, job: JobId, ends: bool, error: outrigger_store::Error) -> Failure {
-    let jobs = match store.jobs() {
-        Ok(jobs) => jobs,
-        Err(other) => return other.into(),
-    };
+    let jobs = store.jobs();
     let why = error.to_string();
     let awaits_host = || {
         let spec = jobs.job(job).ok().flatten().and_then(|row| Spec::decode(&row.spec).ok());

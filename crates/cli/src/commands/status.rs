@@ -177,7 +177,7 @@ fn describe(store: &Store, status: &Status, mount: Option<&str>) -> String {
     text += &format!("last gc    {}\n", status.last_gc.map_or_else(|| "not known".to_string(), told));
     if let Some(run) = &status.collecting {
         let age = duration(run.age as f64 / 1e9);
-        text += &format!("collecting {}, session {}, for {age}\n", run.phase, run.session);
+        text += &format!("collecting {}, session {}, for {age}\n", run.phase, run.session.0);
     }
     for tier in &status.tiers {
         text += &format!("place      {}{}\n", tier.place, told_of_tier(tier));
@@ -202,16 +202,16 @@ fn describe(store: &Store, status: &Status, mount: Option<&str>) -> String {
     if !status.mounts.is_empty() {
         text += &format!("\n{}\n", counted(status.mounts.len() as u64, "mount", "mounts"));
     }
-    for MountStatus { note, since, host, process, .. } in &status.mounts {
-        let shows = match (&note.snapshot, note.read_only) {
+    for MountStatus { mount, since, .. } in &status.mounts {
+        let shows = match (&mount.snapshot, mount.read_only) {
             (Some(snapshot), _) => format!(", shows {snapshot}"),
             (None, true) => ", read-only".to_string(),
             (None, false) => String::new(),
         };
         let since = local(Time::from_nanos(*since));
         text += &format!(
-            "  {} on {host}, since {since}, by {}, process {process}{shows}\n",
-            note.point, note.user
+            "  {} on {}, since {since}, by {}, process {}{shows}\n",
+            mount.point, mount.process.host, mount.user, mount.process.number
         );
     }
     text + &told_errors(&status.errors)
@@ -275,12 +275,12 @@ fn json(store: &Store, status: &Status) -> Object {
     let mounts: Vec<Value> = status
         .mounts
         .iter()
-        .map(|mount| {
-            let MountStatus { note, since, session, host, process } = mount;
-            let object = Object::new().with("point", note.point.as_str()).with("host", host.as_str());
-            let object = object.with("process", *process).with("user", note.user.as_str());
+        .map(|MountStatus { mount, since, session }| {
+            let (host, number) = (mount.process.host.as_str(), mount.process.number);
+            let object = Object::new().with("point", mount.point.as_str()).with("host", host);
+            let object = object.with("process", number).with("user", mount.user.as_str());
             let object = object.with("since", rfc3339_nanos(*since)).with("session", *session);
-            object.with("read_only", note.read_only).with("snapshot", note.snapshot.clone()).into()
+            object.with("read_only", mount.read_only).with("snapshot", mount.snapshot.clone()).into()
         })
         .collect();
     let errors: Vec<Value> = status
@@ -299,7 +299,7 @@ fn json(store: &Store, status: &Status) -> Object {
         Value::from(object.with("packs_unreadable", last.packs_unreadable))
     });
     let collecting = status.collecting.as_ref().map(|run| {
-        let object = Object::new().with("session", run.session).with("phase", run.phase.as_str());
+        let object = Object::new().with("session", run.session.0).with("phase", run.phase.as_str());
         Value::from(object.with("began", rfc3339_nanos(run.began)).with("age_ms", run.age / 1_000_000))
     });
     let tiers: Vec<Value> = status

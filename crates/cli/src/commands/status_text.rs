@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 
 use outrigger_store::Store;
 use outrigger_store::backend::Fill;
+use outrigger_store::ops::mounts::MountStatus;
 use outrigger_store::ops::status::{Status, TierStatus, status};
 
 use super::status::{behind_ms, kind, standing};
@@ -130,9 +131,9 @@ fn tiers(text: &mut Text, status: &Status) {
 fn mounts(text: &mut Text, status: &Status) {
     text.one("mounts", "Where the store is mounted: how many.", status.mounts.len() as u64);
     text.family("mount_since_timestamp_seconds", "Since when it is mounted there, seconds since 1970.");
-    for mount in &status.mounts {
-        let (host, point, user) = (label(&mount.host), label(&mount.note.point), label(&mount.note.user));
+    for MountStatus { mount, since, .. } in &status.mounts {
+        let (host, point, user) = (label(&mount.process.host), label(&mount.point), label(&mount.user));
         let labels = format!("{{host=\"{host}\",point=\"{point}\",user=\"{user}\"}}");
-        text.value("mount_since_timestamp_seconds", &labels, mount.since / 1_000_000_000);
+        text.value("mount_since_timestamp_seconds", &labels, since / 1_000_000_000);
     }
 }

@@ -251,7 +251,7 @@ fn a_rule_of_another_version_hides_no_other_from_who_lists_them() {
     let site = Site::sqlite();
     site.done(&["rule", "add", "known", "--on", "close", "--in", "in/*", "--pattern", "1R->0", "--", "true"]);
     let store = outrigger_store::Store::open(&site.place.path("shared"), false).unwrap();
-    store.jobs().unwrap().set_note("rule", "later", Some("{\"on\": \"Full moon\"}")).unwrap();
+    store.meta.records().set_record("rule", "later", Some("{\"on\": \"Full moon\"}")).unwrap();
     drop(store);
     let listed = Said::from(site.command(&["rule", "list"]).output().unwrap());
     assert_eq!(listed.code, 4, "{}", listed.err);

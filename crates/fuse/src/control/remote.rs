@@ -1,6 +1,6 @@
 //! What a mount that shares its store offers to agents on other hosts, if it is told to: to read files while they are written, and to store them for it.
 //!
-//! It listens on an address that a note in the database names, with the key that it is known by (`sealed.rs`): all that is said is encrypted. A client sends a line and gets a line, as on the mount's socket, but these only:
+//! It listens on an address that an [`Offer`] in the registry names, with the key that it is known by (`sealed.rs`): all that is said is encrypted. A client sends a line and gets a line, as on the mount's socket, but these only:
 //!
 //! | line | answer |
 //! | --- | --- |
@@ -10,8 +10,8 @@
 //! | `carry INODE` | `yes` if who asks stores the file from now on, while it reads it; `no` |
 //! | `stored INODE LENGTH` | `yes` if so many bytes of it, which are stored and held, are taken over; `no` |
 //!
-//! **Who may.** Only who may write to the database. The mount greets with a number by chance; the client puts a note of that name into the database, with its session in it, which lives; the mount finds it there, and removes it. So there is no secret to be read, not by a role either that may read the database only, and
-//! nothing that is said is of use in another conversation. The client in its turn knows the mount by the key in the note.
+//! **Who may.** Only who may write to the database. The mount greets with a number by chance; the client adds a record of that name to the registry, with its session in it, which lives; the mount finds it there, and removes it. So there is no secret to be read, not by a role either that may read the database only, and
+//! nothing that is said is of use in another conversation. The client in its turn knows the mount by the key in the offer.
 //!
 //! **Bounds.** [`CLIENTS_MAX`] conversations, of which each has [`DEADLINE`] to agree on how to encrypt, and for each byte of the [`WHO_MAX`] at most in which it says who it is. A peer that takes no answer for [`DEADLINE`], or says nothing for [`IDLE_MAX`], is left alone, and one whose host has gone is noticed by the kernel. With its conversation a client stores nothing for the mount any more.
 
@@ -19,26 +19,24 @@ use std::collections::BTreeSet;
 use std::io::{self, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::MetadataExt as _;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use outrigger_clock as clock;
 use outrigger_format::checksum;
+use outrigger_store::meta::SessionId;
 use outrigger_store::meta::jobs::JobId;
-use outrigger_store::meta::{SessionId, SessionRow};
+use outrigger_store::registry::Record;
 use outrigger_store::{Context as _, Error, ErrorKind, Result, Store};
 use rustix::net::sockopt;
+use serde::{Deserialize, Serialize};
 
 use super::line::read_line;
 use super::sealed::{Identity, PublicKey, Sealed};
 use super::{FOLLOW_WAIT, answer, hand_out, input};
 use crate::shared::SharedVolume;
 
-/// Notes on who offers: the mount's session, and the address with place and key.
-const OFFERS: &str = "offers-open-files";
-/// Notes by which clients show that they may write: the mount's number by chance, and the client's session.
-const KNOCKS: &str = "knocks";
 /// What a mount says first, before its number by chance.
 pub(super) const GREETING: &str = "outrigger follow 1 ";
 /// How long a step of the beginning may take, and an answer to be taken.
@@ -58,14 +56,28 @@ const ASKED_TIMES: u32 = 3;
 const CLIENTS_MAX: usize = 64;
 
 /// Where a mount offers its open files.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Offer {
+    /// The mount.
+    pub mount: SessionId,
     /// The address.
     pub address: SocketAddr,
     /// What [`place`] is there.
     pub place: String,
     /// Who is there.
     pub key: PublicKey,
+}
+
+impl Record for Offer {
+    const KIND: &'static str = "open-files-offer";
+
+    fn name(&self) -> String {
+        self.mount.0.to_string()
+    }
+
+    fn session(&self) -> Option<SessionId> {
+        Some(self.mount)
+    }
 }
 
 impl Offer {
@@ -99,65 +111,63 @@ pub fn place(store: &Store) -> String {
 /// # Errors
 /// Those of the database.
 pub fn offer_of(store: &Store, mount: SessionId) -> Result<Option<Offer>> {
-    let notes = store.jobs()?.notes(OFFERS)?;
-    let note = notes.into_iter().find(|note| note.name == mount.0.to_string());
-    Ok(note.and_then(|note| {
-        // Mounts of earlier versions name no key.
-        let mut words = note.value.split(' ');
-        let (address, place, key) = (words.next()?, words.next()?, words.next()?);
-        Some(Offer { address: address.parse().ok()?, place: place.to_string(), key: PublicKey::parse(key)? })
-    }))
+    Ok(store.registry().find(|offer: &Offer| offer.mount == mount)?.map(|read| read.record))
 }
 
-/// A note that its maker may write; removed when this is dropped.
-pub(super) struct Knock<'a>(&'a Store, &'a str);
+/// A client shows by it that it may write: only who may write to the database can add it.
+#[derive(Serialize, Deserialize)]
+struct KnockRecord {
+    /// The mount's number by chance.
+    challenge: String,
+    /// The client.
+    session: SessionId,
+}
 
-pub(super) fn knock<'a>(store: &'a Store, challenge: &'a str, session: SessionId) -> Result<Knock<'a>> {
+impl Record for KnockRecord {
+    const KIND: &'static str = "knock";
+
+    fn name(&self) -> String {
+        self.challenge.clone()
+    }
+
+    fn session(&self) -> Option<SessionId> {
+        Some(self.session)
+    }
+}
+
+/// The client's end of such a record, which is removed when this is dropped.
+pub(super) struct Knock<'a>(&'a Store, KnockRecord);
+
+pub(super) fn knock<'a>(store: &'a Store, challenge: &str, session: SessionId) -> Result<Knock<'a>> {
     let is_one = challenge.len() == 32 && challenge.bytes().all(|byte| byte.is_ascii_hexdigit());
-    if !is_one || !store.jobs()?.add_note(KNOCKS, challenge, &session.0.to_string())? {
+    let record = KnockRecord { challenge: challenge.to_owned(), session };
+    if !is_one || !store.registry().add(&record)? {
         return Err(Error::new(ErrorKind::Invalid, "the mount greets in a way that is not understood"));
     }
-    Ok(Knock(store, challenge))
+    Ok(Knock(store, record))
 }
 
 impl Drop for Knock<'_> {
     fn drop(&mut self) {
         // Mostly the mount has done it.
-        let _ = self.0.jobs().and_then(|jobs| jobs.set_note(KNOCKS, self.1, None));
+        let _ = self.0.registry().remove(&self.1);
     }
 }
 
-/// Removes notes that mounts and agents have left which are gone.
+/// Removes what mounts and agents have left that are gone.
 ///
 /// # Errors
 /// Those of the database.
 pub fn sweep_offers(store: &Store) -> Result<()> {
-    let jobs = store.jobs()?;
-    let (offers, knocks) = (jobs.notes(OFFERS)?, jobs.notes(KNOCKS)?);
-    let offers = offers.into_iter().map(|note| (OFFERS, note.name.clone(), note.name));
-    let knocks = knocks.into_iter().map(|note| (KNOCKS, note.name, note.value));
-    let notes: Vec<_> = offers.chain(knocks).collect();
-    if notes.is_empty() {
-        return Ok(());
-    }
-    // After the notes: the sessions of these are there before they are. If they cannot be told now, another one sweeps.
-    let is_of = |session: &str, row: &SessionRow| session.parse() == Ok(row.id.0);
-    let is_ones = |row: &SessionRow| notes.iter().any(|(_, _, session)| is_of(session, row));
-    let Ok(sessions) = store.live_sessions(is_ones) else { return Ok(()) };
-    for (kind, name, session) in &notes {
-        if !sessions.iter().any(|row| is_of(session, row)) {
-            jobs.set_note(kind, name, None)?;
-        }
-    }
-    Ok(())
+    store.sweep_records::<Offer>()?;
+    store.sweep_records::<KnockRecord>()
 }
 
 /// A mount's end. Dropping it ends all conversations.
 pub struct Remote {
     store: Arc<Store>,
-    /// The session that the offer is noted by.
-    mount: Arc<AtomicU64>,
-    address: SocketAddr,
+    /// The offer, by the mount's session at the moment.
+    offer: Arc<Mutex<Offer>>,
     over: Arc<AtomicBool>,
 }
 
@@ -184,9 +194,9 @@ impl Remote {
             return Err(Error::new(ErrorKind::Invalid, why));
         }
         sweep_offers(store)?;
-        let (mount, over) = (Arc::<AtomicU64>::default(), Arc::new(AtomicBool::new(false)));
-        let identity = Identity::new()?;
-        let value = format!("{address} {} {}", place(store), identity.key());
+        let (identity, over) = (Identity::new()?, Arc::new(AtomicBool::new(false)));
+        let offer = Offer { mount: volume.session_id(), address, place: place(store), key: identity.key() };
+        let offer = Arc::new(Mutex::new(offer));
         let serving = Arc::new(Serving {
             volume: Arc::downgrade(volume),
             store: Arc::clone(store),
@@ -196,28 +206,29 @@ impl Remote {
         });
         let thread = std::thread::Builder::new().name("offers".to_string());
         thread.spawn(move || accept(&serving, &listener)).context(what)?;
-        let (by, of) = (Arc::clone(&mount), Arc::clone(store));
-        let offer = move |session: SessionId| {
-            by.store(session.0, Ordering::Relaxed);
-            of.jobs()?.set_note(OFFERS, &session.0.to_string(), Some(&value))
+        let (own, of) = (Arc::clone(&offer), Arc::clone(store));
+        let register = move |session: SessionId| {
+            let mut offer = own.lock().unwrap_or_else(PoisonError::into_inner);
+            offer.mount = session;
+            of.registry().put(&*offer)
         };
-        let offer = Arc::new(offer);
-        let again = Arc::clone(&offer);
+        let register = Arc::new(register);
+        let again = Arc::clone(&register);
         volume.when_renewed(move |session| again(session));
-        offer(volume.session_id())?;
+        register(volume.session_id())?;
         volume.has_carriers();
-        Ok(Self { store: Arc::clone(store), mount, address, over })
+        Ok(Self { store: Arc::clone(store), offer, over })
     }
 }
 
 impl Drop for Remote {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Relaxed);
+        let offer = self.offer.lock().unwrap_or_else(PoisonError::into_inner).clone();
         // If this fails it goes with what other mounts have left.
-        let mount = self.mount.load(Ordering::Relaxed);
-        let _ = self.store.jobs().and_then(|jobs| jobs.set_note(OFFERS, &mount.to_string(), None));
+        let _ = self.store.registry().remove(&offer);
         // Wakes the thread that waits for clients.
-        let _ = TcpStream::connect_timeout(&self.address, DEADLINE);
+        let _ = TcpStream::connect_timeout(&offer.address, DEADLINE);
     }
 }
 
@@ -324,11 +335,10 @@ fn serve(serving: &Serving, socket: TcpStream) -> io::Result<()> {
 fn identify(store: &Store, challenge: &str, line: &str) -> Result<SessionId> {
     let denied = || Error::new(ErrorKind::Denied, "only who may write to the store is let in");
     let session: u64 = line.strip_prefix("session ").and_then(|id| id.parse().ok()).ok_or_else(denied)?;
-    let jobs = store.jobs()?;
+    let session = SessionId(session);
     // It is removed by whoever finds it as it must be.
-    if !jobs.change_note(KNOCKS, challenge, &session.to_string(), None)? {
+    if !store.registry().take(&KnockRecord { challenge: challenge.to_owned(), session })? {
         return Err(denied());
     }
-    let session = SessionId(session);
     if store.is_live(session)? { Ok(session) } else { Err(denied()) }
 }

@@ -23,6 +23,7 @@ use rustls::{
     CertificateError, ClientConfig, ClientConnection, ConnectionCommon, DigitallySignedStruct, ServerConfig,
     ServerConnection, SignatureScheme, StreamOwned,
 };
+use serde::{Deserialize, Serialize};
 
 /// What stands before the 32 bytes of an Ed25519 key in PKCS#8 (RFC 8410).
 const PKCS8: [u8; 16] = [0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20];
@@ -70,11 +71,26 @@ impl Identity {
 }
 
 /// By which a mount is known.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub struct PublicKey(Vec<u8>);
 
+impl From<PublicKey> for String {
+    fn from(key: PublicKey) -> Self {
+        key.to_string()
+    }
+}
+
+impl TryFrom<String> for PublicKey {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> std::result::Result<Self, Self::Error> {
+        Self::parse(&text).ok_or("not the key of a mount")
+    }
+}
+
 impl PublicKey {
-    /// As a note has it.
+    /// From hexadecimal digits.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let digits = text.as_bytes().chunks(2).map(|pair| {
             let is_one = pair.len() == 2 && pair.iter().all(u8::is_ascii_hexdigit);

@@ -199,7 +199,7 @@ impl Core {
         let Some((end, jobs, place, is_hidden, was_there)) = node.read().open.as_deref().map(known) else {
             return Ok(());
         };
-        let rows = self.world.store.jobs()?;
+        let rows = self.world.store.jobs();
         if end == End::Aborted {
             for job in jobs {
                 rows.end_job(job, JobState::Failed, "its writer gave the file up")?;

@@ -1,99 +1,107 @@
 //! Whoever on another host has to have all that was closed, in the store, although some mount's closes come back before they are committed (`behind.rs`).
 //!
-//! Such a mount says so by a note. Who waits puts a note of another kind beside it, and the mount, which looks once a second, stores what was closed and removes it. So what had been closed in any mount before the note was written is in the store when all of these notes have gone. A mount without such closes has nothing to wait for: each
+//! Such a mount registers [`DeferredCloses`]. Who waits adds a [`CloseBarrier`] for each such mount, and the mount, which looks once a second, stores what was closed and removes it. So what had been closed in any mount before the barrier was added is in the store when all of these barriers have gone. A mount without such closes has nothing to wait for: each
 //! was in the store when it came back. One that is gone has lost what it had not stored, and nobody waits for it.
-//!
-//! | note of kind | name | value |
-//! | --- | --- | --- |
-//! | [`BEHIND`] | the mount's session | nothing |
-//! | [`WAITS`] | the mount's session and a number by chance | nothing |
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use outrigger_clock as clock;
 use outrigger_clock::Instant;
-use outrigger_store::meta::jobs::Note;
-use outrigger_store::meta::{SessionId, SessionRow};
+use outrigger_store::meta::SessionId;
+use outrigger_store::registry::{Record, Registered};
 use outrigger_store::{Error, ErrorKind, Result, Store};
+use serde::{Deserialize, Serialize};
 
 use super::core::Core;
 
-const BEHIND: &str = "closes-behind";
-const WAITS: &str = "waits-for-closes";
+/// Closes come back before they are committed in this mount.
+#[derive(Serialize, Deserialize)]
+struct DeferredCloses {
+    mount: SessionId,
+}
+
+impl Record for DeferredCloses {
+    const KIND: &'static str = "deferred-closes";
+
+    fn name(&self) -> String {
+        self.mount.0.to_string()
+    }
+
+    fn session(&self) -> Option<SessionId> {
+        Some(self.mount)
+    }
+}
+
+/// Somebody waits until this mount has stored what was closed in it.
+#[derive(Serialize, Deserialize)]
+struct CloseBarrier {
+    mount: SessionId,
+    /// Tells those who wait for the same mount apart.
+    number: u64,
+}
+
+impl Record for CloseBarrier {
+    const KIND: &'static str = "close-barrier";
+
+    fn name(&self) -> String {
+        format!("{}/{:016x}", self.mount.0, self.number)
+    }
+
+    fn session(&self) -> Option<SessionId> {
+        Some(self.mount)
+    }
+}
+
 /// How often mounts look whether somebody waits.
 pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
 const ASK_EVERY: Duration = Duration::from_millis(50);
-
-/// Whether this is the session of the mount that a note names.
-fn is_of(name: &str, session: &SessionRow) -> bool {
-    name.parse() == Ok(session.id.0)
-}
 
 /// Waits until everything is in the store that was closed in any mount before, for as long as `most`.
 ///
 /// # Errors
 /// `Busy` when a mount has not done it by then; those of the database.
 pub fn await_closed(store: &Store, most: Duration) -> Result<()> {
-    let (jobs, until) = (store.jobs()?, Instant::now() + most);
-    let behind = jobs.notes(BEHIND)?;
-    if behind.is_empty() {
+    let (registry, until) = (store.registry(), Instant::now() + most);
+    let mounts = registry.all::<DeferredCloses>()?;
+    if mounts.is_empty() {
         return Ok(());
     }
-    let chance = format!("{:016x}", u64::from_le_bytes(clock::random()?));
-    let mut waits = Vec::new();
-    for mount in behind {
-        let name = format!("{} {chance}", mount.name);
-        jobs.set_note(WAITS, &name, Some(""))?;
-        waits.push((mount.name, name));
-    }
-    let waited = loop {
-        let left = jobs.notes(WAITS)?;
-        waits.retain(|(_, name)| left.iter().any(|note| note.name == *name));
-        let sessions = store.live_sessions(|row| waits.iter().any(|(mount, _)| is_of(mount, row)))?;
-        let (lives, gone): (Vec<_>, Vec<_>) = std::mem::take(&mut waits)
-            .into_iter()
-            .partition(|(mount, _)| sessions.iter().any(|row| is_of(mount, row)));
-        for (mount, name) in gone {
-            jobs.set_note(WAITS, &name, None)?;
-            jobs.set_note(BEHIND, &mount, None)?;
+    let number = u64::from_le_bytes(clock::random()?);
+    let barriers = mounts.iter().map(|read| CloseBarrier { mount: read.record.mount, number });
+    let mut barriers: Vec<CloseBarrier> = barriers.collect();
+    barriers.iter().try_for_each(|barrier| registry.put(barrier))?;
+    loop {
+        let left = registry.all::<CloseBarrier>()?;
+        let is_left = |of: &CloseBarrier| left.iter().any(|read| read.record.name() == of.name());
+        barriers.retain(is_left);
+        let live = store.live_sessions(|row| barriers.iter().any(|barrier| barrier.mount == row.id))?;
+        let is_live = |barrier: &CloseBarrier| live.iter().any(|row| row.id == barrier.mount);
+        let (waits, gone): (Vec<_>, Vec<_>) = barriers.into_iter().partition(is_live);
+        for barrier in gone {
+            registry.remove(&barrier)?;
+            registry.remove(&DeferredCloses { mount: barrier.mount })?;
         }
-        waits = lives;
-        if waits.is_empty() {
-            return Ok(());
-        }
+        barriers = waits;
+        let Some(first) = barriers.first() else { return Ok(()) };
         if Instant::now() >= until {
-            break waits;
+            let host = live.iter().find(|row| row.id == first.mount).map(|row| row.owner.host.clone());
+            let on = host.unwrap_or_else(|| "another host".to_string());
+            barriers.iter().try_for_each(|barrier| registry.remove(barrier))?;
+            let why = format!("a mount on {on} has not stored yet what was closed in it; it is tried again");
+            return Err(Error::new(ErrorKind::Busy, why));
         }
         outrigger_clock::sleep(ASK_EVERY);
-    };
-    waited.iter().try_for_each(|(_, name)| jobs.set_note(WAITS, name, None))?;
-    let host = |id: &str| {
-        let row = store.meta.sessions().ok()?.into_iter().find(|row| row.id.0.to_string() == id)?;
-        Some(row.owner.host)
-    };
-    let on = host(&waited[0].0).unwrap_or_else(|| "another host".to_string());
-    let why = format!("a mount on {on} has not stored yet what was closed in it; it is tried again");
-    Err(Error::new(ErrorKind::Busy, why))
+    }
 }
 
-/// Removes notes of mounts that are gone.
+/// Removes records of mounts that are gone.
 ///
 /// # Errors
 /// Those of the database.
 pub fn sweep_awaited(store: &Store) -> Result<()> {
-    let jobs = store.jobs()?;
-    let mut notes: Vec<_> = jobs.notes(BEHIND)?.into_iter().map(|note| (BEHIND, note)).collect();
-    notes.extend(jobs.notes(WAITS)?.into_iter().map(|note| (WAITS, note)));
-    let mount = |note: &Note| note.name.split(' ').next().unwrap_or_default().to_owned();
-    let is_ones = |row: &SessionRow| notes.iter().any(|(_, note)| is_of(&mount(note), row));
-    let sessions = store.live_sessions(is_ones)?;
-    for (kind, note) in &notes {
-        if !sessions.iter().any(|row| is_of(&mount(note), row)) {
-            jobs.set_note(kind, &note.name, None)?;
-        }
-    }
-    Ok(())
+    store.sweep_records::<DeferredCloses>()?;
+    store.sweep_records::<CloseBarrier>()
 }
 
 impl Core {
@@ -103,23 +111,23 @@ impl Core {
 
     /// Says that closes come back before they are committed in the mount that has this session.
     pub fn tell_behind(&self, mount: SessionId) -> Result<()> {
-        self.store.jobs()?.set_note(BEHIND, &mount.0.to_string(), Some(""))
+        self.store.registry().put(&DeferredCloses { mount })
     }
 
     /// Says that they do not any more. If this fails whoever waits finds that this mount is gone.
     pub fn tell_behind_no_more(&self) {
-        let _ = self.store.jobs().and_then(|jobs| jobs.set_note(BEHIND, &self.id().0.to_string(), None));
+        let _ = self.store.registry().remove(&DeferredCloses { mount: self.id() });
     }
 
     /// Stores what was closed, if somebody waits for it.
     pub fn answer_waiting(self: &Arc<Self>) -> Result<()> {
-        let (jobs, own) = (self.store.jobs()?, format!("{} ", self.id().0));
-        let mut waits = jobs.notes(WAITS)?;
-        waits.retain(|note| note.name.starts_with(&own));
-        if waits.is_empty() {
+        let (registry, own) = (self.store.registry(), self.id());
+        let mut barriers: Vec<Registered<CloseBarrier>> = registry.all()?;
+        barriers.retain(|read| read.record.mount == own);
+        if barriers.is_empty() {
             return Ok(());
         }
         self.store_closed()?;
-        waits.iter().try_for_each(|note| jobs.set_note(WAITS, &note.name, None))
+        barriers.iter().try_for_each(|read| registry.take_read(read).map(drop))
     }
 }

@@ -235,7 +235,7 @@ impl Core {
             self.drop_open(file, hidden);
             return Ok(());
         }
-        let rows = self.store.jobs()?;
+        let rows = self.store.jobs();
         if end == End::Aborted || self.is_given_up(file)? {
             for job in jobs {
                 rows.end_job(job, JobState::Failed, "its writer gave the file up")?;

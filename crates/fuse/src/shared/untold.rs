@@ -56,7 +56,7 @@ impl Untold {
     pub fn begin(&self) -> Result<Committing<'_>> {
         let mut state = self.lock();
         if !state.is_noted {
-            tell::note_untold(&*self.meta, state.owner, true)?;
+            tell::set_untold(&*self.meta, state.owner, true)?;
             // Who writes the catalogue anew takes the note of a session that is over back, although the mount goes on: then it has to be made each time.
             state.is_noted = !state.is_over;
         }
@@ -84,7 +84,7 @@ impl Untold {
             (std::mem::take(&mut state.touched), state.is_forgotten)
         };
         if is_forgotten {
-            tell::note_due(&*self.meta, "mount")?;
+            tell::set_due(&*self.meta, "mount")?;
             self.lock().is_forgotten = false;
         }
         while !touched.is_empty() {
@@ -105,7 +105,7 @@ impl Untold {
     pub fn settle(&self) -> Result<()> {
         let mut state = self.lock();
         if state.is_noted && state.committing == 0 && state.touched.is_empty() && !state.is_forgotten {
-            tell::note_untold(&*self.meta, state.owner, false)?;
+            tell::set_untold(&*self.meta, state.owner, false)?;
             state.is_noted = false;
         }
         Ok(())
@@ -123,7 +123,7 @@ impl Untold {
     /// Those of the database.
     pub fn begin_anew(&self, owner: SessionId) -> Result<()> {
         let mut state = self.lock();
-        tell::note_untold(&*self.meta, owner, true)?;
+        tell::set_untold(&*self.meta, owner, true)?;
         // What is in `touched` was noted by the session before, and that note may have been taken back since.
         (state.owner, state.is_noted, state.is_over) = (owner, true, false);
         Ok(())

@@ -82,7 +82,7 @@ impl Wanted for One {
             splits: vec![NewSplit { input: Some(0), from: 0, to: OPEN_END }],
             ..NewJob::default()
         };
-        Ok(vec![self.store.jobs()?.create_job(&job)?])
+        Ok(vec![self.store.jobs().create_job(&job)?])
     }
 }
 
@@ -115,15 +115,15 @@ impl Site {
     }
 
     fn newest(&self) -> JobId {
-        self.store.jobs().unwrap().jobs(1).unwrap()[0].id
+        self.store.jobs().jobs(1).unwrap()[0].id
     }
 
     fn claim(&self, job: JobId) -> Claimed {
-        self.store.jobs().unwrap().claim_splits(self.session.id(), job, 1, 9, None).unwrap().claimed[0]
+        self.store.jobs().claim_splits(self.session.id(), job, 1, 9, None).unwrap().claimed[0]
     }
 
     fn split(&self, job: JobId) -> SplitRow {
-        self.store.jobs().unwrap().split(job, 0).unwrap().unwrap()
+        self.store.jobs().split(job, 0).unwrap().unwrap()
     }
 
     fn content(&self, root: &Root) -> Vec<u8> {
@@ -138,7 +138,7 @@ impl Site {
     }
 
     fn input(&self, job: JobId) -> Vec<u8> {
-        let root = self.store.jobs().unwrap().inputs(job).unwrap()[0].root.clone();
+        let root = self.store.jobs().inputs(job).unwrap()[0].root.clone();
         self.content(&root)
     }
 
@@ -231,7 +231,7 @@ fn a_follower_sees_what_the_file_becomes_or_is_told_that_it_did_not() {
                 site.volume().set_xattr(ROOT_USER, file.0, name_of, b"1", flags).unwrap();
                 close(site.volume(), file);
                 site.wait_closed(file.0);
-                let row = site.store.jobs().unwrap().job(job).unwrap().unwrap();
+                let row = site.store.jobs().job(job).unwrap().unwrap();
                 assert!(row.state == JobState::Failed && row.why.contains("gave"), "{}", row.why);
                 assert!(matches!(
                     site.volume().lookup(ROOT_USER, ROOT, name.as_bytes()).unwrap(),
@@ -270,7 +270,7 @@ fn a_file_is_followed_wherever_its_directory_lies_and_once_it_is_closed_no_more(
     // In memory, and in the database.
     for round in 0..2u8 {
         let file = create(site.volume(), deep, &[b'a' + round]);
-        let input = site.store.jobs().unwrap().inputs(site.newest()).unwrap().remove(0);
+        let input = site.store.jobs().inputs(site.newest()).unwrap().remove(0);
         assert_eq!(input.path, [b"raw/deep/".as_slice(), &[b'a' + round]].concat());
         write(site.volume(), file, 0, b"some");
         assert_eq!(site.follow(file.0, 0), Followed::Data(b"some".to_vec()));
@@ -280,9 +280,9 @@ fn a_file_is_followed_wherever_its_directory_lies_and_once_it_is_closed_no_more(
     // A directory that was moved is known by its new name.
     site.volume().rename(ROOT_USER, (raw, b"deep"), (ROOT, b"rawer"), RenameFlags::empty()).unwrap();
     let file = create(site.volume(), deep, b"c");
-    assert_eq!(site.store.jobs().unwrap().inputs(site.newest()).unwrap()[0].path, b"rawer/c");
+    assert_eq!(site.store.jobs().inputs(site.newest()).unwrap()[0].path, b"rawer/c");
     close(site.volume(), file);
-    let jobs = || site.store.jobs().unwrap().jobs(99).unwrap().len();
+    let jobs = || site.store.jobs().jobs(99).unwrap().len();
     assert_eq!(jobs(), 3);
     // Neither what is not wanted nor what is there already, and is added to, makes a job.
     let other = create(site.volume(), ROOT, b"other");
@@ -361,7 +361,7 @@ fn what_is_hidden_is_seen_by_nobody_and_leaves_nothing_behind() {
     write(site.volume(), file, 0, b"wrong");
     site.volume().unlink(ROOT_USER, ROOT, name).unwrap();
     site.wait_closed(file.0);
-    assert_eq!(site.store.jobs().unwrap().job(job).unwrap().unwrap().state, JobState::Failed);
+    assert_eq!(site.store.jobs().job(job).unwrap().unwrap().state, JobState::Failed);
     assert_eq!(read(site.volume(), file, 10), b"wrong", "who has it open has it");
     close(site.volume(), file);
     site.volume().close().unwrap();
@@ -459,7 +459,7 @@ fn a_file_that_is_overwritten_is_followed_as_one_that_is_made() {
     site.volume().close().unwrap();
     site.volume = None;
     site.mount(None, false);
-    let jobs = || site.store.jobs().unwrap().jobs(100).unwrap().len();
+    let jobs = || site.store.jobs().jobs(100).unwrap().len();
     let number = find(site.volume(), "raw").attr.number;
     // Opened to be read, or to be written without losing what it has, it is none.
     for flags in [OpenFlags::RDONLY, OpenFlags::RDWR, OpenFlags::WRONLY | OFlags::APPEND] {
@@ -489,7 +489,7 @@ fn a_file_that_is_overwritten_is_followed_as_one_that_is_made() {
     site.volume().set_xattr(ROOT_USER, number, b"user.outrigger.abort", b"1", XattrFlags::empty()).unwrap();
     close(site.volume(), third);
     site.wait_closed(number);
-    let row = site.store.jobs().unwrap().job(site.newest()).unwrap().unwrap();
+    let row = site.store.jobs().job(site.newest()).unwrap().unwrap();
     assert_eq!((row.state, find(site.volume(), "raw").attr.size), (JobState::Failed, 4));
     assert!(site.volume().xattr(ROOT_USER, number, b"user.outrigger.abort").is_err());
     // Cut by who has it open; and by its name, then written.

@@ -14,6 +14,7 @@ use super::note::CopyNote;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::layout::DATABASE_FILE;
 use crate::meta::{MOUNT_HOLDER, Meta, ORPHAN, OpenMode, PackState, SqliteMeta, register_functions};
+use crate::registry::Registry;
 use crate::store::Store;
 
 /// Findings that are named when the source's database is damaged.
@@ -49,7 +50,7 @@ pub(super) fn freeze(store: &Store, to: &Path, as_of: u64) -> Result<SqliteMeta>
     {
         meta.release(holder, None)?;
     }
-    CopyNote::of(&store.name().to_string_lossy(), as_of, &meta)?.write(&meta)?;
+    Registry::of(&meta).put(&CopyNote::of(&store.name().to_string_lossy(), as_of, &meta)?)?;
     let found = meta.check()?;
     if found.is_empty() {
         return Ok(meta);

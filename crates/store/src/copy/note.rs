@@ -5,12 +5,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Context as _, Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::meta::{Counters, Meta};
-
-/// Where the note is, among what is kept beside jobs.
-const KIND: &str = "copy";
-const NAME: &str = "of";
+use crate::registry::{Record, Registry};
 
 /// See the module.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -24,6 +21,14 @@ pub struct CopyNote {
     next_sequence: u64,
 }
 
+impl Record for CopyNote {
+    const KIND: &'static str = "copy";
+
+    fn name(&self) -> String {
+        String::new()
+    }
+}
+
 impl CopyNote {
     /// Of a state of `source` that was frozen in `meta`.
     pub(super) fn of(source: &str, as_of: u64, meta: &dyn Meta) -> Result<Self> {
@@ -31,23 +36,12 @@ impl CopyNote {
         Ok(Self { source: source.to_owned(), as_of, next_pack, next_inode, next_sequence })
     }
 
-    /// Writes it.
-    pub(super) fn write(&self, meta: &dyn Meta) -> Result<()> {
-        let jobs = meta.jobs().ok_or_else(|| Error::new(ErrorKind::Invalid, "no place for notes"))?;
-        let text = serde_json::to_string(self).map_err(std::io::Error::other);
-        let text = text.context(|| "the copy's note".to_owned())?;
-        jobs.set_note(KIND, NAME, Some(text.as_str()))
-    }
-
-    /// The note in a database, if there is one. One of a later program that this one does not understand counts as none.
+    /// The note in a database, if there is one.
     ///
     /// # Errors
     /// When the database cannot be read.
     pub(crate) fn read(meta: &dyn Meta) -> Result<Option<Self>> {
-        let Some(jobs) = meta.jobs() else { return Ok(None) };
-        let notes = jobs.notes(KIND)?;
-        let note = notes.iter().find(|note| note.name == NAME);
-        Ok(note.and_then(|note| serde_json::from_str(&note.value).ok()))
+        Ok(Registry::of(meta).find(|_| true)?.map(|read| read.record))
     }
 
     /// What the database had given out when it was copied.

@@ -1,59 +1,57 @@
-//! Reasons to write the catalogue anew: mounts and commands note them. A store without the note that the catalogue is
+//! Reasons to write the catalogue anew: mounts and commands register them. A store without the record that the catalogue is
 //! whole has one, too.
-
-use std::collections::HashSet;
 
 use crate::error::Result;
 use crate::meta::Meta;
-use crate::meta::jobs::Jobs;
-use crate::meta::telling::NOTES;
+use crate::registry::{Record as _, Registered, Registry};
 use crate::store::Store;
-use crate::tell::{DUE, UNTOLD, WHOLE, note_whole};
+use crate::tell::{CatalogueDebt, is_whole, set_whole};
 
 /// Why the catalogue has to be written anew.
 #[derive(Debug, Default)]
 pub(crate) struct Due {
-    /// Notes, and what they said.
-    notes: Vec<(String, String)>,
+    /// Reasons, and what sessions that are over had not published.
+    debts: Vec<Registered<CatalogueDebt>>,
     is_whole: bool,
 }
 
 impl Due {
-    /// What is noted now.
+    /// What is due now.
     ///
     /// # Errors
     /// Those of the database.
     pub fn read(store: &Store) -> Result<Self> {
         let meta = &*store.meta;
-        let Some(jobs) = meta.telling().and(meta.jobs()) else {
-            return Ok(Self { notes: Vec::new(), is_whole: true });
-        };
+        if meta.telling().is_none() {
+            return Ok(Self { is_whole: true, ..Self::default() });
+        }
         store.fence_gone()?;
-        let found = jobs.notes(NOTES)?;
-        let live: HashSet<String> =
-            meta.sessions()?.iter().map(|session| format!("{UNTOLD}{}", session.id.0)).collect();
-        // One that has ended since, and told everything, has taken its note back.
-        let still = jobs.notes(NOTES)?;
-        let counts = |name: &str| name.starts_with(DUE) || (name.starts_with(UNTOLD) && !live.contains(name));
-        let notes = found.iter().filter(|note| counts(&note.name) && still.contains(note));
-        let notes = notes.map(|note| (note.name.clone(), note.value.clone())).collect();
-        Ok(Self { notes, is_whole: still.iter().any(|note| note.name == WHOLE) })
+        let registry = store.registry();
+        let mut debts = registry.all::<CatalogueDebt>()?;
+        let live = meta.sessions()?;
+        debts.retain(|read| !live.iter().any(|session| read.record.session() == Some(session.id)));
+        // A session that has ended since, and had published everything, has removed its record.
+        let still = registry.all()?;
+        debts.retain(|read| still.contains(read));
+        Ok(Self { debts, is_whole: is_whole(meta)? })
     }
 
     /// Nothing is due.
     pub fn is_empty(&self) -> bool {
-        self.notes.is_empty() && self.is_whole
+        self.debts.is_empty() && self.is_whole
     }
 
-    /// The catalogue has been written anew, from an instant after this was read. Notes that were made again since stay.
+    /// The catalogue has been written anew, from an instant after this was read. Records that were made again since stay.
     ///
     /// # Errors
     /// Those of the database.
     pub fn settle(self, meta: &dyn Meta) -> Result<()> {
-        let Some(jobs) = meta.telling().and(meta.jobs()) else { return Ok(()) };
-        for (name, value) in &self.notes {
-            Jobs::change_note(jobs, NOTES, name, value, None)?;
+        if meta.telling().is_none() {
+            return Ok(());
         }
-        note_whole(meta)
+        for read in &self.debts {
+            Registry::of(meta).take_read(read)?;
+        }
+        set_whole(meta)
     }
 }

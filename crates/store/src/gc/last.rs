@@ -1,4 +1,4 @@
-//! When the collector last came to its end, and what that gave back: noted in the database for those who ask (`status`).
+//! When the collector last came to its end, and what that gave back, as `status` shows it.
 
 use std::time::Duration;
 
@@ -6,19 +6,14 @@ use serde::{Deserialize, Serialize};
 
 use super::report::GcReport;
 use crate::error::Result;
-use crate::meta::Meta;
+use crate::meta::{Meta, SessionId};
+use crate::registry::{Record, Registered, Registry};
 
-/// Where the note is, among what is kept beside jobs.
-const KIND: &str = "gc";
-const NAME: &str = "last";
-/// … and that of the run that is under way.
-const RUNNING: &str = "running";
-
-/// A run that is under way, as it has noted itself.
+/// A run that is under way.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Collecting {
-    /// Its session. One that is over has left its note behind.
-    pub session: u64,
+    /// Its session. A run that was killed leaves its record behind.
+    pub session: SessionId,
     /// What it is at.
     pub phase: String,
     /// When it began, nanoseconds since 1970 by the database's clock.
@@ -28,28 +23,23 @@ pub struct Collecting {
     pub age: u64,
 }
 
+impl Record for Collecting {
+    const KIND: &'static str = "collecting";
+
+    fn name(&self) -> String {
+        String::new()
+    }
+
+    fn session(&self) -> Option<SessionId> {
+        Some(self.session)
+    }
+}
+
 impl Collecting {
-    /// Notes what the run of `session` is at. It goes on whether or not that can be done.
-    pub(super) fn note(meta: &dyn Meta, session: u64, began: u64, phase: &str) {
-        let note = Self { session, phase: phase.to_owned(), began, age: 0 };
-        if let (Some(jobs), Ok(text)) = (meta.jobs(), serde_json::to_string(&note)) {
-            let _ = jobs.set_note(KIND, RUNNING, Some(text.as_str()));
-        }
-    }
-
-    /// Nothing is under way any more.
-    pub(super) fn ended(meta: &dyn Meta) {
-        if let Some(jobs) = meta.jobs() {
-            let _ = jobs.set_note(KIND, RUNNING, None);
-        }
-    }
-
-    /// What was noted last, `now` by the database's clock.
+    /// The run that is under way, or was when it was killed; `now` by the database's clock.
     pub(crate) fn read(meta: &dyn Meta, now: u64) -> Result<Option<Self>> {
-        let Some(jobs) = meta.jobs() else { return Ok(None) };
-        let note = jobs.notes(KIND)?.into_iter().find(|note| note.name == RUNNING);
-        let run: Option<Self> = note.and_then(|note| serde_json::from_str(&note.value).ok());
-        Ok(run.map(|run| Self { age: now.saturating_sub(run.began), ..run }))
+        let run = Registry::of(meta).find(|_| true)?.map(|read| read.record);
+        Ok(run.map(|run: Self| Self { age: now.saturating_sub(run.began), ..run }))
     }
 }
 
@@ -69,6 +59,14 @@ pub struct LastGc {
     pub packs_unreadable: u64,
 }
 
+impl Record for LastGc {
+    const KIND: &'static str = "last-gc";
+
+    fn name(&self) -> String {
+        String::new()
+    }
+}
+
 impl LastGc {
     pub(super) fn of(report: &GcReport, took: Duration) -> Self {
         Self {
@@ -80,18 +78,9 @@ impl LastGc {
         }
     }
 
-    /// Notes it. The run is through whether or not that can be done.
-    pub(super) fn note(self, meta: &dyn Meta) {
-        if let (Some(jobs), Ok(text)) = (meta.jobs(), serde_json::to_string(&self)) {
-            let _ = jobs.set_note(KIND, NAME, Some(text.as_str()));
-        }
-    }
-
-    /// The last run that was noted. One of a later program that this one does not understand counts as none.
+    /// The last run.
     pub(crate) fn read(meta: &dyn Meta) -> Result<Option<Self>> {
-        let Some(jobs) = meta.jobs() else { return Ok(None) };
-        let note = jobs.notes(KIND)?.into_iter().find(|note| note.name == NAME);
-        Ok(note
-            .and_then(|note| Some(Self { ended: note.changed, ..serde_json::from_str(&note.value).ok()? })))
+        let last: Option<Registered<Self>> = Registry::of(meta).find(|_| true)?;
+        Ok(last.map(|read| Self { ended: read.changed, ..read.record }))
     }
 }

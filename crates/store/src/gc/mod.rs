@@ -95,7 +95,8 @@ pub fn collect(store: &Store, options: &GcOptions, progress: &GcProgress) -> Res
     let run = Run { store, options, progress, session: &session, begun };
     run.is_at("beginning");
     let ended = run.run(&strays, &mut report);
-    Collecting::ended(&*store.meta);
+    // `status` does without.
+    let _ = store.registry().remove(&run.at("ended"));
     let released = store.meta.release_collector(session.id());
     // When another run has taken over, what this one found missing may have been moved by that one.
     let is_over = matches!(&released, Err(error) if error.kind() == ErrorKind::Fenced);
@@ -107,7 +108,8 @@ pub fn collect(store: &Store, options: &GcOptions, progress: &GcProgress) -> Res
     ended.and(released).and(swept)?;
     // Those that do something else reclaim as well, but are run for a part of the store, again and again.
     if options.recompress.is_none() && options.localize.is_none() {
-        LastGc::of(&report, began.elapsed()).note(&*store.meta);
+        // The run is through whether or not `status` can show it.
+        let _ = store.registry().put(&LastGc::of(&report, began.elapsed()));
     }
     Ok(report)
 }
@@ -225,9 +227,13 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Notes it for `status`.
+    fn at(&self, phase: &str) -> Collecting {
+        Collecting { session: self.session.id(), phase: phase.to_owned(), began: self.begun, age: 0 }
+    }
+
+    /// Says what the run is at, for `status`. It goes on whether or not that can be done.
     fn is_at(&self, phase: &str) {
-        Collecting::note(&*self.store.meta, self.session.id().0, self.begun, phase);
+        let _ = self.store.registry().put(&self.at(phase));
     }
 
     fn run(&self, strays: &[PackId], report: &mut GcReport) -> Result<()> {

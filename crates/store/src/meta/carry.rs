@@ -202,6 +202,7 @@ pub(in crate::meta) const TABLES: &[Table] = &[
             ("state", Small),
             ("spec", Text),
             ("why", Text),
+            ("made", Text),
         ],
         key: &["id"],
         is_numbered: true,
@@ -228,6 +229,9 @@ pub(in crate::meta) const TABLES: &[Table] = &[
             ("state", Small),
             ("why", Text),
             ("log", Bytes),
+            ("primary_attempt", Big),
+            ("primary_session", Big),
+            ("measured", Text),
         ],
         key: &["job", "number"],
         ..PLAIN
@@ -240,13 +244,13 @@ pub(in crate::meta) const TABLES: &[Table] = &[
         ..PLAIN
     },
     Table {
-        name: "job_note",
+        name: "record",
         columns: &[("kind", Text), ("name", Text), ("changed", Big), ("value", Text)],
         key: &["kind", "name"],
         ..PLAIN
     },
     Table {
-        name: "job_seen",
+        name: "rule_mark",
         columns: &[("rule", Text), ("inode", Big), ("mark", Text)],
         key: &["rule", "inode"],
         ..PLAIN
@@ -280,8 +284,7 @@ pub(in crate::meta) const OTHERS: &[&str] = &[
 
 /// Columns that each engine fills in when a row comes, and that need not be the same.
 #[cfg(test)]
-const OWN: &[(&str, &str)] =
-    &[("loose", "number"), ("job", "role"), ("job_note", "role"), ("pack", "changed")];
+const OWN: &[(&str, &str)] = &[("loose", "number"), ("job", "role"), ("record", "role"), ("pack", "changed")];
 
 impl Table {
     /// Where a column is in a row.

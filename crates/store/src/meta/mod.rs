@@ -15,6 +15,7 @@ pub mod locks;
 pub mod loose;
 mod packs;
 mod postgres;
+pub mod records;
 mod sessions;
 mod sqlite;
 pub mod telling;
@@ -574,10 +575,10 @@ pub trait Meta: Send + Sync {
 
     // ---- jobs -----------------------------------------------------------------------------------------------------
 
-    /// The jobs, where an engine has them: both of ours do.
-    fn jobs(&self) -> Option<&dyn jobs::Jobs> {
-        None
-    }
+    /// The jobs.
+    fn jobs(&self) -> &dyn jobs::Jobs;
+    /// The registry's rows.
+    fn records(&self) -> &dyn records::Records;
 
     // ---- loose chunks ---------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ pub enum SessionKind {
 }
 
 /// A session's number; rises, never used twice.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash, Serialize, Deserialize)]
 pub struct SessionId(pub u64);
 
 /// A session as the database knows it.

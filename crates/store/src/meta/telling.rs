@@ -3,10 +3,8 @@
 use super::{Hanging, Inode, SessionId};
 use crate::error::Result;
 
-/// The kind of all notes on what is still to be told.
-pub(crate) const NOTES: &str = "catalogue";
-/// The sequence that a round or a new catalogue took last.
-pub(crate) const TOLD: &str = "told";
+/// The kind of the one record that has the sequence that a round or a new catalogue took last.
+pub(crate) const PUBLISHED: &str = "published";
 
 /// What names and inodes were at one instant.
 #[derive(Clone, Debug, Default)]

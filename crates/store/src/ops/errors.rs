@@ -1,7 +1,7 @@
 //! The last errors that a mount or an agent met, for those who ask (`status`, `stats --live`).
 //!
-//! They are kept in the process that met them, and noted in the database from time to time, so that `status` shows them on any host. A note is called by host
-//! and process, as the sessions are, and counts while one of these lives.
+//! They are kept in the process that met them, which registers them from time to time, so that `status` shows them on any host. A record is named by host
+//! and process, as the sessions are, and counts while one of these is live.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,19 +13,19 @@ use std::time::Duration;
 use outrigger_clock as clock;
 use serde::{Deserialize, Serialize};
 
-use super::mounts::{is_of_process, own_name};
-use super::status::SessionStatus;
+use super::mounts::Process;
+use super::status::{SessionStatus, Standing};
 use crate::error::{ErrorKind, Result};
 use crate::meta::{Meta, SessionOwner};
 use crate::note;
+use crate::registry::{Record, Registry};
 use crate::store::Store;
 
-const KIND: &str = "errors";
 /// Errors that are kept.
 const KEPT: usize = 8;
 /// Of a text so many bytes.
 const TEXT_MAX: usize = 500;
-/// Between two notes.
+/// How often they are registered, at most.
 const NOTE_EVERY: Duration = Duration::from_secs(2);
 
 /// One error.
@@ -39,6 +39,21 @@ pub struct Met {
     pub kind: String,
     /// What it said.
     pub text: String,
+}
+
+/// The last errors of a process, as it registers them.
+#[derive(Serialize, Deserialize)]
+struct MetRecord {
+    process: Process,
+    errors: Vec<Met>,
+}
+
+impl Record for MetRecord {
+    const KIND: &'static str = "errors";
+
+    fn name(&self) -> String {
+        self.process.to_string()
+    }
 }
 
 /// The errors that one process met.
@@ -84,14 +99,14 @@ pub fn json(errors: &[Met]) -> String {
     serde_json::to_string(errors).unwrap_or_else(|_| "[]".to_owned())
 }
 
-/// Notes the errors of this process until it is dropped.
+/// Registers the errors of this process until it is dropped.
 pub struct Noting {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Noting {
-    /// Begins. What cannot be noted now is noted later.
+    /// Begins. What cannot be registered now is registered later.
     pub fn begin(store: &Arc<Store>) -> Self {
         let (stop, stopped) = channel::<()>();
         // The store may be let go of while this goes on.
@@ -128,24 +143,22 @@ impl Drop for Noting {
 }
 
 fn keep(store: &Store) -> Result<()> {
-    store.jobs()?.set_note(KIND, &own_name(), Some(&json(&recent())))
+    store.registry().put(&MetRecord { process: Process::own(), errors: recent() })
 }
 
 fn forget(store: &Store) -> Result<()> {
-    store.jobs()?.set_note(KIND, &own_name(), None)
+    store.registry().remove(&MetRecord { process: Process::own(), errors: Vec::new() })
 }
 
-/// The errors of processes whose sessions are among these, and live. Notes of others are taken away by nobody but a later process of that number.
+/// The errors of processes whose sessions are among these, and live. Only a later process of the same number removes the records of another one.
 pub(super) fn errors(meta: &dyn Meta, sessions: &[SessionStatus]) -> Result<Vec<ErrorsStatus>> {
-    let Some(jobs) = meta.jobs() else { return Ok(Vec::new()) };
+    let live = || sessions.iter().filter(|session| session.standing == Standing::Live);
     let mut found = Vec::new();
-    for noted in jobs.notes(KIND)? {
-        let Some(session) = sessions.iter().find(|session| is_of_process(session, &noted.name)) else {
-            continue;
-        };
-        // One of a later program that this one does not understand counts as none.
-        let Ok(errors) = serde_json::from_str(&noted.value) else { continue };
-        found.push(ErrorsStatus { owner: session.owner.clone(), errors });
+    for read in Registry::of(meta).all::<MetRecord>()? {
+        let MetRecord { process, errors } = read.record;
+        if let Some(session) = live().find(|session| process.has(&session.owner)) {
+            found.push(ErrorsStatus { owner: session.owner.clone(), errors });
+        }
     }
     Ok(found)
 }

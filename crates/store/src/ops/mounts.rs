@@ -1,6 +1,6 @@
-//! Where a store is mounted: noted by each mount for those who ask (`status`), in the database, so that other hosts know it, too.
+//! Where a store is mounted: each mount registers itself for those who ask (`status`), so that other hosts know it, too.
 //!
-//! A note is called by the host and the process of its mount, as the mount's sessions are. It counts while one of these lives: nothing has to be removed after a mount
+//! A record is named by the host and the process of its mount, as the mount's sessions are. It counts while one of these is live: nothing has to be removed after a mount
 //! that was killed, but the next one removes what is left all the same.
 
 use std::path::PathBuf;
@@ -8,18 +8,49 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::status::{SessionStatus, Standing};
-use crate::error::{Context as _, Result};
-use crate::meta::jobs::Note;
+use crate::error::Result;
 use crate::meta::{Meta, Role, SessionOwner};
+use crate::registry::{Record, Registered, Registry};
 use crate::store::Store;
 
-const KIND: &str = "mount";
 /// Where mounts keep changes that they could not store, in the host's directory of the store.
 pub const UNSAVED: &str = "unsaved";
 
-/// A mount, as it is noted.
+/// A process on some host.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct MountNote {
+pub struct Process {
+    /// The host's name.
+    pub host: String,
+    /// The process there.
+    pub number: u32,
+}
+
+impl Process {
+    /// This one.
+    #[must_use]
+    pub fn own() -> Self {
+        Self { host: crate::host::name(), number: std::process::id() }
+    }
+
+    /// Whether this process has opened a session.
+    #[must_use]
+    pub fn has(&self, session: &SessionOwner) -> bool {
+        (&session.host, session.process) == (&self.host, self.number)
+    }
+}
+
+/// For records of a process.
+impl std::fmt::Display for Process {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}", self.host, self.number)
+    }
+}
+
+/// A mount, as it registers itself.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct MountRecord {
+    /// Its process.
+    pub process: Process,
     /// The directory that it is mounted on.
     pub point: String,
     /// Who mounted it: a name, or a number where it has none.
@@ -30,35 +61,44 @@ pub struct MountNote {
     pub snapshot: Option<String>,
 }
 
+impl Record for MountRecord {
+    const KIND: &'static str = "mount";
+
+    fn name(&self) -> String {
+        self.process.to_string()
+    }
+}
+
+impl MountRecord {
+    fn is_of(&self, session: &SessionOwner) -> bool {
+        session.role == Role::Mount && self.process.has(session)
+    }
+}
+
 /// A mount that there is.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MountStatus {
     /// What it is.
-    pub note: MountNote,
+    pub mount: MountRecord,
     /// Since when, nanoseconds since 1970 by the database's clock.
     pub since: u64,
     /// The number of its session.
     pub session: u64,
-    /// Its host.
-    pub host: String,
-    /// Its process there.
-    pub process: u32,
 }
 
-/// Notes that this process has mounted the store. To be called when it is mounted; a mount works without, so failures may be passed over.
+/// Registers a mount of this process. To be called when the store is mounted; a mount works without, so failures may be passed over.
 ///
 /// # Errors
-/// Those of the database, where notes cannot be made among them.
-pub fn noted(store: &Store, note: &MountNote) -> Result<()> {
-    let jobs = store.jobs()?;
+/// Those of the database.
+pub fn register(store: &Store, mount: &MountRecord) -> Result<()> {
+    let registry = store.registry();
     let there = store.meta.sessions()?;
-    for old in jobs.notes(KIND)? {
-        if !there.iter().any(|row| is_mount(&row.owner, &old.name)) {
-            jobs.set_note(KIND, &old.name, None)?;
+    for old in registry.all::<MountRecord>()? {
+        if !there.iter().any(|row| old.record.is_of(&row.owner)) {
+            registry.take_read(&old)?;
         }
     }
-    let text = serde_json::to_string(note).map_err(std::io::Error::other);
-    jobs.set_note(KIND, &own_name(), Some(&text.context(|| "the mount's note".to_owned())?))
+    registry.put(mount)
 }
 
 /// Files of this host with changes that a mount could not store, in order of their names. Nothing removes them.
@@ -70,43 +110,12 @@ pub fn unsaved(store: &Store) -> Vec<PathBuf> {
     files
 }
 
-/// Takes this process's note away.
-///
-/// # Errors
-/// Those of the database.
-pub fn ended(store: &Store) -> Result<()> {
-    store.jobs()?.set_note(KIND, &own_name(), None)
-}
-
 /// Mounts whose sessions are among these, and live.
 pub(super) fn mounts(meta: &dyn Meta, sessions: &[SessionStatus]) -> Result<Vec<MountStatus>> {
-    let Some(jobs) = meta.jobs() else { return Ok(Vec::new()) };
-    let mount = |Note { name, value, changed, .. }: Note| {
+    let mount = |Registered { record, changed, .. }: Registered<MountRecord>| {
         let is_live = |session: &&SessionStatus| session.standing == Standing::Live;
-        let session = sessions.iter().filter(is_live).find(|session| is_mount(&session.owner, &name))?;
-        // One of a later program that this one does not understand counts as none.
-        let note = serde_json::from_str(&value).ok()?;
-        let (host, process) = (session.owner.host.clone(), session.owner.process);
-        Some(MountStatus { note, since: changed, session: session.id, host, process })
+        let session = sessions.iter().filter(is_live).find(|session| record.is_of(&session.owner))?;
+        Some(MountStatus { mount: record, since: changed, session: session.id })
     };
-    Ok(jobs.notes(KIND)?.into_iter().filter_map(mount).collect())
-}
-
-/// Whether a session is that of a mount which calls its note so.
-fn is_mount(owner: &SessionOwner, name: &str) -> bool {
-    owner.role == Role::Mount && name == name_of(&owner.host, owner.process)
-}
-
-/// Whether a session lives, and is one of the process that calls a note so.
-pub(super) fn is_of_process(session: &SessionStatus, name: &str) -> bool {
-    session.standing == Standing::Live && name == name_of(&session.owner.host, session.owner.process)
-}
-
-/// What a process calls its notes.
-fn name_of(host: &str, process: u32) -> String {
-    format!("{host} {process}")
-}
-
-pub(super) fn own_name() -> String {
-    name_of(&crate::host::name(), std::process::id())
+    Ok(Registry::of(meta).all()?.into_iter().filter_map(mount).collect())
 }

@@ -87,7 +87,7 @@ fn append_and_create(store: &Store, session: &Session, name: &str, tags: &[Strin
     let sequence = append_records(store, session, std::iter::once(Ok(record)))?;
     let row = store.meta.create_snapshot(name, time, tags)?;
     if was_untold || tell::is_untold(&*store.meta)? {
-        tell::note_due(&*store.meta, "snapshot")?;
+        tell::set_due(&*store.meta, "snapshot")?;
     }
     tell::settle(&*store.meta, sequence, "snapshot")?;
     Ok(row)

@@ -170,7 +170,7 @@ pub fn status(store: &Store) -> Result<Status> {
     let now = store.meta.now()?;
     let is_live = |session: &SessionStatus, id: u64| session.id == id && session.standing == Standing::Live;
     let collecting = Collecting::read(&*store.meta, now)?
-        .filter(|run| sessions.iter().any(|session| is_live(session, run.session)));
+        .filter(|run| sessions.iter().any(|session| is_live(session, run.session.0)));
     Ok(Status {
         collecting,
         tiers: tiers(store, &packs),

@@ -149,7 +149,7 @@ fn rebuild(
     drop(session);
     if report.problems.is_empty() {
         // Else it is written anew, as it is not what it was.
-        tell::note_whole(&*meta)?;
+        tell::set_whole(&*meta)?;
     }
     meta.tidy()?;
     Ok(moved)

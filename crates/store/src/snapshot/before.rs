@@ -106,7 +106,7 @@ impl Taken {
     /// After the transaction whose catalogue block has this sequence: sees to it that the catalogue is written anew where the record in it says too much.
     pub fn settle(&self, meta: &dyn Meta, sequence: u64) -> Result<()> {
         if self.was_untold || tell::is_untold(meta)? {
-            tell::note_due(meta, "snapshot")?;
+            tell::set_due(meta, "snapshot")?;
         }
         tell::settle(meta, sequence, "snapshot")
     }

@@ -97,7 +97,7 @@ conformance! {
         an_open_input_is_closed_once_and_what_was_read_too_early_is_void
         several_open_inputs_are_closed_one_by_one
         runners_that_claim_at_once_share_the_splits
-        notes_are_kept_by_kind_and_name
+        records_are_kept_by_kind_and_name
         what_a_rule_has_seen_makes_one_job
     }
 }
@@ -171,11 +171,11 @@ mod files {
         std::fs::remove_file(&path).unwrap();
         drop(SqliteMeta::open(&path, OpenMode::Create).unwrap());
         let newer = rusqlite::Connection::open(&path).unwrap();
-        newer.execute_batch("PRAGMA user_version = 3").unwrap();
+        newer.execute_batch("PRAGMA user_version = 4").unwrap();
         drop(newer);
         let error = SqliteMeta::open(&path, OpenMode::ReadWrite).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Newer);
-        assert!(error.to_string().contains("schema version 3, this program knows version 2"), "{error}");
+        assert!(error.to_string().contains("schema version 4, this program knows version 3"), "{error}");
     }
 
     #[test]

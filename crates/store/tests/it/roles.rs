@@ -4,7 +4,8 @@ use crate::meta_support;
 
 use meta_support::kind;
 use outrigger_store::ErrorKind;
-use outrigger_store::meta::jobs::{JobState, Jobs, MadeBy, NewJob};
+use outrigger_store::meta::jobs::{JobState, Jobs, NewJob};
+use outrigger_store::meta::records::{MadeBy, Records};
 use outrigger_store::meta::{Location, PostgresMeta};
 use outrigger_workload::postgres::Server;
 
@@ -31,33 +32,33 @@ fn a_row_says_which_role_has_made_it_whatever_a_writer_does() {
     let anns = of(ann);
     let job = anns.create_job(&NewJob { spec: "ann's".into(), ..NewJob::default() }).unwrap();
     assert_eq!(anns.job(job).unwrap().unwrap().by, by(ann));
-    assert!(anns.add_note("rule", "ann's", "text").unwrap());
-    assert!(anns.change_note("rule", "ann's", "text", Some("text 2")).unwrap());
+    assert!(anns.add_record("rule", "ann's", "text").unwrap());
+    assert!(anns.swap_record("rule", "ann's", "text", Some("text 2")).unwrap());
     // Eve writes whatever she likes, and is Eve.
     let insert = format!(
         "INSERT INTO {schema}.job (state, spec, why, created, changed, role) VALUES (0, 'eve''s', '', 0, 0, '{ann}')"
     );
-    let note = |kind: &str| {
+    let record = |kind: &str| {
         format!(
-            "INSERT INTO {schema}.job_note (kind, name, value, changed, role) VALUES ('{kind}', 'eve''s', '', 0, '{ann}')"
+            "INSERT INTO {schema}.record (kind, name, value, changed, role) VALUES ('{kind}', 'eve''s', '', 0, '{ann}')"
         )
     };
-    for sql in [&insert, &note("rule"), &note("none")] {
+    for sql in [&insert, &record("rule"), &record("none")] {
         server.psql(eve, sql).unwrap();
     }
     let newest = Jobs::jobs(&anns, 1).unwrap().pop().unwrap();
     assert_eq!((newest.spec.as_str(), newest.by), ("eve's", by(eve)));
-    let rules = anns.notes("rule").unwrap();
+    let rules = anns.records("rule").unwrap();
     assert_eq!(rules.iter().map(|rule| rule.by.clone()).collect::<Vec<_>>(), [by(ann), by(eve)]);
     // She can neither change Ann's rows nor make hers Ann's.
     for change in [
         format!("job SET spec = 'x' WHERE id = {}", job.0),
         format!("job SET role = '{eve}' WHERE id = {}", job.0),
         format!("job SET role = '{ann}' WHERE spec = 'eve''s'"),
-        "job_note SET value = 'x' WHERE name = 'ann''s'".to_string(),
-        format!("job_note SET role = '{ann}' WHERE kind = 'rule' AND name = 'eve''s'"),
-        "job_note SET kind = 'rule', name = 'more' WHERE kind = 'none'".to_string(),
-        "job_note SET kind = 'none' WHERE name = 'ann''s'".to_string(),
+        "record SET value = 'x' WHERE name = 'ann''s'".to_string(),
+        format!("record SET role = '{ann}' WHERE kind = 'rule' AND name = 'eve''s'"),
+        "record SET kind = 'rule', name = 'more' WHERE kind = 'none'".to_string(),
+        "record SET kind = 'none' WHERE name = 'ann''s'".to_string(),
     ] {
         let tried = server.psql(eve, &format!("UPDATE {schema}.{change}"));
         assert!(tried.is_err(), "{change}");
@@ -77,7 +78,7 @@ fn a_row_says_which_role_has_made_it_whatever_a_writer_does() {
     assert!(eves.end_job(job, JobState::Cancelled, "").unwrap());
     eves.retry_job(job).unwrap();
     assert_eq!(anns.job(job).unwrap().unwrap().by, by(ann));
-    assert_eq!(kind(eves.change_note("rule", "ann's", "text 2", Some("text 3"))), ErrorKind::Denied);
+    assert_eq!(kind(eves.swap_record("rule", "ann's", "text 2", Some("text 3"))), ErrorKind::Denied);
     drop((anns, eves));
     for role in &roles {
         server.sql(&format!("DROP OWNED BY {role}; DROP ROLE {role}"));

@@ -25,7 +25,7 @@ use outrigger_fuse::report::Reports;
 use outrigger_fuse::shared::{SharedOptions, SharedVolume};
 use outrigger_fuse::view::{ReadOptions, ReadVolume};
 use outrigger_store::meta::Role;
-use outrigger_store::ops::mounts::noted;
+use outrigger_store::ops::mounts::register;
 use outrigger_store::{Store, shared};
 
 use self::told::Told;
@@ -418,8 +418,8 @@ fn serve_shared(
     let remote = listener.map(|listener| Remote::start(&store, &volume, listener)).transpose()?;
     let told = Arc::new(Told::of(&store, plan));
     // Others may have removed it with the session.
-    let (of, note) = (Arc::clone(&store), told::note(plan));
-    volume.when_renewed(move |_| noted(&of, &note));
+    let (of, record) = (Arc::clone(&store), told::record(plan));
+    volume.when_renewed(move |_| register(&of, &record));
     let told_at_end = Arc::clone(&told);
     let (ending, at_end) = (Arc::clone(&volume), Arc::clone(&store));
     signals::unmount_on_signal(&plan.point, move || {

@@ -4,15 +4,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use outrigger_store::Store;
 use outrigger_store::ops::errors::Noting;
-use outrigger_store::ops::mounts::{self, MountNote};
+use outrigger_store::ops::mounts::{self, MountRecord, Process};
 use outrigger_store::text::show;
 use rustix::process::getuid;
 
 use super::Plan;
 
 /// What others are told.
-pub fn note(plan: &Plan) -> MountNote {
-    MountNote {
+pub fn record(plan: &Plan) -> MountRecord {
+    MountRecord {
+        process: Process::own(),
         point: show(plan.point.as_os_str().as_encoded_bytes()),
         user: user(),
         read_only: plan.flags.read_only,
@@ -21,24 +22,24 @@ pub fn note(plan: &Plan) -> MountNote {
 }
 
 /// A mount that `status` knows of.
-pub struct Told(Arc<Store>, Mutex<Option<Noting>>);
+pub struct Told(Arc<Store>, MountRecord, Mutex<Option<Noting>>);
 
 impl Told {
     /// Tells. A mount that cannot tell, as it may not write to the store, is one all the same.
     pub fn of(store: &Arc<Store>, plan: &Plan) -> Self {
-        let note = note(plan);
+        let record = record(plan);
         let noting = store.require_writable().is_ok().then(|| {
-            let _ = mounts::noted(store, &note);
+            let _ = mounts::register(store, &record);
             Noting::begin(store)
         });
-        Self(Arc::clone(store), Mutex::new(noting))
+        Self(Arc::clone(store), record, Mutex::new(noting))
     }
 
     /// It is over.
     pub fn end(&self) {
-        drop(self.1.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(self.2.lock().unwrap_or_else(PoisonError::into_inner).take());
         if self.0.require_writable().is_ok() {
-            let _ = mounts::ended(&self.0);
+            let _ = self.0.registry().remove(&self.1);
         }
     }
 }

@@ -290,7 +290,7 @@ fn when_the_mount_is_killed_the_job_fails_and_what_was_synced_can_be_run_over() 
     assert!(site.is_nowhere("raw/c"));
     site.one.done(&["node", "drain", "one", "--wait"]);
     let schema = &site.shared.schema;
-    let left = format!("SELECT count(*) FROM {schema}.job_note WHERE kind = 'open-version'");
+    let left = format!("SELECT count(*) FROM {schema}.record WHERE kind = 'open-version'");
     assert_eq!(site.shared.server.sql(&left), "0");
     site.shared.check(&site.two);
 }

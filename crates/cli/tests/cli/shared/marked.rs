@@ -63,7 +63,7 @@ fn when_a_marker_is_closed_what_was_closed_before_in_any_mount_is_joined() {
         one.must_read("again", &wanted);
     }
     one.done(&["node", "drain", "one", "--wait"]);
-    let left = format!("SELECT count(*) FROM {}.job_note WHERE kind = 'waits-for-closes'", shared.schema);
+    let left = format!("SELECT count(*) FROM {}.record WHERE kind = 'close-barrier'", shared.schema);
     assert_eq!(shared.server.sql(&left), "0");
     drop(two);
     shared.check(&one);

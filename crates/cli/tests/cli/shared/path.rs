@@ -106,8 +106,7 @@ impl Site {
         self.two.done(&["gc"]);
         let schema = &self.shared.schema;
         let held = format!("SELECT count(*) FROM {schema}.held WHERE holder LIKE 'early:%'");
-        let noted =
-            format!("SELECT count(*) FROM {schema}.job_note WHERE kind IN ('open-version', 'knocks')");
+        let noted = format!("SELECT count(*) FROM {schema}.record WHERE kind IN ('open-version', 'knock')");
         self.until(|| self.shared.server.sql(&held) == "0" && self.shared.server.sql(&noted) == "0");
     }
 }
@@ -239,12 +238,12 @@ fn cuts_after(to: String, cuts: usize, bytes: usize) -> (SocketAddr, Arc<AtomicU
 #[test]
 fn over_a_connection_that_is_cut_again_and_again_it_goes_on_where_it_was() {
     let Some(site) = Site::new("1W->2W", &["--out", "up/{name}", "--tries", "1"]) else { return };
-    let notes = format!("{}.job_note", site.shared.schema);
-    let offered = "WHERE kind = 'offers-open-files'";
-    let to = site.shared.server.sql(&format!("SELECT split_part(value, ' ', 1) FROM {notes} {offered}"));
+    let records = format!("{}.record", site.shared.schema);
+    let offered = "WHERE kind = 'open-files-offer'";
+    let to = site.shared.server.sql(&format!("SELECT value::json ->> 'address' FROM {records} {offered}"));
     let (address, cuts) = cuts_after(to, 2, 2 << 20);
-    let value = format!("'{address}' || substr(value, strpos(value, ' '))");
-    site.shared.server.sql(&format!("UPDATE {notes} SET value = {value} {offered}"));
+    let value = format!("jsonb_set(value::jsonb, '{{address}}', '\"{address}\"')::text");
+    site.shared.server.sql(&format!("UPDATE {records} SET value = {value} {offered}"));
     let data = text(7);
     let mut writer = site.write("a", &data);
     site.until(|| site.read() == LEN as u64);

@@ -38,7 +38,7 @@ fn unmount(host: &mut Host) {
 /// Waits until no mount has anything to tell.
 fn wait_until_told(shared: &Shared) {
     let untold = format!(
-        "SELECT count(*) FROM {}.job_note WHERE kind = 'catalogue' AND name LIKE 'untold/%'",
+        "SELECT count(*) FROM {}.record WHERE kind = 'catalogue-debt' AND name LIKE 'session/%'",
         shared.schema
     );
     eventually("mounts tell everything", || shared.server.sql(&untold) == "0");

@@ -180,18 +180,17 @@ fn whoever_waits_for_what_was_closed_in_other_mounts_finds_it_and_waits_for_no_m
         await_closed(&store, most).unwrap();
         assert_eq!(two.cat(name).unwrap(), b"closed");
     }
-    // It has no more to say, but has left its note.
+    // It has no more to say, but has left its record.
     one.put("lost", b"closed").unwrap();
     drop(one);
     await_closed(&store, most).unwrap();
-    let jobs = store.jobs().unwrap();
-    let notes = |kind| jobs.notes(kind).unwrap().len();
-    assert_eq!((notes("waits-for-closes"), notes("closes-behind")), (0, 0));
+    let records = |kind| store.meta.records().records(kind).unwrap().len();
+    assert_eq!((records("close-barrier"), records("deferred-closes")), (0, 0));
     // One that takes its leave has none.
     let one = mount(&cluster, LONG);
-    assert_eq!(notes("closes-behind"), 1);
+    assert_eq!(records("deferred-closes"), 1);
     one.volume.close(|| {}).unwrap();
-    assert_eq!(notes("closes-behind"), 0);
+    assert_eq!(records("deferred-closes"), 0);
     drop((one, two));
     cluster.check();
 }

@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
-use outrigger_fuse::control::{Client, Remote, offer_of};
+use outrigger_fuse::control::{Client, Offer, Remote, offer_of};
 use outrigger_fuse::live::Followed;
 use outrigger_fuse::measures::{Status, Watched as _};
 use outrigger_fuse::shared::SharedOptions;
@@ -380,7 +380,7 @@ fn who_cannot_write_to_the_database_is_not_let_in_and_a_mount_that_ends_offers_n
     let other = Carrier::new(&site, &one);
     assert!(!other.reach().carry(open.number).unwrap(), "one at a time");
     open.close().unwrap();
-    assert_eq!(site.store.jobs().unwrap().notes("knocks").unwrap(), [], "they were used");
+    assert_eq!(site.store.meta.records().records("knock").unwrap(), [], "they were used");
     drop(remote);
     assert_eq!(offer_of(&carrier.store, carrier.mount).unwrap(), None);
     assert!(Client::reach(&carrier.store, carrier.mount, carrier.session.id()).unwrap().is_none());
@@ -390,7 +390,7 @@ fn who_cannot_write_to_the_database_is_not_let_in_and_a_mount_that_ends_offers_n
     std::mem::forget(second);
     drop(two);
     let (three, third) = site.mount_offering(64 << 20);
-    assert_eq!(site.store.jobs().unwrap().notes("offers-open-files").unwrap().len(), 1);
+    assert_eq!(site.store.registry().all::<Offer>().unwrap().len(), 1);
     drop((third, three));
 }
 
@@ -432,15 +432,11 @@ fn who_is_in_between_hears_nothing_and_who_takes_a_mounts_place_is_not_spoken_to
     let Some(site) = Site::new() else { return };
     let (one, remote) = site.mount_offering(64 << 20);
     let carrier = Carrier::new(&site, &one);
-    let jobs = site.store.jobs().unwrap();
-    let mount = carrier.mount.0.to_string();
-    let note =
-        || jobs.notes("offers-open-files").unwrap().into_iter().find(|note| note.name == mount).unwrap();
-    let (offer, said) = (offer_of(&carrier.store, carrier.mount).unwrap().unwrap(), note().value);
-    let (_, rest) = said.split_once(' ').unwrap();
+    let registry = site.store.registry();
+    let offer = offer_of(&carrier.store, carrier.mount).unwrap().unwrap();
     let heard = Arc::default();
     let between = overhear(offer.address, &heard);
-    jobs.set_note("offers-open-files", &mount, Some(&format!("{between} {rest}"))).unwrap();
+    registry.put(&Offer { address: between, ..offer.clone() }).unwrap();
     let open = one.open("raw", MAKE).unwrap();
     let secret = b"nobody else is to know this".repeat(1000);
     open.write(0, &secret).unwrap();
@@ -459,14 +455,10 @@ fn who_is_in_between_hears_nothing_and_who_takes_a_mounts_place_is_not_spoken_to
     let (two, other) = site.mount_offering(64 << 20);
     let theirs = offer_of(&carrier.store, two.volume.session_id()).unwrap().unwrap();
     assert!(theirs.is_reached());
-    jobs.set_note("offers-open-files", &mount, Some(&format!("{} {rest}", theirs.address))).unwrap();
+    registry.put(&Offer { address: theirs.address, ..offer }).unwrap();
     assert!(!offer_of(&carrier.store, carrier.mount).unwrap().unwrap().is_reached());
     assert!(Client::reach(&carrier.store, carrier.mount, carrier.session.id()).unwrap().is_none());
-    assert_eq!(jobs.notes("knocks").unwrap(), [], "nothing was asked for");
-    // One of an earlier version names no key.
-    let (place, _) = rest.split_once(' ').unwrap();
-    jobs.set_note("offers-open-files", &mount, Some(&format!("{} {place}", offer.address))).unwrap();
-    assert_eq!(offer_of(&carrier.store, carrier.mount).unwrap(), None);
+    assert_eq!(site.store.meta.records().records("knock").unwrap(), [], "nothing was asked for");
     drop((remote, other, one, two));
     site.cluster.check();
 }

@@ -79,7 +79,7 @@ impl Wanted for One {
             splits: vec![NewSplit { input: Some(0), from: 0, to: OPEN_END }],
             ..NewJob::default()
         };
-        Ok(vec![self.store.jobs()?.create_job(&job)?])
+        Ok(vec![self.store.jobs().create_job(&job)?])
     }
 }
 
@@ -109,19 +109,19 @@ impl Site {
     }
 
     pub fn newest(&self) -> JobId {
-        self.store.jobs().unwrap().jobs(1).unwrap()[0].id
+        self.store.jobs().jobs(1).unwrap()[0].id
     }
 
     pub fn row(&self, job: JobId) -> JobRow {
-        self.store.jobs().unwrap().job(job).unwrap().unwrap()
+        self.store.jobs().job(job).unwrap().unwrap()
     }
 
     pub fn claim(&self, job: JobId) -> Claimed {
-        self.store.jobs().unwrap().claim_splits(self.session.id(), job, 1, 9, None).unwrap().claimed[0]
+        self.store.jobs().claim_splits(self.session.id(), job, 1, 9, None).unwrap().claimed[0]
     }
 
     pub fn split(&self, job: JobId) -> SplitRow {
-        self.store.jobs().unwrap().split(job, 0).unwrap().unwrap()
+        self.store.jobs().split(job, 0).unwrap().unwrap()
     }
 
     pub fn content(&self, root: &Root) -> Vec<u8> {
@@ -138,7 +138,7 @@ impl Site {
     }
 
     pub fn input(&self, job: JobId) -> Vec<u8> {
-        let root = self.store.jobs().unwrap().inputs(job).unwrap()[0].root.clone();
+        let root = self.store.jobs().inputs(job).unwrap()[0].root.clone();
         self.content(&root)
     }
 
@@ -152,7 +152,7 @@ impl Site {
     /// Nothing is held for files that are open no more.
     #[track_caller]
     pub fn nothing_is_left(&self) {
-        assert_eq!(self.store.jobs().unwrap().notes("open-version").unwrap(), []);
+        assert_eq!(self.store.meta.records().records("open-version").unwrap(), []);
         let held = self.store.meta.holders().unwrap();
         let is_ours = |holder: &String| holder.starts_with("orphan") || holder.starts_with("open-version");
         assert!(!held.iter().any(is_ours), "{held:?}");
@@ -252,7 +252,7 @@ fn follow_files(options: SharedOptions) {
                 assert!(site.split(job).range.is_open());
                 assert_eq!(two.cat(&name).unwrap(), synced, "seed {seed}");
                 let left = left_open(&site.store).unwrap();
-                assert_eq!(left.iter().map(|left| left.inode).collect::<Vec<_>>(), [number]);
+                assert_eq!(left.iter().map(|left| left.record.inode).collect::<Vec<_>>(), [number]);
                 left.iter().for_each(|left| let_go(&site.store, left).unwrap());
                 one = site.mount_as(options.clone());
                 continue;
@@ -398,7 +398,7 @@ fn of_a_hidden_file_whose_mount_is_killed_there_is_what_was_synced_and_nobody_se
     // Nobody is kept from the name, and nothing is lost that was held.
     let again = two.open("rawhidden", MAKE).unwrap();
     let left = left_open(&site.store).unwrap();
-    assert_eq!(left.iter().map(|left| left.inode).collect::<Vec<_>>(), [number]);
+    assert_eq!(left.iter().map(|left| left.record.inode).collect::<Vec<_>>(), [number]);
     site.reclaim();
     assert_eq!(site.content(&held_of(&site.store, number).unwrap().unwrap()), b"synced");
     let_go(&site.store, &left[0]).unwrap();
@@ -419,7 +419,7 @@ fn a_mount_without_its_session_hands_nothing_out_and_closes_nothing() {
     assert_eq!(follow(&one, number, 0), Followed::Data(b"written".to_vec()));
     // As another host does with one that was cut off for longer than its lease.
     let sql = format!(
-        "DELETE FROM {}.session WHERE id IN (SELECT split_part(value, ' ', 1)::bigint FROM {}.job_note WHERE kind = 'open-version')",
+        "DELETE FROM {}.session WHERE id IN (SELECT (value::json ->> 'mount')::bigint FROM {}.record WHERE kind = 'open-version')",
         site.cluster.schema, site.cluster.schema
     );
     site.cluster.server.sql(&sql);
@@ -488,7 +488,7 @@ fn a_file_that_loses_its_name_is_read_to_its_end_unless_another_host_took_it() {
 fn what_is_made_where_rules_look_is_found_by_its_path_and_is_no_other_file_than_before() {
     let Some(site) = Site::new() else { return };
     let (one, two) = (site.mount(), site.mount());
-    let path_of = |job| site.store.jobs().unwrap().inputs(job).unwrap().remove(0).path;
+    let path_of = |job| site.store.jobs().inputs(job).unwrap().remove(0).path;
     one.mkdir("raw").unwrap();
     two.mkdir("raw/deep").unwrap();
     let at = |host: &Host, path: &str| {
@@ -502,7 +502,7 @@ fn what_is_made_where_rules_look_is_found_by_its_path_and_is_no_other_file_than_
     // A directory that another host has moved is known by its new name.
     two.rename("raw/deep", "rawer", RenameFlags::empty()).unwrap();
     assert_eq!(at(&one, "rawer/b"), b"rawer/b");
-    let jobs = || site.store.jobs().unwrap().jobs(99).unwrap().len();
+    let jobs = || site.store.jobs().jobs(99).unwrap().len();
     // Neither what is not wanted nor what is appended to makes a job.
     let before = jobs();
     one.put("other", b"x").unwrap();

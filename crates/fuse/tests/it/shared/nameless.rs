@@ -46,7 +46,7 @@ fn stored(store: &Store) -> u64 {
 #[track_caller]
 fn nothing_is_held(cluster: &Cluster) {
     assert_eq!(cluster.store().meta.holders().unwrap(), [""; 0]);
-    let notes = format!("SELECT count(*) FROM {}.job_note WHERE kind = 'open-version'", cluster.schema);
+    let notes = format!("SELECT count(*) FROM {}.record WHERE kind = 'open-version'", cluster.schema);
     assert_eq!(cluster.server.sql(&notes), "0");
 }
 
@@ -246,7 +246,7 @@ fn a_mount_that_is_killed_leaves_nothing_of_it() {
     drop(one);
     cluster.check();
     let left = left_open(&two.store).unwrap();
-    assert!(left.iter().any(|left| left.inode == number), "{left:?}");
+    assert!(left.iter().any(|left| left.record.inode == number), "{left:?}");
     // As whoever ends jobs of killed mounts does, and `gc`.
     left.iter().for_each(|left| let_go(&two.store, left).unwrap());
     nothing_is_held(&cluster);

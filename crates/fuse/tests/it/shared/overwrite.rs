@@ -30,7 +30,7 @@ fn what_is_emptied_and_written_is_followed_from_then_on_and_others_see_it_when_i
     let Some(site) = Site::new() else { return };
     let (one, two) = (site.mount(), site.mount());
     let number = made(&one, "raw", b"before");
-    let jobs = || site.store.jobs().unwrap().jobs(99).unwrap().len();
+    let jobs = || site.store.jobs().jobs(99).unwrap().len();
     // Opened with O_TRUNC; cut by who has it open; cut by its name, and then opened; on the host that made it, and on another; where it was moved to.
     let cut = |host: &Host| SetAttr {
         size: Some(0),
@@ -87,7 +87,7 @@ fn what_is_emptied_and_written_is_followed_from_then_on_and_others_see_it_when_i
     two.put("raw2", b"last").unwrap();
     wait_closed(&two, number);
     assert_eq!(jobs(), before + 1);
-    assert_eq!(site.store.jobs().unwrap().inputs(site.newest()).unwrap()[0].path, b"raw2");
+    assert_eq!(site.store.jobs().inputs(site.newest()).unwrap()[0].path, b"raw2");
     two.volume.close(|| ()).unwrap();
     one.volume.close(|| ()).unwrap();
     site.nothing_is_left();
@@ -147,7 +147,7 @@ fn each_of_two_mounts_that_overwrite_a_file_follows_it_and_leaves_the_others_ver
     assert_eq!(site.input(job), b"nameless");
     // Several in one mount: it is followed once.
     let number = made(&one, "rawslow", b"before");
-    let before = site.store.jobs().unwrap().jobs(99).unwrap().len();
+    let before = site.store.jobs().jobs(99).unwrap().len();
     thread::scope(|scope| {
         let open = || {
             let open = one.open("rawslow", OVERWRITE).unwrap();
@@ -156,7 +156,7 @@ fn each_of_two_mounts_that_overwrite_a_file_follows_it_and_leaves_the_others_ver
         };
         let opened: Vec<_> = (0..4).map(|_| scope.spawn(open)).collect();
         let opened: Vec<_> = opened.into_iter().map(|open| open.join().unwrap()).collect();
-        assert_eq!(site.store.jobs().unwrap().jobs(99).unwrap().len(), before + 1);
+        assert_eq!(site.store.jobs().jobs(99).unwrap().len(), before + 1);
         opened.into_iter().for_each(|open| open.close().unwrap());
     });
     wait_closed(&one, number);
@@ -191,7 +191,7 @@ fn what_is_given_up_or_lost_while_it_is_overwritten_stays_a_file() {
     second.sync().unwrap();
     drop(one);
     let left = left_open(&site.store).unwrap();
-    assert_eq!(left.iter().map(|left| left.inode).collect::<Vec<_>>(), [number]);
+    assert_eq!(left.iter().map(|left| left.record.inode).collect::<Vec<_>>(), [number]);
     let_go(&site.store, &left[0]).unwrap();
     site.reclaim();
     second.close().unwrap();

@@ -317,7 +317,7 @@ fn take_rest(run: Run<'_>, schema: &str, rest: &Rest) -> Outcome<()> {
         "DELETE FROM @file_lock_wait",
         // The role that copies has not made them.
         "UPDATE @job SET role = NULL WHERE role IS NOT NULL",
-        "UPDATE @job_note SET role = NULL WHERE role IS NOT NULL",
+        "UPDATE @record SET role = NULL WHERE role IS NOT NULL",
     ]
     .map(Query::new)
     .into();

@@ -4,15 +4,17 @@
 use tokio_postgres::types::Type;
 
 use super::connection::Query;
+use super::jobs::PostgresJobs;
 use super::sessions::{self, now};
 use super::speculative::ObservedRows;
 use super::transaction::Tx;
 use super::working::Working;
-use super::{counters, jobs, loose, packs, snapshots};
+use super::{counters, loose, packs, snapshots};
 use crate::error::ErrorKind;
 use crate::meta::change::totals::{Retained, TotalsDelta};
 use crate::meta::change::{Editor, Start, apply_all};
 use crate::meta::fault::{Outcome, refuse};
+use crate::meta::jobs::rules;
 use crate::meta::{Change, Commit, Committed, SessionId, SessionKind};
 
 /// The session, as in [`sessions::REQUIRE_LIVE`], and what every commit goes out from, which changes behind the gate only.
@@ -42,9 +44,7 @@ pub(super) fn commit(
         return Err(refuse(ErrorKind::Invalid, format!("session {} only reads", session.0)));
     }
     packs::make_live(tx, session, &commit.packs)?;
-    if commit.changes.iter().any(|change| matches!(change, Change::Job(_))) {
-        jobs::apply(tx, session, &commit.changes)?;
-    }
+    rules::apply(&mut PostgresJobs(tx), session, &commit.changes)?;
     if commit.changes.iter().any(|change| matches!(change, Change::Loose(_))) {
         loose::apply(tx, session, &commit.changes)?;
     }

@@ -41,6 +41,7 @@ mod packs;
 mod policies;
 mod pool;
 mod reclaim;
+mod records;
 mod row;
 mod servers;
 mod sessions;
@@ -495,8 +496,12 @@ impl Meta for PostgresMeta {
         self.write("absolving packs", Gate::Alone, |tx| reclaim::absolve(tx, session, packs))
     }
 
-    fn jobs(&self) -> Option<&dyn super::jobs::Jobs> {
-        Some(self)
+    fn jobs(&self) -> &dyn super::jobs::Jobs {
+        self
+    }
+
+    fn records(&self) -> &dyn super::records::Records {
+        self
     }
 
     fn loose(&self) -> Option<&dyn Loose> {

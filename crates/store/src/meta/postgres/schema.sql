@@ -200,6 +200,7 @@ CREATE TABLE @job (
     state    int NOT NULL,               -- 0 waiting, 1 running, 2 done, 3 failed, 4 cancelled
     spec     text NOT NULL,
     why      text NOT NULL,
+    made     text,                       -- what it made, in the runner's words; NULL until it is published
     role     text                        -- which has made it; NULL: nobody knows, as it came with a copy
 ) WITH (fillfactor = 50);
 CREATE INDEX job_open ON @job (id) WHERE state < 2;
@@ -227,6 +228,9 @@ CREATE TABLE @job_split (
     state    int NOT NULL,               -- 0 waiting, 1 running, 2 done, 3 set aside
     why      text NOT NULL,
     log      bytea,
+    primary_attempt  bigint,             -- the earlier attempt that counts beside the newest one; NULL: none
+    primary_session  bigint,
+    measured text,                       -- what the attempt used that finished it, in the runner's words
     PRIMARY KEY (job, number)
 ) WITH (fillfactor = 50);
 CREATE INDEX job_split_open ON @job_split (job, number) WHERE state < 2;
@@ -241,8 +245,8 @@ CREATE TABLE @job_output (
     PRIMARY KEY (job, split, attempt, name)
 );
 
--- What runners keep beside jobs, in their own words.
-CREATE TABLE @job_note (
+-- The registry: what clients tell each other (crates/store/src/registry.rs).
+CREATE TABLE @record (
     kind     text NOT NULL,
     name     text NOT NULL,
     changed  bigint NOT NULL,
@@ -252,7 +256,7 @@ CREATE TABLE @job_note (
 );
 
 -- The content of a file that a rule has seen last.
-CREATE TABLE @job_seen (
+CREATE TABLE @rule_mark (
     rule   text NOT NULL,
     inode  bigint NOT NULL,
     mark   text NOT NULL,

@@ -30,9 +30,9 @@ $$;
 CREATE TRIGGER job_made BEFORE INSERT ON @job FOR EACH ROW EXECUTE FUNCTION @of_role('job');
 CREATE TRIGGER job_kept BEFORE UPDATE ON @job FOR EACH ROW
     WHEN (NEW.id <> OLD.id OR NEW.role IS DISTINCT FROM OLD.role OR NEW.spec <> OLD.spec) EXECUTE FUNCTION @of_role('job');
-CREATE TRIGGER rule_made BEFORE INSERT ON @job_note FOR EACH ROW
+CREATE TRIGGER rule_made BEFORE INSERT ON @record FOR EACH ROW
     WHEN (NEW.kind = 'rule') EXECUTE FUNCTION @of_role('rule');
-CREATE TRIGGER rule_kept BEFORE UPDATE ON @job_note FOR EACH ROW
+CREATE TRIGGER rule_kept BEFORE UPDATE ON @record FOR EACH ROW
     WHEN (OLD.kind = 'rule' OR NEW.kind = 'rule') EXECUTE FUNCTION @of_role('rule');
 
 -- Where the packs lie, and by which configuration of Ceph, every client believes and follows with its own keys.

@@ -7,9 +7,9 @@ use tokio_postgres::Row;
 use super::connection::{Answer, Query};
 use super::row::stored_columns;
 use super::transaction::Tx;
-use super::{counters, jobs, sessions, snapshots, tree};
+use super::{counters, records, sessions, snapshots, tree};
 use crate::meta::fault::Outcome;
-use crate::meta::telling::{Anew, NOTES, TOLD, Told};
+use crate::meta::telling::{Anew, PUBLISHED, Told};
 use crate::meta::{PinTarget, SessionId};
 
 /// Inodes of the current tree.
@@ -17,7 +17,7 @@ const INODES: &str = concat!("SELECT false, ", stored_columns!(), " FROM @inode 
 
 /// The sequence that was taken last, for [`read_last`].
 pub(super) fn last() -> Query {
-    Query::new("SELECT value FROM @job_note WHERE kind = $1 AND name = $2").text(NOTES).text(TOLD)
+    Query::new("SELECT value FROM @record WHERE kind = $1 AND name = ''").text(PUBLISHED)
 }
 
 /// What [`last`] says.
@@ -29,7 +29,7 @@ pub(super) fn read_last(answer: &Answer) -> Outcome<u64> {
 
 fn take_sequence(tx: &mut Tx<'_>) -> Outcome<u64> {
     let sequence = counters::advance(tx, "next_sequence", 1)?;
-    jobs::later_note(tx, NOTES, TOLD, &sequence.to_string());
+    records::set(tx, PUBLISHED, "", Some(&sequence.to_string()));
     Ok(sequence)
 }
 

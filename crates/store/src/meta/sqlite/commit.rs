@@ -2,13 +2,15 @@
 
 use rusqlite::Connection;
 
+use super::job_rows::SqliteJobs;
 use super::policies::any_versions_policy;
 use super::rows::SqliteRows;
 use super::state::{add_totals, counter, retained};
-use super::{Moment, jobs, loose, packs, sessions, snapshots};
+use super::{Moment, loose, packs, sessions, snapshots};
 use crate::error::ErrorKind;
 use crate::meta::change::{Editor, Start, apply_all};
 use crate::meta::fault::{Outcome, refuse};
+use crate::meta::jobs::rules;
 use crate::meta::{Change, Commit, Committed, SessionId, SessionKind};
 
 /// Applies `commit` in the transaction that `connection` is in.
@@ -26,11 +28,10 @@ pub(super) fn commit(
     if commit.changes.is_empty() {
         return Ok(Committed { generation, ..Committed::default() });
     }
+    rules::apply(&mut SqliteJobs { db: connection, now }, session, &commit.changes)?;
     for change in &commit.changes {
-        match change {
-            Change::Job(change) => jobs::apply(connection, now, session, change)?,
-            Change::Loose(change) => loose::apply(connection, session, change)?,
-            _ => {}
+        if let Change::Loose(change) = change {
+            loose::apply(connection, session, change)?;
         }
     }
     let start = Start {

@@ -14,8 +14,8 @@
 //! | `tree.rs` | reading the tree |
 //! | `commit.rs`, `rows.rs`, `statements.rs` | one commit; the rows that its changes work on (what they mean is in `meta/change/`); their SQL |
 //! | `sessions.rs`, `packs.rs`, `reclaim.rs` | the protocol of docs/decisions/0003-reclaim-protocol.md |
-//! | `jobs.rs` | jobs |
-//! | `notes.rs` | what runners keep beside them |
+//! | `jobs.rs`, `job_rows.rs`, `marks.rs` | reading and claiming jobs; the rows that their rules work on (these are in `meta/jobs/rules.rs`); what rules for files have seen |
+//! | `records.rs` | the registry |
 //! | `loose.rs` | loose chunks |
 //! | `carry.rs` | rows for another engine, and from one |
 //! | `snapshots.rs`, `policies.rs`, `state.rs`, `check.rs` | the rest |
@@ -23,13 +23,15 @@
 mod carry;
 mod check;
 mod commit;
+mod job_rows;
 mod jobs;
 mod loose;
-mod notes;
+mod marks;
 mod open;
 mod packs;
 mod policies;
 mod reclaim;
+mod records;
 mod row;
 mod rows;
 mod sessions;
@@ -421,8 +423,12 @@ impl Meta for SqliteMeta {
         self.write("absolving packs", |db| reclaim::absolve(db, self.moment(), session, packs))
     }
 
-    fn jobs(&self) -> Option<&dyn super::jobs::Jobs> {
-        Some(self)
+    fn jobs(&self) -> &dyn super::jobs::Jobs {
+        self
+    }
+
+    fn records(&self) -> &dyn super::records::Records {
+        self
     }
 
     fn loose(&self) -> Option<&dyn Loose> {

@@ -33,7 +33,7 @@ pub enum OpenMode {
 /// "OTRG": what `file` and SQLite's header call our databases.
 const APPLICATION_ID: i32 = 0x4f54_5247;
 /// Raised with every schema that older programs cannot use.
-const SCHEMA_VERSION: i32 = 2;
+const SCHEMA_VERSION: i32 = 3;
 /// Measured in docs/decisions/0004-metadata-schema.md.
 const PAGE_BYTES: u32 = 8192;
 /// The log is copied into the database once it has grown by this much: seldom enough that a bulk load's pages are copied

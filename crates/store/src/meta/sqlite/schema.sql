@@ -193,7 +193,8 @@ CREATE TABLE job (
     spec     TEXT NOT NULL,
     why      TEXT NOT NULL,
     created  INTEGER NOT NULL,
-    changed  INTEGER NOT NULL
+    changed  INTEGER NOT NULL,
+    made     TEXT                        -- what it made, in the runner's words; NULL until it is published
 ) STRICT;
 
 CREATE TABLE job_input (
@@ -217,6 +218,9 @@ CREATE TABLE job_split (
     session  INTEGER NOT NULL,
     why      TEXT NOT NULL,
     log      BLOB,
+    primary_attempt  INTEGER,            -- the earlier attempt that counts beside the newest one; NULL: none
+    primary_session  INTEGER,
+    measured TEXT,                       -- what the attempt used that finished it, in the runner's words
     PRIMARY KEY (job, number)
 ) STRICT;
 CREATE INDEX job_split_open ON job_split (job, number) WHERE state < 2;
@@ -231,8 +235,8 @@ CREATE TABLE job_output (
     PRIMARY KEY (job, split, attempt, name)
 ) STRICT, WITHOUT ROWID;
 
--- What runners keep beside jobs: rules, agents that are to stop.
-CREATE TABLE job_note (
+-- The registry: what clients tell each other (crates/store/src/registry.rs).
+CREATE TABLE record (
     kind     TEXT NOT NULL,
     name     TEXT NOT NULL,
     value    TEXT NOT NULL,
@@ -241,7 +245,7 @@ CREATE TABLE job_note (
 ) STRICT, WITHOUT ROWID;
 
 -- The content of a file that a rule has seen last.
-CREATE TABLE job_seen (
+CREATE TABLE rule_mark (
     rule   TEXT NOT NULL,
     inode  INTEGER NOT NULL,
     mark   TEXT NOT NULL,

@@ -56,6 +56,16 @@ impl Meta for FaultyMeta {
         self.inner.loose()
     }
 
+    /// Not counted, as above.
+    fn jobs(&self) -> &dyn outrigger_store::meta::jobs::Jobs {
+        self.inner.jobs()
+    }
+
+    /// Not counted, as above.
+    fn records(&self) -> &dyn outrigger_store::meta::records::Records {
+        self.inner.records()
+    }
+
     /// By a thread of its own, at any time: not counted, so that runs are alike.
     fn renew(&self, session: SessionId, lease_secs: u32) -> Result<u64> {
         self.inner.renew(session, lease_secs)

@@ -12,7 +12,7 @@ use outrigger_store::meta::{At, Change, ROOT_INODE, SessionId};
 use super::{Fixture, LEASE, file, kind, root};
 
 fn jobs(engine: &Fixture) -> &dyn Jobs {
-    engine.meta.jobs().expect("every engine has jobs")
+    engine.meta.jobs()
 }
 
 fn make(engine: &Fixture, splits: u64) -> JobId {
@@ -288,7 +288,6 @@ pub fn of_two_attempts_at_a_split_the_first_to_finish_counts(engine: &Fixture) {
         assert!(current(stays.0, job, &stays.1));
         assert!(jobs(engine).fail_split(job, &stays.1, 1, "nor here", b"").unwrap(), "that was the one try");
         assert_eq!(states(engine, job)[1], SplitState::SetAside);
-        assert!(jobs(engine).notes("primary").unwrap().is_empty());
     }
 }
 
@@ -313,7 +312,6 @@ pub fn two_attempts_at_a_split_end_with_their_sessions_and_their_job(engine: &Fi
     engine.commit(slow, vec![finish(job, &last)]).unwrap();
     assert_eq!(states(engine, job), [SplitState::Waiting]);
     assert!(!jobs(engine).is_current(slow, job, &last).unwrap());
-    assert!(jobs(engine).notes("primary").unwrap().is_empty());
     jobs(engine).forget_job(job).unwrap();
 }
 
@@ -411,7 +409,7 @@ pub fn runners_that_claim_at_once_share_the_splits(engine: &Fixture) {
                 let session = super::writer(&*meta);
                 let mut mine = Vec::new();
                 loop {
-                    let claims = meta.jobs().unwrap().claim_splits(session, job, 3, 2, None).unwrap();
+                    let claims = meta.jobs().claim_splits(session, job, 3, 2, None).unwrap();
                     if claims.claimed.is_empty() {
                         return mine;
                     }
@@ -446,26 +444,27 @@ pub fn runners_that_claim_at_once_share_the_splits(engine: &Fixture) {
     assert_eq!(published, 1);
 }
 
-pub fn notes_are_kept_by_kind_and_name(engine: &Fixture) {
-    assert!(jobs(engine).notes("rule").unwrap().is_empty());
-    assert!(jobs(engine).add_note("rule", "b", "1").unwrap());
-    assert!(!jobs(engine).add_note("rule", "b", "2").unwrap());
-    jobs(engine).set_note("rule", "a", Some("3")).unwrap();
-    jobs(engine).set_note("rule", "a", Some("4")).unwrap();
-    jobs(engine).set_note("other", "a", Some("5")).unwrap();
-    let notes = jobs(engine).notes("rule").unwrap();
-    let notes: Vec<_> = notes.iter().map(|note| (note.name.as_str(), note.value.as_str())).collect();
-    assert_eq!(notes, [("a", "4"), ("b", "1")]);
-    jobs(engine).set_note("rule", "a", None).unwrap();
-    assert_eq!(jobs(engine).notes("rule").unwrap().len(), 1);
+pub fn records_are_kept_by_kind_and_name(engine: &Fixture) {
+    let records = engine.meta.records();
+    assert!(records.records("rule").unwrap().is_empty());
+    assert!(records.add_record("rule", "b", "1").unwrap());
+    assert!(!records.add_record("rule", "b", "2").unwrap());
+    records.set_record("rule", "a", Some("3")).unwrap();
+    records.set_record("rule", "a", Some("4")).unwrap();
+    records.set_record("other", "a", Some("5")).unwrap();
+    let rows = records.records("rule").unwrap();
+    let rows: Vec<_> = rows.iter().map(|row| (row.name.as_str(), row.value.as_str())).collect();
+    assert_eq!(rows, [("a", "4"), ("b", "1")]);
+    records.set_record("rule", "a", None).unwrap();
+    assert_eq!(records.records("rule").unwrap().len(), 1);
     // Changed only by who knows what it is.
-    let change = |name, was, to| jobs(engine).change_note("rule", name, was, to).unwrap();
+    let change = |name, was, to| records.swap_record("rule", name, was, to).unwrap();
     assert!(!change("b", "2", Some("3")) && !change("a", "4", Some("5")) && !change("b", "2", None));
-    assert_eq!(jobs(engine).notes("rule").unwrap()[0].value, "1");
+    assert_eq!(records.records("rule").unwrap()[0].value, "1");
     assert!(change("b", "1", Some("3")));
-    assert_eq!(jobs(engine).notes("rule").unwrap()[0].value, "3");
+    assert_eq!(records.records("rule").unwrap()[0].value, "3");
     assert!(change("b", "3", None));
-    assert!(jobs(engine).notes("rule").unwrap().is_empty());
+    assert!(records.records("rule").unwrap().is_empty());
 }
 
 pub fn what_a_rule_has_seen_makes_one_job(engine: &Fixture) {

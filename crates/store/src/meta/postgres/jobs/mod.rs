@@ -8,65 +8,32 @@
 //! their attempt is not the newest any more.
 //! A record that comes too late finds its split's row changed, because the split is looked for again once its lock is had.
 
-mod apply;
 mod claim;
-mod notes;
-mod primary;
+mod marks;
 mod read;
+mod rows;
 
 use super::PostgresMeta;
 use super::connection::Query;
 use super::transaction::{Gate, Tx};
-use super::{reclaim, row, sessions};
-use crate::error::{ErrorKind, Result};
+use super::{row, sessions};
+use crate::error::Result;
 use crate::meta::SessionId;
 use crate::meta::change::row::root_column;
-use crate::meta::fault::{Fault, Outcome, refuse};
+use crate::meta::fault::Outcome;
 use crate::meta::jobs::{
-    Claimed, Claims, JobId, JobInput, JobRow, JobState, Jobs, MEASURED, NewJob, Note, OPEN_END, OutputRow,
-    PRIMARY, Seen, SplitRow, job_holder, noted_split, primary_text, split_note, whole_note,
+    Claimed, Claims, JobId, JobInput, JobRow, JobState, Jobs, NewJob, OutputRow, Seen, SplitRow, job_holder,
+    rules,
 };
 use outrigger_format::Root;
 use tokio_postgres::types::Type;
 
-pub(super) use apply::apply;
-pub(super) use read::check;
-
-/// Sets a note with what the transaction does later.
-pub(super) fn later_note(tx: &mut Tx<'_>, kind: &str, name: &str, value: &str) {
-    notes::set(tx, kind, name, Some(value));
-}
-
-/// The job's state, locked as `how` says; `NotFound` when there is no such job.
-fn state_of(tx: &mut Tx<'_>, job: JobId, how: Lock) -> Outcome<JobState> {
-    let sql = match how {
-        Lock::Share => "SELECT state FROM @job WHERE id = $1 FOR SHARE",
-        Lock::Update => "SELECT state FROM @job WHERE id = $1 FOR UPDATE",
-    };
-    let answer = tx.one(Query::new(sql).int(job.0 as i64))?;
-    let row = answer.first().ok_or_else(|| refuse(ErrorKind::NotFound, format!("there is no job {job}")))?;
-    read::job_state(row.try_get(0)?)
-}
-
-/// How a job's row is locked.
-#[derive(Clone, Copy)]
-enum Lock {
-    /// Beside others who work on its splits.
-    Share,
-    /// Alone.
-    Update,
-}
-
-fn set_state(tx: &mut Tx<'_>, job: JobId, state: JobState, why: &str) {
-    let sql = concat!("UPDATE @job SET state = $2, why = $3, changed = ", sessions::now!(), " WHERE id = $1");
-    // A text of PostgreSQL cannot have a zero byte.
-    let why = why.replace('\0', " ");
-    tx.later(Query::new(sql).int(job.0 as i64).with(state as i32, Type::INT4).text(&why));
-}
+pub(super) use read::{check, made_by};
+pub(super) use rows::PostgresJobs;
 
 fn create(tx: &mut Tx<'_>, new: &NewJob) -> Outcome<JobId> {
     if let Some(seen) = &new.seen {
-        notes::see(tx, seen)?;
+        marks::see(tx, seen)?;
     }
     let sql = concat!(
         "INSERT INTO @job (state, spec, why, created, changed) VALUES (0, $1, '', ",
@@ -117,112 +84,16 @@ fn hold_all(tx: &mut Tx<'_>, holder: &str, mut roots: Vec<Vec<u8>>) {
     tx.later(Query::new(sql).text(holder).with(sums, Type::INT4_ARRAY).with(roots, Type::BYTEA_ARRAY));
 }
 
-fn close_input(tx: &mut Tx<'_>, job: JobId, root: &Root, again: bool) -> Outcome<bool> {
-    match state_of(tx, job, Lock::Update) {
-        Ok(JobState::Done) => return Ok(false),
-        Err(Fault::Store(error)) if error.kind() == ErrorKind::NotFound => return Ok(false),
-        other => drop(other?),
+impl PostgresMeta {
+    /// A change of a job's rows by one of the rules.
+    fn rule<T>(
+        &self,
+        what: &str,
+        gate: Gate,
+        rule: impl Fn(&mut PostgresJobs<'_, '_>) -> Outcome<T>,
+    ) -> Result<T> {
+        self.write(what, gate, |tx| rule(&mut PostgresJobs(tx)))
     }
-    let id = job.0 as i64;
-    let sql = "UPDATE @job_split SET after = $2 WHERE job = $1 AND input = 0 AND after = $3 RETURNING number";
-    let answer = tx.one(Query::new(sql).int(id).int(root.len() as i64).int(OPEN_END as i64))?;
-    if answer.first().is_none() {
-        return Ok(false);
-    }
-    let answer = tx.one(Query::new("SELECT path FROM @job_input WHERE job = $1 AND number = 0").int(id))?;
-    let path: Vec<u8> = super::counters::row(&answer)?.try_get(0)?;
-    let column = root_column(root);
-    let sum = row::input_sum(id, 0, &path, column.as_deref());
-    let sql = "UPDATE @job_input SET root = $2, sum = $3 WHERE job = $1 AND number = 0";
-    tx.later(Query::new(sql).int(id).with(column.clone(), Type::BYTEA).with(sum, Type::INT4));
-    hold_all(tx, &job_holder(job), column.into_iter().collect());
-    if again {
-        // Whoever runs one finds its token void.
-        let sql = "UPDATE @job_split SET state = 0, attempt = attempt + 1, tries = 0 \
-                   WHERE job = $1 AND input = 0 AND state IN (1, 2)";
-        tx.later(Query::new(sql).int(id));
-    }
-    Ok(true)
-}
-
-fn close_one_input(
-    tx: &mut Tx<'_>,
-    job: JobId,
-    input: u32,
-    root: &Root,
-    again: bool,
-    end: Option<u64>,
-) -> Outcome<bool> {
-    match state_of(tx, job, Lock::Update) {
-        Ok(JobState::Done) => return Ok(false),
-        Err(Fault::Store(error)) if error.kind() == ErrorKind::NotFound => return Ok(false),
-        other => drop(other?),
-    }
-    let id = job.0 as i64;
-    let sql = "SELECT number FROM @job_split WHERE job = $1 AND input IS NULL AND after = $2";
-    if tx.one(Query::new(sql).int(id).int(OPEN_END as i64))?.first().is_none() {
-        return Ok(false);
-    }
-    let sql = "SELECT path FROM @job_input WHERE job = $1 AND number = $2";
-    let answer = tx.one(Query::new(sql).int(id).int(input.into()))?;
-    let path: Vec<u8> = super::counters::row(&answer)?.try_get(0)?;
-    let column = root_column(root);
-    let sum = row::input_sum(id, input.into(), &path, column.as_deref());
-    let sql = "UPDATE @job_input SET root = $2, sum = $3 WHERE job = $1 AND number = $4";
-    let query = Query::new(sql).int(id).with(column.clone(), Type::BYTEA).with(sum, Type::INT4);
-    tx.later(query.int(input.into()));
-    hold_all(tx, &job_holder(job), column.into_iter().collect());
-    if let Some(end) = end {
-        let sql = "UPDATE @job_split SET after = $2 WHERE job = $1 AND input IS NULL";
-        tx.later(Query::new(sql).int(id).int(end as i64));
-    }
-    if again {
-        // Whoever runs it finds its token void.
-        let sql = "UPDATE @job_split SET state = 0, attempt = attempt + 1, tries = 0 \
-                   WHERE job = $1 AND input IS NULL AND state IN (1, 2)";
-        tx.later(Query::new(sql).int(id));
-    }
-    Ok(true)
-}
-
-fn end(tx: &mut Tx<'_>, job: JobId, state: JobState, why: &str) -> Outcome<bool> {
-    if !matches!(state_of(tx, job, Lock::Update)?, JobState::Waiting | JobState::Running) {
-        return Ok(false);
-    }
-    set_state(tx, job, state, why);
-    // Whoever runs a split of it finds its token void.
-    let sql = "UPDATE @job_split SET state = 0, attempt = attempt + 1 WHERE job = $1 AND state = 1";
-    tx.later(Query::new(sql).int(job.0 as i64));
-    primary::remove_all(tx, job);
-    Ok(true)
-}
-
-fn retry(tx: &mut Tx<'_>, job: JobId) -> Outcome<()> {
-    if !matches!(state_of(tx, job, Lock::Update)?, JobState::Failed | JobState::Cancelled) {
-        let why = format!("job {job} has not failed, nor was it cancelled");
-        return Err(refuse(ErrorKind::Invalid, why));
-    }
-    set_state(tx, job, JobState::Waiting, "");
-    let sql = "UPDATE @job_split SET state = 0, tries = 0 WHERE job = $1 AND state <> 2";
-    tx.later(Query::new(sql).int(job.0 as i64));
-    Ok(())
-}
-
-fn forget(tx: &mut Tx<'_>, job: JobId) -> Outcome<()> {
-    if matches!(state_of(tx, job, Lock::Update)?, JobState::Waiting | JobState::Running) {
-        return Err(refuse(ErrorKind::Busy, format!("job {job} has not ended; cancel it first")));
-    }
-    reclaim::let_go(tx, &job_holder(job), None);
-    for sql in [
-        "DELETE FROM @job_output WHERE job = $1",
-        "DELETE FROM @job_split WHERE job = $1",
-        "DELETE FROM @job_input WHERE job = $1",
-        "DELETE FROM @job WHERE id = $1",
-    ] {
-        tx.later(Query::new(sql).int(job.0 as i64));
-    }
-    notes::remove_below(tx, MEASURED, &split_note(job, ""));
-    Ok(())
 }
 
 impl Jobs for PostgresMeta {
@@ -264,17 +135,13 @@ impl Jobs for PostgresMeta {
     }
 
     fn made(&self, job: JobId) -> Result<Option<String>> {
-        let query = Query::new(notes::BELOW).text(MEASURED).text(&whole_note(job));
-        Ok(self.read("reading what a job made", &query, notes::read)?.pop().map(|note| note.value))
+        let query = Query::new("SELECT made FROM @job WHERE id = $1").int(job.0 as i64);
+        self.read("reading what a job made", &query, read::made)
     }
 
     fn measured(&self, job: JobId) -> Result<Vec<(u64, String)>> {
-        let query = Query::new(notes::BELOW).text(MEASURED).text(&split_note(job, ""));
-        let found = self.read("reading what attempts used", &query, notes::read)?;
-        let mut found: Vec<_> =
-            found.into_iter().filter_map(|note| Some((noted_split(&note.name)?, note.value))).collect();
-        found.sort_unstable();
-        Ok(found)
+        let query = Query::new(read::MEASURED).int(job.0 as i64);
+        self.read("reading what attempts used", &query, read::measured)
     }
 
     fn outputs(&self, job: JobId) -> Result<Vec<OutputRow>> {
@@ -300,31 +167,32 @@ impl Jobs for PostgresMeta {
         split: u64,
         beside: u64,
     ) -> Result<Option<Claimed>> {
-        self.write("claiming a split beside another runner", Gate::Open, |tx| {
-            primary::claim_beside(tx, session, job, split, beside)
+        self.rule("claiming a split beside another runner", Gate::Open, |rows| {
+            sessions::require_live(rows.0, session)?;
+            rules::claim_beside(rows, session, job, split, beside)
         })
     }
 
     fn is_current(&self, session: SessionId, job: JobId, claimed: &Claimed) -> Result<bool> {
         let query = Query::new(read::CURRENT).int(job.0 as i64).int(claimed.number as i64);
-        let query = query.int(claimed.attempt as i64).int(session.0 as i64).text(PRIMARY);
-        let query =
-            query.text(&split_note(job, claimed.number)).text(&primary_text(claimed.attempt, session));
+        let query = query.int(claimed.attempt as i64).int(session.0 as i64);
         self.read("looking whose a split is", &query, |answer| Ok(answer.first().is_some()))
     }
 
     fn fail_split(&self, job: JobId, claimed: &Claimed, tries: u32, why: &str, log: &[u8]) -> Result<bool> {
-        self.write("recording a failed attempt", Gate::Open, |tx| {
-            claim::fail(tx, job, claimed, tries, (why, log))
-        })
+        let fail = |rows: &mut PostgresJobs<'_, '_>| rules::fail(rows, job, claimed, tries, (why, log));
+        self.rule("recording a failed attempt", Gate::Open, fail)
     }
 
     fn give_back_splits(&self, job: JobId, claimed: &[Claimed]) -> Result<()> {
-        self.write("giving splits back", Gate::Open, |tx| claim::give_back(tx, job, claimed))
+        self.rule("giving splits back", Gate::Open, |rows| rules::give_back(rows, job, claimed))
     }
 
     fn close_input(&self, job: JobId, root: &Root, again: bool) -> Result<bool> {
-        self.write("closing a job's input", Gate::Shared, |tx| close_input(tx, job, root, again))
+        let (of, end) = ((0, Some(0)), Some(root.len()));
+        self.rule("closing a job's input", Gate::Shared, |rows| {
+            rules::close_input(rows, job, of, root, again, end)
+        })
     }
 
     fn close_one_input(
@@ -335,56 +203,37 @@ impl Jobs for PostgresMeta {
         again: bool,
         end: Option<u64>,
     ) -> Result<bool> {
-        self.write("closing a job's input", Gate::Shared, |tx| {
-            close_one_input(tx, job, input, root, again, end)
+        self.rule("closing a job's input", Gate::Shared, |rows| {
+            rules::close_input(rows, job, (input, None), root, again, end)
         })
     }
 
     fn end_job(&self, job: JobId, state: JobState, why: &str) -> Result<bool> {
-        self.write("ending a job", Gate::Open, |tx| end(tx, job, state, why))
+        self.rule("ending a job", Gate::Open, |rows| rules::end(rows, job, state, why))
     }
 
     fn retry_job(&self, job: JobId) -> Result<()> {
-        self.write("retrying a job", Gate::Open, |tx| retry(tx, job))
+        self.rule("retrying a job", Gate::Open, |rows| rules::retry(rows, job))
     }
 
     fn forget_job(&self, job: JobId) -> Result<()> {
-        self.write("forgetting a job", Gate::Shared, |tx| forget(tx, job))
-    }
-
-    fn notes(&self, kind: &str) -> Result<Vec<Note>> {
-        self.read("reading notes", &Query::new(notes::ALL).text(kind), notes::read)
-    }
-
-    fn set_note(&self, kind: &str, name: &str, value: Option<&str>) -> Result<()> {
-        self.write("making a note", Gate::Open, |tx| {
-            notes::set(tx, kind, name, value);
-            Ok(())
-        })
-    }
-
-    fn add_note(&self, kind: &str, name: &str, value: &str) -> Result<bool> {
-        self.write("making a note", Gate::Open, |tx| notes::add(tx, kind, name, value))
-    }
-
-    fn change_note(&self, kind: &str, name: &str, was: &str, to: Option<&str>) -> Result<bool> {
-        self.write("changing a note", Gate::Open, |tx| notes::change(tx, (kind, name), was, to))
+        self.rule("forgetting a job", Gate::Shared, |rows| rules::forget(rows, job))
     }
 
     fn seen(&self, rule: &str) -> Result<std::collections::HashMap<u64, String>> {
-        self.read("reading what a rule has seen", &Query::new(notes::SEEN).text(rule), notes::read_seen)
+        self.read("reading what a rule has seen", &Query::new(marks::SEEN).text(rule), marks::read_seen)
     }
 
     fn see(&self, seen: &[Seen]) -> Result<()> {
         self.write("recording what a rule has seen", Gate::Open, |tx| {
-            notes::see_all(tx, seen);
+            marks::see_all(tx, seen);
             Ok(())
         })
     }
 
     fn forget_seen(&self, rule: &str) -> Result<()> {
         self.write("forgetting what a rule has seen", Gate::Open, |tx| {
-            tx.later(Query::new("DELETE FROM @job_seen WHERE rule = $1").text(rule));
+            tx.later(Query::new("DELETE FROM @rule_mark WHERE rule = $1").text(rule));
             Ok(())
         })
     }
@@ -393,7 +242,7 @@ impl Jobs for PostgresMeta {
         let mut inodes: Vec<i64> = inodes.iter().map(|inode| *inode as i64).collect();
         inodes.sort_unstable();
         self.write("forgetting files that are gone", Gate::Open, |tx| {
-            let sql = "DELETE FROM @job_seen WHERE rule = $1 AND inode = ANY ($2)";
+            let sql = "DELETE FROM @rule_mark WHERE rule = $1 AND inode = ANY ($2)";
             tx.later(Query::new(sql).text(rule).ints(inodes.clone()));
             Ok(())
         })

@@ -4,20 +4,10 @@ use tokio_postgres::Row;
 
 use super::super::connection::{Answer, Connection, Query};
 use super::super::row::{self, require};
-use crate::error::ErrorKind;
 use crate::meta::SessionId;
-use crate::meta::fault::{Fault, Outcome, refuse};
-use crate::meta::jobs::{
-    JobId, JobInput, JobRow, JobState, MadeBy, NewSplit, OutputRow, SplitRow, SplitState,
-};
-
-/// Stands for the column `role` of an earlier schema, which only a reader meets. PostgreSQL takes the name from here where the table inside has no such column.
-macro_rules! before_roles {
-    () => {
-        "(SELECT NULL::text AS role) earlier CROSS JOIN LATERAL "
-    };
-}
-pub(super) use before_roles;
+use crate::meta::fault::{Fault, Outcome};
+use crate::meta::jobs::{JobId, JobInput, JobRow, JobState, NewSplit, OutputRow, SplitRow, SplitState};
+use crate::meta::records::MadeBy;
 
 macro_rules! job_columns {
     ($which:literal) => {
@@ -27,9 +17,8 @@ macro_rules! job_columns {
         concat!(
             "SELECT j.id, j.state, ",
             $spec,
-            ", j.why, j.created, j.changed, c.waiting, c.running, c.done, c.aside, j.role, session_user::text FROM ",
-            before_roles!(),
-            "(SELECT id, state, spec, why, created, changed, role FROM @job ",
+            ", j.why, j.created, j.changed, c.waiting, c.running, c.done, c.aside, j.role, session_user::text FROM \
+             (SELECT id, state, spec, why, created, changed, role FROM @job ",
             $which,
             ") j CROSS JOIN LATERAL (SELECT count(*) FILTER (WHERE s.state = 0) AS waiting, \
              count(*) FILTER (WHERE s.state = 1) AS running, count(*) FILTER (WHERE s.state = 2) AS done, \
@@ -51,34 +40,28 @@ pub(super) const SPLIT: &str = "SELECT number, input, first, after, state, attem
     FROM @job_split WHERE job = $1 AND number = $2";
 /// A row if an attempt still counts: it is the newest of its split, or the one beside that.
 pub(super) const CURRENT: &str = "SELECT 1 FROM @job_split s JOIN @job j ON j.id = s.job AND j.state = 1 \
-    WHERE s.job = $1 AND s.number = $2 AND s.state = 1 AND (s.attempt = $3 AND s.session = $4 OR EXISTS \
-    (SELECT 1 FROM @job_note n WHERE n.kind = $5 AND n.name = $6 AND n.value = $7))";
+    WHERE s.job = $1 AND s.number = $2 AND s.state = 1 \
+    AND ((s.attempt, s.session) = ($3, $4) OR (s.primary_attempt, s.primary_session) = ($3, $4))";
+pub(super) const MEASURED: &str =
+    "SELECT number, measured FROM @job_split WHERE job = $1 AND measured IS NOT NULL ORDER BY number";
 pub(super) const OUTPUTS: &str = "SELECT o.split, o.attempt, o.name, o.root, o.sum FROM @job_split s \
     JOIN @job_output o ON o.job = s.job AND o.split = s.number AND o.attempt = s.attempt \
     WHERE s.job = $1 AND s.state = 2 ORDER BY o.split, o.name";
-
-fn damaged(what: &str) -> Fault {
-    refuse(ErrorKind::Damaged, format!("jobs: {what}"))
-}
-
-pub(super) fn job_state(number: i32) -> Outcome<JobState> {
-    use JobState::{Cancelled, Done, Failed, Running, Waiting};
-    let states = [Waiting, Running, Done, Failed, Cancelled];
-    states.into_iter().find(|state| *state as i32 == number).ok_or_else(|| damaged("an unknown state"))
-}
-
-fn split_state(number: i32) -> Outcome<SplitState> {
-    use SplitState::{Done, Running, SetAside, Waiting};
-    let states = [Waiting, Running, Done, SetAside];
-    states.into_iter().find(|state| *state as i32 == number).ok_or_else(|| damaged("an unknown state"))
-}
 
 fn number(row: &Row, column: usize) -> Outcome<u64> {
     Ok(row.try_get::<_, i64>(column)? as u64)
 }
 
+pub(super) fn made(answer: &Answer) -> Outcome<Option<String>> {
+    Ok(answer.first().map(|row| row.try_get(0)).transpose()?.flatten())
+}
+
+pub(super) fn measured(answer: &Answer) -> Outcome<Vec<(u64, String)>> {
+    answer.rows.iter().map(|row| Ok((number(row, 0)?, row.try_get(1)?))).collect()
+}
+
 /// The role that made a row, and the one that asks: two columns from `first` on.
-pub(super) fn made_by(row: &Row, first: usize) -> Outcome<MadeBy> {
+pub(in super::super) fn made_by(row: &Row, first: usize) -> Outcome<MadeBy> {
     Ok(MadeBy { role: row.try_get(first)?, asks: row.try_get(first + 1)? })
 }
 
@@ -86,7 +69,7 @@ pub(super) fn jobs(answer: &Answer) -> Outcome<Vec<JobRow>> {
     let read = |row: &Row| {
         Ok(JobRow {
             id: JobId(number(row, 0)?),
-            state: job_state(row.try_get(1)?)?,
+            state: JobState::of(row.try_get::<_, i32>(1)?.into())?,
             spec: row.try_get(2)?,
             why: row.try_get(3)?,
             created: number(row, 4)?,
@@ -125,7 +108,7 @@ pub(super) fn splits(answer: &Answer) -> Outcome<Vec<SplitRow>> {
         Ok(SplitRow {
             number: number(row, 0)?,
             range: range(row, 1)?,
-            state: split_state(row.try_get(4)?)?,
+            state: SplitState::of(row.try_get::<_, i32>(4)?.into())?,
             attempt: number(row, 5)?,
             session: SessionId(number(row, 6)?),
             why: row.try_get(7)?,

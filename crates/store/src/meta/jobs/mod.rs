@@ -13,7 +13,7 @@
 //! ```
 //!
 //! A split may have a second attempt beside the first ([`Jobs::claim_beside`]), when that takes long: both count until one of them has finished, and then the
-//! other one does not. The split's row knows the newer one, a note the primary. If the newer one fails, or is given back, the split is its primary's again.
+//! other one does not. The split's row knows both. If the newer one fails, or is given back, the split is its primary's again.
 //!
 //! An input may still be *open*: a file that somebody is writing. Its split has no end yet ([`OPEN_END`]) and reads the file where it is written; once the file
 //! has its content, [`Jobs::close_input`] says so, and from then on the split is like any other.
@@ -27,41 +27,18 @@ use outrigger_format::Root;
 use serde::{Deserialize, Serialize};
 
 use super::SessionId;
-use crate::error::Result;
+use super::fault::{Fault, Outcome, refuse};
+use super::records::MadeBy;
+use crate::error::{ErrorKind, Result};
+
+pub(super) mod rules;
 
 /// Why a split is set aside that took its runners with it.
 pub(crate) const GIVEN_UP: &str = "the process that ran it ended, as often as it was tried";
 
-/// The kind of note that says which earlier attempt at a split still counts beside the newest one; its name is the split's, see [`split_note`].
-pub(crate) const PRIMARY: &str = "primary";
-
-/// The kind of note that says what the attempt has used that finished a split, in the words of who ran it; its name is the split's.
-pub(crate) const MEASURED: &str = "measured";
-
-/// What a note on a job as a whole is called, of the kinds whose notes are on splits otherwise.
-pub(crate) fn whole_note(job: JobId) -> String {
-    split_note(job, "all")
-}
-
-/// What notes on a split are called; with an empty `split`, what those on all splits of the job begin with.
-pub(crate) fn split_note(job: JobId, split: impl std::fmt::Display) -> String {
-    format!("{job}/{split}")
-}
-
-/// The split that a note of this name is on.
-pub(crate) fn noted_split(name: &str) -> Option<u64> {
-    name.rsplit_once('/')?.1.parse().ok()
-}
-
-/// An attempt that still counts beside the newest one, as it is noted.
-pub(crate) fn primary_text(attempt: u64, session: SessionId) -> String {
-    format!("{attempt} {}", session.0)
-}
-
-/// The attempt and the session of a note of kind [`PRIMARY`].
-pub(crate) fn primary_of(text: &str) -> Option<(u64, SessionId)> {
-    let (attempt, session) = text.split_once(' ')?;
-    Some((attempt.parse().ok()?, SessionId(session.parse().ok()?)))
+/// The error for a job that there is not.
+pub(super) fn no_job(job: JobId) -> Fault {
+    refuse(ErrorKind::NotFound, format!("there is no job {job}"))
 }
 
 /// Where a split ends whose input is still being written.
@@ -112,6 +89,26 @@ pub enum SplitState {
     SetAside = 3,
 }
 
+fn unknown_state() -> Fault {
+    refuse(ErrorKind::Damaged, "jobs: an unknown state")
+}
+
+impl JobState {
+    /// The state with this number, as rows have it.
+    pub(super) fn of(number: i64) -> Outcome<Self> {
+        let states = [Self::Waiting, Self::Running, Self::Done, Self::Failed, Self::Cancelled];
+        states.into_iter().find(|state| *state as i64 == number).ok_or_else(unknown_state)
+    }
+}
+
+impl SplitState {
+    /// The state with this number, as rows have it.
+    pub(super) fn of(number: i64) -> Outcome<Self> {
+        let states = [Self::Waiting, Self::Running, Self::Done, Self::SetAside];
+        states.into_iter().find(|state| *state as i64 == number).ok_or_else(unknown_state)
+    }
+}
+
 /// A job to be.
 #[derive(Clone, Debug, Default)]
 pub struct NewJob {
@@ -136,28 +133,6 @@ pub struct Seen {
     pub before: Option<String>,
     /// Tells its content from others.
     pub mark: String,
-}
-
-/// Which role of the database has made a row, as the server has authenticated it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct MadeBy {
-    /// Its name; `None`: the row is of an earlier version, or came with a copy.
-    pub role: Option<String>,
-    /// The role that asks.
-    pub asks: String,
-}
-
-/// What runners keep beside jobs, in their own words.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Note {
-    /// Its name among its kind.
-    pub name: String,
-    /// The text.
-    pub value: String,
-    /// When it was set, nanoseconds since 1970.
-    pub changed: u64,
-    /// Its maker, if it is a rule and the database has roles.
-    pub by: Option<MadeBy>,
 }
 
 /// An input of a job: a file's content at the moment the job was made.
@@ -388,14 +363,6 @@ pub trait Jobs: Send + Sync {
     /// `Busy` while it is waiting or running.
     fn forget_job(&self, job: JobId) -> Result<()>;
 
-    /// Notes of a kind, by name.
-    fn notes(&self, kind: &str) -> Result<Vec<Note>>;
-    /// Sets a note, whatever it was, or removes it.
-    fn set_note(&self, kind: &str, name: &str, value: Option<&str>) -> Result<()>;
-    /// Makes a note, unless there is one of that name. Returns whether it was made.
-    fn add_note(&self, kind: &str, name: &str, value: &str) -> Result<bool>;
-    /// Sets a note to `to`, or removes it (`None`), if it is `was`. Returns whether it was.
-    fn change_note(&self, kind: &str, name: &str, was: &str, to: Option<&str>) -> Result<bool>;
     /// What a rule has seen: inode → mark.
     fn seen(&self, rule: &str) -> Result<HashMap<u64, String>>;
     /// A rule has seen these, and nothing comes of it. Where it has seen something else than [`Seen::before`] says, that stays.
