@@ -39,7 +39,6 @@ pub struct Anew {
 /// sequence at that instant. A commit may have taken its sequence before and happen after it. Its
 /// block then comes too early in the catalogue. So its client asks for [`Telling::last_told`] and,
 /// if that is later, publishes the commit again.
-/// in the catalogue before what it has changed: whoever makes it asks for [`Telling::last_told`], and if that is later, tells it again.
 pub trait Telling: Send + Sync {
     /// Takes a sequence, and returns the state of these names and inodes at that instant.
     ///
