@@ -1,4 +1,5 @@
-//! When the collector last came to its end, and what that gave back: noted in the database for those who ask (`status`).
+//! The last complete run of the collector, and what it freed: recorded in the database for
+//! `status`.
 
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use super::report::GcReport;
 use crate::error::Result;
 use crate::meta::Meta;
 
-/// Where the note is, among what is kept beside jobs.
+/// The kind of its registry record.
 const KIND: &str = "gc";
 const NAME: &str = "last";
 /// … and that of the run that is under way.
@@ -19,7 +20,7 @@ const RUNNING: &str = "running";
 pub struct Collecting {
     /// Its session. One that is over has left its note behind.
     pub session: u64,
-    /// What it is at.
+    /// Its present phase.
     pub phase: String,
     /// When it began, nanoseconds since 1970 by the database's clock.
     pub began: u64,
@@ -29,7 +30,7 @@ pub struct Collecting {
 }
 
 impl Collecting {
-    /// Notes what the run of `session` is at. It goes on whether or not that can be done.
+    /// Records the phase of the run of `session`. The run goes on even if that fails.
     pub(super) fn note(meta: &dyn Meta, session: u64, began: u64, phase: &str) {
         let note = Self { session, phase: phase.to_owned(), began, age: 0 };
         if let (Some(jobs), Ok(text)) = (meta.jobs(), serde_json::to_string(&note)) {
@@ -44,7 +45,7 @@ impl Collecting {
         }
     }
 
-    /// What was noted last, `now` by the database's clock.
+    /// Reads the last record, `now` by the database's clock.
     pub(crate) fn read(meta: &dyn Meta, now: u64) -> Result<Option<Self>> {
         let Some(jobs) = meta.jobs() else { return Ok(None) };
         let note = jobs.notes(KIND)?.into_iter().find(|note| note.name == RUNNING);
@@ -63,7 +64,7 @@ pub struct LastGc {
     pub took_ms: u64,
     /// Packs that it removed.
     pub packs_removed: u64,
-    /// Bytes that there are fewer of for it: those of these packs, without what was copied out of them first.
+    /// Bytes freed: those of the removed packs, less those that were copied out of them.
     pub bytes_freed: u64,
     /// Packs that could not be read, and were left alone.
     pub packs_unreadable: u64,

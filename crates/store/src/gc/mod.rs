@@ -1,22 +1,24 @@
-//! The collector: finds what nothing refers to any more, and gives its room back, while others read and write.
+//! The collector: finds data that nothing refers to any more, and frees its space, while others
+//! read and write.
 //!
 //! The rules are those of `docs/decisions/0003-reclaim-protocol.md`, named here by number. A run, in order:
 //!
 //! | step | rules | file |
 //! | --- | --- | --- |
-//! | fence sessions without a process, become the collector, sweep what they left | 11, 14, 15 | `sweep.rs` |
-//! | pack what sessions that are over have left in the database; let go of what they stored of open files | | `crate::loose`, `crate::early` |
-//! | drop history that no snapshot sees; write the catalogue anew if it has grown | | `catalogue.rs`, `rewrite.rs` |
+//! | fence sessions without a process, become the collector, sweep their leftovers | 11, 14, 15 | `sweep.rs` |
+//! | pack inline chunks of ended sessions; release the prefixes that they stored of open files | | `crate::loose`, `crate::early` |
+//! | drop history that no snapshot sees; rewrite the catalogue if it has grown | | `catalogue.rs`, `rewrite.rs` |
 //! | mark all that is retained, in one snapshot of the database | 16 | `mark.rs`, `walk.rs`, `bits.rs` |
-//! | judge the packs, condemn those worth emptying | 17 | `plan.rs`, `recompress.rs`, `localize.rs` |
+//! | judge the packs, mark those worth emptying as deletion candidates | 17 | `plan.rs`, `recompress.rs`, `localize.rs` |
 //! | wait until every writer has acknowledged | 18 | here |
-//! | mark what is retained by now; what sessions took back is no victim | 19 | `mark.rs` |
-//! | prove the copies that count of chunks that are there several times | 16 | `duplicates.rs` |
-//! | group by group: copy, make durable, bury, unlink | 20, 21, 22 | `copy.rs`, `frame.rs` |
+//! | mark what is retained by now; packs that sessions unmarked are no victims | 19 | `mark.rs` |
+//! | if a chunk has several copies, verify the one that counts | 16 | `duplicates.rs` |
+//! | group by group: copy, make durable, delete, unlink | 20, 21, 22 | `copy.rs`, `frame.rs` |
 //! | end the run; sweep, unlink, tidy | 22 | `sweep.rs` |
 //!
-//! Any failure before the first burial leaves the store as it was, but for packs that are swept; one later keeps the groups
-//! that were buried. Nothing of a run that died has to be understood by the next.
+//! A failure before the first deletion leaves the store as it was, except for swept packs; a later
+//! one keeps the groups that were deleted before. No run needs to understand the state of a run
+//! that died.
 
 mod bits;
 mod catalogue;
@@ -60,7 +62,7 @@ use crate::older;
 use crate::session::Session;
 use crate::store::Store;
 
-/// Between two looks at who has acknowledged.
+/// Time between two looks at the acknowledgements.
 const POLL: Duration = Duration::from_millis(50);
 /// A group of victims ends when so many packs' worth of chunks was copied.
 const GROUP_PACKS: u64 = 2;
@@ -186,7 +188,7 @@ impl Aims {
     }
 }
 
-/// The first mark and what follows from it: all committed rows, and those of them to condemn.
+/// The first mark and its judgement: returns all committed rows, and the candidates among them.
 fn mark_and_judge(
     store: &Store,
     marker: &mut Marker,

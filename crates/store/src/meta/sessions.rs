@@ -56,7 +56,7 @@ pub struct SessionOwner {
     pub role: Role,
 }
 
-/// What a process does in the store.
+/// A process's task in the store.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {

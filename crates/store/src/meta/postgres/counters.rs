@@ -32,7 +32,7 @@ pub(super) fn advance(tx: &mut Tx<'_>, name: &'static str, by: u64) -> Outcome<u
 pub(super) const NEXT: &str = "SELECT max(value) FILTER (WHERE name = 'next_pack'), \
     max(value) FILTER (WHERE name = 'next_inode'), max(value) FILTER (WHERE name = 'next_sequence') FROM @counter";
 
-/// What is given out next.
+/// Reads the next values.
 pub(super) fn read_next(answer: &Answer) -> Outcome<Counters> {
     let row = row(answer)?;
     let missing = || refuse(ErrorKind::Damaged, "a counter is missing");

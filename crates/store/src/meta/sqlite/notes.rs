@@ -1,4 +1,4 @@
-//! What runners keep beside jobs.
+//! Registry records.
 
 use std::collections::HashMap;
 
@@ -38,9 +38,9 @@ pub(super) fn one(db: &Connection, kind: &str, name: &str) -> Outcome<Option<Str
     Ok(statement.query_row((kind, name), |row| row.get(0)).optional()?)
 }
 
-/// Notes whose names begin so, with a prefix that ends with `/`.
+/// Records whose names begin with `prefix`, which ends with `/`.
 pub(super) fn below(db: &Connection, kind: &str, prefix: &str) -> Outcome<Vec<(String, String)>> {
-    // What follows `/` is `0`: so the key's order finds them, however many others there are.
+    // `0` follows `/`, so the key's order finds them, however many others there are.
     let after = format!("{}0", prefix.trim_end_matches('/'));
     let sql = "SELECT name, value FROM job_note WHERE kind = ?1 AND name >= ?2 AND name < ?3";
     let mut statement = db.prepare_cached(sql)?;
@@ -54,7 +54,7 @@ pub(super) fn remove(db: &Connection, kind: &str, name: &str) -> Outcome<()> {
     Ok(())
 }
 
-/// Removes notes whose names begin so.
+/// Removes records whose names begin with `prefix`.
 pub(super) fn remove_below(db: &Connection, kind: &str, prefix: &str) -> Outcome<()> {
     db.prepare_cached("DELETE FROM job_note WHERE kind = ?1 AND substr(name, 1, length(?2)) = ?2")?
         .execute((kind, prefix))?;

@@ -1,7 +1,8 @@
 //! A directory in memory with the history of its changes.
 //!
-//! Files and directories are numbered ("inodes"), names lead to them from the root directory 0: a file keeps its
-//! identity when it is renamed, and a change of its content is not a change of its name.
+//! Files and directories are numbered ("inodes"), and names lead to them from the root directory 0.
+//! A file keeps its number when it is renamed, and a change of its content is not a change of its
+//! name.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
