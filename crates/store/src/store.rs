@@ -115,8 +115,7 @@ fn open_packs(
     })
 }
 
-/// If this process is root's and the store another user's, refuses packs outside the store: root would go, and write with its keys,
-/// wherever that user says.
+/// Refuses packs outside a store of another user if this process is root's: root would write, with its keys, wherever that user says.
 pub(crate) fn refuse_packs_elsewhere(dir: &Path, config: &StoreConfig) -> Result<()> {
     match config.packs.as_ref().filter(|_| owner::is_others(dir)) {
         None => Ok(()),
@@ -206,9 +205,8 @@ impl Store {
         store.indexed(census)
     }
 
-    /// Opens a store to describe its state. Its packs need not be reachable and are not looked into: its index is empty, and no row of
-    /// a pack is read. If the packs' place cannot be reached, or is another store's, [`Backend::trouble`] says so, and nothing can be
-    /// read.
+    /// Opens a store to describe its state. Its packs need not be reachable and are not read: its index is empty, and no row of a
+    /// pack is read. If their place is unreachable or another store's, [`Backend::trouble`] says so, and nothing can be read.
     ///
     /// # Errors
     /// Those of [`Store::open`] that are about the database and the configuration.
@@ -274,8 +272,7 @@ impl Store {
         Ok((store, census))
     }
 
-    /// Builds a store from an open database, open packs and that database's census of packs. `recover` calls it with a database that it
-    /// has just made.
+    /// Builds a store from a database that is open (`recover` may just have made it), its census and open packs.
     pub(crate) fn assemble(
         dir: &Path,
         config: StoreConfig,
@@ -378,9 +375,8 @@ impl Store {
         follow::refresh_index(&*self.meta, &self.index)
     }
 
-    /// Like [`Store::refresh_index`], but reads only what has changed since the last call if the database can tell: for a caller that
-    /// tails other hosts. A pack whose footer could not be read is passed over until all packs are looked at again, which is ten
-    /// minutes later or when a read finds nothing.
+    /// Like [`Store::refresh_index`], but reads only changes since the last call if the database can tell: for tailing other hosts. A
+    /// pack with an unreadable footer is skipped until all packs are read again: ten minutes later, or when a read finds nothing.
     ///
     /// # Errors
     /// As there.
@@ -573,12 +569,10 @@ impl Store {
 
     /// Raises the database's counters above all packs, the first time.
     ///
-    /// Once is enough. Every client of this database takes its ids from the same counters, so later ids lie below them. Only packs of
-    /// another history can lie above. Either an older copy of the database was put back, which happens while nobody has the store open.
-    /// Or another database goes on with the same packs, such as an old primary beside the new one: its packs may come at any moment, so
-    /// no listing would be late enough. There the pack's name decides: a client that creates or seals a pack under a taken name is
-    /// refused and passes it by, and an intent for that name gives no right to the other history's pack
-    /// ([`crate::older::is_anothers`]).
+    /// Once is enough. Clients of this database share its counters, so later ids lie below them. Only packs of another history can lie above. If an
+    /// older copy of the database was put back, no client had the store open. If another database goes on with the same packs, as an old primary
+    /// does, its packs may come at any moment, and no listing would be late enough. There the pack's name decides: a client that creates or seals a
+    /// pack under a taken name is refused and passes it by, and an intent for it gives no right to the other's pack ([`crate::older::is_anothers`]).
     ///
     /// # Errors
     /// Those of the engine and the database.
