@@ -14,7 +14,7 @@ use crate::meta::jobs::{
     primary_of, primary_text, split_note, whole_note,
 };
 
-/// Queries whose rows say which rows are not what was written.
+/// Queries whose rows describe the changed rows.
 pub(super) const CHANGED: &[&str] = &[
     "SELECT 'input ' || number || ' of job ' || job || ' is not what was written' FROM job_input \
      WHERE NOT (sum IS row_sum(job, number, path, root))",
@@ -208,7 +208,7 @@ fn claim(
     let mut update = db.prepare_cached(
         "UPDATE job_split SET state = 1, attempt = ?3, tries = tries + 1, session = ?4 WHERE job = ?1 AND number = ?2",
     )?;
-    // What earlier attempts left was never anybody's output.
+    // Leftovers of earlier attempts never became outputs.
     let mut drop = db.prepare_cached("DELETE FROM job_output WHERE job = ?1 AND split = ?2")?;
     for split in &claimed {
         update.execute((id, split.number as i64, split.attempt as i64, session.0 as i64))?;
@@ -223,7 +223,7 @@ fn claim(
     Ok(Claims { claimed, elsewhere: open as u64, open: true })
 }
 
-/// The attempt that counts beside the newest one.
+/// The primary attempt, besides the newest one.
 fn primary(db: &Connection, job: JobId, split: u64) -> Outcome<Option<(u64, SessionId)>> {
     Ok(notes::one(db, PRIMARY, &split_note(job, split))?.as_deref().and_then(primary_of))
 }
@@ -233,7 +233,7 @@ fn is_live(db: &Connection, now: Moment, session: SessionId) -> rusqlite::Result
         .exists((session.0 as i64, now.steady as i64))
 }
 
-/// A running split: its newest attempt, and whose that is.
+/// A running split: its newest attempt, and that attempt's session.
 fn running(db: &Connection, job: JobId, split: u64) -> rusqlite::Result<Option<(u64, SessionId)>> {
     db.prepare_cached("SELECT attempt, session FROM job_split WHERE job = ?1 AND number = ?2 AND state = 1")?
         .query_row((job.0 as i64, split as i64), |row| {
@@ -256,7 +256,7 @@ fn claim_beside(
     }
     let Some((attempt, holder)) = running(db, job, split)? else { return Ok(None) };
     let primary = primary(db, job, split)?;
-    // A newer one may have failed, and left the split to its primary.
+    // A newer attempt may have failed, and left the split to its primary.
     let token = match primary {
         Some((primary, of)) if of == holder => primary,
         Some(_) => return Ok(None),
@@ -277,8 +277,8 @@ fn claim_beside(
     Ok(Some(Claimed { number: split, range, attempt: attempt + 1 }))
 }
 
-/// An attempt leaves its split. The number of the split's newest attempt when this was the only one at it, so that something is to be done with it; `None` when
-/// another one has it, or this one had it no more.
+/// Removes an attempt from its split. Returns the number of the split's newest attempt when this was the only one, so
+/// that the caller must act on the split. `None` when another attempt has the split, or this one had it no more.
 fn leave(db: &Connection, now: Moment, job: JobId, claimed: &Claimed) -> Outcome<Option<u64>> {
     let Some((attempt, holder)) = running(db, job, claimed.number)? else { return Ok(None) };
     let Some((primary, of)) = primary(db, job, claimed.number)? else {
@@ -352,7 +352,7 @@ fn close_input(db: &Connection, job: JobId, root: &Root, again: bool) -> Outcome
         .execute((id, row::root_column(root)))?;
     reclaim::hold(db, &job_holder(job), std::slice::from_ref(root))?;
     if again {
-        // Whoever runs one finds its token void.
+        // A runner of one finds its token void.
         db.prepare_cached(
             "UPDATE job_split SET state = 0, attempt = attempt + 1, tries = 0 WHERE job = ?1 AND input = 0 AND state IN (1, 2)",
         )?
@@ -390,7 +390,7 @@ fn close_one_input(
             .execute((id, end as i64))?;
     }
     if again {
-        // Whoever runs it finds its token void.
+        // Its runner finds its token void.
         db.prepare_cached(
             "UPDATE job_split SET state = 0, attempt = attempt + 1, tries = 0 WHERE job = ?1 AND input IS NULL AND state IN (1, 2)",
         )?
@@ -404,7 +404,7 @@ fn end(db: &Connection, now: Moment, job: JobId, state: JobState, why: &str) -> 
         return Ok(false);
     }
     set_state(db, now, job, state, why)?;
-    // Whoever runs a split of it finds its token void.
+    // A runner of one of its splits finds its token void.
     db.prepare_cached("UPDATE job_split SET state = 0, attempt = attempt + 1 WHERE job = ?1 AND state = 1")?
         .execute([job.0 as i64])?;
     notes::remove_below(db, PRIMARY, &split_note(job, ""))?;
@@ -460,7 +460,7 @@ pub(super) fn apply(db: &Connection, now: Moment, session: SessionId, change: &J
         }
         JobChange::Finish { job, split, attempt, log, measured } => {
             if is_current(db, session, *job, *split, *attempt)? {
-                // With two of them, what the other one wrote was nobody's output: the split has this one's number now.
+                // If there were two attempts, the other one's outputs are ignored: the split has this one's number now.
                 db.prepare_cached(
                     "UPDATE job_split SET state = 2, why = '', log = ?3, attempt = ?4, session = ?5 WHERE job = ?1 AND number = ?2",
                 )?
@@ -487,7 +487,7 @@ pub(super) fn apply(db: &Connection, now: Moment, session: SessionId, change: &J
                 return Err(refuse(ErrorKind::Fenced, why));
             }
             set_state(db, now, *job, JobState::Done, why)?;
-            // From now on the tree keeps what is to be kept.
+            // From now on the tree keeps the contents.
             reclaim::let_go(db, &job_holder(*job), None)?;
             let id = [job.0 as i64];
             db.prepare_cached("DELETE FROM job_output WHERE job = ?1")?.execute(id)?;

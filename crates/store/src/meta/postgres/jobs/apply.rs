@@ -47,7 +47,7 @@ pub(in super::super) fn apply(tx: &mut Tx<'_>, session: SessionId, changes: &[Ch
     Ok(())
 }
 
-/// What attempts at splits of one job have done.
+/// Records outputs and ends of attempts at splits of one job.
 fn records(tx: &mut Tx<'_>, session: SessionId, job: JobId, changes: &[&JobChange]) -> Outcome<()> {
     let mut wanted = BTreeSet::new();
     for change in changes {
@@ -59,7 +59,7 @@ fn records(tx: &mut Tx<'_>, session: SessionId, job: JobId, changes: &[&JobChang
     }
     let mut current = current(tx, session, job, wanted.into_iter().collect())?;
     let id = job.0 as i64;
-    // By split, attempt and name: what is written last counts.
+    // By split, attempt and name: the last one counts.
     let mut outputs = BTreeMap::new();
     let (mut ended, mut logs, mut attempts_ended): (Vec<i64>, Vec<Option<Vec<u8>>>, Vec<i64>) =
         Default::default();
@@ -74,7 +74,7 @@ fn records(tx: &mut Tx<'_>, session: SessionId, job: JobId, changes: &[&JobChang
             JobChange::Finish { job: of, split, attempt, log, measured }
                 if *of == job && current.get(split) == Some(attempt) =>
             {
-                // What comes after the end of an attempt is none of its.
+                // Outputs after the end of an attempt are ignored.
                 current.remove(split);
                 ended.push(*split as i64);
                 attempts_ended.push(*attempt as i64);
@@ -106,7 +106,8 @@ fn records(tx: &mut Tx<'_>, session: SessionId, job: JobId, changes: &[&JobChang
     }
     if !ended.is_empty() {
         primary::remove(tx, job, &ended);
-        // With two attempts at a split, what the other one wrote was nobody's output: the split has this one's number now.
+        // If there were two attempts at a split, the other one's outputs are ignored: the split has
+        // this one's number now.
         let sql = "UPDATE @job_split s SET state = 2, why = '', log = f.log, attempt = f.attempt, session = $5 \
                    FROM unnest($2::int8[], $3::bytea[], $4::int8[]) AS f (number, log, attempt) \
                    WHERE s.job = $1 AND s.number = f.number";
@@ -129,7 +130,8 @@ fn current(tx: &mut Tx<'_>, session: SessionId, job: JobId, wanted: Vec<i64>) ->
 }
 
 fn publish(tx: &mut Tx<'_>, job: JobId, why: &str) -> Outcome<()> {
-    // With the job's row locked nobody else changes its splits, and the next statement sees what was changed until then.
+    // With the job's row locked its splits do not change, and the next statement sees all earlier
+    // changes.
     let state = state_of(tx, job, Lock::Update)?;
     let unfinished = "SELECT EXISTS (SELECT 1 FROM @job_split WHERE job = $1 AND state < 2)";
     let answer = tx.one(Query::new(unfinished).int(job.0 as i64))?;
@@ -138,13 +140,13 @@ fn publish(tx: &mut Tx<'_>, job: JobId, why: &str) -> Outcome<()> {
         return Err(refuse(ErrorKind::Fenced, why));
     }
     set_state(tx, job, JobState::Done, why);
-    // From now on the tree keeps what is to be kept.
+    // From now on the tree keeps the contents.
     reclaim::let_go(tx, &job_holder(job), None);
     tx.later(Query::new("DELETE FROM @job_output WHERE job = $1").int(job.0 as i64));
     clear_inputs(tx, job)
 }
 
-/// The roots of a job's inputs go; its rows are written whole, as they end with a checksum.
+/// Removes the roots of a job's inputs. Its rows are written whole, as they end with a checksum.
 fn clear_inputs(tx: &mut Tx<'_>, job: JobId) -> Outcome<()> {
     let id = job.0 as i64;
     let answer = tx.one(Query::new("SELECT number, path FROM @job_input WHERE job = $1").int(id))?;

@@ -1,4 +1,4 @@
-//! Splits come into a session's hands, and leave them.
+//! Claiming splits, and giving them back.
 
 use tokio_postgres::types::Type;
 
@@ -10,7 +10,7 @@ use crate::meta::SessionId;
 use crate::meta::fault::Outcome;
 use crate::meta::jobs::{Claimed, Claims, GIVEN_UP, JobId, JobState};
 
-/// A session that may still write, as `s.session`.
+/// SQL for a session that may still write, as `s.session`.
 macro_rules! alive {
     () => {
         concat!(
@@ -51,7 +51,8 @@ pub(super) fn claim(
 ) -> Outcome<Claims> {
     sessions::require_live(tx, session)?;
     let id = job.0 as i64;
-    // Before the row is shared: two that both had it so could not both change it.
+    // Changed before the row is locked for share: two transactions that both had it so could not
+    // both change it.
     tx.later(Query::new(BEGIN).int(id));
     if state_of(tx, job, Lock::Share)? != JobState::Running {
         return Ok(Claims::default());
@@ -67,7 +68,7 @@ pub(super) fn claim(
         claimed.push(Claimed { number: number as u64, range: read::range(row, 1)?, attempt: attempt as u64 });
     }
     claimed.sort_unstable_by_key(|split| split.number);
-    // What earlier attempts left was never anybody's output.
+    // Leftovers of earlier attempts never became outputs.
     let again: Vec<i64> =
         claimed.iter().filter(|split| split.attempt > 1).map(|split| split.number as i64).collect();
     if !again.is_empty() {
@@ -92,7 +93,7 @@ pub(super) fn fail(
     let sql = "UPDATE @job_split SET state = CASE WHEN tries >= $4 THEN 3 ELSE 0 END, why = $5, log = $6 \
                WHERE job = $1 AND number = $2 AND attempt = $3 AND state = 1 RETURNING state = 3";
     let query = Query::new(sql).int(job.0 as i64).int(claimed.number as i64).int(attempt as i64);
-    // A text of PostgreSQL cannot have a zero byte.
+    // A text in PostgreSQL cannot have a zero byte.
     let answer = tx.one(query.int(tries.into()).text(&why.replace('\0', " ")).bytes(log.to_vec()))?;
     Ok(match answer.first() {
         Some(row) => row.try_get(0)?,
@@ -101,7 +102,7 @@ pub(super) fn fail(
 }
 
 pub(super) fn give_back(tx: &mut Tx<'_>, job: JobId, claimed: &[Claimed]) -> Outcome<()> {
-    // In one order, so that two that give back cannot wait for each other.
+    // Always in this order, so that two that give back cannot deadlock.
     let mut claimed = claimed.to_vec();
     claimed.sort_unstable_by_key(|split| split.number);
     for split in &claimed {

@@ -1,12 +1,18 @@
 //! Jobs in PostgreSQL, as in SQLite (`sqlite/jobs.rs`); runners on any number of hosts share them.
 //!
-//! **Locks**, in this order: the session's row for key share (a fence deletes it), the job's row, rows of splits. Whoever claims splits or records that
-//! an attempt succeeded has the job's row for share; whoever ends the job, publishes it or has it run again has it for update, and so sees every split as it
-//! is and will stay. Two runners that claim at once take different splits: each skips the rows that the other has locked.
-//! Who records that an attempt failed, or gives splits back, has only the rows of these splits: both leave a running split waiting or set aside. Until they
-//! are through the split is running, so that nobody publishes; the end of a job waits for the row, and then finds nothing to void; and after the end
-//! their attempt is not the newest any more.
-//! A record that comes too late finds its split's row changed, because the split is looked for again once its lock is had.
+//! **Locks**, in this order: the session's row for key share (a fence deletes it), the job's row,
+//! rows of splits. A transaction that claims splits, or records that an attempt succeeded, has the
+//! job's row for share. One that ends the job, publishes it or retries it has it for update, and so
+//! sees every split in its final state. Two runners that claim at once take different splits: each
+//! skips the rows that the other has locked.
+//!
+//! A transaction that records that an attempt failed, or gives splits back, has only the rows of
+//! these splits: both leave a running split waiting or set aside. Until then the split is running,
+//! so the job cannot be published. The end of a job waits for the row, and then finds nothing to
+//! void. After the end, that attempt is not the newest any more.
+//!
+//! A record that comes too late finds its split's row changed, because it looks the split up again
+//! once it has the lock.
 
 mod apply;
 mod claim;
@@ -48,10 +54,10 @@ fn state_of(tx: &mut Tx<'_>, job: JobId, how: Lock) -> Outcome<JobState> {
     read::job_state(row.try_get(0)?)
 }
 
-/// How a job's row is locked.
+/// The way in which a job's row is locked.
 #[derive(Clone, Copy)]
 enum Lock {
-    /// Beside others who work on its splits.
+    /// Together with other transactions on its splits.
     Share,
     /// Alone.
     Update,
@@ -59,7 +65,7 @@ enum Lock {
 
 fn set_state(tx: &mut Tx<'_>, job: JobId, state: JobState, why: &str) {
     let sql = concat!("UPDATE @job SET state = $2, why = $3, changed = ", sessions::now!(), " WHERE id = $1");
-    // A text of PostgreSQL cannot have a zero byte.
+    // A text in PostgreSQL cannot have a zero byte.
     let why = why.replace('\0', " ");
     tx.later(Query::new(sql).int(job.0 as i64).with(state as i32, Type::INT4).text(&why));
 }
@@ -103,12 +109,12 @@ fn create(tx: &mut Tx<'_>, new: &NewJob) -> Outcome<JobId> {
     Ok(job)
 }
 
-/// Adds to what `holder` holds, in one statement.
+/// Adds roots to those that `holder` holds, in one statement.
 fn hold_all(tx: &mut Tx<'_>, holder: &str, mut roots: Vec<Vec<u8>>) {
     if roots.is_empty() {
         return;
     }
-    // In one order, so that two that hold the same ones cannot wait for each other.
+    // Always in this order, so that two that hold the same roots cannot deadlock.
     roots.sort_unstable();
     roots.dedup();
     let sums: Vec<i32> = roots.iter().map(|root| row::held_sum(holder, root)).collect();
@@ -137,7 +143,7 @@ fn close_input(tx: &mut Tx<'_>, job: JobId, root: &Root, again: bool) -> Outcome
     tx.later(Query::new(sql).int(id).with(column.clone(), Type::BYTEA).with(sum, Type::INT4));
     hold_all(tx, &job_holder(job), column.into_iter().collect());
     if again {
-        // Whoever runs one finds its token void.
+        // A runner of one finds its token void.
         let sql = "UPDATE @job_split SET state = 0, attempt = attempt + 1, tries = 0 \
                    WHERE job = $1 AND input = 0 AND state IN (1, 2)";
         tx.later(Query::new(sql).int(id));
@@ -177,7 +183,7 @@ fn close_one_input(
         tx.later(Query::new(sql).int(id).int(end as i64));
     }
     if again {
-        // Whoever runs it finds its token void.
+        // Its runner finds its token void.
         let sql = "UPDATE @job_split SET state = 0, attempt = attempt + 1, tries = 0 \
                    WHERE job = $1 AND input IS NULL AND state IN (1, 2)";
         tx.later(Query::new(sql).int(id));
@@ -190,7 +196,7 @@ fn end(tx: &mut Tx<'_>, job: JobId, state: JobState, why: &str) -> Outcome<bool>
         return Ok(false);
     }
     set_state(tx, job, state, why);
-    // Whoever runs a split of it finds its token void.
+    // A runner of one of its splits finds its token void.
     let sql = "UPDATE @job_split SET state = 0, attempt = attempt + 1 WHERE job = $1 AND state = 1";
     tx.later(Query::new(sql).int(job.0 as i64));
     primary::remove_all(tx, job);

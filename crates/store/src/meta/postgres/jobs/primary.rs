@@ -1,5 +1,6 @@
-//! Second attempts at splits that take long. The split's row knows the newer attempt, a note the primary; both are changed with the row locked, and the note is read by a
-//! statement of its own after that, so that it is what belongs to the row.
+//! Speculative attempts at slow splits. The split's row has the newer attempt, a registry record
+//! the primary. Both are changed with the row locked. The record is read by a statement of its own
+//! after that, so that it belongs to the row.
 
 use std::collections::BTreeMap;
 
@@ -101,7 +102,7 @@ pub(super) fn claim_beside(
         return Ok(None);
     }
     let Some(found) = running(tx, job, vec![split as i64])?.remove(&split) else { return Ok(None) };
-    // A newer one may have failed, and left the split to its primary.
+    // A newer attempt may have failed, and left the split to its primary.
     let token = match found.primary {
         Some((primary, of)) if of == found.holder => primary,
         Some(_) => return Ok(None),
@@ -123,8 +124,9 @@ pub(super) fn claim_beside(
     Ok(Some(Claimed { number: split, range, attempt }))
 }
 
-/// An attempt leaves its split. The number of the split's newest attempt when this was the only one at it, so that something is to be done with it; `None` when
-/// another one has it, or this one had it no more.
+/// Removes an attempt from its split. Returns the number of the split's newest attempt when this
+/// was the only one, so that the caller must act on the split. `None` when another attempt has the
+/// split, or this one had it no more.
 pub(super) fn leave(tx: &mut Tx<'_>, job: JobId, claimed: &Claimed) -> Outcome<Option<u64>> {
     let number = claimed.number as i64;
     let Some(found) = running(tx, job, vec![number])?.remove(&claimed.number) else { return Ok(None) };
