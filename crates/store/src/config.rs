@@ -203,7 +203,7 @@ impl StoreConfig {
     /// Makes the place for a new store's packs, and notes there that it is this store's.
     ///
     /// # Errors
-    /// `Exists` when it is another's, or packs lie there.
+    /// `Exists` when it is another store's, or has packs.
     pub fn claim_packs(&self, dir: &Path) -> Result<()> {
         let backend = self.open_uncached(dir, Access { create: true, ..Access::default() })?;
         let Some(location) = &self.packs else { return Ok(()) };

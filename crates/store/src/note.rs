@@ -23,7 +23,7 @@ impl Level {
     /// All of them, the one that matters most first.
     pub const ALL: [Self; 4] = [Self::Error, Self::Warning, Self::Info, Self::Debug];
 
-    /// As it is written.
+    /// The word for it.
     pub fn word(self) -> &'static str {
         match self {
             Self::Error => "error",

@@ -71,7 +71,8 @@ pub fn open_below(dir: impl AsFd, path: impl Arg, flags: OFlags, mode: Mode) -> 
 /// For opening a file that is none where a link is in its place.
 pub(crate) const NO_LINK: i32 = OFlags::NOFOLLOW.bits().cast_signed();
 
-/// Opens a file to be written, made or emptied as [`File::create`] does, or as it is; not where a link is in its place.
+/// Opens a file for writing, and makes it if it is missing. With `empties` it is truncated, as by
+/// [`File::create`]. Fails for a link.
 pub(crate) fn create(path: &Path, empties: bool) -> std::io::Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(empties).custom_flags(NO_LINK).open(path)

@@ -49,7 +49,7 @@ pub struct Frame {
     bounds: Vec<u32>,
     /// The frame's header.
     pub header: FrameHeader,
-    /// A bit for each chunk that was found to match its fingerprint; none where nobody wants to know.
+    /// A bit for each chunk that matched its fingerprint; empty if that is not needed.
     matched: Box<[AtomicU64]>,
     pool: Arc<Mutex<Vec<Vec<u8>>>>,
 }

@@ -355,7 +355,7 @@ impl Store {
         })
     }
 
-    /// Ids of the live and condemned packs, rising.
+    /// Ids of the live packs and deletion candidates, rising.
     ///
     /// # Errors
     /// When the database cannot be read.
@@ -366,7 +366,7 @@ impl Store {
         Ok(packs)
     }
 
-    /// Tells the index of every committed pack it does not know yet, and of those that are gone. A pack whose footer is
+    /// Tells the index of new committed packs, and of those that are gone. A pack whose footer is
     /// damaged is left out: `check` names it.
     ///
     /// # Errors

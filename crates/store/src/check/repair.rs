@@ -27,7 +27,7 @@ use crate::older;
 use crate::session::Session;
 use crate::store::Store;
 
-/// How long sessions are given to let go of a damaged pack; they answer once a second.
+/// How long sessions are given to release a damaged pack; they answer once a second.
 const PATIENCE: Duration = Duration::from_secs(75);
 
 /// Rewrites every pack that a finding asks for; returns how far each could be read.
@@ -57,7 +57,8 @@ pub(super) fn rewrite_packs(
     let rows = store.meta.packs()?;
     let is_dead = |id: PackId| rows.iter().any(|row| row.id == id && row.state == PackState::Dead);
     for &id in &victims {
-        // A writer that relies on it has taken it back: its chunks are in the copies too, and the next repair buries it.
+        // A writer that relies on it has unmarked it: its chunks are in the copies too, and the
+        // next repair deletes it.
         if !is_dead(id) {
             salvaged.remove(&id);
             continue;
@@ -150,7 +151,7 @@ pub(super) fn replace_lost_catalogue(
             about.for_each(|finding| finding.mended = true);
             Ok(())
         }
-        // Somebody is writing: the findings stay as they are, and the next repair tries again.
+        // A session is writing: the findings stay, and the next repair tries again.
         Err(error) if error.kind() == ErrorKind::Busy => Ok(()),
         Err(error) => Err(error),
     }

@@ -186,7 +186,7 @@ pub(super) fn reconcile(journal: &mut Journal, rows: &[PackRow], known: &[PackRo
 }
 
 fn refuse_itself(store: &Store, to: &Path) -> Result<()> {
-    // As far as it is there.
+    // The part of the path that exists.
     let there = to.ancestors().find_map(|above| match above.as_os_str().is_empty() {
         true => std::env::current_dir().ok(),
         false => above.canonicalize().ok(),

@@ -104,7 +104,7 @@ pub struct GcReport {
     pub bytes_freed: u64,
     /// Objects removed that no row knew.
     pub strays: u64,
-    /// Buried packs whose grace period is not over.
+    /// Deleted packs whose grace period is not over.
     pub packs_waiting: u64,
     /// Chunks copied.
     pub chunks_copied: u64,
@@ -128,7 +128,7 @@ pub struct GcReport {
     pub recoded_after: u64,
     /// Stored bytes of the catalogue before the run.
     pub catalogue_bytes: u64,
-    /// The catalogue was written anew.
+    /// The catalogue was rewritten.
     pub catalogue_compacted: bool,
     /// Packs that could not be read and were left alone, and why.
     pub unreadable: Vec<String>,

@@ -79,7 +79,8 @@ impl Restorer<'_> {
         pairs.map_or(Ok(()), |pair| self.below(pair))
     }
 
-    /// The directory that holds a path, made anew with all above it where it is gone; `None` when it was not there in the snapshot either.
+    /// The directory of a path, made again with all missing ancestors; `None` when it was not in
+    /// the snapshot either.
     fn parent(&mut self, path: &StorePath) -> Result<Option<(u64, bool)>> {
         let (mut parent, mut fresh, mut then) = (ROOT_INODE, false, ROOT_INODE);
         for name in &path.components {

@@ -171,7 +171,7 @@ pub fn settle(store: &Store, before: &BeforeSnapshot, counts: Counts) -> Result<
         before.forget();
         return Ok(None);
     }
-    // Not in the catalogue: that costs a pack, and a store made anew from its packs does without.
+    // Not in the catalogue: that costs a pack, and a recovered store does without.
     let facts = Facts { counts: Some(counts), ..facts };
     store.meta.set_snapshot_tags(&name, &facts.to_tags())?;
     Ok(Some(name))

@@ -46,7 +46,7 @@ impl Origin {
         Ok(Self { host: Identity::this(), filesystem: Filesystem { kind, id }, path: real })
     }
 
-    /// As it is kept.
+    /// Its stored form.
     pub fn to_text(&self) -> String {
         let machine = self.host.machine.as_deref().unwrap_or("-");
         let Filesystem { kind, id } = self.filesystem;

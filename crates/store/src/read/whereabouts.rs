@@ -110,7 +110,7 @@ pub struct Stretch {
     pub from: u64,
     /// The first byte behind it.
     pub to: u64,
-    /// Who has it.
+    /// The host.
     pub host: String,
 }
 

@@ -66,7 +66,7 @@ struct State {
     /// Free ones, and how many more may be made: a small batch must not pay for all of them.
     buffers: Vec<Buffer>,
     unmade: usize,
-    /// Buffers that were made before devices had memory for them: each is let go of when it comes back.
+    /// Buffers that were made before devices had memory for them: each is freed when it comes back.
     outdated: usize,
     plan: BufferPlan,
     next_ticket: u64,

@@ -266,7 +266,7 @@ impl Shared {
     pub fn finish_packs(&self, messages: &Sender<Message>) -> Result<()> {
         let last = self.sequencer.stage.lock().expect("no panic in the stage").flush();
         if let Some(frame) = last {
-            // Nobody would take it when it came back.
+            // No worker would take it when it came back.
             let frame = RawFrame { for_processor: true, ..frame };
             self.compress(frame, &mut Encoder::new(), &mut Vec::new(), messages)?;
         }

@@ -37,7 +37,7 @@ fn removed_files_leave_the_disk() {
     for n in 0..8 {
         assert_eq!(read(&store, &format!("keep/{n}")), unique(n, 300_000));
     }
-    // A store that is opened anew finds everything, and there is nothing left to do.
+    // A store that is opened again finds everything, and there is nothing left to do.
     let store = open(dir.path());
     for n in 0..8 {
         assert_eq!(read(&store, &format!("keep/{n}")), unique(n, 300_000));
@@ -465,7 +465,7 @@ fn littered(dir: &std::path::Path) {
     for n in 0..20 {
         put_bytes(&store, &format!("tiny/{n}"), content(n, 0)).unwrap();
     }
-    // For a catalogue that is worth writing anew.
+    // Makes the catalogue worth a rewrite.
     for n in 0..50 {
         put_bytes(&store, "tiny/1", content(n, 0)).unwrap();
     }

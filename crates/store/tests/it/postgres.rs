@@ -401,7 +401,7 @@ fn a_server_that_stands_still_is_given_up_and_one_that_is_busy_is_waited_for() {
     let error = commit(&meta, session, step(1), 1).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Io);
     assert_eq!(kind(meta.lookup(At::Now, R, b"f0000")), ErrorKind::Io);
-    // Nobody waits anew for as long as somebody has.
+    // A second waiter does not wait anew for as long as the first one has.
     assert!(meta.trouble().is_some());
     server.go_on().unwrap();
     // It may have been sent before: then it happens once, and the outcome is found out.

@@ -361,7 +361,8 @@ fn a_reset_counts_once_it_has_ended() {
     }
 }
 
-/// As older programs wrote them for directories that mounts of a shared store had made, or as they are when a block is lost.
+/// As older programs wrote them for directories that mounts of a shared store had made, or as they
+/// are when a block is lost.
 #[test]
 fn what_lies_in_directories_that_nothing_tells_of_is_where_it_can_be_found() {
     let dir = scratch();

@@ -347,7 +347,7 @@ impl PackWriter for PackFile {
 
 impl Drop for PackFile {
     fn drop(&mut self) {
-        // Nobody may write to the file once its owner is gone: it is removed next.
+        // The file must not be written to once its owner is gone: it is removed next.
         drop(self.end());
         if !self.is_sealed {
             // This writer made it (`O_EXCL`), and nothing can refer to it. If the disk was full,

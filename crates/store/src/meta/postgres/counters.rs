@@ -75,7 +75,8 @@ pub(super) fn read_totals(answer: &Answer) -> Outcome<TreeTotals> {
     Ok(TreeTotals { files: count(0)?, directories: count(1)?, others: count(2)?, bytes })
 }
 
-/// Forgets the rows of lanes that were not used for a day: their connections are gone, or make them anew.
+/// Forgets the rows of lanes that were not used for a day: their connections are gone, or make them
+/// again.
 pub(super) fn forget_lanes(tx: &mut Tx<'_>) {
     tx.later(Query::new("DELETE FROM @lane WHERE used < now() - interval '1 day'"));
 }

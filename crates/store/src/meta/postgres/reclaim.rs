@@ -75,7 +75,7 @@ pub(super) fn condemn(tx: &mut Tx<'_>, session: SessionId, packs: &[PackId]) -> 
     Ok(generation as u64)
 }
 
-/// Condemned → live.
+/// Candidate (`Condemned`) → live.
 pub(super) fn absolve(tx: &mut Tx<'_>, session: SessionId, packs: &[PackId]) -> Outcome<()> {
     require_collector(tx, session)?;
     let sql = "UPDATE @pack SET state = 2 WHERE id = ANY ($1) AND state = 3";

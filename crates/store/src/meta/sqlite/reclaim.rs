@@ -78,7 +78,7 @@ pub(super) fn condemn(
     Ok(generation)
 }
 
-/// Condemned → live.
+/// Candidate (`Condemned`) → live.
 pub(super) fn absolve(
     connection: &Connection,
     now: Moment,

@@ -1,4 +1,4 @@
-//! Sessions: who may write, until when, and which generation each has acknowledged.
+//! Sessions: which may write, until when, and which generation each has acknowledged.
 //!
 //! A session may write while its row exists. Closing and fencing delete the row, with its pins. The
 //! end of a lease does not end the session: it allows others to. Numbers come from a counter and
