@@ -68,7 +68,7 @@ pub fn open_below(dir: impl AsFd, path: impl Arg, flags: OFlags, mode: Mode) -> 
     }
 }
 
-/// For opening a file that is none where a link is in its place.
+/// Flags that make opening fail for a link.
 pub(crate) const NO_LINK: i32 = OFlags::NOFOLLOW.bits().cast_signed();
 
 /// Opens a file for writing, and makes it if it is missing. With `empties` it is truncated, as by
