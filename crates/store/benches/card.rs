@@ -1,6 +1,8 @@
-//! What a card that compresses does for a put: a whole put into a new store, frames compressed by software, then by a card of 24 Gbit/s (the QZFS paper's), which is a
-//! model: a stand-in for QATzip that replays results it was shown before and sleeps as long as the card would take. So it costs this machine's processors what a
-//! card would cost them, but for its memory traffic: a copy of each result.
+//! The effect of a card that compresses on a put: a whole put into a new store, frames compressed
+//! by software, then by a card of 24 Gbit/s (the QZFS paper's). The card is a model: a stand-in for
+//! QATzip replays earlier results and sleeps as long as the card would take. So it costs this
+//! machine's processors as much as a card would, except for its memory traffic: a copy of each
+//! result.
 //!
 //! `cargo bench -p outrigger-store --bench card -- [PATH...]` (default: /usr/bin and /usr/lib/x86_64-linux-gnu; stores are made in $TMPDIR, best a memory file system).
 //! With `--storm`, the card fails in another way every second while puts go on for a minute. Without `--bench`, as under `cargo test`, a tiny tree: then only the
@@ -29,7 +31,7 @@ use support::{Run, new_store, put_into, sound, whole_put};
 
 /// Bytes a second of the whole card: 24 Gbit/s.
 const RATE: i64 = 3_000_000_000;
-/// Puts of which the median counts.
+/// Number of puts; their median counts.
 const ROUNDS: usize = 3;
 
 /// Puts that the card is shown.
@@ -75,7 +77,8 @@ fn main() {
         // One for each of the device's threads, so that none is refused.
         standin.set("instances", 8);
         let codec = format!("gzip:{level}@qat");
-        // What it is shown: computed by software, and kept. Which files share a frame depends on which thread was first, so it is shown several puts.
+        // Records results for the stand-in, computed by software. The files that share a frame
+        // depend on which thread was first, so several puts are recorded.
         standin.set("record", 1);
         for _ in 0..if full { RECORDED } else { 1 } {
             bench.put(&codec, Some(&standin));
@@ -113,7 +116,7 @@ impl Bench {
 
     fn with_card(&self, standin: &StandIn) -> Arc<Runtime> {
         let card = QatDevice::open(&standin.options(8)).expect("the stand-in has hardware");
-        // Whatever is predicted: this is about the card.
+        // Whatever is predicted, this measures the card.
         let policy = Policy { codec_slack: 1e6, ..Policy::default() };
         Arc::new(Runtime::builder().cpu_threads(self.threads).device(Box::new(card)).policy(policy).build())
     }
@@ -128,7 +131,7 @@ impl Bench {
         })
     }
 
-    /// Puts, one after the other, while every second something else goes wrong.
+    /// Puts, one after the other, while the card fails in another way every second.
     fn storm(&self, how_long: Duration) {
         let standin = StandIn::new();
         standin.set("instances", 8);

@@ -110,7 +110,8 @@ fn rate(keys: &[Fingerprint], mut work: impl FnMut(&[Fingerprint])) -> Rate {
     time(keys.len(), || keys.chunks(BATCH).for_each(&mut work))
 }
 
-/// What the machine's memory allows: (independent, dependent) reads a second of random lines among `bytes` bytes.
+/// The machine's memory bound: (independent, dependent) reads a second of random lines among
+/// `bytes` bytes.
 fn memory_bound(bytes: usize, reads: usize) -> (Rate, Rate) {
     let lines = (bytes / 64).max(1);
     let words: Vec<u64> = (0..lines * 8).map(|at| mix(at as u64)).collect();

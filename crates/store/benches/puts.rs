@@ -4,9 +4,10 @@
 //! TMPDIR=/dev/shm cargo bench -p outrigger-store --bench puts -- offload|codecs [PATH...]
 //! ```
 //!
-//! `offload`: with the devices that may work (`--offload auto`, and simulated ones, which are a model's) against without, in pairs that take turns, first the one, then the other.
-//! Asked is that who may use devices is never slower. `codecs`: `auto` in each objective against fixed levels of Zstandard: rate, ratio and processor time, in rounds that take turns, and
-//! each beside `zstd:3` of the same round.
+//! `offload`: with the devices that may work (`--offload auto`, and simulated ones, which are a
+//! model's) against without, in pairs that take turns. A put that may use devices should never be
+//! slower. `codecs`: `auto` in each objective against fixed levels of Zstandard: rate, ratio and
+//! processor time, in rounds that take turns, and each beside `zstd:3` of the same round.
 //!
 //! Without paths it is mixed data: `/usr/include` (sources), `/usr/bin` (programs), `/usr/share/doc` (text), and numbers and noise that are generated. `ROUNDS=n` for another number of rounds. Without
 //! `--bench`, as under `cargo test`, a tiny tree, once: then only the answers matter, and they are checked: every store is read back.
@@ -33,7 +34,7 @@ use support::{Run, whole_put};
 /// `zstd:3` without filters.
 const PLAIN: &str = "zstd:3 plain";
 
-/// Rounds of which the median counts.
+/// Number of rounds; their median counts.
 const ROUNDS: usize = 7;
 
 struct Bench {
@@ -67,7 +68,7 @@ fn main() {
     }
 }
 
-/// What is put: each kind by itself, and all of them together.
+/// The inputs: each kind by itself, and all of them together.
 fn inputs(made: &Path, given: Vec<PathBuf>, full: bool) -> Vec<(String, Vec<PathBuf>)> {
     let name = |path: &PathBuf| path.display().to_string();
     let mut kinds: Vec<(String, Vec<PathBuf>)> =
@@ -135,7 +136,7 @@ impl Bench {
             // So that everything is read from memory.
             self.put("auto", sources, |_| ());
             for who in std::iter::once("auto").chain(Speed::PRESETS.map(|(name, _)| name)) {
-                // As between one put and the next, what was learnt is kept.
+                // As between one put and the next, the learnt model is kept.
                 let runtime = (who != "auto").then(|| self.simulated(who));
                 let (mut pairs, mut tasks) = (Vec::new(), (0, 0));
                 let with = || {
@@ -228,7 +229,7 @@ impl Bench {
             self.put("none", sources, |_| ());
             let mut runs: BTreeMap<usize, Vec<Run>> = BTreeMap::new();
             for round in 0..self.rounds {
-                // Who comes after whom changes, too.
+                // The order changes, too.
                 for at in 0..codecs.len() {
                     let at = (at + round) % codecs.len();
                     runs.entry(at).or_default().push(self.put_by(codecs[at], sources));

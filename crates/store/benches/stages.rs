@@ -1,11 +1,13 @@
-//! The first gate is the machine: what the stages of a put and of a get allow on these cores, measured alone on one
-//! thread and on all of them at once, and what fraction of that the whole operations reach.
+//! The first gate is the machine: the rates that the stages of a put and of a get reach on these
+//! cores, measured alone on one thread and on all of them at once, and the fraction of that which
+//! whole operations reach.
 //!
 //! `cargo bench -p outrigger-store --bench stages -- [TREE]` (default: a generated source tree). Without `--bench`, as under
 //! `cargo test`, a tiny tree: then only the answers matter, and they are checked.
 //!
-//! Every figure is a median of [`ROUNDS`] after one round that warms caches and memory. What the stages allow is the sum of
-//! their times on all threads; one that has a thread to itself (walking, committing) counts with its share of the cores.
+//! Every figure is a median of [`ROUNDS`] after one round that warms caches and memory. The stages'
+//! limit is the sum of their times on all threads; a stage with a thread to itself (walking,
+//! committing) counts with its share of the cores.
 #![allow(clippy::disallowed_methods, reason = "tests wait and measure in real time")]
 
 use std::io::{IoSlice, Read};
@@ -53,7 +55,7 @@ fn main() {
     let bytes: usize = files.iter().map(Vec::len).sum();
     println!("{} files, {:.0} MB, {threads} threads", paths.len(), mb(bytes));
 
-    // The whole operations first: they say how much of the data is new.
+    // The whole operations first: they show how much of the data is new.
     let mut number = 0;
     let (put_wall, summary) = bench.median(|| {
         number += 1;
@@ -73,7 +75,7 @@ fn main() {
 
     let masks = GearMasks::for_average(16 << 10);
     let cuts: Vec<Vec<u64>> = files.iter().map(|file| cut(file, masks)).collect();
-    // Only what is new is compressed and written: the same share of the tree is, here.
+    // Only new chunks are compressed and written: the same share of the tree is, here.
     let share = new as f64 / bytes.max(1) as f64;
     let joined = files.concat();
     let frames: Vec<&[u8]> = joined[..(joined.len() as f64 * share) as usize].chunks(FRAME).collect();

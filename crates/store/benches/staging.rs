@@ -1,7 +1,8 @@
 //! The staging log beside plain writes of the same sizes to a file of the same directory, in turn.
 //!
-//! `cargo bench -p outrigger-store --bench staging -- [--dir DIR] [--rounds N]`. Each figure is the best of the rounds. What was appended is read back
-//! and compared. Without `--bench` among the arguments (`cargo test`) it runs a tiny size, so that it never rots.
+//! `cargo bench -p outrigger-store --bench staging -- [--dir DIR] [--rounds N]`. Each figure is the
+//! best of the rounds. Appended data is read back and compared. Without `--bench` among the
+//! arguments (`cargo test`) it runs a tiny size, so that it never rots.
 #![allow(clippy::disallowed_methods, reason = "tests wait and measure in real time")]
 
 use std::error::Error;
@@ -68,7 +69,8 @@ fn seconds(work: impl FnOnce() -> Result<()>) -> Result<f64> {
     Ok(start.elapsed().as_secs_f64())
 }
 
-/// A fresh directory for one measurement; what earlier ones wrote is on disk and removed, so that its write-back is not in this one's time.
+/// A fresh directory for one measurement. Data of earlier ones is on disk and removed, so their
+/// write-back is not in this one's time.
 fn fresh(dir: &Path) -> Result<PathBuf> {
     let dir = dir.join("staging-bench");
     let _ = std::fs::remove_dir_all(&dir);

@@ -16,7 +16,8 @@ use crate::layout::CONFIG_FILE;
 /// The format's version that this program writes, and the newest it reads.
 pub const FORMAT_VERSION: u32 = 1;
 
-/// Where a store whose packs are far away keeps blocks of them, in its directory. It may be removed at any time when nothing runs.
+/// The directory in which a store with distant packs caches blocks of them. It may be removed at
+/// any time when nothing runs.
 pub const CACHE_DIR: &str = "cache";
 
 /// A store's fixed properties and its defaults.
@@ -34,7 +35,7 @@ pub struct StoreConfig {
     pub frame_size: u32,
     /// Bytes in a pack, about.
     pub pack_size: u32,
-    /// Made for experiments: fingerprints may have been believed that nobody computed.
+    /// Made for experiments: some fingerprints may have been believed without being computed.
     pub experiment: bool,
     /// Where packs lie; `None`: in `packs/` of the store's directory.
     pub packs: Option<Location>,
@@ -135,7 +136,7 @@ impl Profile {
 }
 
 impl StoreConfig {
-    /// Checks what no single option can: the frame size against its bounds.
+    /// Checks options against each other: the frame size against its bounds.
     ///
     /// # Errors
     /// `Invalid`, saying which bound.
@@ -149,17 +150,18 @@ impl StoreConfig {
         Ok(())
     }
 
-    /// Opens the packs of the store whose directory is `dir`: where the configuration says, or in `dir` itself.
+    /// Opens the packs of the store whose directory is `dir`: at the configured place, or in `dir`
+    /// itself.
     ///
     /// # Errors
-    /// As [`backend::open`]; `Damaged` when what lies there is another store's.
+    /// As [`backend::open`]; `Damaged` when the packs there are another store's.
     pub fn open_packs(&self, dir: &Path, access: Access) -> Result<Arc<dyn Backend>> {
         let cache = (!access.read_only).then(|| dir.join(CACHE_DIR));
         let cached = |backend| -> Arc<dyn Backend> {
             Arc::new(CachedBackend::new(backend, cache.as_deref(), CacheLimits::default()))
         };
         match &self.packs {
-            // What is kept of one of them is kept on disk.
+            // Blocks of a distant tier are cached on disk.
             Some(Location::Tiers(tiers)) => {
                 let tiered = backend::open_tiers(tiers, &mut |location| {
                     let backend = backend::open(location, access)?;
@@ -173,7 +175,7 @@ impl StoreConfig {
         }
     }
 
-    /// Fails unless what lies there is this store's.
+    /// Fails unless the packs there are this store's.
     fn require_claim(&self, backend: &dyn Backend, access: Access) -> Result<()> {
         if access.create || backend.claimed()?.is_some_and(|claim| claim == self.to_text()) {
             return Ok(());
@@ -201,7 +203,7 @@ impl StoreConfig {
     /// Makes the place for a new store's packs, and notes there that it is this store's.
     ///
     /// # Errors
-    /// `Exists` when it is another's, or packs lie there.
+    /// `Exists` when it is another store's, or has packs.
     pub fn claim_packs(&self, dir: &Path) -> Result<()> {
         let backend = self.open_uncached(dir, Access { create: true, ..Access::default() })?;
         let Some(location) = &self.packs else { return Ok(()) };
@@ -211,7 +213,7 @@ impl StoreConfig {
                 format!("{location} holds packs already; name an empty place"),
             ));
         }
-        // Of several places all are looked at before one is taken.
+        // All places are checked before one is claimed.
         for place in backend.tiers().map_or(&[][..], |tiered| tiered.places()) {
             if place.backend.claimed()?.is_some_and(|claim| claim != self.to_text()) {
                 return Err(Error::new(ErrorKind::Exists, format!("{} is another store's", place.tier)));

@@ -12,7 +12,8 @@ const SEQUENCE_GAP: u64 = 1 << 32;
 /// Numbers below 2^40 can be shown in every mount: room for hundreds of such accidents.
 pub(crate) const INODE_GAP: u64 = 1 << 30;
 
-/// Raises the counters if an object in `backend` has an id that `meta` has not given out; whether that was so.
+/// Raises the counters if an object in `backend` has an id that `meta` has not given out. Returns
+/// whether one had.
 ///
 /// # Errors
 /// Those of both.

@@ -1,4 +1,4 @@
-//! The devices that work for a store beside the processor, from when they are open.
+//! The devices that work for a store besides the processor, once they are open.
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -14,7 +14,7 @@ use crate::config::StoreConfig;
 use crate::index::Index;
 use crate::table_cache::{TableCache, TableCacheOptions};
 
-/// What a store was given by [`crate::Store::use_devices`], and the table cache that goes with it.
+/// The devices that [`crate::Store::use_devices`] gave a store, and their table cache.
 pub(crate) struct StoreDevices {
     pub opening: Arc<Opening>,
     pub config: StoreConfig,
@@ -49,14 +49,14 @@ pub(crate) fn ingest(
     Request::Ingest { streams, chunker, kind, table: view.map(|view| Arc::clone(view.table())) }
 }
 
-/// Whether any device beside the processor can do this.
+/// True if a device besides the processor can do this.
 pub(crate) fn can(runtime: &Runtime, request: Request) -> bool {
     let mut draft = runtime.draft(0);
     draft.set_request(request);
     (1..runtime.device_count()).any(|device| runtime.supports(device, draft.work()))
 }
 
-/// Whether any device can look up what it has cut and hashed as this store wants it.
+/// True if a device can cut, hash and look up chunks with this store's settings.
 fn has_use_for_table_cache(runtime: &Runtime, config: &StoreConfig) -> bool {
     can(runtime, ingest(Vec::new(), config.chunker, config.fingerprint, None))
 }

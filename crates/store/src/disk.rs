@@ -1,12 +1,14 @@
-//! Room on a disk that is kept for what gives room back.
+//! Disk space that is reserved for operations that free space.
 //!
-//! A full disk must not lock a store: a name is removed, a removal is committed and a pack is reclaimed by writing a little. Two things
-//! keep that room.
+//! A full disk must not lock a store: removing a name, committing a removal and reclaiming a pack
+//! all write a little. Two things keep space for that.
 //!
-//! - **The floor.** Content is refused once less than a 64th of the disk is free, or 64 MiB of a large one ([`Disk::floor`]). Names, commits
-//!   and reclaiming may use what is below it. A staging log counts what it holds, so that its packs have room, too.
-//! - **The file** `reserve`, 4 MiB of a store's directory. The floor does not bind other programs, and `statvfs` knows nothing of most quotas. A session that
-//!   finds no room gives the file back; a later one makes it anew.
+//! - **The floor.** Content is refused once less than a 64th of the disk is free, or 64 MiB of a
+//!   large one ([`Disk::floor`]). Names, commits and reclaiming may use the space below it. A
+//!   staging log counts its contents, so that its packs have space, too.
+//! - **The file** `reserve`, 4 MiB of a store's directory. The floor does not bind other programs,
+//!   and `statvfs` ignores most quotas. A session that finds no space deletes the file; a later one
+//!   makes it again.
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -37,7 +39,7 @@ pub(crate) fn takes(len: usize) -> std::io::Result<usize> {
 /// How full a disk is, bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Disk {
-    /// Free for whoever is not root.
+    /// Free for users other than root.
     pub free: u64,
     /// Its size.
     pub total: u64,
@@ -56,7 +58,7 @@ impl Disk {
         Self::told(&rustix::fs::fstatvfs(file).ok()?)
     }
 
-    /// What `statvfs` has told; `None` for what has no size.
+    /// Takes an answer of `statvfs`; `None` for a file system without a size.
     #[must_use]
     pub fn told(answer: &rustix::fs::StatVfs) -> Option<Self> {
         let bytes = |blocks: u64| blocks.saturating_mul(answer.f_frsize);
@@ -77,11 +79,11 @@ impl Disk {
     }
 }
 
-/// What is kept free on the disk of a store in a directory.
+/// The reserved space on the disk of a store in a directory.
 #[derive(Debug)]
 pub(crate) struct Reserve {
     home: Home,
-    /// What the directory was called, for messages.
+    /// The name of the directory, for messages.
     shown: PathBuf,
 }
 
@@ -110,7 +112,8 @@ impl Reserve {
         }
     }
 
-    /// Before names are changed, or something is reclaimed: gives the file back where hardly anything is free, else makes it if it is not there.
+    /// Called before names are changed or space is reclaimed. Deletes the file if hardly anything
+    /// is free; otherwise makes it if it is missing.
     pub fn tend(&self) {
         let Some(disk) = Disk::of(self.home.path()) else { return };
         if disk.free < disk.floor() / 2 {

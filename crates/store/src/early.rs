@@ -1,12 +1,17 @@
-//! What is stored of files before they are closed.
+//! Stored prefixes: the parts of files that are stored before the files are closed.
 //!
-//! A mount that shares its store begins to store a large file while it is still written: its *prefix*, the bytes from its beginning that were written without a gap. That is a content like any other, without a
-//! name: held by [`holder`], in place of the prefix before it, which it begins with. When the file is closed only the rest has to be stored; and programs on other hosts can read it meanwhile.
+//! A mount of a shared store stores a large file while it is still written. It begins with the
+//! *prefix*: the bytes from the file's beginning that were written without a gap. A stored prefix
+//! is a content like any other, without a name: [`holder`] holds it, in place of the shorter prefix
+//! before it. When the file is closed only the rest has to be stored, and programs on other hosts
+//! can read the prefix meanwhile.
 //!
-//! An agent on another host may do the same for the mount while its program reads the file ([`carried_by`]): the mount takes over what it holds, and whoever of the two is gone, what it still held goes with the next run of the collector.
+//! An agent on another host may store a prefix for the mount while its program reads the file
+//! ([`carried_by`]). The mount takes over what the agent holds.
 //!
-//! The holder is named by file and mount, as several mounts may write one file. The mount lets go of it when the file has its content; what one that was killed still held goes with
-//! the next run of the collector.
+//! A hold is named by file and mount, as several mounts may write one file. The mount releases it
+//! when the file has its content. The next run of the collector releases the holds of killed mounts
+//! and agents.
 //!
 //! ```
 //! use outrigger_store::early;
@@ -23,12 +28,12 @@ use crate::store::Store;
 
 const EARLY: &str = "early:";
 
-/// Who holds what is stored of a file while it is written in a mount.
+/// The name under which a mount holds the stored prefix of a file that it writes.
 pub fn holder(inode: u64, mount: SessionId) -> String {
     format!("{EARLY}{}:{inode}", mount.0)
 }
 
-/// What is stored of a file that is being written in a mount, if anything is.
+/// The stored prefix of a file that a mount is writing, if there is one.
 ///
 /// # Errors
 /// Those of the database.
@@ -36,12 +41,13 @@ pub fn prefix(meta: &dyn Meta, inode: u64, mount: SessionId) -> Result<Option<Ro
     Ok(meta.held(&holder(inode, mount))?.pop())
 }
 
-/// Who holds what an agent, whose session `carrier` is, has stored of a file while it is written in a mount.
+/// The name under which an agent, with session `carrier`, holds the prefix that it stored for a
+/// mount.
 pub fn carried_by(inode: u64, mount: SessionId, carrier: SessionId) -> String {
     format!("{}:{}", holder(inode, mount), carrier.0)
 }
 
-/// Without whom a holder is of no use: the mount and, if there is one, the agent.
+/// The sessions that a hold depends on: the mount and, if there is one, the agent.
 fn sessions_of(holder: &str) -> Option<Vec<SessionId>> {
     let mut numbers = holder.strip_prefix(EARLY)?.split(':');
     let (mount, _, carrier) = (numbers.next()?, numbers.next()?, numbers.next());
@@ -49,9 +55,9 @@ fn sessions_of(holder: &str) -> Option<Vec<SessionId>> {
     sessions.map(|number| number.parse().ok().map(SessionId)).collect()
 }
 
-/// Lets go of what mounts and agents held that are gone.
+/// Releases the holds of mounts and agents that are gone.
 pub(crate) fn sweep(store: &Store) -> Result<()> {
-    // First the holders: a mount's session is there before they are.
+    // Holds are read first: a mount's session exists before its holds do.
     let mut held = store.meta.holders()?;
     held.retain(|holder| sessions_of(holder).is_some());
     if held.is_empty() {

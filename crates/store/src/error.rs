@@ -4,7 +4,7 @@ use std::fmt;
 
 use outrigger_format::FormatError;
 
-/// What a caller can do about an [`Error`].
+/// How a caller can react to an [`Error`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum ErrorKind {
     /// The request makes no sense as given: fix it.
@@ -15,7 +15,7 @@ pub enum ErrorKind {
     Exists,
     /// Another process holds it: try again.
     Busy,
-    /// It is not any more what the request went out from: another client changed it. Look again, and decide again.
+    /// Another client changed what the request relied on. Look again, and decide again.
     Changed,
     /// Permission denied, or opened read-only.
     Denied,
@@ -33,7 +33,7 @@ pub enum ErrorKind {
     Cancelled,
 }
 
-/// A transaction of the database whose answer was lost, and of which it could not be found out in time whether it happened.
+/// A transaction in doubt: its answer was lost, and its outcome could not be found out in time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct Unanswered {
     /// Where it was to leave a mark, and which.
@@ -73,7 +73,7 @@ impl Error {
         self
     }
 
-    /// What failed may have happened all the same.
+    /// Marks the error: the failed transaction may have happened all the same.
     #[must_use]
     pub(crate) fn without_answer(mut self, unanswered: Unanswered) -> Self {
         self.unanswered = Some(Box::new(unanswered));
@@ -90,18 +90,18 @@ impl Error {
         Self::new(ErrorKind::Damaged, context)
     }
 
-    /// What a caller can do about it.
+    /// How a caller can react to it.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }
 
-    /// The same again, for another who is refused because of it.
+    /// A copy of the error, for another caller that fails because of it.
     #[must_use]
     pub fn again(&self) -> Self {
         Self::new(self.kind, self.to_string())
     }
 
-    /// Puts `context` before what is said already.
+    /// Puts `context` before the present message.
     #[must_use]
     pub fn context(mut self, context: impl fmt::Display) -> Self {
         self.context = format!("{context}: {}", self.context);

@@ -6,7 +6,7 @@ use outrigger_format::catalogue::{FileKind, Time, Xattrs};
 use outrigger_format::checksum;
 use rustix::io::Errno;
 
-/// The part of `stat` that tells one content of a file from another.
+/// The fields of `stat` that distinguish one content of a file from another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SourceStat {
     /// Bytes.
@@ -28,8 +28,8 @@ pub struct SourceStat {
 }
 
 impl SourceStat {
-    /// A digest of size, mtime, ctime and inode that a later put compares; 0 when the file may change within the clock
-    /// tick of `scan_start` and must be read again next time.
+    /// A digest of size, mtime, ctime and inode that a later put compares. It is 0 when the file
+    /// may change within the clock tick of `scan_start`, and so must be read again next time.
     pub fn stamp(&self, scan_start: Time) -> u64 {
         if self.ctime >= scan_start {
             return 0;
@@ -44,7 +44,7 @@ impl SourceStat {
         checksum(&[&bytes]).max(1)
     }
 
-    /// True when `other` cannot be told from this: nothing was written in between.
+    /// True when `other` is the same: nothing was written in between.
     pub fn same_content(&self, other: &SourceStat) -> bool {
         self.size == other.size
             && self.mtime == other.mtime
@@ -82,7 +82,7 @@ pub(crate) fn source_stat(stat: &rustix::fs::Stat) -> SourceStat {
     }
 }
 
-/// What `fstat` says of an open file.
+/// Calls `fstat` on an open file.
 pub(crate) fn fstat(fd: &OwnedFd) -> Result<SourceStat, Errno> {
     rustix::fs::fstat(fd).map(|stat| source_stat(&stat))
 }
@@ -138,7 +138,7 @@ pub(crate) fn xattrs(fd: impl AsFd) -> Result<Xattrs, Errno> {
     )
 }
 
-/// As [`xattrs`], for what cannot be opened (symlinks, devices): `path` is not followed.
+/// Like [`xattrs`], for files that cannot be opened (symlinks, devices): `path` is not followed.
 pub(crate) fn path_xattrs(path: &[u8]) -> Result<Xattrs, Errno> {
     collect_xattrs(
         |room| rustix::fs::llistxattr(path, room),

@@ -1,8 +1,11 @@
-//! Which packs there are, as an open store knows it: all rows once, when it is opened, and then what has changed.
+//! An open store's view of the packs: reads all rows once, when it is opened, and then only
+//! changes.
 //!
-//! Rows are read a page at a time, and no more is kept of them than is needed. A page is another state of the database than the one before: what changes meanwhile is told afterwards, by the mark
-//! that was taken before the first page, or by the next look at all. What is removed from an index never comes back, so nothing may be taken for gone that is only being committed: its row came before the
-//! index knew it, and stays where it is.
+//! Rows are read a page at a time, and no more of them is kept than is needed. Each page is of a
+//! later state of the database. Changes made meanwhile are read afterwards, from the mark that was
+//! taken before the first page, or with the next reading of all rows. A pack that is removed from
+//! an index never comes back. So no pack may count as gone while it is only being committed: its
+//! row exists before the index knows the pack, and stays.
 
 use std::time::Duration;
 
@@ -19,7 +22,7 @@ const PAGE: usize = 20_000;
 /// How long changes alone are followed, until all rows are looked at again.
 const LOOK_AT_ALL_EVERY: Duration = Duration::from_secs(600);
 
-/// What all rows said. By default it has seen none.
+/// The contents of all rows. The default has read none.
 #[derive(Default)]
 pub(crate) struct Census {
     kept: Kept,
@@ -35,7 +38,7 @@ struct Kept {
 }
 
 impl Census {
-    /// Looks at all rows.
+    /// Reads all rows.
     ///
     /// # Errors
     /// Those of the database.

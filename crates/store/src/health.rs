@@ -1,6 +1,8 @@
-//! How the other end of a network fares, by the requests that are made of it: an object store, a pool, a database.
+//! The health of the other end of a network (an object store, a pool, a database), judged by the
+//! requests made of it.
 //!
-//! One that fails and is made again is trouble, until one succeeds. So is one that has waited for [`PATIENT`], though nothing has been said of it yet: that is all there is to see of a server that holds its connections
+//! A request that fails and is repeated is trouble, until one succeeds. So is a request that has
+//! waited for [`PATIENT`] without an error: nothing else shows that a server holds its connections
 //! and does not answer.
 
 use std::collections::BTreeMap;
@@ -14,10 +16,10 @@ use crate::wait;
 
 /// How long a request may wait before that is trouble.
 const PATIENT: Duration = Duration::from_secs(10);
-/// What failed longer ago says nothing of now.
+/// An older failure does not count as trouble now.
 const RECENT: Duration = Duration::from_secs(30);
 
-/// What is wrong just now.
+/// The present state.
 #[derive(Default)]
 pub(crate) struct Health {
     /// Requests that failed and were made again.
@@ -27,13 +29,13 @@ pub(crate) struct Health {
 
 #[derive(Default)]
 struct State {
-    /// Since when nothing has worked, and what was said last.
+    /// Since when nothing has worked, and the last error.
     failing: Option<(Instant, String)>,
-    /// When something failed last.
+    /// When a request failed last.
     failed: Option<Instant>,
-    /// Somebody was told of that.
+    /// The user was told of that.
     is_told: bool,
-    /// Requests that wait, in the order in which they began.
+    /// Waiting requests, in the order in which they began.
     waiting: BTreeMap<u64, Instant>,
     next: u64,
 }
@@ -49,27 +51,29 @@ impl Health {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A request has been answered, if only by a refusal.
+    /// Records that a request was answered, even by a refusal.
     pub fn works(&self) {
         let mut state = self.lock();
         (state.failing, state.is_told) = (None, false);
     }
 
-    /// A request has failed for no reason of its own. Whoever waits is told once that it is made again ([`wait`]).
+    /// Records a failure of the connection or the server. A thread that waits for long is told once
+    /// that the request is repeated ([`wait`]).
     pub fn fails(&self, why: &str) {
         if self.fails_for(why, wait::LONG) {
             wait::tell(&format!("{why}; trying again until it is there, or for about a minute"));
         }
     }
 
-    /// As [`Health::fails`], of a request that nobody is told of and that has waited since then.
+    /// Like [`Health::fails`], for a request that has failed since `since` and is not reported.
     pub fn fails_since(&self, since: Instant, why: &str) {
         let mut state = self.lock();
         state.failing.get_or_insert_with(|| (since, why.to_string()));
         state.failed = Some(Instant::now());
     }
 
-    /// Whether somebody is to be told now that it has done so for longer than `long`.
+    /// Records a failure. True if it has now failed for longer than `long` and the user was not
+    /// told yet.
     fn fails_for(&self, why: &str, long: Duration) -> bool {
         self.retries.fetch_add(1, Ordering::Relaxed);
         let mut state = self.lock();
@@ -79,20 +83,21 @@ impl Health {
         since.elapsed() >= long && !std::mem::replace(&mut state.is_told, true)
     }
 
-    /// How long nothing has worked that was tried; nothing when the last failure is a while ago, since it may work by now.
+    /// How long every request has failed; zero when the last failure is a while ago, since it may
+    /// work by now.
     pub fn failing_for(&self) -> Duration {
         let state = self.lock();
         let is_recent = state.failed.is_some_and(|failed| failed.elapsed() < RECENT);
         state.failing.as_ref().filter(|_| is_recent).map_or(Duration::ZERO, |(since, _)| since.elapsed())
     }
 
-    /// Whether nothing has worked since a failure that is younger than this.
+    /// True if a request failed within this time, and none has succeeded since.
     pub fn failed_within(&self, time: Duration) -> bool {
         let state = self.lock();
         state.failing.is_some() && state.failed.is_some_and(|failed| failed.elapsed() < time)
     }
 
-    /// A request begins.
+    /// Records that a request begins.
     pub fn begin(&self) -> Waiting<'_> {
         let mut state = self.lock();
         let number = state.next;
@@ -101,7 +106,7 @@ impl Health {
         Waiting { health: self, number }
     }
 
-    /// What is wrong, in a clause; `None` while requests succeed.
+    /// Explains in a clause what is wrong; `None` while requests succeed.
     pub fn trouble(&self) -> Option<String> {
         self.trouble_after(PATIENT)
     }

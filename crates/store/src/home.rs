@@ -1,10 +1,13 @@
-//! The directory that something was opened in, whatever becomes of its path.
+//! The directory in which something was opened, even if its path changes.
 //!
-//! A path can come to stand for another directory while a store is in use: somebody moves the store away and makes a new one in its place, or removes it. A mount
-//! that opened its files by that path would then mix two stores. So a store opens its directory once, and finds everything that it opens later through that descriptor. A store that is
-//! moved goes on where it lies now. Whether it was removed, [`Meta::still_there`](crate::meta::Meta::still_there) says.
+//! While a store is in use, its path may come to mean another directory: a user moves the store
+//! away and makes a new one in its place, or removes it. A mount that opened its files by that path
+//! would then mix two stores. So a store opens its directory once, and finds everything that it
+//! opens later through that descriptor. A store that is moved goes on at its new place.
+//! [`Meta::still_there`](crate::meta::Meta::still_there) says whether it was removed.
 //!
-//! SQLite opens files by a name, and wants one without links: it follows the descriptor's link in `/proc` to where the directory lies at that moment.
+//! SQLite opens files by a name, and needs one without links. So the descriptor's link in `/proc`
+//! is resolved to the directory's present path.
 
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -15,12 +18,12 @@ use rustix::fs::{CWD, Mode, OFlags, Stat};
 #[derive(Debug)]
 pub struct Home {
     path: PathBuf,
-    /// What `path` goes through.
+    /// The descriptor that `path` leads through.
     _dir: Option<OwnedFd>,
 }
 
 impl Home {
-    /// Opens the directory. Where that cannot be done, or `/proc` does not show it, it is known by its name alone.
+    /// Opens the directory. If that fails, or `/proc` does not show it, only its name is known.
     #[must_use]
     pub fn of(name: &Path) -> Self {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -41,14 +44,14 @@ impl Home {
         &self.path
     }
 
-    /// What the directory is called now, for people and other processes.
+    /// The present path of the directory, for people and other processes.
     #[must_use]
     pub fn lies_at(&self) -> PathBuf {
         self.path.read_link().unwrap_or_else(|_| self.path.clone())
     }
 }
 
-/// Which file it is, as long as it exists.
+/// The file's identity, as long as it exists.
 pub(crate) fn identity(stat: &Stat) -> (u64, u64) {
     (stat.st_dev, stat.st_ino)
 }

@@ -5,7 +5,8 @@ pub fn name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Who it is to a store that several hosts put into: its name, and what tells it from another host of that name.
+/// A host's identity for a store that several hosts put into: its name, and a mark that
+/// distinguishes it from another host of that name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Identity {
     /// Its name.
@@ -15,7 +16,8 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// This host. `OUTRIGGER_HOST` names it where the kernel's name changes, as in containers; then nothing else counts.
+    /// This host. `OUTRIGGER_HOST` names it if the kernel's name changes, as in containers; then
+    /// nothing else counts.
     pub fn this() -> Self {
         if let Some(name) = std::env::var_os("OUTRIGGER_HOST").filter(|name| !name.is_empty()) {
             return Self { name: name.to_string_lossy().into_owned(), machine: None };
@@ -26,7 +28,7 @@ impl Identity {
         Self { name: name(), machine: id.map(|id| format!("{:016x}", digest(id))) }
     }
 
-    /// True unless something says that they are two hosts.
+    /// True unless they are known to be two hosts.
     pub fn is_same(&self, other: &Self) -> bool {
         let machines = self.machine.as_ref().zip(other.machine.as_ref());
         self.name == other.name && machines.is_none_or(|(one, two)| one == two)

@@ -1,6 +1,8 @@
-//! How long things take in this process: transactions of the database, reads and writes of packs. For those who watch it.
+//! Latencies in this process, for monitoring: transactions of the database, reads and writes of
+//! packs.
 //!
-//! Of the process, and not of a store: one that is watched, a mount or an agent, has one store.
+//! They are of the process, not of a store: a monitored process, a mount or an agent, has one
+//! store.
 
 use std::array;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,12 +10,12 @@ use std::time::Duration;
 
 use outrigger_clock::Instant;
 
-/// Upper bounds of a histogram's classes, in milliseconds; what took longer than all of them is in one more.
+/// Upper bounds of a histogram's classes, in milliseconds; longer times are in one more.
 pub const BOUNDS: [u64; 11] = [1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000, 30_000, 100_000];
 
 /// Transactions that write to the database, from their begin to their answer, with all repetitions.
 pub static TRANSACTIONS: Histogram = Histogram::new();
-/// Reads of a part of a pack, where it lies or of what is kept of it here.
+/// Reads of a part of a pack, from its place or from a cache.
 pub static PACK_READS: Histogram = Histogram::new();
 /// Packs that were made durable, from their last byte on.
 pub static PACK_WRITES: Histogram = Histogram::new();

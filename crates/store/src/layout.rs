@@ -11,10 +11,10 @@ pub const CONFIG_FILE: &str = "store.toml";
 /// The database's name in a store directory.
 pub const DATABASE_FILE: &str = "meta.db";
 
-/// What a host keeps of a store in directories: runs of the index, lock files of its sessions.
+/// A host's directories for a store: runs of the index, lock files of its sessions.
 pub(crate) const OWN_DIRS: [&str; 2] = ["index", "sessions"];
 
-/// Makes the directory of a store that is to be, and what is in it but packs, database and configuration.
+/// Makes the directory of a new store, and its contents except packs, database and configuration.
 pub(crate) fn create_store_dirs(dir: &Path) -> Result<()> {
     let at = || format!("cannot create {}", dir.display());
     create_private_dir(dir).context(at)?;

@@ -1,4 +1,5 @@
-//! Lock files of sessions: each says for as long as its process lives that it does, so that nobody on its host has to wait for its lease.
+//! Lock files of sessions: each shows as long as its process lives that it does, so that no client
+//! on its host has to wait for its lease.
 
 use std::fs::File;
 use std::path::Path;
@@ -40,8 +41,9 @@ const LOCKS_MAX: usize = 256;
 /// A lock file younger than this may be one that is just being made: between its making and its locking lie microseconds.
 const LOCK_AGE_MIN: Duration = Duration::from_secs(60);
 
-/// Removes lock files that killed sessions left behind, and ends these sessions: a file that can be locked is nobody's (rule 11). Failures do not
-/// matter: the files are small, and the collector ends such sessions too.
+/// Removes lock files of killed sessions, and ends these sessions: if a file can be locked, its
+/// session has no process (rule 11). Failures do not matter: the files are small, and the collector
+/// ends such sessions too.
 pub(crate) fn remove_old_locks(meta: &dyn Meta, locks: &Path) {
     let Ok(entries) = std::fs::read_dir(locks) else { return };
     let is_old = |entry: &std::fs::DirEntry| {

@@ -6,16 +6,22 @@
 //!            of this session, or of one that is over ─▶ pack: Writer ─▶ packs durable ─▶ packs live + rows gone, one transaction
 //! ```
 //!
-//! **The order of [`commit`].** Which chunks are stored is looked up first; what is found is relied on until the transaction (rules 4 and 7 of
-//! `docs/decisions/0003-reclaim-protocol.md`). The transaction adds rows for the others and gives the files their roots. It is durable when it returns, and with it the file: nothing else
-//! was promised, and nothing else has to be synced. What lies in another client's pack that this host has not compared with its data (`verified/`) counts as not stored: whoever closes a file
-//! does not wait for that. [`pack`] compares it, and then packs nothing twice.
+//! **The order of [`commit`].** It first looks up which chunks are stored, and relies on these
+//! until the transaction (rules 4 and 7 of `docs/decisions/0003-reclaim-protocol.md`). The
+//! transaction adds rows for the others and gives the files their roots. When it returns, it is
+//! durable, and so are the files: nothing else has to be synced. A chunk in another client's pack
+//! that this host has not compared with its data (`verified/`) counts as not stored, so that a
+//! close does not wait for the comparison. [`pack`] compares it, and then packs nothing twice.
 //!
-//! **The order of [`pack`].** Rows are read, and compared with their names; the pipeline deduplicates and packs them like any data; when the packs are durable, one transaction makes them live and removes the
-//! rows. It is refused whole unless every row is there and this session's. So a crash before it leaves the rows, and a pack that is swept; one after it, nothing to do. A pack that a chunk was found
-//! in instead is relied on until then, as for a file that is committed.
+//! **The order of [`pack`].** It reads rows, and compares them with their fingerprints. The
+//! pipeline deduplicates and packs them like any data. When the packs are durable, one transaction
+//! makes them live and removes the rows. It is refused as a whole unless every row exists and
+//! belongs to this session. So a crash before it leaves the rows, and a pack that is swept; after
+//! it nothing is left to do. If a chunk was found in an existing pack, the session relies on that
+//! pack until then, as for a file that is committed.
 //!
-//! **Two packers** never have the same row: a row is its session's, and others take it over only when that session's row is gone, for which its transactions have to be.
+//! **Two packers** never have the same row. A row belongs to its session, and another session takes
+//! it over only when the row of that session is gone, which waits for that session's transactions.
 
 use std::sync::Arc;
 
@@ -32,13 +38,14 @@ use crate::write::{
     CommitWhen, Content, FileItem, Item, Oracle, Progress, Target, Vouching, WriteOptions, Writer,
 };
 
-/// New bytes of a content that is committed as rows, at most.
+/// At most so many new bytes of a content are committed as rows.
 pub const NEW_BYTES_MAX: u64 = 128 << 10;
 
-/// Raw bytes that are packed at once, about: they are in memory.
+/// About so many raw bytes are packed at once: they are in memory.
 const PACK_BYTES: u64 = 16 << 20;
 
-/// Commits `changes`, in one transaction with `chunks`, which they may refer to. Chunks that no pack has become rows, which `owner` is to pack; returns the bytes of these.
+/// Commits `changes`, in one transaction with `chunks`, which they may refer to. Chunks that are in
+/// no pack become rows, which `owner` is to pack; returns the bytes of these.
 ///
 /// A session has one writer at a time, and this is one.
 ///
@@ -53,7 +60,8 @@ pub fn commit(
 ) -> Result<u64> {
     chunks.sort_unstable_by_key(|chunk| chunk.fingerprint);
     chunks.dedup_by_key(|chunk| chunk.fingerprint);
-    // As a writer: packs that one before has left behind count in lookups, and become live with this.
+    // Like a writer: packs that an earlier writer left behind count in lookups, and become live
+    // with this commit.
     let (before, packs) = session.resume()?;
     let done = before + changes.len() as u64;
     let fingerprints: Vec<Fingerprint> = chunks.iter().map(|chunk| chunk.fingerprint).collect();
@@ -85,7 +93,8 @@ pub fn commit(
 /// Packs the rows of `session`, which has no other writer, and returns how many there were.
 ///
 /// # Errors
-/// `Damaged` names rows that are not what they should be, when all others are packed; they stay. Else those of the store; what was packed until then stays packed.
+/// `Damaged` names rows that do not match their fingerprints, after all others are packed; they
+/// stay. Otherwise those of the store; chunks that were packed before stay packed.
 pub fn pack(store: &Store, session: &Arc<Session>, threads: usize) -> Result<u64> {
     let Some(loose) = store.meta.loose() else { return Ok(0) };
     let (mut packed, mut after, mut damaged) = (0, 0, Vec::new());
@@ -112,10 +121,10 @@ pub fn pack(store: &Store, session: &Arc<Session>, threads: usize) -> Result<u64
 }
 
 fn pack_rows(store: &Store, session: &Arc<Session>, rows: Vec<LooseRow>, threads: usize) -> Result<()> {
-    // What others have packed meanwhile is not packed again.
+    // Chunks that others have packed meanwhile are not packed again.
     session.follow()?;
     store.follow_packs()?;
-    // Longer than any chunk: each is cut into itself.
+    // Longer than any row, so each row becomes one chunk.
     let longest = rows.iter().map(|row| row.chunk.bytes.len()).max().unwrap_or_default().max(512);
     let options = WriteOptions { threads, chunk_max: longest, commit: CommitWhen::AtTheEnd };
     let mut writer = Writer::start(store, session, &options, &Arc::new(Progress::default()));
@@ -131,7 +140,7 @@ fn pack_rows(store: &Store, session: &Arc<Session>, rows: Vec<LooseRow>, threads
             oracle: Oracle::Off,
         };
         if let Err(error) = writer.submit(Item::File(item)) {
-            // The committer knows better what was wrong, if it has stopped.
+            // If the committer has stopped, its error says more.
             return match (error.kind(), writer.finish()) {
                 (ErrorKind::Cancelled, Err(better)) => Err(better),
                 _ => Err(error),
@@ -141,7 +150,7 @@ fn pack_rows(store: &Store, session: &Arc<Session>, rows: Vec<LooseRow>, threads
     writer.finish().map(drop)
 }
 
-/// A chunk has none.
+/// A chunk has no attributes.
 fn no_attributes() -> Attributes {
     Attributes {
         kind: FileKind::File,
@@ -156,7 +165,8 @@ fn no_attributes() -> Attributes {
     }
 }
 
-/// Takes over for `session` what sessions that are over have left, after ending those whose process is gone; returns how many chunks that are.
+/// Takes over for `session` the rows of ended sessions, after ending those whose process is gone;
+/// returns how many chunks that are.
 ///
 /// # Errors
 /// Those of the database.
@@ -167,7 +177,7 @@ pub fn take_over(store: &Store, session: &Session) -> Result<u64> {
     }
 }
 
-/// Packs what sessions that are over have left, in a session of its own; returns how many chunks that were.
+/// Packs the rows of ended sessions, in a session of its own; returns how many chunks that were.
 ///
 /// # Errors
 /// Those of [`pack`].
@@ -182,7 +192,7 @@ pub fn pack_left(store: &Store, threads: usize) -> Result<u64> {
     }
 }
 
-/// Whether there are rows of sessions that are over.
+/// True if there are rows of ended sessions.
 fn has_left(store: &Store, loose: &dyn Loose) -> Result<bool> {
     let owners = loose.loose_owners()?;
     if owners.is_empty() {

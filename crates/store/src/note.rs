@@ -1,7 +1,8 @@
-//! What this process does at steps that matter, and what it tries again, for whoever keeps a log of it.
+//! Log messages of this process, for a program that keeps a log: important steps, and operations
+//! that are repeated.
 //!
-//! Nothing is made of a note that nobody wants. Passwords and keys that this process has read do not get into one: they are known here, and taken out of all
-//! texts, as an error of somebody else's library may repeat what it was given.
+//! A note that nobody wants costs nothing. Passwords and keys that this process has read are
+//! removed from all texts: an error of a library may repeat its input.
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -22,7 +23,7 @@ impl Level {
     /// All of them, the one that matters most first.
     pub const ALL: [Self; 4] = [Self::Error, Self::Warning, Self::Info, Self::Debug];
 
-    /// As it is written.
+    /// The word for it.
     pub fn word(self) -> &'static str {
         match self {
             Self::Error => "error",
@@ -38,7 +39,7 @@ impl Level {
 pub struct Note {
     /// How much it matters.
     pub level: Level,
-    /// What kind of thing it is, in a word: `step`, `retry`, `commit`.
+    /// The kind of event, in a word: `step`, `retry`, `commit`.
     pub event: &'static str,
     /// In a sentence.
     pub message: String,
@@ -51,7 +52,7 @@ type Tell = Box<dyn Fn(Note) + Send + Sync>;
 static TELL: OnceLock<(Level, Tell)> = OnceLock::new();
 static SECRETS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// Has `tell` called with all notes that matter as much as `least` or more. Only the first call counts.
+/// Calls `tell` with all notes at level `least` or above. Only the first call counts.
 pub fn on_note(least: Level, tell: impl Fn(Note) + Send + Sync + 'static) {
     let _ = TELL.set((least, Box::new(tell)));
 }
@@ -67,7 +68,7 @@ pub fn note(level: Level, event: &'static str, say: impl FnOnce() -> (String, Ve
     }
 }
 
-/// A transaction or a request is made again: what, the how manieth time, and why.
+/// Notes that a transaction or a request is repeated: what, the number of the try, and why.
 pub(crate) fn again(what: &str, tries: u32, why: &str) {
     note(Level::Warning, "retry", || {
         let fields = vec![("what", what.to_owned()), ("tries", tries.to_string()), ("why", why.to_owned())];
@@ -85,14 +86,14 @@ pub(crate) fn secret(text: &str) {
     }
 }
 
-/// A text without what must not be read.
+/// Removes secrets from a text.
 pub fn clean(text: &str) -> String {
     let secrets = SECRETS.lock().unwrap_or_else(PoisonError::into_inner);
     let text = secrets.iter().fold(text.to_owned(), |text, secret| text.replace(secret.as_str(), "***"));
     without_passwords(&text)
 }
 
-/// Takes passwords out of URLs: what lies between the user's name and the host.
+/// Removes passwords from URLs: the text between the user's name and the host.
 fn without_passwords(text: &str) -> String {
     let mut cleaned = String::with_capacity(text.len());
     let mut rest = text;

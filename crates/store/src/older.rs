@@ -1,23 +1,34 @@
-//! A database that is older than its packs: a copy of it that was put back, or that goes on beside the other one.
+//! A stale database: a copy of it that was put back, or one that goes on beside the other over the
+//! same packs.
 //!
-//! Such a database says of packs that files of the other history need that nobody knows them, or that a session left them behind. Its counters
-//! would give out ids, sequences and inodes that stand for something else already. So, before anything is given out or given up:
+//! Such a database does not know some packs that files of the other history need, or takes them for
+//! leftovers of a session. Its counters would give out ids, sequences and inodes that are already
+//! in use. So, before anything is given out or given up:
 //!
-//! 1. Counters are raised above every object seen ([`raise_counters`](crate::counters::raise_counters)): before the first session that writes in a store that was opened, where listing objects costs little
-//!    ([`Store::raise_counters_once`] says why that suffices); always when one becomes the collector; and elsewhere when a pack's name turns out to be taken, whose intent is withdrawn then. They are raised by
-//!    a gap, as the lost history may have had ids that are in use no more, and indices on disk still name.
-//! 2. A sealed pack (header and footer hold) that no row knows, or a left-behind one that another has made ([`is_anothers`]), or with catalogue blocks of sequences that the
-//!    database never gave out, is [`evidence`] of a lost history. While there is any, nothing is swept, unlinked, buried or
-//!    given up in copies: what looks like garbage may be in use by what the database has forgotten. `recover` brings both histories
-//!    together, and is the way out.
-//! 3. Two databases that go on beside each other announce the same ids. Of those who did one makes the object, and the intent that the other has left is no right to it: what
-//!    carries another mark than the intent is not removed, sealed or not.
+//! 1. Counters are raised above every object seen
+//!    ([`raise_counters`](crate::counters::raise_counters)). If listing objects costs little, that
+//!    happens before the first session that writes in an opened store
+//!    ([`Store::raise_counters_once`] says why that suffices). It always happens when a session
+//!    becomes the collector. It also happens when a pack's name turns out to be taken; its intent
+//!    is then withdrawn. Counters are raised by a gap: the lost history may have had ids that are
+//!    no longer in use, but that indices on disk still name.
+//! 2. A sealed pack (header and footer are valid) is [`evidence`] of a lost history if one of three
+//!    things holds: no row knows it; it was left behind and another history made it
+//!    ([`is_anothers`]); or it has catalogue blocks of sequences that the database never gave out.
+//!    While there is evidence, nothing is swept, unlinked, deleted or given up in copies: the lost
+//!    history may use what looks like garbage. The way out is `recover`, which brings both
+//!    histories together.
+//! 3. Two databases that go on beside each other announce the same ids. Only one client makes the
+//!    object, and the other's intent gives it no right to that. An object whose mark differs from
+//!    the intent's is not removed, sealed or not.
 //!
-//! The evidence is in the packs, so it stays whatever is done to the database. What it cannot tell: a copy that was made while a `put` was about
-//! to commit, put back when nothing else had been stored, looks like a `put` that was killed then. See `docs/semantics.md`.
+//! The evidence is in the packs, so it stays whatever is done to the database. One case cannot be
+//! told apart. If a copy was made while a `put` was about to commit, and it was put back when
+//! nothing else had been stored, it looks like a `put` that was killed then. See
+//! `docs/semantics.md`.
 //!
-//! Order: objects are listed before counters and rows are read. A live writer announces a pack before it creates the object, so what it makes meanwhile is
-//! never taken for a lost one.
+//! Order: objects are listed before counters and rows are read. A live writer announces a pack
+//! before it creates the object, so packs that it makes meanwhile are never taken for lost ones.
 
 use std::collections::HashSet;
 
@@ -28,15 +39,16 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::meta::{PackRow, PackState};
 use crate::store::Store;
 
-/// Packs named in a sentence.
+/// How many packs a message names.
 const NAMED: usize = 3;
 
-/// What lies among the packs without belonging there, and what says that the database is older than they are.
+/// Objects that do not belong among the packs, and those that show that the database is stale.
 #[derive(Default)]
 pub(crate) struct Unknown {
     /// Objects that no row knows, rising.
     pub strays: Vec<PackId>,
-    /// Those that are sealed, and packs left behind of commits that the database never knew: rising, each once.
+    /// Sealed strays, and left-behind packs of commits that the database never knew: rising, each
+    /// once.
     pub lost: Vec<PackId>,
 }
 
@@ -51,7 +63,7 @@ pub(crate) fn evidence(store: &Store) -> Result<Unknown> {
     let strays: Vec<PackId> = objects.iter().filter(|id| !known.contains(id)).copied().collect();
     let mut lost = Vec::new();
     for &id in &strays {
-        // What another host has removed meanwhile may be kept nearby.
+        // The nearby copy may be of a pack that another host has removed meanwhile.
         store.backend.forget(id);
         if is_whole(store, id)? {
             lost.push(id);
@@ -68,15 +80,17 @@ pub(crate) fn evidence(store: &Store) -> Result<Unknown> {
             left.push((row.id, newest_sequence(store, row.id)?));
         }
     }
-    // Asked after the blocks were read: whoever writes one has taken its sequence before.
+    // Read after the blocks: the writer of a block took its sequence before it wrote.
     let next_sequence = store.meta.counters()?.next_sequence;
     lost.extend(left.iter().filter(|(_, sequence)| *sequence >= next_sequence).map(|(id, _)| *id));
     lost.sort_unstable();
     Ok(Unknown { strays, lost })
 }
 
-/// True when the object of a pack was not made by who announced it here, but by who announced the same id in another database: by their marks, which both have drawn at random. What was recorded as
-/// sealed was made here, as an object of that name is made once. One that has no header yet, or a torn one, is not told apart: if somebody is still writing it, sealing it will fail.
+/// True when another history made the object of this row's pack. Each client draws a random mark,
+/// which its intent and its header both have. A pack that is recorded as sealed was made here, as
+/// only one client can make an object of that name. If the header is missing or torn, the answer is
+/// false: if somebody is still writing the object, sealing it will fail.
 ///
 /// # Errors
 /// Those of the engine; damage is none.
@@ -84,7 +98,7 @@ pub(crate) fn is_anothers(store: &Store, row: &PackRow) -> Result<bool> {
     if row.is_committed() || row.bytes > 0 {
         return Ok(false);
     }
-    // What is kept nearby may be from before.
+    // The nearby copy may be an older one.
     store.backend.forget(row.id);
     match store.packs.read_header(row.id) {
         Ok(header) => Ok(header.mark != row.mark),
@@ -93,7 +107,7 @@ pub(crate) fn is_anothers(store: &Store, row: &PackRow) -> Result<bool> {
     }
 }
 
-/// Fails when the database is older than its packs; otherwise says which objects are strays.
+/// Fails when the database is stale; otherwise says which objects are strays.
 ///
 /// # Errors
 /// `Damaged`, with what to do.
@@ -105,7 +119,7 @@ pub(crate) fn refuse(store: &Store) -> Result<Vec<PackId>> {
     Err(Error::damaged(format!("{}; nothing was reclaimed. {}", describe(&lost), advice(store))))
 }
 
-/// What [`Unknown::lost`] means, in a clause.
+/// Explains [`Unknown::lost`] in a clause.
 pub(crate) fn describe(lost: &[PackId]) -> String {
     let named: Vec<String> = lost.iter().take(NAMED).map(PackId::to_string).collect();
     let more = if lost.len() > NAMED { ", …" } else { "" };
@@ -116,9 +130,9 @@ pub(crate) fn describe(lost: &[PackId]) -> String {
     )
 }
 
-/// What to do about it.
+/// Says what a user can do about it.
 pub(crate) fn advice(store: &Store) -> String {
-    // A URL has characters that shells know.
+    // Shells interpret some characters of a URL.
     let quote = if store.is_shared() { "'" } else { "" };
     format!(
         "Rebuild the database from the packs with `outrigger -s {quote}{}{quote} recover`; until then they are all kept",
@@ -127,11 +141,12 @@ pub(crate) fn advice(store: &Store) -> String {
 }
 
 fn is_uncommitted(row: &PackRow) -> bool {
-    // A dead pack was swept or buried; a database that says so of one that is in use was asked by a program that did not look.
+    // A dead pack was swept or deleted. If the pack is in use, the program that marked it did not
+    // look for evidence.
     matches!(row.state, PackState::Writing | PackState::Sealed | PackState::Dead)
 }
 
-/// True when the header is this store's and the footer holds.
+/// True when the header is this store's and the footer is valid.
 fn is_whole(store: &Store, id: PackId) -> Result<bool> {
     let read = store.packs.read_header(id).and_then(|_| store.packs.read_footer(id));
     match read {

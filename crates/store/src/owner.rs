@@ -1,6 +1,7 @@
-//! Whom it belongs to what is made in a store's directory: whoever owns that.
+//! Gives new files in a store's directory to the owner of that directory.
 //!
-//! Root works in other people's stores: one agent of root's may serve all users of a host. What it left as its own there, packs above all, would be closed to who owns the store.
+//! Root may work in other users' stores: one agent of root's may serve all users of a host. Files
+//! that stayed root's, packs above all, would be closed to the store's owner.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
@@ -12,14 +13,14 @@ use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, ResolveFlags, Stat, Uid};
 use rustix::io::Errno;
 use rustix::path::Arg;
 
-/// The owner of a directory with this metadata, if root is to give what it makes there to somebody else.
+/// The owner of a directory with this metadata, if root is to give new files to another user.
 fn other(above: rustix::io::Result<Stat>) -> Option<(Option<Uid>, Option<Gid>)> {
     let above = above.ok().filter(|above| above.st_uid != 0)?;
     Some((Some(Uid::from_raw(above.st_uid)), Some(Gid::from_raw(above.st_gid))))
 }
 
-/// Gives what was just made as `name` in the directory `above` to that directory's owner, if this process is root's. Where that cannot be done (a file system without owners), it stays
-/// as it is.
+/// Gives a new entry `name` in the directory `above` to that directory's owner, if this process is
+/// root's. If that fails (a file system without owners), the entry stays as it is.
 pub(crate) fn give(above: impl AsFd, name: &str) {
     if rustix::process::geteuid().is_root()
         && let Some((uid, gid)) = other(rustix::fs::fstat(&above))
@@ -37,7 +38,8 @@ pub(crate) fn give_file(above: impl AsFd, file: impl AsFd) {
     }
 }
 
-/// In somebody else's store, root follows no links that lead out of it: names in it that are links.
+/// In another user's store, root follows no links that lead out of it: returns a name that is a
+/// link.
 pub(crate) fn links(dir: &Path, names: &[&str]) -> Option<String> {
     if !is_others(dir) {
         return None;
@@ -46,12 +48,13 @@ pub(crate) fn links(dir: &Path, names: &[&str]) -> Option<String> {
     names.iter().find(is_link).map(|name| name.to_string())
 }
 
-/// Whether root is at work in somebody else's store.
+/// True if this process is root's and the store another user's.
 pub(crate) fn is_others(dir: &Path) -> bool {
     rustix::process::geteuid().is_root() && other(rustix::fs::stat(dir)).is_some()
 }
 
-/// Opens what lies below a directory. No link is followed: whoever owns the directory may have made one that leads root somewhere else.
+/// Opens an entry below a directory. No link is followed: the directory's owner may have made one
+/// that leads root elsewhere.
 ///
 /// # Errors
 /// Those of `openat2`; `LOOP` and `XDEV` for links.
@@ -65,10 +68,11 @@ pub fn open_below(dir: impl AsFd, path: impl Arg, flags: OFlags, mode: Mode) -> 
     }
 }
 
-/// For opening a file that is none where a link is in its place.
+/// Flags that make opening fail for a link.
 pub(crate) const NO_LINK: i32 = OFlags::NOFOLLOW.bits().cast_signed();
 
-/// Opens a file to be written, made or emptied as [`File::create`] does, or as it is; not where a link is in its place.
+/// Opens a file for writing, and makes it if it is missing. With `empties` it is truncated, as by
+/// [`File::create`]. Fails for a link.
 pub(crate) fn create(path: &Path, empties: bool) -> std::io::Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(empties).custom_flags(NO_LINK).open(path)

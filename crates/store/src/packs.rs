@@ -1,8 +1,10 @@
-//! Fetches frames from packs (and footers: `packs/footers.rs`), checks them, and keeps decoded frames for a while.
+//! Fetches frames from packs (and footers: `packs/footers.rs`), checks them, and keeps decoded
+//! frames for a while.
 //!
-//! A frame is decoded by whichever thread asks first; others that want it meanwhile wait for that one (a slot holds
-//! either the frame or the promise of it). The cache is bounded in bytes, least recently used first; a frame's memory goes
-//! back to a pool when its last user drops it, since fresh memory costs more than decoding into old.
+//! The first thread that asks for a frame decodes it; others that want it meanwhile wait for that
+//! thread (a slot holds either the frame or the promise of it). The cache is bounded in bytes, and
+//! drops the least recently used frames first. A frame's memory goes back to a pool when its last
+//! user drops it, since fresh memory costs more than decoding into old.
 
 mod footers;
 
@@ -25,7 +27,7 @@ pub(crate) use footers::load_footer;
 /// A frame's bytes.
 enum Raw {
     Vector(Vec<u8>),
-    /// Where a device has written them.
+    /// A buffer that a device has written.
     Buffer(Buffer),
 }
 
@@ -47,7 +49,7 @@ pub struct Frame {
     bounds: Vec<u32>,
     /// The frame's header.
     pub header: FrameHeader,
-    /// A bit for each chunk that was found to match its fingerprint; none where nobody wants to know.
+    /// A bit for each chunk that matched its fingerprint; empty if that is not needed.
     matched: Box<[AtomicU64]>,
     pool: Arc<Mutex<Vec<Vec<u8>>>>,
 }
@@ -64,7 +66,7 @@ impl Frame {
         self.bounds.len() - 1
     }
 
-    /// What its chunks' fingerprints are, computed.
+    /// Computes the fingerprints of its chunks.
     pub(crate) fn names(&self, kind: FingerprintKind) -> Vec<Fingerprint> {
         let mut names = Vec::with_capacity(self.chunks());
         let ranges = self.bounds.windows(2).map(|bounds| bounds[0] as usize..bounds[1] as usize);
@@ -72,7 +74,8 @@ impl Frame {
         names
     }
 
-    /// Remembers that the chunk at `position` was found to match its fingerprint; true once, when with it all of them were.
+    /// Remembers that the chunk at `position` matched its fingerprint. Returns true once: when with
+    /// it all chunks have.
     pub(crate) fn note_matched(&self, position: u16) -> bool {
         let Some(word) = self.matched.get(usize::from(position) / 64) else { return false };
         let bit = 1 << (position % 64);
@@ -106,8 +109,9 @@ enum Slot {
     },
 }
 
-/// Of the thread that decodes a frame, to those that wait for it: dropped, however that ends, it wakes them up, and a slot that is still
-/// [`Slot::Loading`] (an error, or a panic) is empty again, so that the next one tries for itself.
+/// Held by the thread that decodes a frame. Dropping it, also after an error or a panic, wakes the
+/// threads that wait. A slot that is still [`Slot::Loading`] is then empty again, so that the next
+/// thread tries for itself.
 struct Promise<'a> {
     reader: &'a PackReader,
     key: (PackId, u16),
@@ -117,10 +121,10 @@ struct Promise<'a> {
 impl Drop for Promise<'_> {
     fn drop(&mut self) {
         if self.is_kept {
-            // What is there by now may be another's.
+            // Another thread may have filled the slot by now.
             return;
         }
-        // No panic happens while the lock is held; but this may run in one.
+        // No panic happens while the lock is held, but this may run during one.
         let mut cache = self.reader.cache.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(Slot::Loading) = cache.slots.get(&self.key) {
             cache.slots.remove(&self.key);
@@ -130,7 +134,7 @@ impl Drop for Promise<'_> {
     }
 }
 
-/// Who wants a frame.
+/// Why a frame is wanted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wanted {
     /// A read.
@@ -139,7 +143,7 @@ pub enum Wanted {
     Ahead,
 }
 
-/// How the cache of decoded frames has fared since the store was opened.
+/// How well the cache of decoded frames has worked since the store was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FrameCounts {
     /// Reads that found their frame decoded, or being decoded.
@@ -148,7 +152,7 @@ pub struct FrameCounts {
     pub misses: u64,
     /// Frames decoded ahead of reads.
     pub ahead: u64,
-    /// Of those, frames that a read then came for.
+    /// Frames decoded ahead that a read then used.
     pub ahead_hits: u64,
 }
 
@@ -172,7 +176,7 @@ pub struct PackReader {
     stored_pool: Mutex<Vec<(FrameDecoder, Vec<u8>)>>,
     /// Bytes of a pack's end that are read for its footer at first …
     footer_guess: usize,
-    /// … unless its chunks are known: packs that are about to be asked for.
+    /// … unless the number of its chunks is known, for packs that are about to be asked for.
     expected: Mutex<HashMap<PackId, usize>>,
     /// Pack → where its fingerprints begin, and how many they are.
     tables: Mutex<HashMap<PackId, (u64, u32)>>,
@@ -181,12 +185,12 @@ pub struct PackReader {
     remembers_matches: bool,
 }
 
-/// What vouches for a frame's bytes.
+/// How a frame's bytes are verified.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Trust {
-    /// Its checksum has to.
+    /// By the frame's checksum.
     Nothing,
-    /// The fingerprints of its chunks will.
+    /// By the fingerprints of its chunks, later.
     Chunks,
 }
 
@@ -194,12 +198,13 @@ enum Trust {
 const CACHE_BYTES: usize = 48 << 20;
 
 impl PackReader {
-    /// What is wrong with the packs' place just now ([`Backend::trouble`]).
+    /// Says what is wrong with the packs' place just now ([`Backend::trouble`]).
     pub fn trouble(&self) -> Option<String> {
         self.backend.trouble()
     }
 
-    /// How often what was read of packs was kept nearby, and what it cost where not ([`Backend::cache_counts`]).
+    /// How often reads found pack data nearby, and what the other reads cost
+    /// ([`Backend::cache_counts`]).
     pub fn cache_counts(&self) -> Option<CacheCounts> {
         self.backend.cache_counts()
     }
@@ -223,22 +228,23 @@ impl PackReader {
         }
     }
 
-    /// Has frames remember which of their chunks were found to match their fingerprints.
+    /// Makes frames remember which of their chunks matched their fingerprints.
     pub(crate) fn remember_matches(&mut self) {
         self.remembers_matches = true;
     }
 
-    /// Has these devices decompress what they are predicted to be faster at, once they are open. Only the first count.
+    /// Decompresses on these devices where they are predicted to be faster, once they are open.
+    /// Only the first call counts.
     pub fn use_devices(&self, devices: Arc<Opening>) {
         let _ = self.devices.set(devices);
     }
 
-    /// Those that were given and are open.
+    /// The devices that were given, once they are open.
     pub fn devices(&self) -> Option<&Arc<FrameDevices>> {
         self.devices.get()?.frame_devices()
     }
 
-    /// Keeps so many bytes of decoded frames from now on: for those that read here and there.
+    /// Keeps so many bytes of decoded frames from now on: for callers that read at random.
     pub fn set_cache_bytes(&self, bytes: usize) {
         self.cache_bytes.store(bytes, Ordering::Relaxed);
     }
@@ -248,7 +254,8 @@ impl PackReader {
         self.fingerprint
     }
 
-    /// Drops what is kept of a pack, here and nearer to where it lies; whether there was anything to doubt beyond the store itself.
+    /// Drops all copies of a pack here and in caches below; true if there was a copy that may be
+    /// wrong while the store is right.
     pub(crate) fn forget(&self, pack: PackId) -> bool {
         let cache = &mut *self.cache.lock().expect("no panic while held");
         let bytes = &mut cache.bytes;
@@ -292,7 +299,8 @@ impl PackReader {
         guard.slots.insert(key, Slot::Loading);
         drop(guard);
         let mut promise = Promise { reader: self, key, is_kept: false };
-        // Each chunk is verified before it is handed out: the frame's own checksum would say the same once more.
+        // Each chunk is verified before it is returned, so the frame's own checksum would add
+        // nothing.
         let frame = self.load_as(pack, footer, number, Trust::Chunks)?;
         let mut cache = self.cache.lock().expect("no panic while held");
         cache.bytes += frame.raw.len();
@@ -306,12 +314,12 @@ impl PackReader {
         Ok(frame)
     }
 
-    /// How the cache has fared.
+    /// How well the cache has worked.
     pub fn frame_counts(&self) -> FrameCounts {
         self.cache.lock().expect("no panic while held").counts
     }
 
-    /// Reads and decodes a frame without the cache: for those that read everything once.
+    /// Reads and decodes a frame without the cache: for callers that read everything once.
     ///
     /// # Errors
     /// As [`PackReader::frame`].
@@ -343,7 +351,7 @@ impl PackReader {
             opening.note(range.len());
         }
         let devices = self.devices();
-        // Read into memory that devices reach, if there are any.
+        // Devices, if there are any, need it in memory that they can reach.
         let mut lent = devices.map(|devices| {
             let mut buffer = devices.runtime().pool().alloc(range.len());
             buffer.set_len(range.len());
@@ -362,7 +370,7 @@ impl PackReader {
         let stored_len = read.len() - start;
         let device = devices
             .and_then(|devices| Some((devices, devices.decoder_for(header.encoding, stored_len, raw_len)?)));
-        // What is not what its checksum says never gets to a device.
+        // Bytes that do not match their checksum never get to a device.
         if trust == Trust::Nothing || device.is_some() {
             header.verify_stored(&read[start..]).context(at)?;
         }

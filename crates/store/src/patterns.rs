@@ -15,16 +15,16 @@ use crate::text::show;
 pub struct Patterns {
     names: GlobSet,
     paths: GlobSet,
-    /// Names and paths that are not UTF-8, which patterns cannot say.
+    /// Names and paths that are not UTF-8, which patterns cannot express.
     plain_names: Vec<Vec<u8>>,
     plain_paths: Vec<Vec<u8>>,
 }
 
 impl Patterns {
-    /// Understands `patterns`, which the option `what` gave.
+    /// Parses `patterns`, which came from the option `what`.
     ///
     /// # Errors
-    /// `Invalid` for one that is no pattern, or could never match.
+    /// `Invalid` for text that is no pattern, or could never match.
     pub fn new(what: &str, patterns: &[impl AsRef<[u8]>]) -> Result<Self> {
         let bad = |pattern: &[u8], why: String| {
             Error::new(ErrorKind::Invalid, format!("{what} `{}`: {why}", show(pattern)))

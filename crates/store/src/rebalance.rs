@@ -1,4 +1,5 @@
-//! Moving packs between tiers (`backend/tiered`): from a tier that holds more than it is meant to, the oldest go one tier down; when asked to, into one that has room the newest come up.
+//! Moves packs between tiers (`backend/tiered`). Normally the oldest packs of a tier above its
+//! bound go one tier down. On request the newest come up into a tier that has room.
 //!
 //! **The order, for each pack**, and what a crash after each step leaves:
 //!
@@ -9,13 +10,20 @@
 //! | this run still is the collector; else what was written is taken away, if nobody needs it | the pack in both tiers; the next run in either direction goes on: down, it compares what is below and removes what is above, and up the other way round |
 //! | removed where it was, durably | nothing |
 //!
-//! **Beside others.** Readers find a pack where it was until it is removed there, and in the other tier from before that; what they have open stays open. Writers make packs of other ids. The row of a pack does not say where it lies, so no transaction
-//! changes anything, and neither sessions nor pins are concerned (decision 0003). The collector removes packs, and would remove one while it is copied: so a run *is* the collector (rule 14), one of them at a time in all, and no `gc`, `check --repair` or `copy` goes on beside it.
-//! It takes packs of `live` rows only. A run that was stopped for longer than its lease, and succeeded, notices at its next step; what it may have written by then, of a pack that was reclaimed meanwhile, it takes away itself.
+//! **Beside others.** Readers find a pack in its old tier until it is removed there, and in the
+//! other tier from before that; packs that they have open stay open. Writers make packs of other
+//! ids. A pack's row does not say where it lies, so a move needs no transaction, and neither
+//! sessions nor pins are concerned (decision 0003). Only the collector removes packs, and it could
+//! remove one while it is copied. So a run *is* the collector (rule 14): only one runs at a time,
+//! and no `gc`, `check --repair` or `copy` goes on beside it. It takes packs of `live` rows only.
+//! If a run stops for longer than its lease and another collector succeeds it, it notices at its
+//! next step. It then removes what it wrote of a pack that was reclaimed meanwhile.
 //!
-//! **Up** comes what is asked for, or what is newest, until the tier's bound: nobody writes down what is read, and the newest is what goes down last. Only directories take packs from below.
+//! **Up** come the packs that the caller names, or else the newest, until the tier's bound. Nothing
+//! records which packs are read, and the newest are the last to go down. Only directories take
+//! packs from below.
 //!
-//! Damage is not moved: the pack stays where it is, and is named.
+//! A damaged pack is not moved: it stays where it is, and the report names it.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,13 +47,14 @@ use crate::tree::{StorePath, require};
 /// What to move.
 #[derive(Clone, Debug, Default)]
 pub struct RebalanceOptions {
-    /// Up instead of down: into each directory that has room for them come packs from the tiers below it.
+    /// Move up instead of down: packs come from lower tiers into each directory that has room.
     pub up: bool,
-    /// Of `up`: only packs with data of this file, or of files below this directory.
+    /// With `up`: only packs with data of this file, or of files below this directory.
     pub path: Option<StorePath>,
     /// Say what would be moved, and move nothing.
     pub dry_run: bool,
-    /// Leave at most so many bytes of packs in each tier but the last, whatever their bounds are; of `up`: fill them so far.
+    /// Leave at most so many bytes of packs in each tier but the last, whatever their bounds are;
+    /// with `up`: fill them so far.
     pub to_fill: Option<u64>,
     /// Bytes a second at most; 0: as fast as it goes.
     pub bytes_per_sec: u64,
@@ -60,7 +69,7 @@ pub struct RebalanceProgress {
     pub bytes_done: AtomicU64,
 }
 
-/// What a tier holds.
+/// The contents of one tier.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct TierReport {
     /// Where it is.
@@ -86,11 +95,13 @@ pub struct RebalanceReport {
     pub problems: Vec<String>,
 }
 
-/// Moves packs down until each tier holds no more than it is meant to, or up until each is as full as it may be. Others may read and write meanwhile. Interrupted at any moment, the next run goes on.
+/// Moves packs down until each tier is within its bound, or up until each is as full as it may be.
+/// Others may read and write meanwhile. After an interruption the next run goes on.
 ///
 /// # Errors
-/// `Invalid` when there are no tiers, or none that takes packs from below; `NotFound` when nothing is at the path; `Busy` while a collector is at work; `Full` when the tier below is; failures of the engines. What
-/// was moved stays so.
+/// `Invalid` when there are no tiers, or none that takes packs from below; `NotFound` when nothing
+/// is at the path; `Busy` while a collector is at work; `Full` when the tier below is; failures of
+/// the engines. Packs that were moved before stay moved.
 pub fn rebalance(
     store: &Store,
     options: &RebalanceOptions,
@@ -116,7 +127,7 @@ pub fn rebalance(
     } else {
         let (session, _) = store.collector("rebalance")?;
         let run = Run { store, options, progress, session: Some(&session), began: Instant::now() };
-        // What a lost history needs stays where it is found.
+        // If there is a lost history, the packs that it needs stay where they are.
         let moved = older::refuse(store).and_then(|_| run.all(tiered.places(), &mut report));
         let released = store.meta.release_collector(session.id());
         moved.and(released)
@@ -130,7 +141,7 @@ pub fn rebalance(
     Ok(report)
 }
 
-/// Bytes of packs in each tier, as their rows say.
+/// Sums the bytes of packs in each tier, from their rows.
 fn bytes_of(store: &Store, places: &[Place]) -> Result<Vec<u64>> {
     let rows = store.meta.packs()?;
     let bytes: HashMap<PackId, u64> = rows.iter().map(|row| (row.id, row.bytes)).collect();
@@ -138,14 +149,14 @@ fn bytes_of(store: &Store, places: &[Place]) -> Result<Vec<u64>> {
     places.iter().map(|place| Ok(place.backend.list()?.iter().map(of).sum())).collect()
 }
 
-/// How a pack comes into another tier: false when it was there.
+/// Copies a pack into another tier; false when it was there already.
 type CopyPack = fn(&dyn Backend, &StoreConfig, &dyn Backend, &PackRow) -> Result<bool>;
 
 struct Run<'a> {
     store: &'a Store,
     options: &'a RebalanceOptions,
     progress: &'a RebalanceProgress,
-    /// `None`: nothing is to be changed.
+    /// `None` if nothing is to be changed.
     session: Option<&'a Session>,
     began: Instant,
 }
@@ -210,7 +221,7 @@ impl Run<'_> {
                     match self.move_one(row, &places[from], &places[at], copy_before_readers, report) {
                         Ok(true) => {}
                         Ok(false) => continue,
-                        // It is fuller than its bound says, or than it was.
+                        // The tier is fuller than its bound or the last count said.
                         Err(error) if error.kind() == ErrorKind::Full => break,
                         Err(error) => return Err(error),
                     }
@@ -224,7 +235,9 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// The packs to bring into tier `at`, and from which, newest first: as many as there is room for. Those that are there already and below too come first: an earlier run was interrupted there.
+    /// Chooses packs to bring into tier `at`, and the tier of each: the newest, as many as there is
+    /// room for. Packs that are there and below too come first, as an earlier run was interrupted
+    /// there.
     fn choose_up<'r>(
         &self,
         at: usize,
@@ -258,7 +271,7 @@ impl Run<'_> {
         Ok(chosen)
     }
 
-    /// Whether a tier may hold so many bytes of packs, of which so many are to be added.
+    /// True if a tier may hold `bytes` of packs after `added` of them were added.
     fn has_room(&self, place: &Place, bytes: u64, added: u64) -> Result<bool> {
         if let Some(most) = self.options.to_fill {
             return Ok(bytes <= most);
@@ -270,7 +283,8 @@ impl Run<'_> {
         }
     }
 
-    /// The packs to move, oldest first: as many as are too much. Those that are below already, whole or not, come first: an earlier run was interrupted there.
+    /// Chooses the packs to move: the oldest, until the tier is within its bound. Packs that are
+    /// below already, whole or not, come first, as an earlier run was interrupted there.
     fn choose<'r>(&self, above: &Place, here: &[&'r PackRow], below: &Place) -> Result<Vec<&'r PackRow>> {
         let begun = below.backend.list()?;
         let is_begun = |row: &PackRow| begun.binary_search(&row.id).is_ok();
@@ -286,7 +300,7 @@ impl Run<'_> {
         Ok(chosen)
     }
 
-    /// Whether a tier that would be left with so many bytes of packs has too many.
+    /// True if a tier that is left with `bytes` of packs has too many.
     fn is_too_much(&self, place: &Place, bytes: u64, here: &[&PackRow]) -> Result<bool> {
         if let Some(most) = self.options.to_fill {
             return Ok(bytes > most);
@@ -322,7 +336,8 @@ impl Run<'_> {
             Err(error) => return Err(error),
         }
         if let Err(error) = self.require_collector() {
-            // Who took over may have reclaimed the pack: what nobody knows must not stay.
+            // The next collector may have reclaimed the pack. Then the copy must not stay, as no
+            // row names it.
             if !self.is_live(row.id)? {
                 to.backend.remove(row.id)?;
             }
@@ -337,7 +352,7 @@ impl Run<'_> {
         Ok(true)
     }
 
-    /// Rule 14: every step asks.
+    /// Rule 14: called before every step.
     fn require_collector(&self) -> Result<()> {
         let Some(session) = self.session else { return Ok(()) };
         self.store.meta.absolve(session.id(), &[])
@@ -347,7 +362,7 @@ impl Run<'_> {
         Ok(self.store.committed_packs()?.binary_search(&id).is_ok())
     }
 
-    /// Sleeps if it has done more than it may by now.
+    /// Sleeps if the run is ahead of its rate.
     fn keep_pace(&self, bytes: u64) {
         if self.options.bytes_per_sec > 0 {
             let due = Duration::from_secs_f64(bytes as f64 / self.options.bytes_per_sec as f64);

@@ -1,8 +1,10 @@
-//! What of a store lies in a directory that has no readable `store.toml`: for errors that say so, for an `init` that must not begin over it, and
-//! for `recover`, which makes the file anew from what the packs say of themselves.
+//! Leftovers of a store in a directory without a readable `store.toml`. They are for error
+//! messages, for `init`, which must not replace them, and for `recover`, which makes the file again
+//! from the packs.
 //!
-//! A header has the store's id and its fingerprint. The rest is what new data is cut, compressed and packed by: any value reads the data
-//! that is there, so the defaults do, but data that is stored again may be cut otherwise and not be found.
+//! A pack header has the store's id and its fingerprint function. The other settings say how new
+//! data is cut, compressed and packed. Any value can read existing data, so the defaults do. But
+//! data that is stored again may then be cut differently, and not be found.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,7 +17,8 @@ use crate::error::{Context, Error, ErrorKind, Result};
 use crate::layout::{CONFIG_FILE, DATABASE_FILE};
 use crate::meta::is_unused_database;
 
-/// What is there, in words; `None` when nothing is that anything was ever stored in. What an `init` that was interrupted leaves behind counts as nothing.
+/// Describes the leftovers; `None` when none can hold data. Those of an interrupted `init` do not
+/// count.
 ///
 /// # Errors
 /// When the directory cannot be read.
@@ -39,10 +42,10 @@ pub(crate) fn of_a_store(dir: &Path) -> Result<Option<String>> {
     Ok((!found.is_empty()).then(|| found.join(" and ")))
 }
 
-/// The error for a directory that is no store, or none any more.
+/// The error for a directory without a store.
 ///
 /// # Errors
-/// Always: `NotFound` when there is nothing, `Damaged` when there is what a store consists of.
+/// Always: `NotFound` when there is nothing, `Damaged` when there are parts of a store.
 pub(crate) fn refuse(dir: &Path) -> Error {
     match of_a_store(dir) {
         Ok(Some(found)) => Error::damaged(format!(
@@ -64,8 +67,8 @@ fn has_packs(dir: &Path) -> Result<bool> {
     Ok(!LocalBackend::open(dir, false, true)?.list()?.is_empty())
 }
 
-/// The configuration that the packs in `dir` tell of; `None` when no header of theirs can be read. The other value is a sentence on what they do not tell.
-///
+/// The configuration according to the packs in `dir`; `None` when no pack header can be read. The
+/// other value is a sentence on the settings that packs do not have.
 /// # Errors
 /// When the directory cannot be read.
 pub(crate) fn configuration(dir: &Path) -> Result<Option<(StoreConfig, String)>> {
@@ -73,7 +76,7 @@ pub(crate) fn configuration(dir: &Path) -> Result<Option<(StoreConfig, String)>>
         return Ok(None);
     }
     let backend = LocalBackend::open(dir, false, true)?;
-    // Packs of another store may have got among them: what most of them say counts.
+    // Packs of another store may be among them: the majority counts.
     let mut said: BTreeMap<[u8; 16], (FingerprintKind, usize)> = BTreeMap::new();
     for id in backend.list()? {
         let mut bytes = [0; PACK_HEADER_LEN];
@@ -93,8 +96,8 @@ pub(crate) fn configuration(dir: &Path) -> Result<Option<(StoreConfig, String)>>
     Ok(Some((config, sentence)))
 }
 
-/// A name in `dir` that nothing has: `name`, or that with a number. For what is moved aside: it must not be moved over what was moved before it.
-/// `suffixes` are the ends of other names that must be free too.
+/// A free name in `dir`: `name`, or that with a number. For files that are moved aside, which must
+/// not replace earlier ones. `suffixes` are the ends of other names that must be free too.
 pub(crate) fn free_name(dir: &Path, name: &str, suffixes: &[&str]) -> PathBuf {
     let taken = |name: &str| {
         suffixes

@@ -1,4 +1,5 @@
-//! The threads on which what must wait for networks waits: one small runtime for the whole process, begun when it is first needed.
+//! The threads that wait for networks: one small runtime for the whole process, started when it is
+//! first needed.
 //!
 //! The engine itself blocks; only the edges towards object stores are asynchronous, so that many requests are in flight on few threads.
 

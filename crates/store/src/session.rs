@@ -1,14 +1,17 @@
-//! A running client of the store: its lease, what it may rely on, and what it relies on.
+//! A running client of the store: its lease, the packs it may rely on, and those it relies on.
 //!
-//! The rules are those of `docs/decisions/0003-reclaim-protocol.md`, named here by number. A background thread renews the lease
-//! once a second and acknowledges new generations at once (rule 8): nothing has to drain first, because what uncommitted
-//! files rely on is taken out of the collector's run by the acknowledgement itself.
+//! The rules are those of `docs/decisions/0003-reclaim-protocol.md`, named here by number. A
+//! background thread renews the lease once a second and acknowledges new generations at once (rule
+//! 8). Nothing has to drain first: the acknowledgement itself takes what uncommitted files rely on
+//! out of the collector's run.
 //!
 //! Locks, in the order they are taken: `turn` (held over a commit and its aftermath, and over an acknowledgement), then
 //! `reliance` (held over each lookup), or `commits`.
 //!
-//! **A commit without an answer**, whose database went away while it was made and did not come back in time, may have happened. As long as nobody knows, the
-//! session relies on what it relied on before, and commits nothing else: its packs may be live, or not. The thread that renews the lease asks once a second; so does whoever commits next.
+//! **A commit in doubt.** If the database goes away during a commit and does not come back in time,
+//! the commit may have happened, so its packs may be live or not. Until the session knows, it
+//! relies on what it relied on before, and commits nothing else. The thread that renews the lease
+//! asks once a second, and so does the next caller that commits.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -29,12 +32,13 @@ use crate::meta::{
 };
 use crate::snapshot::BeforeSnapshot;
 
-/// How long a session is believed alive without a word, seconds. A process of this host that is killed is noticed at once by its
-/// lock file.
+/// Seconds for which a session is believed alive after it last renewed its lease. If a process of
+/// this host is killed, others notice at once by its lock file.
 pub const LEASE_SECS: u32 = 60;
 const LOST: &str = "another client ended this session, as for more than a minute this machine slept, was stopped, or could not reach the store's database: run the command again (mounts go on by themselves)";
 const RENEW_EVERY: Duration = Duration::from_secs(1);
-/// How long after the last word of the database it is asked before a pack is sealed. Nobody ends a session that was heard of so lately.
+/// A session asks the database before it seals a pack if it heard from it longer ago than this.
+/// Nobody ends a session that was heard of so recently.
 const SURE_FOR: Duration = Duration::from_secs(10);
 
 struct Reliance {
@@ -47,16 +51,17 @@ struct Reliance {
     relied: HashMap<PackId, u64>,
     /// The last change that anything was looked up for.
     newest_change: u64,
-    /// It is not known what became of the last acknowledgement: until another one has succeeded, no pack of others is usable.
+    /// The outcome of the last acknowledgement is unknown: until another one succeeds, no pack of
+    /// other clients is usable.
     is_unsure: bool,
-    /// Up to where it has seen what packs there are, where the database tells what has changed since.
+    /// How far it has read the database's list of changed packs, if the database has one.
     mark: Option<PackMark>,
 }
 
 /// A commit that got no answer.
 struct OpenCommit {
     unanswered: Unanswered,
-    /// What follows if it has happened; see [`Session::commit`].
+    /// The changes that need nothing any more if the commit has happened; see [`Session::commit`].
     done: u64,
     packs: Vec<PackId>,
     has_happened: Option<bool>,
@@ -68,21 +73,23 @@ struct Shared {
     meta: Arc<dyn Meta>,
     turn: Mutex<()>,
     reliance: Mutex<Reliance>,
-    /// Of which at most the last one is not known to have happened, or not.
+    /// At most the last one is in doubt.
     commits: Mutex<Vec<OpenCommit>>,
-    /// When the database last said that it lives, by both clocks: one of them goes on while the machine sleeps.
+    /// When the database last answered, by two clocks: one of them goes on while the machine
+    /// sleeps.
     heard: Mutex<(Instant, u64)>,
     /// Why it is over, once it is.
     over: OnceLock<(ErrorKind, String)>,
     /// Where the store's packs lie.
     packs: OnceLock<Arc<dyn Backend>>,
-    /// What is done once another client has ended it.
+    /// Called once another client has ended this session.
     fenced: OnceLock<Box<dyn Fn() + Send + Sync>>,
     stop: Mutex<bool>,
     stopped: Condvar,
 }
 
-/// Has whoever changes the store in another process stand still, for a commit of this session; `None` when there is nobody. Dropping the answer lets them go on.
+/// Stops changes to the store in other processes during a commit of this session; `None` when there
+/// is no such process. Dropping the answer lets them go on.
 pub type Beside = dyn Fn(SessionId) -> Result<Option<Box<dyn Send>>> + Send + Sync;
 
 /// An open session. Dropping it closes it.
@@ -137,37 +144,41 @@ impl Session {
         }))
     }
 
-    /// Has writers of this session take `before` in front of their first transaction, as that says. The first call counts.
+    /// Makes writers of this session take the snapshot `before` ahead of their first transaction.
+    /// Only the first call counts.
     pub fn take_before(&self, before: &Arc<BeforeSnapshot>) {
         let _ = self.before.set(Arc::clone(before));
     }
 
-    /// What [`Session::take_before`] was given.
+    /// The snapshot that [`Session::take_before`] was given.
     pub(crate) fn before_snapshot(&self) -> Option<&BeforeSnapshot> {
         self.before.get().map(|before| &**before)
     }
 
-    /// Has others stand still for each of its writers' commits. The first call counts.
+    /// Stops other processes' changes during each of its writers' commits. Only the first call
+    /// counts.
     pub(crate) fn set_beside(&self, beside: &Arc<Beside>) {
         let _ = self.beside.set(Arc::clone(beside));
     }
 
-    /// Before a commit: others stand still until the answer is dropped.
+    /// Before a commit: stops other processes' changes until the answer is dropped.
     pub(crate) fn stand_still(&self) -> Result<Option<Box<dyn Send>>> {
         self.beside.get().map_or(Ok(None), |hold| hold(self.id()))
     }
 
-    /// Has these packs tended for as long as it is open.
+    /// Tends these packs for as long as it is open.
     pub(crate) fn tend(&self, packs: &Arc<dyn Backend>) {
         let _ = self.shared.packs.set(Arc::clone(packs));
     }
 
-    /// Has `then` called once another client has ended this session, by the thread that renews its lease. The first call counts.
+    /// Calls `then` once another client has ended this session, on the thread that renews its
+    /// lease. Only the first call counts.
     pub fn when_fenced(&self, then: impl Fn() + Send + Sync + 'static) {
         let _ = self.shared.fenced.set(Box::new(then));
     }
 
-    /// Lets its writers take the room that is kept free on the disk: what they store was acknowledged.
+    /// Lets its writers take the reserved space of the disk, for content that was already
+    /// acknowledged.
     pub fn use_reserve(&self) {
         self.uses_reserve.store(true, Ordering::Relaxed);
     }
@@ -193,8 +204,9 @@ impl Session {
         }
     }
 
-    /// Makes sure that nobody has ended the session while its host slept or stood still. To be called right before a pack is sealed: of a
-    /// session that was ended the row may have been swept, and a pack that is whole and has none looks as if the database were an older one.
+    /// Makes sure that nobody has ended the session while its host slept or stood still. Call it
+    /// right before sealing a pack. If the session was ended, the pack's row may have been swept,
+    /// and a sealed pack without a row looks as if the database were stale.
     ///
     /// # Errors
     /// `Fenced`, and those of the database.
@@ -208,13 +220,15 @@ impl Session {
         self.shared.renew_once().inspect_err(|error| self.note(error)).map(drop)
     }
 
-    /// A transaction of this session has failed: if that was because the session is over, [`Session::check`] says so from now on.
+    /// Handles a failed transaction of this session: if the session is over, [`Session::check`]
+    /// says so from now on.
     pub fn note(&self, error: &Error) {
         self.shared.note(error);
     }
 
-    /// Rule 4: runs `lookup`, which is told which packs count and says which ones its answers lie in, and remembers that change
-    /// `change` (0: the one being looked up for now) relies on them.
+    /// Rule 4: runs `lookup`, and remembers that change `change` relies on the packs it returns.
+    /// `lookup` gets a test for which packs count. `change` is 0 for the change that is being
+    /// looked up now.
     ///
     /// # Errors
     /// Those of `lookup`.
@@ -242,7 +256,8 @@ impl Session {
         self.shared.reliance.lock().expect("no panic while held").generation
     }
 
-    /// A pack of this session was sealed: its chunks count, and whatever was looked up so far may lie in it.
+    /// Records a pack that this session sealed: its chunks count, and anything looked up so far may
+    /// lie in it.
     pub fn own_pack(&self, pack: PackId) {
         let mut reliance = self.shared.reliance.lock().expect("no panic while held");
         let newest = reliance.newest_change;
@@ -250,11 +265,12 @@ impl Session {
         reliance.relied.insert(pack, newest);
     }
 
-    /// What a writer goes on from: the newest change that anything was looked up for, and the packs that are sealed and not committed. A
-    /// writer that failed leaves such packs behind; as hits in them count, the next one's first commit makes them live.
+    /// Returns the state from which a new writer goes on: the newest change that anything was
+    /// looked up for, and the packs that are sealed and not committed. A writer that failed leaves
+    /// such packs behind. Hits in them count, so the next writer's first commit makes them live.
     ///
     /// # Errors
-    /// When it cannot be found out what became of a commit without an answer, and so of its packs.
+    /// When the outcome of a commit in doubt, and so of its packs, cannot be found out.
     pub fn resume(&self) -> Result<(u64, Vec<PackId>)> {
         let _turn = self.shared.turn.lock().expect("no panic while held");
         self.shared.settle()?;
@@ -267,7 +283,7 @@ impl Session {
     /// Rule 7: runs `commit`, after which `packs` are live and the changes up to number `done` rely on nothing any more.
     ///
     /// # Errors
-    /// Those of `commit`; before it, when it cannot be found out what became of an earlier one.
+    /// Those of `commit`; also when the outcome of an earlier commit cannot be found out.
     pub fn commit<T>(&self, done: u64, packs: &[PackId], commit: impl FnOnce() -> Result<T>) -> Result<T> {
         let _turn = self.shared.turn.lock().expect("no panic while held");
         self.shared.settle()?;
@@ -282,7 +298,7 @@ impl Session {
         Ok(committed)
     }
 
-    /// Whether a [`Session::commit`] that failed without an answer has happened all the same.
+    /// True if a [`Session::commit`] that failed without an answer has happened all the same.
     ///
     /// # Errors
     /// When that cannot be found out now.
@@ -293,13 +309,15 @@ impl Session {
         Ok(commits.iter().any(|open| open.unanswered == unanswered && open.has_happened == Some(true)))
     }
 
-    /// Whether it is a [`Session::commit`] that failed without an answer, whatever became of it.
+    /// True if `unanswered` is a [`Session::commit`] of this session that failed without an answer,
+    /// whatever its outcome.
     pub fn is_unanswered(&self, unanswered: Unanswered) -> bool {
         self.shared.commits().iter().any(|open| open.unanswered == unanswered)
     }
 
-    /// Learns which packs there are now, those of other sessions among them: hits in them count from here on. What the index says of them is the
-    /// caller's to refresh. Where the database tells what has changed, no more than that is read.
+    /// Learns which packs there are now, also those of other sessions: hits in them count from here
+    /// on. The caller refreshes the index. If the database can tell what has changed, only that is
+    /// read.
     ///
     /// # Errors
     /// Those of the database.
@@ -336,7 +354,8 @@ impl Shared {
         self.commits.lock().expect("no panic while held")
     }
 
-    /// With the turn held: packs are live, and the changes up to number `done` rely on nothing any more.
+    /// With `turn` held: packs are live, and the changes up to number `done` rely on nothing any
+    /// more.
     fn committed(&self, done: u64, packs: &[PackId]) {
         let mut reliance = self.reliance.lock().expect("no panic while held");
         for pack in packs {
@@ -346,13 +365,14 @@ impl Shared {
         reliance.relied.retain(|_, change| *change > done);
     }
 
-    /// With the turn held: finds out what became of a commit without an answer, if there is one.
+    /// With `turn` held: finds out the outcome of a commit in doubt, if there is one.
     fn settle(&self) -> Result<()> {
         let is_open = |open: &&mut OpenCommit| open.has_happened.is_none();
         let Some(unanswered) = self.commits().last_mut().filter(is_open).map(|open| open.unanswered) else {
             return Ok(());
         };
-        // Which takes as long as a server is waited for. What fails because of it is another commit, which has not been tried.
+        // This waits as long as one waits for a server. A failure is that of the new commit, which
+        // was not tried.
         let has_happened = self.meta.has_happened(unanswered).map_err(|error| error.again())?;
         let mut commits = self.commits();
         let open = commits.last_mut().expect("who has the turn adds them, and nobody takes them away");
@@ -405,7 +425,7 @@ impl Shared {
         }
     }
 
-    /// Rule 8. Who only reads relies on nothing, and has nothing to acknowledge (rule 12).
+    /// Rule 8. A reader relies on nothing, and has nothing to acknowledge (rule 12).
     fn acknowledge(&self, number: u64) -> Result<()> {
         if self.kind == SessionKind::Reader {
             return Ok(());
@@ -419,7 +439,8 @@ impl Shared {
         if is_known { Ok(()) } else { self.take_generation() }
     }
 
-    /// Rule 9, with the turn held: what has become live joins the usable set, if it was read under the generation that is acknowledged. Says whether that was all there is to know.
+    /// Rule 9, with `turn` held: packs that have become live join the usable set, if they were read
+    /// under the acknowledged generation. Returns false if that was not all that has changed.
     fn join_changed(&self) -> Result<bool> {
         let known = self.reliance.lock().expect("no panic while held").mark;
         let Some(mark) = known else { return Ok(false) };
@@ -434,13 +455,14 @@ impl Shared {
         Ok(true)
     }
 
-    /// Rule 8, with the turn held.
+    /// Rule 8, with `turn` held.
     fn take_generation(&self) -> Result<()> {
         let mut reliance = self.reliance.lock().expect("no panic while held");
         let relied: Vec<PackId> = reliance.relied.keys().copied().collect();
         let generation = self.meta.acknowledge(self.id, &relied).inspect_err(|_| {
-            // It may have happened all the same. Then the collector goes on, without regard to what would be found in condemned packs from here on. What was relied on
-            // before has been told, and is safe either way.
+            // The acknowledgement may have happened all the same. Then the collector goes on, and
+            // disregards anything found in deletion candidates from here on. What was relied on
+            // before was already reported, and is safe either way.
             reliance.usable.clear();
             reliance.is_unsure = true;
         })?;
@@ -456,7 +478,7 @@ impl Drop for Session {
     fn drop(&mut self) {
         *self.shared.stop.lock().expect("no panic while held") = true;
         self.shared.stopped.notify_all();
-        // What is done once it is fenced may be what drops it.
+        // The callback for a fenced session may be what drops it, on the renewing thread.
         if let Some(renewer) =
             self.renewer.take().filter(|renewer| renewer.thread().id() != thread::current().id())
         {

@@ -1,7 +1,8 @@
 //! Stores whose metadata lies in PostgreSQL: many hosts share one, and none owns it.
 //!
-//! The database has the configuration, too. What a host keeps for itself (runs of its index, lock files of its sessions) lies in a directory of
-//! its own, the *cache directory*: it may be lost at any time when nothing runs, and is filled again.
+//! The database has the configuration, too. Each host has a *cache directory* for runs of its index
+//! and lock files of its sessions. It may be lost at any time when nothing runs, and is filled
+//! again.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,17 +17,17 @@ pub fn url(store: &Path) -> Option<&str> {
     store.to_str().filter(|text| is_postgres_url(text))
 }
 
-/// What a store with a database elsewhere consists of on this host.
+/// The parts on this host of a store with a database elsewhere.
 pub(crate) struct Shared {
     /// The database.
     pub meta: Arc<PostgresMeta>,
-    /// What it says the store is.
+    /// The store's configuration, from the database.
     pub config: StoreConfig,
     /// This host's cache directory.
     pub dir: PathBuf,
 }
 
-/// Fails for what hosts cannot share.
+/// Fails for a configuration that hosts cannot share.
 pub(crate) fn require_shareable(config: &StoreConfig) -> Result<()> {
     if !config.fingerprint.is_trusted() {
         let why = "a store that hosts share needs fingerprints that do not collide: use blake3 or sha256";
@@ -43,7 +44,7 @@ pub(crate) fn require_shareable(config: &StoreConfig) -> Result<()> {
 pub(crate) fn init(url: &str, config: &StoreConfig) -> Result<Shared> {
     let location = Location::parse(url)?;
     require_shareable(config)?;
-    // Before anything is made: a refusal must leave nothing behind.
+    // Checked before anything is made, as a refusal must leave nothing behind.
     if PostgresMeta::is_at(location.clone())? {
         return Err(Error::new(ErrorKind::Exists, format!("there is a store already in {location}")));
     }
@@ -61,8 +62,9 @@ pub(crate) fn open(url: &str, read_only: bool) -> Result<Shared> {
     Ok(Shared { meta: Arc::new(meta), config, dir })
 }
 
-/// What a host's directory for a store is called: by its id, and by where its packs lie. A copy of a store has the store's id, and once both are written to
-/// the number of a pack means another one in each.
+/// The name of a host's directory for a store, made of its id and the place of its packs. A copy of
+/// a store has the same id, and once both are written to, a pack's number means another pack in
+/// each.
 fn cache_name(config: &StoreConfig) -> String {
     let packs = config.packs.as_ref().map(ToString::to_string).unwrap_or_default();
     format!("{}-{:08x}", config.id, outrigger_format::checksum(&[packs.as_bytes()]) as u32)
@@ -76,7 +78,7 @@ fn cache_dir(name: &str, variable: impl Fn(&str) -> Option<PathBuf>) -> Option<P
     Some(above.join(name))
 }
 
-/// The directory for what this host keeps of a store, made.
+/// Makes the directory for what this host keeps of a store.
 pub(crate) fn make_cache_dir(config: &StoreConfig) -> Result<PathBuf> {
     let variable = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let dir = cache_dir(&cache_name(config), variable).ok_or_else(|| {

@@ -1,7 +1,9 @@
-//! How much the packs take, for those who ask often: `statfs` is asked by monitors, file managers and every `df`, of each mount.
+//! The bytes of all packs, for frequent callers: monitors, file managers and every `df` ask for
+//! `statfs`, on each mount.
 //!
-//! A sum over all rows answers, which grows with the store. It is made anew when it is two seconds old, or later where making it takes long, so that however often it is asked for the database has a twentieth of its time to do with it at
-//! most; and when it is a minute old in any case.
+//! The answer is a sum over all rows, which grows with the store. It is computed again when it is
+//! two seconds old, or later if that takes long: so it costs at most a twentieth of the database's
+//! time, however often it is asked for. It is always computed again when it is a minute old.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -26,7 +28,7 @@ struct Known {
 }
 
 impl StoredBytes {
-    /// What is known, else what `ask` says. Nobody waits for another who asks.
+    /// The cached sum, or else that of `ask`. No caller waits for another's `ask`.
     ///
     /// # Errors
     /// Those of `ask`.

@@ -35,21 +35,21 @@ use crate::table_cache::{TABLE_CACHE_FILE, TableCache, TableCacheOptions};
 use crate::tell;
 use crate::verified::Verified;
 
-/// What a host knows of packs that it has compared with their data, in its directory for a store that hosts share.
+/// The file in this host's directory that lists the packs it has compared with their data.
 const VERIFIED_FILE: &str = "verified";
 
 /// An open store. Cheap to share by reference between threads.
 pub struct Store {
     /// The directory's name when it was opened.
     dir: PathBuf,
-    /// What the user names it by.
+    /// The directory or URL as the user names it.
     name: PathBuf,
     /// The database, if it is not in the directory.
     postgres: Option<Arc<PostgresMeta>>,
     /// Other hosts may use it at the same time.
     is_shared: bool,
     read_only: bool,
-    /// What the store is.
+    /// The store's configuration.
     pub config: StoreConfig,
     /// Where packs lie.
     pub backend: Arc<dyn Backend>,
@@ -59,30 +59,30 @@ pub struct Store {
     pub index: Arc<Index>,
     /// Reads, checks and caches frames.
     pub packs: Arc<PackReader>,
-    /// Where other clients' packs are relied on only if they were compared with their data.
+    /// If set, other clients' packs are relied on only after they were compared with their data.
     verified: Option<Arc<Verified>>,
     devices: OnceLock<Arc<StoreDevices>>,
     /// The database's counters were found to be above every pack that is there.
     is_above_packs: AtomicBool,
     stored: StoredBytes,
-    /// What is kept free on the disk of a store in a directory.
+    /// Space that is kept free on the disk of a store in a directory.
     reserve: Option<Arc<Reserve>>,
     beside: OnceLock<Arc<Beside>>,
     /// The directory. Closed last: what is above may have paths through it.
     home: Arc<Home>,
 }
 
-/// What a store is opened for.
+/// Why a store is opened.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Purpose {
-    /// To be used: its packs are needed.
+    /// To use it: its packs are needed.
     Use,
-    /// To be looked at: soon, and whether its packs are there or not.
+    /// To describe it: quickly, and whether its packs are reachable or not.
     Look,
 }
 
 impl Purpose {
-    /// What all packs are, where it is needed.
+    /// Lists all packs, if the purpose needs them.
     fn census(self, meta: &dyn Meta) -> Result<Census> {
         match self {
             Self::Use => Census::of(meta),
@@ -94,7 +94,7 @@ impl Purpose {
 /// Reads the configuration of the store at `dir`.
 ///
 /// # Errors
-/// `NotFound` when there is no store, `Damaged` when there is one that has lost the file; with what to do about it.
+/// `NotFound` when there is no store, `Damaged` when a store has lost the file. Both say what to do.
 fn read_config(dir: &Path) -> Result<StoreConfig> {
     StoreConfig::find(dir)?.ok_or_else(|| remains::refuse(dir))
 }
@@ -115,7 +115,7 @@ fn open_packs(
     })
 }
 
-/// Refuses packs outside of a store that is another user's than root, whose process this is: root would go with its keys, and write, wherever the owner says.
+/// Refuses packs outside a store of another user if this process is root's: root would write, with its keys, wherever that user says.
 pub(crate) fn refuse_packs_elsewhere(dir: &Path, config: &StoreConfig) -> Result<()> {
     match config.packs.as_ref().filter(|_| owner::is_others(dir)) {
         None => Ok(()),
@@ -165,8 +165,8 @@ impl Store {
             let why = format!("{} is not empty (it has {:?}); give a new directory", dir.display(), name);
             return Err(Error::new(ErrorKind::Exists, why));
         }
-        // The configuration is written last, and by a rename: a directory with one is a whole store. What an interrupted
-        // `init` left behind is begun again, since nothing can have been stored in it. A store that lost its configuration is another matter.
+        // The configuration is written last, and by a rename: a directory with one is a whole store. `init` starts over what an
+        // interrupted `init` left, since nothing can have been stored there. A store that lost its configuration is refused.
         if let Some(found) = remains::of_a_store(dir)? {
             let why = format!(
                 "{0} has {found}: it is a store that has lost its {CONFIG_FILE}. Put that back from a copy, or make it anew with `outrigger -s {0} recover`; \
@@ -205,8 +205,8 @@ impl Store {
         store.indexed(census)
     }
 
-    /// Opens a store to say how it fares, for which its packs need not be there, and are not looked into: its index is empty, and no row of them is read. If their place cannot be reached, or is another store's, [`Backend::trouble`] says so, and
-    /// nothing can be read.
+    /// Opens a store to describe its state. Its packs need not be reachable and are not read: its index is empty, and no row of a
+    /// pack is read. If their place is unreachable or another store's, [`Backend::trouble`] says so, and nothing can be read.
     ///
     /// # Errors
     /// Those of [`Store::open`] that are about the database and the configuration.
@@ -272,7 +272,7 @@ impl Store {
         Ok((store, census))
     }
 
-    /// Puts a store together from a database and packs that are open already (`recover` has just made the one), and from what that database says of all packs.
+    /// Builds a store from a database that is open (`recover` may just have made it), its census and open packs.
     pub(crate) fn assemble(
         dir: &Path,
         config: StoreConfig,
@@ -317,7 +317,7 @@ impl Store {
         Ok(store)
     }
 
-    /// A store that hosts of one process share, by a database that they all have: for tests. `dir` is one host's own directory.
+    /// Opens a store that several hosts in one process share through one database: for tests. `dir` is one host's own directory.
     ///
     /// # Errors
     /// When the directory cannot be made, or the database cannot be read.
@@ -343,7 +343,7 @@ impl Store {
         Ok(self)
     }
 
-    /// Bytes that its packs take, as they were some seconds ago at most, or, where there are very many, a minute.
+    /// Bytes that its packs take. The figure is at most some seconds old, or a minute if there are very many packs.
     ///
     /// # Errors
     /// When the database cannot be read.
@@ -355,7 +355,7 @@ impl Store {
         })
     }
 
-    /// Ids of the live and condemned packs, rising.
+    /// Ids of the live packs and deletion candidates, rising.
     ///
     /// # Errors
     /// When the database cannot be read.
@@ -366,7 +366,7 @@ impl Store {
         Ok(packs)
     }
 
-    /// Tells the index of every committed pack it does not know yet, and of those that are gone. A pack whose footer is
+    /// Tells the index of new committed packs, and of those that are gone. A pack whose footer is
     /// damaged is left out: `check` names it.
     ///
     /// # Errors
@@ -375,8 +375,8 @@ impl Store {
         follow::refresh_index(&*self.meta, &self.index)
     }
 
-    /// As [`Store::refresh_index`], of what has changed since the last time, where the database tells: for whoever follows other hosts. A pack whose footer could not be read then is
-    /// passed over until all are looked at again, ten minutes later or when a read finds nothing.
+    /// Like [`Store::refresh_index`], but reads only changes since the last call if the database can tell: for tailing other hosts. A
+    /// pack with an unreadable footer is skipped until all packs are read again: ten minutes later, or when a read finds nothing.
     ///
     /// # Errors
     /// As there.
@@ -384,7 +384,7 @@ impl Store {
         follow::follow_packs(&*self.meta, &self.index)
     }
 
-    /// What the store's directory was called when it was opened; of one whose metadata lies in PostgreSQL, this host's cache directory.
+    /// The store's directory as it was called when it was opened; if the metadata lies in PostgreSQL, this host's cache directory.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -409,7 +409,7 @@ impl Store {
         self.is_shared
     }
 
-    /// What the store says now that it is.
+    /// Reads the configuration again, as it is now.
     ///
     /// # Errors
     /// `Damaged` when that cannot be read.
@@ -428,7 +428,7 @@ impl Store {
         }
     }
 
-    /// What to do when the database is damaged.
+    /// Says what a user can do when the database is damaged.
     pub fn database_advice(&self) -> String {
         match &self.postgres {
             Some(_) => format!(
@@ -439,14 +439,14 @@ impl Store {
         }
     }
 
-    /// What vouches for other clients' packs; `None` where every pack is relied on by its footer.
+    /// Verifies other clients' packs; `None` where every footer is relied on.
     pub fn verified(&self) -> Option<&Arc<Verified>> {
         self.verified.as_ref()
     }
 
-    /// Has writers that start from now on give cutting, hashing and compressing to this runtime's devices, and readers their decompressing, where these are
-    /// faster, with a table cache if any of them can look chunks up and there are `options` for it. Chunks, names and contents do not depend on it; how frames
-    /// are compressed may. Only the first counts.
+    /// Gives cutting, hashing, compressing and decompressing to this runtime's devices where these are faster, for writers and readers
+    /// that start from now on. With `options`, and if a device can look chunks up, there is a table cache too. Chunks, names and
+    /// contents do not depend on devices; the compression of frames may. Only the first call counts.
     pub fn use_devices(&self, runtime: Arc<Runtime>, options: Option<TableCacheOptions>) {
         self.use_devices_once_open(Opening::over(runtime), options);
     }
@@ -459,13 +459,13 @@ impl Store {
             let options = options.map(|options| (options, self.home.path().join(TABLE_CACHE_FILE)));
             let (config, index) = (self.config.clone(), Arc::clone(&self.index));
             let devices = StoreDevices { opening, config, options, index, table_cache: OnceLock::new() };
-            // Now, where they are open: so the file is recalled before there is work.
+            // If the devices are open, the file is recalled now, before there is work.
             devices.start_table_cache();
             Arc::new(devices)
         });
     }
 
-    /// What [`Store::use_devices`] was given, for a writer.
+    /// The devices that [`Store::use_devices`] was given, for a writer.
     pub(crate) fn store_devices(&self) -> Option<&Arc<StoreDevices>> {
         self.devices.get()
     }
@@ -480,7 +480,7 @@ impl Store {
         self.devices.get()?.opening.runtime()
     }
 
-    /// The table cache that goes with it, if there is one and a writer has had use for it.
+    /// The table cache of the devices, once a writer has needed it.
     pub fn table_cache(&self) -> Option<&Arc<TableCache>> {
         self.devices.get()?.table_cache.get()?.as_ref()
     }
@@ -542,14 +542,14 @@ impl Store {
         let _ = self.beside.set(beside);
     }
 
-    /// Before names are changed or something is reclaimed: on a full disk, gives back the room that is kept for that.
+    /// On a full disk, gives back the reserved space. Called before names are changed or space is reclaimed.
     pub fn tend_reserve(&self) {
         if let Some(reserve) = &self.reserve {
             reserve.tend();
         }
     }
 
-    /// What keeps content from taking the last room of the disk that packs lie on.
+    /// The reserve that keeps content from taking the last space of the disk that packs lie on.
     pub(crate) fn reserve_of_packs(&self) -> Option<&Arc<Reserve>> {
         self.reserve.as_ref().filter(|_| self.config.packs.is_none())
     }
@@ -561,10 +561,10 @@ impl Store {
 
     /// Raises the database's counters above all packs, the first time.
     ///
-    /// Once is enough. Whoever stores something here, this process or another one, on this host or another, has its ids from the same counters, so what comes later lies below them. Only another history's packs can lie above: those
-    /// of a database in whose place an older copy of it was put, and that happens while nobody has the store open; or those of one that goes on beside this one, over the same packs, as an old primary beside the new. These may come
-    /// at any moment, so that no listing would be late enough. There it is the pack's name that decides: who creates or seals one under a name that is taken is refused and passes it by, and an intent for it gives nobody a right to
-    /// what another has made ([`crate::older::is_anothers`]).
+    /// Once is enough. Clients of this database share its counters, so later ids lie below them. Only packs of another history can lie above. If an
+    /// older copy of the database was put back, no client had the store open. If another database goes on with the same packs, as an old primary
+    /// does, its packs may come at any moment, and no listing would be late enough. There the pack's name decides: a client that creates or seals a
+    /// pack under a taken name is refused and passes it by, and an intent for it gives no right to the other's pack ([`crate::older::is_anothers`]).
     ///
     /// # Errors
     /// Those of the engine and the database.
@@ -576,16 +576,16 @@ impl Store {
         Ok(())
     }
 
-    /// Opens a session that is the collector: while it is, nobody else takes packs away. One that was killed is succeeded at once. Also says how
-    /// many sessions without a process were ended for it.
+    /// Opens a session that is the collector: while it is open, no other client takes packs away. It succeeds a collector that was
+    /// killed at once. Also counts the sessions without a process that it ended first.
     ///
     /// # Errors
     /// `Busy` while another is, `Denied` on a read-only store.
     pub(crate) fn collector(&self, what: &str) -> Result<(Arc<Session>, u64)> {
         let session = self.session(SessionKind::Collector, what)?;
-        // Before anything is made or swept: evidence that is there stays, ids that are taken are not given out.
+        // Before anything is made or swept: so the evidence of used ids is still there, and none is given out.
         raise_counters(&*self.meta, &*self.backend)?;
-        // Those of sessions that are ended now are there until the next run.
+        // Locks of the sessions that are ended now stay until the next run.
         self.meta.file_locks().map_or(Ok(()), |locks| locks.sweep_locks())?;
         let fenced = self.fence_gone()?;
         self.meta.take_collector(session.id())?;
@@ -597,8 +597,8 @@ impl Store {
         Ok(self.end_gone(|_| true)?.1)
     }
 
-    /// Those of these sessions that are not over, for who acts on another one's being over. Those whose process is gone are ended first: a
-    /// session whose lease is over goes on if its client comes back before somebody ends it.
+    /// Of these sessions, those that are not over; for a caller that acts once a session is over. Sessions whose process is gone are
+    /// ended first. A session with an expired lease goes on if its client comes back before anybody ends it.
     ///
     /// # Errors
     /// Those of the database.

@@ -6,12 +6,13 @@ pub fn is_obeyed(c: char) -> bool {
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// A name, a path or another text of others, in one line: what is not UTF-8, and what a terminal would obey, is escaped.
+/// Escapes a name, a path or another foreign text for one line: bytes that are not UTF-8, and
+/// characters that control a terminal.
 pub fn show(bytes: &[u8]) -> String {
     show_but(bytes, "")
 }
 
-/// As [`show`], where these characters stay what they are.
+/// Like [`show`], but keeps these characters.
 pub fn show_but(bytes: &[u8], stay: &str) -> String {
     let mut out = String::new();
     for part in bytes.utf8_chunks() {
@@ -27,7 +28,8 @@ pub fn show_but(bytes: &[u8], stay: &str) -> String {
     out
 }
 
-/// Bytes as text without blanks and control characters: those, `%`, and what is not UTF-8 become `%` and two digits.
+/// Bytes as text without blanks and control characters: those, `%`, and bytes that are not UTF-8
+/// become `%` and two digits.
 pub fn escape(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(bytes.len());
     let escaped = |out: &mut String, bytes: &[u8]| {

@@ -1,15 +1,15 @@
-//! Waits that somebody may wonder about.
+//! Reports of long waits.
 
 use std::sync::OnceLock;
 use std::time::Duration;
 
 static TELL: OnceLock<fn(&str)> = OnceLock::new();
 
-/// A wait that has lasted so long is told of.
+/// A longer wait is reported.
 pub(crate) const LONG: Duration = Duration::from_secs(2);
 
-/// Has `tell` called, once a wait, when this process has waited for two seconds for something that another one holds; the text says what for.
-/// Only the first call counts.
+/// Calls `tell`, once for each wait, when this process has waited for two seconds for something
+/// that another process holds; the text says for what. Only the first call counts.
 pub fn on_long_wait(tell: fn(&str)) {
     let _ = TELL.set(tell);
 }

@@ -1,4 +1,5 @@
-//! The place of packs that cannot be reached just now: for who only wants to see what else there is to say of a store.
+//! Stands in for packs that cannot be reached just now: for a caller that only describes the rest
+//! of a store.
 
 use outrigger_format::PackId;
 

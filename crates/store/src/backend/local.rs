@@ -1,20 +1,22 @@
 //! Packs as files: `packs/XX/ID.pack` under the store's directory, `XX` the last two digits of the id.
 //!
-//! The names are spread over 256 directories by the fastest-changing digits, so that none grows long. A pack is written
-//! by its own [`writer::PackFile`], which does its own buffering and bypasses the page cache for all but small packs.
-//! Readers share a bounded cache of open files ([`descriptors::Descriptors`]) and use `pread`, so that any number of
-//! threads read without a lock but the short one that looks the descriptor up.
+//! The names are spread over 256 directories by the fastest-changing digits, so that no directory
+//! grows large. Each pack is written by its own [`writer::PackFile`], which does its own buffering
+//! and bypasses the page cache for all but small packs. Readers share a bounded cache of open files
+//! ([`descriptors::Descriptors`]) and use `pread`. So any number of threads read, and lock only
+//! briefly to look up the descriptor.
 //!
-//! What makes a name durable: `fsync` of its directory, and of `packs` when that directory may be new. Another thread or
-//! process may have made `packs/XX` and not have synced it yet, so each process syncs `packs` itself before it first
-//! relies on a subdirectory.
+//! A name is durable after an `fsync` of its directory, and of `packs` if that directory may be
+//! new. Another thread or process may have made `packs/XX` and not have synced it yet. So each
+//! process syncs `packs` itself before it first relies on a subdirectory.
 //!
-//! On a file system that several hosts mount ([`LocalBackend::open_shared`]), what this host remembers of names and lengths may be
-//! old: a name that is not found is looked up again after its directory was opened anew, which is when NFS asks the server, and lengths
-//! are those of a file opened for it. A descriptor whose file another host removed (`ESTALE`) is as good as none.
+//! On a file system that several hosts mount ([`LocalBackend::open_shared`]), names and lengths
+//! that this host has cached may be outdated. If a name is not found, it is looked up again after
+//! its directory was opened anew, as NFS then asks the server. Lengths are read from a file opened
+//! for that. A descriptor whose file another host removed (`ESTALE`) counts as missing.
 //!
-//! Bytes of a pack that is still being written become readable in pieces of [`writer::STAGE_LEN`]; before that a read
-//! finds the pack too short.
+//! Bytes of a pack that is still being written become readable in pieces of [`writer::STAGE_LEN`];
+//! before that a read finds the pack too short.
 
 mod descriptors;
 mod writer;
@@ -44,17 +46,18 @@ const DESCRIPTORS_MAX: usize = 256;
 /// Where damaged packs are moved to, beside `packs`.
 pub const DAMAGED_DIR: &str = "packs-damaged";
 
-/// Where packs are written that are not to be found before they are whole, below `packs`: no name of theirs is a pack's to [`LocalBackend::list`].
+/// The directory below `packs` for packs that must not be found before they are whole: their names
+/// are no pack's to [`LocalBackend::list`].
 const UNSEEN_DIR: &str = "unseen";
 
-/// What [`LocalBackend`] shares with its writers.
+/// State that [`LocalBackend`] shares with its writers.
 struct Shared {
     /// `STORE/packs`.
     path: PathBuf,
     packs: OwnedFd,
-    /// The store's directory, for calls that want a path.
+    /// The store's directory, for calls that need a path.
     home: Home,
-    /// Which of the 256 subdirectories' names this process knows to be durable.
+    /// The subdirectories, of 256, whose names this process knows to be durable.
     durable: Mutex<[bool; 256]>,
     stages: StagePool,
 }
@@ -294,7 +297,7 @@ impl Backend for LocalBackend {
 
     fn len(&self, id: PackId) -> Result<Option<u64>> {
         let stat = match self.is_shared {
-            // Opened for it: what the name alone tells may be what it was a while ago.
+            // Opened for this: the cached length of the name may be outdated.
             true => self.open_file(id).and_then(rustix::fs::fstat),
             false => rustix::fs::statat(&self.shared.packs, relative(id), AtFlags::SYMLINK_NOFOLLOW),
         };
@@ -312,7 +315,7 @@ impl Backend for LocalBackend {
         let removed = self.shared.unlink(&relative(id));
         self.open.forget(id);
         match removed {
-            // Also when it is gone already: whoever removed it may not have synced yet.
+            // Also when it is gone already: the process that removed it may not have synced yet.
             Ok(()) | Err(Errno::NOENT) => match self.shared.sync_directory(id) {
                 Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
                 other => other,
@@ -367,7 +370,8 @@ impl Backend for LocalBackend {
     fn claim(&self, config: &str) -> Result<()> {
         let (path, above) = (self.above().join(CONFIG_FILE), self.shared.path.with_file_name(""));
         let at = || format!("cannot write {CONFIG_FILE} in {}", above.display());
-        // Whole when it appears, and never over another: a name is given to a file that has its text already.
+        // It is whole when it appears, and never replaces another: the name is given to a complete
+        // file.
         let temporary = path.with_file_name(format!("{CONFIG_FILE}.{:x}", std::process::id()));
         owner::write(&temporary, config.as_ref()).context(at)?;
         fs::File::open(&temporary).and_then(|file| file.sync_all()).context(at)?;

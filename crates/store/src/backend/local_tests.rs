@@ -33,7 +33,7 @@ fn conforms_in_shared_memory() {
     conformance::backend(&LocalBackend::open(dir.path(), true, false).unwrap());
 }
 
-/// Somebody took it for what a session that is over has left.
+/// Another process took it for a leftover of an ended session.
 #[test]
 fn what_was_removed_while_it_was_written_is_not_sealed() {
     let dir = tempfile::tempdir().unwrap();

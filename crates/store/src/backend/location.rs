@@ -7,8 +7,8 @@
 //! PLACE|PLACE|…                                     tiers: new packs go to the first with room; file: takes ?fill=SIZE or ?fill=N%
 //! ```
 //!
-//! A location never holds a secret: it is printed, and lies in a file that others may read. Credentials come from where the
-//! engine's other programs find theirs (`docs/packs.md`).
+//! A location never holds a secret: it is printed, and lies in a file that others may read. The
+//! engines take credentials from the same places as their other programs (`docs/packs.md`).
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ pub enum Location {
     S3(S3Location),
     /// In a pool of a Ceph cluster.
     Rados(RadosLocation),
-    /// In several places, in this order: two at least, of which only the last may have no bound.
+    /// Several places, in this order: two at least, of which only the last may have no bound.
     Tiers(Vec<Tier>),
 }
 
@@ -34,11 +34,11 @@ pub enum Location {
 pub struct S3Location {
     /// The bucket's name.
     pub bucket: String,
-    /// What the keys begin with; empty, or without a slash at either end.
+    /// The beginning of all keys; empty, or without a slash at either end.
     pub prefix: String,
-    /// `http://HOST:PORT` or `https://…`; `None`: the platform's own, or what the environment says.
+    /// `http://HOST:PORT` or `https://…`; `None`: the platform's own, or that of the environment.
     pub endpoint: Option<String>,
-    /// The region that requests are signed for; `None`: what the environment says, or `us-east-1`.
+    /// The region that requests are signed for; `None`: that of the environment, or `us-east-1`.
     pub region: Option<String>,
     /// Seconds that a server which does not answer is waited for; `None`: a minute.
     pub patience: Option<u32>,
@@ -53,21 +53,21 @@ pub struct RadosLocation {
     pub namespace: String,
     /// The cluster's configuration file; `None`: where Ceph's own programs look.
     pub conf: Option<String>,
-    /// `client.NAME`; `None`: `client.admin`, or what `CEPH_ARGS` says.
+    /// `client.NAME`; `None`: that of `CEPH_ARGS`, or `client.admin`.
     pub user: Option<String>,
     /// Seconds that a cluster which does not answer is waited for; `None`: a minute.
     pub patience: Option<u32>,
 }
 
-/// Keys by which people pass secrets, to be told better.
+/// Keys by which users try to pass secrets; the error then says the right way.
 const SECRETS: [&str; 7] =
     ["access_key_id", "secret_access_key", "access_key", "secret_key", "secret", "token", "key"];
 
 impl Location {
-    /// From its text.
+    /// Parses its text.
     ///
     /// # Errors
-    /// `Invalid`, saying what is wrong with it. The text is not repeated where it may hold a secret.
+    /// `Invalid`, saying what is wrong with it. The text is not repeated if it may hold a secret.
     pub fn parse(text: &str) -> Result<Self> {
         if text.len() > 1024 || text.chars().any(|c| c.is_control() || c == '"' || c == '\\') {
             return Err(invalid(
@@ -99,7 +99,7 @@ impl Location {
         }
     }
 
-    /// True where every request crosses a network: packs are smaller there, and what was read is kept.
+    /// True if every request crosses a network: packs are smaller there, and reads are cached.
     pub fn is_remote(&self) -> bool {
         match self {
             Self::Directory(_) => false,
@@ -116,7 +116,7 @@ impl Location {
         Self::parse(&texts.join(BETWEEN))
     }
 
-    /// Bytes of a pack, about, if nothing else is said.
+    /// About the bytes of a pack, if nothing else is configured.
     pub fn pack_size(&self) -> u32 {
         if self.is_remote() { 16 << 20 } else { 64 << 20 }
     }
@@ -128,7 +128,7 @@ fn invalid(why: impl Into<String>) -> Error {
     Error::new(ErrorKind::Invalid, why)
 }
 
-/// What stands between tiers.
+/// The separator between tiers.
 const BETWEEN: &str = "|";
 
 fn tiers(text: &str) -> Result<Location> {
@@ -331,7 +331,7 @@ mod tests {
         }
     }
 
-    /// Who passes a secret is told where it belongs, and does not see it repeated.
+    /// The error for a secret says where secrets belong, and does not repeat it.
     #[test]
     fn secrets_are_refused_unrepeated() {
         for text in [

@@ -1,8 +1,8 @@
 //! Packs in memory, for tests: the rules of [`LocalBackend`](super::LocalBackend) without a disk.
 //!
-//! As with files, a pack exists from the moment it is created, is never created twice, and shows what was appended no
-//! later than when it is sealed or its writer is dropped; before that it is read as too short, since a test must not
-//! come to rely on more than a file would give.
+//! As with files, a pack exists from the moment it is created, and is never created twice. Appended
+//! bytes become readable at the latest when it is sealed or its writer is dropped. Before that it
+//! reads as too short, since a test must not rely on more than a file guarantees.
 
 use std::collections::BTreeMap;
 use std::io::IoSlice;

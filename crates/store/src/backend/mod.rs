@@ -1,10 +1,12 @@
 //! Where packs lie: one small trait for production, tests in memory, fault injection and crash recording alike.
 //!
 //! A pack is written once, front to back, by one [`PackWriter`], and is immutable and durable once
-//! [`PackWriter::seal`] has returned. A writer that is dropped unsealed takes its unfinished pack away where it can; one that is killed leaves it behind, and it is
-//! swept when its session's intent is swept. Packs are read by ranges, by any number of threads.
+//! [`PackWriter::seal`] has returned. A writer that is dropped unsealed removes its unfinished pack
+//! where it can. A writer that is killed leaves its pack behind; it is swept together with its
+//! session's intent. Packs are read by ranges, by any number of threads.
 //!
-//! [`open`] makes the engine that a [`Location`] names. Above it, nothing knows which one it is.
+//! [`open`] makes the engine that a [`Location`] names. The layers above do not know which one it
+//! is.
 
 mod away;
 mod cached;
@@ -38,14 +40,16 @@ pub struct Access {
     pub create: bool,
     /// Creating and removing packs is refused with `Denied`.
     pub read_only: bool,
-    /// What does not answer is given up after seconds, not minutes: for who only wants to say how it is.
+    /// Gives up after seconds, not minutes, if there is no answer: for a caller that only reports
+    /// the state.
     pub brief: bool,
 }
 
 /// Opens the packs at `location`.
 ///
 /// # Errors
-/// `NotFound` when there is no such place and `access.create` is not set, `Denied`; whatever the engine says.
+/// `NotFound` when there is no such place and `access.create` is not set, `Denied`; errors of the
+/// engine.
 pub fn open(location: &Location, access: Access) -> Result<Arc<dyn Backend>> {
     let patience = |secs| if access.brief { Patience::brief() } else { Patience::new(secs) };
     match location {
@@ -60,7 +64,7 @@ pub fn open(location: &Location, access: Access) -> Result<Arc<dyn Backend>> {
     }
 }
 
-/// Opens the tiers, each by `open`.
+/// Opens the tiers with `open`.
 pub(crate) fn open_tiers(
     tiers: &[Tier],
     open: &mut dyn FnMut(&Location) -> Result<Arc<dyn Backend>>,
@@ -74,11 +78,12 @@ pub trait Backend: Send + Sync {
     /// Begins pack `id`.
     ///
     /// # Errors
-    /// `Exists` when a pack of that id is there: ids are never used twice. Where two write the same id at once, all but one of them
-    /// get this error, here or when they seal.
+    /// `Exists` when a pack of that id is there: ids are never used twice. If two writers use the
+    /// same id at once, all but one of them get this error, here or when they seal.
     fn create(&self, id: PackId) -> Result<Box<dyn PackWriter>>;
 
-    /// As [`Backend::create`], of a pack that nobody finds before it is sealed, whatever its writer comes to. `None` where the engine has no such way.
+    /// Like [`Backend::create`], but no reader finds the pack before it is sealed, even if its
+    /// writer dies. `None` if the engine cannot do that.
     ///
     /// # Errors
     /// `Exists` when it is sealed, or before.
@@ -86,7 +91,8 @@ pub trait Backend: Send + Sync {
         Ok(None)
     }
 
-    /// Takes away what writers of [`Backend::create_unseen`] left that were killed. Nobody may be one meanwhile.
+    /// Removes what killed writers of [`Backend::create_unseen`] left. No such writer may be at
+    /// work.
     ///
     /// # Errors
     /// When the engine fails.
@@ -118,8 +124,8 @@ pub trait Backend: Send + Sync {
     /// When the engine fails.
     fn list(&self) -> Result<Vec<PackId>>;
 
-    /// The last bytes of pack `id`, at most `max`, and its length; `None` when there is no such pack. One request, where requests take
-    /// their time.
+    /// The last bytes of pack `id`, at most `max`, and its length; `None` when there is no such
+    /// pack. Takes one request where requests are slow.
     ///
     /// # Errors
     /// When the engine fails.
@@ -131,52 +137,57 @@ pub trait Backend: Send + Sync {
         Ok(Some((bytes, len)))
     }
 
-    /// Takes pack `id` out of the packs, durably, and keeps what is in it where a person finds it. One that is not there is no error.
+    /// Takes pack `id` out of the packs, durably, and keeps its bytes where a person finds them. A
+    /// pack that is not there is no error.
     ///
     /// # Errors
     /// When the engine fails.
     fn set_aside(&self, id: PackId) -> Result<()>;
 
-    /// Notes beside the packs whose they are: the text of the store's `store.toml`. The same text again is no error.
+    /// Records beside the packs which store owns them: the text of the store's `store.toml`. The
+    /// same text again is no error.
     ///
     /// # Errors
-    /// `Exists` when they are another store's.
+    /// `Exists` when they belong to another store.
     fn claim(&self, config: &str) -> Result<()>;
 
-    /// What [`Backend::claim`] noted; `None` when nobody has.
+    /// The text that [`Backend::claim`] recorded; `None` if there is none.
     ///
     /// # Errors
     /// When the engine fails.
     fn claimed(&self) -> Result<Option<String>>;
 
-    /// How many packs may be sealing at once: where a seal waits for a network, more than one.
+    /// How many packs may be sealing at once: more than one if sealing waits for a network.
     fn uploads_max(&self) -> usize {
         1
     }
 
-    /// Whether listing all packs takes milliseconds.
+    /// True if listing all packs takes only milliseconds.
     fn lists_cheaply(&self) -> bool {
         false
     }
 
-    /// Lets go of packs that another process has removed: an open file takes room on its disk for as long. Called once a second while there is a
-    /// session.
+    /// Closes files of packs that another process has removed: an open file takes space on its
+    /// disk. Called once a second while there is a session.
     fn tend(&self) {}
 
-    /// Drops what is kept nearby of pack `id`; whether there was anything: if so, a read that found damage is worth another try.
+    /// Drops cached data of pack `id`. True if there was any: then a read that found damage is
+    /// worth another try.
     fn forget(&self, _id: PackId) -> bool {
         false
     }
 
-    /// How often what was read was kept nearby; `None` where nothing is kept.
+    /// How often reads were answered from a cache; `None` where nothing is cached.
     fn cache_counts(&self) -> Option<CacheCounts> {
         None
     }
 
-    /// Whether reads may be answered from what was kept nearby, as they are at first; when not, all that is kept in memory is dropped.
+    /// Says whether reads may be answered from data that was cached before; at first they may. If
+    /// not, all data cached in memory is dropped.
     fn use_cache(&self, _on: bool) {}
 
-    /// What is wrong with the engine just now, in a clause; `None` while its requests succeed.
+    /// Explains in a clause what is wrong with the engine just now; `None` while its requests
+    /// succeed.
     fn trouble(&self) -> Option<String> {
         None
     }
@@ -186,8 +197,9 @@ pub trait Backend: Send + Sync {
         None
     }
 
-    /// The hosts that may hold packs, where a pack's id alone decides which of them do: then [`Backend::locate`] says it of packs that are not there yet, and who makes
-    /// one can choose. None where nobody can.
+    /// The hosts that may hold packs, if a pack's id alone decides which of them do. Then
+    /// [`Backend::locate`] also answers for packs that do not exist yet, and a writer can choose a
+    /// host. Empty if the engine cannot do that.
     ///
     /// # Errors
     /// When the engine cannot be asked.
@@ -195,7 +207,8 @@ pub trait Backend: Send + Sync {
         Ok(Vec::new())
     }
 
-    /// The hosts that hold pack `id`, the one to read from first; none where the engine does not say.
+    /// The hosts that hold pack `id`, the one to read from first; empty if the engine does not
+    /// know.
     ///
     /// # Errors
     /// When the engine fails.
@@ -204,10 +217,10 @@ pub trait Backend: Send + Sync {
     }
 }
 
-/// What the engine calls the host `name`, which packs are to lie on first.
+/// The engine's name for the host `name`, on which packs are to lie first.
 ///
 /// # Errors
-/// `Invalid` where nobody can choose that, or there is no such host; with the hosts that there are.
+/// `Invalid` if a host cannot be chosen, or there is no such host; the message lists the hosts.
 pub fn place_on(backend: &dyn Backend, name: &str) -> Result<String> {
     let hosts = backend.hosts()?;
     if hosts.is_empty() {
@@ -222,7 +235,7 @@ pub fn place_on(backend: &dyn Backend, name: &str) -> Result<String> {
     })
 }
 
-/// Whether two names are of one host: with or without its domain.
+/// True if two names, each with or without its domain, are of one host.
 pub fn is_same_host(one: &str, other: &str) -> bool {
     let short = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
     one == other || (short(one) == short(other) && !one.starts_with(|first: char| first.is_ascii_digit()))
@@ -236,7 +249,7 @@ pub trait PackWriter: Send {
     /// `Full` or `Io`; the pack is then unusable and its writer should be dropped.
     fn append(&mut self, parts: &[IoSlice<'_>]) -> Result<()>;
 
-    /// Nothing more will be appended: what takes time may begin, and [`PackWriter::seal`] waits for it.
+    /// Ends the appending: slow work may begin now, and [`PackWriter::seal`] waits for it.
     ///
     /// # Errors
     /// As `append`.

@@ -1,7 +1,8 @@
 //! From damaged chunks and nodes to the files that hold them: the present tree, every snapshot, every kept version.
 //!
-//! Done only when something is damaged. Whether anything below a manifest node is damaged is found out once per node; only the
-//! damaged branches of a file are then walked again for its ranges, so the cost is that of listing the tree.
+//! This runs only when something is damaged. It finds out once per manifest node whether there is
+//! damage below. Then only the damaged branches of a file are walked again for its ranges, so the
+//! cost is that of listing the tree.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 

@@ -1,4 +1,5 @@
-//! The index against the footers it is made from. It is a cache: what is wrong with it costs time, and never data.
+//! The index against the footers it is made from. It is a cache: errors in it cost time, and never
+//! data.
 
 use outrigger_format::{PackId, Place};
 
@@ -8,7 +9,7 @@ use crate::error::Result;
 use crate::meta::PackRow;
 use crate::store::Store;
 
-/// What opening the store dropped already; returns how many runs.
+/// Reports runs that opening the store dropped already; returns their number.
 pub(super) fn check_at_open(store: &Store, report: &mut CheckReport) -> u64 {
     let dropped = store.index.stats().runs_dropped;
     if dropped > 0 {
@@ -20,8 +21,8 @@ pub(super) fn check_at_open(store: &Store, report: &mut CheckReport) -> u64 {
     dropped
 }
 
-/// Every chunk of every committed pack must be found where its footer says.
-/// `before` runs had been dropped when the check began: lookups drop those that fail.
+/// Checks that the index finds every chunk of every committed pack at the footer's place. `before`
+/// runs had been dropped when the check began: lookups drop those that fail.
 pub(super) fn check_against_footers(
     store: &Store,
     rows: &[PackRow],

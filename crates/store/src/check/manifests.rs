@@ -1,8 +1,9 @@
 //! Follows every retained content: each manifest node once, each chunk it names to a place in a committed pack.
 //!
-//! The database hands out roots while a state of it is held; workers follow them. A node that many files share is read once: the
-//! table of nodes that were seen bounds the work by what is stored, however often a hostile manifest repeats itself, and
-//! remembers what was promised of each (level and length), so that a second promise that differs is noticed.
+//! The database hands out roots while it holds one state; workers follow them. A node that many
+//! files share is read once, by a table of known nodes. So stored nodes bound the work, even if a
+//! hostile manifest repeats itself. The table also has the level and length that a parent recorded
+//! for each node, so a contradiction between two parents is noticed.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
@@ -18,12 +19,12 @@ use crate::read::Reader;
 use crate::read::manifest::NodeSource;
 use crate::store::Store;
 
-/// What following the roots came to.
+/// The results of following the roots.
 #[derive(Default)]
 pub(super) struct Followed {
     /// Committed packs of the same state of the database.
     pub rows: Vec<PackRow>,
-    /// Nodes that cannot be read or are not what they should be, and why.
+    /// Nodes that cannot be read or do not match, and why.
     pub bad_nodes: HashMap<Fingerprint, String>,
     /// Chunks that no committed pack has in its footer.
     pub missing: HashSet<Fingerprint>,
@@ -86,7 +87,8 @@ pub(super) fn follow(store: &Store, threads: usize, progress: &CheckProgress) ->
     Ok(Followed { rows, bad_nodes, missing })
 }
 
-/// Chunks of packs that were committed between the index's refresh and the database's state are there after all; loose ones too, and what was packed since.
+/// Removes chunks that are there after all: in packs committed between the index's refresh and the
+/// database's state, inline chunks, and chunks packed since.
 fn recheck(store: &Store, rows: &[PackRow], missing: &mut HashSet<Fingerprint>) -> Result<()> {
     if missing.is_empty() {
         return Ok(());
@@ -145,7 +147,7 @@ impl Walk<'_> {
             let before = self.seen.lock().expect("no panic while held").insert(fingerprint, (level, len));
             match before {
                 Some(promised) if promised == (level, len) => continue,
-                // The bytes are the same ones, so one of the two promises is false: decoding tells.
+                // The bytes are the same, so one of the two records is false: decoding decides.
                 Some(_) | None => {}
             }
             match self.node(&fingerprint, level, len) {

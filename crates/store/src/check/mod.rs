@@ -9,8 +9,9 @@
 //!                   └─▶ repair.rs, salvage.rs
 //! ```
 //!
-//! A check changes nothing (but for a session's row, which keeps the collector away meanwhile). Errors of the machine and
-//! data of a newer version end it; damage never does: it becomes a [`Finding`].
+//! A check changes nothing, except that its session's row keeps the collector away meanwhile.
+//! Errors of the machine and data of a newer version end it; damage never does: it becomes a
+//! [`Finding`].
 
 mod affected;
 mod index;
@@ -38,12 +39,12 @@ use packs::PackFinding;
 pub use crate::backend::DAMAGED_DIR;
 pub use report::{AffectedFile, CheckProgress, CheckReport, Finding, FindingKind, Severity};
 
-/// What to check, and what to do about it.
+/// The extent of a check, and whether it repairs.
 #[derive(Clone, Copy, Debug)]
 pub struct CheckOptions {
     /// Read every frame of every pack and compute every chunk's fingerprint.
     pub read_data: bool,
-    /// Mend what can be mended.
+    /// Repair what can be repaired.
     pub repair: bool,
     /// Worker threads.
     pub threads: usize,
@@ -65,26 +66,27 @@ pub fn check(store: &Store, options: &CheckOptions, progress: &CheckProgress) ->
     step("the configuration and the database");
     check_config(store, &mut report);
     let is_sound = check_database(store, &mut report)?;
-    // What the database says of content is compared with the packs even if its own totals are wrong. But nothing is written to it, and no repair relies on it.
+    // If the database's own totals are wrong, its records of content are still compared with the
+    // packs. But nothing is written to it, and no repair relies on it.
     let options = &CheckOptions { repair: options.repair && is_sound, ..*options };
     let from_database = report.clone();
     let session = if is_sound { hold_off_the_collector(store) } else { Ok(None) };
     let checked = session.and_then(|session| {
         let checked = check_content(store, options, session.as_ref(), progress, report);
         if let Some(session) = session {
-            // The session's end would do it too; a failure to say so changes no finding.
+            // The end of the session would release it, too. A failure here changes no finding.
             let _ = store.meta.release_collector(session.id());
         }
         checked
     });
     match checked {
-        // What else there is cannot be found by this database.
+        // This database cannot lead to anything else.
         Err(error) if !is_sound && is_damage(&error) => Ok(from_database.finish(progress)),
         checked => Ok(checked?.finish(progress)),
     }
 }
 
-/// Tells what is looked at from here on.
+/// Reports which part is checked next.
 fn step(what: &'static str) {
     note(Level::Info, "step", || (what.to_owned(), Vec::new()));
 }
@@ -133,7 +135,7 @@ fn check_content(
     let dropped = index::check_at_open(store, &mut report);
     let followed = manifests::follow(store, options.threads, progress)?;
     step("packs");
-    // What lies in the packs, not what was kept of it.
+    // The stored packs are checked, not cached blocks of them.
     store.backend.use_cache(false);
     let found = packs::check_packs(store, &followed.rows, options.read_data, options.threads, progress);
     store.backend.use_cache(true);

@@ -1,8 +1,9 @@
 //! Packs against their rows, their footers and their own bytes.
 //!
-//! Workers take packs one by one. Header, trailer and footer are read of every pack; all frames of meta packs (they are small, and
-//! the catalogue in them is what `recover` lives on), and of data packs when asked for: stored checksum, decoding, and the
-//! fingerprint of every chunk against the footer's. Memory: a footer and a frame per thread.
+//! Workers take packs one by one. They read header, trailer and footer of every pack. They read all
+//! frames of meta packs, which are small, and whose catalogue `recover` needs; those of data packs
+//! only on request. A frame is checked by its stored checksum, by decoding it, and by comparing
+//! every chunk's fingerprint with the footer's. Memory: a footer and a frame per thread.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -22,7 +23,7 @@ pub(super) struct PackFinding {
     pub bad: Vec<Fingerprint>,
     /// It is about a pack of manifest nodes and catalogue blocks.
     pub is_meta: bool,
-    /// The pack should be rewritten from what can be read of it.
+    /// The pack should be rewritten from its readable parts.
     pub rewrite: Option<PackRow>,
     /// The pack's object is gone.
     pub gone: Option<PackId>,
@@ -62,7 +63,7 @@ pub(super) fn check_packs(
     }
 }
 
-/// Errors that say something about the pack, not about the machine or this program's age.
+/// Errors of the pack itself, not of the machine or of this program's age.
 fn is_about_the_pack(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Damaged | ErrorKind::NotFound | ErrorKind::Io | ErrorKind::Invalid)
 }
@@ -101,7 +102,8 @@ fn check_pack(
         Ok((header, footer)) if header.kind == row.kind => footer,
         Ok(_) => return Ok(whole(format!("pack {} is of another kind than its row says", row.id), false)),
         Err(error) if is_about_the_pack(&error) => {
-            // Rewriting reads what an I/O error would not let it read: that is for another disk, not for a repair.
+            // After an I/O error a rewrite could not read the pack either: that is for another
+            // disk, not for a repair.
             let rewrite = error.kind() == ErrorKind::Damaged && !super::salvage::is_foreign(store, row.id);
             return Ok(whole(error.to_string(), rewrite));
         }
@@ -165,7 +167,7 @@ fn check_frames(
         finding.pack = Some(row.id.to_string());
         finding.frame = Some(number);
         finding.offset = Some(range.start.into());
-        // What a catalogue block said is in the database, too.
+        // The database has the contents of a catalogue block, too.
         finding.mendable = kind == FindingKind::Catalogue || has_other_copies(store, row, &bad)?;
         let is_meta = row.kind == PackKind::Meta;
         found.push(PackFinding { finding, bad, is_meta, rewrite: Some(row.clone()), gone: None });

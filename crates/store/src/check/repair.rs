@@ -1,9 +1,13 @@
 //! Mending what a check found, so that nothing becomes worse.
 //!
-//! A damaged pack is never changed: what is good of it goes into new packs, which become live in the transaction that buries
-//! the old one (rules 17 to 21 of `docs/decisions/0003-reclaim-protocol.md`, under the collector's lease), and only then its object is
-//! moved to `packs-damaged/`, where it stays. A pack whose object is missing is left alone while anything needs it: the object may come back, and
-//! a buried pack cannot. When nothing does (its data was stored again, or removed), it is given up, or every check would name it for ever. An unreadable chunk leaves the index with its pack, so readers find another copy, if one exists.
+//! A damaged pack is never changed. Its good chunks go into new packs, which become live in the
+//! transaction that deletes the old one (rules 17 to 21 of
+//! `docs/decisions/0003-reclaim-protocol.md`, under the collector's lease). Only then its object is
+//! moved to `packs-damaged/`, where it stays. A pack with a missing object is left alone while
+//! anything needs it: the object may come back, and a deleted pack cannot. When nothing needs it
+//! (its data was stored again, or removed), it is given up, or every check would name it for ever.
+//! An unreadable chunk leaves the index with its pack, so readers find another copy, if there is
+//! one.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -23,7 +27,7 @@ use crate::older;
 use crate::session::Session;
 use crate::store::Store;
 
-/// How long sessions are given to let go of a damaged pack; they answer once a second.
+/// How long sessions are given to release a damaged pack; they answer once a second.
 const PATIENCE: Duration = Duration::from_secs(75);
 
 /// Rewrites every pack that a finding asks for; returns how far each could be read.
@@ -53,7 +57,8 @@ pub(super) fn rewrite_packs(
     let rows = store.meta.packs()?;
     let is_dead = |id: PackId| rows.iter().any(|row| row.id == id && row.state == PackState::Dead);
     for &id in &victims {
-        // A writer that relies on it has taken it back: its chunks are in the copies too, and the next repair buries it.
+        // A writer that relies on it has unmarked it: its chunks are in the copies too, and the
+        // next repair deletes it.
         if !is_dead(id) {
             salvaged.remove(&id);
             continue;
@@ -81,8 +86,9 @@ pub(super) fn needs_none(store: &Store, followed: &Followed, gone: &[PackId]) ->
     Ok(true)
 }
 
-/// Takes the rows of packs away whose objects are missing and that nothing needed when it was looked; returns those that are given up. By the rules of the
-/// collector: condemned, so that no writer comes to rely on them any more; then looked at again, since one may have until then; then buried.
+/// Removes the rows of packs with missing objects that nothing needed at the last look; returns
+/// them. It follows the collector's rules: the packs are marked as candidates, so that no writer
+/// relies on them any more; then checked again, since a writer may have until then; then deleted.
 pub(super) fn give_up_missing(
     store: &Store,
     session: &Session,
@@ -126,15 +132,15 @@ fn wait_for_sessions(store: &Store, generation: u64) -> Result<()> {
     Ok(())
 }
 
-/// Writes the catalogue anew when blocks of it are lost: the database still says what they said, and a `recover` would miss
-/// it. `findings` begin with those of `found`.
+/// Rewrites the catalogue when blocks of it are lost: the database still has their contents, and a
+/// `recover` would miss them. `findings` begin with those of `found`.
 pub(super) fn replace_lost_catalogue(
     store: &Store,
     session: &Arc<Session>,
     found: &[PackFinding],
     findings: &mut [Finding],
 ) -> Result<()> {
-    // A meta pack that could not be read in full may have held blocks that nobody can name.
+    // A meta pack that could not be read in full may have held unknown blocks.
     let lost = findings.iter().zip(found).any(|(finding, found)| found.is_meta && !finding.mended);
     if !lost {
         return Ok(());
@@ -145,7 +151,7 @@ pub(super) fn replace_lost_catalogue(
             about.for_each(|finding| finding.mended = true);
             Ok(())
         }
-        // Somebody is writing: the findings stay as they are, and the next repair tries again.
+        // A session is writing: the findings stay, and the next repair tries again.
         Err(error) if error.kind() == ErrorKind::Busy => Ok(()),
         Err(error) => Err(error),
     }

@@ -1,14 +1,14 @@
-//! What a check found, in words and in fields.
+//! The findings of a check, in words and in fields.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Serialize;
 
-/// What a finding is about.
+/// The subject of a finding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FindingKind {
-    /// The database: its pages, or what its rows say.
+    /// The database: its pages, or the contents of its rows.
     Database,
     /// A pack's object: missing, of another length, its header, footer or trailer.
     Pack,
@@ -16,7 +16,7 @@ pub enum FindingKind {
     Frame,
     /// A catalogue block.
     Catalogue,
-    /// A manifest node: missing, or not what its parent says.
+    /// A manifest node: missing, or different from its parent's record.
     Manifest,
     /// Chunks that files need and no pack holds.
     Missing,
@@ -32,7 +32,7 @@ pub enum FindingKind {
 pub enum Severity {
     /// Nothing is lost; worth knowing.
     Note,
-    /// Stored data, or what leads to it, is damaged.
+    /// Stored data, or a reference to it, is damaged.
     Damage,
 }
 
@@ -56,7 +56,7 @@ pub struct AffectedFile {
 /// One thing that is not as it should be.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Finding {
-    /// What it is about.
+    /// Its subject.
     pub kind: FindingKind,
     /// How bad it is.
     pub severity: Severity,
@@ -101,7 +101,7 @@ impl Finding {
     }
 }
 
-/// What a check did and found.
+/// The work and the findings of a check.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct CheckReport {
     /// Packs looked at.

@@ -1,9 +1,10 @@
-//! Reads a damaged pack as far as it can be read, and writes what is good into a new one.
+//! Reads as much of a damaged pack as possible, and writes the good chunks into a new one.
 //!
-//! Frames are found by the footer when there is one; without it, by their magic: behind a good frame the next one begins, and
-//! behind a bad one the search goes on byte by byte. A header with one flipped bit is set right by its checksum. What a
-//! frame holds counts chunk by chunk: with a footer, every chunk whose fingerprint it names is good whatever the frame's
-//! checksum says; without one, the checksum of the whole frame must hold.
+//! The footer gives the frames if there is one. Without it they are found by their magic: behind a
+//! good frame the next one begins, and behind a bad one the search goes on byte by byte. If a
+//! header has one flipped bit, its checksum corrects it. Chunks of a frame are judged singly. With
+//! a footer, every chunk with the right fingerprint is good, whatever the frame's checksum. Without
+//! one, the checksum of the whole frame must match.
 
 use std::sync::Arc;
 
@@ -23,7 +24,7 @@ use crate::write::{PackSink, SealedPack, StoredFrame};
 
 /// A frame as far as it can be read.
 pub(crate) struct Salvaged {
-    /// What its chunks are.
+    /// The kind of its chunks.
     pub kind: ChunkKind,
     /// Chunks known to be good: fingerprint and bytes.
     pub chunks: Vec<(Fingerprint, Vec<u8>)>,
@@ -86,7 +87,8 @@ impl Scan<'_> {
         Ok(bytes)
     }
 
-    /// The footer of a pack whose header is damaged: it has a checksum, and the trailer the id, of its own.
+    /// The footer of a pack whose header is damaged: the footer has a checksum, and the trailer the
+    /// id.
     fn footer_without_header(&self) -> Result<Footer> {
         use crate::error::{Context, Error};
         use outrigger_format::{TRAILER_LEN, Trailer};
@@ -230,7 +232,7 @@ fn corrected_header(mut bytes: Vec<u8>) -> Option<FrameHeader> {
     }
     let count = |bytes: &[u8]| Some(u32::from_le_bytes(bytes.get(16..20)?.try_into().ok()?) as usize);
     let chunks = count(&bytes)?;
-    // The count itself may be what is wrong: then the others are read by whatever it is set to.
+    // The count itself may be wrong: then the others are read with each corrected value.
     for bit in 0..8 * (FRAME_HEADER_LEN + 4 * chunks.min(CORRECTED_CHUNKS_MAX)).min(bytes.len()) {
         bytes[bit / 8] ^= 1 << (bit % 8);
         let plausible = count(&bytes).is_some_and(|count| (1..=CORRECTED_CHUNKS_MAX).contains(&count));
@@ -242,7 +244,7 @@ fn corrected_header(mut bytes: Vec<u8>) -> Option<FrameHeader> {
     None
 }
 
-/// Writes what is good of `pack` into new packs of `session`, sealed and not yet committed.
+/// Writes the good chunks of `pack` into new packs of `session`, sealed and not yet committed.
 ///
 /// # Errors
 /// Those of the store.

@@ -1,4 +1,5 @@
-//! Where a copy goes: a directory, or a schema of PostgreSQL. What is there, what must not be there, and how a finished database takes its place.
+//! The destination of a copy, a directory or a schema of PostgreSQL: its present contents, what
+//! must not be there, and how a finished database takes its place.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -21,9 +22,10 @@ use crate::store::Store;
 pub(super) struct Destination {
     /// As the user names it.
     name: PathBuf,
-    /// Where journal and unfinished database lie: the copy's directory, or what this host keeps of the copy.
+    /// The directory of journal and unfinished database: the copy's own, or this host's cache
+    /// directory for the copy.
     pub dir: PathBuf,
-    /// What the copy is to be.
+    /// The copy's configuration.
     pub config: StoreConfig,
     /// It is one already: an earlier copy.
     pub is_store: bool,
@@ -38,10 +40,10 @@ enum Database {
 }
 
 impl Destination {
-    /// Looks what is there, and makes the directory.
+    /// Looks at the destination, and makes the directory.
     ///
     /// # Errors
-    /// `Invalid` and `Exists` for what cannot be a copy of `store`; `Denied`; those of connecting.
+    /// `Invalid` and `Exists` if it cannot be a copy of `store`; `Denied`; those of connecting.
     pub fn open(store: &Store, options: &CopyOptions) -> Result<Self> {
         let to = options.to.as_path();
         let Some(url) = shared::url(to) else {
@@ -87,7 +89,8 @@ impl Destination {
             if self.config.packs.is_none() {
                 self.config.claim_packs(&self.dir)?;
             } else if journal.is_new() {
-                // Written before the claim, so that what is claimed is ours when this is interrupted.
+                // Written before the claim: after an interruption, claimed packs are known to be
+                // ours.
                 self.config.claim_packs(&self.dir)?;
                 journal.claimed()?;
             }
@@ -96,7 +99,8 @@ impl Destination {
         self.config.open_uncached(&self.dir, Access { create, ..Access::default() })
     }
 
-    /// Fails when the copy has a history of its own; says which packs its database knows to be whole.
+    /// Fails when the copy has a history of its own; returns the packs that its database has as
+    /// whole.
     ///
     /// # Errors
     /// `Exists`.
@@ -172,7 +176,8 @@ impl Destination {
     }
 }
 
-/// Packs of `rows` that are known to be whole in the copy: those that are there, and in its journal, or, with the same length, in its database.
+/// Notes the packs of `rows` that are whole in the copy: they are there, and in its journal or,
+/// with the same length, in its database.
 pub(super) fn reconcile(journal: &mut Journal, rows: &[PackRow], known: &[PackRow], there: &[PackId]) {
     let there: HashSet<PackId> = there.iter().copied().collect();
     let known: HashSet<(PackId, u64)> = known.iter().map(|row| (row.id, row.bytes)).collect();
@@ -181,7 +186,7 @@ pub(super) fn reconcile(journal: &mut Journal, rows: &[PackRow], known: &[PackRo
 }
 
 fn refuse_itself(store: &Store, to: &Path) -> Result<()> {
-    // As far as it is there.
+    // The part of the path that exists.
     let there = to.ancestors().find_map(|above| match above.as_os_str().is_empty() {
         true => std::env::current_dir().ok(),
         false => above.canonicalize().ok(),
@@ -235,7 +240,7 @@ fn refuse_foreign(to: &Path) -> Result<()> {
 fn take_name(to: &Path) -> Result<()> {
     let (new, name) = (to.join(UNFINISHED), to.join(DATABASE_FILE));
     crate::recover::refuse_in_use(to)?;
-    // The index was built for what was there before; it is made anew from the footers.
+    // The index was built for the earlier contents; it is made again from the footers.
     let _ = std::fs::remove_file(to.join("index").join("CURRENT"));
     for suffix in ["-wal", "-shm"] {
         let mut log = name.as_os_str().to_owned();

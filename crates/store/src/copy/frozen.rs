@@ -1,8 +1,8 @@
-//! The state of one moment of the source's database, in an SQLite database beside the copy: nobody waits for it, and it stays what it is, however long the
-//! packs take that it refers to.
+//! The state of the source's database at one moment, in an SQLite database beside the copy. No
+//! client waits for it, and it does not change, however long the copying of its packs takes.
 //!
-//! A state, not a list of changes: what it says is whole by itself, so nothing can be lost between one copy and the next, in whatever order the
-//! writers' transactions became visible.
+//! It is a state, not a list of changes, so it is complete by itself. Nothing can be lost between
+//! one copy and the next, in whatever order the writers' transactions became visible.
 
 use std::fs::File;
 use std::path::Path;
@@ -44,7 +44,8 @@ pub(super) fn freeze(store: &Store, to: &Path, as_of: u64) -> Result<SqliteMeta>
     let dead: Vec<PackId> =
         meta.packs()?.into_iter().filter(|row| row.state == PackState::Dead).map(|row| row.id).collect();
     meta.forget_packs(&dead)?;
-    // The log of a mount is not copied, so nothing needs what it refers to, nor files that are open there.
+    // A mount's log is not copied, so nothing needs the contents it refers to, nor files that are
+    // open there.
     for holder in
         meta.holders()?.iter().filter(|holder| *holder == MOUNT_HOLDER || holder.starts_with(ORPHAN))
     {
@@ -75,7 +76,7 @@ fn vacuum_into(source: &Path, to: &Path) -> Result<()> {
     File::open(to).and_then(|file| file.sync_all()).context(at)
 }
 
-/// Removes a database and what belongs to it.
+/// Removes a database with its log files.
 pub(super) fn remove(database: &Path) -> Result<()> {
     for suffix in ["", "-wal", "-shm", "-journal"] {
         let mut name = database.as_os_str().to_owned();

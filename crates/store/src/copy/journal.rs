@@ -1,7 +1,9 @@
-//! Which packs of a copy are known to be whole: `copy.journal` in its directory, a line for each, written after its pack was acknowledged.
+//! The packs of a copy that are known to be whole: `copy.journal` in its directory, a line for
+//! each, written after its pack was acknowledged.
 //!
-//! A pack that is there and not in the journal is read again before it is believed: its writer may have been interrupted. The first line names
-//! what is copied, so that the journal of another copy is not believed. A torn last line counts for nothing.
+//! A pack that exists and is not in the journal is read again before it counts: its writer may have
+//! been interrupted. The first line names the source, so that the journal of another copy is not
+//! used. A torn last line is ignored.
 
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
@@ -56,7 +58,7 @@ impl Journal {
         self.done.contains(&id)
     }
 
-    /// This pack is whole. Not synced: what is lost of the journal is only read again.
+    /// Records a whole pack. Not synced: packs of lost lines are only read again.
     pub(super) fn add(&mut self, id: PackId) -> Result<()> {
         if !self.done.insert(id) {
             return Ok(());
@@ -72,7 +74,8 @@ impl Journal {
         written.context(|| format!("cannot write {FILE}"))
     }
 
-    /// Forgets packs that are not there, and takes over what is known otherwise. Not written: it is found out again.
+    /// Forgets packs that are missing, and adds those that are known otherwise. Not written: it is
+    /// found out again.
     pub(super) fn reconcile(&mut self, there: &HashSet<PackId>, also: impl Iterator<Item = PackId>) {
         self.done.retain(|id| there.contains(id));
         self.done.extend(also);

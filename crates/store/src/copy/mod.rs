@@ -5,13 +5,16 @@
 //!                            frozen.rs, meta/carry.rs              packs.rs, journal.rs          destination.rs: it is a store
 //! ```
 //!
-//! Packs go over as they are: nothing is cut, hashed or compressed again, and versions, snapshots and policies are what they were. Each is
-//! checked on its way (header, every frame's checksum, footer), written, and counted only when the other engine has acknowledged it. Packs are
-//! immutable and never change their names, so a copy that was interrupted goes on where it was, and a copy of what has changed since is short.
-//! Writers of the source go on meanwhile: what they commit after that moment is the next copy's.
+//! Packs are copied as they are: nothing is cut, hashed or compressed again, and versions,
+//! snapshots and policies do not change. Each pack is checked on its way (header, every frame's
+//! checksum, footer), written, and counted only when the other engine has acknowledged it. Packs
+//! are immutable and never change their names, so an interrupted copy goes on where it was, and a
+//! copy of recent changes is short. Writers of the source go on meanwhile: the next copy has their
+//! later commits.
 //!
-//! The copy has the source's id: it is the same store elsewhere, or a replica of it. Written to on its own, it is one no more: the next copy
-//! into it is refused, since two histories cannot be joined.
+//! The copy has the source's id: it is the same store elsewhere, or a replica of it. If it is
+//! written to on its own, it stops being a replica: the next copy into it is refused, since two
+//! histories cannot be joined.
 
 mod destination;
 mod frozen;
@@ -40,15 +43,16 @@ use journal::Journal;
 pub use note::CopyNote;
 pub(crate) use packs::{copy_before_readers, copy_one};
 
-/// The database's name until all it refers to is there.
+/// The database's name until all its packs are there.
 const UNFINISHED: &str = "meta.db.copying";
 
-/// What to copy, and where to.
+/// Options of a copy: its destination, and how to copy.
 #[derive(Clone, Debug)]
 pub struct CopyOptions {
     /// The copy's directory, or the URL of a PostgreSQL database.
     pub to: PathBuf,
-    /// Where its packs are to lie; `None`: where they lie if the copy is there already, else in its directory, if it has one.
+    /// The place for its packs. `None`: their present place if the copy exists, else its directory,
+    /// if it has one.
     pub packs: Option<Location>,
     /// Packs copied at once.
     pub threads: usize,
@@ -59,9 +63,9 @@ pub struct CopyOptions {
 /// Live counters of a copy.
 #[derive(Debug, Default)]
 pub struct CopyProgress {
-    /// Packs there are.
+    /// Packs to copy.
     pub packs_expected: AtomicU64,
-    /// Packs that are there.
+    /// Packs that are there now.
     pub packs_done: AtomicU64,
     /// Bytes to copy.
     pub bytes_expected: AtomicU64,
@@ -69,7 +73,7 @@ pub struct CopyProgress {
     pub bytes_done: AtomicU64,
 }
 
-/// What a copy did.
+/// The outcome of a copy.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct CopyReport {
     /// Packs that were copied.
@@ -88,24 +92,26 @@ pub struct CopyReport {
     pub files: u64,
     /// The moment whose state the copy has, nanoseconds since 1970.
     pub as_of: u64,
-    /// How long ago that was when the copy was done, milliseconds.
+    /// The age of that state when the copy was done, milliseconds.
     pub behind_ms: u64,
-    /// Packs that the source had got by then that the copy does not have.
+    /// Newer packs of the source that the copy does not have.
     pub packs_behind: u64,
     /// Their bytes.
     pub bytes_behind: u64,
-    /// What could not be copied, in sentences. The copy is not whole then, and was not made a store.
+    /// Packs that could not be copied, in sentences. The copy is then incomplete, and was not made
+    /// a store.
     pub problems: Vec<String>,
 }
 
-/// Copies `store`, as it is at one moment from now on.
+/// Copies `store`, in its state at one moment from now on.
 ///
 /// # Errors
-/// `Exists` when something else is in the way, or the copy was changed by itself; `Busy` when either is in use in a way that does not allow
-/// it; `Damaged` when the source's database is; whatever the engines say.
+/// `Exists` when something else is in the way, or the copy was changed by itself; `Busy` when the
+/// source or the copy is in use; `Damaged` when the source's database is; errors of the engines.
 pub fn copy(store: &Store, options: &CopyOptions, progress: &CopyProgress) -> Result<CopyReport> {
     let to = Destination::open(store, options)?;
-    // While this session is the collector, no pack of the source can go away, and no other copy of it is at work in the same place.
+    // While this session is the collector, no pack of the source can go away, and no other copy of
+    // it runs to the same place.
     let session = if store.is_read_only() { None } else { Some(store.collector("copy")?.0) };
     let copied = copy_to(store, &to, session.as_deref(), options, progress);
     if let Some(session) = session {
@@ -121,7 +127,7 @@ fn copy_to(
     options: &CopyOptions,
     progress: &CopyProgress,
 ) -> Result<CopyReport> {
-    // What its database has forgotten would be removed from the copy.
+    // A stale database would remove packs from the copy that it has forgotten.
     older::refuse(store)?;
     let mut journal = Journal::open(&to.dir, &to.config)?;
     let known = to.require_copy(&journal)?;
@@ -145,7 +151,7 @@ fn copy_to(
     (report.files, report.snapshots) = (state.totals()?.files, state.snapshots()?.len() as u64);
     note(Level::Info, "step", || ("taking the rows over".to_owned(), Vec::new()));
     to.take(state)?;
-    // What the source has given up since the last copy.
+    // Packs that the source has removed since the last copy.
     let known: HashSet<PackId> = rows.iter().map(|row| row.id).collect();
     for id in backend.list()?.into_iter().filter(|id| !known.contains(id)) {
         backend.remove(id)?;
@@ -161,8 +167,8 @@ fn copy_to(
     Ok(report)
 }
 
-/// Fails when packs may have been reclaimed while they were copied: because this session has lost its hold on the source, or because the source may only
-/// be read, so that there is none.
+/// Fails when packs may have been reclaimed while they were copied: because this session is no
+/// longer the collector, or because the source is read-only, so that there is no session.
 fn require_hold(
     store: &Store,
     session: Option<&Session>,
@@ -170,7 +176,7 @@ fn require_hold(
     report: &CopyReport,
 ) -> Result<()> {
     if let Some(session) = session {
-        // Asks the database: a lease that has run out is noticed before the next second.
+        // Asks the database, so an expired lease is noticed at once.
         store.meta.renew(session.id(), LEASE_SECS)?;
         return session.check();
     }

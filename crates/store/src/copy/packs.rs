@@ -17,7 +17,8 @@ use crate::store::Store;
 /// Bytes read and appended at once.
 const STEP: usize = 4 << 20;
 
-/// Copies what is missing. Packs that are damaged in the source are named in the report; other errors end the copy.
+/// Copies missing packs. The report names packs that are damaged in the source; other errors end
+/// the copy.
 pub(super) fn copy(
     store: &Store,
     to: &dyn Backend,
@@ -35,7 +36,7 @@ pub(super) fn copy(
     missing.sort_by_key(|row| row.id);
     add(&progress.bytes_expected, missing.iter().map(|row| row.bytes).sum());
     let (state, failed) = (Mutex::new((journal, report)), Mutex::new(None));
-    // What is kept nearby of the source is not what is to be copied.
+    // The copy is made from the source itself, not from cached blocks.
     store.backend.use_cache(false);
     in_parallel(&missing, options.threads.max(to.uploads_max()), &|row| {
         let copied = copy_one(&*store.backend, &store.config, to, row);
@@ -122,7 +123,7 @@ pub(crate) fn copy_one(
     if to.len(row.id)?.is_some() {
         match check(to, config, row, &mut |_| Ok(())) {
             Ok(()) => return Ok(false),
-            // Of a writer that was interrupted.
+            // An interrupted writer left it.
             Err(error) if error.kind() == ErrorKind::Damaged => to.remove(row.id)?,
             Err(error) => return Err(error),
         }
@@ -138,10 +139,12 @@ pub(crate) fn copy_one(
     Ok(true)
 }
 
-/// Copies a pack to a place that readers ask first, so that they find it there when it is whole; false when it was there already. What is there and not whole is left to `check --repair`: the other one may be worse.
+/// Copies a pack to a tier that readers ask first, so that they find it there only when it is
+/// whole. False when it was there already. A pack that is there and damaged is left to
+/// `check --repair`: the other one may be worse.
 ///
 /// # Errors
-/// As [`copy_one`]; `Invalid` where nothing can be written without being found.
+/// As [`copy_one`]; `Invalid` if the engine cannot hide an unfinished pack.
 pub(crate) fn copy_before_readers(
     from: &dyn Backend,
     config: &StoreConfig,
@@ -182,7 +185,7 @@ fn check(
     if header.id != id || header.store != config.id {
         return Err(damaged("is another's, by its header"));
     }
-    // The trailer says where the frames end.
+    // The trailer has the end of the frames.
     let mut end = [0; TRAILER_LEN];
     backend.read_at(
         id,
@@ -197,7 +200,7 @@ fn check(
     while reader.at() < frames_end {
         let at = reader.at();
         let context = || format!("pack {id}, frame at byte {at}");
-        // The header says how long it is itself; lengths of chunks follow its fixed part.
+        // The header has its own length; lengths of chunks follow its fixed part.
         let mut known = FRAME_GUESS.min((frames_end - at) as usize);
         let (header_len, stored_len, sum) = loop {
             let header = FrameHeader::decode(reader.peek(known)?);

@@ -40,7 +40,7 @@ impl PackBits {
         self.count() == self.chunks
     }
 
-    /// Bytes of the frames that are in use: of a frame of which only some chunks are, that share.
+    /// Bytes of the frames that are in use; if only some chunks of a frame are, their share of it.
     pub fn live_bytes(&self, footer: &Footer) -> u64 {
         let mut used = vec![0u64; footer.frames().len()];
         for slot in (0..self.chunks).filter(|&slot| self.get(slot)) {
@@ -63,7 +63,7 @@ pub(super) struct Bits {
 }
 
 impl Bits {
-    /// Makes room for `rows`; what is marked stays.
+    /// Makes space for `rows`; existing marks stay.
     pub fn admit(&mut self, rows: &[PackRow]) {
         for row in rows {
             self.packs.entry(row.id).or_insert_with(|| PackBits::new(row.kind, row.chunks));

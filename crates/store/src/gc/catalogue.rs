@@ -1,16 +1,22 @@
-//! The catalogue under the collector: which blocks are superseded, and writing it anew when it has grown.
+//! The catalogue under the collector: finds superseded blocks, and rewrites it when it has grown.
 //!
-//! Every commit appends to the catalogue, and nothing of it is ever garbage until it is written anew: a reset, then what
-//! `recover` needs to make the tree, its snapshots, versions and policies again (`rewrite.rs`), then the end of the
-//! reset. What came before is then superseded, and goes like other garbage.
+//! Every commit appends to the catalogue, and nothing in it becomes garbage until it is rewritten.
+//! A rewrite is a reset, then what `recover` needs to make the tree, its snapshots, versions and
+//! policies again (`rewrite.rs`), then the end of the reset. All earlier blocks are then
+//! superseded, and go like other garbage.
 //!
-//! **Where hosts share the store** that is done beside them: the tree is told as it was at one instant, pinned, at which the new catalogue's sequence was taken. Whoever had taken one before, and
-//! commits later, tells again what it has changed (`tell.rs`). There it is also done when a mount could not tell all that it did, or a snapshot was taken before it had.
+//! **In a shared store** the rewrite runs beside other writers. It describes the tree as it was,
+//! pinned, at the instant at which the new catalogue's sequence was taken. A client that took a
+//! sequence before and commits later publishes its changes again (`tell.rs`). There the rewrite
+//! also runs when a mount could not publish all its changes, or when a snapshot was taken before it
+//! had.
 //!
-//! **Elsewhere** only while nobody writes. A writer takes the number of its block (its sequence) before its transaction, so
-//! one at work could commit what neither the new catalogue has seen nor a block behind it says. Hence: no writing session may be
-//! open when the new catalogue's sequence has been taken, and no other sequence may be taken until all of it is written. Who begins
-//! later takes a later sequence, and comes after it. If somebody does come in between, the attempt is dropped.
+//! **In other stores** it runs only while no session writes. A writer takes its block's sequence
+//! before its transaction. So a writer at work could commit something that neither the new
+//! catalogue nor a block behind it has. Hence no writing session may be open when the new
+//! catalogue's sequence has been taken, and no other sequence may be taken until it is written. A
+//! writer that begins later takes a later sequence, and comes after it. If a writer does come in
+//! between, the attempt is dropped.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -29,12 +35,13 @@ use crate::session::Session;
 use crate::store::Store;
 use crate::write::{append_at, append_records};
 
-/// The catalogue is written anew when it is so many times as large as it would be then.
+/// The catalogue is rewritten when it is so many times as large as it would be then.
 const GROWTH: u64 = 2;
-/// It misses something when it has so many fourths fewer records than there are inodes, or less: mounts of earlier versions told nothing.
+/// Records are missing if there are fewer than so many fourths of the inodes: mounts of earlier
+/// versions published nothing.
 const FOURTHS: u64 = 3;
 
-/// What the catalogue consists of.
+/// The contents of the catalogue.
 #[derive(Default)]
 struct Survey {
     bytes: u64,
@@ -49,7 +56,7 @@ pub(super) fn survey(store: &Store, report: &mut GcReport) -> Result<HashSet<(Pa
     Ok(survey.superseded)
 }
 
-/// As [`survey`], after writing the catalogue anew if that is worth it.
+/// Like [`survey`], after rewriting the catalogue if that is worth it.
 pub(super) fn compact_if_grown(
     store: &Store,
     session: &Arc<Session>,
@@ -75,24 +82,24 @@ pub(super) fn compact_if_grown(
             report.catalogue_compacted = true;
             Ok(read_blocks(store)?.superseded)
         }
-        // Somebody is writing; a later run will find a quieter moment.
+        // A session is writing; a later run will find a quieter moment.
         Err(error) if error.kind() == ErrorKind::Busy => Ok(survey.superseded),
         Err(error) => Err(error),
     }
 }
 
-/// Whether a catalogue of a store that hosts share cannot have all inodes that there are.
+/// True if the catalogue of a shared store cannot have all inodes.
 fn misses_some(store: &Store, survey: &Survey) -> Result<bool> {
     if store.meta.telling().is_none() {
         return Ok(false);
     }
     let totals = store.meta.totals()?;
     let inodes = totals.files + totals.directories + totals.others;
-    // The root directory may not have been told.
+    // The root directory may not have been published.
     Ok((survey.records + 1) * 4 < inodes * FOURTHS)
 }
 
-/// About how large the catalogue would be if it were written anew, stored bytes.
+/// Estimates how large the catalogue would be after a rewrite, in stored bytes.
 fn size_anew(store: &Store, survey: &Survey) -> Result<u64> {
     let totals = store.meta.totals()?;
     let mut roots = 0;
@@ -104,7 +111,7 @@ fn size_anew(store: &Store, survey: &Survey) -> Result<u64> {
     Ok(records.saturating_mul(survey.bytes) / survey.records.max(1))
 }
 
-/// Reads all blocks. Ones that cannot be read count as in use: `check` names them.
+/// Reads all blocks. Blocks that cannot be read count as in use: `check` names them.
 fn read_blocks(store: &Store) -> Result<Survey> {
     let (mut survey, mut blocks) = (Survey::default(), Vec::new());
     let (mut resets, mut ends) = (HashSet::new(), HashSet::new());
@@ -140,10 +147,10 @@ fn read_blocks(store: &Store) -> Result<Survey> {
     Ok(survey)
 }
 
-/// Writes the catalogue anew; what it was before is superseded.
+/// Rewrites the catalogue; all earlier blocks are superseded.
 ///
 /// # Errors
-/// `Busy` when somebody is writing, of a store that hosts do not share: nothing has changed then.
+/// `Busy` when a session is writing to a store that is not shared: nothing has changed then.
 pub(crate) fn compact(store: &Store, session: &Arc<Session>) -> Result<()> {
     match store.meta.telling() {
         Some(telling) => compact_beside(store, session, telling),
@@ -151,9 +158,9 @@ pub(crate) fn compact(store: &Store, session: &Arc<Session>) -> Result<()> {
     }
 }
 
-/// Beside others who write.
+/// Rewrites while others write.
 fn compact_beside(store: &Store, session: &Arc<Session>, telling: &dyn Telling) -> Result<()> {
-    // For as long as the tree is read.
+    // Kept open while the tree is read.
     let reader = store.session(SessionKind::Reader, "catalogue")?;
     let Anew { sequence, epoch } = telling.begin_anew(reader.id())?;
     rewrite::stream(store, At::Epoch(epoch), |records, whole| {
@@ -164,7 +171,7 @@ fn compact_beside(store: &Store, session: &Arc<Session>, telling: &dyn Telling) 
     })
 }
 
-/// All records have been made.
+/// Checks that all records have been made.
 fn require_whole(whole: &AtomicBool) -> Result<()> {
     if whole.load(Ordering::Acquire) {
         return Ok(());
@@ -176,13 +183,13 @@ fn compact_alone(store: &Store, session: &Arc<Session>) -> Result<()> {
     let busy = || Error::new(ErrorKind::Busy, "the catalogue is being written to");
     let first = store.meta.next_sequence()?;
     rewrite::stream(store, At::Now, |records, whole| {
-        // The sequence of the new blocks has been taken.
+        // Runs when the sequence of the new blocks has been taken.
         let before = || -> Result<()> {
-            // One whose lease is over would go on with what it has numbered before.
+            // An expired session could go on with a sequence that it took before.
             let writes = !store.live_sessions(|row| row.kind == SessionKind::Writer)?.is_empty();
             if writes { Err(busy()) } else { Ok(()) }
         };
-        // All records have been made: ours lies between these two sequences, and nothing else.
+        // Runs when all records have been made. Only our sequence may lie between these two.
         let after = || -> Result<()> {
             require_whole(whole)?;
             if store.meta.next_sequence()? == first + 2 { Ok(()) } else { Err(busy()) }

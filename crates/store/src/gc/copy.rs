@@ -1,19 +1,22 @@
-//! Copying what is in use out of victims, and burying them (rules 20 and 21).
+//! Copies what is in use out of victims, and deletes these (rules 20 and 21).
 //!
 //! ```text
 //!  frames of a victim ──▶ threads: read, verify (frame.rs) ──in order──▶ whole frames  ──────────────▶ pack sinks
 //!                                                                  └──▶ single chunks ─▶ joined ─┘
 //! ```
 //!
-//! What a run gathers on one host (`localize.rs`) goes into packs of its own, placed there; of a frame of which that holds for some chunks only, these are taken out by themselves, and so are the others.
+//! Data that a run gathers on one host (`localize.rs`) goes into packs of its own, placed there. If
+//! a frame has both gathered chunks and others, it is taken apart, and its chunks are copied
+//! singly.
 //!
-//! Thread *k* of *n* takes every *n*-th frame and hands its results over through a channel of its own that holds two; the copier reads the
-//! channels in turn, so frames keep their order, and memory is a few frames. Victims are taken in groups of a few packs: their
-//! copies are sealed, one transaction makes these live and the victims dead, and the victims' objects go before the
-//! next group begins. So a run needs little room, and what it has done stays done if it is interrupted.
+//! Thread *k* of *n* takes every *n*-th frame, and hands its results over through its own channel
+//! of two entries. The copier reads the channels in turn, so frames keep their order, and memory is
+//! a few frames. Victims are taken in groups of a few packs. The copies of a group are sealed, one
+//! transaction makes them live and the victims dead, and the victims' objects are removed before
+//! the next group begins. So a run needs little space, and keeps its progress if it is interrupted.
 //!
-//! A victim that cannot be read is taken back to live and named in the report; chunks of it that were copied already are
-//! then there twice, which a later run clears up.
+//! A victim that cannot be read is unmarked, and the report names it. Chunks that were already
+//! copied out of it are then stored twice, until a later run clears that up.
 
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
@@ -33,12 +36,12 @@ use crate::session::Session;
 use crate::store::Store;
 use crate::write::{MANIFEST_FRAME, META_CODEC, OpenPack, PackSink, StoredFrame};
 
-/// Chunks that will become one frame.
+/// Chunks that will be encoded as one frame.
 struct Joint {
     kind: ChunkKind,
     is_gathered: bool,
     wanted: Wanted,
-    /// What was tried in vain with all of them.
+    /// The codec that was tried in vain with all of them.
     in_vain: Option<CodecSpec>,
     limit: usize,
     raw: Vec<u8>,
@@ -53,7 +56,7 @@ pub(super) struct Copier<'a> {
     threads: usize,
     progress: &'a GcProgress,
     aims: &'a Aims,
-    /// When it began, and the raw bytes since: for the throttle.
+    /// When the run began, and the raw bytes since: for the throttle.
     pace: (Instant, u64),
     data: PackSink,
     gathered: PackSink,
@@ -90,14 +93,16 @@ impl<'a> Copier<'a> {
         }
     }
 
-    /// Copies what `bits` marks in `pack`. The inner result says whether the victim could be read; the outer one is about everything else.
+    /// Copies what `bits` marks in `pack`. The inner result says whether the victim could be read;
+    /// the outer one has all other errors.
     pub fn copy(&mut self, pack: PackId, bits: &PackBits, report: &mut GcReport) -> Result<Result<()>> {
-        // Read anew: what the index keeps may be older than the damage.
+        // Read again: the index's footer may be older than the damage.
         let footer = match self.store.packs.read_footer(pack) {
             Ok(footer) => footer,
             Err(error) => return Ok(Err(error)),
         };
-        // What is in use of each frame: first what stays anywhere, then what is gathered.
+        // The chunks in use of each frame: first those that may go anywhere, then the gathered
+        // ones.
         let mut wanted: [WantedChunks; 2] = std::array::from_fn(|_| vec![Vec::new(); footer.frames().len()]);
         for (slot, fingerprint) in (0..).zip(footer.fingerprints()).filter(|(slot, _)| bits.get(*slot)) {
             if let Some((frame, position)) = footer.position(slot) {
@@ -127,7 +132,7 @@ impl<'a> Copier<'a> {
                         let salvage =
                             salvager.salvage(store, pack, footer, frame, wanted, whole_min, targets);
                         let failed = salvage.is_err();
-                        // Nobody listens any more when another frame could not be read.
+                        // The receiver is gone if another frame could not be read.
                         if send.send(salvage).is_err() || failed {
                             return;
                         }
@@ -153,7 +158,7 @@ impl<'a> Copier<'a> {
         })
     }
 
-    /// Sleeps if it has done more than it may by now.
+    /// Sleeps if the run is ahead of its rate.
     fn keep_pace(&mut self, raw: u64) {
         let rate = self.aims.bytes_per_sec();
         if rate == 0 {
@@ -206,7 +211,7 @@ impl<'a> Copier<'a> {
         Ok(())
     }
 
-    /// Where chunks go that were encoded so: with others that will be encoded alike.
+    /// Chooses the joint for chunks with this encoding: with others that will be encoded alike.
     fn joint(
         &mut self,
         (kind, is_gathered): (ChunkKind, bool),
@@ -231,8 +236,8 @@ impl<'a> Copier<'a> {
         })
     }
 
-    /// How chunks that were encoded so are encoded again: as they were, where that is recorded; and what was tried in vain is not tried
-    /// again.
+    /// How to encode chunks again that have this encoding: as before, if that is recorded. A codec
+    /// that was tried in vain is not tried again.
     fn again(&self, kind: ChunkKind, encoding: Encoding) -> Wanted {
         let default = Compression::from(self.store.config.codec);
         let plain = Wanted::of(CodecSpec::NONE.into(), &Auto::new());
@@ -302,7 +307,7 @@ impl<'a> Copier<'a> {
         Ok(())
     }
 
-    /// Makes everything that was copied durable, and hands out the packs that hold it.
+    /// Makes all copies durable, and returns the packs that hold them.
     pub fn finish_group(&mut self, report: &mut GcReport) -> Result<Vec<PackId>> {
         (0..self.joints.len()).try_for_each(|at| self.write_joint(at, report))?;
         let open = [&mut self.data, &mut self.gathered, &mut self.meta].map(PackSink::take_open);

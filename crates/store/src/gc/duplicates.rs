@@ -1,10 +1,14 @@
-//! Before one of several copies of a chunk is given up, the one that counts is compared with its name.
+//! Compares the copy of a chunk that counts with its fingerprint, before other copies are given up.
 //!
-//! Of a chunk's copies the mark goes to one (rule 16), and the others go with their packs. If that one lies in a pack whose footer only says that it has the chunk, the last copy would go: so,
-//! where other clients' packs are not relied on by their footers alone (`verified/`), the marked copy's frame is read first, unless this host has done that before. A copy that has no
-//! better one is marked, too, and moves on with what is in use of its pack. The pack that was caught is passed over by later marks where there is another copy.
+//! If a chunk has several copies, the mark goes to one (rule 16), and the others go with their
+//! packs. That one's pack may be corrupt, and its footer only claim the chunk: then the last good
+//! copy would go. So, where other clients' footers are not trusted (`verified/`), the marked copy's
+//! frame is read first, unless this host has done that before. If it is bad, the victim's copy is
+//! marked too, and copied with the pack's other chunks in use. Later marks avoid the corrupt pack
+//! if there is another copy.
 //!
-//! Only chunks that are there several times cost anything: what two clients stored at once, and what was stored again because nobody could vouch for the first copy.
+//! Only chunks with several copies cost anything: those that two clients stored at once, and those
+//! that were stored again because the first copy could not be verified.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +23,8 @@ use crate::store::Store;
 /// Chunks looked up at once.
 const LOOKUPS: usize = 512;
 
-/// Marks what is in use of `victims` and has no marked copy elsewhere that is what its pack's footer says.
+/// Marks chunks of `victims` that are in use and whose marked copies elsewhere do not match their
+/// packs' footers.
 ///
 /// # Errors
 /// Those of the index.
@@ -69,7 +74,7 @@ pub(super) fn keep_unproven(
     Ok(())
 }
 
-/// Whether `place` really has that name, and the mark of it.
+/// True if the footer at `place` has that fingerprint, and the place is marked.
 fn is_marked(store: &Store, marker: &Marker, place: Place, fingerprint: &Fingerprint) -> Result<bool> {
     if !marker.bits.pack(place.pack).is_some_and(|bits| bits.get(place.slot)) {
         return Ok(false);

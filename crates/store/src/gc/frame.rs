@@ -1,7 +1,9 @@
-//! What is left of one frame of a victim: read, checked to the last byte, and made ready to be appended elsewhere.
+//! The chunks in use of one frame of a victim: read, checked to the last byte, and prepared to be
+//! appended elsewhere.
 //!
-//! A frame of which everything is in use is copied as it is stored. Still it is decompressed: what cannot be decoded to the chunks
-//! that the footer names must not be carried on under a new checksum. Of other frames the chunks in use are taken out.
+//! If all chunks of a frame are in use, the stored frame is copied. It is decompressed all the
+//! same: a frame that cannot be decoded to the chunks in the footer must not get a new, valid
+//! checksum. From other frames the chunks in use are taken out.
 
 use outrigger_format::{ChunkKind, Codec, Encoding, Fingerprint, Footer, FrameHeader, PackId};
 use outrigger_offload::{Auto, Compression, Encoder, FrameDecoder, Wanted};
@@ -20,16 +22,16 @@ pub(super) struct Salvage {
     /// The frame's stored bytes if it is `whole`, else the chunks' own.
     pub bytes: Vec<u8>,
     pub whole: bool,
-    /// How it should be stored, if it is not.
+    /// The encoding that it should have, if it has another.
     pub other: Option<Compression>,
-    /// What it took, if it was encoded anew.
+    /// Its stored length before, if it was encoded anew.
     pub recoded: Option<u64>,
 }
 
 /// Chunks in use of each frame: position and name, rising by position.
 pub(super) type WantedChunks = Vec<Vec<(u16, Fingerprint)>>;
 
-/// What one thread keeps from frame to frame.
+/// Buffers that one thread keeps from frame to frame.
 #[derive(Default)]
 pub(super) struct Salvager {
     decoder: FrameDecoder,
@@ -39,8 +41,9 @@ pub(super) struct Salvager {
 }
 
 impl Salvager {
-    /// Reads frame `number` and verifies the chunks `wanted` of it. It is kept whole if it is all wanted and has at least `whole_min`
-    /// raw bytes; smaller ones are better joined. One that `targets` wants otherwise is encoded anew.
+    /// Reads frame `number` and verifies its `wanted` chunks. A frame stays whole if all of it is
+    /// wanted and it has at least `whole_min` raw bytes; smaller ones are better joined. A frame
+    /// for which `targets` wants another encoding is encoded anew.
     #[expect(clippy::too_many_arguments, reason = "which frame, which chunks of it, and what of them")]
     pub fn salvage(
         &mut self,

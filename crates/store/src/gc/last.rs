@@ -53,7 +53,7 @@ pub struct LastGc {
     pub took_ms: u64,
     /// Packs that it removed.
     pub packs_removed: u64,
-    /// Bytes that there are fewer of for it: those of these packs, without what was copied out of them first.
+    /// Bytes freed: those of the removed packs, less those that were copied out of them.
     pub bytes_freed: u64,
     /// Packs that could not be read, and were left alone.
     pub packs_unreadable: u64,

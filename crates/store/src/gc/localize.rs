@@ -1,13 +1,17 @@
-//! Gathering: the data of a file, or of a tree, is brought into packs that lie on one host.
+//! Gathering: brings the data of a file or a tree into packs that lie on one host.
 //!
-//! It is a collector's run (`mod.rs`) with another idea of what is worth emptying: also packs that lie elsewhere and hold some of that data. What is in use of them is copied as ever, but the tree's
-//! chunks into packs of their own, whose ids are chosen so that they lie on the host; what else they held goes where it may. So contents and versions are what they were, writers and readers go on beside
-//! it, every rule is the collector's, and a run that is killed loses at most the group it was at.
+//! It is a collector's run (`mod.rs`) that also empties packs that lie elsewhere and hold some of
+//! that data. It copies as always what is in use, but the tree's chunks go into packs of their own,
+//! with ids chosen so that these lie on the host. The other chunks go to any pack. So contents and
+//! versions do not change, writers and readers go on meanwhile, and every rule is the collector's.
+//! A run that is killed loses at most the group that it was copying.
 //!
-//! Manifests are small and stay where they are. What other files share with the tree moves with it. What lies in the database, until it is packed, is left there.
+//! Manifests are small and stay where they are. Chunks that other files share with the tree move
+//! with it. Inline chunks are left alone until they are packed.
 //!
-//! Like recompressing, it takes a part of the packs a run. Where packs cannot be made on the host for some reason, it would go on for ever: so it ends after [`IN_VAIN_MAX`] runs after which no less lies
-//! elsewhere than before.
+//! Like recompressing, a run takes only a part of the packs. If packs cannot be made on the host,
+//! runs would go on for ever. So gathering ends after [`IN_VAIN_MAX`] runs that left no less data
+//! elsewhere.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -27,7 +31,7 @@ use crate::read::whereabouts::{Hosts, Whereabouts, whereabouts};
 use crate::store::Store;
 use crate::tree::{StorePath, listing, require};
 
-/// What is gathered, and where.
+/// Which data is gathered, and where.
 #[derive(Clone, Debug)]
 pub struct Localize {
     /// A file, or a directory with all below it.
@@ -41,12 +45,14 @@ pub struct Localize {
 }
 
 impl Localize {
-    /// What lies at `path`, for `host`; if none is named, for the one that is the first to hold most of it.
+    /// Gathers the data at `path` on `host`; without `host`, on the host that is the first place of
+    /// most of it.
     ///
     /// # Errors
     /// `NotFound`; `Invalid` where packs cannot be placed, there is no such host, or none has any of it.
     pub fn new(store: &Store, path: &StorePath, host: Option<&str>) -> Result<Self> {
-        // Of several tiers only one can choose: what is written anew may go to another one, and lie nowhere again.
+        // With several tiers no host can be chosen for good: the tier that chooses may not be the
+        // one where new packs go.
         if store.backend.tiers().is_some() || store.backend.hosts()?.is_empty() {
             let why = match &store.config.packs {
                 None => {
@@ -77,7 +83,7 @@ impl Localize {
     }
 }
 
-/// What was done.
+/// The outcome.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LocalizeReport {
     /// Nothing was changed.
@@ -100,7 +106,7 @@ pub struct LocalizeReport {
     pub unreadable: Vec<String>,
 }
 
-/// Runs after which no less lies elsewhere, until it gives up.
+/// Runs without progress after which it gives up.
 const IN_VAIN_MAX: u32 = 2;
 /// Chunks looked up at once.
 const LOOKUPS: usize = 512;
@@ -146,7 +152,7 @@ impl LocalizeReport {
     }
 }
 
-/// What a run gathers.
+/// The data that a run gathers.
 pub(super) struct Gather {
     pub host: Arc<str>,
     pub bytes_per_sec: u64,
@@ -160,9 +166,9 @@ pub(super) struct Gather {
 }
 
 impl Gather {
-    /// What the tree consists of now.
+    /// Finds the chunks of the tree as it is now.
     pub fn load(store: &Store, how: &Localize) -> Result<Self> {
-        // Packs of other clients' among it.
+        // The tree may have chunks in other clients' packs.
         store.refresh_index()?;
         let mut gather = Self {
             host: Arc::clone(&how.host),
@@ -226,7 +232,7 @@ impl Gather {
         Ok(())
     }
 
-    /// Whether the chunk in a slot of a pack is one of the tree's.
+    /// True if the chunk in a slot of a pack is one of the tree's.
     pub fn has(&self, pack: PackId, slot: u32) -> bool {
         self.bits.pack(pack).is_some_and(|bits| bits.get(slot))
     }

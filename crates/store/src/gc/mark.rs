@@ -4,16 +4,18 @@
 //!  database snapshot ──roots──▶ work stack ◀──children── threads: resolve (index), mark, read nodes, verify
 //! ```
 //!
-//! The roots stream out of one read transaction; whoever lists them waits while the stack is long. A thread takes a batch of roots or of
-//! nodes, looks up the chunks of the whole batch in the index, and sets their bits. A manifest node is a chunk like others: the
-//! thread that sets its bit is the one that reads it, so equal subtrees are read once, in both marks together.
-//! Memory: a bit a chunk, a short stack, and the digests of the first million roots, which let the second mark pass over
-//! what the first has seen.
+//! The roots stream out of one read transaction; the thread that lists them waits while the stack
+//! is long. A thread takes a batch of roots or of nodes, looks up the chunks of the whole batch in
+//! the index, and sets their bits. A manifest node is a chunk like others. The thread that sets its
+//! bit also reads it, so equal subtrees are read once, in both marks together. Memory: a bit for
+//! each chunk, a short stack, and the digests of the first million roots, which let the second mark
+//! skip roots that the first has seen.
 //!
-//! A place counts only in packs that were committed before the snapshot was taken. What is found in none of them (it was committed in
-//! between, or a damaged index run hid it) is put aside, and looked up again once the index covers all packs of the
-//! snapshot; what is still not there is loose (`crate::loose`), or has been packed since, or is damage, and ends the run. A node that is loose has no bit; what it names
-//! is marked all the same.
+//! A place counts only in packs that were committed before the snapshot was taken. A chunk that is
+//! in none of them was committed in between, or a damaged index run hides it. It is put aside, and
+//! looked up again once the index covers all packs of the snapshot. If it is still missing, it is
+//! inline (`crate::loose`), has been packed since, or is damage, which ends the run. An inline node
+//! has no bit; its children are marked all the same.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
@@ -35,7 +37,7 @@ const SEEN_MAX: usize = 1 << 20;
 /// Marks, kept from the first mark to the second.
 #[derive(Default)]
 pub(super) struct Marker {
-    /// What is in use.
+    /// The chunks in use.
     pub bits: Bits,
     /// Roots listed.
     pub roots: u64,
@@ -63,7 +65,7 @@ impl Marker {
     /// Marks everything that is retained in one snapshot of the database, and returns the rows of its committed packs.
     ///
     /// # Errors
-    /// `Damaged` names what a retained file needs and no pack has.
+    /// `Damaged` names a chunk that a retained file needs and no pack has.
     pub fn mark(&mut self, store: &Store, threads: usize, progress: &GcProgress) -> Result<Vec<PackRow>> {
         let before: Vec<PackRow> = store.meta.packs()?.into_iter().filter(PackRow::is_committed).collect();
         self.admit(store, &before)?;
@@ -98,7 +100,7 @@ impl Marker {
         Ok(rows)
     }
 
-    /// Makes sure that what lies in the packs `rows` will be found.
+    /// Makes sure that the index finds the chunks of the packs `rows`.
     fn admit(&mut self, store: &Store, rows: &[PackRow]) -> Result<()> {
         self.bits.admit(rows);
         let ids: Vec<PackId> = rows.iter().map(|row| row.id).collect();
@@ -178,8 +180,9 @@ impl Marker {
     }
 }
 
-/// Those of the chunks that are needed and lie in no pack of the snapshot which are not loose, and have not been packed since either: the packs of that are no candidates, as
-/// the snapshot does not have them.
+/// Returns those of the needed chunks that are really missing: neither in a pack of the snapshot,
+/// nor inline, nor packed since. Packs that are newer than the snapshot are no candidates, as it
+/// does not have them.
 pub(crate) fn without_loose(store: &Store, mut chunks: Vec<Fingerprint>) -> Result<Vec<Fingerprint>> {
     let Some(meta) = store.meta.loose().filter(|_| !chunks.is_empty()) else { return Ok(chunks) };
     let loose = meta.loose_among(&chunks)?;

@@ -1,22 +1,24 @@
-//! The collector: finds what nothing refers to any more, and gives its room back, while others read and write.
+//! The collector: finds data that nothing refers to any more, and frees its space, while others
+//! read and write.
 //!
 //! The rules are those of `docs/decisions/0003-reclaim-protocol.md`, named here by number. A run, in order:
 //!
 //! | step | rules | file |
 //! | --- | --- | --- |
-//! | fence sessions without a process, become the collector, sweep what they left | 11, 14, 15 | `sweep.rs` |
-//! | pack what sessions that are over have left in the database; let go of what they stored of open files | | `crate::loose`, `crate::early` |
-//! | drop history that no snapshot sees; write the catalogue anew if it has grown | | `catalogue.rs`, `rewrite.rs` |
+//! | fence sessions without a process, become the collector, sweep their leftovers | 11, 14, 15 | `sweep.rs` |
+//! | pack inline chunks of ended sessions; release the prefixes that they stored of open files | | `crate::loose`, `crate::early` |
+//! | drop history that no snapshot sees; rewrite the catalogue if it has grown | | `catalogue.rs`, `rewrite.rs` |
 //! | mark all that is retained, in one snapshot of the database | 16 | `mark.rs`, `walk.rs`, `bits.rs` |
-//! | judge the packs, condemn those worth emptying | 17 | `plan.rs`, `recompress.rs`, `localize.rs` |
+//! | judge the packs, mark those worth emptying as deletion candidates | 17 | `plan.rs`, `recompress.rs`, `localize.rs` |
 //! | wait until every writer has acknowledged | 18 | here |
-//! | mark what is retained by now; what sessions took back is no victim | 19 | `mark.rs` |
-//! | prove the copies that count of chunks that are there several times | 16 | `duplicates.rs` |
-//! | group by group: copy, make durable, bury, unlink | 20, 21, 22 | `copy.rs`, `frame.rs` |
+//! | mark what is retained by now; packs that sessions unmarked are no victims | 19 | `mark.rs` |
+//! | if a chunk has several copies, verify the one that counts | 16 | `duplicates.rs` |
+//! | group by group: copy, make durable, delete, unlink | 20, 21, 22 | `copy.rs`, `frame.rs` |
 //! | end the run; sweep, unlink, tidy | 22 | `sweep.rs` |
 //!
-//! Any failure before the first burial leaves the store as it was, but for packs that are swept; one later keeps the groups
-//! that were buried. Nothing of a run that died has to be understood by the next.
+//! A failure before the first deletion leaves the store as it was, except for swept packs; a later
+//! one keeps the groups that were deleted before. No run needs to understand the state of a run
+//! that died.
 
 mod bits;
 mod catalogue;
@@ -60,19 +62,21 @@ use crate::older;
 use crate::session::Session;
 use crate::store::Store;
 
-/// Between two looks at who has acknowledged.
+/// Time between two looks at the acknowledgements.
 const POLL: Duration = Duration::from_millis(50);
-/// A group of victims ends when so many packs' worth of them was copied.
+/// A group of victims ends when so many packs' worth of chunks was copied.
 const GROUP_PACKS: u64 = 2;
 
-/// Reclaims what nothing refers to. Others may read and write meanwhile; a second collector is refused.
+/// Reclaims data that nothing refers to. Others may read and write meanwhile; a second collector is
+/// refused.
 ///
-/// What could not be read of packs that should have been emptied is named in [`GcReport::unreadable`]: the run went on without them,
-/// and nothing of them was given up.
+/// [`GcReport::unreadable`] names packs that should have been emptied and could not be read. The
+/// run leaves them as they are.
 ///
 /// # Errors
-/// `Busy` when another run is at work, or a session does not acknowledge in time; `Damaged` when something that is needed is missing, in which
-/// case nothing was reclaimed; `Fenced` when another run took over; failures of the store. What was reclaimed before stays so.
+/// `Busy` when another run is at work, or a session does not acknowledge in time; `Damaged` when
+/// needed data is missing, and then nothing was reclaimed; `Fenced` when another run took over;
+/// failures of the store. Space that was reclaimed before stays so.
 pub fn collect(store: &Store, options: &GcOptions, progress: &GcProgress) -> Result<GcReport> {
     if options.dry_run {
         return dry_run(store, options, progress);
@@ -82,11 +86,11 @@ pub fn collect(store: &Store, options: &GcOptions, progress: &GcProgress) -> Res
     progress.enter("preparing", 0);
     let (session, fenced) = store.collector("gc")?;
     report.sessions_fenced += fenced;
-    // Neither the run nor the cleaning up after it may take anything from a store whose database is older than its packs.
+    // If the database is stale, neither the run nor the cleanup after it may remove anything.
     let strays = match older::refuse(store) {
         Ok(strays) => strays,
         Err(error) => {
-            // The session's end would do it too.
+            // The end of the session would release it, too.
             let _ = store.meta.release_collector(session.id());
             return Err(error);
         }
@@ -98,7 +102,7 @@ pub fn collect(store: &Store, options: &GcOptions, progress: &GcProgress) -> Res
     // `status` does without.
     let _ = store.registry().remove(&run.at("ended"));
     let released = store.meta.release_collector(session.id());
-    // When another run has taken over, what this one found missing may have been moved by that one.
+    // If another run has taken over, that run may have moved the data that this one found missing.
     let is_over = matches!(&released, Err(error) if error.kind() == ErrorKind::Fenced);
     let ended = if is_over { Ok(()) } else { ended };
     // Packs that this run could not finish are swept like any other session's, so it must be over first.
@@ -106,7 +110,8 @@ pub fn collect(store: &Store, options: &GcOptions, progress: &GcProgress) -> Res
     progress.enter("removing", 0);
     let swept = clean_up(store, options, &mut report);
     ended.and(released).and(swept)?;
-    // Those that do something else reclaim as well, but are run for a part of the store, again and again.
+    // Runs that recompress or localize reclaim as well, but each is for a part of the store, so
+    // they do not count as the last run.
     if options.recompress.is_none() && options.localize.is_none() {
         // The run is through whether or not `status` can show it.
         let _ = store.registry().put(&LastGc::of(&report, began.elapsed()));
@@ -130,7 +135,7 @@ fn clean_up(store: &Store, options: &GcOptions, report: &mut GcReport) -> Result
     store.meta.tidy()
 }
 
-/// What a run would do now.
+/// Reports what a run would do now.
 fn dry_run(store: &Store, options: &GcOptions, progress: &GcProgress) -> Result<GcReport> {
     let mut report = GcReport { dry_run: true, ..GcReport::default() };
     if let Some(other) = sweep::other_collector(store)? {
@@ -163,11 +168,11 @@ fn dry_run(store: &Store, options: &GcOptions, progress: &GcProgress) -> Result<
     Ok(report)
 }
 
-/// What a run does beside reclaiming.
+/// The aims of a run besides reclaiming.
 struct Aims {
-    /// What it brings frames to.
+    /// The codecs to which it brings frames.
     targets: Option<Targets>,
-    /// What it gathers on one host.
+    /// The data that it gathers on one host.
     gather: Option<Gather>,
 }
 
@@ -185,7 +190,7 @@ impl Aims {
     }
 }
 
-/// The first mark and what follows from it: all committed rows, and those of them to condemn.
+/// The first mark and its judgement: returns all committed rows, and the candidates among them.
 fn mark_and_judge(
     store: &Store,
     marker: &mut Marker,
@@ -243,7 +248,7 @@ impl Run<'_> {
         sweep::unlink_dead(store, &store.meta.packs()?, options, report)?;
         match loose::pack_left(store, options.threads()) {
             Ok(packed) => report.chunks_packed = packed,
-            // They stay where they are.
+            // The unreadable packs stay where they are.
             Err(error) if error.kind() == ErrorKind::Damaged => report.unreadable.push(error.to_string()),
             Err(error) => return Err(error),
         }
@@ -326,7 +331,7 @@ impl Run<'_> {
         let in_use = |row: &PackRow| marker.bits.pack(row.id).is_some_and(|bits| bits.count() > 0);
         let (mut full, empty): (Vec<&PackRow>, Vec<&PackRow>) =
             victims.iter().copied().partition(|row| in_use(row));
-        // What needs no copying goes first: it makes the room that copies need.
+        // Packs that need no copying go first: they free the space that copies need.
         self.bury(&[], empty.iter().map(|row| row.id).collect(), report)?;
         full.sort_by_key(|row| row.id);
         self.progress.enter("copying what is in use", report_total(&full, marker, self.store)?);
@@ -339,7 +344,7 @@ impl Run<'_> {
             self.session.check()?;
             let bits = marker.bits.pack(row.id).expect("it has marks");
             match copier.copy(row.id, bits, report) {
-                // What was emptied so far is gone, and the rest stays as it is.
+                // The packs that were emptied so far are gone, and the others stay as they are.
                 Err(error) if error.kind() == ErrorKind::Full => {
                     report.packs_without_room = (full.len() - at + group.len()) as u64;
                     return Ok(());

@@ -1,9 +1,10 @@
 //! Which packs are worth emptying.
 //!
-//! A pack of which less than the live ratio is in use; and, where there are many small packs of a kind (each command that
-//! stores a little makes two), enough of the smallest to join. Joining takes the packs in the order of their sizes, and stops
-//! before one that is larger than all before it together: so a byte is copied again only into a pack at least twice as
-//! large, however often the collector runs.
+//! These are packs with less than the live ratio in use. If there are many small packs of a kind
+//! (each command that stores a little makes two), enough of the smallest are emptied, too, and
+//! joined. Joining takes the packs in the order of their sizes, and stops before one that is larger
+//! than all before it together. So a byte is copied again only into a pack at least twice as large,
+//! however often the collector runs.
 
 use std::collections::BTreeSet;
 
@@ -15,10 +16,10 @@ use crate::error::{Error, Result};
 use crate::meta::{PackRow, PackState};
 use crate::store::Store;
 
-/// So many small packs of a kind are left alone.
+/// So many small packs of a kind are not joined.
 const SMALL_MAX: usize = 16;
 
-/// What is to be condemned, rising, and what the judgement found (in `report`).
+/// The candidates for emptying, rising; `report` gets the totals.
 pub(super) fn judge(
     store: &Store,
     rows: &[PackRow],

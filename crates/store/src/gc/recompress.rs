@@ -1,11 +1,13 @@
-//! Recompressing: old data is brought to the codec that policies ask for by now.
+//! Recompressing: brings old data to the codec that policies now ask for.
 //!
-//! It is a collector's run (`mod.rs`) with another idea of what is worth emptying: also packs with data frames that are not stored as
-//! they would be today. Their frames are encoded anew while they are copied; everything else, and every rule, is the same. So writers
-//! and readers go on beside it, a run that is killed loses at most the group it was at, and the next one goes on from there, because
-//! each frame says what codec it was asked to be stored in.
+//! It is a collector's run (`mod.rs`) that also empties packs with data frames that would be stored
+//! differently today. It encodes their frames anew while it copies them; everything else, and every
+//! rule, is the same. So writers and readers go on meanwhile, and a run that is killed loses at
+//! most the group that it was copying. The next run goes on from there, because each frame says
+//! what codec it was asked to be stored in.
 //!
-//! Runs take a part of the packs each: a condemned pack cannot be relied on by writers, and is not for long this way.
+//! Each run takes a part of the packs: writers cannot rely on a deletion candidate, and so no pack
+//! is one for long.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -30,41 +32,44 @@ use crate::write::hinted;
 /// How old data is recompressed.
 #[derive(Clone, Debug, Default)]
 pub struct Recompress {
-    /// By this codec, wherever it lies; `None`: as the store and its directories say.
+    /// The codec for all data; `None`: the one that the store and its directories ask for.
     pub to: Option<CodecChoice>,
     /// Raw bytes a second at most; 0: as fast as it goes.
     pub bytes_per_sec: u64,
     /// Packs that a run takes at most; 0: an eighth of them, at least 16.
     pub packs_max: usize,
-    /// Packs in which everything was found to be as it should be: not looked at again. Begins empty.
+    /// Packs in which all frames were found right: they are not looked at again. Begins empty.
     pub current: Arc<Mutex<BTreeSet<PackId>>>,
 }
 
-/// What was done.
+/// The outcome.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct RecompressReport {
     /// Collector runs.
     pub runs: u64,
-    /// Packs that were not as they should be, and are gone.
+    /// Packs with outdated frames that are gone now.
     pub packs: u64,
-    /// Packs that still are not: they could not be read, or writers came to rely on them.
+    /// Packs that still have outdated frames: they could not be read, or writers came to rely on
+    /// them.
     pub packs_left: u64,
     /// Frames that were encoded anew.
     pub frames: u64,
     /// Their raw bytes.
     pub raw_bytes: u64,
-    /// What they took before.
+    /// Their stored bytes before.
     pub stored_before: u64,
-    /// What they take now.
+    /// Their stored bytes now.
     pub stored_after: u64,
     /// Packs that could not be read, and why.
     pub unreadable: Vec<String>,
 }
 
-/// Slices without progress after which it gives up: sessions may have relied on all packs that were taken.
+/// Runs without progress after which it gives up: sessions may have relied on all packs that it
+/// took.
 const IN_VAIN_MAX: u32 = 3;
 
-/// Brings old data to the codec that is asked for, run by run, until all of it is there. Others may read and write meanwhile.
+/// Brings old data to the wanted codec, run by run, until all of it is. Others may read and write
+/// meanwhile.
 ///
 /// # Errors
 /// As [`collect`]; what was done before stays done, and another call goes on from there.
@@ -105,7 +110,7 @@ impl RecompressReport {
 /// How each frame should be stored.
 pub(super) struct Targets {
     default: Compression,
-    /// What directories say, and files of themselves, and the frames of these.
+    /// The codecs that directories and single files ask for, and the frames of these files.
     choices: Vec<Compression>,
     own: HashMap<(PackId, u16), u8>,
     packs_max: usize,
@@ -119,7 +124,7 @@ const CHOICES_MAX: usize = 250;
 const LOOKUPS: usize = 512;
 
 impl Targets {
-    /// What policies say now.
+    /// Reads what the policies say now.
     pub fn load(store: &Store, how: &Recompress) -> Result<Self> {
         let policies = Policies::load(store)?;
         let root = policies.below(policies.store_default(), ROOT_INODE)?;
@@ -137,11 +142,12 @@ impl Targets {
         Ok(targets)
     }
 
-    /// Finds the frames of files for which another codec holds than for the root. A frame of several files goes by the first of them.
+    /// Finds the frames of files that ask for another codec than the root. The first of its files
+    /// decides about a frame of several.
     fn visit(&mut self, store: &Store, policies: &Policies, root: WritePolicy) -> Result<()> {
         let packs: HashSet<PackId> = live_data(&store.meta.packs()?).map(|row| row.id).collect();
         let nodes = Nodes::new(store);
-        // What holds in the directories that lead to where the walk is.
+        // The policies of the directories that lead to the present entry.
         let mut holds = vec![root];
         let mut chunks: Vec<Fingerprint> = Vec::new();
         listing::walk::<Error>(&*store.meta, At::Now, ROOT_INODE, true, &mut |path, entry| {
@@ -202,7 +208,7 @@ impl Targets {
         Ok(())
     }
 
-    /// How a frame should be stored, if it is not stored so.
+    /// The codec that a frame should have, if it has another.
     pub fn other(&self, pack: PackId, frame: u16, encoding: Encoding) -> Option<Compression> {
         let own = self.own.get(&(pack, frame)).map(|&choice| self.choices[usize::from(choice)]);
         Some(own.unwrap_or(self.default)).filter(|target| !conforms(encoding, *target))
@@ -220,7 +226,7 @@ impl Targets {
             match self.is_outdated(store, row.id) {
                 Ok(true) => found.push(row.id),
                 Ok(false) => drop(self.current.lock().expect("no panic while held").insert(row.id)),
-                // What cannot be read is for `check`; it is not given up.
+                // The frame cannot be read: that is for `check`, and the pack is not given up.
                 Err(_) => {}
             }
             if found.len() == most {
@@ -259,8 +265,9 @@ fn read_header(store: &Store, pack: PackId, at: u32, len: usize, bytes: &mut Vec
     FrameHeader::decode(bytes).context(|| format!("pack {pack}, frame at byte {at}"))
 }
 
-/// Whether a frame is stored as `target` would have it. For `auto`, by its usual level or a higher one, or one that was seen
-/// to be as good; what levels are not recorded of (older programs' frames) never is.
+/// True if a frame is stored as `target` asks. For `auto` its usual level, a higher one, or one
+/// that was found to be as good conforms. A frame without a recorded level (of an older program)
+/// never does.
 fn conforms(encoding: Encoding, target: Compression) -> bool {
     let at_least = |asked: CodecSpec, spec: CodecSpec| asked.codec == spec.codec && asked.level >= spec.level;
     let in_vain = |spec: CodecSpec| {
@@ -277,7 +284,7 @@ fn conforms(encoding: Encoding, target: Compression) -> bool {
             (compressed && (at_least(asked, usual) || encoding.reason == Reason::NoGain)) || in_vain(usual)
         }
         (CodecChoice::Auto(_), None) => false,
-        // Whoever did it, by whichever of them.
+        // Any codec of the list conforms.
         (CodecChoice::Listed(list), _) => list
             .entries()
             .any(|entry| conforms(encoding, Compression { codec: entry.codec.into(), ..target })),
@@ -335,13 +342,13 @@ mod tests {
             (of("none"), "auto", false),
             (of("none"), "zstd:1", false),
             (of("zstd:1"), "none", false),
-            // Tried in vain: not tried again with less.
+            // It was tried in vain, so a lower level is not tried.
             (frame("none", Some("zstd:3"), Reason::Budget), "zstd:1", true),
             (frame("none", Some("zstd:3"), Reason::Budget), "zstd:9", false),
             (frame("none", Some("lz4"), Reason::Budget), "auto", false),
             (frame("none", Some("lz4"), Reason::Random), "zstd:9", true),
             (frame("none", Some("zstd:3"), Reason::Known), "none", true),
-            // Of older programs.
+            // From older programs.
             (frame("lz4", None, Reason::Unstated), "lz4", true),
             (frame("zstd", None, Reason::Unstated), "zstd:2", false),
             (frame("none", None, Reason::Unstated), "none", true),

@@ -1,4 +1,4 @@
-//! What a run is told, shows while it works, and reports.
+//! Options, progress and report of a collector's run.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,20 +14,21 @@ use crate::note::{Level, note};
 pub struct GcOptions {
     /// Change nothing; report what would go.
     pub dry_run: bool,
-    /// Seconds between a pack's burial and the removal of its object. On an embedded store nothing needs them: readers follow
-    /// their chunks to the new place. Whoever restores older copies of the database sets the age of the oldest one, so
-    /// that every pack it names is there still.
+    /// Seconds between a pack's deletion and the removal of its object. An embedded store needs
+    /// none, as readers follow their chunks to the new place. If you restore older copies of the
+    /// database, set the age of the oldest copy, so that every pack it names still exists.
     pub grace_secs: u64,
-    /// A pack of which a smaller share is in use is emptied into a new one and removed, 0 to 1.
+    /// A pack is emptied into a new one and removed if a smaller share of it is in use, 0 to 1.
     pub live_ratio: f64,
     /// Threads that mark and verify; 0: as many as there are processors.
     pub threads: usize,
     /// Join packs below a quarter of the pack size when there are many.
     pub merge_small: bool,
-    /// The catalogue is written anew only when it is larger than this, stored bytes, and twice as large as it would be then.
+    /// The catalogue is rewritten only when it is larger than this, in stored bytes, and twice as
+    /// large as it would be then.
     pub catalogue_min: u64,
-    /// How long to wait for sessions that do not acknowledge, seconds. One whose process was stopped is fenced when its lease ends, within
-    /// a minute, so a shorter wait may end in `Busy`.
+    /// How long to wait for sessions that do not acknowledge, seconds. A session whose process was
+    /// stopped is fenced when its lease ends, within a minute, so a shorter wait may end in `Busy`.
     pub wait_secs: u64,
     /// Also encode old data anew.
     pub recompress: Option<Recompress>,
@@ -60,7 +61,7 @@ impl GcOptions {
     }
 }
 
-/// What a run did, or, of a dry run, would do.
+/// The outcome of a run, or what a dry run would do.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct GcReport {
     /// Nothing was changed.
@@ -73,9 +74,9 @@ pub struct GcReport {
     pub bytes_before: u64,
     /// Their length after, bytes.
     pub bytes_after: u64,
-    /// Of the bytes before: frames in use.
+    /// Part of the bytes before: frames in use.
     pub live_bytes: u64,
-    /// Of the bytes before: frames that nothing refers to.
+    /// Part of the bytes before: frames that nothing refers to.
     pub dead_bytes: u64,
     /// Roots of files and versions that were listed, repeated ones included.
     pub roots: u64,
@@ -89,29 +90,31 @@ pub struct GcReport {
     pub sessions_fenced: u64,
     /// Uncommitted packs of sessions that are over.
     pub packs_swept: u64,
-    /// Chunks that sessions that are over had left in the database, and that were packed.
+    /// Inline chunks that ended sessions had left in the database, and that were packed.
     pub chunks_packed: u64,
     /// Packs that were to be emptied.
     pub packs_condemned: u64,
-    /// Of these: taken back because a session came to rely on them.
+    /// Candidates that were unmarked because a session came to rely on them.
     pub packs_reprieved: u64,
-    /// Packs emptied and given up.
+    /// Packs emptied and deleted.
     pub packs_buried: u64,
-    /// Objects removed, those of swept packs and of earlier runs included.
+    /// Objects removed, including those of swept packs and of earlier runs.
     pub packs_unlinked: u64,
     /// Bytes of these objects.
     pub bytes_freed: u64,
     /// Objects removed that no row knew.
     pub strays: u64,
-    /// Buried packs whose grace period is not over.
+    /// Deleted packs whose grace period is not over.
     pub packs_waiting: u64,
     /// Chunks copied.
     pub chunks_copied: u64,
     /// Bytes of the packs written.
     pub bytes_copied: u64,
-    /// Packs with frames that are not stored as policies ask, as far as this run looked; 0 if it was not to recompress.
+    /// Packs with frames that are not stored as policies ask, as far as this run looked; 0 if it
+    /// did not recompress.
     pub packs_outdated: u64,
-    /// Packs that lie on another host than data that is to be gathered, as far as this run looked; 0 if it was not to gather any.
+    /// Packs on other hosts with data that is to be gathered, as far as this run looked; 0 if it
+    /// did not gather.
     pub packs_elsewhere: u64,
     /// Raw bytes of that data there.
     pub bytes_elsewhere: u64,
@@ -119,17 +122,17 @@ pub struct GcReport {
     pub frames_recoded: u64,
     /// Their raw bytes.
     pub recoded_raw: u64,
-    /// What they took before.
+    /// Their stored bytes before.
     pub recoded_before: u64,
-    /// What they take now.
+    /// Their stored bytes now.
     pub recoded_after: u64,
     /// Stored bytes of the catalogue before the run.
     pub catalogue_bytes: u64,
-    /// The catalogue was written anew.
+    /// The catalogue was rewritten.
     pub catalogue_compacted: bool,
     /// Packs that could not be read and were left alone, and why.
     pub unreadable: Vec<String>,
-    /// Packs that were to be emptied, and for whose copies the disk has no room.
+    /// Packs that were to be emptied, but for whose copies the disk has no space.
     pub packs_without_room: u64,
     /// Memory of the marks, bytes.
     pub mark_memory: u64,
@@ -141,7 +144,7 @@ pub struct GcReport {
     pub copy_ms: u64,
 }
 
-/// What a run is doing, for a display that looks now and then.
+/// The present activity of a run, for a display.
 #[derive(Debug, Default)]
 pub struct GcProgress {
     phase: Mutex<String>,
@@ -150,7 +153,8 @@ pub struct GcProgress {
 }
 
 impl GcProgress {
-    /// What it is doing, how much of it is done, and how much there is (0: not known), in that phase's unit.
+    /// The present phase, how much of it is done, and how much there is (0: not known), in that
+    /// phase's unit.
     pub fn view(&self) -> (String, u64, u64) {
         let phase = self.phase.lock().expect("no panic while held").clone();
         (phase, self.done.load(Ordering::Relaxed), self.total.load(Ordering::Relaxed))

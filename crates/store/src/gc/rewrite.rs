@@ -1,13 +1,15 @@
-//! What a new catalogue says: records that make the whole store's tree, history and policies out of nothing.
+//! The records of a rewritten catalogue, which make the whole store's tree, history and policies
+//! out of nothing.
 //!
-//! The oldest snapshot's tree comes first, as differences from an empty one; then, for each later snapshot and at last for now, the
-//! differences from the one before. Each is told in two passes over both trees: first what goes, then what comes or changes.
-//! So a directory that was moved is gone from its old place before it appears at the new one (it may have only one name), and
-//! everything below it is told again. Where a name stands for another inode than before it goes first, so that
-//! the new inode is not taken for another version of the old one.
+//! The oldest snapshot's tree comes first, as differences from an empty one. Then come the
+//! differences of each later snapshot, and at last of the present tree, from the one before. Each
+//! difference takes two passes over both trees: first names that go, then names that come or
+//! change. So a moved directory leaves its old place before it appears at the new one (it may have
+//! only one name), and everything below it is recorded again. A name that gets another inode is
+//! removed first, so that the new inode is not taken for a new version of the old one.
 //!
-//! While the differences are replayed no versions are kept (the first record says so); those that are kept come at the end, with the
-//! policies, which belong to no snapshot.
+//! While the differences are replayed no versions are kept (the first record says so). The kept
+//! versions come at the end, with the policies, which belong to no snapshot.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,7 +28,8 @@ const PAGE: usize = 4096;
 /// Records made ahead.
 const AHEAD: usize = 4096;
 
-/// Hands all records of the tree as it is at `now`, and of what came before, to `take`, which gets them while they are made. When there are no more, the flag says whether those were all.
+/// Makes all records of the tree as it is at `now`, with its history, while `take` consumes them.
+/// After the last record, the flag says whether they were all.
 ///
 /// # Errors
 /// Those of `take`, and, through it, of the database.
@@ -42,7 +45,7 @@ pub(super) fn stream<T>(
         let making = std::thread::Builder::new().spawn_scoped(scope, move || {
             match make(store, now, &send) {
                 Ok(()) => whole.store(true, Ordering::Release),
-                // Nobody listens any more when `take` failed first.
+                // The receiver is gone if `take` failed first.
                 Err(error) => drop(send.send(Err(error))),
             }
         });
@@ -63,7 +66,7 @@ fn make(store: &Store, now: At, send: &SyncSender<Result<Record>>) -> Result<()>
     };
     teller.tell(versions(Some("none")))?;
     let mut before = None;
-    // Those that were taken since have records behind these.
+    // Later snapshots have records behind these.
     let is_of_then = |epoch: u64| match now {
         At::Now => true,
         At::Epoch(now) => epoch < now,
@@ -171,9 +174,10 @@ impl Teller<'_> {
             match inode.attributes.kind {
                 FileKind::Directory => walk.enter(inode.number, false)?,
                 FileKind::File => {
-                    // Of a file with several names they are told once for each; those that are there already stay.
+                    // They are recorded once for each name of the file; those that are there
+                    // already stay.
                     let mut versions = self.meta.versions(inode.number)?;
-                    // Replaced since: what comes behind these records makes a version of it.
+                    // The file was replaced since: the records behind these make a version of it.
                     if versions.first().is_some_and(|newest| newest.root == inode.root) {
                         versions.remove(0);
                     }
@@ -190,17 +194,18 @@ impl Teller<'_> {
     }
 }
 
-/// Walks a pair of trees, depth first. What waits is on a stack of its own: trees may be deeper than a thread's.
+/// Walks a pair of trees, depth first. It has a stack of its own: trees may be deeper than a
+/// thread's.
 struct Walk<'a> {
     meta: &'a dyn Meta,
-    /// Where in time both are; the directories of a level are the same in both.
+    /// The time of each tree; the directories of a level are the same in both.
     before: Option<At>,
     after: At,
     levels: Vec<(u64, Merged<'a>)>,
     above: Ancestors,
 }
 
-/// An entry of a directory in the tree before, and of that name in the one after.
+/// An entry of the tree before, and the entry of the same name in the one after.
 type Entries = (Option<DirEntry>, Option<DirEntry>);
 
 impl<'a> Walk<'a> {
@@ -227,10 +232,10 @@ impl<'a> Walk<'a> {
         Ok(None)
     }
 
-    /// Goes on in `directory`; `is_known` says that the tree before has it, too, in this place.
+    /// Goes on in `directory`. `is_known` says that the tree before has it in the same place.
     fn enter(&mut self, directory: u64, is_known: bool) -> Result<()> {
         self.above.enter(directory)?;
-        // Below a directory that is new everything is.
+        // Everything below a new directory is new.
         let is_known = is_known && self.levels.last().is_some_and(|(_, names)| names.old.is_some());
         let before = self.before.filter(|_| is_known).map(|at| (at, directory));
         self.levels.push((directory, Merged::new(self.meta, before, (self.after, directory))));

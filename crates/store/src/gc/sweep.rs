@@ -1,4 +1,5 @@
-//! What lies about: packs of sessions that are over, objects of dead packs, objects without a row (rules 15 and 22).
+//! Leftovers: packs of ended sessions, objects of dead packs, objects without a row (rules 15 and
+//! 22).
 //!
 //! All of it may be done by anyone, any number of times: nothing here needs the collector's lease.
 
@@ -10,8 +11,9 @@ use crate::meta::{PackRow, PackState, SessionKind, is_gone};
 use crate::older;
 use crate::store::Store;
 
-/// Removes the objects of packs that have been dead for the grace period, and then their rows. A row whose session is not over stays, and so does one under whose number another database
-/// has made an object, with that object: see [`crate::older`].
+/// Removes the objects of packs that have been dead for the grace period, and then their rows. A
+/// row whose session is not over stays. So does a row whose object another database has made under
+/// the same number, with that object: see [`crate::older`].
 pub(super) fn unlink_dead(
     store: &Store,
     rows: &[PackRow],
@@ -46,8 +48,9 @@ pub(super) fn unlink_dead(
     store.meta.forget_packs(&gone)
 }
 
-/// Removes `strays`, objects that no row knows and that are not sealed: what a fenced writer made late. Rows come before objects, so an object that
-/// was listed before the rows were read, and has none, was swept. A sealed one is never removed for want of a row: see [`crate::older`].
+/// Removes `strays`: objects without a row that are not sealed, which a fenced writer made late.
+/// Rows come before objects. So an object without a row that was listed before the rows were read
+/// was swept. A sealed one is never removed for lack of a row: see [`crate::older`].
 pub(super) fn remove_strays(
     store: &Store,
     strays: &[PackId],

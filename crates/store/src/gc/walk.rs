@@ -1,7 +1,8 @@
 //! The threads that mark: a stack of work, from roots and nodes to bits.
 //!
-//! Whoever lists roots pushes them in batches, and waits while the stack is long. A thread takes the newest batch, marks what it names, and
-//! pushes the nodes below it; so the stack stays short. The first failure stops all.
+//! The thread that lists roots pushes them in batches, and waits while the stack is long. Other
+//! threads take the newest batch, mark its chunks, and push the nodes below; so the stack stays
+//! short. The first failure stops all.
 
 use std::collections::HashSet;
 use std::sync::{Condvar, Mutex, MutexGuard};
@@ -16,7 +17,7 @@ use crate::read::Reader;
 use crate::read::manifest::NodeSource as _;
 use crate::store::Store;
 
-/// A manifest node: its name, and what its parent says of it.
+/// A manifest node: its fingerprint, and the level and length that its parent records.
 pub(super) type NodeRef = (Fingerprint, u8, u64);
 /// Chunks and nodes that were not found at first.
 pub(super) type Aside = (Vec<Fingerprint>, Vec<NodeRef>);
@@ -39,7 +40,7 @@ struct Stack {
     failure: Option<Error>,
 }
 
-/// One walk over all roots, or over what was put aside.
+/// One walk over all roots, or over those put aside.
 pub(super) struct Job<'a> {
     store: &'a Store,
     marker: &'a Marker,
@@ -79,7 +80,7 @@ impl<'a> Job<'a> {
         self.changed.notify_all();
     }
 
-    /// What was put aside, once all threads have ended.
+    /// The nodes put aside, once all threads have ended.
     pub fn finish(self) -> Result<Aside> {
         match self.stack.into_inner().expect("no panic while held").failure {
             Some(error) => Err(error),
@@ -131,7 +132,8 @@ impl<'a> Job<'a> {
         Ok(batches(nodes))
     }
 
-    /// Where the copies lie that count: of several the one in the lowest pack, but for packs that are known to lie, which only count where there is no other.
+    /// The places of the copies that count: of several the one in the lowest pack. A corrupt pack
+    /// counts only if there is no other copy.
     fn counting(&self, names: &[Fingerprint]) -> Result<Vec<Option<Place>>> {
         let Self { store, marker, .. } = self;
         let mut places = Vec::new();
@@ -158,7 +160,7 @@ impl<'a> Job<'a> {
         Ok(())
     }
 
-    /// Marks nodes, and what they name if nobody has done that yet.
+    /// Marks nodes, and their chunks if no thread has done that yet.
     fn mark_nodes(&self, nodes: &[NodeRef]) -> Result<Vec<Work>> {
         let names: Vec<Fingerprint> = nodes.iter().map(|node| node.0).collect();
         let mut below = Vec::new();
@@ -174,7 +176,8 @@ impl<'a> Job<'a> {
         Ok(batches(below))
     }
 
-    /// Marks what nodes name that lie in no pack of the snapshot: in the database, or in a pack that was committed since. Returns the nodes below them.
+    /// Marks the children of nodes that are in no pack of the snapshot, but inline or in a pack
+    /// committed since. Returns the nodes among them.
     pub fn mark_below(&self, nodes: Vec<NodeRef>) -> Result<Vec<NodeRef>> {
         let reader = Reader::new(self.store);
         let (mut seen, mut below) = (HashSet::new(), Vec::new());
@@ -204,7 +207,8 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Marks a node, and reads it if nobody has done that yet. From a pack that turns out to lie it goes on to one that does not.
+    /// Marks a node, and reads it if no thread has done that yet. If its pack turns out to be
+    /// corrupt, goes on to another copy.
     fn mark_node(&self, node: &NodeRef, mut place: Place) -> Result<Option<Node>> {
         loop {
             if !self.marker.bits.set(place)? {
@@ -219,7 +223,7 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Another copy, if the pack of this one was caught lying.
+    /// Another copy, if the pack of this one is corrupt.
     fn candid_copy(&self, name: Fingerprint, place: Place) -> Result<Option<Place>> {
         let Some(verified) = self.store.verified() else { return Ok(None) };
         if verified.proves(&self.store.packs, &self.store.index, place)? || !verified.is_lying(place.pack) {

@@ -13,8 +13,9 @@ use super::Index;
 use crate::error::Result;
 
 impl Index {
-    /// Adds those of `packs` that the index does not know, by their footers, and returns how many were added. Ones
-    /// whose footer is missing or damaged are passed over. Flushes as often as the recent table is full.
+    /// Adds those of `packs` that the index does not know, by their footers, and returns how many
+    /// were added. Packs with a missing or damaged footer are skipped. Flushes as often as the
+    /// recent table is full.
     ///
     /// # Errors
     /// When a footer cannot be read for now; those before it are added.
@@ -22,7 +23,8 @@ impl Index {
         self.add_all(&self.missing(packs))
     }
 
-    /// As [`cover`](Self::cover), with the number of chunks of each pack, which says how long its footer is.
+    /// Like [`cover`](Self::cover), with the number of chunks of each pack, which gives the length
+    /// of its footer.
     ///
     /// # Errors
     /// As there.
@@ -47,7 +49,7 @@ impl Index {
             }
             Ok(())
         };
-        // One at a time needs no thread beside this one.
+        // One at a time needs no thread besides this one.
         if readers <= 1 {
             packs.iter().try_for_each(|pack| add(*pack, self.footers().get(*pack)))?;
             return Ok(added);

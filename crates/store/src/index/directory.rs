@@ -1,18 +1,18 @@
-//! The index directory: which runs are in force, and how several processes agree on that.
+//! The index directory: the runs in force, and how several processes agree on them.
 //!
 //! ```text
 //! CURRENT, replaced whole by a rename
 //!   0 magic "OUTRCURR"  8 version u32  12 runs R u32  16 next run number u64  24 store id  40 R × run number u64
 //!   40 + 8R checksum of what precedes
 //! ```
-//! `LOCK` is flock'ed by whoever reads `CURRENT` and opens the runs it names, or replaces it: briefly, and never by lookups.
-//! `MERGE.lock` is flock'ed for the whole of a merge, so that one process at a time merges while others go on flushing.
-//! A merger takes `LOCK` only to install its result; nobody waits for `MERGE.lock`, and `LOCK` is never held while
-//! waiting for anything else.
+//! A process flocks `LOCK` to read `CURRENT` and open its runs, or to replace it: briefly, and
+//! never for lookups. A process flocks `MERGE.lock` for the whole of a merge, so that one at a time
+//! merges while others go on flushing. A merger takes `LOCK` only to install its result. No process
+//! waits for `MERGE.lock`, and `LOCK` is never held while waiting for anything else.
 //!
-//! A new run is written under a temporary name, synced, renamed, and the directory synced, before `CURRENT` names it;
-//! a replaced run is unlinked after `CURRENT` ceased to. So a crash leaves at most files that nothing names; the next
-//! open removes them.
+//! A new run is written under a temporary name, synced, renamed, and the directory synced, before
+//! `CURRENT` names it. A replaced run is unlinked after `CURRENT` no longer names it. So a crash
+//! leaves at most files that nothing names; the next open removes them.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt as _};
@@ -31,7 +31,7 @@ const WHAT: &str = "index CURRENT";
 const MAGIC: [u8; 8] = *b"OUTRCURR";
 const VERSION: u32 = 1;
 
-/// What `CURRENT` says.
+/// The contents of `CURRENT`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Current {
     /// The next run's number: no number is used twice while `CURRENT` is undamaged.
@@ -92,7 +92,7 @@ impl Drop for Temporary {
 /// An index directory whose locks are open.
 pub(super) struct Directory {
     home: Home,
-    /// What it was called when it was opened, for messages.
+    /// Its name when it was opened, for messages.
     path: PathBuf,
     store: StoreId,
     lock: Mutex<File>,
@@ -146,7 +146,7 @@ impl Directory {
         Ok(Held(file))
     }
 
-    /// Takes `MERGE.lock`; `None` when somebody merges already.
+    /// Takes `MERGE.lock`; `None` when another process merges already.
     pub fn try_lock_merge(&self) -> Result<Option<Held<'_>>> {
         let Ok(file) = self.merge.try_lock() else { return Ok(None) };
         match file.try_lock() {
@@ -165,7 +165,7 @@ impl Directory {
         })
     }
 
-    /// True when there is a `CURRENT` that cannot be read: what it named is lost, and made again.
+    /// True when there is a `CURRENT` that cannot be read: its runs are lost, and made again.
     pub fn is_damaged(&self, _lock: &Held<'_>) -> bool {
         let bytes = fs::read(self.home.path().join("CURRENT")).unwrap_or_default();
         !bytes.is_empty() && Current::decode(&bytes, self.store).is_err()
@@ -224,7 +224,8 @@ impl Directory {
         let _ = fs::remove_file(self.run_path(number));
     }
 
-    /// Removes what a crash left behind. Only while both locks are held: else they may be somebody's work in progress.
+    /// Removes leftovers of a crash. Only while both locks are held: otherwise they may be work in
+    /// progress of another process.
     pub fn clean(&self, current: &Current, _lock: &Held<'_>, _merge: &Held<'_>) {
         for name in self.names() {
             let unnamed = run_number(&name).is_some_and(|number| !current.runs.contains(&number));

@@ -1,11 +1,11 @@
 //! The summary vector: a blocked Bloom filter that says "never seen" without touching the disk.
 //!
-//! A key's 64-byte block is chosen by the *high* bits of its prefix (`prefix × blocks >> 64`), so a stream of sorted
-//! prefixes fills the filter from its beginning to its end: a merge writes it once, in order. Prefixes are bytes of a
-//! cryptographic hash, which makes the blocks as evenly filled as any other choice would. Within its block a key sets
-//! one bit in each of the eight words: word i has bit `m >> (16 + 6i) & 63`, `m = (p ^ p >> 32) × C mod 2^64`. A test
-//! costs one cache line and no branch. At 10 bits a key
-//! about 1.0 % of absent keys pass, at 11 bits 0.7 %, at 12 bits 0.4 %.
+//! The *high* bits of a key's prefix choose its 64-byte block (`prefix × blocks >> 64`). So a
+//! stream of sorted prefixes fills the filter from its beginning to its end, and a merge writes it
+//! once, in order. Prefixes are bytes of a cryptographic hash, so the blocks are as evenly filled
+//! as by any other choice. Within its block a key sets one bit in each of the eight words: word i
+//! has bit `m >> (16 + 6i) & 63`, `m = (p ^ p >> 32) × C mod 2^64`. A test costs one cache line and
+//! no branch. At 10 bits a key about 1.0 % of absent keys pass, at 11 bits 0.7 %, at 12 bits 0.4 %.
 
 use super::prefetch::prefetch;
 
@@ -15,8 +15,9 @@ const MIX: u64 = 0xd6e8_feb8_6659_fd93;
 #[repr(align(64))]
 struct Block([u64; 8]);
 
-/// Bits per key for a run of `entries`. Every run's false positives cost the same probe, so small runs, whose filters
-/// cost little, get more bits: what a store with many runs pays is then close to what its largest run alone would.
+/// Bits per key for a run of `entries`. A false positive costs the same probe in every run. So
+/// small runs, whose filters cost little, get more bits: a store with many runs then pays about as
+/// much as its largest run alone would cost.
 pub(super) fn bits_per_key(entries: u64) -> u64 {
     match entries {
         0..0x20_0000 => 18,

@@ -1,14 +1,15 @@
-//! The locality cache: footers of packs that were hit lately, and a table of all fingerprints in them.
+//! The locality cache: footers of recently hit packs, and a table of all fingerprints in them.
 //!
-//! What was written together comes again together: the first chunk of a duplicate stream costs an index probe and the
-//! reading of one footer, and the chunks after it are found here, without index or disk. The table maps prefixes
-//! to places in the cached packs only, so a search takes the same time however many packs there are; the footer confirms
-//! the other 24 bytes.
+//! Chunks that were written together are looked up together again. The first chunk of a duplicate
+//! stream costs an index probe and the reading of one footer; the chunks after it are found here,
+//! without index or disk. The table maps prefixes to places in the cached packs only, so a search
+//! takes the same time however many packs there are. The footer confirms the other 24 bytes.
 //!
-//! Readers share a read lock; a batch takes it once. Loading a footer holds no lock: two threads that miss the same pack
-//! at the same moment both load it, and the first one's is kept. What was used least lately leaves first, by a clock that
-//! counts batches, not time. Packs whose footer is missing or damaged are remembered for a while, so that each costs one
-//! attempt, and not for ever: it may have been damaged on its way here.
+//! Lookups share a read lock; a batch takes it once. Loading a footer holds no lock: two threads
+//! that miss the same pack at the same moment both load it, and the first one's footer is kept. The
+//! least recently used footer leaves first, by a clock that counts batches, not time. A missing or
+//! damaged footer is remembered for a while, so that each pack costs one attempt. It is not
+//! remembered for ever, as it may have been damaged on its way here.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -31,16 +32,16 @@ pub trait LoadFooter: Send + Sync {
     /// kind fails the lookup that asked, and is tried again by the next.
     fn load(&self, pack: PackId) -> Result<Footer>;
 
-    /// These packs are about to be asked for, and have so many chunks each.
+    /// Announces that these packs, with so many chunks each, are about to be asked for.
     fn expect(&self, _packs: &[(PackId, u32)]) {}
 
-    /// How many are worth asking for at once.
+    /// How many footers to ask for at once.
     fn at_once(&self) -> usize {
         1
     }
 
-    /// Reads the one fingerprint at `place`; `None` when the pack or the slot is not there, or its trailer is damaged. What it
-    /// returns is compared in full, so it need not be checked otherwise.
+    /// Reads the one fingerprint at `place`; `None` when the pack or the slot does not exist, or
+    /// its trailer is damaged. The caller compares all of it, so it needs no other check.
     ///
     /// # Errors
     /// As [`LoadFooter::load`], but for `NotFound` and `Damaged`.
@@ -81,7 +82,7 @@ pub(super) type PackMap<V> = HashMap<PackId, V, BuildHasherDefault<PackHasher>>;
 pub(super) type PackSet = std::collections::HashSet<PackId, BuildHasherDefault<PackHasher>>;
 
 struct Cached {
-    /// `None`: the footer is missing or damaged, as an attempt has shown at this time.
+    /// `None`: at this time an attempt found the footer missing or damaged.
     footer: Option<Arc<Footer>>,
     tried: Instant,
     used: AtomicU64,
@@ -114,8 +115,8 @@ pub struct Footers {
 
 /// A footer that was missing or damaged is read again after this.
 const TRY_AGAIN: Duration = Duration::from_secs(10);
-/// Hits in a pack after which its whole footer is worth loading: chunks that come alone, scattered over all packs, would
-/// otherwise drive out the footers whose neighbours come together.
+/// Hits in a pack after which its whole footer is worth loading. Otherwise single chunks, scattered
+/// over all packs, would evict the footers whose neighbours come together.
 const MISSES_WORTH: u32 = 4;
 /// Packs whose hits are counted at most; then counting begins anew.
 const MISSES_MAX: usize = 4096;
@@ -254,7 +255,7 @@ impl Footers {
         }
     }
 
-    /// Counts the footers that were added: it changes when what was not found may be found now.
+    /// Counts added footers: if it changes, a lookup that failed before may succeed now.
     pub fn loads(&self) -> u64 {
         self.loads.load(Ordering::Acquire)
     }
@@ -303,8 +304,8 @@ impl Cache {
         best
     }
 
-    /// Makes room when what is cached, and what `incoming` needs, which `bytes` counts already, is more than `bytes_max`:
-    /// an eighth more than needed, so that packs are sorted by age once in a while only.
+    /// Evicts if the cache is larger than `bytes_max`; `bytes` already counts what `incoming`
+    /// needs. Frees an eighth more than needed, so that packs are seldom sorted by age.
     fn evict(&mut self, bytes_max: usize, incoming: PackId) {
         if self.bytes <= bytes_max {
             return;
@@ -335,7 +336,7 @@ fn cost(footer: &Footer) -> usize {
     footer.memory() + footer.fingerprints().len() * 30
 }
 
-/// What the index keeps of a footer: its (prefix, place) entries, in rising order.
+/// The index's entries for a footer: (prefix, place), in rising order.
 pub(super) fn entries(pack: PackId, footer: &Footer) -> impl Iterator<Item = (u64, u64)> + '_ {
     let numbered = (0..).zip(footer.fingerprints());
     numbered.map(move |(slot, fingerprint)| (fingerprint.prefix(), Place { pack, slot }.to_u64()))

@@ -1,8 +1,9 @@
 //! Asks the runs: filters first, a batch at a time, then one page a key that a filter let through.
 //!
-//! For 64 keys at a time all filter blocks are prefetched and then tested, so that their cache misses overlap. What passed
-//! is probed in windows: pages that the kernel has cached are read at once (`RWF_NOWAIT`); for the others it is told
-//! first that they will be needed, and they are read after that, so that a window's disk reads overlap on one thread.
+//! For 64 keys at a time all filter blocks are prefetched and then tested, so that their cache
+//! misses overlap. Keys that pass are probed in windows. Pages that the kernel has cached are read
+//! at once (`RWF_NOWAIT`). The kernel is told to prefetch the others before they are read, so a
+//! window's disk reads overlap on one thread.
 
 use std::io::IoSliceMut;
 use std::sync::Arc;
@@ -33,7 +34,7 @@ pub(super) struct ProbeCounts {
     pub false_probes: AtomicU64,
 }
 
-/// Tests every key against every run's filter; appends what passed to `passed`, key by key.
+/// Tests every key against every run's filter; appends those that pass to `passed`, key by key.
 pub(super) fn filter(runs: &[Arc<Run>], prefixes: &[u64], passed: &mut Vec<Passed>) {
     for (number, group) in prefixes.chunks(GROUP).enumerate() {
         for run in runs {
@@ -60,8 +61,8 @@ impl<'a> Prober<'a> {
         Self { runs, counts, page: Box::new([0; PAGE_LEN]), late: Vec::new() }
     }
 
-    /// Probes a window of keys; calls `found` with a key's number and one of its places, in no order. A run that fails
-    /// answers nothing from then on: it is marked, and dropped by whoever owns it.
+    /// Probes a window of keys; calls `found` with a key's number and one of its places, in no
+    /// order. A run that fails answers nothing from then on: it is marked, and its owner drops it.
     pub fn probe(&mut self, window: &[Passed], prefixes: &[u64], mut found: impl FnMut(u32, u64)) {
         self.late.clear();
         for &passed in window {
@@ -115,7 +116,7 @@ impl<'a> Prober<'a> {
         }
     }
 
-    /// Reads a page if the kernel has it in memory; says whether it had.
+    /// Reads a page if the kernel has it in memory; returns whether it had.
     fn read_cached(&mut self, run: &Run, at: usize) -> bool {
         let parts = &mut [IoSliceMut::new(&mut self.page[..])];
         let read = rustix::io::preadv2(&run.file, parts, Run::page_offset(at), ReadWriteFlags::NOWAIT);

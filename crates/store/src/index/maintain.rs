@@ -1,12 +1,13 @@
 //! Keeping the runs: adopting those of other processes, flushing the recent table, merging, dropping damaged ones.
 //!
-//! All changes follow one order: under the directory's lock read `CURRENT`, adopt what it names, write what is new,
-//! replace `CURRENT`, then exchange the list in memory. What this process has in its recent table and finds covered by an
-//! adopted run leaves the table. A merge reads its inputs without that lock, and installs its result only if all of
-//! them are in force still.
+//! All changes follow one order: take the directory's lock, read `CURRENT`, adopt its runs, write
+//! the new run, replace `CURRENT`, exchange the list in memory. Packs in this process's recent
+//! table that an adopted run covers leave the table. A merge reads its inputs without that lock,
+//! and installs its result only if all of them are still in force.
 //!
-//! The merging thread belongs to its [`Index`]: dropping that waits for a small merge and stops a large one, whose
-//! unfinished file is removed. At 16 runs a flush waits for the merge, so that runs cannot pile up.
+//! The merging thread belongs to its [`Index`]: dropping the index waits for a small merge and
+//! stops a large one, whose unfinished file is removed. At 16 runs a flush waits for the merge, so
+//! that runs cannot pile up.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -27,8 +28,8 @@ const RUNS_MAX: usize = 16;
 const SMALL_MERGE: u64 = 4 << 20;
 
 impl Index {
-    /// Writes the recent table as a run if it is full; says whether it did. Call it where waiting for 8 MiB to reach the
-    /// disk is acceptable, for example after a commit.
+    /// Writes the recent table as a run if it is full; returns whether it did. Call it where the
+    /// thread may wait for 8 MiB to reach the disk, for example after a commit.
     ///
     /// # Errors
     /// As [`Index::flush`].
@@ -151,8 +152,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Makes the runs that `CURRENT` names the ones in use. Those that are damaged or gone are dropped, from `CURRENT`
-    /// as well; those that cannot be opened for another reason are left out here.
+    /// Uses the runs that `CURRENT` names. Damaged and missing ones are dropped, also from
+    /// `CURRENT`; runs that cannot be opened for another reason are only left out here.
     pub fn adopt(&self, directory: &Directory, lock: &Held<'_>) -> Result<Current> {
         let mut current = directory.read(lock);
         let was_damaged = directory.is_damaged(lock);
@@ -254,7 +255,7 @@ impl Shared {
             && !choose(&state.runs, &state.dead).is_empty()
     }
 
-    /// Does one merge if one is due and nobody else is at it; says whether it did.
+    /// Does one merge if one is due and no other process merges; returns whether it did.
     pub fn merge_once(&self) -> Result<bool> {
         let merged = self.try_merge();
         self.merging.store(0, Ordering::Relaxed);

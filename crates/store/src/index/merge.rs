@@ -1,10 +1,12 @@
-//! Which runs to merge, and merging them.
+//! Chooses runs to merge, and merges them.
 //!
-//! A lookup asks every run's filter, so few runs matter more than few rewrites: a run stays as long as it is at least
-//! twice as large as all smaller ones together, else it and they become one. With n flushes there are then at most about
-//! log3 n + 1 runs, and an entry of 16 bytes is rewritten about 2 log3 n times: for 64 M entries some 150 bytes
-//! written for every 16 KiB chunk. (Merging by fours writes half of that and leaves three times the runs.) A run of whose
-//! packs more than a quarter are dead is merged as well, if need be alone, which is how deletions leave the filters.
+//! A lookup asks every run's filter, so few runs matter more than few rewrites. A run stays as long
+//! as it is at least twice as large as all smaller ones together; otherwise they are merged with
+//! it. After n flushes there are at most about log3 n + 1 runs, and an entry of 16 bytes is
+//! rewritten about 2 log3 n times. For 64 M entries that is some 150 bytes written for every 16 KiB
+//! chunk. (Merging by fours writes half of that and leaves three times the runs.) If more than a
+//! quarter of a run's packs are dead, it is merged as well, if need be alone: that is how deletions
+//! leave the filters.
 
 use std::collections::VecDeque;
 use std::os::unix::fs::FileExt;

@@ -6,21 +6,22 @@
 //!                                     covers yet       here                                       cached for neighbours
 //! ```
 //!
-//! Footers of packs are the truth; everything here is made from them and may be lost. A pack that was sealed is added
-//! to the *recent table* in memory. When that is full, a flush writes it as a sorted *run*, and runs are merged in a
-//! background thread. The filters in memory answer for what was never seen, so that only a present chunk, and about
-//! one in a hundred absent ones, costs a disk read. Runs keep 8 bytes of a fingerprint; a match is confirmed by the
-//! footer of its pack, which the *locality cache* then keeps for the chunk's neighbours. Hence damage to a run can
-//! hide a chunk, but not give a wrong place: a run that proves damaged is dropped, and [`Index::missing`] then names
-//! the packs whose footers have to be added again.
+//! The packs' footers are the truth; everything here is made from them and may be lost. A sealed
+//! pack is added to the *recent table* in memory. When that is full, a flush writes it as a sorted
+//! *run*, and a background thread merges runs. The filters in memory say which keys were never
+//! seen, so that only a present chunk, and about one in a hundred absent ones, costs a disk read.
+//! Runs keep 8 bytes of a fingerprint. The footer of the pack confirms a match, and the *locality
+//! cache* then keeps that footer for the chunk's neighbours. So damage to a run can hide a chunk,
+//! but not give a wrong place. A run that proves damaged is dropped, and [`Index::missing`] then
+//! names the packs whose footers have to be added again.
 //!
 //! Threads: any number look up, add and remove at once. Lookups hold the state's read lock only while they search the
 //! recent table; disk reads hold no lock. Writers of the state hold it for the insertion of one footer, or the exchange
 //! of a list. Processes: each has its own recent table; runs are shared through `directory.rs`. A flush waits for the
 //! flush of another process, lookups for nobody.
 //!
-//! A pack whose id is *dead* (removed, or said not to be live) never comes back, as ids are used once: its entries are
-//! ignored from the moment of [`Index::remove_packs`], and leave the runs when these are merged.
+//! A pack whose id is *dead* (removed, or not live) never comes back, as ids are used once. From
+//! [`Index::remove_packs`] on its entries are ignored. They leave the runs when these are merged.
 
 mod cover;
 mod directory;
@@ -62,7 +63,8 @@ pub use resolve::Candidates;
 pub struct IndexOptions {
     /// Entries of the recent table beyond which [`Index::flush_if_full`] writes a run.
     pub recent_entries_max: usize,
-    /// Packs in the recent table beyond which it does so: each is a footer to read at the next open.
+    /// Packs in the recent table beyond which it does so: each costs a footer read at the next
+    /// open.
     pub recent_packs_max: usize,
     /// Bytes of the locality cache.
     pub footers_bytes_max: usize,
@@ -94,7 +96,7 @@ pub struct IndexMemory {
     pub locality: usize,
 }
 
-/// What an index holds, and what it has counted since it was opened.
+/// The contents of an index, and its counts since it was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct IndexStats {
     /// Runs in use.
@@ -105,7 +107,7 @@ pub struct IndexStats {
     pub recent_entries: usize,
     /// Index pages read by lookups.
     pub probes: u64,
-    /// Of these, how many for keys that were not there.
+    /// Probes for keys that were not there.
     pub false_probes: u64,
     /// Footers brought into the locality cache.
     pub footers_loaded: u64,
@@ -137,7 +139,7 @@ struct State {
     recent: Recent,
 }
 
-/// What the index and its merging thread share.
+/// The state that the index shares with its merging thread.
 struct Shared {
     directory: Option<Directory>,
     store: StoreId,
@@ -168,7 +170,8 @@ pub struct Index {
     followed: Mutex<Option<Followed>>,
 }
 
-/// Up to where the index has followed the database's rows of packs, and when all of them were looked at last.
+/// How far the index has followed the database's rows of packs, and when it last looked at all of
+/// them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Followed {
     pub mark: PackMark,
@@ -182,13 +185,13 @@ impl std::fmt::Debug for Index {
 }
 
 impl Index {
-    /// Opens the index in `dir`, which is made if it is not there; without `dir`, or where it may not even be read,
-    /// all of it is kept in memory. What is damaged in it is dropped: ask [`Index::missing`] afterwards, or let
-    /// [`Index::cover`] read what is missing.
+    /// Opens the index in `dir`, and makes it if it is not there. Without `dir`, or if that may not
+    /// even be read, the whole index is in memory. Damaged parts are dropped: ask
+    /// [`Index::missing`] afterwards, or let [`Index::cover`] read what is missing.
     ///
-    /// `live` says false only of packs that are dead for good, never of ones that are still to be committed; it is asked
-    /// about packs that runs cover, when they are opened and merged, and must not call the index. `loader` reads
-    /// the footer of a pack.
+    /// `live` returns false only for packs that are dead for good, never for those that are still
+    /// to be committed. It is asked about the packs of runs, when these are opened and merged, and
+    /// must not call the index. `loader` reads the footer of a pack.
     ///
     /// # Errors
     /// When the directory cannot be opened for another reason than permission.
@@ -233,7 +236,8 @@ impl Index {
         packs
     }
 
-    /// Those of `packs` that the index does not know: new ones of other processes, or ones whose run was dropped.
+    /// Those of `packs` that the index does not know: new packs of other processes, or packs whose
+    /// run was dropped.
     pub fn missing(&self, packs: &[PackId]) -> Vec<PackId> {
         let state = self.shared.read();
         let is_known = |pack: PackId| {
@@ -243,7 +247,8 @@ impl Index {
         packs.iter().filter(|pack| is_missing(pack)).copied().collect()
     }
 
-    /// Up to where it has followed the database. Who brings it up to date holds this meanwhile.
+    /// How far it has followed the database. A thread holds this while it brings the index up to
+    /// date.
     pub(crate) fn followed(&self) -> MutexGuard<'_, Option<Followed>> {
         self.followed.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -264,7 +269,7 @@ impl Index {
         self.footers().insert(id, footer.clone());
     }
 
-    /// Packs that are dead: no lookup that begins after this returns them.
+    /// Records dead packs: no lookup that begins after this returns them.
     pub fn remove_packs(&self, packs: &[PackId]) {
         {
             let mut state = self.shared.write();
@@ -290,7 +295,7 @@ impl Index {
         }
     }
 
-    /// What it holds and has counted.
+    /// Its contents and counts.
     pub fn stats(&self) -> IndexStats {
         let (state, counts) = (self.shared.read(), &self.shared.counts);
         let get = |count: &AtomicU64| count.load(Ordering::Relaxed);

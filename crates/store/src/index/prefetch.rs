@@ -1,4 +1,4 @@
-//! A hint to load a cache line before it is needed: the one thing here that safe Rust cannot say.
+//! A hint to load a cache line before it is needed: the only operation here that safe Rust lacks.
 #![allow(unsafe_code)]
 
 /// Starts loading the cache line in which `line` begins; returns at once. Does nothing where there is no such hint.

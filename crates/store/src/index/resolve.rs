@@ -1,9 +1,10 @@
 //! Lookups: from fingerprints to candidates, and to places confirmed by a footer.
 //!
-//! [`Index::resolve_batch`] works in passes over the batch: locality cache, recent table, filters. What is left are keys
-//! that are probably present; these are taken in windows. A window begins with asking the locality cache again, as the
-//! footer that confirmed the key before usually knows this one, too. While it does, windows are of one key, so that no page
-//! is read in vain; where it does not, they double up to 64, so that disk reads overlap.
+//! [`Index::resolve_batch`] works in passes over the batch: locality cache, recent table, filters.
+//! The keys that are left are probably present, and are taken in windows. Each window first asks
+//! the locality cache again, as the footer that confirmed the last key usually knows this one, too.
+//! As long as it does, windows are of one key, so that no page is read in vain. When it does not,
+//! they double up to 64, so that disk reads overlap.
 
 use std::sync::Arc;
 
@@ -51,7 +52,7 @@ impl Candidates {
     }
 }
 
-/// What a lookup sees of the index from its beginning to its end.
+/// The index as one lookup sees it from beginning to end.
 struct View {
     runs: Arc<Vec<Arc<Run>>>,
     dead: Arc<PackSet>,
@@ -102,10 +103,11 @@ impl Index {
         Ok(found.pop().flatten())
     }
 
-    /// Replaces `found` by where each chunk lies, confirmed by the full fingerprint in its pack's footer, in a pack that
-    /// is not dead and that `usable` allows. Of several copies it is the one in the lowest pack, unless a cached
-    /// footer answered first: then the lowest of the cached packs. Packs without a readable footer count as not there.
-    /// May block on index pages and footers.
+    /// Replaces `found` by the place of each chunk. The full fingerprint in its pack's footer
+    /// confirms it, and the pack is not dead and allowed by `usable`. If there are several copies,
+    /// it is the one in the lowest pack, unless a cached footer answered first: then the lowest of
+    /// the cached packs. Packs without a readable footer are ignored. May block on index pages and
+    /// footers.
     ///
     /// # Errors
     /// When a footer cannot be read for now.
@@ -157,8 +159,8 @@ impl Index {
         self.resolve_open(fingerprints, &open, &usable, false, found)
     }
 
-    /// Resolves the fingerprints numbered `open` by the recent table and the runs, and between probes by the locality
-    /// cache if `cached` says so.
+    /// Resolves the fingerprints numbered `open` by the recent table and the runs. With `cached`,
+    /// the locality cache is asked between probes.
     fn resolve_open(
         &self,
         fingerprints: &[Fingerprint],
@@ -213,7 +215,7 @@ impl Index {
         Ok(())
     }
 
-    /// True when the footer says that `fingerprint` lies at `place`.
+    /// True when the footer has `fingerprint` at `place`.
     fn confirms(&self, fingerprint: &Fingerprint, place: Place) -> Result<bool> {
         match self.footers().get_if_worth(place.pack)? {
             Some(footer) => Ok(footer

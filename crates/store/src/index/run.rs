@@ -1,13 +1,16 @@
-//! A run: an immutable sorted file of (prefix, place) entries, and what is kept of it in memory.
+//! A run: an immutable sorted file of (prefix, place) entries, and the parts of it that are in
+//! memory.
 //!
-//! In memory lie the filter, the fences (the first prefix of every page) and the list of packs covered; the pages stay
-//! on disk. A lookup that the filter lets through finds its page by the fences and reads just that page: entries of one
-//! prefix never straddle two pages, unless there are more than a page of them, when they fill pages of their own.
-//! Prefixes are evenly spread, so interpolating twice lands within a few fences of the page; a galloping and then a
-//! binary search make sure that uneven ones cost log n and no more.
+//! The filter, the fences (the first prefix of every page) and the list of covered packs are in
+//! memory; the pages stay on disk. A lookup that the filter lets through finds its page by the
+//! fences, and reads just that page. Entries of one prefix never straddle two pages; if they need
+//! more than a page, they fill pages of their own. Prefixes are evenly spread, so two
+//! interpolations land within a few fences of the page. A galloping and then a binary search bound
+//! the cost of uneven ones by log n.
 //!
-//! Any number of threads use a run at once: it never changes, and its file stays readable after it was unlinked.
-//! What a damaged file makes of it is an error, never a wrong answer: every section and every page has a checksum.
+//! Any number of threads use a run at once: it never changes, and its file stays readable after it
+//! was unlinked. Every section and every page has a checksum, so a damaged file gives an error,
+//! never a wrong answer.
 //!
 //! ```text
 //! header, 4096 bytes (the rest is zero)

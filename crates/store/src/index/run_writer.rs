@@ -1,9 +1,10 @@
 //! Writes a run front to back from a sorted stream of entries, in memory bounded by its filter and fences.
 //!
-//! Entries gather in a page; a full page is sealed into a 1 MiB buffer that is written when it is full. The
-//! entries of one prefix stay together: a group that a page has no room left for moves to the next one. The header, whose
-//! counts are only known at the end, is written last. Nothing trusts the file before it was renamed, which happens
-//! after [`RunWriter::finish`] made it durable.
+//! Entries gather in a page; a full page is sealed into a 1 MiB buffer that is written when it is
+//! full. The entries of one prefix stay together: a group that does not fit into a page moves to
+//! the next one. The header is written last, as its counts are only known at the end. Nothing
+//! trusts the file before it was renamed, which happens after [`RunWriter::finish`] made it
+//! durable.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;

@@ -1,9 +1,10 @@
 //! An open-addressing multimap from prefix to place: 16 bytes a cell, at most three quarters full.
 //!
-//! One prefix may have several places (a chunk that lies in two packs, or two fingerprints that share 8 bytes), so
-//! a search walks from the prefix's home to the first free cell and yields every match. Removal shifts the cells
-//! behind it back: there are no tombstones, so a table that is filled and emptied for ever does not slow down.
-//! The capacity grows by 3/8, not by doubling, which keeps the cost between 21 and 30 bytes an entry.
+//! One prefix may have several places (a chunk in two packs, or two fingerprints that share 8
+//! bytes). So a search walks from the prefix's home to the first free cell and yields every match.
+//! Removal shifts the cells behind it back. There are no tombstones, so a table that is filled and
+//! emptied for ever does not slow down. The capacity grows by 3/8, not by doubling, which keeps the
+//! cost between 21 and 30 bytes an entry.
 
 /// A place is never 0, as pack ids start at 1: a zero place marks a free cell.
 const FREE: u64 = 0;
@@ -95,7 +96,7 @@ impl PlaceTable {
         }
     }
 
-    /// Keeps the entries `keep` says true for, and gives back memory that is no longer needed.
+    /// Keeps the entries for which `keep` is true, and frees memory that is no longer needed.
     pub fn retain(&mut self, keep: impl Fn(u64) -> bool) {
         let kept: Vec<(u64, u64)> = self.iter().filter(|&(_, place)| keep(place)).collect();
         *self = Self::default();

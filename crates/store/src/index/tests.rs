@@ -84,7 +84,7 @@ impl Packs {
         Index::open(dir, STORE, options, move |pack| !dead.lock().unwrap().contains(&pack), load).unwrap()
     }
 
-    /// Every fingerprint below `count`, asked in several ways, is found where it is and nowhere else.
+    /// Every fingerprint below `count`, looked up in several ways, is found where it is and nowhere else.
     fn check(&self, index: &Index, count: u64, prefixes: u64) {
         let all: Vec<Fingerprint> = (0..count).map(|n| fingerprint(n, prefixes)).collect();
         let (mut found, mut candidates) = (Vec::new(), Vec::new());
@@ -231,7 +231,7 @@ fn removed_packs_leave_filters_and_files_when_runs_merge() {
     for id in 1..=20 {
         packs.remove(PackId(id));
     }
-    // One half is told, the other is found out by asking what is live.
+    // The index is told of one half; it learns of the other by asking `live`.
     index.remove_packs(&(1..=10).map(PackId).collect::<Vec<_>>());
     assert_eq!(index.stats().run_entries, before);
     drop(index);
@@ -434,7 +434,7 @@ fn footers_that_cannot_be_read_count_as_absent_and_other_failures_do_not() {
     assert_eq!(index.resolve(&one, |_| true).unwrap(), packs.places(&one).pop());
 }
 
-/// Time that passes when a test says so.
+/// Time that passes on a test's command.
 #[derive(Default)]
 struct Passing(Mutex<Duration>);
 
@@ -525,7 +525,7 @@ fn memory_stays_within_its_bounds() {
     assert!(index.stats().runs <= 4, "{:?}", index.stats());
 }
 
-/// Footers that are far away: nobody has one before so many were asked for.
+/// Distant footers: none is returned before so many were requested.
 struct Far {
     packs: Packs,
     together: usize,
@@ -568,7 +568,7 @@ fn footers_that_are_far_away_are_asked_for_at_once_and_foretold() {
     let counted: Vec<(PackId, u32)> = packs.ids().into_iter().map(|id| (id, id.0 as u32)).collect();
     assert_eq!(index.cover_counted(&counted[..9]).unwrap(), 9);
     assert_eq!(*expected.lock().unwrap(), counted[..9]);
-    // One that cannot be read for now fails it; what is known already is not asked for again.
+    // A footer that cannot be read for now fails the lookup; known ones are not read again.
     let gone = (PackId(13), 1);
     let error = index.cover_counted(&[&counted[..], &[gone]].concat()).unwrap_err();
     assert!(error.to_string().contains("the line is cut"), "{error}");

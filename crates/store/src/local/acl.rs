@@ -1,16 +1,17 @@
-//! Access control lists as the kernel stores them: the value of `system.posix_acl_access` and `_default` is a version (4 bytes), then 8 bytes an
-//! entry: tag (2), permissions (2), user or group (4), all little-endian.
+//! Access control lists as the kernel stores them. The value of `system.posix_acl_access` and
+//! `_default` is a version (4 bytes), then 8 bytes an entry: tag (2), permissions (2), user or
+//! group (4), all little-endian.
 
-/// The attribute that says who may use a file; the group's permission bits are then its mask.
+/// The attribute with the permissions of a file; the group's permission bits are then its mask.
 pub const ACCESS: &[u8] = b"system.posix_acl_access";
-/// The attribute that says what new files in a directory inherit.
+/// The attribute with the list that new files in a directory inherit.
 pub const DEFAULT: &[u8] = b"system.posix_acl_default";
 
 const VERSION: u32 = 2;
-/// The identifier of entries that name nobody.
+/// The identifier of entries without a user or group.
 pub const NOBODY: u32 = u32::MAX;
 
-/// Whom an entry is about. The order is that of the kernel, which wants entries sorted.
+/// The subject of an entry, in the order in which the kernel wants entries sorted.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[allow(missing_docs, reason = "they are what they are called")]
 pub enum Tag {
@@ -25,7 +26,7 @@ pub enum Tag {
 /// One entry of a list.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct AclEntry {
-    /// Whom it is about.
+    /// Its subject.
     pub tag: Tag,
     /// The user or group, for [`Tag::User`] and [`Tag::Group`]; else [`NOBODY`].
     pub id: u32,

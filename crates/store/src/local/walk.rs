@@ -26,7 +26,7 @@ pub(super) fn list(dir: &OwnedFd) -> Result<Vec<Box<[u8]>>, Errno> {
     Ok(names)
 }
 
-/// What `stat` says of an entry, itself if it is a symlink; `None` when it is not there any more.
+/// Calls `stat` on an entry, or on the symlink itself; `None` when it is gone.
 pub(super) fn stat(dir: &OwnedFd, name: &[u8]) -> Result<Option<Stat>, Errno> {
     match rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
         Err(Errno::NOENT) => Ok(None),

@@ -1,10 +1,13 @@
-//! What a database holds, table by table, so that another engine can take it over: for `copy`.
+//! The contents of a database, table by table, so that another engine can take them over: for
+//! `copy`.
 //!
-//! The state that is copied is frozen in an SQLite database of its own, so that nobody waits while packs go over. Into that, PostgreSQL writes
-//! its rows (`postgres/carry.rs`); out of it, PostgreSQL takes them. A row is a list of SQLite's values, in PostgreSQL's columns: the two engines'
-//! tables differ in how they keep attributes and checksums, and in nothing else that is carried.
+//! The state to copy is frozen in an SQLite database of its own, so that no client waits while
+//! packs are copied. PostgreSQL writes its rows into that (`postgres/carry.rs`), and takes them
+//! from it. A row is a list of SQLite's values, in PostgreSQL's columns. The two engines' tables
+//! differ only in how they keep attributes and checksums.
 //!
-//! Not carried: sessions, their pins, what connections remember, and which roles have made jobs and rules; a copy has none. Snapshots, counters and totals are [`Rest`].
+//! Not copied: sessions, their pins, state of connections, and the roles that made jobs and rules;
+//! a copy has none. Snapshots, counters and totals are [`Rest`].
 
 use rusqlite::types::Value;
 
@@ -12,7 +15,7 @@ use super::SnapshotRow;
 use super::fault::{Outcome, refuse};
 use crate::error::ErrorKind;
 
-/// What is in a column.
+/// The type of a column.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::meta) enum Kind {
     /// A bigint.
@@ -27,7 +30,7 @@ pub(in crate::meta) enum Kind {
     Text,
 }
 
-/// A table that is carried.
+/// A table that is copied.
 pub(in crate::meta) struct Table {
     pub name: &'static str,
     /// All columns, but those that an engine makes of the others.
@@ -36,7 +39,7 @@ pub(in crate::meta) struct Table {
     pub key: &'static [&'static str],
     /// Columns in the order in which PostgreSQL's checksum takes them; none, if it has no checksum.
     pub summed: &'static [&'static str],
-    /// A column that only PostgreSQL has, and what makes it, as a clause about a row `n`.
+    /// A column that only PostgreSQL has, and its value as an expression over a row `n`.
     pub made: Option<(&'static str, &'static str)>,
     /// Numbered by PostgreSQL itself.
     pub is_numbered: bool,
@@ -46,7 +49,7 @@ use Kind::{Big, Bits, Bytes, Small, Text};
 
 const PLAIN: Table = Table { name: "", columns: &[], key: &[], summed: &[], made: None, is_numbered: false };
 
-/// All tables that are carried.
+/// All tables that are copied.
 pub(in crate::meta) const TABLES: &[Table] = &[
     Table {
         name: "inode",
@@ -255,7 +258,7 @@ pub(in crate::meta) const TABLES: &[Table] = &[
         key: &["rule", "inode"],
         ..PLAIN
     },
-    // A copy has no session of their owners' numbers, so whoever looks there first packs them.
+    // A copy has no session of their owners' numbers, so the first client that looks packs them.
     Table {
         name: "loose",
         columns: &[("fingerprint", Bytes), ("session", Big), ("codec", Text), ("bytes", Bytes)],
@@ -264,7 +267,7 @@ pub(in crate::meta) const TABLES: &[Table] = &[
     },
 ];
 
-/// Tables whose content is not carried, or is [`Rest`], or made anew.
+/// Tables that are not copied, that are in [`Rest`], or that are made anew.
 #[cfg(test)]
 pub(in crate::meta) const OTHERS: &[&str] = &[
     "about",
@@ -302,7 +305,7 @@ pub(in crate::meta) fn misplaced(table: &Table, column: usize) -> super::fault::
 /// The rows, one after the other: table by table, in the order of [`TABLES`].
 pub(in crate::meta) type Each<'a> = &'a mut dyn FnMut(Vec<Value>) -> Outcome<()>;
 
-/// What is no row of a table that is carried.
+/// State outside the rows of copied tables.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(in crate::meta) struct Rest {
     pub epoch: i64,

@@ -1,4 +1,4 @@
-//! From the databases' errors to the store's.
+//! Turns the databases' errors into the store's.
 
 use outrigger_format::PackId;
 use rusqlite::{ErrorCode, ffi};
@@ -6,24 +6,24 @@ use rusqlite::{ErrorCode, ffi};
 use super::ROOT_INODE;
 use crate::error::{Error, ErrorKind, Result};
 
-/// What can go wrong inside a transaction.
+/// A failure inside a transaction.
 #[derive(Debug)]
 pub(in crate::meta) enum Fault {
-    /// SQLite said no.
+    /// SQLite failed.
     Sqlite(rusqlite::Error),
-    /// PostgreSQL did, or the connection to it is gone.
+    /// PostgreSQL failed, or the connection to it is gone.
     Postgres(tokio_postgres::Error),
-    /// The same transaction must be made once more, alone if `alone`: another one came between.
+    /// The transaction must be repeated, because another one came between.
     Again {
-        /// Beside no other that changes the tree.
+        /// Run it while no other transaction changes the tree.
         alone: bool,
     },
-    /// We did.
+    /// Our own checks failed.
     Store(Error),
 }
 
 impl Fault {
-    /// Why, for whoever reads that the transaction is made again.
+    /// The reason, for the message that the transaction is repeated.
     pub fn why(&self) -> String {
         match self {
             Self::Sqlite(error) => error.to_string(),
@@ -34,7 +34,7 @@ impl Fault {
     }
 }
 
-/// What the server says, or how the connection ended.
+/// The server's message, or how the connection ended.
 pub(in crate::meta) fn why(error: &tokio_postgres::Error) -> String {
     match error.as_db_error() {
         Some(said) => format!("{} ({})", said.message(), said.code().code()),
@@ -78,7 +78,8 @@ fn is_of_a_value(error: &rusqlite::Error) -> bool {
     )
 }
 
-/// SQLite could not write or enlarge a file. Of a full disk it mostly says so; of a quota that is reached it does not.
+/// True if SQLite could not write or enlarge a file. It usually recognises a full disk, but not a
+/// quota.
 fn is_not_written(error: &rusqlite::Error) -> bool {
     let code = error.sqlite_error().map(|error| error.extended_code);
     const CODES: [i32; 4] = [
@@ -96,7 +97,8 @@ fn kind_in_sqlite(error: &rusqlite::Error) -> ErrorKind {
     }
     match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => ErrorKind::Busy,
-        // That the file is there was seen before: what cannot be opened or made beside it is a matter of permissions.
+        // The file exists, as was checked before. So if it, or a file beside it, cannot be opened,
+        // permissions are the reason.
         Some(
             ErrorCode::ReadOnly
             | ErrorCode::CannotOpen
@@ -117,7 +119,7 @@ fn kind_in_sqlite(error: &rusqlite::Error) -> ErrorKind {
 /// By the class of the SQLSTATE (PostgreSQL's manual, appendix A), where one code does not say more.
 fn kind_in_postgres(error: &tokio_postgres::Error) -> ErrorKind {
     let Some(state) = error.code() else {
-        // Not from the server: a value of the wrong type, or no connection.
+        // The error is not from the server: a value of the wrong type, or no connection.
         let of_value = std::error::Error::source(error)
             .is_some_and(|source| source.is::<tokio_postgres::types::WrongType>());
         return if of_value { ErrorKind::Damaged } else { ErrorKind::Io };
@@ -137,7 +139,7 @@ fn kind_in_postgres(error: &tokio_postgres::Error) -> ErrorKind {
     }
 }
 
-/// What the server says, in one line, with its hint.
+/// The server's message in one line, with its hint.
 fn said(error: &tokio_postgres::Error) -> String {
     match error.as_db_error() {
         Some(db) => match db.hint() {
@@ -179,7 +181,7 @@ pub(in crate::meta) fn pack_id(value: i64) -> Outcome<PackId> {
     }
 }
 
-/// The number that a counter gives out next.
+/// The next number of a counter.
 pub(in crate::meta) fn next_number(counter: &str, value: i64) -> Outcome<u64> {
     let least = match counter {
         "next_inode" => ROOT_INODE + 1,
@@ -192,7 +194,7 @@ pub(in crate::meta) fn next_number(counter: &str, value: i64) -> Outcome<u64> {
     }
 }
 
-/// Leaves the inside: says what was being done.
+/// Turns a fault into an error, with what was being done.
 pub(in crate::meta) trait Explain<T> {
     fn explain(self, what: &str) -> Result<T>;
 }
@@ -201,7 +203,7 @@ impl<T> Explain<T> for Outcome<T> {
     fn explain(self, what: &str) -> Result<T> {
         self.map_err(|fault| match fault {
             Fault::Store(error) => error.context(what),
-            // What SQLite says of columns by their numbers helps nobody.
+            // SQLite's messages on columns give only their numbers, which help nobody.
             Fault::Sqlite(error) if is_of_a_value(&error) => Error::damaged(format!(
                 "{what}: a row of the metadata database holds something that cannot be there; `outrigger check` names what is damaged, `outrigger recover` rebuilds it from the packs"
             )),

@@ -1,15 +1,21 @@
 //! Locks on files among all clients of a store: `fcntl`'s on ranges of bytes, `flock`'s on whole files.
 //!
-//! A lock belongs to an *owner*: a number that a client has for one of its processes, or for one of its open files; owners of two sessions are never the same. Locks of one
-//! owner do not exclude each other: a new one takes the place of what the owner had in its range. They say nothing about reading and writing: they are for those who ask.
+//! A lock belongs to an *owner*: a number that a client has for one of its processes, or for one of
+//! its open files; owners of two sessions are never the same. Locks of one owner do not exclude
+//! each other: a new lock replaces what the owner had in its range. Locks are advisory: they do not
+//! stop reads and writes.
 //!
-//! **They go when somebody else wants one of them.** Whoever finds a lock of a session whose lease is over, by the database's clock, ends that
-//! session first, and all its locks go with it: so nothing that their holder was still committing comes after the next one has the lock. A
-//! session that is ended for another reason ([`Meta::fence`](super::Meta::fence)) leaves its locks where they are. Until somebody wants one,
-//! the next session of the same client can take them over ([`FileLocks::take_over_locks`]). Then nobody else has had them meanwhile.
+//! **An expired lock goes when another owner wants it.** A request that meets a lock of a session
+//! with an expired lease (by the database's clock) first ends that session, with all its locks. So
+//! the old holder commits nothing after the new one has the lock. A session that is ended for
+//! another reason ([`Meta::fence`](super::Meta::fence)) leaves its locks. Until another owner wants
+//! one of them, the next session of the same client can take them over
+//! ([`FileLocks::take_over_locks`]); then nobody else has held them meanwhile.
 //!
-//! **Waiting** is the client's affair: it asks again, when [`FileLocks::lock_blockers`] says something else than before. What it waits for is recorded, so that those who came later let it go first for a while, and so that it is seen when owners
-//! wait for each other in a circle. That is looked for whenever somebody begins to wait for somebody else, one after the other, so that the last one to close a circle is told, and nobody else.
+//! **Waiting** is up to the client: it asks again when [`FileLocks::lock_blockers`] answers
+//! differently. The database records what a client waits for, for two reasons. Later clients let it
+//! go first for a while. And a deadlock is found: each new wait is checked, one after the other,
+//! for a cycle of owners. The client whose wait would close the cycle is told, and no other.
 
 use super::SessionId;
 use crate::error::Result;
@@ -17,7 +23,7 @@ use crate::error::Result;
 /// The last byte that a lock can reach: the end of the file, wherever that is.
 pub const LOCK_END: u64 = i64::MAX as u64;
 
-/// Which locks: the two know nothing of each other.
+/// The two kinds of locks, which are independent of each other.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 #[repr(u8)]
 pub enum LockFamily {
@@ -27,7 +33,7 @@ pub enum LockFamily {
     Whole = 1,
 }
 
-/// Whom a lock excludes.
+/// Which locks a lock excludes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum LockMode {
@@ -55,24 +61,24 @@ impl LockRange {
         self.first <= other.last && other.first <= self.last
     }
 
-    /// It with the bytes beside it: what overlaps that can be one with it.
+    /// The range and the bytes next to it: locks that overlap this can be merged with it.
     pub(crate) fn with_neighbours(&self) -> Self {
         Self { first: self.first.saturating_sub(1), last: self.last.saturating_add(1).min(LOCK_END) }
     }
 }
 
-/// A lock that somebody wants, or has.
+/// A lock that an owner wants or has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lock {
     /// Which kind.
     pub family: LockFamily,
-    /// Whose it is, among those of its session.
+    /// The owner's number within its session.
     pub owner: u64,
     /// What it covers.
     pub range: LockRange,
-    /// Whom it excludes.
+    /// Which locks it excludes.
     pub mode: LockMode,
-    /// The process that asked for it, on its host; for people.
+    /// The process that asked for it, on its host; only for people to read.
     pub process: u32,
 }
 
@@ -92,55 +98,58 @@ pub struct OwnersLocks {
     pub inode: u64,
     /// Which kind.
     pub family: LockFamily,
-    /// Whose they are, among those of its session.
+    /// The owner's number within its session.
     pub owner: u64,
-    /// What it has.
+    /// The ranges that it has locked.
     pub owned: Owned,
 }
 
-/// What is in the way of a lock.
+/// A lock that is in the way of another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Blocker {
-    /// Whose owner it is.
+    /// The owner's session.
     pub session: SessionId,
-    /// The lock that is held, or waited for.
+    /// The lock that is held or waited for.
     pub lock: Lock,
     /// The lease of its session is over, or the session is.
     pub is_over: bool,
-    /// It is not held: somebody has waited for it for longer.
+    /// The lock is not held: its owner has waited for longer.
     pub is_waiting: bool,
 }
 
-/// Somebody waits for a lock.
+/// A wait for a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Wait {
-    /// A number of the session's own for it.
+    /// The session's own number for the wait.
     pub ticket: u64,
-    /// Those who have waited for longer go first.
+    /// Owners that have waited for longer go first.
     pub gives_way: bool,
 }
 
-/// What became of a lock that was wanted.
+/// The outcome of a request for a lock.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Taken {
     /// The owner has it.
     Yes,
-    /// These are in the way. Of what the owner had nothing has changed; but who waits to change a lock on a whole file has let go of that, as two of them would
-    /// wait for each other.
+    /// These are in the way, and the owner keeps what it had. One exception: an owner that waits to
+    /// change its lock on a whole file has released it, as two such owners would wait for each
+    /// other.
     No(Vec<Blocker>),
-    /// Whoever is in the way waits for this very owner: the wait has not been recorded, as it would never end. Of locks on ranges only.
+    /// A lock in the way belongs to an owner that waits for this very owner. The wait would never
+    /// end, so it was not recorded. Only for locks on ranges.
     Deadlock,
 }
 
 /// The locks of a store. Every method is a transaction of its own.
 pub trait FileLocks: Send + Sync {
-    /// Takes a lock on `inode` for its owner, in place of what that has in the range. If something is in the way, and the caller waits, what it waits for is recorded, in place of what was for that ticket;
-    /// once the lock is taken the record goes.
+    /// Takes a lock on `inode` for its owner, and replaces what the owner has in the range. If a
+    /// lock is in the way and the caller waits, records the wait under its ticket, in place of an
+    /// earlier one. Once the lock is taken the record goes.
     ///
     /// # Errors
     /// `Fenced`; `Invalid` for a range that cannot be.
     fn take_lock(&self, session: SessionId, inode: u64, lock: &Lock, wait: Option<Wait>) -> Result<Taken>;
-    /// What is in the way of a lock; nothing is changed, and sessions that are over are not ended.
+    /// Returns what is in the way of a lock. Changes nothing, and ends no session.
     fn lock_blockers(
         &self,
         session: SessionId,
@@ -148,7 +157,8 @@ pub trait FileLocks: Send + Sync {
         lock: &Lock,
         wait: Option<Wait>,
     ) -> Result<Vec<Blocker>>;
-    /// An owner lets go of a range, whatever it has there. Returns whether it has another lock of the family on `inode`.
+    /// Releases a range of an owner, whatever it has there. Returns whether the owner has another
+    /// lock of the family on `inode`.
     ///
     /// # Errors
     /// `Fenced`: then it has none.
@@ -160,21 +170,23 @@ pub trait FileLocks: Send + Sync {
         owner: u64,
         range: LockRange,
     ) -> Result<bool>;
-    /// Gives `session` the locks of one owner that a session had which is over. False, and the owner has none: somebody has wanted a lock of
-    /// that session since it was ended, or the owner had other ones.
+    /// Gives `session` the locks that one owner had in a session that is over. Returns false, and
+    /// moves none, if another owner has wanted a lock of that session since it was ended, or if the
+    /// owner had other locks.
     ///
     /// # Errors
     /// `Fenced`.
     fn take_over_locks(&self, session: SessionId, from: SessionId, locks: &OwnersLocks) -> Result<bool>;
-    /// Removes what sessions have left that are over.
+    /// Removes the locks and waits of sessions that are over.
     fn sweep_locks(&self) -> Result<()>;
-    /// Somebody does not wait any more.
+    /// Removes the record of a wait.
     fn stop_waiting(&self, session: SessionId, ticket: u64) -> Result<()>;
-    /// Locks by the sessions that hold some.
+    /// Counts locks by session, for sessions that hold some.
     fn lock_counts(&self) -> Result<Vec<(SessionId, u64)>>;
 }
 
-/// What one owner has of one family on one file: ranges in order that do not overlap; neighbours of one mode are one.
+/// The locks of one owner, of one family, on one file: ordered ranges that do not overlap.
+/// Neighbours of one mode are merged.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Owned(Vec<(LockRange, LockMode)>);
 
@@ -190,7 +202,7 @@ impl Owned {
         &self.0
     }
 
-    /// From here on `range` has this mode, or none.
+    /// Sets the mode of `range`, or removes it for `None`.
     pub fn set(&mut self, range: LockRange, mode: Option<LockMode>) {
         let mut parts = Vec::with_capacity(self.0.len() + 2);
         for (held, held_mode) in self.0.drain(..) {
@@ -228,7 +240,7 @@ mod tests {
     }
 
     proptest! {
-        /// Byte by byte it is what was set last, and there are no more ranges than there must be.
+        /// Each byte has the mode that was set last, and there are no more ranges than needed.
         #[test]
         fn ranges_are_what_a_map_of_bytes_says(
             steps in prop::collection::vec((0..BYTES, 0..BYTES, 0_u8..3), 1..40),
@@ -255,7 +267,7 @@ mod tests {
             }
         }
 
-        /// What touches a range is all that setting it can change.
+        /// Setting a range changes only locks that touch it.
         #[test]
         fn what_does_not_touch_a_range_stays(
             steps in prop::collection::vec((0..BYTES, 0..BYTES, 0_u8..3), 1..20),

@@ -6,8 +6,8 @@ use super::SessionId;
 use super::fault::{Outcome, refuse};
 use crate::error::ErrorKind;
 
-/// Where a pack is in its life: `Writing` → `Sealed` → `Live` ⇄ `Condemned` → `Dead`; `Writing` and `Sealed` → `Dead` when swept.
-/// Nothing leaves `Dead`.
+/// The life of a pack: `Writing` → `Sealed` → `Live` ⇄ `Condemned` → `Dead`; `Writing` and `Sealed`
+/// → `Dead` when swept. Nothing leaves `Dead`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(u8)]
 pub enum PackState {
@@ -28,9 +28,9 @@ pub enum PackState {
 pub struct PackRow {
     /// Its id.
     pub id: PackId,
-    /// What it holds.
+    /// The kind of its chunks.
     pub kind: PackKind,
-    /// Where it is in its life.
+    /// Its state.
     pub state: PackState,
     /// The session that wrote it.
     pub session: SessionId,
@@ -42,8 +42,9 @@ pub struct PackRow {
     pub chunks: u32,
     /// When it became dead, nanoseconds since 1970; else 0.
     pub dead_since: u64,
-    /// Of a pack that was announced and never recorded as sealed: what its header has as [`mark`](outrigger_format::PackHeader::mark) if it was made by who announced it. 0: an earlier version
-    /// announced it. Else 0.
+    /// For a pack that was announced and never recorded as sealed: the
+    /// [`mark`](outrigger_format::PackHeader::mark) that its header has if this announcer made it.
+    /// 0 if an earlier version announced it, and for all other packs.
     pub mark: u64,
 }
 
@@ -70,7 +71,7 @@ impl PackState {
         }
     }
 
-    /// What a row has.
+    /// Reads a row's number.
     pub(super) fn from_row(number: i64) -> Outcome<Self> {
         let known = [Self::Writing, Self::Sealed, Self::Live, Self::Condemned, Self::Dead];
         let found = known.into_iter().find(|state| *state as i64 == number);
@@ -79,28 +80,30 @@ impl PackState {
 }
 
 impl PackRow {
-    /// True when something committed may refer to it, collector's candidate or not.
+    /// True when committed data may refer to it, even if it is a deletion candidate.
     pub fn is_committed(&self) -> bool {
         matches!(self.state, PackState::Live | PackState::Condemned)
     }
 }
 
-/// Up to where somebody has seen the rows of packs: a number of the engine's, and what that number is one of.
+/// How far a client has read the rows of packs: a number of the engine's, and what the number
+/// belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PackMark {
-    /// Whatever had changed before it has been seen.
+    /// All earlier changes have been read.
     pub(crate) at: i64,
-    /// The run of the server, and the table: with another of either the number means nothing.
+    /// The run of the server, and the table: if either changes, the number means nothing.
     pub(crate) of: (i64, i64),
 }
 
-/// What has changed of packs since a mark.
+/// The changes of packs since a mark.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PackChanges {
     /// The generation in the same state of the database.
     pub generation: u64,
-    /// The rows that have changed, as they are now. Some may have been seen before. Rows that are gone are not told: of packs of which there was nothing to be seen, or that were dead before.
+    /// The changed rows, as they are now; some may have been seen before. Removed rows are missing:
+    /// these packs were never visible, or were dead before.
     pub rows: Vec<PackRow>,
-    /// From where on to ask the next time.
+    /// The mark for the next call.
     pub mark: PackMark,
 }

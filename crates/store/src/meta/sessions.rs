@@ -1,4 +1,4 @@
-//! Sessions, as the database knows them: what they are there for, whose they are, and until when.
+//! Sessions, as the database knows them: their purpose, their owner, their lease.
 
 use std::fmt;
 use std::fs::File;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::jobs::JobId;
 
-/// What a session is there for.
+/// The purpose of a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum SessionKind {
@@ -29,24 +29,24 @@ pub struct SessionId(pub u64);
 pub struct SessionRow {
     /// Its number.
     pub id: SessionId,
-    /// What it is there for.
+    /// Its purpose.
     pub kind: SessionKind,
     /// The newest generation it has acknowledged.
     pub acknowledged: u64,
     /// When its lease ends, nanoseconds by the clock that the database judges leases by.
     pub lease_until: u64,
-    /// It has ended, by the database's clock.
+    /// The lease has ended, by the database's clock.
     pub lease_is_over: bool,
-    /// Whole seconds that are left of it, by the same clock; 0 when it is over.
+    /// Whole seconds left of it, by the same clock; 0 when it is over.
     pub lease_left_secs: u64,
-    /// Whose it is.
+    /// The process that it belongs to.
     pub owner: SessionOwner,
 }
 
 /// The process that a session belongs to.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SessionOwner {
-    /// The process holds the file `LOCK.lock` locked, in a store with a directory for such files.
+    /// The process holds the file `LOCK.lock` locked, if the store has a directory for such files.
     pub lock: String,
     /// Its host.
     pub host: String,
@@ -56,7 +56,7 @@ pub struct SessionOwner {
     pub role: Role,
 }
 
-/// What a process does in the store.
+/// A process's task in the store.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
@@ -64,7 +64,7 @@ pub enum Role {
     Command(String),
     /// It has the store mounted.
     Mount,
-    /// It runs splits of a job, or publishes what came of it.
+    /// It runs splits of a job, or publishes the job's outputs.
     Job(JobId),
     /// It is an agent, which runs jobs of others.
     Agent(AgentRole),
@@ -73,7 +73,7 @@ pub enum Role {
 /// An agent, as others see it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct AgentRole {
-    /// What it is called.
+    /// Its name.
     pub name: String,
     /// Splits that it runs at once.
     pub slots: u64,
@@ -95,12 +95,13 @@ impl SessionOwner {
         is_plain.then(|| locks.join(format!("{}.lock", self.lock)))
     }
 
-    /// True of a session of this process, or of one of the same number on another host of this name.
+    /// True for a session of this process, or of a process of the same number on another host of
+    /// this name.
     pub fn is_this_process(&self) -> bool {
         self.process == std::process::id() && self.host == crate::host::name()
     }
 
-    /// Whether this process has the session, and its lock file.
+    /// True if this process owns the session, and holds its lock file.
     pub(crate) fn is_held_here(&self, locks: &Path) -> bool {
         self.is_this_process() && self.lock_file(locks).and_then(|path| is_locked(&path)) == Some(true)
     }
@@ -112,7 +113,7 @@ impl Role {
         serde_json::to_string(self).expect("it has nothing but numbers and texts")
     }
 
-    /// One that a later program has written is a command of that text.
+    /// A value that a later program has written becomes a command of that text.
     pub(super) fn from_column(text: String) -> Self {
         serde_json::from_str(&text).unwrap_or(Self::Command(text))
     }
@@ -142,12 +143,12 @@ impl fmt::Display for SessionOwner {
     }
 }
 
-/// Whether the session of this number is among these, and is not [gone](is_gone).
+/// True if this session is among these, and is not [gone](is_gone).
 pub fn lives(sessions: &[SessionRow], id: SessionId, locks: Option<&Path>) -> bool {
     sessions.iter().any(|row| row.id == id && !is_gone(row, locks))
 }
 
-/// Whether a session's process has its lock file locked; `None` when that cannot be found out.
+/// True if a session's process has its lock file locked; `None` when that cannot be found out.
 fn is_locked(path: &Path) -> Option<bool> {
     let file = File::open(path).ok()?;
     Some(rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err())
@@ -174,7 +175,7 @@ mod tests {
         for path in [locks.join("00ff.lock"), dir.path().join("theirs.lock")] {
             std::fs::write(path, "").unwrap();
         }
-        // One that cannot be opened, as another user's may be, says nothing.
+        // A file that cannot be opened, such as another user's, decides nothing.
         let _closed = std::os::unix::net::UnixListener::bind(locks.join("00aa.lock")).unwrap();
         for (lock, gone) in
             [("00ff", true), ("00aa", false), ("other", false), ("../theirs", false), ("", false)]

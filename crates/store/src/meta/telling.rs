@@ -1,4 +1,5 @@
-//! What a client has to know to tell the catalogue of a tree that others change in the database alone: docs/decisions/0022-names-of-shared-mounts.md.
+//! How clients publish to the catalogue a tree that others change in the database alone:
+//! docs/decisions/0022-names-of-shared-mounts.md.
 
 use super::{Hanging, Inode, SessionId};
 use crate::error::Result;
@@ -6,34 +7,38 @@ use crate::error::Result;
 /// The kind of the one record that has the sequence that a round or a new catalogue took last.
 pub(crate) const PUBLISHED: &str = "published";
 
-/// What names and inodes were at one instant.
+/// The state of names and inodes at one instant.
 #[derive(Clone, Debug, Default)]
 pub struct Told {
-    /// For the block that says so. No block that has a later one can be of a commit that was made before that instant.
+    /// The sequence of the block with this state. A block with a later sequence cannot be of a
+    /// commit from before that instant.
     pub sequence: u64,
-    /// The names that were asked for and are there: in which directory, and what they stand for.
+    /// The names that were asked for and exist: the directory of each, and its inode.
     pub names: Vec<Hanging>,
-    /// The inodes that were asked for and are there.
+    /// The inodes that were asked for and exist.
     pub inodes: Vec<Inode>,
-    /// The directories that the names were asked for in, those among the inodes, and all that are above them but the root.
+    /// The directories of these names, the directories among the inodes, and all their ancestors
+    /// but the root.
     pub above: Vec<Hanging>,
 }
 
-/// What a catalogue that is written anew goes out from.
+/// The starting point of a rewritten catalogue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Anew {
-    /// For its blocks.
+    /// The sequence of its blocks.
     pub sequence: u64,
-    /// The tree is told as it was then.
+    /// The catalogue describes the tree as of this epoch.
     pub epoch: u64,
 }
 
-/// What commits and catalogue agree by, where mounts change names without a block of their own.
+/// Orders commits and catalogue, where mounts change names without a catalogue block of their own.
 ///
-/// Both of the first two methods see one instant, between commits of all clients, and take a sequence at that instant. A commit that took its own before that, and comes after it, is
-/// in the catalogue before what it has changed: whoever makes it asks for [`Telling::last_told`], and if that is later, tells it again.
+/// Each of the first two methods sees one instant, between the commits of all clients, and takes a
+/// sequence at that instant. A commit may have taken its sequence before and happen after it. Its
+/// block then comes too early in the catalogue. So its client asks for [`Telling::last_told`] and,
+/// if that is later, publishes the commit again.
 pub trait Telling: Send + Sync {
-    /// Takes a sequence, and says what these names and inodes are at that instant.
+    /// Takes a sequence, and returns the state of these names and inodes at that instant.
     ///
     /// # Errors
     /// `Fenced` when the session is no longer live.

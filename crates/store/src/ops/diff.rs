@@ -49,7 +49,8 @@ pub fn diff<E: From<Error>>(
     both(meta, &mut path, a, b, visit)
 }
 
-/// A pair of directories being compared: what is left of their names, and the length of the path that leads to them.
+/// A pair of directories being compared: the rest of their names, and the length of the path to
+/// them.
 struct Pair {
     directories: (u64, u64),
     names: (Names, Names),

@@ -17,14 +17,14 @@ use crate::store::Store;
 use crate::tree::{StorePath, find, listing, require};
 use crate::write::{CommitWhen, Item, Progress, WriteOptions, WriteSummary, Writer};
 
-/// What an edit did.
+/// The counts of an edit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EditReport {
     /// Entries that were named, or copied.
     pub entries: u64,
-    /// Of what was removed, with all that was in it: directories.
+    /// Removed directories, including those inside others.
     pub directories: u64,
-    /// And everything else.
+    /// Other removed entries.
     pub files: u64,
     /// Sum of the lengths of copied files, bytes; no data was copied.
     pub bytes: u64,
@@ -112,7 +112,7 @@ pub fn remove(
             ));
         }
         let parent = require_directory(meta, At::Now, &parent)?.number;
-        // What is named twice, or lies below what goes, goes once.
+        // An entry that is named twice, or lies below another one, is removed once.
         let goes = paths.iter().enumerate().any(|(other, above)| {
             path.components.starts_with(&above.components) && (path != above || other < at)
         });

@@ -1,7 +1,7 @@
 //! Finds names in the present tree and in snapshots.
 //!
-//! Snapshots share most of their tree. So each directory is read once with its whole history, and not once for each
-//! snapshot: what is read grows with what has changed, not with the number of snapshots.
+//! Snapshots share most of their tree. So each directory is read once with its whole history, and
+//! not once for each snapshot: the work grows with the changes, not with the number of snapshots.
 
 use outrigger_format::catalogue::FileKind;
 
@@ -103,7 +103,7 @@ fn names(history: Vec<Era>, moments: &[u64], alive: &[usize]) -> Vec<Name> {
     names
 }
 
-/// The same to who looks for it: a directory's times change with what is in it.
+/// Equal as far as a user's search goes: a directory's times change with its entries.
 fn is_same(a: &Inode, b: &Inode) -> bool {
     let is_directory = a.attributes.kind == FileKind::Directory;
     a.number == b.number && (is_directory || (a.attributes == b.attributes && a.root == b.root))

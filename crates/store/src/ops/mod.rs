@@ -1,6 +1,7 @@
-//! What commands do beyond moving bytes: listing, editing, comparing and counting what is stored.
+//! The work of commands besides moving bytes: listing, editing, comparing and counting stored data.
 //!
-//! Each operation is one function here, without a word about arguments or terminals; the command line and other edges call it.
+//! Each operation is one function here, and knows nothing of arguments or terminals; the command
+//! line and other edges call it.
 
 pub mod diff;
 pub mod edit;

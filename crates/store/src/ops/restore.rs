@@ -1,7 +1,7 @@
-//! `undo`: makes parts of the tree what they were in a snapshot, names and contents, without copying data.
+//! `undo`: restores names and contents of parts of the tree from a snapshot, without copying data.
 //!
-//! Both trees are walked side by side. A file that is there still keeps its inode, so its earlier versions stay; what is gone is made anew. Hard
-//! links among what is made anew stay.
+//! Both trees are walked side by side. A file that still exists keeps its inode, so its earlier
+//! versions stay; a missing one is made again. Hard links among such files are kept.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::snapshot::BeforeSnapshot;
 use crate::store::Store;
 use crate::tree::{StorePath, find};
 
-/// Makes what is at `paths` what it was in `snapshot`: what was there then is there again, what was not is removed.
+/// Restores `paths` from `snapshot`: entries that existed then exist again, others are removed.
 ///
 /// # Errors
 /// `NotFound` when there is no such snapshot; those of the store.
@@ -30,7 +30,7 @@ pub fn restore(
     if let Some(before) = before {
         before.destroys();
     }
-    // The pin keeps what is restored from being reclaimed before it is committed.
+    // The pin keeps the contents from being reclaimed before they are committed.
     let (epoch, _) = editor.session.pin(&PinTarget::Snapshot(snapshot.to_string()))?;
     let mut restorer = Restorer {
         meta: &*store.meta,
@@ -50,7 +50,7 @@ struct Restorer<'a> {
     then: At,
     editor: Editor,
     inodes: std::ops::Range<u64>,
-    /// Inode in the snapshot → the one that was made for it, of what has several names.
+    /// Inode in the snapshot → the one that was made for it, for files with several names.
     made: HashMap<u64, u64>,
     report: EditReport,
 }
@@ -79,7 +79,8 @@ impl Restorer<'_> {
         pairs.map_or(Ok(()), |pair| self.below(pair))
     }
 
-    /// The directory that holds a path, made anew with all above it where it is gone; `None` when it was not there in the snapshot either.
+    /// The directory of a path, made again with all missing ancestors; `None` when it was not in
+    /// the snapshot either.
     fn parent(&mut self, path: &StorePath) -> Result<Option<(u64, bool)>> {
         let (mut parent, mut fresh, mut then) = (ROOT_INODE, false, ROOT_INODE);
         for name in &path.components {
@@ -117,7 +118,7 @@ impl Restorer<'_> {
         }
     }
 
-    /// Makes one name what it was; returns the directories to go on with.
+    /// Restores one name; returns the directories to go on with.
     fn entry(
         &mut self,
         parent: u64,
@@ -184,7 +185,7 @@ impl Restorer<'_> {
         Ok(now.is_some_and(|now| now.attributes.kind != FileKind::Directory))
     }
 
-    /// Makes directories what they were, with all below them.
+    /// Restores directories, with all below them.
     fn below(&mut self, top: Pair) -> Result<()> {
         let mut pairs = vec![top];
         while let Some(pair) = pairs.pop() {

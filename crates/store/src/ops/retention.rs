@@ -1,4 +1,4 @@
-//! Which snapshots to keep. Pure: what a period is (time zones, weeks) is the caller's to say.
+//! Which snapshots to keep. Pure: the caller defines the periods (time zones, weeks).
 
 /// Periods of which the newest snapshot is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,7 +20,7 @@ pub const PERIODS: [(Period, &str); 5] = [
     (Period::Year, "yearly"),
 ];
 
-/// What to keep. A snapshot is kept when any rule says so.
+/// The rules. A snapshot is kept when any rule says so.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Retention {
     /// The newest this many.
@@ -31,7 +31,7 @@ pub struct Retention {
     pub tags: Vec<String>,
 }
 
-/// What is asked of a snapshot.
+/// The properties of a snapshot that rules use.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Candidate<'a> {
     /// Its tags.

@@ -19,7 +19,8 @@ use crate::write::append_records;
 /// Longest name of a snapshot or tag, bytes.
 pub const NAME_MAX: usize = 200;
 
-/// Checks the name of a snapshot or tag: it must be told from paths and times on a command line.
+/// Checks the name of a snapshot or tag: a command line must be able to tell it from paths and
+/// times.
 ///
 /// # Errors
 /// `Invalid`, saying why.
@@ -38,7 +39,7 @@ pub fn check_name(what: &str, name: &str) -> Result<()> {
     Err(Error::new(ErrorKind::Invalid, format!("the {what} `{}` {why}", show(name.as_bytes()))))
 }
 
-/// As [`create_with`], with nothing known but the tags.
+/// Like [`create_with`], without facts but the tags.
 ///
 /// # Errors
 /// Those of [`create_with`].
@@ -82,7 +83,8 @@ fn append_and_create(store: &Store, session: &Session, name: &str, tags: &[Strin
     let time = clock::now_nanos();
     let bytes = |text: &str| text.as_bytes().to_vec();
     let record = Record::Snapshot { name: bytes(name), time, tags: as_bytes(tags) };
-    // What mounts have not told yet comes behind this record, though the snapshot has it: only a catalogue that is written anew says what was in it.
+    // The snapshot has changes that mounts have not published yet, and their records come behind
+    // this one. Only a rewritten catalogue can record them as part of it.
     let was_untold = tell::is_untold(&*store.meta)?;
     let sequence = append_records(store, session, std::iter::once(Ok(record)))?;
     let row = store.meta.create_snapshot(name, time, tags)?;
@@ -138,8 +140,9 @@ pub fn automatic_age(store: &Store) -> Result<String> {
     Ok(set.filter(|age| parse_age(age).is_some()).unwrap_or_else(|| AUTOMATIC_DEFAULT.to_string()))
 }
 
-/// Automatic snapshots that are older than `age`, or than they are to become, and that nobody holds. How old they are is counted up to the newest snapshot of
-/// all: a clock that is wrong for once makes none old that was taken since.
+/// Automatic snapshots that are older than `age` (by default, their configured age), and that are
+/// not held. Age is measured from the newest snapshot of all: if the clock was wrong for once,
+/// snapshots taken since do not become old.
 ///
 /// # Errors
 /// When the database cannot be read.
@@ -156,7 +159,8 @@ pub fn expired(store: &Store, age: Option<&str>) -> Result<Vec<String>> {
     Ok(snapshots.into_iter().filter(is_over).map(|row| row.name).collect())
 }
 
-/// After the command that `before` was for: the snapshot says what was done, or goes if nothing was removed or replaced. Returns its name if it stays.
+/// Completes a command that had `before`: records the counts in the snapshot, or deletes it if
+/// nothing was removed or replaced. Returns its name if it stays.
 ///
 /// # Errors
 /// Those of the store; the snapshot stays then.
@@ -167,16 +171,16 @@ pub fn settle(store: &Store, before: &BeforeSnapshot, counts: Counts) -> Result<
         before.forget();
         return Ok(None);
     }
-    // Not in the catalogue: that costs a pack, and a store made anew from its packs does without.
+    // Not in the catalogue: that costs a pack, and a recovered store does without.
     let facts = Facts { counts: Some(counts), ..facts };
     store.meta.set_snapshot_tags(&name, &facts.to_tags())?;
     Ok(Some(name))
 }
 
-/// Forgets snapshots. What only they could see goes with the next reclaiming.
+/// Forgets snapshots. The next reclaiming frees contents that only they had.
 ///
 /// # Errors
-/// `NotFound`, `Invalid` for one that is held; then nothing was deleted.
+/// `NotFound`, `Invalid` for a held one; then nothing was deleted.
 pub fn delete(store: &Store, names: &[String]) -> Result<()> {
     if names.is_empty() {
         return store.require_writable();

@@ -46,7 +46,7 @@ pub struct FrameKey {
     pub reason: Reason,
 }
 
-/// What a store holds.
+/// The contents of a store, in numbers.
 #[derive(Clone, Debug, Default)]
 pub struct Stats {
     /// The current tree.
@@ -59,7 +59,7 @@ pub struct Stats {
     pub packs: BTreeMap<(&'static str, &'static str), PackTotals>,
     /// Frames by kind of chunk, of how they are stored and of why, of the packs looked at.
     pub frames: BTreeMap<FrameKey, FrameTotals>,
-    /// Packs whose frames were looked at …
+    /// Packs whose frames were read …
     pub packs_sampled: u64,
     /// … of these many.
     pub packs_readable: u64,

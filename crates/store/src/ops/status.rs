@@ -1,4 +1,4 @@
-//! Who uses a store just now, and what waits to be done: for those who run it.
+//! Who uses a store just now, and which work is waiting: for the people who run it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::gc::{Collecting, LastGc};
 use crate::meta::{SessionKind, SessionOwner, SessionRow, is_gone};
 use crate::store::Store;
 
-/// How a session stands.
+/// The state of a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Standing {
     /// It renews its lease.
@@ -30,9 +30,9 @@ pub struct SessionStatus {
     pub id: u64,
     /// Seconds that are left of its lease, by the database's clock.
     pub lease_left_secs: u64,
-    /// What it is there for.
+    /// Its purpose.
     pub kind: SessionKind,
-    /// How it stands.
+    /// Its state.
     pub standing: Standing,
     /// The process that it belongs to.
     pub owner: SessionOwner,
@@ -56,15 +56,16 @@ pub struct PacksStatus {
 pub struct TierStatus {
     /// Where it is.
     pub place: String,
-    /// Bytes of packs there; of several places only what can be counted by looking, in directories. In the last one is what is not in those above.
+    /// Bytes of packs there. With several places, only directories are counted; the last place has
+    /// the rest.
     pub bytes: Option<u64>,
-    /// How much of it new packs may take.
+    /// How much of it new packs may use.
     pub bound: Option<Fill>,
-    /// What its file system has left, of a directory.
+    /// Free bytes of its file system, for a directory.
     pub free_bytes: Option<u64>,
 }
 
-/// The places of packs, the first one first. While they do not answer, only where they are.
+/// The places of packs, the first one first. While they do not answer, only their names.
 fn tiers(store: &Store, packs: &BTreeMap<&'static str, PacksStatus>) -> Vec<TierStatus> {
     let answers = store.backend.trouble().is_none();
     let free = |dir: &Path| {
@@ -110,19 +111,20 @@ pub struct Status {
     pub mounts: Vec<MountStatus>,
     /// The last errors that mounts and agents met.
     pub errors: Vec<ErrorsStatus>,
-    /// The last run of the collector that came to its end; of a copy that nobody has written to `None`, as what it knows of is its source's.
+    /// The last run of the collector that was completed. `None` for an unmodified copy, whose
+    /// record is the source's.
     pub last_gc: Option<LastGc>,
-    /// What the collector that runs just now is at.
+    /// The phase of the collector that runs just now.
     pub collecting: Option<Collecting>,
     /// The places of packs.
     pub tiers: Vec<TierStatus>,
     /// Packs by their state.
     pub packs: BTreeMap<&'static str, PacksStatus>,
-    /// Chunks of small files that lie in the database until they are packed …
+    /// Inline chunks, which wait to be packed …
     pub loose_chunks: u64,
     /// … and their bytes.
     pub loose_bytes: u64,
-    /// Who holds contents besides sessions: mounts, mostly.
+    /// Owners of holds, mostly mounts.
     pub holders: Vec<String>,
     /// Snapshots.
     pub snapshots: u64,
@@ -130,7 +132,7 @@ pub struct Status {
     pub database_bytes: u64,
     /// What is wrong with the packs' place just now.
     pub trouble: Option<String>,
-    /// What it is a copy of, as long as nobody has written to it by itself.
+    /// The source of a copy, until the copy itself is changed.
     pub copy: Option<CopyNote>,
     /// See [`mounts::unsaved`].
     pub unsaved: Vec<PathBuf>,
@@ -143,7 +145,8 @@ pub struct Status {
 pub fn status(store: &Store) -> Result<Status> {
     let rows = store.meta.sessions()?;
     let acknowledged = |row: &SessionRow| Some(row.acknowledged).filter(|number| *number != u64::MAX);
-    // After the rows, so that nobody can be ahead of it. Not the newest that anybody has acknowledged: one writer alone that hangs has no other to be behind.
+    // Read after the rows, so that no session can be ahead of it. The newest acknowledgement would
+    // not do: a single writer that hangs has no other to lag behind.
     let newest = store.meta.generation()?;
     let locks = store.locks_dir();
     let held = store.meta.file_locks().map(|locks| locks.lock_counts()).transpose()?.unwrap_or_default();

@@ -9,9 +9,11 @@ use crate::meta::{At, PinTarget, Role, SessionId, SessionKind};
 use crate::session::Session;
 use crate::store::Store;
 
-/// A tree as it was at one epoch, pinned for as long as this lives: removals and reclaiming beside it do not disturb it.
+/// A tree as it was at one epoch, pinned for as long as this lives: concurrent removals and
+/// reclaiming do not disturb it.
 ///
-/// A store that cannot be written (read-only, or on a full disk) cannot be pinned; it is then read as it is.
+/// A store that cannot be written (read-only, or on a full disk) cannot be pinned; then its present
+/// state is read.
 pub struct View {
     /// Where to read.
     pub at: At,
@@ -44,7 +46,7 @@ impl View {
         }
     }
 
-    /// The tree as it is at every moment, for who owns it; snapshots in it are pinned when they are asked for.
+    /// The present tree at every moment, for its owner; snapshots in it are pinned on demand.
     ///
     /// # Errors
     /// Failures of the store.
@@ -60,7 +62,8 @@ impl View {
             .map(|session| Arc::clone(&session.read().unwrap_or_else(PoisonError::into_inner)))
     }
 
-    /// Fails once the pin may no longer hold, because another client has ended the session: what is read then may be gone, or another epoch's.
+    /// Fails once the pin may no longer hold, because another client has ended the session: later
+    /// reads may find nothing, or another epoch.
     ///
     /// # Errors
     /// `Fenced`.
@@ -68,11 +71,13 @@ impl View {
         self.session().map_or(Ok(()), |session| session.check())
     }
 
-    /// Makes sure that what it shows stays, and returns the session that sees to that. One that another client has ended is followed by
-    /// another one, and all [snapshots](View::snapshot) have to be pinned again.
+    /// Makes sure that its contents stay, and returns the session that pins them. If another client
+    /// has ended the session, opens another one; then all [snapshots](View::snapshot) have to be
+    /// pinned again.
     ///
     /// # Errors
-    /// `Fenced` when what was pinned is gone, or may be: an epoch without a snapshot's name. Those of the store.
+    /// `Fenced` when the pinned contents may be gone: an epoch without a snapshot's name. Those of
+    /// the store.
     pub fn renew(&self, store: &Store) -> Result<Option<SessionId>> {
         let Some(held) = &self.session else { return Ok(None) };
         let session = Arc::clone(&held.read().unwrap_or_else(PoisonError::into_inner));
@@ -80,7 +85,7 @@ impl View {
         if over.kind() != ErrorKind::Fenced || (self.at != At::Now && self.snapshot.is_none()) {
             return Err(over);
         }
-        // Others go on reading what they have meanwhile, or do the same.
+        // Other threads go on reading meanwhile, or do the same.
         let next = store.session(SessionKind::Reader, self.role.clone())?;
         if let Some(name) = &self.snapshot {
             let (epoch, _) = next.pin(&PinTarget::Snapshot(name.clone()))?;
@@ -95,7 +100,7 @@ impl View {
         Ok(Some(id))
     }
 
-    /// Pins a snapshot besides, for as long as this lives, and says where to read it.
+    /// Pins a further snapshot for as long as this lives, and returns where to read it.
     ///
     /// # Errors
     /// `NotFound` when there is no such snapshot, and failures of the store.

@@ -8,16 +8,17 @@ use super::PackReader;
 use crate::backend::Backend;
 use crate::error::{Context, Error, ErrorKind, Result};
 
-/// Bytes at a pack's end that hold its footer most of the time: what one request should bring.
+/// Bytes at a pack's end that usually hold its footer: one request should read them.
 const FOOTER_GUESS: usize = 128 << 10;
 
 /// Bytes that are read at once where a footer is expected.
 const EXPECTED_MAX: usize = 8 << 20;
 
-/// Packs whose tables' places are remembered at most.
+/// Packs whose tables' places are remembered, at most.
 const TABLES_MAX: usize = 64 << 10;
 
-/// Bytes of a pack's end that are read for its footer if nothing is known of it: where a request costs more than bytes do, one is to bring it.
+/// Bytes of a pack's end that are read for its footer if its length is unknown. If requests cost
+/// more than bytes, one request should be enough.
 pub(super) fn guess(backend: &dyn Backend) -> usize {
     if backend.uploads_max() > 1 { FOOTER_GUESS } else { TRAILER_LEN }
 }
@@ -39,7 +40,7 @@ impl PackReader {
     /// Reads and checks a pack's header.
     ///
     /// # Errors
-    /// `Damaged` when it is not what it should be, or of another store or id.
+    /// `Damaged` when it is not valid, or of another store or id.
     pub fn read_header(&self, pack: PackId) -> Result<PackHeader> {
         let mut bytes = [0; PACK_HEADER_LEN];
         self.backend.read_at(pack, 0, &mut bytes)?;
@@ -57,10 +58,10 @@ impl PackReader {
         if self.footer_guess == TRAILER_LEN {
             return;
         }
-        // Rows of the database say how many: what is longer takes a request more.
+        // Rows of the database give the number of chunks; a longer footer takes one more request.
         let longest = |chunks: u32| (TRAILER_LEN + Footer::longest(chunks)).min(EXPECTED_MAX);
         let mut expected = self.expected.lock().expect("no panic while held");
-        // Those of before that nobody came for are not kept.
+        // Earlier expectations that no read came for are dropped.
         *expected = packs.iter().map(|(pack, chunks)| (*pack, longest(*chunks))).collect();
     }
 
@@ -171,7 +172,7 @@ mod tests {
     const STORE: StoreId = StoreId([1; 16]);
     const KIND: FingerprintKind = FingerprintKind::Blake3;
 
-    /// A pack with so many chunks, of which only the footer is there.
+    /// Writes a pack with so many chunks, but only its footer.
     fn write(backend: &dyn Backend, id: PackId, chunks: u32) {
         let header =
             PackHeader { kind: PackKind::Data, fingerprint: KIND, id, store: STORE, mark: 0 }.encode();
@@ -228,7 +229,7 @@ mod tests {
         }
     }
 
-    /// A length that is only claimed: what it leads to is zeros, as of a sparse file.
+    /// A length that is only claimed: the bytes there are zeros, as in a sparse file.
     #[test]
     fn no_more_is_read_of_a_claimed_footer_than_is_found_to_be_one() {
         let memory = MemoryBackend::default();

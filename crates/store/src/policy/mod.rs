@@ -17,12 +17,12 @@ use crate::tree::StorePath;
 
 pub use origin::Origin;
 
-/// The policy of a directory that remembers what it mirrors: an [`Origin`].
+/// The policy that records what a directory mirrors: an [`Origin`].
 pub const SOURCE: &str = "source";
 
 /// The policy of the root directory that says how long automatic snapshots stay.
 pub const AUTOMATIC: &str = "automatic";
-/// How long they stay where it does not say.
+/// The time they stay by default.
 pub const AUTOMATIC_DEFAULT: &str = "30d";
 
 /// How long something stays: `30d`, `12h`, or `forever` (`Some(None)`); `None` for anything else.
@@ -38,7 +38,7 @@ pub fn parse_age(text: &str) -> Option<Option<Duration>> {
     Some(Some(Duration::from_secs(number.checked_mul(secs).filter(|&secs| secs < u64::MAX >> 32)?)))
 }
 
-/// Policies that commands note about a directory, and people do not set.
+/// Policies that only commands set.
 pub const NOTES: [&str; 2] = [SOURCE, AUTOMATIC];
 
 /// How files below a directory are cut and compressed.
@@ -48,16 +48,16 @@ pub struct WritePolicy {
     pub chunker: ChunkerSpec,
     /// How to compress.
     pub codec: Compression,
-    /// Whether to look for what is stored already.
+    /// True to look for chunks that are stored already.
     pub dedup: bool,
 }
 
-/// What a command or a mount says over all policies: it holds for everything that it writes.
+/// Settings of a command or a mount that override all policies, for everything that it writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Overrides {
     /// How to cut.
     pub chunker: Option<ChunkerSpec>,
-    /// Whether to look for what is stored already.
+    /// True to look for chunks that are stored already.
     pub dedup: Option<bool>,
 }
 
@@ -68,7 +68,7 @@ impl Overrides {
     }
 }
 
-/// All policies of a store, for looking up what holds in a directory.
+/// All policies of a store, to find those of a directory.
 pub struct Policies {
     by_inode: BTreeMap<u64, BTreeMap<String, String>>,
     sources: BTreeMap<u64, String>,
@@ -98,7 +98,7 @@ impl Policies {
         &self.sources
     }
 
-    /// The same, with `overrides` over every one of them, and over the store's defaults.
+    /// The same, with `overrides` in place of every policy and of the store's defaults.
     #[must_use]
     pub fn with(self, overrides: Overrides) -> Self {
         Self { default: overrides.over(self.default), overrides, ..self }
@@ -109,12 +109,12 @@ impl Policies {
         self.by_inode.is_empty()
     }
 
-    /// What holds in the root's parent, so to speak: the store's defaults.
+    /// The policy from which the root inherits: the store's defaults.
     pub fn store_default(&self) -> WritePolicy {
         self.default
     }
 
-    /// What holds in directory `inode`, given what holds in its parent.
+    /// The policy of directory `inode`, given that of its parent.
     ///
     /// # Errors
     /// `Invalid` when a policy does not parse.
@@ -135,7 +135,7 @@ impl Policies {
         Ok(self.overrides.over(policy))
     }
 
-    /// What holds in the directory that `path` leads to, as far as it exists.
+    /// The policy of the directory at `path`, or of its nearest existing ancestor.
     ///
     /// # Errors
     /// As [`Policies::below`].

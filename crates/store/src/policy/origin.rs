@@ -1,4 +1,4 @@
-//! Where a mirrored directory lies: what a target of `put` remembers of its source.
+//! The place of a mirrored directory: a target of `put` remembers it of its source.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -20,16 +20,16 @@ pub struct Origin {
     pub path: PathBuf,
 }
 
-/// A file system, as far as it can be told from others.
+/// A file system's identity, as far as it is known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Filesystem {
     /// Its type: the number that the kernel has for it.
     pub kind: u64,
-    /// Its number, for types whose number is the same at every mount.
+    /// Its number, for types with the same number at every mount.
     pub id: Option<u64>,
 }
 
-/// Types whose number comes from what is on the disk: ext, Btrfs, ZFS.
+/// Types whose number is stored on the disk: ext, Btrfs, ZFS.
 const NUMBERED: [u64; 3] = [0xef53, 0x9123_683e, 0x2fc1_2fc1];
 
 impl Origin {
@@ -46,7 +46,7 @@ impl Origin {
         Ok(Self { host: Identity::this(), filesystem: Filesystem { kind, id }, path: real })
     }
 
-    /// As it is kept.
+    /// Its stored form.
     pub fn to_text(&self) -> String {
         let machine = self.host.machine.as_deref().unwrap_or("-");
         let Filesystem { kind, id } = self.filesystem;
@@ -55,7 +55,7 @@ impl Origin {
         format!("{} {machine} {kind:x}:{id} {path}", escape(self.host.name.as_bytes()))
     }
 
-    /// What [`Origin::to_text`] has made; `None` of anything else.
+    /// Parses the result of [`Origin::to_text`]; `None` for anything else.
     pub fn parse(text: &str) -> Option<Self> {
         let mut parts = text.split(' ');
         let (name, machine, filesystem, path) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
@@ -73,12 +73,13 @@ impl Origin {
         })
     }
 
-    /// True when both are the same directory of the same host, whatever is mounted there.
+    /// True when both are the same directory of the same host, even if another file system is
+    /// mounted there.
     pub fn is_same_place(&self, other: &Self) -> bool {
         self.host.is_same(&other.host) && self.path == other.path
     }
 
-    /// True when this is what lies at `below` in `other`.
+    /// True when this is at `below` in `other`.
     pub fn is_within(&self, other: &Self, below: &[Vec<u8>]) -> bool {
         let path = below.iter().fold(other.path.clone(), |path, name| path.join(OsStr::from_bytes(name)));
         self.host.is_same(&other.host) && self.path == path
@@ -86,7 +87,7 @@ impl Origin {
 }
 
 impl Filesystem {
-    /// True unless something says that they are two.
+    /// True unless they are known to be different.
     pub fn is_same(self, other: Self) -> bool {
         self.kind == other.kind && self.id.zip(other.id).is_none_or(|(one, two)| one == two)
     }

@@ -1,12 +1,13 @@
-//! A read from one end to the other, for which another thread decodes ahead.
+//! A read from one end to the other, with a second thread that decodes ahead.
 //!
 //! ```text
 //!  decoder: entries ─▶ place ─▶ frame into the cache, AHEAD bytes in front of the reader at most ─┐
 //!  reader:  entries ─▶ place ─▶ frame from there ─▶ verify ─▶ sink ─▶ says how far it is ◀────────┘
 //! ```
 //!
-//! So what fetches and decompresses does not wait for what verifies and hands on, nor the other way round. Nobody relies on the decoder: what it cannot read the reader meets itself, and what it has not read yet the
-//! reader reads. Nothing is verified and nothing handed out there.
+//! So fetching and decompressing do not wait for verifying and passing on, nor the other way round.
+//! Nothing depends on the decoder: it verifies nothing and passes nothing on. The reader reads
+//! itself whatever the decoder could not read, or has not read yet.
 
 use std::sync::{Condvar, Mutex};
 
@@ -15,9 +16,9 @@ use outrigger_format::{Entry, Root};
 use super::pipeline::Reader;
 use crate::error::{Error, ErrorKind, Result};
 
-/// How far it decodes ahead, bytes: some frames, and a small part of what the cache of decoded frames holds.
+/// How many bytes it decodes ahead: some frames, and a small part of the cache of decoded frames.
 const AHEAD: u64 = 4 << 20;
-/// What is shorter is read without another thread.
+/// Shorter reads need no second thread.
 const ALONE: u64 = 2 << 20;
 
 /// How far the reader is.
@@ -56,7 +57,8 @@ impl Drop for Over<'_> {
 }
 
 impl Reader<'_> {
-    /// As [`Reader::read`], with a second thread that decodes what comes next meanwhile: for those who read a lot in order, where a processor is free for it, or the packs are far away.
+    /// Like [`Reader::read`], with a second thread that decodes ahead: for long reads in order, if
+    /// a processor is free or the packs are far away.
     ///
     /// # Errors
     /// As there.
@@ -87,14 +89,15 @@ impl Reader<'_> {
 
     fn decode_ahead(&self, root: &Root, (from, end): (u64, u64), progress: &Progress) {
         let mut last = None;
-        // The reader meets the same error, and knows whom to tell.
+        // The reader meets the same error, and reports it.
         let _ = self.entries(root, from, end, &mut |at, entry| {
             if !progress.wait(at) {
                 return Ok(false);
             }
             if let Entry::Chunk { fingerprint, .. } = entry {
                 self.prefetch_after(&fingerprint, &mut last).or_else(|error| match error.kind() {
-                    // It may lie in the database, or in a pack that is not known yet: the reader looks further.
+                    // It may be in the database, or in a pack that is not known yet: the reader
+                    // looks further.
                     ErrorKind::NotFound => Ok(()),
                     _ => Err::<(), Error>(error),
                 })?;

@@ -16,7 +16,8 @@ pub trait NodeSource {
 /// Calls `visit` with the position in the file and each entry that overlaps `from..to`, in order, until it returns `false`.
 ///
 /// # Errors
-/// Those of the source, of `visit`, and `Damaged` for a node that is not what its parent says.
+/// Those of the source, of `visit`, and `Damaged` for a node that does not match its parent's
+/// record.
 pub fn walk_entries(
     source: &dyn NodeSource,
     root: &Root,

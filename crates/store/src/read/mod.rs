@@ -6,7 +6,8 @@
 //!                                                     ▼ verify each chunk's fingerprint, then assemble
 //! ```
 //!
-//! Bytes that have not been verified have no way out: [`Reader`] hands out only chunks whose fingerprint it has computed.
+//! Unverified bytes have no way out: [`Reader`] returns only chunks whose fingerprint it has
+//! computed.
 
 mod ahead;
 pub mod manifest;

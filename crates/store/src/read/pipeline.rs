@@ -24,10 +24,11 @@ pub struct Reader<'a> {
     told: Option<&'a Told>,
 }
 
-/// Is told of each chunk of a file that is read how long it is, and in which pack it was; in none, if it came from the database.
+/// Called for each chunk of a file that is read, with its length and its pack; without a pack if it
+/// came from the database.
 pub type Told = dyn Fn(Option<PackId>, u64) + Send + Sync;
 
-/// How often the index is brought up to date for one chunk.
+/// How often the index is updated for one chunk.
 const REFRESHES: usize = 3;
 /// Extents of a sparse file that [`Reader::sparse_extents`] names at most.
 const EXTENTS_MAX: usize = 4096;
@@ -42,7 +43,7 @@ impl<'a> Reader<'a> {
         Self { meta, index: &store.index, packs: &store.packs, verified, fingerprint, told: None }
     }
 
-    /// As this one, telling what it reads of files.
+    /// This reader, calling `told` for the chunks that it reads.
     #[must_use]
     pub fn telling(self, told: &'a Told) -> Self {
         Self { told: Some(told), ..self }
@@ -71,16 +72,16 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Brings the frame of a chunk into the cache of decoded frames, for a read that will follow. Nothing is verified and nothing handed
-    /// out: the read does that, and reports what is wrong.
+    /// Brings the frame of a chunk into the cache of decoded frames, for a read that will follow.
+    /// Verifies nothing: the read does that, and reports errors.
     ///
     /// # Errors
-    /// When the chunk's frame cannot be had at its first place.
+    /// When the chunk's frame cannot be read at its first place.
     pub fn prefetch(&self, fingerprint: &Fingerprint) -> Result<()> {
         self.prefetch_after(fingerprint, &mut None)
     }
 
-    /// As this, unless it is the frame that was brought there `last`.
+    /// The same, unless it is the frame that was brought there `last`.
     pub(super) fn prefetch_after(
         &self,
         fingerprint: &Fingerprint,
@@ -95,7 +96,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Brings the index up to date: first by what has changed, then by all there is.
+    /// Updates the index: first with the changes, then with all packs.
     fn look_again(&self, time: usize) -> Result<()> {
         if time == 1 { follow_packs(self.meta, self.index) } else { refresh_index(self.meta, self.index) }
     }
@@ -110,7 +111,8 @@ impl<'a> Reader<'a> {
         loop {
             let place = self.index.resolve(fingerprint, |pack| !bad.contains(&pack))?;
             let Some(place) = place else {
-                // In this order: a chunk leaves the database when its pack is committed, so what is neither here nor there was packed in between.
+                // In this order: a chunk leaves the database when its pack is committed. So if it
+                // is found neither here nor there, it was packed in between.
                 if let Some(bytes) = self.loose(fingerprint, &mut first)? {
                     return take(&bytes, None);
                 }
@@ -130,7 +132,7 @@ impl<'a> Reader<'a> {
                     refreshes += 1;
                     self.look_again(refreshes)?;
                 }
-                // What is kept nearby may be what is damaged, and not the store.
+                // Cached data may be damaged, and the store not.
                 Err(error)
                     if error.kind() == ErrorKind::Damaged
                         && doubted.replace(place.pack) != Some(place.pack)
@@ -145,7 +147,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The verified bytes of a chunk that lies in the database; one that is not what it should be is `bad`, if nothing was before.
+    /// The verified bytes of an inline chunk. If it is damaged, sets `bad`, unless that is set
+    /// already.
     fn loose(&self, fingerprint: &Fingerprint, bad: &mut Option<Error>) -> Result<Option<Vec<u8>>> {
         let Some(loose) = self.meta.loose() else { return Ok(None) };
         let Some(bytes) = loose.loose_chunk(fingerprint)? else { return Ok(None) };
@@ -299,7 +302,7 @@ impl NodeSource for Reader<'_> {
     }
 }
 
-/// The manifest nodes of a store, for those who outlive a reference to it.
+/// The manifest nodes of a store, for callers that outlive a reference to it.
 pub struct Nodes {
     meta: Arc<dyn Meta>,
     index: Arc<Index>,
@@ -309,7 +312,7 @@ pub struct Nodes {
 }
 
 impl Nodes {
-    /// Those of `store`.
+    /// The nodes of `store`.
     pub fn new(store: &Store) -> Self {
         let (meta, index, packs) =
             (Arc::clone(&store.meta), Arc::clone(&store.index), Arc::clone(&store.packs));

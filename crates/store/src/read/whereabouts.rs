@@ -1,6 +1,8 @@
-//! Which hosts hold a file's, or a tree's, data: every chunk's pack, and of every pack what its engine says.
+//! The hosts that hold a file's or a tree's data: the pack of every chunk, and the engine's answer
+//! for every pack.
 //!
-//! Each byte counts as often as files need it, as readers would. What is in no pack yet (small files on shared mounts) lies in the database. An engine is asked once a pack.
+//! Each byte counts as often as files need it, as for readers. Inline chunks (small files on shared
+//! mounts) lie in the database. The engine is asked once for each pack.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -14,12 +16,12 @@ use crate::read::Reader;
 use crate::store::Store;
 use crate::tree::listing;
 
-/// What one host holds.
+/// The data on one host.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct HostShare {
     /// Bytes that it has a copy of.
     pub bytes: u64,
-    /// Bytes of which it is the first: reads are sent to it.
+    /// Bytes for which it is the first host, to which reads are sent.
     pub bytes_first: u64,
 }
 
@@ -32,7 +34,7 @@ pub struct Whereabouts {
     pub bytes: u64,
     /// Bytes that lie in the database.
     pub bytes_in_database: u64,
-    /// Bytes of which the engine does not say which hosts hold them.
+    /// Bytes whose hosts the engine does not know.
     pub bytes_unknown: u64,
     /// Bytes that are nowhere: damage.
     pub bytes_missing: u64,
@@ -45,7 +47,7 @@ pub struct Whereabouts {
 /// Chunks looked up at once.
 const LOOKUPS: usize = 512;
 
-/// Says where the content of `top`, and of all below it if it is a directory, lies.
+/// Finds the hosts of the content of `top`, and of all below it if it is a directory.
 ///
 /// # Errors
 /// Those of the store and of the packs' engine.
@@ -82,7 +84,7 @@ fn look_below<'a>(store: &'a Store, at: At, top: &Inode) -> Result<Look<'a>> {
     Ok(look)
 }
 
-/// Says where these contents lie, as far as it has come when `goes_on` says that this is enough.
+/// Finds the hosts of these contents, until `goes_on` returns false.
 ///
 /// # Errors
 /// As [`whereabouts`].
@@ -101,22 +103,24 @@ pub fn whereabouts_while<'a>(
     look.end()
 }
 
-/// A part of a content of which reads are sent to one host.
+/// A range of a content whose reads are sent to one host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stretch {
     /// Its first byte.
     pub from: u64,
     /// The first byte behind it.
     pub to: u64,
-    /// Who has it.
+    /// The host.
     pub host: String,
 }
 
-/// Chunks that [`stretches`] looks up; what comes behind them belongs to the last stretch.
+/// Chunks that [`stretches`] looks up; the content behind them belongs to the last stretch.
 const STRETCH_CHUNKS_MAX: u64 = 1 << 22;
 
-/// Where in a content the host changes that reads are sent to: its stretches, in order and without gaps. One that is shorter than `shortest` bytes belongs to a neighbour, and what lies in no pack to
-/// the one before. Nothing if the packs' engine does not say which hosts hold them, or if it is too short to have two.
+/// Divides a content into stretches by the host that serves reads, in order and without gaps. A
+/// stretch shorter than `shortest` bytes joins a neighbour, and a chunk in no pack joins the
+/// stretch before it. Empty if the engine does not know the hosts, or if the content is too short
+/// for two stretches.
 ///
 /// # Errors
 /// Those of the store and of the packs' engine.
@@ -155,13 +159,13 @@ pub fn stretches(store: &Store, root: &Root, shortest: u64) -> Result<Vec<Stretc
     Ok(joined(found, shortest))
 }
 
-/// Those that are too short go to a neighbour.
+/// Joins short stretches to a neighbour.
 fn joined(found: Vec<Stretch>, shortest: u64) -> Vec<Stretch> {
     let mut kept: Vec<Stretch> = Vec::with_capacity(found.len());
     for next in found {
         match kept.last_mut() {
             Some(last) if last.host == next.host || next.to - next.from < shortest => last.to = next.to,
-            // The first ones, which had nobody before them.
+            // The first ones are too short, and have no stretch before them.
             Some(last) if last.to - last.from < shortest => (last.to, last.host) = (next.to, next.host),
             _ => kept.push(next),
         }
@@ -174,7 +178,7 @@ fn joined(found: Vec<Stretch>, shortest: u64) -> Vec<Stretch> {
 pub struct Hosts(HashMap<PackId, Vec<String>>);
 
 impl Hosts {
-    /// Those of a pack, the one to read from first; none where the engine does not say.
+    /// The hosts of a pack, the one to read from first; empty if the engine does not know.
     ///
     /// # Errors
     /// Those of the engine.
@@ -312,9 +316,9 @@ mod tests {
         is(&[], &[]);
         is(&[(30, "a"), (20, "b")], &[(0, 30, "a"), (30, 50, "b")]);
         is(&[(30, "a"), (3, "b"), (20, "c")], &[(0, 33, "a"), (33, 53, "c")]);
-        // What comes back to the same host is one.
+        // A stretch in between is joined, and both sides are on one host.
         is(&[(30, "a"), (3, "b"), (20, "a")], &[(0, 53, "a")]);
-        // The first are too short: whoever comes next has them.
+        // The first ones are too short: the next stretch gets them.
         is(&[(3, "a"), (20, "b")], &[(0, 23, "b")]);
         is(&[(3, "a"), (4, "b"), (20, "c")], &[(0, 27, "c")]);
         is(&[(3, "a")], &[(0, 3, "a")]);

@@ -1,19 +1,20 @@
-//! The parts of a commit that says what names and inodes are.
+//! The parts of a commit of names and inodes.
 
 use std::collections::HashMap;
 
 use crate::error::Result;
 use crate::meta::{At, Change, Meta};
 
-/// What changes are joined by.
+/// Changes with the same tie belong together.
 #[derive(PartialEq, Eq, Hash)]
 enum Tie {
     Inode(u64),
     Name(u64, Vec<u8>),
 }
 
-/// Parts that cannot be divided: changes of one inode belong together, and so do those of one name, and of the inode that it stood for. A
-/// move is one part, and so is an exchange; a directory is in another part than what is in it.
+/// The indivisible parts. Changes of one inode belong together, and so do those of one name, and of
+/// the inode that it stood for. A move is one part, and so is an exchange; a directory is in
+/// another part than its contents.
 pub(super) fn parts(meta: &dyn Meta, changes: Vec<Change>) -> Result<Vec<Vec<Change>>> {
     let mut sets = Sets::default();
     let mut first_of = HashMap::new();

@@ -1,9 +1,14 @@
-//! What mounts that share a tree say of it, each for itself, fits together only in the end. One of them has moved a directory, and another one, later, moved it on, or made
-//! something of the name that it had: which of them tells first is a matter of seconds. Each says what names *are*, so in the end all of it is right. On the way there
-//! a directory may get a second name, or lose its only one with all that is in it.
+//! Names of directories that do not fit together yet, while a recovery replays the catalogue.
 //!
-//! So if such names do not apply: a directory that gets a name leaves the one that it had, and one that loses its name is kept in a directory of the recovery's own, until somebody says where it is. What
-//! nobody has spoken of at the end was removed.
+//! Each mount of a shared tree publishes its own changes, and only together do they make one tree.
+//! For instance, one mount moves a directory, and another later moves it on, or reuses its old
+//! name. Either may publish first, some seconds apart. Each record says what names *are*, so the
+//! final tree is right. On the way there a directory may get a second name, or lose its only one
+//! with all its contents.
+//!
+//! If such names cannot be applied, a directory that gets a name gives up its old one, and a
+//! directory that loses its name is kept in a directory of the recovery's own until a record says
+//! where it is. Directories that no record names by the end were removed.
 
 use std::collections::{HashMap, HashSet};
 
@@ -16,18 +21,19 @@ use crate::meta::{At, Change, ROOT_INODE};
 use crate::session::Session;
 use crate::store::Store;
 
-/// What they are kept in.
+/// The recovery's own directory.
 const NAME: &[u8] = b".outrigger-recovering-what-hangs-nowhere";
 
 /// Directories without a name.
 #[derive(Default)]
 pub(super) struct Limbo {
-    /// What they are in.
+    /// The inode of the recovery's own directory, once it is made.
     above: Option<u64>,
 }
 
 impl Limbo {
-    /// What `changes` of names and inodes, which were refused, need beside them.
+    /// Returns the changes that must be made together with `changes` of names and inodes, which
+    /// were refused.
     ///
     /// # Errors
     /// Those of the database.
@@ -78,7 +84,7 @@ impl Limbo {
         Ok(above)
     }
 
-    /// Removes what is left.
+    /// Removes the directories that are left.
     ///
     /// # Errors
     /// Those of the database.

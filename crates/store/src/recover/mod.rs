@@ -50,14 +50,14 @@ use survey::Survey;
 /// The new database's name until it is whole.
 const UNFINISHED: &str = "meta.db.recovering";
 
-/// What a recovery found and made.
+/// The result of a recovery.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct RecoverReport {
     /// Whole packs, now live.
     pub packs: u64,
     /// Packs without a footer, or with a damaged one, whose good frames were copied.
     pub packs_salvaged: u64,
-    /// Packs of which nothing could be read, or that were never sealed and held nothing; moved aside.
+    /// Packs of which nothing could be read, or that were never sealed and empty; moved aside.
     pub packs_dropped: u64,
     /// Catalogue blocks replayed.
     pub blocks: u64,
@@ -78,9 +78,9 @@ pub struct RecoverReport {
 /// Live counters of a recovery.
 #[derive(Debug, Default)]
 pub struct RecoverProgress {
-    /// Objects there are.
+    /// Objects to read.
     pub packs_expected: AtomicU64,
-    /// Objects looked at.
+    /// Objects read.
     pub packs_done: AtomicU64,
     /// Catalogue blocks that will be replayed.
     pub blocks_expected: AtomicU64,
@@ -91,8 +91,8 @@ pub struct RecoverProgress {
 /// Rebuilds the database of the store in `dir` from its packs.
 ///
 /// # Errors
-/// `NotFound` when there is no store, `Damaged` when its packs are gone, `Busy` while something uses it, `Newer`, `Denied`, `Io`. The old database, if any, is then
-/// where it was.
+/// `NotFound` when there is no store, `Damaged` when its packs are gone, `Busy` while a process
+/// uses it, `Newer`, `Denied`, `Io`. The old database, if any, then stays where it was.
 pub fn recover(dir: &Path, progress: &RecoverProgress) -> Result<RecoverReport> {
     let mut report = RecoverReport::default();
     let (config, is_new) = configuration(dir, &mut report)?;
@@ -119,8 +119,9 @@ pub fn recover(dir: &Path, progress: &RecoverProgress) -> Result<RecoverReport> 
     Ok(report)
 }
 
-/// Fills the empty database `meta` with what the packs in `backend` tell; `dir` is this host's directory for the store, `locks` the one for the lock file of
-/// the session that does it, if others must see that. Returns the packs to move aside when the database has its place. Closes the database.
+/// Fills the empty database `meta` from the packs in `backend`; `dir` is this host's directory for
+/// the store. `locks` is the directory for the session's lock file, if others must see that.
+/// Returns the packs to move aside when the database has its place. Closes the database.
 fn rebuild(
     dir: &Path,
     config: StoreConfig,
@@ -155,7 +156,8 @@ fn rebuild(
     Ok(moved)
 }
 
-/// What the store is; the flag says that its `store.toml` is lost or damaged, and this was made from the packs.
+/// Reads the store's configuration. The flag says that its `store.toml` is lost or damaged, and
+/// that the packs supplied this one.
 fn configuration(dir: &Path, report: &mut RecoverReport) -> Result<(StoreConfig, bool)> {
     let lost = match StoreConfig::find(dir) {
         Ok(Some(config)) => return Ok((config, false)),
@@ -164,7 +166,7 @@ fn configuration(dir: &Path, report: &mut RecoverReport) -> Result<(StoreConfig,
         Err(error) => return Err(error),
     };
     let Some((config, sentence)) = remains::configuration(dir)? else {
-        // Packs elsewhere have it noted beside them.
+        // If the packs lie elsewhere, the configuration is recorded beside them.
         return match lost.kind() {
             ErrorKind::Damaged => Err(lost.context(
                 "no pack here says what the store was; if its packs lie elsewhere, `recover --packs URL` in a new directory finds it",
@@ -176,10 +178,12 @@ fn configuration(dir: &Path, report: &mut RecoverReport) -> Result<(StoreConfig,
     Ok((config, true))
 }
 
-/// Makes a store's directory anew from what is noted beside its packs, when the directory is lost as a whole. [`recover`] does the rest.
+/// If a store's directory is lost as a whole, makes it again from the configuration that is
+/// recorded beside its packs. [`recover`] does the rest.
 ///
 /// # Errors
-/// `NotFound` when nothing is noted at `location`, `Exists` when there is a store in `dir` already.
+/// `NotFound` when nothing is recorded at `location`, `Exists` when there is a store in `dir`
+/// already.
 pub fn adopt(dir: &Path, location: &Location) -> Result<()> {
     if dir.join(CONFIG_FILE).exists() {
         return Err(Error::new(ErrorKind::Exists, format!("{} is a store already", dir.display())));
@@ -189,7 +193,7 @@ pub fn adopt(dir: &Path, location: &Location) -> Result<()> {
     write_durably(dir, CONFIG_FILE, config.to_text().as_bytes())
 }
 
-/// What is noted beside the packs at `location`: the store that they are of.
+/// Reads the configuration that is recorded beside the packs at `location`.
 fn noted(location: &Location) -> Result<StoreConfig> {
     let none = || Error::new(ErrorKind::NotFound, format!("{location} holds no store's packs"));
     let claim = backend::open(location, Access { read_only: true, ..Access::default() })?
@@ -197,7 +201,8 @@ fn noted(location: &Location) -> Result<StoreConfig> {
         .ok_or_else(none)?;
     let config = StoreConfig::from_text(&claim).context(|| location.to_string())?;
     if config.packs.as_ref() != Some(location) {
-        // The same place by another address: of another gateway, or by another path. What is noted there stays what it is, and opens as it is.
+        // The same place has two addresses (another gateway, another path). The recorded one stays,
+        // and works.
         let noted = config.packs.map_or_else(|| "a directory".to_string(), |packs| packs.to_string());
         let why = format!("the packs at {location} are noted to lie at {noted}; name them so");
         return Err(Error::new(ErrorKind::Invalid, why));
@@ -228,7 +233,7 @@ pub(crate) fn refuse_in_use(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Copies what is good of torn packs into new ones; returns the packs to move aside when all is done.
+/// Copies the good frames of torn packs into new ones; returns the packs to move aside afterwards.
 fn salvage_torn(
     store: &Store,
     session: &Session,
@@ -301,7 +306,7 @@ fn remove_database(path: &Path) -> Result<()> {
 fn exchange_databases(dir: &Path) -> Result<Option<PathBuf>> {
     let (old, new) = (dir.join(DATABASE_FILE), dir.join(UNFINISHED));
     let at = || format!("cannot exchange {}", old.display());
-    // Never over one that an earlier recovery has set aside, in the same second too.
+    // Never replaces one that an earlier recovery has set aside, even in the same second.
     let aside = format!("{DATABASE_FILE}.damaged-{}", clock::now_nanos() / 1_000_000_000);
     let aside = remains::free_name(dir, &aside, &["-wal", "-shm"]);
     let log = &database_files(&new)[1];
@@ -309,7 +314,7 @@ fn exchange_databases(dir: &Path) -> Result<Option<PathBuf>> {
         return Err(Error::new(ErrorKind::Busy, format!("{} is still in use", new.display())));
     }
     let mut was_there = None;
-    // The log first: a database beside another's log would be worse than none.
+    // The log first: a database beside another one's log would be worse than none.
     for (from, to) in database_files(&old).iter().zip(database_files(&aside)).rev() {
         match std::fs::rename(from, &to) {
             Ok(()) if *from == old => was_there = Some(aside.clone()),

@@ -1,12 +1,15 @@
 //! Replays the catalogue into an empty database.
 //!
-//! Blocks are sorted by sequence, pack and frame; equal ones count once. Changes are committed with the time of their block, so that
-//! versions get the times they had. Numbers that a commit put other inodes in the place of (aliases) are carried from
-//! block to block within a sequence, as they were when it was first committed. Blocks that say what names and inodes are (`exact.rs`) are
-//! committed at once with the others of their sequence: between two of them an inode may be without a name. Where several mounts told them, each for itself, one
-//! may contradict what another has not told yet (`limbo.rs`). What lies in a directory that no record makes is put
-//! where it can be found (`strays.rs`). Two writers may have committed in another order than
-//! they took their sequences in: a change that does not apply is reported and left out, and the rest goes on.
+//! Blocks are sorted by sequence, pack and frame; equal ones count once. Changes are committed with
+//! the time of their block, so that versions get their original times. A commit may have replaced
+//! the numbers of inodes (aliases): these are carried from block to block within a sequence.
+//!
+//! Blocks of names and inodes (`exact.rs`) are committed together with the others of their
+//! sequence: between two of them an inode may be without a name. If several mounts published them,
+//! one may contradict another that comes later (`limbo.rs`). Entries of a directory that no record
+//! makes are put where a user finds them (`strays.rs`). Two writers may have committed in another
+//! order than they took their sequences in. A change that cannot be applied is reported and left
+//! out, and the rest goes on.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::Ordering;
@@ -87,13 +90,14 @@ pub(super) fn replay(
     Ok(())
 }
 
-/// Drops what the last complete reset supersedes, resets that were interrupted, and blocks of torn packs whose content is not there.
+/// Drops blocks that the last complete reset supersedes, interrupted resets, and blocks of torn
+/// packs whose content is missing.
 fn keep_complete(store: &Store, blocks: &mut Vec<FoundBlock>, report: &mut RecoverReport) -> Result<()> {
     let of = |wanted: fn(&FoundBlock) -> bool| -> HashSet<u64> {
         blocks.iter().filter(|found| wanted(found)).map(|found| found.sequence).collect()
     };
     let (resets, ended) = (of(|found| found.resets), of(|found| found.ends));
-    // A reset that may have lost some of its blocks supersedes nothing that is still there.
+    // A reset that may have lost some of its blocks supersedes nothing that still exists.
     let first = blocks.first().map_or(0, |found| found.sequence);
     let lossy = of(|found| found.is_lossy);
     let counts =
@@ -128,7 +132,7 @@ fn keep_complete(store: &Store, blocks: &mut Vec<FoundBlock>, report: &mut Recov
             undone.insert(found.sequence);
         }
     }
-    // Half a move would be a removal: if a part of such a commit cannot count, none of it does.
+    // Half a move would be a removal: if a part of such a commit does not count, none of it does.
     blocks.retain(|found| !undone.contains(&found.sequence));
     Ok(())
 }
@@ -172,7 +176,7 @@ struct Replay<'a> {
     store: &'a Store,
     session: &'a Session,
     changes: Vec<Change>,
-    /// Of the commit that is being replayed.
+    /// The aliases of the commit that is being replayed.
     aliases: BTreeMap<u64, u64>,
     strays: Strays,
     limbo: Limbo,
@@ -218,7 +222,7 @@ impl Replay<'_> {
             Record::Rename { parent, name, new_parent, new_name } => {
                 Change::Rename { parent: alias(parent), name, new_parent: alias(new_parent), new_name }
             }
-            // Who wrote these knew the numbers: there are no aliases.
+            // The writer of these knew the numbers: there are no aliases.
             Record::Name { parent, name, inode } => Change::Name { parent, name, inode },
             Record::Node { inode, parent, attributes, root, keep } => {
                 let root = if attributes.kind == FileKind::File { root } else { Root::Empty };
@@ -254,20 +258,22 @@ impl Replay<'_> {
         };
         let is_gone = matches!(record, Record::Forget { .. } | Record::Tags { .. }) && is_missing(&done);
         if is_gone && self.store.meta.telling().is_some() {
-            // A catalogue that was written anew while it was being deleted.
+            // A catalogue that was rewritten while it was being deleted.
             return Ok(());
         }
         self.tolerate(done, || format!("{record:?}"))
     }
 
-    /// Of a store that hosts share: a command went out from a name that a mount had not told yet, and what came of it is told behind that.
+    /// True if this failure is expected in a shared store: a command used a name that a mount had
+    /// not published yet, and the result is published later.
     fn is_told_behind(&self, change: &Change, done: &Result<()>) -> bool {
         let goes_out_from =
             matches!(change, Change::Remove { .. } | Change::Rename { .. } | Change::Link { .. });
         goes_out_from && is_missing(done) && self.store.meta.telling().is_some()
     }
 
-    /// Commits what has gathered: all at once, or, when something of it does not apply, in the smallest parts that can be.
+    /// Commits the gathered changes: all at once or, if some cannot be applied, in the smallest
+    /// possible parts.
     fn flush(&mut self) -> Result<()> {
         let changes = std::mem::take(&mut self.changes);
         if changes.is_empty() {
@@ -298,8 +304,8 @@ impl Replay<'_> {
         }
     }
 
-    /// Commits what names and inodes are in parts of their own, each after those that it needs. What is lost with a damaged block so costs
-    /// only what hangs together with it.
+    /// Commits names and inodes in separate parts, each after those that it needs. So a damaged
+    /// block costs only what depends on it.
     fn in_parts(&mut self, changes: Vec<Change>) -> Result<()> {
         let mut parts = exact::parts(&*self.store.meta, changes)?;
         loop {

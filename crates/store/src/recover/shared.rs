@@ -1,10 +1,13 @@
 //! Recovering a store whose metadata lies in PostgreSQL.
 //!
-//! What the store is, its database says, or, when that is lost, what is noted beside its packs. The new database grows in a schema of its own, and takes
-//! the old one's name when it is whole (`meta/postgres/exchange.rs`); the old one is kept under another name. The store must not be in use meanwhile, by
-//! nobody on any host: sessions that are live are refused, at the beginning and in the transaction that exchanges the names.
+//! The configuration comes from the store's database or, when that is lost, from the record beside
+//! its packs. The new database grows in a schema of its own, and takes the old one's name when it
+//! is complete (`meta/postgres/exchange.rs`); the old one is kept under another name. No host may
+//! use the store meanwhile: live sessions are refused, at the beginning and in the transaction that
+//! exchanges the names.
 //!
-//! Lost with the database, and not in the packs: jobs and rules, and what roles were granted on its tables.
+//! Jobs, rules, and the rights of roles on the tables are not in the packs, and are lost with the
+//! database.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,11 +19,13 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::meta::{self, Unfinished};
 use crate::shared;
 
-/// Rebuilds the database of the store at `url` from its packs. Where they lie is told by `packs`, or else by what is left of the database.
+/// Rebuilds the database of the store at `url` from its packs. `packs` says where they lie, or else
+/// the rest of the database does.
 ///
 /// # Errors
-/// `NotFound` when nothing says where the packs are, or they are not there; `Exists` when another store is there; `Busy` while somebody uses it; `Newer`,
-/// `Denied`, `Io`. The old database, if any, is then where it was.
+/// `NotFound` when the place of the packs is unknown, or they are not there; `Exists` when another
+/// store is there; `Busy` while a client uses it; `Newer`, `Denied`, `Io`. The old database, if
+/// any, then stays where it was.
 pub fn recover_shared(
     url: &str,
     packs: Option<&Location>,

@@ -1,6 +1,8 @@
-//! Directories that no record makes, and that something lies in all the same: mounts of a store that hosts share made them before writers told where directories
-//! hang (`write/places.rs`), or the block that told it is lost. Nobody knows their names any more. Each is made as `directory-N`, N being its number, in a directory of its own
-//! at the top, for root or whoever recovers alone; what is told of it later brings it to its place.
+//! Directories that have entries although no record makes them. Either a mount of a shared store
+//! made them before writers recorded the places of directories (`write/places.rs`), or the block
+//! that records them is lost. Their names are unknown. Each is made as `directory-N`, N being its
+//! number, in a directory at the top, for root or the user who runs the recovery. A later record
+//! may move it to its place.
 
 use outrigger_clock as clock;
 use outrigger_format::Root;
@@ -14,19 +16,19 @@ use crate::session::Session;
 use crate::store::Store;
 use crate::text::show;
 
-/// Where they are made; with a number behind it while that is taken by something else.
+/// The name of that directory; with a number behind it if the name is taken.
 const NAME: &str = "recovered-directories";
 
-/// Those that were made.
+/// The directories that were made.
 #[derive(Default)]
 pub(super) struct Strays {
-    /// What they are in.
+    /// The directory in which they were made.
     above: Option<u64>,
 }
 
 impl Strays {
-    /// After a change was refused: has its directory be there, or, if it says where a directory hangs that is elsewhere, moves that there. Says whether the change is
-    /// worth another attempt.
+    /// Handles a refused change: makes its missing directory, or, if it is for a directory that is
+    /// elsewhere, moves that. True if the change is worth another attempt.
     ///
     /// # Errors
     /// Those of the database.
@@ -40,7 +42,8 @@ impl Strays {
             && attributes.kind == FileKind::Directory
             && let Some((above, old)) = place_of(&*store.meta, *inode)?
         {
-            // It was found without a name, or a mount has moved it since it was told.
+            // The directory was made without its name, or a mount has moved it since it was
+            // published.
             let (new_parent, new_name) = (*parent, name.clone());
             let moved = Change::Rename { parent: above, name: old, new_parent, new_name };
             return Ok(commit(store, session, moved, time).is_ok());
@@ -62,13 +65,13 @@ impl Strays {
         commit(store, session, directory(above, name, inode), time)
     }
 
-    /// Says which there are, and takes away what they were in if none is left.
+    /// Reports the directories that are left, or removes their common directory if there are none.
     ///
     /// # Errors
     /// Those of the database.
     pub fn end(&self, store: &Store, session: &Session, report: &mut RecoverReport) -> Result<()> {
         let Some(above) = self.above else { return Ok(()) };
-        // It may have been moved, or removed with all that was in it.
+        // It may have been moved, or removed with its contents.
         let Some((parent, name)) = place_of(&*store.meta, above)?.filter(|(parent, _)| *parent == ROOT_INODE)
         else {
             return Ok(());
@@ -90,7 +93,7 @@ impl Strays {
     }
 }
 
-/// Where a directory hangs: in which, and by what name.
+/// The place of a directory: its parent and its name.
 pub(super) fn place_of(meta: &dyn Meta, directory: u64) -> Result<Option<(u64, Vec<u8>)>> {
     let hanging = meta.hanging(&[directory])?;
     if let Some(place) = hanging.into_iter().find(|place| place.entry.inode.number == directory) {

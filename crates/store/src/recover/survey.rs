@@ -32,13 +32,13 @@ pub(super) struct FoundBlock {
     pub frame: u16,
     /// The block itself, when it was found in a pack that was not sealed: its commit may not count.
     pub torn: Option<Block>,
-    /// Others beside it may have been lost.
+    /// Other blocks of its commit may have been lost.
     pub is_lossy: bool,
     /// It holds a reset.
     pub resets: bool,
     /// It holds the end of one.
     pub ends: bool,
-    /// It says what names or inodes are: it is replayed at once with the others of its sequence.
+    /// It has states of names or inodes: it is replayed together with the others of its sequence.
     pub is_exact: bool,
     /// The highest inode in it.
     pub highest_inode: u64,
@@ -92,7 +92,7 @@ fn highest_inode(record: &Record) -> u64 {
     }
 }
 
-/// What lies in `packs/`.
+/// The contents of `packs/`.
 #[derive(Default)]
 pub(super) struct Survey {
     pub whole: Vec<PackRow>,
@@ -126,7 +126,7 @@ pub(super) fn survey(
                     state: PackState::Live,
                     session: SessionId(0),
                     bytes,
-                    // What was not compressed is not known without reading every frame's header.
+                    // Only the frames' headers have the uncompressed length.
                     raw_bytes: raw_bytes(&packs, id, &footer, backend.as_ref()),
                     chunks,
                     dead_since: 0,
@@ -168,7 +168,7 @@ fn raw_bytes(packs: &PackReader, id: PackId, footer: &Footer, backend: &dyn Back
     sum
 }
 
-/// Data or meta, by the byte in the header's place; a pack whose header is damaged has it right most of the time.
+/// Data or meta, by the byte in the header's place; it is usually right even in a damaged header.
 fn first_kind(backend: &dyn Backend, id: PackId) -> PackKind {
     // Offset 5 of the first frame is the kind of its chunks, and 64 is where it begins.
     let mut frame_kind = [0];

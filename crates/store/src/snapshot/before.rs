@@ -1,8 +1,9 @@
 //! The snapshot that a command takes before it removes or replaces something.
 //!
-//! The committer takes it in front of the first transaction of the command, so that it has the tree as it was before the command. It is taken when something
-//! was submitted that removes or replaces what is stored, or when that may still come. [`settle`](crate::ops::snapshots::settle) deletes it if
-//! it never came. A command that fails after the snapshot leaves it: it has what the command's transactions took away.
+//! The committer takes it in front of the command's first transaction, so it has the tree as it was
+//! before. It is taken when a submitted item removes or replaces stored data, or when a later one
+//! may. If none did in the end, [`settle`](crate::ops::snapshots::settle) deletes the snapshot. If
+//! a command fails after the snapshot, it stays: it has what the command's transactions removed.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,10 +27,10 @@ pub struct BeforeSnapshot {
     taken: Mutex<Option<(String, Facts)>>,
 }
 
-/// One that was just taken: what the catalogue is to say of it.
+/// A snapshot that was just taken: the data of its catalogue record.
 pub(crate) struct Taken {
     pub record: Record,
-    /// Mounts had changed what they have not told yet.
+    /// There were changes of mounts that were not published yet.
     was_untold: bool,
 }
 
@@ -45,12 +46,12 @@ impl BeforeSnapshot {
         }
     }
 
-    /// What the command works on exists already: it may remove or replace something.
+    /// Notes that the command works on existing entries, and so may remove or replace something.
     pub fn may_destroy(&self) {
         self.may_destroy.store(true, Ordering::Relaxed);
     }
 
-    /// What is submitted next removes or replaces something.
+    /// Notes that the next item removes or replaces something.
     pub fn destroys(&self) {
         self.may_destroy();
         self.destroys.store(true, Ordering::Relaxed);
@@ -89,10 +90,11 @@ impl BeforeSnapshot {
         Ok(Some(Taken { record: Record::Snapshot { name: name.into_bytes(), time, tags }, was_untold }))
     }
 
-    /// Its name and facts, if it was taken and still stands; and whether what was submitted removed or replaced something.
+    /// Its name and facts, if it was taken and still exists; and whether the command removed or
+    /// replaced something.
     pub(crate) fn outcome(&self) -> Option<(String, Facts, bool)> {
         let (name, facts) = self.taken.lock().expect("no panic while held").clone()?;
-        // What was read again may have turned out to be the same.
+        // A file that was read again may have been unchanged.
         Some((name, facts, self.destroys.load(Ordering::Relaxed)))
     }
 
@@ -103,7 +105,8 @@ impl BeforeSnapshot {
 }
 
 impl Taken {
-    /// After the transaction whose catalogue block has this sequence: sees to it that the catalogue is written anew where the record in it says too much.
+    /// Called after the transaction whose catalogue block has this sequence: marks the catalogue
+    /// for a rewrite if the snapshot's record in it may be wrong.
     pub fn settle(&self, meta: &dyn Meta, sequence: u64) -> Result<()> {
         if self.was_untold || tell::is_untold(meta)? {
             tell::set_due(meta, "snapshot")?;

@@ -1,20 +1,21 @@
-//! What is known about a snapshot besides its name and time.
+//! Facts about a snapshot besides its name and time.
 //!
-//! It is kept in the list of the snapshot's tags, as `KEY:VALUE`: no tag that a person gives has a colon ([`check_name`](crate::ops::snapshots::check_name)). So every engine,
-//! the catalogue and copies of a store have it without knowing of it.
+//! They are kept in the list of the snapshot's tags, as `KEY:VALUE`. A tag from a user has no colon
+//! ([`check_name`](crate::ops::snapshots::check_name)). So every engine, the catalogue and copies
+//! of a store keep these facts without knowing them.
 
 use crate::error::Result;
 use crate::meta::{Meta, SnapshotRow};
 use crate::text::{escape, unescape};
 use crate::tree::StorePath;
 
-/// Why a snapshot is there, which says who may delete it.
+/// Why a snapshot exists, and so who may delete it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Kind {
-    /// A person gave it its name: only who names it again deletes it.
+    /// A user gave it its name: only a user who names it again deletes it.
     #[default]
     Named,
-    /// Named by its time, as timers and `put --tag` do: `keep` deletes it by its rules.
+    /// Named by its time, by timers and `put --tag`: `keep` deletes it by its rules.
     Dated,
     /// Taken by a command before it removed or replaced something: goes when it is old enough.
     Automatic,
@@ -31,21 +32,21 @@ impl Kind {
     }
 }
 
-/// What a command did after its snapshot was taken.
+/// The changes that a command made after its snapshot was taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
     /// Entries that were new.
     pub created: u64,
     /// Entries that were changed, replaced or moved.
     pub changed: u64,
-    /// Entries that were removed, those in removed directories among them.
+    /// Entries that were removed, including those in removed directories.
     pub removed: u64,
 }
 
-/// What a snapshot's tags say.
+/// The facts in a snapshot's tags.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Facts {
-    /// Why it is there.
+    /// Why it exists.
     pub kind: Kind,
     /// Nothing deletes it until it is released.
     pub held: bool,
@@ -53,22 +54,22 @@ pub struct Facts {
     pub host: Option<String>,
     /// The command that took it.
     pub command: Option<String>,
-    /// What was put: paths of the host.
+    /// The sources of a put: paths of the host.
     pub sources: Vec<Vec<u8>>,
-    /// What the command could change: paths in the store.
+    /// The targets that the command could change: paths in the store.
     pub targets: Vec<StorePath>,
     /// The source that a target mirrored before the command.
     pub mirrored: Vec<(StorePath, String)>,
-    /// What the command did, once it was done.
+    /// The changes of the command, once it was done.
     pub counts: Option<Counts>,
     /// Files that it has, and their bytes.
     pub size: Option<(u64, u64)>,
-    /// The tags that people gave it.
+    /// The tags that users gave it.
     pub tags: Vec<String>,
 }
 
 impl Facts {
-    /// With the size of the tree as it is now.
+    /// Adds the size of the tree as it is now.
     ///
     /// # Errors
     /// When the database cannot be read.
@@ -77,7 +78,7 @@ impl Facts {
         Ok(Self { size: Some((totals.files, totals.bytes)), ..self })
     }
 
-    /// What a snapshot's tags say.
+    /// Reads a snapshot's tags.
     pub fn of(row: &SnapshotRow) -> Self {
         let mut facts = Self::default();
         for tag in &row.tags {
@@ -105,14 +106,14 @@ impl Facts {
                     facts.size =
                         both.and_then(|(files, bytes)| Some((files.parse().ok()?, bytes.parse().ok()?)));
                 }
-                // A later version's.
+                // From a later version.
                 _ => {}
             }
         }
         facts
     }
 
-    /// The list that says all of it.
+    /// The list of tags with all of it.
     pub fn to_tags(&self) -> Vec<String> {
         let mut tags = self.tags.clone();
         if self.kind != Kind::Named {

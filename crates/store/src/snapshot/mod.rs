@@ -1,4 +1,5 @@
-//! Snapshots as data: what is known of one, and the one that a command takes before it removes or replaces something.
+//! Snapshots as data: the facts about one, and the one that a command takes before it removes or
+//! replaces something.
 
 mod before;
 pub mod facts;

@@ -1,12 +1,14 @@
-//! Of one file, which bytes are staged and where they lie.
+//! The map of one file: which of its bytes are staged, and where they lie.
 //!
-//! The map lies over the file's committed content: where it says nothing, that holds, up to the shortest length the file has had since
-//! (what a truncation cut off does not come back when the file grows again). Each extent remembers the sequence of the
-//! record it came from. So a destager may take a look at the map, store what it saw, and give up exactly that afterwards
-//! ([`ExtentMap::settle`]), while writes go on: what was written meanwhile has a later sequence and stays.
+//! The map lies over the file's committed content. Where it has no entry the committed content
+//! counts, up to the shortest length that the file has had since: bytes that a truncation cut off
+//! do not come back when the file grows again. Each extent remembers the sequence of the record it
+//! came from. So a flusher can look at the map, store what it saw, and then give up exactly that
+//! ([`ExtentMap::settle`]), while writes go on: bytes that were written meanwhile have a later
+//! sequence and stay.
 //!
-//! A map owns what it was given: the bytes and pins that it counts in [`Usage`] are released when they are overwritten, settled, or
-//! dropped with the map.
+//! A map owns the bytes and pins that it counts in [`Usage`]. They are released when they are
+//! overwritten, settled, or dropped with the map.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -35,7 +37,7 @@ struct Extent {
 }
 
 impl Extent {
-    /// What is left when the first `by` bytes go.
+    /// Drops the first `by` bytes.
     fn skip(mut self, by: u64) -> Self {
         match &mut self.source {
             Source::Data { offset } => *offset += by as u32,
@@ -46,7 +48,7 @@ impl Extent {
     }
 }
 
-/// A truncation that the committed content does not know of yet.
+/// A truncation that is not part of the committed content yet.
 #[derive(Clone, Copy, Debug)]
 struct Cut {
     sequence: u64,
@@ -54,7 +56,7 @@ struct Cut {
     len: u64,
 }
 
-/// What a range of a file holds.
+/// The content of a range of a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Piece {
     /// Staged data.
@@ -63,7 +65,7 @@ pub enum Piece {
     Zero,
     /// The content of another root, from this offset on.
     Clone(Arc<Root>, u64),
-    /// What the committed content has there.
+    /// The committed content.
     Committed,
 }
 
@@ -76,8 +78,8 @@ pub struct ExtentMap {
     len: u64,
     /// The committed content counts up to here.
     committed: u64,
-    /// Truncations that made the file shorter, in the order of their sequences, with rising lengths: one that was
-    /// followed by a truncation to the same or less does not count any more.
+    /// Truncations that made the file shorter, in the order of their sequences, with rising
+    /// lengths: a later truncation to the same length or less replaces an earlier one.
     cuts: Vec<Cut>,
     /// The last truncation that made the file longer, if none made it shorter since.
     growth: Option<Cut>,
@@ -109,7 +111,7 @@ impl ExtentMap {
         self.len == 0
     }
 
-    /// True when the committed content is all there is.
+    /// True when nothing is staged over the committed content.
     pub fn is_clean(&self) -> bool {
         self.extents.is_empty() && self.cuts.is_empty() && self.growth.is_none()
     }
@@ -119,13 +121,14 @@ impl ExtentMap {
         self.staged
     }
 
-    /// The oldest segment that this file needs: what must be destaged before that can be removed.
+    /// The oldest segment that this file needs: it must be flushed before that segment can be
+    /// removed.
     pub fn oldest_segment(&self) -> Option<u32> {
         let cuts = self.cuts.iter().chain(&self.growth).map(|cut| cut.segment);
         self.extents.values().map(|extent| extent.segment).chain(cuts).min()
     }
 
-    /// A write was appended, of data that belongs at `offset`.
+    /// Records a write whose data belongs at `offset`.
     ///
     /// # Panics
     /// When it ends beyond 2^64.
@@ -135,7 +138,7 @@ impl ExtentMap {
         self.insert(offset, len.into(), appended, Source::Data { offset: at });
     }
 
-    /// The bytes of a range were zeroed.
+    /// Records that the bytes of a range were zeroed.
     ///
     /// # Panics
     /// When the range is empty or ends beyond 2^64.
@@ -143,7 +146,7 @@ impl ExtentMap {
         self.insert(offset, len, appended, Source::Zero);
     }
 
-    /// The bytes of a range are those of `root` from `from` on.
+    /// Records that the bytes of a range are those of `root` from `from` on.
     ///
     /// # Panics
     /// When the range is empty or ends beyond 2^64.
@@ -159,7 +162,7 @@ impl ExtentMap {
         self.len = self.len.max(end);
     }
 
-    /// The file was cut or lengthened to `len` bytes.
+    /// Records that the file was cut or lengthened to `len` bytes.
     pub fn truncate(&mut self, len: u64, appended: &Appended) {
         let cut = Cut { sequence: appended.sequence, segment: appended.location.segment, len };
         let superseded = self.growth.take();
@@ -177,8 +180,9 @@ impl ExtentMap {
         self.len = len;
     }
 
-    /// The file's state up to `sequence` is committed, as content of `committed` bytes: gives up all that is not younger.
-    /// Returns the bytes of staged data that were given up; fewer than were destaged, if some were written again meanwhile.
+    /// The file's state up to `sequence` is committed, with a content of `committed` bytes: gives
+    /// up everything that is not newer. Returns the bytes of staged data that were given up. They
+    /// are fewer than were flushed if some were written again meanwhile.
     pub fn settle(&mut self, sequence: u64, committed: u64) -> u64 {
         let before = self.staged;
         let settled: Vec<u64> = {
@@ -193,19 +197,20 @@ impl ExtentMap {
         before - self.staged
     }
 
-    /// As [`ExtentMap::settle`], where only the first `committed` bytes of that state are: nothing behind them was
-    /// [`Piece::Committed`] then, and all of it stays.
+    /// Like [`ExtentMap::settle`], for a commit of only the first `committed` bytes of that state.
+    /// Nothing behind them was [`Piece::Committed`] then, and all of it stays.
     pub fn settle_first(&mut self, sequence: u64, committed: u64) -> u64 {
         let before = self.staged;
         let old = self.extents.range(..committed).filter(|(_, extent)| extent.sequence <= sequence);
         let old: Vec<Range<u64>> = old.map(|(start, extent)| *start..extent.end.min(committed)).collect();
         old.into_iter().for_each(|range| self.remove(range));
-        // What was cut behind them says how long the file is.
+        // Truncations behind them say how long the file is, so these stay.
         self.settle_cuts(committed, |cut| cut.sequence > sequence || cut.len > committed);
         before - self.staged
     }
 
-    /// A content of `committed` bytes knows of all truncations but those that stay.
+    /// Drops the truncations that a content of `committed` bytes includes: all but those for which
+    /// `stays` is true.
     fn settle_cuts(&mut self, committed: u64, stays: impl Fn(&Cut) -> bool) {
         let usage = &self.usage;
         let stays = |cut: &Cut| {
@@ -220,8 +225,9 @@ impl ExtentMap {
         self.committed = self.cuts.first().map_or(committed, |cut| cut.len.min(committed));
     }
 
-    /// Somebody else has committed another content, of `committed` bytes: what is staged lies over that from now on. Bytes that were written stay where
-    /// they are; with `follows`, and if all of them were written behind the end, they follow the new one. A file that was cut here stays cut.
+    /// Another client has committed a content of `committed` bytes: staged bytes lie over that from
+    /// now on. Written bytes stay where they are. With `follows`, and if all of them were written
+    /// behind the end, they follow the new end. A file that was cut here stays cut.
     pub fn rebase(&mut self, committed: u64, follows: bool) {
         if !self.cuts.is_empty() {
             self.committed = self.committed.min(committed);
@@ -244,7 +250,7 @@ impl ExtentMap {
         self.len = committed.max(written).max(grown);
     }
 
-    /// What a range holds, in order and without gaps, up to the file's end.
+    /// The content of a range, in order and without gaps, up to the file's end.
     pub fn pieces(&self, range: Range<u64>) -> Pieces<'_> {
         Pieces { map: self, at: range.start, end: range.end.min(self.len) }
     }
@@ -252,7 +258,7 @@ impl ExtentMap {
     /// Takes a range out of the map.
     fn remove(&mut self, range: Range<u64>) {
         let Range { start, end } = range;
-        // The one that begins before the range: what lies before and behind the range stays.
+        // If an extent begins before the range, its parts before and behind the range stay.
         if let Some((&first, extent)) = self.extents.range_mut(..start).next_back()
             && extent.end > start
         {
@@ -304,7 +310,7 @@ impl Drop for ExtentMap {
     }
 }
 
-/// What a range of a file holds: see [`ExtentMap::pieces`].
+/// The content of a range: see [`ExtentMap::pieces`].
 #[derive(Clone, Debug)]
 pub struct Pieces<'a> {
     map: &'a ExtentMap,

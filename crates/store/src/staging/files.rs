@@ -1,8 +1,8 @@
 //! The files of a staging log: a directory of segments that one process owns.
 //!
-//! All that the log asks of the operating system goes through [`Files`] and [`SegmentFile`], so that tests can run it in
-//! memory, let it fail, and record what a disk would have seen. The lock is flock'ed, so it goes with the process, however
-//! that ends.
+//! The log uses the operating system only through [`Files`] and [`SegmentFile`]. So tests can run
+//! it in memory, let it fail, and record what a disk would have seen. The lock is flock'ed, so it
+//! ends with the process, also after a crash.
 
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
@@ -14,14 +14,14 @@ use rustix::io::Errno;
 use crate::disk::{Disk, takes};
 use crate::error::{Context, Error, ErrorKind, Result};
 
-/// What `statfs` says of a FUSE mount, from `linux/magic.h`.
+/// The `statfs` type of a FUSE mount, from `linux/magic.h`.
 const FUSE_SUPER_MAGIC: u64 = 0x6573_5546;
 
 const LOCK_FILE: &str = "lock";
 
 /// A place for segments, named by their numbers.
 pub(super) trait Files: Send + Sync {
-    /// A new, empty segment; what had its number before is gone.
+    /// A new, empty segment; an earlier one of that number is gone.
     fn create(&self, number: u32) -> io::Result<Box<dyn SegmentFile>>;
     /// A segment that is there.
     fn open(&self, number: u32) -> io::Result<Box<dyn SegmentFile>>;
@@ -35,7 +35,7 @@ pub(super) trait Files: Send + Sync {
     fn disk(&self) -> Option<Disk>;
     /// Removes the place itself, in which there are no segments any more.
     fn remove_directory(&self) -> io::Result<()>;
-    /// What to call a segment in messages.
+    /// The name of a segment, for messages.
     fn name(&self, number: u32) -> String;
 }
 
@@ -91,8 +91,8 @@ impl Directory {
             }
             Err(error) => return Err(error).context(what),
         }
-        // The names that lead to it: whoever made them may have been killed before it synced them. `..` and not the path's
-        // parent, which a relative path may lack.
+        // The names that lead to it: their maker may have been killed before it synced them. `..`
+        // is used, as a relative path may lack a parent.
         let mut above = rustix::fs::openat(&dir, "..", flags, Mode::empty()).context(what)?;
         rustix::fs::fsync(&above).context(what)?;
         for _ in 1..missing.len().max(2) {
@@ -103,7 +103,8 @@ impl Directory {
     }
 }
 
-/// A log on the mount that it serves would wait for itself; on another FUSE mount, syncs promise what we cannot know.
+/// A log on the mount that it serves would wait for itself; on another FUSE mount, it is unknown
+/// what a sync guarantees.
 fn refuse_fuse(kind: u64, path: &Path) -> Result<()> {
     if kind & 0xffff_ffff != FUSE_SUPER_MAGIC {
         return Ok(());

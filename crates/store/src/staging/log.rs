@@ -1,16 +1,16 @@
 //! The log: appending, reading, syncing, removing.
 //!
-//! **Locks**, in the order they are taken: `removal` (one remover at a time), then `tail` (the end of the log: held over one
-//! append, and over beginning a segment, never over a sync), then `segments` (which segments there are). A record's data is hashed
-//! before `tail` is taken, and written from where the caller has it, in one `pwritev` of header, fields and data; so
-//! records are whole in the order of their sequences, and none is acknowledged before those before it.
+//! **Locks**, in the order in which they are taken: `removal` (one remover at a time), then `tail` (the end of the log: held over one append and
+//! while a segment begins, never over a sync), then `segments` (the list of segments). A record's data is hashed before `tail` is taken, and written
+//! from the caller's memory, in one `pwritev` of header, fields and data. So records are whole in the order of their sequences, and a record is
+//! acknowledged only after those before it.
 //!
-//! **A failed append** leaves part of a record at the end of the segment. Before anything else is appended, that is cut
-//! off; if even that fails, the next append tries again, and fails if it cannot. A full disk is therefore an error to the
-//! caller alone: the log goes on when room returns. Appends that lead to a new segment and fail leave the old one in place.
+//! **A failed append** leaves part of a record at the end of the segment. It is cut off before anything else is appended. If even that fails, the
+//! next append tries again, and fails if it cannot. So a full disk is an error for the caller alone: the log goes on when there is space again. An
+//! append that fails while it begins a new segment leaves the old one in place.
 //!
-//! Room is reserved for a whole segment when it is begun (`fallocate`, keeping the length), and the rest is given back when it
-//! is full. Where that does not work, or the disk bounds the log, the writes themselves will tell.
+//! A new segment gets its whole space at once (`fallocate`, keeping the length), and gives the rest back when it is full. If that does not work, or
+//! the disk bounds the log, the writes themselves fail.
 
 use std::collections::BTreeMap;
 use std::io::IoSlice;
@@ -43,9 +43,9 @@ pub struct Options {
     pub store: StoreId,
     /// Bytes of a segment at most.
     pub segment_len: u64,
-    /// Bytes of all segments at most, but for the destager's own records; at least two segments.
+    /// Bytes of all segments at most, not counting the flusher's own records; at least two segments.
     pub capacity: u64,
-    /// Packs lie on the same disk: as long as there is something to be stored, room is kept for it there.
+    /// Packs lie on the same disk: while there is staged data, space for its packs is kept free there.
     pub packs_beside: bool,
 }
 
@@ -93,19 +93,19 @@ impl Location {
     }
 }
 
-/// What appending an operation yields. Of an operation on a file's content (write, truncate, zero, clone) it must be given to
-/// the file's [`ExtentMap`](super::ExtentMap), or released with [`Usage::release`], or its segment stays for ever.
+/// The result of appending. If the operation was on a file's content (write, truncate, zero, clone), give it to the file's
+/// [`ExtentMap`](super::ExtentMap), or to [`Usage::release`]; otherwise its segment stays for ever.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Appended {
     /// The record's sequence.
     pub sequence: u64,
-    /// Its segment, and where its data lies in it; of no length but for a write.
+    /// Its segment, and the place of its data there; of length 0 unless it is a write.
     pub location: Location,
-    /// When: the times that the operation gives to what it changes.
+    /// The time that the operation gives to what it changes.
     pub time: Time,
 }
 
-/// A segment that is there.
+/// An existing segment.
 pub(super) struct Segment {
     pub number: u32,
     pub file: Box<dyn SegmentFile>,
@@ -118,13 +118,13 @@ struct Tail {
     segment: Arc<Segment>,
     /// Bytes of whole records and the header: where the next record goes.
     len: u64,
-    /// Room was reserved up to here, or asked for in vain.
+    /// Space was reserved up to here, or could not be.
     reserved: u64,
     /// Sequence of the next record.
     next: u64,
     /// There may be more in the file than `len`.
     ragged: bool,
-    /// Appended to since the last sync, in order.
+    /// Segments that were appended to since the last sync, in order.
     unsynced: Vec<Arc<Segment>>,
 }
 
@@ -147,13 +147,12 @@ impl std::fmt::Debug for Log {
 }
 
 impl Log {
-    /// Opens the log in directory `path`, making it if there is none, and hands every record that is there to `visit`, in
-    /// order. Nothing of what `visit` sees may have lasting effects before this has returned: the log may turn out to be
-    /// damaged further on. When it has returned, all that was visited is on disk.
+    /// Opens the log in directory `path`, making it if there is none, and hands each of its records to `visit`, in order. The effects of `visit` must
+    /// not last before this returns: the log may turn out to be damaged further on. When it has returned, all visited records are on disk.
     ///
     /// # Errors
-    /// `Busy` when another mount has it, `Invalid` when it lies on a FUSE mount or belongs to another store, `Damaged` when
-    /// records are broken that were on disk (nothing is changed then), `Newer`; errors of `visit`.
+    /// `Busy` when another mount has it, `Invalid` when it lies on a FUSE mount or belongs to another store, `Damaged` when records that were on disk
+    /// are broken (nothing is changed then), `Newer`; errors of `visit`.
     pub fn open(
         path: &Path,
         options: Options,
@@ -162,7 +161,7 @@ impl Log {
         Self::open_counting(path, options, Arc::default(), visit)
     }
 
-    /// As [`Log::open`], counting in `usage`, which the maps of files can be made with before there is a log.
+    /// Like [`Log::open`], counting in `usage`, with which the maps of files can be made before there is a log.
     ///
     /// # Errors
     /// As [`Log::open`].
@@ -216,7 +215,7 @@ impl Log {
         if last.is_none() {
             log.adopt(&tail.segment);
         } else if tail.len > options.segment_len {
-            // Segments were longer once: without this, the bound on the last one would not hold.
+            // Older segments were longer: without this, the bound would not hold for the last one.
             log.roll(&mut tail)?;
         }
         drop(tail);
@@ -270,7 +269,7 @@ impl Log {
         let mut parts = [IoSlice::new(&head), IoSlice::new(data)];
         if let Err(error) = write_whole(&*tail.segment.file, &mut parts, tail.len) {
             tail.ragged = true;
-            // Now, so that the room it took is there for others; if it fails, the next append tries again.
+            // Cut now, so that others have the space; if this fails, the next append tries again.
             let _ = self.cut(&mut tail);
             return Err(error)
                 .context(|| format!("cannot append to {}", self.files.name(tail.segment.number)));
@@ -303,7 +302,7 @@ impl Log {
         let new = Tail::begin(&*self.files, &self.options, number, tail.next)?;
         self.adopt(&new.segment);
         let old = std::mem::replace(tail, new);
-        // To the length it has: gives back the room that was not needed.
+        // Truncating to its length gives back the space that was not needed.
         let _ = old.segment.file.truncate(old.len);
         tail.unsynced.splice(..0, old.unsynced);
         Ok(())
@@ -330,8 +329,8 @@ impl Log {
         self.space.reserve(bytes, patience)
     }
 
-    /// Finds out by how much the disk lets the log grow: as far as its floor, and so that what is staged by then has room in packs. Done when room
-    /// is reserved; whoever waits for others to make room asks for it again and again.
+    /// Finds out by how much the disk lets the log grow: down to the disk's floor, and with space left for packs of the staged data. Called when
+    /// space is reserved, and again and again while a caller waits for space.
     pub fn ask_disk(&self) {
         let Some(disk) = self.files.disk() else { return };
         let (staged, times) = if self.options.packs_beside { (self.usage.bytes(), 2) } else { (0, 1) };
@@ -363,7 +362,7 @@ impl Log {
         self.commit.wait(sequence, || self.flush())
     }
 
-    /// Data first, then names: what counts as durable has both, and records do not count before that.
+    /// Syncs data first, then names: records count as durable only when both are.
     fn flush(&self) -> Result<u64> {
         let (last, segments) = {
             let mut tail = self.tail();
@@ -383,8 +382,8 @@ impl Log {
         self.commit.durable()
     }
 
-    /// Fills `buf`, which is as long as `location`, with the data there. The data is not verified: it is what was appended
-    /// to the file, by this process, or before it and then verified by the replay.
+    /// Fills `buf`, which is as long as `location`, with the data there. The data is not verified: this process appended it, or the replay has
+    /// verified it.
     ///
     /// # Errors
     /// `NotFound` when its segment was removed, `Damaged` when it is shorter, `Io`.
@@ -406,10 +405,10 @@ impl Log {
         })
     }
 
-    /// Removes segments from the front of the log in which nothing is needed, the database having name-space operations up
-    /// to sequence `committed`. Returns how many. The last segment always stays.
+    /// Removes segments from the front of the log in which nothing is needed, given that the database has the name-space operations up to sequence
+    /// `committed`. Returns how many. The last segment always stays.
     ///
-    /// What is left need not be durable for this: whoever commits something while something older is only in the log calls [`Log::sync`] before.
+    /// The records that are left need not be durable: a client that commits while older records are only in the log calls [`Log::sync`] before.
     ///
     /// # Errors
     /// `Io` when a segment could not be removed.
@@ -426,10 +425,10 @@ impl Log {
         for segment in &dead {
             let what = || format!("cannot remove {}", self.files.name(segment.number));
             self.files.remove(segment.number).context(what)?;
-            // Before the next removal, lest a crash bring this one back and not that.
+            // Synced before the next removal, so that no crash can undo this one and keep that.
             self.files.sync().context(what)?;
             self.segments.write().expect("no panic while it is held").remove(&segment.number);
-            // Nothing will sync it any more: its data never reaches the disk, unless it has.
+            // No later sync includes it: data that is not on the disk yet never gets there.
             self.tail().unsynced.retain(|unsynced| unsynced.number != segment.number);
             self.usage.removed(segment.number);
             self.space.release(segment.len.load(Ordering::Relaxed));
@@ -440,8 +439,8 @@ impl Log {
         Ok(dead.len())
     }
 
-    /// Begins a new segment when the last one is longer than `least` and nothing in it is needed, and removes what is dead: afterwards, if it returns
-    /// `true`, no record is left.
+    /// Begins a new segment when the last one is longer than `least` and nothing in it is needed, and removes dead segments. If it returns `true`, no
+    /// record is left.
     ///
     /// # Errors
     /// Those of [`Log::remove_dead`]; `Full` and `Io` when no segment could be begun.
@@ -481,7 +480,7 @@ impl Log {
         self.tail().next - 1
     }
 
-    /// The oldest segment, which the destager must empty before any room is released.
+    /// The oldest segment: the flusher must empty it before any space is released.
     pub fn oldest_segment(&self) -> u32 {
         let segments = self.segments.read().expect("no panic while it is held");
         segments.keys().next().copied().expect("a log has a segment")
@@ -492,15 +491,15 @@ impl Log {
         self.space.fill()
     }
 
-    /// What of each segment is needed: for the maps of files.
+    /// The counts of what each segment is needed for, for the maps of files.
     pub fn usage(&self) -> &Arc<Usage> {
         &self.usage
     }
 }
 
 impl Tail {
-    /// Begins a segment. Its header and its name are durable: so there is no gap before it after a crash, and when those before it are removed sequences go
-    /// on from it.
+    /// Begins a segment, and makes its header and name durable. So a crash leaves no gap before it, and sequences go on from it when earlier segments
+    /// are removed.
     fn begin(files: &dyn Files, options: &Options, number: u32, next: u64) -> Result<Self> {
         let what = || format!("cannot begin {}", files.name(number));
         let file = files.create(number).context(what)?;
@@ -510,7 +509,7 @@ impl Tail {
             .and_then(|()| files.sync());
         if let Err(error) = begun {
             drop(file);
-            // If it stays, it counts for nothing: the next attempt empties it, and a replay takes it for a torn tail.
+            // If it stays, it does no harm: the next attempt empties it, and a replay takes it for a torn tail.
             let _ = files.remove(number);
             return Err(error).context(what);
         }

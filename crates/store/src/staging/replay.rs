@@ -1,14 +1,16 @@
 //! Reading the log when it is opened: every record in order, up to a torn tail.
 //!
-//! Segments are read whole, one at a time. The first record that is not what must come next (its bytes are broken, its
-//! sequence is another, its segment is missing) ends the scan. Whether that is the torn tail that a loss of power may leave,
-//! or damage, is decided by what lies behind it: every record's header says up to which sequence the log was on disk when it was
-//! appended. If one says so of the broken record, that was durable, and is damaged; nothing is changed, and the error names what is
-//! lost. Otherwise nothing from the broken record on was promised to survive, and it is cut off.
+//! Segments are read whole, one at a time. The scan ends at the first record that is not the
+//! expected one (its bytes are broken, its sequence differs, its segment is missing). This is
+//! either the torn tail that a loss of power may leave, or damage. The records behind it decide:
+//! every record's header says up to which sequence the log was on disk when it was appended. If one
+//! says so of the broken record, that record was durable, and is damaged. Then nothing is changed,
+//! and the error names what is lost. Otherwise no record from the broken one on was acknowledged as
+//! durable, and they are cut off.
 //!
-//! A record whose checksums are right and whose fields make no sense is damage, wherever it is.
+//! A record with valid checksums and meaningless fields is damage, wherever it is.
 //!
-//! Broken records that were durable and have nothing behind them cannot be told from a torn tail.
+//! Broken records that were durable and have nothing behind them look like a torn tail.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -24,21 +26,21 @@ use super::log::{Appended, Location, Segment};
 use super::usage::Usage;
 use crate::error::{Context, Error, ErrorKind, Result};
 
-/// One record, as it comes back.
+/// One record, as the replay returns it.
 #[derive(Debug)]
 pub struct Replayed<'a> {
-    /// What was done.
+    /// The operation.
     pub operation: Operation,
-    /// What was written; empty for all but writes.
+    /// The written bytes; empty for all but writes.
     pub data: &'a [u8],
-    /// As [`Log::append`](super::Log::append) returned it: of an operation on a file's content it must be given to the file's map, or
-    /// released.
+    /// As [`Log::append`](super::Log::append) returned it. For an operation on a file's content,
+    /// give it to the file's map, or release it.
     pub appended: Appended,
     /// For those maps.
     pub usage: &'a Arc<Usage>,
 }
 
-/// What a scan has found.
+/// The result of a scan.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Report {
     /// Sequence of the first record; 0 when there is none.
@@ -47,7 +49,7 @@ pub struct Report {
     pub last: u64,
     /// Bytes of whole records.
     pub bytes: u64,
-    /// What was cut off.
+    /// The part that was cut off.
     pub torn: Option<Torn>,
 }
 
@@ -58,18 +60,18 @@ pub struct Torn {
     pub sequence: u64,
     /// Where it should have been.
     pub place: String,
-    /// Why it did not count.
+    /// Why the scan ended there.
     pub why: String,
     /// Bytes cut off, in this segment and those after it.
     pub bytes: u64,
 }
 
-/// What the log consists of, and what must go.
+/// The segments that stay, and those that go.
 #[derive(Default)]
 pub(super) struct Scanned {
     /// Number and length of each segment that stays.
     kept: Vec<(u32, u64)>,
-    /// Segments that go.
+    /// Segments to remove.
     dropped: Vec<u32>,
     /// Sequence of the next record.
     pub next: u64,
@@ -78,7 +80,7 @@ pub(super) struct Scanned {
 
 /// Where and why a scan ended early.
 struct Break {
-    /// Its position in the list of segments that are there.
+    /// Its position in the list of existing segments.
     at: usize,
     offset: usize,
     place: String,
@@ -158,7 +160,8 @@ fn read_segment(files: &dyn Files, number: u32) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// What is wrong with bytes, unless it is that they are newer than this program: those are refused, not cut off.
+/// Turns a format error into a reason. Bytes that are newer than this program are an error instead:
+/// they are refused, not cut off.
 fn wrong<T>(result: Result<T, FormatError>, place: &str) -> Result<Result<T, String>> {
     match result {
         Err(error @ FormatError::Newer { .. }) => Err(error).context(|| place.to_owned()),
@@ -166,7 +169,7 @@ fn wrong<T>(result: Result<T, FormatError>, place: &str) -> Result<Result<T, Str
     }
 }
 
-/// Checks a segment's header; returns its length, or why it does not count.
+/// Checks a segment's header; returns its length, or why it is not valid.
 fn header(
     bytes: &[u8],
     number: u32,
@@ -193,7 +196,7 @@ fn header(
     Ok(Ok(SEGMENT_HEADER_LEN))
 }
 
-/// Hands the record at `offset` to `visit`; returns its length, or why it does not count.
+/// Hands the record at `offset` to `visit`; returns its length, or why it is not valid.
 fn record(
     bytes: &[u8],
     offset: usize,
@@ -206,7 +209,7 @@ fn record(
     let record = match wrong(Record::decode(&bytes[offset..]), place)? {
         Ok(record) if record.sequence == scanned.next => record,
         Ok(record) => return Ok(Err(format!("its sequence is {}, not {}", record.sequence, scanned.next))),
-        // Its checksums say that somebody wrote it so.
+        // Valid checksums mean that a program wrote it like this.
         Err(why) if Record::is_whole(&bytes[offset..]) => {
             let text =
                 format!("{place} at offset {offset}: a record that is whole and makes no sense ({why})");
@@ -237,7 +240,8 @@ fn refuse_damage(files: &dyn Files, numbers: &[u32], broken: &Break, sequence: u
         let bytes = read_segment(files, number)?;
         let from = if at == broken.at { broken.offset } else { 0 };
         for start in find_magic(&bytes, from) {
-            // The broken record itself may have a whole header, and what is older is a copy of a log that was written as data.
+            // The broken record itself may have a whole header. An older sequence is a copy of a
+            // log that was written as data.
             if let Ok(header) = RecordHeader::decode(&bytes[start..])
                 && header.sequence > sequence
             {
@@ -261,10 +265,11 @@ fn find_magic(bytes: &[u8], from: usize) -> impl Iterator<Item = usize> {
     candidates.filter(|(_, window)| *window == RECORD_MAGIC).map(|(start, _)| start)
 }
 
-/// Removes what a scan dropped, cuts the last segment, and makes all of what is left durable.
+/// Removes the segments that a scan dropped, cuts the last one, and makes the others durable.
 ///
-/// In any order of these steps on disk, what a crash leaves is again a log with a torn tail: no record says that one of the
-/// dropped ones was durable. Only when all is on disk may a new record take a dropped one's sequence.
+/// These steps may reach the disk in any order: after a crash there is again a log with a torn
+/// tail, as no record says that a dropped one was durable. Only when all is on disk may a new
+/// record take a dropped one's sequence.
 pub(super) fn mend(files: &dyn Files, scanned: &Scanned) -> Result<Vec<Segment>> {
     for &number in scanned.dropped.iter().rev() {
         files.remove(number).context(|| format!("cannot remove {}", files.name(number)))?;
@@ -273,7 +278,7 @@ pub(super) fn mend(files: &dyn Files, scanned: &Scanned) -> Result<Vec<Segment>>
     for &(number, len) in &scanned.kept {
         let what = || format!("cannot prepare {}", files.name(number));
         let file = files.open(number).context(what)?;
-        // Also when it has that length: gives back what was reserved beyond.
+        // If it has that length already, this gives back space that was reserved beyond.
         file.truncate(len).context(what)?;
         file.sync().context(what)?;
         segments.push(Segment { number, file, len: AtomicU64::new(len) });

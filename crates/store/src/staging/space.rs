@@ -1,15 +1,17 @@
 //! The bound on the log's size: back-pressure instead of failure.
 //!
-//! Before it appends what a user asked for, a thread reserves room and waits until there is some, in the order of
-//! arrival, so that a large write is not overtaken for ever. Appending itself never waits, because the destager, whose work makes
-//! room, must append its own records while the log is full. A record counts twice for the moment between its append
-//! and the end of its reservation; that errs on the side of waiting.
+//! Before a thread appends a user's operation, it reserves space. It waits until there is some, in
+//! the order of arrival, so that a large write is not overtaken for ever. Appending itself never
+//! waits: the flusher, whose work frees space, must append its own records while the log is full. A
+//! record counts twice between its append and the end of its reservation; that errs on the side of
+//! waiting.
 //!
-//! No thread waits for ever: what one reserves is at most a segment, the log holds at least two, and all but the last
-//! segment can be removed once they are destaged.
+//! No thread waits for ever: a reservation is at most a segment, the log holds at least two, and
+//! all segments but the last can be removed once they are flushed.
 //!
-//! **A disk that is nearly full** bounds the log more tightly than its capacity: `Space::bound` says by how much it may grow. The same
-//! back-pressure then has the destager store what is staged before more is taken.
+//! **A nearly full disk** bounds the log more tightly than its capacity: `Space::bound` says by how
+//! much it may grow. The same back-pressure then makes the flusher store staged data before more is
+//! taken.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex};

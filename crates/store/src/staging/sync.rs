@@ -1,11 +1,13 @@
 //! Group commit: callers that want records on disk at the same time share one sync.
 //!
-//! The first caller leads: it notes the last record appended, syncs, and wakes the others. Whoever came in time is done
-//! then; of those who came later, whose records the sync may have missed, one leads the next sync for all of them. So
-//! there are never more than two syncs between a call and its return, however many call.
+//! The first caller leads: it notes the last appended record, syncs, and wakes the others. Callers
+//! whose records the sync includes are done. One of the others, whose records it may have missed,
+//! leads the next sync for all of them. So there are never more than two syncs between a call and
+//! its return, however many threads call.
 //!
-//! A failed sync is final. The kernel reports a failed write-back once and then counts the pages as clean, so a later sync that
-//! succeeds proves nothing: every later call fails, and so does every append, until the log is opened again.
+//! A failed sync is final. The kernel reports a failed write-back once and then counts the pages as
+//! clean, so a later successful sync proves nothing. Every later call fails, and so does every
+//! append, until the log is opened again.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard};
@@ -43,7 +45,8 @@ impl GroupCommit {
         }
     }
 
-    /// Returns when records up to `target` are on disk. `flush` makes durable what is appended, and says up to which sequence.
+    /// Returns when records up to `target` are on disk. `flush` makes the appended records durable,
+    /// and returns the last sequence.
     pub fn wait(&self, target: u64, flush: impl FnOnce() -> Result<u64>) -> Result<()> {
         let mut state = self.state.lock().expect("no panic while it is held");
         loop {
@@ -61,7 +64,8 @@ impl GroupCommit {
         self.lead(state, flush)
     }
 
-    /// Flushes, alone: each flush takes over what there is to sync, so that a second one at the same time would know of less.
+    /// Flushes, alone: each flush takes over the list of segments to sync, so a second one at the
+    /// same time would miss some.
     fn lead(&self, mut state: MutexGuard<'_, State>, flush: impl FnOnce() -> Result<u64>) -> Result<()> {
         state.leading = true;
         drop(state);

@@ -1,8 +1,9 @@
-//! What of each segment is still needed.
+//! Counts how much of each segment is still needed.
 //!
-//! Appending adds to a segment's usage; whoever was given the [`Appended`] owes its release. A write counts by its bytes,
-//! because parts of it are overwritten one by one; other operations on a file's content count as one *pin*; of name-space
-//! operations only the last sequence matters, since the database takes them in order.
+//! Appending adds to a segment's usage, and the caller that got the [`Appended`] must release it. A
+//! write counts by its bytes, because parts of it are overwritten one by one. Another operation on
+//! a file's content counts as one *pin*. For name-space operations only the last sequence matters,
+//! since the database takes them in order.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -14,7 +15,7 @@ use super::log::{Appended, Location};
 /// Of one segment.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 struct Needed {
-    /// Bytes of writes that are neither overwritten nor destaged.
+    /// Bytes of writes that are neither overwritten nor flushed.
     bytes: u64,
     /// Truncations, zeroed ranges and clones, likewise.
     pins: u64,
@@ -90,7 +91,7 @@ impl Usage {
         needed.bytes == 0 && needed.pins == 0 && needed.name_space <= committed
     }
 
-    /// Bytes of writes in `segment` that are neither overwritten nor destaged.
+    /// Bytes of writes in `segment` that are neither overwritten nor flushed.
     pub fn live_bytes(&self, segment: u32) -> u64 {
         self.segments
             .lock()
@@ -99,7 +100,7 @@ impl Usage {
             .map_or(0, |needed| needed.bytes)
     }
 
-    /// Bytes of writes in all segments that are neither overwritten nor destaged.
+    /// Bytes of writes in all segments that are neither overwritten nor flushed.
     pub fn staged_bytes(&self) -> u64 {
         self.segments.lock().expect("no panic while it is held").values().map(|needed| needed.bytes).sum()
     }

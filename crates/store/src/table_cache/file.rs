@@ -1,4 +1,4 @@
-//! What a table cache leaves behind for the next start: `table-cache` in the store's directory.
+//! The file that a table cache leaves for the next start: `table-cache` in the store's directory.
 //!
 //! ```text
 //!   0  8  magic "OUTRTCAC"
@@ -10,7 +10,8 @@
 //!  64     what was counted: `offload/src/table/hot/bytes.rs`, with a checksum of its own
 //! ```
 //!
-//! It is a cache: what is not whole, untouched and of this store is dropped. And only its counts are believed (`mod.rs`).
+//! It is a cache: a file that is incomplete, damaged or of another store is dropped. And only its
+//! counts are believed (`mod.rs`).
 
 use outrigger_format::{StoreId, checksum};
 
@@ -20,7 +21,7 @@ const MAGIC: &[u8; 8] = b"OUTRTCAC";
 const VERSION: u32 = 1;
 const HEADER: usize = 64;
 
-/// The header; what was counted follows it.
+/// The header; the counts follow it.
 pub(super) fn header(store: StoreId, asked: &Asked) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(HEADER);
     bytes.extend_from_slice(MAGIC);
@@ -35,7 +36,7 @@ pub(super) fn header(store: StoreId, asked: &Asked) -> Vec<u8> {
     bytes
 }
 
-/// What the header says, and what follows it; or why it is not for this store.
+/// The header's values and the bytes after it; or why the file is not for this store.
 pub(super) fn parse(bytes: &[u8], store: StoreId) -> Result<(Asked, &[u8]), &'static str> {
     let Some((header, counted)) = bytes.split_first_chunk::<HEADER>() else { return Err("it is cut off") };
     let word = |at: usize| u64::from_le_bytes(*header[at..].first_chunk().expect("within the header"));

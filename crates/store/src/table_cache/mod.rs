@@ -8,15 +8,24 @@
 //!            idle, at the end ─▶ save
 //! ```
 //!
-//! It exists while a store has devices that cut and hash ([`crate::Store::use_devices`]), and one thread keeps it, the keeper. Tables are
-//! `offload`'s ([`HotTable`]); what this adds is the store's half: where fingerprints are, when there is time, and the file.
+//! It exists while a store has devices that cut and hash ([`crate::Store::use_devices`]), and one
+//! thread, the keeper, maintains it. The tables are `offload`'s ([`HotTable`]). This module adds
+//! the store's part: where fingerprints are, when there is time, and the file.
 //!
-//! **Why no hit can lose data.** A chunk counts as stored in pack P because of a table when all of this holds. (1) The table that the device was
-//! asked with has this entry, whole fingerprint and place ([`HotView::confirms`]): so a device that claims what is not there, or is elsewhere, is
-//! not believed, and [quarantined](outrigger_offload::runtime::Runtime::quarantine). (2) Each entry was put into the table by a refresh of this process, and is what the index said,
-//! which believes nothing but P's own footer; of the file only counts are taken. A pack is immutable and its id is never used again, so what its footer said stays
-//! true for as long as P exists. (3) P is one of the packs that the session may rely on, and is noted as relied on in the same step: the same
-//! test, under the same lock, that answers of the index pass (rule 4 of `docs/decisions/0003-reclaim-protocol.md`). Everything else is asked of the index.
+//! **Why no hit can lose data.** A table makes a chunk count as stored in pack P only when all of
+//! this holds:
+//!
+//! 1. The table that the device was asked with has this entry, whole fingerprint and place
+//!    ([`HotView::confirms`]). A device that claims anything else is not believed, and
+//!    [quarantined](outrigger_offload::runtime::Runtime::quarantine).
+//! 2. A refresh of this process put the entry into the table, from the index, which believes
+//!    nothing but P's own footer. Only counts are taken from the file. A pack is immutable and its
+//!    id is never used again, so its footer stays true for as long as P exists.
+//! 3. The session may rely on P, and notes in the same step that it does. It is the same test,
+//!    under the same lock, as for answers of the index (rule 4 of
+//!    `docs/decisions/0003-reclaim-protocol.md`).
+//!
+//! All other chunks are looked up in the index.
 
 mod file;
 
@@ -38,42 +47,44 @@ use crate::owner;
 pub const TABLE_CACHE_FILE: &str = "table-cache";
 /// How often the keeper looks whether there is time.
 const TICK: Duration = Duration::from_millis(100);
-/// So long it waits between two savings.
+/// Time between two savings.
 const SAVE_EVERY: Duration = Duration::from_secs(30);
-/// Without an idle moment, so many times as many hits make a refresh due.
+/// If there is no idle moment, a refresh is due after so many times as many hits.
 const OVERDUE: u64 = 16;
 /// Fingerprints that the index is asked for at a time.
 const BATCH: usize = 1024;
 
-/// Whether the host's own cache of footers has what a device's table has, too.
+/// Whether the host's cache of footers also keeps what a device's table has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Sharing {
-    /// A hit of the table leaves the host's cache as it is: its memory is for what devices do not know. As in GHOST.
+    /// A hit of the table does not change the host's cache: its memory is for chunks that devices
+    /// do not know. As in GHOST.
     #[default]
     Exclusive,
-    /// A hit brings the pack's footer into the host's cache, as a hit of the index does: neighbours are then found there.
+    /// A hit brings the pack's footer into the host's cache, as a hit of the index does, so
+    /// neighbours are then found there.
     Shared,
 }
 
 /// How a table cache is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TableCacheOptions {
-    /// Beside the host's table, or also in it.
+    /// Whether the host's cache has the same footers.
     pub sharing: Sharing,
     /// How much it remembers.
     pub hot: HotOptions,
 }
 
-/// How much was asked, and found.
+/// How many chunks were looked up and found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Asked {
     /// Chunks that were looked up in a table.
     pub asked: u64,
-    /// Of these, those that were in it.
+    /// Chunks that were in it.
     pub found: u64,
-    /// Of those, the ones in packs that could be relied on: nothing else was asked about them.
+    /// Found chunks in packs that could be relied on: the index was not asked about them.
     pub relied: u64,
-    /// Answers that were not what the table says: none was believed.
+    /// Answers that the table does not have: none was believed.
     pub denied: u64,
 }
 
@@ -88,7 +99,7 @@ pub struct TableCacheStats {
     pub refreshes: u64,
     /// By this process.
     pub now: Asked,
-    /// By all, as far as was saved, this one included.
+    /// By all processes, this one included, as far as they saved.
     pub ever: Asked,
 }
 
@@ -125,9 +136,9 @@ struct Shared {
     index: Arc<Index>,
     runtime: Arc<Runtime>,
     counters: Counters,
-    /// What earlier processes have saved.
+    /// The counts that earlier processes saved.
     before: Mutex<Asked>,
-    /// Why the file was not used, until somebody asks.
+    /// Why the file was not used; taken by the first caller that asks.
     complaint: Mutex<Option<String>>,
     stop: Mutex<bool>,
     stopping: AtomicBool,
@@ -139,7 +150,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl TableCache {
-    /// Begins with nothing, and recalls in the background what the file has. Without `path` nothing is kept.
+    /// Begins empty, and recalls the file in the background. Without `path` nothing is saved.
     pub(crate) fn start(
         path: Option<PathBuf>,
         store: StoreId,
@@ -163,21 +174,21 @@ impl TableCache {
         });
         let keeping = Arc::clone(&shared);
         let keeper = std::thread::Builder::new().name("table-cache".into()).spawn(move || keeping.keep());
-        // Without its thread it is a cache that stays empty.
+        // Without its thread the cache stays empty.
         Self { shared, keeper: keeper.ok() }
     }
 
-    /// The table to ask devices with, and to hold their answers against.
+    /// The table for asking devices and for checking their answers.
     pub fn view(&self) -> Arc<HotView> {
         self.shared.hot.view()
     }
 
-    /// Whether hits bring footers into the host's cache.
+    /// Says whether hits bring footers into the host's cache.
     pub fn sharing(&self) -> Sharing {
         self.shared.options.sharing
     }
 
-    /// A batch was looked up: chunks, how many of them were found, and how many answers were lies.
+    /// Counts a batch that was looked up: its chunks, those that were found, and the wrong answers.
     pub(crate) fn note_asked(&self, asked: u64, found: u64, denied: u64) {
         let counters = &self.shared.counters;
         add(&counters.asked, asked);
@@ -185,7 +196,8 @@ impl TableCache {
         add(&counters.denied, denied);
     }
 
-    /// Chunks were found, by a table (`relied` of them) or by the index: where, in this generation.
+    /// Counts chunks that were found in these packs, by a table (`relied` of them) or by the index,
+    /// in this generation.
     pub(crate) fn note_found(&self, found: &[(Fingerprint, PackId)], relied: u64, generation: u64) {
         let counters = &self.shared.counters;
         add(&counters.relied, relied);
@@ -199,7 +211,7 @@ impl TableCache {
         self.shared.hot.count(&hits);
     }
 
-    /// In numbers.
+    /// Its numbers.
     pub fn stats(&self) -> TableCacheStats {
         let Shared { hot, counters, before, .. } = &*self.shared;
         let now = Asked {
@@ -223,12 +235,13 @@ impl TableCache {
         }
     }
 
-    /// Why what was saved earlier is not used, once.
+    /// Why the saved file is not used; answers once.
     pub fn take_complaint(&self) -> Option<String> {
         lock(&self.shared.complaint).take()
     }
 
-    /// Waits until there is a table of what was counted so far, for tests and experiments: refreshes in idle moments else.
+    /// Makes a table of what was counted so far, and waits for it: for tests and experiments.
+    /// Otherwise refreshes happen in idle moments.
     pub fn refresh_now(&self) {
         while self.shared.refresh().is_none() && !self.shared.stopping.load(Ordering::Relaxed) {
             outrigger_clock::sleep(Duration::from_millis(1));
@@ -255,7 +268,7 @@ impl std::fmt::Debug for TableCache {
 }
 
 impl Shared {
-    /// The keeper's life.
+    /// The keeper's loop.
     fn keep(&self) {
         self.recall();
         let (mut refreshed_at, mut saved) = (0, Instant::now());
@@ -285,7 +298,7 @@ impl Shared {
     }
 
     fn number(&self, pack: PackId) -> u64 {
-        // Its last bits are kept.
+        // Only the low bits of the generation are kept.
         PackPlace { pack, generation: get(&self.counters.generation) as u32 }.number()
     }
 
@@ -309,7 +322,7 @@ impl Shared {
             Some(format!("{} is not used ({why}): what is found most often is counted anew", path.display()));
     }
 
-    /// A failure costs the next process its memory, nothing else.
+    /// If this fails, the next process has no counts to recall; nothing else is lost.
     fn save(&self) {
         let (Some(path), true) = (&self.path, self.hot.is_unsaved()) else { return };
         let (before, counters) = (*lock(&self.before), &self.counters);
@@ -335,7 +348,8 @@ impl Whereabouts for Shared {
         self.places_of(std::slice::from_ref(hot))?.pop().flatten()
     }
 
-    /// By the index, which asks footers. Sorted by the packs where they were, so that each footer is read once.
+    /// Asks the index, which reads footers. Sorted by their last known packs, so that each footer
+    /// is read once.
     fn places_of(&self, hot: &[Hot]) -> Option<Vec<Option<u64>>> {
         let mut order: Vec<usize> = (0..hot.len()).collect();
         order.sort_unstable_by_key(|&at| hot[at].place);
@@ -355,7 +369,8 @@ impl Whereabouts for Shared {
     }
 }
 
-/// What a store's file says of its table cache, without opening that: `None` where there is none, or it cannot be used.
+/// Reads the table cache's numbers from a store's file, without opening the store: `None` if there
+/// is no file, or it cannot be used.
 pub fn saved(dir: &std::path::Path, store: StoreId) -> Option<Asked> {
     let bytes = std::fs::read(dir.join(TABLE_CACHE_FILE)).ok()?;
     file::parse(&bytes, store).ok().map(|(asked, _)| asked)

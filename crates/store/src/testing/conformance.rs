@@ -1,4 +1,4 @@
-//! What every pack backend must do. One function, so that each one is held to the same.
+//! The rules for every pack backend, as one function that tests all of them alike.
 
 use std::io::IoSlice;
 
@@ -90,7 +90,7 @@ fn written_is_read(backend: &dyn Backend) {
     }
 }
 
-/// Where an engine has a way to write a pack that nobody finds before it is whole.
+/// For engines that can hide a pack until it is whole.
 fn unseen(backend: &dyn Backend) {
     let id = PackId(0x1_0005);
     let Some(mut writer) = backend.create_unseen(id).unwrap() else { return };
@@ -121,7 +121,7 @@ fn unseen(backend: &dyn Backend) {
     backend.create(id).unwrap().seal().unwrap();
     assert_eq!(late.seal().unwrap_err().kind(), ErrorKind::Exists);
     backend.remove(id).unwrap();
-    // What was killed is as good as forgotten.
+    // Forgetting a writer stands for killing it.
     std::mem::forget(write(b"killed").unwrap());
     assert_eq!(is_there(), (false, false));
     backend.clear_unseen().unwrap();
@@ -136,8 +136,9 @@ fn names(backend: &dyn Backend) {
     let error = backend.read_at(missing, 0, &mut [0; 4]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
 
-    // Ids are never used twice: neither of a sealed pack nor of one being written. The second is refused when it begins, or at the
-    // latest when it is sealed, and what is there is the first's.
+    // Ids are never used twice, neither those of sealed packs nor those of packs being written. The
+    // second writer is refused when it begins, or at the latest when it seals, and the first one's
+    // pack stays.
     for id in [PackId(1), PackId::MAX] {
         let mut first = backend.create(id).unwrap();
         first.append(&[IoSlice::new(b"first")]).unwrap();
@@ -177,7 +178,7 @@ fn names(backend: &dyn Backend) {
     }
     assert_eq!(backend.read_end(missing, 4).unwrap(), None);
 
-    // What is set aside is no pack any more.
+    // A pack that was set aside is no longer there.
     backend.set_aside(PackId(0x101)).unwrap();
     backend.set_aside(missing).unwrap();
     assert_eq!(backend.len(PackId(0x101)).unwrap(), None);
@@ -197,7 +198,7 @@ fn names(backend: &dyn Backend) {
     }
 }
 
-/// Packs belong to one store, which says so once and for all.
+/// Packs belong to one store, once and for all.
 fn claims(backend: &dyn Backend) {
     assert_eq!(backend.claimed().unwrap(), None);
     backend.claim("one").unwrap();

@@ -1,14 +1,15 @@
 //! Every legal state of a directory after a power loss, from one recorded run of a real program.
 //!
-//! [`record`] runs a command under `strace` and notes, in order, each change that it and its children make below a
-//! directory: files created, written, resized, renamed, removed and synced, with all their data. That needs no
-//! instrumentation and misses nothing: SQLite's files, the packs and the index are recorded alike, by what was truly
-//! asked of the kernel. The replayed result is compared with the real directory, so that a change of any other kind
-//! fails the recording and does not go unnoticed. What the command printed is noted as well: a line on its standard
-//! output is how a workload says "this is acknowledged".
+//! [`record`] runs a command under `strace`. It records, in order, each change that the command and
+//! its children make below a directory: files created, written, resized, renamed, removed and
+//! synced, with all their data. That needs no instrumentation and misses nothing: SQLite's files,
+//! the packs and the index are recorded alike, by the calls that the kernel really got. The
+//! replayed result is compared with the real directory, so a change of any other kind fails the
+//! recording. The command's output is recorded as well: a workload prints a line on its standard
+//! output to say "this is acknowledged".
 //!
-//! [`Trace::crash_states`] then enumerates what a disk may hold if power fails between any two steps. What was synced
-//! is there. Anything else may be there or not:
+//! [`Trace::crash_states`] then enumerates what a disk may hold if power fails between any two
+//! steps. Synced data is there. Anything else may be there or not:
 //!
 //! | pending change | [`Mode::Strict`] | [`Mode::Ordered`] |
 //! | --- | --- | --- |
@@ -21,9 +22,9 @@
 //! knows ext4's special care for files replaced by renaming. A rename that was synced in either of its directories is
 //! durable in both.
 //!
-//! While the possibilities fit the budget, all are tried; where they do not, a seeded sample is: first nothing and
-//! everything, then some of each single change kept or lost alone and of each prefix, then chance. States with the same
-//! content and the same acknowledgements are tried once.
+//! If all possibilities fit the budget, all are tried. Otherwise a seeded sample is. It has, in
+//! this order: nothing and everything; some single changes kept or lost alone, and some prefixes;
+//! then random picks. States with the same content and the same acknowledgements are tried once.
 //!
 //! Not recorded: SQLite's `-shm` files, which are mapped, not written, and made anew after a crash. Refused: writable
 //! shared mappings of other files, `io_uring`, in-kernel copies, symbolic links and `O_TMPFILE`.
@@ -47,11 +48,11 @@ pub use states::{CrashState, CrashStates};
 /// Which crash states to try.
 #[derive(Clone, Copy, Debug)]
 pub struct Exploration {
-    /// What a crash may do.
+    /// The rules for what a crash may do.
     pub mode: Mode,
     /// States to try at most.
     pub budget: usize,
-    /// Decides the sample where the budget does not suffice for all.
+    /// Seed of the sample, if the budget does not suffice for all states.
     pub seed: u64,
 }
 
@@ -60,7 +61,8 @@ impl Trace {
     /// directory. Returns how many there were.
     ///
     /// # Panics
-    /// When `check` finds something wrong: with what it says, the state and the seed. When the directory cannot be made.
+    /// When `check` finds something wrong: with its message, the state and the seed. When the
+    /// directory cannot be made.
     pub fn for_each_crash(
         &self,
         exploration: Exploration,

@@ -5,7 +5,8 @@ use outrigger_format::{
     TRAILER_LEN, Trailer, checksum,
 };
 
-/// A pack with the footer entries of `pack` and other bytes for all its chunks of data and manifest nodes. Everything else about it is as it should be.
+/// A pack with the footer entries of `pack` and other bytes for all its chunks of data and manifest
+/// nodes. Everything else about it is right.
 ///
 /// # Panics
 /// When `pack` is no sealed pack.

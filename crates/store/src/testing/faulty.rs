@@ -35,13 +35,15 @@ pub enum Op {
 /// How an operation goes wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// It is not done, or of an append only half, and an error of this kind says so.
+    /// The operation is not done (an append only half), and returns an error of this kind.
     Fail(ErrorKind),
-    /// It is done, yet an error of this kind says that it failed. A failed seal, for example, may have been durable.
+    /// The operation is done, and returns an error of this kind all the same. A failed seal, for
+    /// example, may have been durable.
     FailAfter(ErrorKind),
     /// A bit of the data read or appended is inverted, silently. Nothing, for other operations.
     FlipBit,
-    /// Only the first half of what is appended arrives, silently: the pack is short. Nothing, for other operations.
+    /// Only the first half of an append arrives, silently: the pack is short. Other operations are
+    /// not affected.
     Shorten,
 }
 
@@ -72,7 +74,7 @@ impl Plan {
         self.calls(op, n..=n, fault)
     }
 
-    /// The calls of `op` whose numbers (from 1) are in `range` go wrong.
+    /// The calls of `op` whose numbers (from 1) are in `range` fail.
     #[must_use]
     pub fn calls(mut self, op: Op, range: impl RangeBounds<u64>, fault: Fault) -> Self {
         use std::ops::Bound;
@@ -110,13 +112,13 @@ struct Shared {
     state: Mutex<State>,
 }
 
-/// A backend that passes everything on to another one, but for what its [`Plan`] spoils. Clones share counters and
-/// plan: a test keeps one.
+/// A backend that passes everything on to another one, except for the faults of its [`Plan`].
+/// Clones share counters and plan: a test keeps one.
 #[derive(Clone)]
 pub struct FaultyBackend(Arc<Shared>);
 
 impl FaultyBackend {
-    /// Spoils `inner` as `plan` says.
+    /// Adds the faults of `plan` to `inner`.
     pub fn new(inner: impl Backend + 'static, plan: Plan) -> Self {
         let state = State { rng: Rng::new(plan.seed), plan, calls: [0; 7], faults: 0 };
         Self(Arc::new(Shared { inner: Box::new(inner), state: Mutex::new(state) }))
@@ -143,7 +145,7 @@ impl Shared {
         self.state.lock().expect("no panic while it is held")
     }
 
-    /// Counts a call of `op`, and says how it goes wrong, with a random number for the details.
+    /// Counts a call of `op`, and returns its fault, with a random number for the details.
     fn fault(&self, op: Op) -> Option<(Fault, u64)> {
         let State { plan, rng, calls, faults } = &mut *self.state();
         let call = &mut calls[op as usize];
@@ -250,7 +252,8 @@ struct FaultyWriter {
     inner: Box<dyn PackWriter>,
     id: PackId,
     shared: Arc<Shared>,
-    /// An append failed; a real writer would not take more or seal, whatever ours thinks.
+    /// An append failed: a real writer would take no more and not seal, even if the inner one
+    /// would.
     failed: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Disks that are full when a test says so: what asks the kernel about room by itself, and not by the C
-//! library, asks here first.
+//! Disks that are full when a test says so: code that asks the kernel about space directly, and not
+//! through the C library, asks here first.
 
 use std::sync::OnceLock;
 
@@ -8,12 +8,12 @@ type Takes = fn(usize) -> std::io::Result<usize>;
 
 static TAKES: OnceLock<Takes> = OnceLock::new();
 
-/// From now on this says how many bytes disks take. Only the first counts.
+/// From now on `takes` says how many bytes disks take. Only the first call counts.
 pub fn disks_take(takes: Takes) {
     let _ = TAKES.set(takes);
 }
 
-/// What was said, or all of it.
+/// The answer of `takes`, or all bytes.
 pub(crate) fn takes(len: usize) -> std::io::Result<usize> {
     TAKES.get().map_or(Ok(len), |takes| takes(len))
 }

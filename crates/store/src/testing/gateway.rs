@@ -1,4 +1,5 @@
-//! A real gateway for S3, as `scripts/cluster.sh` starts one: what the owner of a bucket asks of it besides packs, and the rights that docs/packs.md says suffice for others.
+//! A real gateway for S3, as `scripts/cluster.sh` starts one: the bucket owner's requests besides
+//! packs, and the documented rights for others (docs/packs.md).
 
 use std::process::Command;
 
@@ -13,7 +14,7 @@ pub fn owner_keys() -> [String; 2] {
         .map(|name| std::env::var(name).unwrap_or_else(|error| panic!("{name}: {error}")))
 }
 
-/// The keys of `writer` or `reader`, who may do nothing but what a bucket's policy says.
+/// The keys of `writer` or `reader`, which may do only what a bucket's policy allows.
 ///
 /// # Panics
 /// When the environment has none.
@@ -49,7 +50,8 @@ pub fn listing(location: &S3Location) -> String {
     objects + &ask("GET", location, "?uploads=", "")
 }
 
-/// The policy that docs/packs.md says suffices, for a bucket and users: a writer has all its statements, a reader what reads.
+/// The policy of docs/packs.md, for a bucket and users: a writer has all its statements, a reader
+/// those for reading.
 ///
 /// # Panics
 /// When the page has none.

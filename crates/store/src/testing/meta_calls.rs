@@ -1,7 +1,9 @@
 //! The calls of a metadata engine, for engines that stand in front of another one.
 
-/// Hands the signatures of [`Meta`](crate::meta::Meta)'s calls to the macro that is named, which makes methods of them: `meta_calls!(pass_on)` in an `impl Meta`. Left out are those that the
-/// wrappers here make themselves: `renew`, `commit`, `has_happened`, and what has a default. The caller has the types of the signatures in scope.
+/// Passes the signatures of [`Meta`](crate::meta::Meta)'s calls to the named macro, which makes
+/// methods of them: `meta_calls!(pass_on)` in an `impl Meta`. Left out are those that the wrappers
+/// here make themselves (`renew`, `commit`, `has_happened`), and those with a default. The caller
+/// has the types of the signatures in scope.
 #[macro_export]
 macro_rules! meta_calls {
     ($pass_on:ident) => {

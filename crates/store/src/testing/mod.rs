@@ -1,4 +1,5 @@
-//! Tools for tests: what every backend must do, backends that fail on purpose, damage, and crash states.
+//! Tools for tests: rules for every backend, backends that fail on purpose, damage, and crash
+//! states.
 //!
 //! Compiled for this crate's own tests and with the feature `testing`; no part of the public interface.
 
@@ -16,7 +17,8 @@ pub use crate::write::{Met, cut_in_segments};
 pub use faulty::{Fault, FaultyBackend, Op, Plan};
 pub use wrapped::{Wrapped, spread};
 
-/// A plain connection to a metadata database, with the function that its schema uses: for changing what no method changes.
+/// A plain connection to a metadata database, with the function that its schema uses: for changes
+/// that no method makes.
 ///
 /// # Errors
 /// SQLite's.

@@ -1,7 +1,9 @@
-//! A small object store for tests: the part of S3 that packs need, over HTTP on this machine, in memory, and with faults on purpose.
+//! A small object store for tests: the part of S3 that packs need, over HTTP on this machine, in
+//! memory, with faults on demand.
 //!
-//! What is real in it: connections, headers, ranges, conditions, uploads in parts, listings in pages. What is not: signatures are not
-//! computed again, only the key's name is looked at. Tests with a real gateway are `make test-cluster`'s.
+//! Connections, headers, ranges, conditions, uploads in parts and listings in pages are real.
+//! Signatures are not computed again; only the key's name is checked. Tests with a real gateway are
+//! `make test-cluster`'s.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -14,7 +16,7 @@ use outrigger_format::checksum;
 /// How a request goes wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HttpFault {
-    /// Not done; the answer is this status. 507 says that no more is stored, as MinIO does.
+    /// Not done; the answer is this status. 507 means that the store is full, as for MinIO.
     Status(u16),
     /// Done; yet the answer is this status.
     DoneButStatus(u16),
@@ -28,17 +30,17 @@ pub enum HttpFault {
     Half,
     /// Done; the body comes in pieces with pauses.
     Slow,
-    /// Not done; the answer is this status, with a body of [`ENDLESS`] bytes whose length is not told before.
+    /// Not done; the answer is this status, with a body of [`ENDLESS`] bytes without a length.
     Endless(u16),
     /// Done; the answer claims a length of 2^62 bytes, and ends after those that there are.
     Claims,
-    /// Done; the range that the answer says it has ends at the last byte that can be said.
+    /// Done; the answer's range ends at the largest possible byte.
     Farthest,
-    /// Done; a listing's page is always the first one, and says that there are more.
+    /// Done; a listing always returns its first page, and announces more.
     SamePage,
 }
 
-/// What the server holds and does.
+/// The objects of the server, and its faults.
 #[derive(Default)]
 struct State {
     objects: BTreeMap<String, Vec<u8>>,
@@ -87,7 +89,7 @@ impl S3Server {
         server
     }
 
-    /// Requests of `method` whose numbers (from 1, counted from now on) are in `range` go wrong.
+    /// Requests of `method` whose numbers (from 1, counted from now on) are in `range` fail.
     pub fn fault(&self, method: &'static str, range: std::ops::RangeInclusive<u64>, fault: HttpFault) {
         let mut state = self.state();
         state.counts.remove(method);
@@ -170,7 +172,7 @@ impl S3Server {
         reply(stream, &request, answer, fault)
     }
 
-    /// Sends an answer without an end until nobody takes it any more.
+    /// Sends an endless answer until the client stops reading.
     fn endless(&self, mut stream: &TcpStream, status: u16) -> Option<()> {
         let head = format!(
             "HTTP/1.1 {status} Said\r\nContent-Type: application/xml\r\nTransfer-Encoding: chunked\r\n\r\n"

@@ -1,4 +1,4 @@
-//! An engine as it is, but for what a test wants to know of its reads, or has it say of its hosts.
+//! An engine with hooks for tests: on its reads, and on the hosts that it reports.
 
 use std::sync::Arc;
 
@@ -11,7 +11,8 @@ use crate::store::Store;
 type BeforeRead = Box<dyn Fn(PackId, usize) + Send + Sync>;
 type Locate = Box<dyn Fn(PackId) -> Vec<String> + Send + Sync>;
 
-/// Hands everything to another engine. What that would do by default it does by default, too: nothing is kept nearby, and there are no tiers.
+/// Passes everything on to another engine. Default methods keep their defaults: nothing is cached,
+/// and there are no tiers.
 pub struct Wrapped {
     inner: Arc<dyn Backend>,
     before_read: BeforeRead,
@@ -21,7 +22,7 @@ pub struct Wrapped {
 }
 
 impl Wrapped {
-    /// `inner`, of which it is not known where packs lie.
+    /// Wraps `inner`, with unknown places of packs.
     pub fn over(inner: Arc<dyn Backend>) -> Self {
         Self {
             inner,
@@ -46,7 +47,7 @@ impl Wrapped {
         self
     }
 
-    /// Has `locate` say which hosts hold a pack; nobody can choose them.
+    /// Lets `locate` report the hosts of a pack; they cannot be chosen.
     #[must_use]
     pub fn located(mut self, locate: impl Fn(PackId) -> Vec<String> + Send + Sync + 'static) -> Self {
         self.locate = Box::new(locate);
@@ -66,7 +67,7 @@ impl Wrapped {
     }
 }
 
-/// Has the packs of `store` lie on `hosts`.
+/// Makes the packs of `store` lie on `hosts`.
 pub fn spread(store: &mut Store, hosts: &[&str]) {
     store.backend = Arc::new(Wrapped::over(Arc::clone(&store.backend)).spread_over(hosts, None));
 }

@@ -10,8 +10,9 @@ use crate::meta::{At, DirEntry, Meta};
 /// Entries asked for at once.
 const PAGE: usize = 4096;
 
-/// The directories that lead to where a walk is. A tree may be of any depth (one that is put has the depth its file system let it have), but a
-/// database that is damaged, or lies, may say that a directory lies below itself: a walk without this would never end.
+/// The directories above the present place of a walk. A tree may be of any depth (a put tree is as
+/// deep as its file system allowed). A damaged or hostile database may have a directory below
+/// itself: without this a walk would never end.
 pub struct Ancestors(HashSet<u64>);
 
 impl Ancestors {
@@ -68,8 +69,8 @@ impl Level {
 /// Told of each entry: its path below the directory that is listed, and the entry.
 pub type Visit<'v, E> = dyn FnMut(&[u8], &DirEntry) -> Result<(), E> + 'v;
 
-/// Calls `visit` with the path (relative to `directory`) and the entry of everything in the directory, and with `recursive` of everything
-/// below it; a directory comes before what it holds.
+/// Calls `visit` with the path (relative to `directory`) and the entry of everything in the
+/// directory, and with `recursive` of everything below it. A directory comes before its contents.
 ///
 /// # Errors
 /// Those of `visit` and of the database; `Damaged` for a directory that lies below itself.

@@ -1,4 +1,5 @@
-//! Paths in a store, and what they stand for; walking a stored tree ([`listing`]), and choosing from it ([`selection`]).
+//! Paths in a store, and their entries; walking a stored tree ([`listing`]), and choosing from it
+//! ([`selection`]).
 
 pub mod listing;
 pub mod selection;
@@ -81,7 +82,7 @@ impl std::fmt::Display for StorePath {
     }
 }
 
-/// What `path` stands for, or `None`.
+/// The inode at `path`, or `None`.
 ///
 /// # Errors
 /// When the database cannot be read.
@@ -96,7 +97,7 @@ pub fn find(meta: &dyn Meta, at: At, path: &StorePath) -> Result<Option<Inode>> 
     Ok(inode)
 }
 
-/// What `path` stands for.
+/// The inode at `path`.
 ///
 /// # Errors
 /// `NotFound`.

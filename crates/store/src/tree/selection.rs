@@ -36,7 +36,7 @@ impl Selection {
         directory: u64,
         visit: &mut listing::Visit<'_, E>,
     ) -> Result<(), E> {
-        // A walk is depth first: what lies below a directory follows it at once.
+        // A walk is depth first: the entries below a directory follow it at once.
         let (mut within, mut without): (Option<Vec<u8>>, Option<Vec<u8>>) = (None, None);
         let is_below = |top: &Option<Vec<u8>>, path: &[u8]| {
             top.as_ref().is_some_and(|top| path.strip_prefix(&top[..]).is_some_and(|rest| rest[0] == b'/'))
@@ -60,7 +60,7 @@ impl Selection {
         })
     }
 
-    /// The paths of what is chosen below `directory`, and of the directories that lead there.
+    /// The paths of the chosen entries below `directory`, and of the directories that lead there.
     ///
     /// # Errors
     /// Those of the database.

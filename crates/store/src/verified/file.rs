@@ -1,4 +1,4 @@
-//! What a host remembers of packs that it has compared, in its directory for the store.
+//! The file with the packs that a host has compared, in its directory for the store.
 //!
 //! ```text
 //!  0   8  "OUTRVRF1"
@@ -8,8 +8,9 @@
 //! end  8  checksum of all before
 //! ```
 //!
-//! Processes of a host share it: each reads it when it opens the store, and writes the union of what it finds then and what it knows, under a lock, by a rename. Nothing is synced: a file that is
-//! not whole is none.
+//! Processes of a host share it. Each reads it when it opens the store. Later it writes the union
+//! of the file and its own knowledge, under a lock, by a rename. Nothing is synced: an incomplete
+//! file counts as missing.
 
 use std::path::PathBuf;
 
@@ -19,7 +20,7 @@ use super::{Known, Packs};
 use crate::owner;
 
 const MAGIC: &[u8; 8] = b"OUTRVRF1";
-/// A store of so many packs has other worries; and what is read is bounded.
+/// Bounds what is read. A store with more packs has other worries.
 const BYTES_MAX: u64 = 256 << 20;
 
 /// See the module.
@@ -34,7 +35,7 @@ impl VerifiedFile {
         Self { path, store, live }
     }
 
-    /// What is in it; nothing if it is missing or not whole.
+    /// Reads the file; empty if it is missing or incomplete.
     pub fn read(&self) -> Packs {
         let is_small = std::fs::metadata(&self.path).is_ok_and(|file| file.len() <= BYTES_MAX);
         let bytes = if is_small { std::fs::read(&self.path).unwrap_or_default() } else { Vec::new() };
@@ -43,7 +44,7 @@ impl VerifiedFile {
         packs
     }
 
-    /// Adds `packs` to what is in it.
+    /// Adds `packs` to the file.
     pub fn merge(&self, mut packs: Packs) -> std::io::Result<()> {
         let lock = owner::create(&self.path.with_extension("lock"), false)?;
         rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive)?;
@@ -59,7 +60,7 @@ impl VerifiedFile {
     }
 }
 
-/// What two say together.
+/// Merges two states of one pack.
 fn joined(one: Known, other: Known) -> Known {
     match (one, other) {
         (Known::Lying, _) | (_, Known::Lying) => Known::Lying,
@@ -146,7 +147,7 @@ mod tests {
         assert_eq!(one.read(), Packs::new());
         one.merge(some()).unwrap();
         assert_eq!(one.read(), some());
-        // Another process knows other things.
+        // Another process has recorded other packs.
         let more =
             [(PackId(2), Known::Whole), (PackId(3), Known::Frames(vec![2])), (PackId(9), Known::Whole)];
         one.merge(more.into_iter().collect()).unwrap();

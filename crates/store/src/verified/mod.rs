@@ -1,21 +1,29 @@
-//! Which packs of other clients were compared with their data: what is written relies on no others.
+//! Remembers which packs of other clients this host has compared with their data. Writers rely on
+//! no others.
 //!
-//! The index believes footers, and a footer says which chunks its pack has. One that says more than that (a client with bad memory, a program with a bug,
-//! somebody who means harm) would have everybody else who stores these chunks leave them out. So where clients on other hosts publish packs, a hit counts only in a
-//! frame that this host has read, decoded and hashed, and found to hold what the footer says; what it has packed itself needs no such proof.
+//! The index believes footers, and a footer says which chunks its pack has. A wrong footer (from
+//! bad memory, a bug, or somebody who means harm) would make every other client leave those chunks
+//! out. So where clients on other hosts publish packs, a hit counts only if this host has read,
+//! decoded and hashed the frame, and found in it what the footer says. Packs of this host need no
+//! such proof.
 //!
 //! ```text
 //!  worker: a batch is named ─▶ looked up ─▶ frames of others that were never read here ─▶ read, hash, compare      (in parallel, before its turn)
 //!  sequencer: looked up again ─▶ a hit in a frame that is vouched for: stored │ in any other: a miss, the chunk is stored again
 //! ```
 //!
-//! **What it costs.** A frame is read once on a host, whoever wants it, and only if a chunk in it is wanted: at most one read of what is relied on, in the order in which it was
-//! written, so that an engine's read-ahead has it. What reads have verified anyway counts too. Nobody waits for a frame that an engine cannot give: that is a miss.
+//! **What it costs.** A host reads a frame at most once for this, and only if a writer wants a
+//! chunk in it. It reads the frames in the order in which they were written, so an engine's
+//! read-ahead helps. Frames that ordinary reads have verified count too. No writer waits for a
+//! frame that an engine cannot give: that is a miss.
 //!
-//! **What is remembered**: a bit a frame, a word for a pack that is vouched for as a whole, and packs that were caught lying, of which no frame counts any more. It is kept in this host's directory
-//! (`file.rs`), and may be lost: then frames are read once more. It grows with the store's packs, some 64 bytes each at most as a rule; packs that are gone leave it when the store is opened.
+//! **What is remembered**: a bit for each frame, a word for each pack that is verified as a whole,
+//! and the corrupt packs, of which no frame counts any more. It is kept in this host's directory
+//! (`file.rs`), and may be lost: then frames are read once more. It takes at most some 64 bytes a
+//! pack as a rule. Packs that are gone leave it when the store is opened.
 //!
-//! A pack is never changed, and its id never used again; so what was seen once holds as long as the pack is what this host reads. Damage that comes later is another matter, which `check` is for.
+//! A pack is never changed, and its id is never used again. So one comparison holds for the pack's
+//! life. `check` looks for damage that comes later.
 
 mod file;
 
@@ -34,30 +42,30 @@ use crate::index::{Footers, Index};
 use crate::packs::PackReader;
 use file::VerifiedFile;
 
-/// How often what is remembered is written, beside the last time.
+/// How often the record is written at most, besides the last time.
 const SAVE_EVERY: Duration = Duration::from_secs(60);
 
-/// What is known of one pack.
+/// The state of one pack.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Known {
-    /// All of it is what its footer says, or this host wrote it.
+    /// The footer is right for the whole pack, or this host wrote it.
     Whole,
     /// A frame's footer entries do not match its data.
     Lying,
-    /// A bit for each frame that was compared.
+    /// Has a bit for each frame that was compared.
     Frames(Vec<u64>),
 }
 
 type Packs = HashMap<PackId, Known>;
 
-/// What was compared since the store was opened.
+/// Counts since the store was opened.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct VerifiedCounts {
-    /// Frames of other clients that were read to be compared.
+    /// Frames of other clients that were read for the comparison.
     pub frames: u64,
     /// Their raw bytes.
     pub bytes: u64,
-    /// Packs that were found not to have what their footers say.
+    /// Packs whose footers were found to be wrong.
     pub lying: Vec<u64>,
 }
 
@@ -71,14 +79,15 @@ pub struct Verified {
     done: Condvar,
     frames: AtomicU64,
     bytes: AtomicU64,
-    /// Packs that were caught since the store was opened.
+    /// Packs that were found corrupt since the store was opened.
     caught: Mutex<BTreeSet<PackId>>,
     file: VerifiedFile,
     changed: AtomicBool,
     saved: Mutex<Instant>,
 }
 
-/// Of the thread that reads a frame, to those that wait for it: however that ends, they go on.
+/// Held by the thread that reads a frame. Dropping it wakes the threads that wait for the frame,
+/// however the read ended.
 struct Turn<'a> {
     verified: &'a Verified,
     frame: (PackId, u16),
@@ -92,7 +101,8 @@ impl Drop for Turn<'_> {
 }
 
 impl Verified {
-    /// What this host knows of the packs of `store`, kept in the file at `path`. `live` is false for packs that are gone for good.
+    /// Reads the record of the packs of `store` from the file at `path`. `live` is false for packs
+    /// that are gone for good.
     pub(crate) fn open(
         path: PathBuf,
         store: StoreId,
@@ -113,13 +123,14 @@ impl Verified {
         }
     }
 
-    /// A pack that this host has made.
+    /// Records a pack that this host has made.
     pub(crate) fn note_own(&self, pack: PackId) {
         self.set(pack, Known::Whole);
         self.save_now_and_then();
     }
 
-    /// The chunks of frame `number` of a pack, which has `frames` of them, were all read and were what its footer says.
+    /// Records that all chunks of frame `number` were read and match the footer. The pack has
+    /// `frames` frames.
     pub(crate) fn note_frame(&self, pack: PackId, number: u16, frames: usize) {
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         let entry = known.entry(pack).or_insert_with(|| Known::Frames(vec![0; frames.div_ceil(64)]));
@@ -140,7 +151,7 @@ impl Verified {
         }
     }
 
-    /// What is known of one frame: `None` if it was not compared yet.
+    /// Says whether a frame matched its footer; `None` if it was not compared yet.
     fn answer(&self, pack: PackId, number: u16) -> Option<bool> {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         let told = match known.get(&pack)? {
@@ -158,24 +169,26 @@ impl Verified {
         self.unreadable.read().unwrap_or_else(PoisonError::into_inner).contains(&pack)
     }
 
-    /// Whether a pack need not be looked into: it was caught, or cannot be read. A copy in another pack is found instead, if there is one.
+    /// True if a lookup should skip a pack because it is corrupt or cannot be read. The lookup then
+    /// finds a copy in another pack, if there is one.
     pub(crate) fn is_ruled_out(&self, pack: PackId) -> bool {
         self.is_lying(pack) || self.is_unreadable(pack)
     }
 
-    /// Whether a pack was caught: no frame of it counts.
+    /// True if a pack was found corrupt: no frame of it counts.
     pub(crate) fn is_lying(&self, pack: PackId) -> bool {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         known.get(&pack) == Some(&Known::Lying)
     }
 
-    /// Whether every frame of a pack is vouched for.
+    /// True if every frame of a pack is verified.
     pub(crate) fn is_whole(&self, pack: PackId) -> bool {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         known.get(&pack) == Some(&Known::Whole)
     }
 
-    /// Whether what the index says of `place` may be relied on, from what is known now; reads nothing but, perhaps, a footer.
+    /// True if writers may rely on the index's answer `place`, from what is known now. Reads at
+    /// most a footer.
     ///
     /// # Errors
     /// When the footer cannot be read for now.
@@ -187,10 +200,11 @@ impl Verified {
         Ok(frame.and_then(|(number, _)| self.answer(place.pack, number)).unwrap_or(false))
     }
 
-    /// Finds the frames in which `fingerprints` lie, and compares those that were not compared yet. Whatever comes of it is told by [`Verified::vouches`].
+    /// Finds the frames in which `fingerprints` lie, and compares those that were not compared yet.
+    /// [`Verified::vouches`] then has the results.
     ///
     /// # Errors
-    /// Those of the index. What cannot be read is no error.
+    /// Those of the index. A frame that cannot be read is no error.
     pub(crate) fn compare(
         &self,
         packs: &PackReader,
@@ -212,7 +226,8 @@ impl Verified {
         Ok(())
     }
 
-    /// Whether the chunk at `place` is what the index says: its frame is read if it was not before.
+    /// True if the chunk at `place` is what the index says. Reads its frame if that was not
+    /// compared yet.
     ///
     /// # Errors
     /// When the footer cannot be read for now.
@@ -222,7 +237,7 @@ impl Verified {
         Ok(self.compare_frame(packs, place.pack, &footer, number))
     }
 
-    /// Compares a frame, if nobody has; of several threads one reads it.
+    /// Compares a frame, if that was not done yet. If several threads ask, one of them reads it.
     fn compare_frame(&self, packs: &PackReader, pack: PackId, footer: &Footer, number: u16) -> bool {
         let mut reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -240,7 +255,7 @@ impl Verified {
         drop(reading);
         let _turn = Turn { verified: self, frame: (pack, number) };
         let mut told = self.is_what_it_says(packs, pack, footer, number);
-        // What is kept nearby may be what is wrong.
+        // The nearby copy may be wrong, and the pack right.
         if !matches!(told, Ok(true)) && packs.forget(pack) {
             told = self.is_what_it_says(packs, pack, footer, number);
         }
@@ -250,7 +265,7 @@ impl Verified {
                 self.caught.lock().unwrap_or_else(PoisonError::into_inner).insert(pack);
                 self.set(pack, Known::Lying);
             }
-            // Reclaimed meanwhile: nobody will find it again.
+            // The pack was reclaimed meanwhile, so no lookup finds it again.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(_) => {
                 self.unreadable.write().unwrap_or_else(PoisonError::into_inner).insert(pack);
@@ -280,7 +295,7 @@ impl Verified {
         Ok(is_kind && told.all(|(position, told)| names.get(position) == Some(told)))
     }
 
-    /// What was compared so far.
+    /// Returns the counts so far.
     pub fn counts(&self) -> VerifiedCounts {
         let caught = self.caught.lock().unwrap_or_else(PoisonError::into_inner);
         VerifiedCounts {
@@ -298,7 +313,7 @@ impl Verified {
         }
     }
 
-    /// Writes down what is known. What cannot be written is found out again another time.
+    /// Writes the record. If that fails, frames are compared again later.
     fn save(&self) {
         if !self.changed.swap(false, Ordering::Relaxed) {
             return;

@@ -1,4 +1,5 @@
-//! Catalogue blocks for what is committed outside the pipeline: snapshots, kept versions, a compacted catalogue, names that mounts have changed.
+//! Catalogue blocks for commits outside the pipeline: snapshots, kept versions, a rewritten
+//! catalogue, names that mounts have changed.
 
 use outrigger_clock as clock;
 use outrigger_format::catalogue::{BlockBuilder, Record};
@@ -17,11 +18,12 @@ pub(super) const BLOCK_BYTES: usize = 256 << 10;
 /// How meta frames are compressed.
 pub(crate) const META_CODEC: CodecSpec = CodecSpec { codec: Codec::Zstd, level: 3 };
 
-/// Makes `records` durable as catalogue blocks in a pack of their own, in this order, and the pack live. To be called before the
-/// database transaction that it describes: what is found in the catalogue alone was about to be acknowledged. Returns the sequence.
+/// Makes `records` durable as catalogue blocks in a pack of their own, in this order, and the pack
+/// live. Call it before the database transaction that it describes: a record that is only in the
+/// catalogue was about to be acknowledged. Returns the sequence.
 ///
 /// # Errors
-/// Those of the store; nothing has changed then but for a pack that will be swept.
+/// Those of the store; nothing has changed then, except for a pack that will be swept.
 pub fn append_records(
     store: &Store,
     session: &Session,
@@ -32,7 +34,7 @@ pub fn append_records(
     Ok(sequence)
 }
 
-/// As [`append_records`], with a sequence that has been taken.
+/// Like [`append_records`], with a sequence that was taken before.
 ///
 /// # Errors
 /// Those of [`append_records`].
@@ -91,11 +93,12 @@ pub(crate) fn append_at(
     Ok(())
 }
 
-/// Has the catalogue say what all of this is now. Between the instant at which that is read and the block that says so, `before` makes durable what it refers to. Where commits tell
-/// the catalogue themselves there is nothing to do.
+/// Publishes the present state of `touched` to the catalogue. `before` runs between reading that
+/// state and writing the block, and makes durable what the block refers to. If commits publish by
+/// themselves, only `before` runs.
 ///
 /// # Errors
-/// Those of the store and of `before`; then nothing was told.
+/// Those of the store and of `before`; then nothing was published.
 pub fn tell_catalogue(
     store: &Store,
     session: &Session,

@@ -1,8 +1,9 @@
 //! The committer: seals full packs, and commits the changes whose data is durable, in the order they were submitted.
 //!
-//! States of a change: *queued* (its newest frame lies in no sealed pack) → *committable* (it does, and so does that of every
-//! change before it) → *committed*. One thread does all of it, so that packs, catalogue and database follow each other in the order
-//! of `write/mod.rs`; workers never wait for a sync.
+//! States of a change: *queued* (its newest frame lies in no sealed pack) → *committable* (its
+//! frames, and those of every change before it, lie in sealed packs) → *committed*. One thread does
+//! all of this, so that packs, catalogue and database follow each other in the order of
+//! `write/mod.rs`. Workers never wait for a sync.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -29,7 +30,7 @@ use crate::session::Session;
 use crate::snapshot::facts::Counts;
 use crate::tell::{self, Touched};
 
-/// What waits for its data to become durable.
+/// A change that waits for its data to become durable.
 pub(super) struct Pending {
     pub change: Change,
     /// The newest frame that holds a chunk of it; 0: none.
@@ -55,7 +56,7 @@ impl CommitQueue {
         self.inner.lock().expect("no panic while held").queue.push_back(pending);
     }
 
-    /// Frame `sequence` has been opened (told again for every chunk; numbers rise).
+    /// Records that frame `sequence` was opened (called again for every chunk; numbers rise).
     pub fn frame_opened(&self, sequence: u64) {
         let mut inner = self.inner.lock().expect("no panic while held");
         if sequence > inner.newest_opened {
@@ -76,8 +77,9 @@ impl CommitQueue {
         self.inner.lock().expect("no panic while held").queue.len()
     }
 
-    /// Waits while more than `limit` changes wait for nothing but their commit, unless `stopped`. Changes that wait for
-    /// their data are not waited for: the caller may be the worker that would write it.
+    /// Waits while more than `limit` changes wait for nothing but their commit, unless `stopped`.
+    /// It does not wait for changes that need data: the caller may be the worker that would write
+    /// it.
     pub fn wait_for_room(&self, limit: usize, stopped: impl Fn() -> bool) {
         let mut inner = self.inner.lock().expect("no panic while held");
         while inner.queue.len() > limit && inner.front_is_ready() && !stopped() {
@@ -106,21 +108,23 @@ impl Inner {
     }
 }
 
-/// What the committer is told.
+/// A message to the committer.
 pub(super) enum Message {
     /// A data pack is full, and being made durable.
     Full(SealingPack),
-    /// Nothing more will come: seal and commit what is there.
+    /// No more messages: seal and commit everything.
     Finish,
 }
 
 /// When a writer's changes become visible.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum CommitWhen {
-    /// As soon as their data is durable, a number of them at a time, in the order in which they were submitted.
+    /// As soon as their data is durable, several at a time, in the order in which they were
+    /// submitted.
     #[default]
     AsItComes,
-    /// All in one transaction, at [`super::Writer::finish`], or none. They are kept in memory until then, about 400 bytes each.
+    /// All in one transaction, at [`super::Writer::finish`], or none. Until then they are kept in
+    /// memory, about 400 bytes each.
     AtTheEnd,
 }
 
@@ -133,7 +137,7 @@ pub struct CommitTotals {
     pub created: u64,
     /// Entries that changed.
     pub changed: u64,
-    /// Entries that were removed, those in removed directories among them.
+    /// Entries that were removed, including those in removed directories.
     pub removed: u64,
 }
 
@@ -153,20 +157,21 @@ pub(super) struct Committer {
     pub frames: Arc<Mutex<MetaFrames>>,
     pub progress: Arc<Progress>,
     pub when: CommitWhen,
-    /// Where the catalogue does not have what mounts did.
+    /// Set if the catalogue lacks changes of mounts.
     pub places: Option<Places>,
     /// Changes that the session has committed or abandoned so far.
     pub done: u64,
-    /// Being made durable, oldest first; at most [`Committer::uploads_max`] (`Backend::uploads_max`) with the one that is waited for.
+    /// Packs that are being made durable, oldest first: at most [`Committer::uploads_max`]
+    /// (`Backend::uploads_max`), including the one that is waited for.
     pub sealing: VecDeque<SealingPack>,
     pub uploads_max: usize,
-    /// Sealed, to become live with the next commit.
+    /// Sealed packs, which become live with the next commit.
     pub sealed: Vec<PackId>,
     pub aliases: BTreeMap<u64, u64>,
     pub ended: Ended,
 }
 
-/// What a committer says when it ends.
+/// The results of a committer.
 #[derive(Default)]
 pub(super) struct Ended {
     pub totals: CommitTotals,
@@ -178,13 +183,14 @@ pub(super) struct Ended {
 const COMMIT_EVERY: Duration = Duration::from_millis(500);
 /// How often an idle pipeline asks whether its session still lives.
 const IDLE_EVERY: Duration = Duration::from_millis(50);
-/// Changes that may wait for one pack to fill: a pack of tiny files is sealed before its time. About 400 bytes each.
+/// Changes that may wait for one pack to fill. If tiny files exceed it, the pack is sealed early.
+/// About 400 bytes each.
 pub(super) const WAITING_MAX: usize = 32 << 10;
 /// Changes in one transaction at most: bounds the time that other writers wait.
 const CHANGES_MAX: usize = 20_000;
 
 impl Committer {
-    /// Runs until told to finish, or until the pipeline hangs up.
+    /// Runs until `Finish`, or until the pipeline hangs up.
     pub fn run(mut self, messages: &Receiver<Message>) -> Result<Ended> {
         let mut last = Instant::now();
         loop {
@@ -222,12 +228,12 @@ impl Committer {
         Ok(())
     }
 
-    /// Waits until the oldest of the packs that are being made durable is.
+    /// Waits until the oldest of the packs that are being sealed is durable.
     fn seal_oldest(&mut self) -> Result<()> {
         let Some(pack) = self.sealing.pop_front() else { return Ok(()) };
         let sealed = pack.seal(&self.session)?;
         self.meta.packs_sealed(self.session.id(), std::slice::from_ref(&sealed.row))?;
-        // Into the index before out of the pending table: see `Dedup::resolve`.
+        // Into the index first, then out of the pending table: see `Dedup::resolve`.
         self.index.add_pack(sealed.row.id, &sealed.footer);
         self.session.own_pack(sealed.row.id);
         {
@@ -243,7 +249,7 @@ impl Committer {
         Ok(())
     }
 
-    /// Commits what can be; `is_last`: nothing will be submitted any more.
+    /// Commits all committable changes; `is_last` if nothing more will be submitted.
     fn commit(&mut self, is_last: bool) -> Result<()> {
         loop {
             let limit = match self.when {
@@ -260,7 +266,8 @@ impl Committer {
     }
 
     fn commit_batch(&mut self, changes: Vec<Change>, is_last: bool) -> Result<()> {
-        // First: what a mount has acknowledged belongs into the snapshot from before the command.
+        // First of all: changes that a mount has acknowledged belong into the snapshot from before
+        // the command.
         let _beside = self.session.stand_still()?;
         let before = match self.session.before_snapshot() {
             Some(before) => before.take(&*self.meta, is_last)?,
@@ -309,9 +316,11 @@ impl Committer {
         Ok(())
     }
 
-    /// After a commit whose block has this sequence. If somebody has had the catalogue say since then what is in the tree (mounts do, and a collector), that block comes before what was there before the commit; and if a
-    /// name was moved that a mount has not told yet, it says nothing that can be done. So what was changed is told again, as it is now. Mounts do that themselves, later: for them nothing may
-    /// fail here, as their commit has happened.
+    /// Publishes the changes of a commit again, as they are now, if its block with this sequence
+    /// may be wrong. There are two cases. First, a mount or a collector has published the tree
+    /// since: then this block comes before it, and so before older changes. Second, a name was
+    /// moved that a mount has not published yet: then the block cannot be applied. Mounts publish
+    /// again by themselves, later: nothing may fail for them here, as their commit has happened.
     fn tell_again(&mut self, sequence: u64, changes: &[Change]) -> Result<()> {
         let (Some(_), Some(telling)) = (&self.places, self.meta.telling()) else { return Ok(()) };
         let is_of_mount = |change: &Change| {
@@ -347,7 +356,7 @@ impl Committer {
         Ok(())
     }
 
-    /// Has these blocks, and all manifest nodes so far, be durable in packs.
+    /// Makes these blocks, and all manifest nodes so far, durable in packs.
     fn seal_blocks(&mut self, blocks: &[Vec<u8>]) -> Result<()> {
         let packs = self.frames.lock().expect("no panic while held").finish_packs(blocks)?;
         for pack in packs {
@@ -382,7 +391,7 @@ fn resolve_aliases(change: &mut Change, aliases: &BTreeMap<u64, u64>) {
             resolve(parent);
             resolve(new_parent);
         }
-        // Who submits these knows the real numbers.
+        // The client that submits these knows the real numbers.
         Change::Name { .. }
         | Change::Node { .. }
         | Change::Expect { .. }

@@ -1,12 +1,15 @@
-//! Stores whose fingerprints prove nothing compare bytes before they rely on a match.
+//! In stores whose fingerprints prove nothing, compares bytes before a match counts.
 //!
-//! Of MD5 and SHA-1 anybody can make two chunks with one fingerprint, and such a store would give back the first for the second. So here
-//! every chunk and manifest node is compared with what has its fingerprint already: with the stored bytes, or, where those are on
-//! their way and cannot be read yet, by the BLAKE3 of both. Other bytes under one fingerprint stop the writer. This also holds for
-//! what is not deduplicated: two copies of one fingerprint must be equal, whichever of them a reader finds.
+//! Anybody can make two chunks with the same MD5 or SHA-1 fingerprint, and such a store would
+//! return the first for the second. So it compares every chunk and manifest node with whatever has
+//! its fingerprint already. It compares the stored bytes or, if those are still on their way and
+//! cannot be read, the BLAKE3 of both. Different bytes under one fingerprint stop the writer. This
+//! also holds for chunks that are not deduplicated: two copies of one fingerprint must be equal, as
+//! a reader may find either.
 //!
-//! What another process has in flight cannot be compared with; so such a store has one writer at a time, which the lock file
-//! `sessions/one-writer` sees to: others wait. (Collector and repair only copy what is there.) Stores with trusted fingerprints pay nothing.
+//! Chunks that another process has in flight cannot be compared. So such a store has one writer at
+//! a time: the lock file `sessions/one-writer` makes others wait. (Collector and repair only copy
+//! existing chunks.) Stores with trusted fingerprints pay nothing.
 
 use std::fs::File;
 use std::sync::{Arc, Mutex};
@@ -27,16 +30,17 @@ struct Untrusted {
     kind: FingerprintKind,
     index: Arc<Index>,
     stored: Nodes,
-    /// What is not in a sealed pack yet, with its BLAKE3.
+    /// Chunks and nodes that are not in a sealed pack yet, with their BLAKE3.
     pending: Mutex<FingerprintMap<Fingerprint>>,
     _alone: File,
 }
 
 impl Compare {
-    /// For a writer of `store`. Waits until no other process writes, if the store's fingerprints are not trusted.
+    /// Makes it for a writer of `store`. Waits until no other process writes, if the store's
+    /// fingerprints are not trusted.
     ///
     /// # Errors
-    /// When the lock cannot be had, or the index not be brought up to date.
+    /// When the lock cannot be taken, or the index not be updated.
     pub fn new(store: &Store) -> Result<Self> {
         let kind = store.config.fingerprint;
         if kind.is_trusted() {
@@ -46,7 +50,7 @@ impl Compare {
         let context = || format!("cannot lock {}", path.display());
         let alone = File::options().create(true).truncate(false).write(true).open(&path).context(context)?;
         rustix::fs::flock(&alone, rustix::fs::FlockOperation::LockExclusive).context(context)?;
-        // What the others have written meanwhile is compared with.
+        // The comparison needs what others have written meanwhile.
         store.refresh_index()?;
         let (index, stored) = (Arc::clone(&store.index), Nodes::new(store));
         Ok(Self(Some(Untrusted { kind, index, stored, pending: Mutex::default(), _alone: alone })))
@@ -75,7 +79,7 @@ impl Compare {
         Err(Error::new(ErrorKind::Invalid, why))
     }
 
-    /// These bytes are on their way into a pack.
+    /// Records bytes that are on their way into a pack.
     pub fn note(&self, fingerprint: &Fingerprint, bytes: &[u8]) {
         if let Some(untrusted) = &self.0 {
             let mut pending = untrusted.pending.lock().expect("no panic while held");
@@ -83,7 +87,7 @@ impl Compare {
         }
     }
 
-    /// These are in a sealed pack, and in the index.
+    /// Forgets chunks that are now in a sealed pack, and in the index.
     pub fn sealed(&self, fingerprints: &[Fingerprint]) {
         if let Some(untrusted) = &self.0 {
             let mut pending = untrusted.pending.lock().expect("no panic while held");
@@ -95,21 +99,21 @@ impl Compare {
 }
 
 impl Untrusted {
-    /// Whether what is stored under `fingerprint` is `bytes`: also if nothing is.
+    /// True if `bytes` are stored under `fingerprint`, or nothing is.
     fn is_stored_as(&self, fingerprint: &Fingerprint, bytes: &[u8]) -> Result<bool> {
         if self.index.resolve(fingerprint, |_| true)?.is_none() {
             return Ok(true);
         }
         match self.stored.read_node(fingerprint) {
             Ok(stored) => Ok(stored == bytes),
-            // The index was behind, and has been brought up to date: its pack is gone.
+            // The index was outdated. It is up to date now, and the pack is gone.
             Err(_) if self.index.resolve(fingerprint, |_| true)?.is_none() => Ok(true),
             Err(error) => Err(error.context("comparing with what is stored")),
         }
     }
 }
 
-/// A fingerprint that proves something.
+/// A fingerprint that proves its bytes.
 fn trusted(bytes: &[u8]) -> Fingerprint {
     outrigger_offload::hash(FingerprintKind::Blake3, bytes)
 }

@@ -1,7 +1,8 @@
 //! A small content without the pipeline: its manifest root, and the chunks that are new in it, in memory.
 //!
-//! For contents whose chunks are committed as rows ([`crate::loose`]). What comes out is what the pipeline would have stored, so it finds these chunks again, and they those that it stored. Manifest nodes are
-//! chunks like the others there: whoever looks for one goes by its name.
+//! For contents whose chunks are committed as rows ([`crate::loose`]). The result is what the
+//! pipeline would have stored, so each finds the other's chunks. Manifest nodes are chunks like the
+//! others: readers look them up by fingerprint.
 
 use outrigger_format::{CodecChoice, Entry, Fingerprint, Node, Root};
 use outrigger_offload::Compression;
@@ -14,7 +15,8 @@ use crate::error::Result;
 use crate::meta::loose::LooseChunk;
 use crate::read::Reader;
 
-/// Entries of a content that is composed, at most: they and their nodes are in memory, and nodes that it shares with what it was before are read.
+/// Entries of a composed content, at most: they and their nodes are in memory, and nodes that it
+/// shares with its earlier content are read.
 const ENTRIES_MAX: usize = 256;
 
 /// A content, and the chunks that are new in it, or not looked for yet.
@@ -26,10 +28,11 @@ pub struct Composed {
     pub chunks: Vec<LooseChunk>,
 }
 
-/// Composes the content of a file, if at most `new_max` bytes of it are new and it has few entries. `None` too if it is to be stored in a way that a row does not tell.
+/// Composes the content of a file, if at most `new_max` bytes of it are new and it has few entries.
+/// `None` otherwise, and if it asks for a storage form that a row does not have.
 ///
 /// # Errors
-/// Those of the source, and of reading the manifest of what is kept.
+/// Those of the source, and of reading the manifests of kept ranges.
 pub fn compose(reader: &Reader<'_>, file: &FileItem, new_max: u64) -> Result<Option<Composed>> {
     let Content::Parts(Parts { parts, source }) = &file.content else { return Ok(None) };
     let codec = hinted(file.codec, &file.attributes.xattrs);
@@ -80,7 +83,7 @@ impl NodeSink for Chunks<'_> {
     }
 }
 
-/// What there is so far. Its methods are false when it cannot be had so.
+/// The parts so far. Its methods return false if the content cannot be composed here.
 struct Composing<'r> {
     manifest: ManifestBuilder,
     entries: usize,
@@ -100,7 +103,7 @@ impl Composing<'_> {
             let (start, end) = (at.max(from), (at + entry.len()).min(to));
             fits = match entry {
                 Entry::Hole { .. } => self.push(Entry::Hole { len: end - start })?,
-                // A part of a chunk cannot be kept: the pipeline says so.
+                // A part of a chunk cannot be kept: the pipeline reports that.
                 Entry::Chunk { .. } => end - start == entry.len() && self.push(entry)?,
             };
             Ok(fits)

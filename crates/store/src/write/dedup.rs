@@ -1,12 +1,16 @@
 //! Stage dedup: is a chunk stored already, on its way, or new?
 //!
-//! Chunks of this session that are not yet in a sealed pack are in the pending table, by the number of their frame; it
-//! holds a few packs' worth. What a device has found in the table cache is known by its pack, if the session may rely on that. Everything else is asked of the index,
-//! a batch at a time. Of a file that is not deduplicated nothing is asked: all
-//! of its chunks are new, though others may find them later. Only hits in packs that the session
-//! may rely on count, and it remembers that it relies on them until the files are committed (rule 4 of
-//! `docs/decisions/0003-reclaim-protocol.md`). Of packs that other clients made, only what this host has compared with their data counts
-//! (`verified/`); the worker that names a batch has that done before the batch's turn comes, in [`Vouching::compare`].
+//! The pending table has the chunks of this session that are not yet in a sealed pack, by the
+//! number of their frame; it holds a few packs' worth. If a device has found a chunk in the table
+//! cache, its pack is known, provided that the session may rely on it. The index answers for all
+//! other chunks, a batch at a time. The chunks of a file that is not deduplicated are not looked
+//! up: all are new, though others may find them later.
+//!
+//! Only hits in packs that the session may rely on count. The session remembers that it relies on
+//! them until the files are committed (rule 4 of `docs/decisions/0003-reclaim-protocol.md`). Packs
+//! of other clients count only as far as this host has compared them with their data (`verified/`).
+//! The worker that names a batch has that done before the batch's turn comes, in
+//! [`Vouching::compare`].
 
 use std::sync::{Arc, Mutex};
 
@@ -22,7 +26,7 @@ use crate::store::Store;
 use crate::table_cache::{Sharing, TableCache};
 use crate::verified::Verified;
 
-/// What is known of a chunk.
+/// The state of a chunk.
 pub(super) enum Known {
     /// In a sealed pack.
     Stored,
@@ -34,7 +38,7 @@ pub(super) enum Known {
 
 pub(super) type PendingTable = Arc<Mutex<FingerprintMap<u64>>>;
 
-/// What is asked whether other clients' packs may be relied on.
+/// Answers whether other clients' packs may be relied on.
 #[derive(Clone)]
 pub(crate) struct Vouching {
     pub index: Arc<Index>,
@@ -43,29 +47,30 @@ pub(crate) struct Vouching {
 }
 
 impl Vouching {
-    /// What `store` goes by.
+    /// Uses the index, packs and verification of `store`.
     pub fn of(store: &Store) -> Self {
         let (index, packs) = (Arc::clone(&store.index), Arc::clone(&store.packs));
         Self { index, packs, verified: store.verified().cloned() }
     }
 
-    /// Compares what the index finds of `fingerprints` in other clients' packs with their data, where nobody has.
+    /// Compares other clients' packs, as far as the index finds `fingerprints` in them, with their
+    /// data, if that was not done yet.
     pub fn compare(&self, fingerprints: &mut dyn Iterator<Item = Fingerprint>) -> Result<()> {
         let Some(verified) = &self.verified else { return Ok(()) };
         verified.compare(&self.packs, &self.index, &fingerprints.collect::<Vec<_>>())
     }
 
-    /// Whether it makes sense to look into a pack.
+    /// False if a lookup should skip a pack, because it is corrupt or cannot be read.
     pub fn is_candid(&self, pack: PackId) -> bool {
         self.verified.as_ref().is_none_or(|verified| !verified.is_ruled_out(pack))
     }
 
-    /// Whether every chunk of a pack counts.
+    /// True if every chunk of a pack counts.
     pub fn is_whole(&self, pack: PackId) -> bool {
         self.verified.as_ref().is_none_or(|verified| verified.is_whole(pack))
     }
 
-    /// Whether the chunk that the index found at `place` counts.
+    /// True if the chunk that the index found at `place` counts.
     pub fn vouches(&self, place: Place) -> Result<bool> {
         self.verified.as_ref().map_or(Ok(true), |verified| verified.vouches(self.index.footers(), place))
     }
@@ -77,7 +82,7 @@ pub(super) struct Dedup {
     index: Arc<Index>,
     session: Arc<Session>,
     table_cache: Option<Arc<TableCache>>,
-    /// For each chunk of the batch: which of the questions below is about it, if any.
+    /// For each chunk of the batch: its question below, if it has one.
     asked: Vec<Option<usize>>,
     fingerprints: Vec<Fingerprint>,
     /// The pack in which the table cache has it.
@@ -114,13 +119,14 @@ impl Dedup {
         }
     }
 
-    /// Believes what devices have found in this table cache from now on, as far as it is to be believed.
+    /// From now on believes what devices find in this table cache, within the rules of
+    /// `table_cache/mod.rs`.
     pub fn use_table_cache(&mut self, table_cache: Option<Arc<TableCache>>) {
         self.table_cache = table_cache;
     }
 
-    /// Asks about a whole batch: runs of chunks, and whether they are to be deduplicated. `known` then answers chunk by chunk. `change` is
-    /// the number of the last change that these chunks are for.
+    /// Looks up a whole batch: runs of chunks, each with a flag for deduplication. `known` then
+    /// answers chunk by chunk. `change` is the number of the last change that these chunks are for.
     pub fn resolve<'a>(
         &mut self,
         runs: impl Iterator<Item = (&'a [ChunkRef], bool)>,
@@ -154,7 +160,7 @@ impl Dedup {
             open.at.clear();
             open.at.extend((0..packs.len()).filter(|&at| packs[at].is_none()));
             if open.at.len() == packs.len() {
-                // None was answered: as it is without a table cache.
+                // The table cache answered none, so all are looked up directly.
                 index.resolve_batch(fingerprints, usable, &mut open.places)?;
             } else {
                 open.fingerprints.clear();
@@ -172,7 +178,7 @@ impl Dedup {
         self.count()
     }
 
-    /// Tells the table cache what was found, and where.
+    /// Tells the table cache which chunks were found, and where.
     fn count(&mut self) -> Result<()> {
         let Some(cache) = &self.table_cache else { return Ok(()) };
         self.found.clear();
@@ -191,7 +197,8 @@ impl Dedup {
         Ok(())
     }
 
-    /// What is known of chunk `at` of the batch given to `resolve`. Of one that is not deduplicated nothing is.
+    /// The state of chunk `at` of the batch given to `resolve`; [`Known::New`] if it is not
+    /// deduplicated.
     pub fn known(&self, at: usize) -> Known {
         let Some(at) = self.asked[at] else { return Known::New };
         if self.packs[at].is_some() {

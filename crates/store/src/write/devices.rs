@@ -1,6 +1,8 @@
-//! Cutting, naming and looking up by devices (GHOST): a batch that was read becomes *one* task of the offload runtime, whose placement decides
-//! between the processor and devices, and comes back through the queue with a small report. That is so with `objective=cpu`. Otherwise a worker does
-//! the batch itself, unless no worker is idle and a device is expected back before the workers would have done it with all that waits for them.
+//! Cutting, naming and looking up by devices (GHOST). A batch that was read becomes *one* task of
+//! the offload runtime, and comes back through the queue with a small report. With `objective=cpu`
+//! the runtime's placement chooses between the processor and devices. Otherwise a worker does the
+//! batch itself, unless no worker is idle and a device is expected to finish it before the workers
+//! would, with all that waits for them.
 //!
 //! ```text
 //!   read ──▶ ingest: scan ▶ cut ▶ hash ▶ table cache ──▶ checked ──▶ sequencer
@@ -8,14 +10,16 @@
 //!                          └──▶ hash_many ─────────────▶ sequencer             └──▶ cut and hashed by a worker
 //! ```
 //!
-//! The device reads the batch where it lies, in the pool's page-locked memory. Whoever submits waits while too many tasks are
-//! outstanding; results do not wait for anybody. A task that the runtime gives back undone is done by a worker, so nothing depends on any device.
+//! The device reads the batch where it lies, in the pool's page-locked memory. A thread that
+//! submits waits while too many tasks are outstanding; results wait for nothing. If the runtime
+//! gives a task back undone, a worker does it, so nothing depends on any device.
 //!
-//! **What is believed of a report.** Cuts: that they are cuts (in order, none too long, to the end), since any will do. Table cache: nothing that
-//! its own entries do not say (`table_cache/mod.rs`). Fingerprints: the runtime computes a sample of all tasks again
-//! (`check_every`), and one chunk of every task is hashed here, whichever: so a report about other bytes than these (of the
-//! batch before, shifted, of memory that was never written) is not taken for one about them. What fails here is done again by a worker, and the device
-//! is quarantined.
+//! **Which parts of a report are believed.** *Cuts*, if they are cuts (in order, none too long, to
+//! the end), since any will do. *The table cache*, only where its own entries say the same
+//! (`table_cache/mod.rs`). *Fingerprints*, after two checks. The runtime computes a sample of all
+//! tasks again (`check_every`). And this module hashes one chunk of every task, so a report about
+//! other bytes is noticed (the batch before, shifted, or memory that was never written). If a check
+//! fails, a worker does the batch again, and the device is quarantined.
 
 use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -38,7 +42,8 @@ use crate::config::StoreConfig;
 use crate::devices::{StoreDevices, can, ingest};
 use crate::table_cache::TableCache;
 
-/// Fewer bytes than this are hashed where they are: a chunk or two that a device's cuts did not meet.
+/// Fewer bytes than this are hashed by the worker: a chunk or two that a device's cuts did not
+/// meet.
 const NAME_HERE: usize = 256 << 10;
 
 /// The devices of a writer.
@@ -48,15 +53,15 @@ pub(super) struct Devices {
     table_cache: Option<Arc<TableCache>>,
 }
 
-/// Who does something.
+/// Where a batch is processed.
 enum Placed {
-    /// The worker, here and now.
+    /// By the worker, at once.
     Here,
-    /// The same; and a device does it too, for nothing but the time that it takes.
+    /// By the worker; a device does it too, only so that its time is learnt.
     HereAndOn(usize),
-    /// A device, which is back before the processor would be.
+    /// By a device, which finishes before the processor would.
     On(usize),
-    /// Whoever the runtime chooses.
+    /// Wherever the runtime chooses.
     Anywhere,
 }
 
@@ -90,17 +95,17 @@ impl Uncut {
     }
 }
 
-/// A batch that is back, with its report, unless there is none.
+/// A batch that is back, with its report if there is one.
 pub(super) struct Ingested {
     ticket: u64,
     batch: Uncut,
     report: Option<Finished>,
-    /// What it was looked up in.
+    /// The table in which it was looked up.
     view: Option<Arc<HotView>>,
 }
 
 impl Devices {
-    /// Those of a store that are open; `None` if none of them can be of use.
+    /// The open devices of a store; `None` if none of them can be of use.
     pub fn of(source: &StoreDevices) -> Option<Self> {
         let runtime = Arc::clone(source.opening.runtime()?);
         let StoreConfig { fingerprint: kind, chunker, .. } = source.config;
@@ -109,13 +114,13 @@ impl Devices {
         useful.then(|| Self { runtime, kind, table_cache: source.start_table_cache().cloned() })
     }
 
-    /// The processor took so long, here.
+    /// Records that the processor took so long.
     pub fn observe_here(&self, class: Class, bytes: usize, took: Duration) {
         let stages = Stages { work: took.as_nanos() as f64, ..Stages::default() };
         self.runtime.model().observe(0, class, bytes, stages, true, self.runtime.policy().learn);
     }
 
-    /// Who is to do this, for which the processor would need what `parts` of it take.
+    /// Chooses where `work` is done. The processor would need the sum of what `parts` take.
     fn place(&self, queue: &Queue, work: &Work, parts: &[Class]) -> Placed {
         let (runtime, policy) = (&*self.runtime, self.runtime.policy());
         let places = 1..runtime.device_count();
@@ -155,7 +160,8 @@ impl Devices {
         }
     }
 
-    /// Has a batch cut, named and looked up, in one task; it comes back through `queue`. Gives it back if no device can do that.
+    /// Cuts, names and looks up a batch in one task, which comes back through `queue`. Returns the
+    /// batch if no device is to do it.
     pub fn ingest(&self, queue: &Arc<Queue>, ticket: u64, batch: Uncut) -> Option<Uncut> {
         let Some((chunker, streams)) = batch.streams() else { return Some(batch) };
         let view = self.table_cache.as_ref().map(|cache| cache.view());
@@ -168,7 +174,7 @@ impl Devices {
         match self.place(queue, draft.work(), &[Class::Scan, Class::HashMany(self.kind)]) {
             Placed::Here => return Some(batch),
             Placed::HereAndOn(place) => {
-                // Nobody waits for it.
+                // The task only measures; no thread waits for it.
                 drop(self.runtime.try_submit({
                     draft.pin(place);
                     draft
@@ -189,21 +195,22 @@ impl Devices {
         let refused = come_back.clone();
         draft.set_callback(Arc::new(move |ended| come_back(&waits, ended.ok())));
         if let Err(why) = self.runtime.submit(draft) {
-            // It is being shut down.
+            // The runtime is shutting down.
             drop(why);
             refused(&away, None);
         }
         None
     }
 
-    /// Takes over what a report says of its batch, and says whether it does: else a worker has to cut it.
+    /// Takes over the chunks that a report has for its batch. The flag says whether it did: if not,
+    /// a worker has to cut the batch.
     pub fn take(&self, back: Ingested) -> (u64, Uncut, bool) {
         let Ingested { ticket, mut batch, report, view } = back;
         let Some(report) = report else { return (ticket, batch, false) };
         let device = report.report().device;
         let checked = self.check(&report, &batch, ticket, device, view.as_deref());
         let counts = report.output().counts.clone();
-        // Nobody else has the batch's bytes any more, before it goes on.
+        // Frees the other reference to the batch's bytes before the batch goes on.
         drop(report);
         let Some(chunks) = checked else {
             self.runtime.quarantine(device);
@@ -232,7 +239,7 @@ impl Devices {
             return Some(chunks);
         }
         if device > 0 {
-            // Which one is nobody's to foresee.
+            // Nobody can foresee which chunk is checked.
             let mixed = ticket.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
             let ChunkRef { start, len, fingerprint, .. } = chunks[mixed as usize % chunks.len()];
             let bytes = &buffer.bytes[start as usize..(start + len) as usize];
@@ -248,7 +255,8 @@ impl Devices {
         (denied == 0).then_some(chunks)
     }
 
-    /// Who beside the processor is to name the chunks of a batch that have no names: a device, or whoever the runtime chooses; `None` for the worker.
+    /// Chooses what names the chunks of a batch that have no names yet: a device, or `Some(None)`
+    /// for the runtime's choice; `None` for the worker.
     pub fn hasher(&self, queue: &Queue, batch: &Sequenced) -> Option<Option<usize>> {
         let bytes = unnamed_bytes(batch);
         if bytes < NAME_HERE {
@@ -263,7 +271,7 @@ impl Devices {
         }
     }
 
-    /// Has the chunks of a batch named that have no fingerprints yet. It comes back through `queue`.
+    /// Names the chunks of a batch that have no fingerprints yet. It comes back through `queue`.
     pub fn name(&self, hasher: Option<usize>, queue: &Arc<Queue>, ticket: u64, batch: Sequenced) {
         queue.go_away();
         let (buffer, chunks) = batch.chunks();
@@ -292,7 +300,7 @@ impl Devices {
             }
         }));
         if let Err(refused) = self.runtime.submit(draft) {
-            // It is being shut down.
+            // The runtime is shutting down.
             drop(refused);
             if let Some(batch) = take(&away) {
                 queue.come_back_unnamed(ticket, batch);
@@ -307,7 +315,7 @@ pub(super) fn unnamed_bytes(batch: &Sequenced) -> usize {
     chunks.iter().filter(|chunk| chunk.fingerprint == UNNAMED).map(|chunk| chunk.len as usize).sum()
 }
 
-/// Takes back what a table is said to say and does not; how often that was.
+/// Removes table answers that the table does not have, and counts them.
 fn deny(chunks: &mut [ChunkRef], view: Option<&HotView>) -> usize {
     let confirms = |chunk: &ChunkRef, number: NonZeroU64| {
         view.is_some_and(|view| view.confirms(&chunk.fingerprint, number.get()))
@@ -331,7 +339,7 @@ fn come_back(queue: &Queue, ticket: u64, mut batch: Sequenced, ended: Result<Fin
         Ok(done) => put_names(batch.chunks_mut(), &done.output().fingerprints),
         Err(_) => false,
     };
-    // The batch is nobody else's any more, before it goes on.
+    // Frees the other reference to the batch before it goes on.
     drop(ended);
     if named {
         queue.come_back_named(ticket, batch);
@@ -340,7 +348,7 @@ fn come_back(queue: &Queue, ticket: u64, mut batch: Sequenced, ended: Result<Fin
     }
 }
 
-/// Gives the chunks without names theirs; `false` when there are not as many.
+/// Gives the unnamed chunks their names; `false` when the numbers differ.
 fn put_names(chunks: &mut [ChunkRef], names: &[outrigger_format::Fingerprint]) -> bool {
     let mut unnamed: Vec<&mut ChunkRef> =
         chunks.iter_mut().filter(|chunk| chunk.fingerprint == UNNAMED).collect();

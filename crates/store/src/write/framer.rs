@@ -1,9 +1,11 @@
 //! Stage frame: new chunks, in order, collected until they are worth compressing together.
 //!
-//! A compressor needs a frame's bytes contiguous, and where everything is new they are so already, in the buffer that
-//! they were read into: such a frame borrows that buffer. One that new and known chunks alternate in is copied together.
-//! No open frame borrows beyond the batch it began in ([`Framer::settle`]): a buffer must not be held for one new chunk,
-//! nor wait for data that only comes when there is a free buffer. Chunks of files that want another [`Form`] are never in one frame.
+//! A compressor needs a frame's bytes contiguous. If all chunks are new, they are contiguous
+//! already, in the buffer that they were read into: such a frame borrows that buffer. If new and
+//! known chunks alternate, the new ones are copied together. No open frame borrows beyond the batch
+//! it began in ([`Framer::settle`]): one new chunk must not hold a buffer, nor wait for data that
+//! only comes when there is a free buffer. Chunks of files with different [`Form`]s are never in
+//! one frame.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,7 +16,7 @@ use outrigger_offload::pool::{Buffer as Memory, Pool};
 
 use super::bytes::{Buffer, Bytes};
 
-/// What a file's frames are like.
+/// The properties of a file's frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Form {
     pub codec: Compression,
@@ -35,7 +37,7 @@ pub(super) struct RawFrame {
     pub lengths: Vec<u32>,
     pub fingerprints: Vec<Fingerprint>,
     pub form: Form,
-    /// No device is to be asked (any more).
+    /// No device is to be asked, or no longer.
     pub for_processor: bool,
 }
 
@@ -43,7 +45,7 @@ pub(super) struct RawFrame {
 pub(super) enum RawBytes {
     /// In the buffer that they were read into.
     Borrowed(Arc<Buffer>, Range<usize>),
-    /// Copied together, in memory of the pool: a device reads it as well as a batch.
+    /// Copied together, in memory of the pool, which a device can read as well as a batch.
     Owned(Bytes),
 }
 
@@ -55,7 +57,7 @@ impl RawBytes {
         }
     }
 
-    /// The same for a device to read.
+    /// The same, for a device to read.
     pub fn lend(&self) -> (Arc<Memory>, Range<usize>) {
         match self {
             Self::Borrowed(buffer, range) => (buffer.bytes.lend(), range.clone()),
@@ -63,7 +65,7 @@ impl RawBytes {
         }
     }
 
-    /// The same bytes in memory of their own that has room for `len` of them.
+    /// Copies the bytes into memory of their own, with room for `len` bytes.
     fn own(&mut self, len: usize, pool: &Pool) -> &mut Bytes {
         if let Self::Borrowed(buffer, range) = self {
             let mut owned = Bytes::with_room(pool, len.max(range.len()));
@@ -80,15 +82,16 @@ impl RawBytes {
 /// Frames do not grow beyond this.
 const GROWN_MAX: usize = 4 << 20;
 
-/// Chunks a frame's header can name.
+/// Chunks that a frame's header can name.
 const CHUNKS_MAX: usize = 65_535;
 
-/// Collects chunks into frames of about `frame_size` raw bytes: a frame ends with the chunk that reaches that, or before
-/// one that would take it a quarter beyond (a larger chunk is a frame of its own).
+/// Collects chunks into frames of about `frame_size` raw bytes. A frame ends with the chunk that
+/// reaches that size, or before a chunk that would exceed it by a quarter (a larger chunk is a
+/// frame of its own).
 pub(super) struct Framer {
     frame_size: usize,
     limit: usize,
-    /// Whether frames may be longer than that where their codec wants it.
+    /// True if frames may be longer than that when their codec asks for it.
     grows: bool,
     open: Option<RawFrame>,
     next_sequence: u64,
@@ -102,12 +105,13 @@ impl Framer {
         Self { frame_size, limit, grows: true, open: None, next_sequence: 1, pool }
     }
 
-    /// What frames of this size have at most, unless a chunk is longer.
+    /// The most bytes of a frame of this size, unless a chunk is longer.
     pub fn usual_limit(frame_size: usize) -> usize {
         (frame_size + frame_size / 4).min(MAX_FRAME_LEN)
     }
 
-    /// From the next frame on, none of several chunks is to be longer than this, as a device does not take more, nor longer for its codec's sake.
+    /// From the next frame on, no frame of several chunks is longer than this, not even for its
+    /// codec: a device takes no more.
     pub fn set_limit(&mut self, limit: usize) {
         (self.limit, self.grows) = (limit, false);
     }
@@ -117,7 +121,7 @@ impl Framer {
         self.pool = pool.clone();
     }
 
-    /// Raw bytes that complete a frame, and those that no frame of several chunks exceeds.
+    /// Raw bytes that complete a frame, and the most that a frame of several chunks may have.
     fn bounds(&self, form: Form) -> (usize, usize) {
         match form.frame {
             None if self.grows && form.codec.frame_factor() > 1 => {
@@ -173,8 +177,8 @@ impl Framer {
         }
     }
 
-    /// Ends a batch: what is open afterwards borrows nothing. Returns the open frame if it is complete, which three
-    /// quarters are enough for when that saves the copy.
+    /// Ends a batch: afterwards the open frame borrows nothing. Returns the open frame if it is
+    /// complete; three quarters are enough when that saves the copy.
     pub fn settle(&mut self) -> Option<RawFrame> {
         let (size, limit) = self.bounds(self.open.as_ref()?.form);
         let open = self.open.as_mut()?;
@@ -294,7 +298,7 @@ mod tests {
         assert_eq!(longest(&mut limited, auto(Objective::Ratio)), 1000);
         let small = Form { frame: Some(300), ..auto(Objective::Ratio) };
         assert_eq!(longest(&mut framer(), small), 300, "who reads here and there has said so");
-        // What was made so that it is long already does not become shorter.
+        // A frame size that is already long does not become shorter.
         let mut long = Framer::new(8 << 20, Pool::new(None, 0));
         assert_eq!(long.bounds(auto(Objective::Ratio)).0, 8 << 20);
         long.frame_size = 2 << 20;

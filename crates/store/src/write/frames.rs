@@ -1,13 +1,17 @@
-//! Compressing frames by devices: a full frame is planned by a worker (sampled, its filter and codec chosen), becomes a task of the offload runtime, and
-//! comes back through the queue, to be appended to the open pack by whichever worker is free.
+//! Compressing frames by devices. A worker plans a full frame (samples it, chooses its filter and
+//! codec). The frame becomes a task of the offload runtime and comes back through the queue. Any
+//! free worker then appends it to the open pack.
 //!
-//! Nobody waits: a worker that has submitted one goes on with the next, so one worker keeps many frames under way. The device reads a frame where it lies (in the batch
-//! that it was read into, or in memory of the same pool where it was copied together), and what it writes is appended from where it wrote it. A frame keeps its
-//! batch's buffer until it is appended, as one in the queue does.
+//! No worker waits: after it has submitted a frame it goes on with the next, so one worker keeps
+//! many frames under way. The device reads a frame where it lies: in the batch that it was read
+//! into, or in memory of the same pool where it was copied together. Its output is appended from
+//! where it wrote it. A frame keeps its batch's buffer until it is appended, like a frame in the
+//! queue.
 //!
-//! Bounds: `FrameDevices` lets so many bytes be under way; a frame beyond that, or for which no device has room, the worker compresses itself, by the entry of the policy's list that
-//! is then next, and for the reason that no device did it. So workers never
-//! wait for a device, and whatever is away comes back: done by the device, by the processor in its stead, or as it was.
+//! Bounds: `FrameDevices` limits the bytes under way. If a frame exceeds that, or no device has
+//! room, the worker compresses it itself. It uses the next entry of the policy's list, and records
+//! that no device did it. So workers never wait for a device. Every frame that is away comes back:
+//! compressed by the device or by the processor, or unchanged.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -25,15 +29,17 @@ pub(super) struct Compressed {
     pub made: Made,
 }
 
-/// What became of a frame that was to be compressed.
+/// The outcome for a frame that was to be compressed.
 pub(super) enum Turn {
-    /// It is stored so; unless as it is, its bytes are in the worker's vector.
+    /// It is stored with this encoding. Unless it is uncompressed, its bytes are in the worker's
+    /// vector.
     Here(RawFrame, Encoding),
     /// It is with a device, and comes back through the queue.
     Away,
 }
 
-/// Has a frame compressed, by a device or here and now. `may_come` is asked, where a device is wanted and none is open, whether one may be soon.
+/// Compresses a frame, by a device or at once. If a device is wanted and none is open, `may_come`
+/// says whether one may be soon.
 pub(super) fn compress(
     devices: Option<&Arc<FrameDevices>>,
     may_come: impl FnOnce() -> bool,
@@ -47,7 +53,7 @@ pub(super) fn compress(
     let Some(devices) = devices.filter(|_| !frame.for_processor) else {
         let mut wanted = Wanted::of(codec, auto);
         if wanted.reason == Reason::Absent && (devices.is_some() || !frame.for_processor && may_come()) {
-            // There may be one, which was not asked, or is not open yet.
+            // There may be a device that was not asked, or is not open yet.
             wanted.reason = Reason::Unsuitable;
         }
         let encoding = encoder.encode(wanted, frame.raw.bytes(), stored);

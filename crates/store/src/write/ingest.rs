@@ -26,7 +26,8 @@ pub(super) struct ChunkRef {
     pub start: u32,
     pub len: u32,
     pub fingerprint: Fingerprint,
-    /// What the table cache says of it, if that was asked: confirmed ([`outrigger_offload::table::PackPlace`]).
+    /// The table cache's answer, if it was asked and the answer is confirmed
+    /// ([`outrigger_offload::table::PackPlace`]).
     pub hot: Option<NonZeroU64>,
 }
 
@@ -47,8 +48,8 @@ pub(super) fn hash_chunks(kind: FingerprintKind, buffer: &Buffer, chunks: &mut [
     unnamed.zip(fingerprints).for_each(|(chunk, fingerprint)| chunk.fingerprint = fingerprint);
 }
 
-/// What a small batch became: changes in order, each with the chunks that make its content, once it is cut. They have no fingerprints yet,
-/// unless an oracle or a device told them.
+/// A small batch that was read: changes in order, each with the chunks of its content once it is
+/// cut. Chunks have no fingerprints yet, unless an oracle or a device supplied them.
 pub(super) struct Cut {
     pub files: Vec<CutFile>,
     pub chunks: Vec<ChunkRef>,
@@ -166,10 +167,10 @@ impl Cut {
         self.files.iter().map(|file| file.data.len()).sum()
     }
 
-    /// Cuts everything, here and now.
+    /// Cuts everything on this thread.
     ///
     /// # Errors
-    /// A file that is not the one an oracle tells of: the writer must stop.
+    /// A file that differs from the oracle's record: the writer must stop.
     pub fn cut_here(&mut self, scratch: &mut Scratch) -> Result<()> {
         self.chunks.reserve(self.files.len() * 2);
         for file in &mut self.files {
@@ -188,8 +189,9 @@ impl Cut {
         Ok(())
     }
 
-    /// What a device is to cut, if one task can: the streams, relative to what lies behind the headroom. `None` where there are no bytes, files
-    /// are cut in different ways, or an oracle tells how.
+    /// The streams that a device is to cut, if one task can do it, relative to the end of the
+    /// headroom. `None` if there are no bytes, if files are cut in different ways, or if an oracle
+    /// says how.
     pub fn streams(&self) -> Option<(ChunkerSpec, Vec<Stream>)> {
         let mut chunker = None;
         let mut streams = Vec::with_capacity(self.files.len());
@@ -217,7 +219,8 @@ impl Cut {
     }
 }
 
-/// The chunks of streams in a buffer, as a device tells them, or `None` if they cannot be. `base` is where positions count from.
+/// The chunks of streams in a buffer, from a device's report; `None` if they are impossible.
+/// Positions count from `base`.
 pub(super) fn told_chunks(
     streams: &[Stream],
     chunker: ChunkerSpec,
@@ -245,7 +248,7 @@ pub(super) fn told_chunks(
             all.push(ChunkRef { start: start_here, len, fingerprint: chunk.fingerprint, hot });
             start = chunk.end;
         }
-        // What is left over is the beginning of a chunk, if the stream goes on.
+        // The rest is the beginning of a chunk, if the stream goes on.
         let left = (stream.range.end - start) as usize;
         if left > if stream.last { 0 } else { chunker.max_len() } {
             return None;
@@ -277,7 +280,7 @@ fn cut(data: &[u8], base: usize, chunker: ChunkerSpec, scratch: &mut Scratch, ch
     }
 }
 
-/// Appends the chunks that an oracle tells of a file whose bytes lie at `base`.
+/// Appends the chunks that an oracle has for a file whose bytes lie at `base`.
 fn told(answers: &Answers, base: usize, chunks: &mut Vec<ChunkRef>) {
     let mut start = base as u32;
     for &(len, fingerprint) in &answers.chunks {
@@ -286,8 +289,9 @@ fn told(answers: &Answers, base: usize, chunks: &mut Vec<ChunkRef>) {
     }
 }
 
-/// Reads one file into `room`, and says how long it is, at which offset that begins, and how to compress it; `None` when it was skipped (and said so). A file
-/// that no longer fits is skipped too: the batch was made from the sizes that `stat` gave.
+/// Reads one file into `room`. Returns its length, the offset at which its data begins, and how to
+/// compress it; `None` when it was skipped and reported. A file that no longer fits is skipped too:
+/// the batch was made from the sizes that `stat` gave.
 fn read_file(
     file: FileItem,
     room: &mut [u8],
@@ -366,8 +370,8 @@ fn read_source(source: &SourceFile, room: &mut [u8]) -> Result<Read, String> {
     unreachable!("the last attempt returns")
 }
 
-/// Reads until `room` is full or the file ends. A short read that follows the expected size is taken as the end
-/// only when the kernel says so with 0.
+/// Reads until `room` is full or the file ends. If a read is short at the expected size, only a
+/// read of 0 bytes confirms the end.
 fn read_full(fd: &OwnedFd, room: &mut [u8]) -> Result<usize, rustix::io::Errno> {
     let mut len = 0;
     while len < room.len() {

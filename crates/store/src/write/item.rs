@@ -1,4 +1,4 @@
-//! What callers submit: changes that carry no data, and files with where to read them.
+//! Items that callers submit: changes without data, and files with the source of their bytes.
 
 use std::io::Read;
 use std::os::fd::OwnedFd;
@@ -26,7 +26,7 @@ pub enum Item {
 
 /// A file to write: becomes a [`Change`] once its content is durable.
 pub struct FileItem {
-    /// Which change.
+    /// The change that it becomes.
     pub to: Target,
     /// Attributes; for [`Content::File`] refreshed from the file when it is read, extended attributes included.
     pub attributes: Attributes,
@@ -34,29 +34,31 @@ pub struct FileItem {
     pub content: Content,
     /// How to cut it.
     pub chunker: ChunkerSpec,
-    /// How to compress what is new.
+    /// How to compress new chunks.
     pub codec: Compression,
-    /// Whether to look for what is stored already.
+    /// True to look for chunks that are stored already.
     pub dedup: bool,
-    /// At most so many raw bytes in a frame of its chunks (a longer chunk is a frame of its own), and none of files with another limit;
-    /// `None`: as the store is set. For files that are rewritten in place: a hole in a small frame costs little.
+    /// At most so many raw bytes in a frame of its chunks (a longer chunk is a frame of its own);
+    /// no frame is shared with files of another limit. `None`: the store's setting. For files that
+    /// are rewritten in place: a hole in a small frame costs little.
     pub frame: Option<u32>,
-    /// For experiments: what is known of its chunks beforehand.
+    /// For experiments: a record of its chunks.
     pub oracle: Oracle,
 }
 
 impl FileItem {
-    /// Cut and compressed as a policy says, in frames as the store is set.
+    /// An item cut and compressed by a policy, in frames of the store's size.
     pub fn under(to: Target, attributes: Attributes, content: Content, policy: WritePolicy) -> Self {
         let WritePolicy { chunker, codec, dedup } = policy;
         Self { to, attributes, content, chunker, codec, dedup, frame: None, oracle: Oracle::Off }
     }
 }
 
-/// An extended attribute that may say of one file what a policy says of a directory: its codec.
+/// The extended attribute by which one file sets its codec, as a policy does for a directory.
 pub const CODEC_HINT: &[u8] = b"user.outrigger.codec";
 
-/// What `policy` says of a file with these extended attributes: its own hint is followed, unless it makes no sense.
+/// The compression of a file with these extended attributes: `policy`, changed by the file's own
+/// hint if that is valid.
 pub(crate) fn hinted(policy: Compression, xattrs: &Xattrs) -> Compression {
     let hint = xattrs.iter().find(|(name, _)| name == CODEC_HINT);
     let hint =
@@ -116,7 +118,8 @@ pub enum Target {
         /// See [`JobChange::Output`].
         name: Vec<u8>,
     },
-    /// A [`LooseChange::Packed`]: the content is a loose chunk's bytes, and must be cut into that one chunk.
+    /// A [`LooseChange::Packed`]: the content is an inline chunk's bytes, and must be cut into that
+    /// one chunk.
     Packed {
         /// The chunk.
         fingerprint: Fingerprint,
@@ -124,7 +127,7 @@ pub enum Target {
 }
 
 impl Target {
-    /// The change, with no content yet: the sequencer alone knows the chunks in order.
+    /// The change, still without content: only the sequencer knows the chunks in order.
     pub(super) fn into_change(self, attributes: Attributes, stamp: u64) -> Change {
         let root = Root::Empty;
         match self {
@@ -159,49 +162,50 @@ pub enum Content {
     },
     /// Bytes in memory.
     Bytes(Vec<u8>),
-    /// What is stored already and what is new, in order.
+    /// Stored ranges and new bytes, in order.
     Parts(Parts),
 }
 
-/// A content composed of what is stored already and what is new.
+/// A content composed of stored ranges and new bytes.
 pub struct Parts {
-    /// In order; together they are the file. Empty ones count for nothing.
+    /// In order; together they are the file. Empty parts are ignored.
     pub parts: Vec<Part>,
-    /// Where the bytes of [`Part::Data`] are; kept until the last of them was read.
+    /// The source of [`Part::Data`]; kept until its last byte was read.
     pub source: Arc<dyn PartSource>,
 }
 
 /// A part of [`Parts`].
 #[derive(Clone, Debug)]
 pub enum Part {
-    /// The entries of `root` in `from..to`. Both must be boundaries of entries, or lie in a hole; else the writer fails with `Invalid`. No
-    /// chunk is read, and of the manifest the nodes at both ends only. The caller vouches that `root` stays rooted until the commit
-    /// (rule 5 of `docs/decisions/0003-reclaim-protocol.md`).
+    /// The entries of `root` in `from..to`. Both must be boundaries of entries, or lie in a hole;
+    /// else the writer fails with `Invalid`. No chunk is read, and only the manifest nodes at both
+    /// ends. The caller must make sure that `root` stays rooted until the commit (rule 5 of
+    /// `docs/decisions/0003-reclaim-protocol.md`).
     Keep {
-        /// What a file was, or another file is.
+        /// An earlier content of this file, or another file's content.
         root: Arc<Root>,
         /// First byte of it.
         from: u64,
         /// First byte after.
         to: u64,
     },
-    /// New bytes, cut afresh: a chunk begins and ends with the part. With blocks of one size, the first ends at the next multiple of that
-    /// size in the file, as `offset` says.
+    /// New bytes, cut afresh: a chunk begins and ends with the part. With blocks of one size, the
+    /// first one ends at the file's next multiple of that size, counted from `offset`.
     Data {
-        /// Where they are in the file, which is what the source is asked for.
+        /// Their place in the file, for which the source is asked.
         offset: u64,
-        /// How many.
+        /// Their number.
         len: u64,
     },
     /// Zeros that are not stored.
     Hole {
-        /// How many.
+        /// Their number.
         len: u64,
     },
 }
 
 impl Part {
-    /// Bytes of the file that it stands for.
+    /// Number of the file's bytes in it.
     pub fn len(&self) -> u64 {
         match self {
             Self::Keep { from, to, .. } => to.saturating_sub(*from),
@@ -209,7 +213,7 @@ impl Part {
         }
     }
 
-    /// True when it stands for none.
+    /// True when it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -220,12 +224,13 @@ pub trait PartSource: Send + Sync {
     /// Fills `buf` with the file's bytes from `offset`, which must not change before the writer has finished.
     ///
     /// # Errors
-    /// When they cannot be had. That stops the whole writer, and [`super::Writer::finish`] returns the error.
+    /// When they cannot be read. That stops the whole writer, and [`super::Writer::finish`] returns
+    /// the error.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()>;
 }
 
-/// A file of this machine, named by its directory and name, so that paths longer than the kernel's limit and
-/// directories that move meanwhile do no harm.
+/// A file of this machine, named by its directory and name. So paths longer than the kernel's limit
+/// work, and so do directories that move meanwhile.
 pub struct SourceFile {
     /// Its directory.
     pub dir: Arc<OwnedFd>,
@@ -233,8 +238,8 @@ pub struct SourceFile {
     pub name: Vec<u8>,
     /// How to name it in messages.
     pub display: Arc<str>,
-    /// What `stat` said when it was found.
+    /// The result of `stat` when it was found.
     pub stat: SourceStat,
-    /// A file whose ctime is not older than this may change again without its ctime showing it.
+    /// If a file's ctime is not older than this, it may change again with the same ctime.
     pub scan_start: Time,
 }

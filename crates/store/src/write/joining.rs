@@ -13,9 +13,9 @@ use super::queue::Queue;
 use super::sequence::Sequencer;
 use crate::devices::StoreDevices;
 
-/// Bytes of batches that may be with devices beside those that the workers have.
+/// Bytes of batches that may be with devices, besides those that the workers have.
 const BATCHES_BYTES: usize = 4 << 20;
-/// Bytes of batches that are there beside those, for frames that are under way to devices.
+/// Further bytes of batches, for frames that are under way to devices.
 const FRAMES_BYTES_MAX: usize = 32 << 20;
 
 /// The devices of a writer.
@@ -26,9 +26,9 @@ pub(super) struct Joining {
 
 /// Devices that are open.
 pub(super) struct Joined {
-    /// Those that cut and hash, if there are any.
+    /// Devices that cut and hash, if there are any.
     pub devices: Option<Devices>,
-    /// Those that compress.
+    /// Devices that compress.
     pub frames: Option<Arc<FrameDevices>>,
 }
 

@@ -1,8 +1,10 @@
-//! Takes over a range of a stored manifest into one that is being built, reading the nodes at its ends only.
+//! Takes over a range of a stored manifest into one that is being built, and reads only the nodes
+//! at its ends.
 //!
-//! Where nodes end is decided by what is in them since they began, so a stored node is built again, bit for bit, whenever building
-//! begins a node where it begins; as a whole it can be appended unread. The exceptions are the last nodes of each level of a file, which
-//! end because the file does: they are read, and count as whole only if they happen to end by the rule.
+//! The content of a node, from its beginning, decides where it ends. So if building begins a node
+//! where a stored one begins, it builds the same node, bit for bit, and can append the stored one
+//! unread. The exceptions are the last nodes of each level of a file, which end because the file
+//! does. They are read, and count as whole only if they happen to end by the rule.
 
 use std::sync::Arc;
 
@@ -129,7 +131,8 @@ impl Keeping<'_> {
         Ok(())
     }
 
-    /// Whether a node at the right edge of its file would end there if the file went on, and so would all on the edge below it.
+    /// True if a node at the right edge of its file, and all on the edge below it, would end there
+    /// even if the file went on.
     fn ends_by_rule(&mut self, level: u8, fingerprint: &Fingerprint, len: u64) -> Result<bool> {
         let node = self.nodes.read(fingerprint, level, len)?;
         match &*node {
@@ -218,7 +221,8 @@ mod tests {
             .collect()
     }
 
-    /// Composes files of random ranges of random files; compares with what all their entries give.
+    /// Composes files of random ranges of random files; compares with the result of pushing all
+    /// their entries.
     fn compose(rule: Rule, rounds: u64, count: u64, seed: u64) {
         let mut rng = Rng::new(seed);
         for _ in 0..rounds {
@@ -245,7 +249,7 @@ mod tests {
                 let count = entries.len() as u64;
                 let (a, b) = (rng.below(count + 1), rng.below(count + 1));
                 let (mut a, mut b) = (a.min(b) as usize, a.max(b) as usize);
-                // Whole heads and tails are what a file keeps most of the time.
+                // Files keep whole heads and tails most of the time.
                 match rng.below(4) {
                     0 => a = 0,
                     1 => b = entries.len(),

@@ -58,9 +58,10 @@ impl ManifestBuilder {
         self.leaf.is_empty() && self.inner.iter().take(level.into()).all(Vec::is_empty)
     }
 
-    /// Appends all entries of a stored node of `level` that stands for `len` bytes, without reading it. What results is what pushing these
-    /// entries would give, provided that [`ManifestBuilder::takes_subtree`] says so, and that the node and the last nodes of every level below it
-    /// ended by [`ends_node`], not because their file did.
+    /// Appends all entries of a stored node of `level` that stands for `len` bytes, without reading
+    /// it. The result is the same as pushing these entries, on two conditions:
+    /// [`ManifestBuilder::takes_subtree`] is true, and the node and the last nodes of every level
+    /// below it ended by [`ends_node`], not because their file did.
     ///
     /// # Errors
     /// As [`ManifestBuilder::push`].

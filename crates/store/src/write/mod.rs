@@ -13,26 +13,31 @@
 //!                               committer: seal, index, commit      (one thread; commit.rs)
 //! ```
 //!
-//! **Back-pressure.** The queue takes a bounded number of batches. A worker takes a batch only with a buffer in its
-//! hands, and tickets are given out in the same step, so the oldest ticket always owns a buffer and everything
-//! behind it can wait for it. Workers prefer compressing to hashing to taking new batches: what is in flight shrinks
-//! before it grows. Memory is bounded by buffers plus open frames, whatever the files' sizes; buffers are made when they are first
-//! wanted, so a writer of little costs little. Frames that are with a device hold their buffers too; they are bounded by themselves, nobody waits for
-//! one of them in particular, and they always come back, so there is a buffer for the oldest ticket again. The exception is [`CommitWhen::AtTheEnd`]: its changes, roots included, wait in memory for
-//! one transaction, and nobody waits for them; what limits a batch is up to the caller.
+//! **Back-pressure.** The queue takes a bounded number of batches. A worker takes a batch only when
+//! it has a buffer, and gets its ticket in the same step. So the oldest ticket always owns a
+//! buffer, and all later ones can wait for it. Workers prefer compressing to hashing, and hashing
+//! to new batches: work in flight shrinks before it grows. Buffers and open frames bound the
+//! memory, whatever the files' sizes; buffers are made when they are first needed, so a small
+//! writer costs little. Frames at a device hold their buffers too. They have a bound of their own,
+//! no thread waits for a particular one, and they always come back, so the oldest ticket gets a
+//! buffer again. The exception is [`CommitWhen::AtTheEnd`]: its changes, roots included, wait in
+//! memory for one transaction, without back-pressure. The caller limits its size.
 //!
-//! **Composed contents** ([`Parts`]) pass like large files: workers ask the source for new bytes, into the buffers that they are cut and hashed
-//! in; the sequencer puts holes and what is kept of stored files between the chunks, and reads from the store the manifest nodes at the ends of
-//! a kept range, itself. A content that is one piece of new data and fits a batch passes like a small file.
+//! **Composed contents** ([`Parts`]) pass like large files. Workers ask the source for new bytes,
+//! into the buffers in which they are cut and hashed. The sequencer puts holes and kept ranges
+//! between the chunks, and reads the manifest nodes at the ends of a kept range itself. A content
+//! that is one piece of new data and fits a batch passes like a small file.
 //!
-//! **Order of durability.** Pack objects durable → packs recorded as sealed → catalogue block durable in a sealed meta pack
-//! → metadata transaction. A change is committed only when every frame it refers to lies in a sealed pack, and changes are
-//! committed in the order in which they were submitted, so a crash leaves a prefix. The catalogue blocks of a transaction share one pack: what
-//! is recovered from packs alone has all of it or nothing, unless the blocks alone fill a pack.
+//! **Order of durability.** Pack objects durable → packs recorded as sealed → catalogue block
+//! durable in a sealed meta pack → metadata transaction. A change is committed only when every
+//! frame it refers to lies in a sealed pack. Changes are committed in the order in which they were
+//! submitted, so a crash leaves a prefix. The catalogue blocks of a transaction share one pack: a
+//! recovery from packs alone gets all or none of them, unless the blocks alone fill a pack.
 //!
-//! **Failures.** A source file that cannot be read is skipped, and said so. All other failures stop the writer, those of a [`PartSource`]
-//! too: what was committed stays. Packs that were sealed until then still belong to the session, count in its lookups, and become live with the first commit
-//! of its next writer.
+//! **Failures.** A source file that cannot be read is skipped, and reported. All other failures
+//! stop the writer, also those of a [`PartSource`]; committed changes stay. Packs that were sealed
+//! until then still belong to the session and count in its lookups. The first commit of its next
+//! writer makes them live.
 
 mod bytes;
 mod catalogue;

@@ -2,8 +2,10 @@
 //!
 //! Used by the write pipeline and by the collector, which copies frames' chunks into packs of its own.
 //!
-//! **Placed packs.** Where a pack's id decides which hosts hold it, one that is to lie on a certain host gets an id that does that: some are announced, the first one that suits is taken, and the others'
-//! intents are withdrawn before anything is written. Ids are not scarce. Where that fails (no id suits, or nobody can be asked) the pack lies where it falls: placing is advice.
+//! **Placed packs.** If a pack's id decides which hosts hold it, a pack for a certain host gets a
+//! suitable id. The sink announces several ids, takes the first that suits, and withdraws the
+//! others' intents before anything is written; ids are not scarce. If that fails (no id suits, or
+//! the engine does not answer), the pack goes anywhere: placing is only advice.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -24,7 +26,8 @@ use crate::session::Session;
 use crate::store::Store;
 use crate::verified::Verified;
 
-/// Taken names that are passed by, each after counters were raised above all packs: it is over after one, unless somebody else makes packs here.
+/// Taken names that are skipped, each after counters were raised above all packs. One is enough,
+/// unless another database makes packs here.
 const TRIES: usize = 8;
 
 /// Ids announced at once for a pack that is to lie on a certain host, and how often that is tried.
@@ -37,7 +40,7 @@ pub(crate) struct StoredFrame<'a> {
     pub lengths: Vec<u32>,
     pub fingerprints: &'a [Fingerprint],
     pub stored: &'a [u8],
-    /// The pipeline's number for it; 0 when nobody waits for it.
+    /// The pipeline's number for it; 0 when no frame waits for it.
     pub sequence: u64,
 }
 
@@ -50,9 +53,9 @@ pub(crate) struct OpenPack {
     footer: FooterBuilder,
     raw_bytes: u64,
     sequences: Vec<u64>,
-    /// Why it cannot be finished: several threads append, and each is told the cause.
+    /// Why it cannot be finished: several threads append, and each gets the cause.
     failure: Option<Error>,
-    /// Who is told when it is durable.
+    /// Told when the pack is durable.
     verified: Option<Arc<Verified>>,
 }
 
@@ -110,13 +113,13 @@ impl PackSink {
         }
     }
 
-    /// Takes what is kept free as well: for content that was acknowledged.
+    /// May also take the reserved space of the disk: for content that was acknowledged.
     pub(crate) fn with_reserve(mut self, may_use_it: bool) -> Self {
         self.reserve = self.reserve.filter(|_| !may_use_it);
         self
     }
 
-    /// Has packs lie on a host, by the name that the engine has for it ([`crate::backend::place_on`]), as far as that can be had.
+    /// Places packs on a host if possible; the name is the engine's ([`crate::backend::place_on`]).
     pub(crate) fn on_host(mut self, host: Option<&Arc<str>>) -> Self {
         self.host = host.cloned();
         self
@@ -173,7 +176,7 @@ impl PackSink {
     }
 
     fn begin(&self) -> Result<OpenPack> {
-        // Whose it is can be told by this even if another database has given out the same id.
+        // By this mark the pack's maker is known even if another database gives out the same id.
         let mark = u64::from_le_bytes(clock::random()?);
         let (id, mut writer) = self.create(mark)?;
         let header =
@@ -198,7 +201,7 @@ impl PackSink {
             // The intent is durable before the object exists, so that nothing is ever written that no row announces.
             let id = self.announce(mark)?;
             match self.backend.create(id) {
-                // The database is older than its packs, or not the only one, and this one is somebody's.
+                // The database is stale, or there is another one, which has made this pack.
                 Err(error) if error.kind() == ErrorKind::Exists && tries < TRIES => {
                     self.meta.withdraw_packs(self.session, &[id])?;
                     raise_counters(&*self.meta, &*self.backend)?;
@@ -262,7 +265,7 @@ impl SealingPack {
         let Self { pack, footer } = self;
         session.confirm()?;
         latency::PACK_WRITES.timed(|| pack.writer.seal())?;
-        // Its bytes were named here, so nobody has to read them to know that they are what the footer says.
+        // This writer named its bytes, so they match the footer and need not be compared.
         if let Some(verified) = &pack.verified {
             verified.note_own(pack.id);
         }

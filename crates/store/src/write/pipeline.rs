@@ -30,7 +30,7 @@ use crate::read::Nodes;
 use crate::session::Session;
 use crate::store::Store;
 
-/// How a [`Writer`] works; what is stored does not depend on it.
+/// How a [`Writer`] works; the stored data does not depend on it.
 #[derive(Clone, Debug)]
 pub struct WriteOptions {
     /// Worker threads.
@@ -41,7 +41,7 @@ pub struct WriteOptions {
     pub commit: CommitWhen,
 }
 
-/// What a writer did.
+/// The results of a writer.
 #[derive(Clone, Debug, Default)]
 pub struct WriteSummary {
     /// Counters.
@@ -54,14 +54,15 @@ pub struct WriteSummary {
 
 /// Bytes of small files in a batch, and of a large file in a segment, at least.
 const SEGMENT: usize = 1 << 20;
-/// Bytes of memory for frames that is kept while nobody uses it.
+/// Bytes of unused memory for frames that are kept.
 const KEEP_BYTES: u64 = 16 << 20;
 /// Elements of a batch at most, for each [`SEGMENT`] that fits.
 const BATCH_ITEMS: usize = 512;
 
-/// Takes items, in order, and makes them durable and visible in that order. Blocks when it is given more than it can
-/// handle. Dropped without [`Writer::finish`], it stops; what was committed stays. A session has one writer at a time; after one that failed it may
-/// have another, which goes on from what the first had stored.
+/// Takes items, in order, and makes them durable and visible in that order. Blocks when it gets
+/// more than it can handle. If it is dropped without [`Writer::finish`], it stops; committed
+/// changes stay. A session has one writer at a time. After a failed one it may have another, which
+/// goes on from what the first had stored.
 pub struct Writer {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
@@ -85,7 +86,8 @@ impl Writer {
         Self::start_on(store, session, options, None, progress)
     }
 
-    /// As [`Writer::start`], with packs of data that lie on `host` first, by the name that the engine has for it ([`crate::backend::place_on`]), as far as that can be had.
+    /// Like [`Writer::start`], with packs of data placed on `host` if possible; the name is the
+    /// engine's ([`crate::backend::place_on`]).
     pub fn start_on(
         store: &Store,
         session: &Arc<Session>,
@@ -95,7 +97,7 @@ impl Writer {
     ) -> Self {
         let (count, segment) = (options.threads * 3 + 2, SEGMENT.max(4 * options.chunk_max));
         let headroom = options.chunk_max.max(4096);
-        // What frames were copied together in is used again.
+        // Memory in which frames were copied together is used again.
         let pool = Pool::new(None, KEEP_BYTES);
         let framer = Framer::new(store.config.frame_size as usize, pool.clone());
         let buffers = BufferPlan { count, headroom, data: segment, pool };
@@ -146,7 +148,7 @@ impl Writer {
         if let Some(error) = refused {
             shared.queue.fail(error);
         }
-        // Those that are open already have their buffers from the first batch on.
+        // Open devices have buffers from the first batch on.
         shared.devices();
         let (messages, receiver) = channel();
         let committer = Committer {
@@ -198,7 +200,7 @@ impl Writer {
     /// Takes one item.
     ///
     /// # Errors
-    /// When the pipeline has stopped; [`Writer::finish`] says why.
+    /// When the pipeline has stopped; [`Writer::finish`] returns the reason.
     pub fn submit(&mut self, item: Item) -> Result<()> {
         let file = match item {
             Item::Change(change) => return self.batch_up(Small::Change(change), 0),
@@ -310,7 +312,7 @@ impl Drop for Writer {
     }
 }
 
-/// A thread with a name, so that whoever looks at a process sees what its time goes into.
+/// A thread with a name, so that process tools show where the time goes.
 fn spawn<T: Send + 'static>(name: String, run: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
     std::thread::Builder::new().name(name).spawn(run).expect("a thread can be started")
 }

@@ -1,9 +1,13 @@
-//! Where directories hang, told by each commit for those that it puts names into.
+//! The places of directories: each commit publishes those of the directories in which it makes
+//! names.
 //!
-//! In a store that hosts share, mounts make directories in the database alone, and tell the catalogue some seconds later (decision 0022): it may not have them yet, so a name that a command, or
-//! a job, puts below one would stand for nothing when the database is lost. Hence a writer there tells each directory that it puts a name into, and those
-//! above it, as they are just now, once. Replayed, that makes what is missing and changes nothing of the rest. It is read before the commit's transaction: a directory
-//! that is moved in between comes back where it was.
+//! In a shared store, mounts make directories in the database alone, and publish them to the
+//! catalogue some seconds later (decision 0022). Until then the catalogue may lack them. If the
+//! database were lost, a name that a command or a job puts below such a directory would have no
+//! place. So a writer publishes each directory in which it makes a name, and those above it, once,
+//! as they are just now. A recovery then makes missing directories and changes no others. The
+//! places are read before the commit's transaction: a directory that is moved in between comes back
+//! to its old place.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,19 +17,20 @@ use outrigger_format::catalogue::{FileKind, Record};
 use crate::error::Result;
 use crate::meta::{Change, Hanging, Meta, ROOT_INODE};
 
-/// What a writer has told.
+/// The directories that a writer has published.
 #[derive(Default)]
 pub(super) struct Places {
     told: HashSet<u64>,
 }
 
 impl Places {
-    /// Records for the directories that `changes` need and that nobody has told yet, those above first.
+    /// Records for the directories that `changes` need and that this writer has not published yet,
+    /// those above first.
     ///
     /// # Errors
     /// Those of the database.
     pub fn records(&mut self, meta: &dyn Meta, changes: &[Change]) -> Result<Vec<Record>> {
-        // What says what names *are* never shares a sequence with other records.
+        // Records of what names *are* never share a sequence with others.
         if changes
             .iter()
             .any(|change| matches!(change, Change::Name { .. } | Change::Node { .. } | Change::Swap { .. }))

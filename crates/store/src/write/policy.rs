@@ -29,7 +29,7 @@ pub fn set_policy(
         return Err(Error::new(ErrorKind::NotFound, format!("inode {inode} is not a directory")));
     }
     let (name, text) = (key.as_bytes().to_vec(), value.map(|value| value.as_bytes().to_vec()));
-    // A mount that has made the directory may not have told it yet.
+    // The mount that made the directory may not have published it yet.
     tell_catalogue(store, session, &Touched::inodes([inode]), || Ok(()))?;
     let record = Record::Policy { inode, key: name, value: text };
     let sequence = append_records(store, session, std::iter::once(Ok(record)))?;

@@ -10,7 +10,7 @@ use outrigger_clock::Instant;
 /// Something that could not be read, and why; the rest was stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Skipped {
-    /// What, as the user knows it.
+    /// The item, as the user knows it.
     pub what: String,
     /// Why.
     pub why: String,
@@ -53,7 +53,7 @@ pub struct Progress {
     pub bytes_unchanged: AtomicU64,
     /// Chunks seen.
     pub chunks: AtomicU64,
-    /// Bytes of chunks of which is known whether they were stored before; reading is ahead of this.
+    /// Bytes of chunks that were looked up already; reading is ahead of this.
     pub bytes_looked_up: AtomicU64,
     /// Bytes that were not stored before.
     pub bytes_new: AtomicU64,
@@ -67,7 +67,8 @@ pub struct Progress {
     pub damaged: AtomicU64,
     /// What was skipped.
     pub skipped: Mutex<Vec<Skipped>>,
-    /// Files that are being written now, which whoever ends the process should not leave behind in part.
+    /// Files that are being written now: a caller that ends the process should not leave them
+    /// incomplete.
     unfinished: AtomicU64,
     cancelled: AtomicBool,
     listener: OnceLock<Listener>,
@@ -126,7 +127,8 @@ impl Progress {
 
     /// Says that a file is begun, which [`Progress::ended`] must follow; `false`, and nothing must follow, when no more shall be begun.
     pub fn begin(&self) -> bool {
-        // Counted first: then either this sees the flag, or whoever sets it sees this file.
+        // Counted first: then either this thread sees the flag, or the thread that sets it sees
+        // this file.
         self.unfinished.fetch_add(1, Ordering::SeqCst);
         let goes_on = !self.is_cancelled();
         if !goes_on {

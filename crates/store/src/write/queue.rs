@@ -1,9 +1,9 @@
 //! The work queue: bounded batches in, tickets out, and the buffers that go with them.
 //!
-//! One mutex guards everything; tasks are large (about a mebibyte, or a frame), so it is taken a few thousand times a
-//! second at most. Who waits for whom: `submit` waits while too many batches wait; a worker waits while there is no
-//! task it could start, which includes a batch for which there is no buffer. Some worker then holds the buffer of the
-//! oldest ticket and is not waiting here.
+//! One mutex guards everything. Tasks are large (about a mebibyte, or a frame), so it is taken a
+//! few thousand times a second at most. `submit` waits while too many batches wait. A worker waits
+//! while there is no task it could start; a batch without a buffer counts as none. Some other
+//! worker then holds the buffer of the oldest ticket, and is not waiting here.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex};
@@ -31,7 +31,7 @@ pub(super) enum Small {
     File(FileItem),
 }
 
-/// What waits to be taken.
+/// A batch that waits to be taken.
 pub(super) enum Batch {
     /// Changes and small files, which together fit a buffer.
     Small(Vec<Small>),
@@ -39,7 +39,7 @@ pub(super) enum Batch {
     Large(Arc<LargeFile>),
 }
 
-/// What a worker does next.
+/// The next task of a worker.
 pub(super) enum Task {
     /// Was compressed by a device.
     Append(Compressed),
@@ -66,7 +66,7 @@ struct State {
     /// Free ones, and how many more may be made: a small batch must not pay for all of them.
     buffers: Vec<Buffer>,
     unmade: usize,
-    /// Buffers that were made before devices had memory for them: each is let go of when it comes back.
+    /// Buffers that were made before devices had memory for them: each is freed when it comes back.
     outdated: usize,
     plan: BufferPlan,
     next_ticket: u64,
@@ -201,7 +201,7 @@ impl Queue {
         self.work.notify_one();
     }
 
-    /// A batch is back, with what was found in it, if anything.
+    /// Returns a batch from a device, with its report if there is one.
     pub fn come_back_ingested(&self, batch: Box<Ingested>) {
         let mut state = self.lock();
         state.away -= 1;
@@ -241,13 +241,15 @@ impl Queue {
             + state.bring.len()
             + state.ingested.len()
             + state.hash.len();
-        // A batch becomes some frames; how many batches a large file still has, nobody knows: as many as there are buffers for.
+        // A batch becomes some frames. The number of batches left in a large file is unknown:
+        // assume as many as there are buffers.
         let batches = if state.batches.is_empty() { 0 } else { state.buffers.len() + state.unmade };
         let ahead = state.task * (queued + TASKS_PER_BATCH * batches) as u32 / self.threads.max(1) as u32;
         Backlog { is_idle: state.idle > 0, ahead }
     }
 
-    /// Frees a buffer, unless a frame still borrows it: then whoever compresses that frame does.
+    /// Frees a buffer, unless a frame still borrows it: then the worker that compresses the frame
+    /// frees it.
     pub fn give_back(&self, buffer: Arc<Buffer>) {
         if let Some(buffer) = Arc::into_inner(buffer) {
             let mut state = self.lock();
@@ -261,7 +263,8 @@ impl Queue {
         }
     }
 
-    /// The next task, or `None` when all is done or something failed. `done` says that the caller has just ended a task, and how long that took.
+    /// The next task, or `None` when all is done or something failed. `done` is how long the
+    /// caller's last task took, if it has just ended one.
     pub fn take(&self, done: Option<Duration>) -> Option<Task> {
         let mut state = self.lock();
         if let Some(took) = done {

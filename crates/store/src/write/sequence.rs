@@ -1,7 +1,8 @@
 //! The ordered part of the pipeline: batches leave the workers in any order and pass here in ticket order, one at a time.
 //!
-//! Whichever worker brings the ticket that is next in line runs the stage for it and for those parked behind it; the
-//! others park theirs and go on. Dedup, framing and manifests are cheap, so one thread's worth is enough for them.
+//! The worker that brings the next ticket in line runs the stage for it and for those parked behind
+//! it; the others park theirs and go on. Dedup, framing and manifests are cheap, so one thread at a
+//! time is enough.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -23,7 +24,7 @@ use crate::error::Result;
 use crate::meta::Change;
 use crate::meta::jobs::JobChange;
 
-/// What a ticket brings.
+/// The batch of a ticket.
 pub(super) enum Sequenced {
     Small(Cut),
     Segment(Scanned),
@@ -45,7 +46,7 @@ impl Sequenced {
         }
     }
 
-    /// The names of the chunks that will be looked for among what is stored.
+    /// The names of the chunks that will be looked up.
     pub fn looked_for(&self) -> Box<dyn Iterator<Item = Fingerprint> + '_> {
         let (_, chunks) = self.chunks();
         match self {
@@ -102,7 +103,7 @@ impl Sequencer {
             drop(parked);
             let mut stage = self.stage.lock().expect("no panic in the stage");
             stage.run(item, queue)?;
-            // What is committed at the end makes no room before.
+            // Changes that are committed at the end free no space before.
             if stage.commit == CommitWhen::AsItComes {
                 stage.commits.wait_for_room(2 * WAITING_MAX, || queue.failed());
             }
@@ -184,7 +185,7 @@ impl Stage {
 
     fn run_segment(&mut self, segment: Scanned, queue: &Queue) -> Result<()> {
         if segment.file.change.lock().expect("no panic while held").is_none() {
-            // Taken before it was known that the stream had ended: empty.
+            // It was taken before the end of the stream was known: empty.
             queue.give_back(Arc::new(segment.buffer));
             return Ok(());
         }
@@ -231,7 +232,7 @@ impl Stage {
         }
     }
 
-    /// Gives the change its content, and says how long that is.
+    /// Gives the change its content, and returns the content's length.
     fn finish_manifest(&mut self, change: &mut Change, manifest: &mut ManifestBuilder) -> Result<u64> {
         let (Change::Put { root, .. }
         | Change::Node { root, .. }
@@ -279,7 +280,7 @@ impl Stage {
                 }
             }
         }
-        // After what is new: a reading between the two must not take it for found.
+        // After the new bytes are counted: a reading between the two must not take them for found.
         Progress::add(&self.progress.bytes_looked_up, len.into());
         file.manifest.push(Entry::Chunk { fingerprint, len }, &mut *self.nodes)
     }

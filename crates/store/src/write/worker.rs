@@ -1,4 +1,4 @@
-//! What a worker of the pipeline does.
+//! The loop of a pipeline's worker.
 
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
@@ -23,7 +23,7 @@ use super::queue::{Queue, Task};
 use super::sequence::{Sequenced, Sequencer};
 use crate::error::Result;
 
-/// What the workers share.
+/// State that the workers share.
 pub(super) struct Shared {
     pub queue: Arc<Queue>,
     /// The devices.
@@ -38,15 +38,15 @@ pub(super) struct Shared {
     pub auto: Auto,
 }
 
-/// How long this thread was busy, and how long it waited: for work, for a source, for a disk, but not for a processor, of which it would
-/// take even more time by compressing harder.
+/// How long this thread was busy, and how long it waited for work, for a source or for a disk.
+/// Waiting for a processor does not count, as compressing harder would take even more of it.
 struct Meter {
     since: Instant,
     wanted: Duration,
 }
 
 impl Meter {
-    /// So often it is looked at.
+    /// Time between two checks.
     const EVERY: Duration = Duration::from_millis(50);
 
     fn start() -> Self {
@@ -124,7 +124,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Has a batch cut, named and looked up by whatever does that best, or gives it back.
+    /// Sends a batch to be cut, named and looked up by the best device, or gives it back.
     fn send(&self, ticket: u64, batch: Uncut) -> Option<Uncut> {
         self.joining.note(batch.len());
         match self.ingesters() {
@@ -151,14 +151,16 @@ impl Shared {
     fn cut_in_line(&self, segment: ReadSegment) -> Result<()> {
         let (file, mut cut) = (Arc::clone(&segment.file), Vec::new());
         file.cut(segment, &mut |scanned| cut.push(scanned))?;
-        // The first is hashed here while its bytes are warm; others were parked, and are for whoever is free.
+        // The first is hashed here while its bytes are warm; others were parked, for any free
+        // worker.
         let mut cut = cut.into_iter().map(|segment| (segment.ticket, Sequenced::Segment(segment)));
         let own = cut.next();
         cut.try_for_each(|(ticket, batch)| self.park(ticket, batch))?;
         own.map_or(Ok(()), |(ticket, batch)| self.name(ticket, batch))
     }
 
-    /// Has a batch's chunks named, by whatever does that best, and brings it to the sequencer, now or later.
+    /// Lets the best device or this worker name a batch's chunks, and brings it to the sequencer,
+    /// now or later.
     fn name(&self, ticket: u64, batch: Sequenced) -> Result<()> {
         match self.ingesters().and_then(|devices| Some((devices, devices.hasher(&self.queue, &batch)?))) {
             Some((devices, hasher)) => {
@@ -169,7 +171,8 @@ impl Shared {
         }
     }
 
-    /// Does something here and now. Where there are devices that do such things, it is known afterwards how long the processor takes.
+    /// Runs something on this thread. If there are devices for it, its time is recorded for
+    /// comparison.
     fn timed<T>(&self, class: Class, bytes: usize, run: impl FnOnce() -> T) -> T {
         let Some(devices) = self.ingesters().filter(|_| bytes > 0) else { return run() };
         let began = thread_time();
@@ -178,7 +181,7 @@ impl Shared {
         done
     }
 
-    /// Leaves a batch to be named to whoever is free.
+    /// Leaves a batch to be named by any free worker.
     fn park(&self, ticket: u64, batch: Sequenced) -> Result<()> {
         match self.ingesters().and_then(|devices| Some((devices, devices.hasher(&self.queue, &batch)?))) {
             Some((devices, hasher)) => devices.name(hasher, &self.queue, ticket, batch),
@@ -223,7 +226,8 @@ impl Shared {
         }
     }
 
-    /// Appends a frame to the open pack: `stored`, or, as `encoding` says, its raw bytes, which come back.
+    /// Appends a frame to the open pack: `stored`, or, depending on `encoding`, its raw bytes,
+    /// which are returned.
     fn append(
         &self,
         frame: RawFrame,
@@ -262,7 +266,7 @@ impl Shared {
     pub fn finish_packs(&self, messages: &Sender<Message>) -> Result<()> {
         let last = self.sequencer.stage.lock().expect("no panic in the stage").flush();
         if let Some(frame) = last {
-            // Nobody would take it when it came back.
+            // No worker would take it when it came back.
             let frame = RawFrame { for_processor: true, ..frame };
             self.compress(frame, &mut Encoder::new(), &mut Vec::new(), messages)?;
         }

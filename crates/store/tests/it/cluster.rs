@@ -1,5 +1,6 @@
-//! What needs a real cluster: Ceph's pools and its gateway for S3 (`make test-cluster`, `scripts/cluster.sh`). Skipped, and said to be,
-//! where `OUTRIGGER_TEST_RADOS` and `OUTRIGGER_TEST_S3` name none.
+//! Tests that need a real cluster: Ceph's pools and its gateway for S3 (`make test-cluster`,
+//! `scripts/cluster.sh`). They are skipped, and report it, if `OUTRIGGER_TEST_RADOS` and
+//! `OUTRIGGER_TEST_S3` name none.
 
 use std::io::IoSlice;
 use std::process::Command;
@@ -113,7 +114,8 @@ fn a_bucket_that_is_not_there_is_no_missing_pack() {
     assert!(error.to_string().contains("NoSuchBucket"), "{error}");
 }
 
-/// What docs/packs.md says that a writer and a reader need suffices, and with it the one does no harm elsewhere, and the other none at all.
+/// The documented rights of a writer and a reader (docs/packs.md) suffice. With them the writer can
+/// do no harm elsewhere, and the reader none at all.
 #[test]
 #[ignore = "slow: needs a cluster, `make test-cluster`"]
 fn the_rights_that_are_documented_suffice_and_are_all() {
@@ -218,7 +220,7 @@ fn where_packs_lie_is_asked_once_a_placement_group() {
     assert_eq!(backend.asks() - before, asks, "nothing was asked again");
 }
 
-/// A read of several pieces is all of what was asked for, from anywhere in the pack to anywhere.
+/// A read of several pieces returns all requested bytes, between any two places of the pack.
 #[test]
 #[ignore = "slow: needs a cluster, `make test-cluster`"]
 fn long_reads_are_whole() {
@@ -264,7 +266,7 @@ fn every_host_of_the_pool_can_be_chosen() {
     assert!(backend::place_on(&*backend, "h7").unwrap_err().to_string().contains("h0, h1, h2"));
 }
 
-/// Who may only read, reads, and changes nothing, whatever its program believes.
+/// A read-only client reads, and changes nothing, whatever its program tries.
 #[test]
 #[ignore = "slow: needs a cluster, `make test-cluster`"]
 fn a_reader_of_the_pool_cannot_write() {
@@ -284,7 +286,8 @@ fn a_reader_of_the_pool_cannot_write() {
     writer.remove(PackId(1)).unwrap();
 }
 
-/// An OSD is killed while packs are written and read, another one hangs, both come back: nothing fails, and all is as it was written.
+/// An OSD is killed while packs are written and read, another one hangs, both come back: nothing
+/// fails, and all data is unchanged.
 #[test]
 #[ignore = "slow: needs a cluster, `make test-cluster`"]
 fn osds_come_and_go() {
@@ -319,7 +322,7 @@ fn osds_come_and_go() {
     }
 }
 
-/// A pool that takes no more says so, at once, and takes again when there is room.
+/// A full pool reports it at once, and accepts data again when there is space.
 #[test]
 #[ignore = "slow: needs a cluster, `make test-cluster`"]
 fn a_full_pool_is_said_to_be_full() {
@@ -330,7 +333,7 @@ fn a_full_pool_is_said_to_be_full() {
     ceph(&all, "ceph", &["osd", "pool", "set-quota", &pool, "max_bytes", "8000000"]);
     rados.pool.clone_from(&pool);
     let backend = RadosBackend::open(&rados, Access::default(), Patience::default()).unwrap();
-    // What is used is counted now and then, so some goes in beyond the quota.
+    // The pool counts its use only now and then, so some data goes in beyond the quota.
     let data = bytes(1, 4_000_000);
     let mut packs = 1u64..200;
     let full = packs.by_ref().find_map(|id| {

@@ -1,4 +1,5 @@
-//! Codecs, filters and policies through the whole store: what is put comes back byte for byte, stored as it was asked to be.
+//! Codecs, filters and policies through the whole store: files come back byte for byte, stored as
+//! requested.
 #![cfg(feature = "testing")]
 
 use crate::gc_support;
@@ -89,7 +90,8 @@ fn every_codec_restores_every_kind_of_data_byte_for_byte() {
         }
         wholly_sound(&store);
         let found = encodings(&store);
-        // What cannot be compressed is stored as it is, whatever is asked for; the numbers are grouped wherever there is an entropy stage.
+        // Incompressible data is stored uncompressed, whatever codec is asked for; the numbers are
+        // grouped wherever there is an entropy stage.
         assert!(found.contains(&"none".to_string()), "{codec}: {found:?}");
         if ["gzip", "deflate", "zstd", "auto"].iter().any(|name| codec.starts_with(name)) {
             let grouped = |one: &String| one.ends_with("+float4") || one.ends_with("+group4");

@@ -27,7 +27,7 @@ fn seed() -> u64 {
     seed
 }
 
-/// A stream that ends when it is told to.
+/// A stream that ends on request.
 struct Gated {
     bytes: std::io::Cursor<Vec<u8>>,
     reached_end: std::sync::mpsc::Sender<()>,
@@ -134,7 +134,8 @@ fn two_collectors_do_not_meet() {
     verify_all(&store).unwrap();
 }
 
-/// One thread's or process's random edits in a directory of its own. Returns what the directory should hold.
+/// One thread's or process's random edits in a directory of its own. Returns the expected contents
+/// of the directory.
 fn edit(store: &Store, own: &str, rng: &mut Rng, steps: u32) -> BTreeMap<String, u64> {
     let mut model = BTreeMap::new();
     for _ in 0..steps {
@@ -160,7 +161,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Collects until told to stop, and says how often.
+/// Collects until told to stop; returns the number of runs.
 fn keep_collecting(store: &Store, stop: &AtomicBool) -> u64 {
     let mut runs = 0;
     let mut last = false;
@@ -260,7 +261,7 @@ fn spawn(dir: &Path, role: &str) -> Child {
         .unwrap()
 }
 
-/// What a child process does, by its role.
+/// The work of a child process, by its role.
 #[test]
 fn child() {
     let (Ok(role), Some(dir)) = (std::env::var("GC_CHILD_ROLE"), std::env::var_os("GC_CHILD_DIR")) else {
@@ -325,7 +326,7 @@ fn processes_edit_while_this_one_collects() {
     for (name, wanted) in &expected {
         assert_eq!(seed_of(&read(&store, name)), *wanted, "{name}, seed {seed}");
     }
-    // The catalogue, moved and written anew by many runs, says the same.
+    // The catalogue, moved and rewritten by many runs, gives the same tree.
     let root = store.dir().to_path_buf();
     drop(store);
     for name in ["meta.db", "meta.db-wal", "meta.db-shm"] {
@@ -384,7 +385,7 @@ fn a_stopped_put_that_was_fenced_cannot_commit() {
     let mut printed = lines(&mut child);
     assert!(printed.any(|line| line == "ready"));
     let mut stdin = child.stdin.take().unwrap();
-    // It finds what was removed, and relies on it.
+    // It finds removed chunks, and relies on them.
     stdin.write_all(&unique(5, 2_500_000)).unwrap();
     let began = Instant::now();
     let session = loop {

@@ -30,7 +30,7 @@ fn names(steps: u64) -> Vec<String> {
     files.chain((0..steps).map(|number| format!("/l{number:04}"))).collect()
 }
 
-/// What fails, as the server would say it, and when in a transaction.
+/// A failure as the server would report it, and its moment in a transaction.
 #[derive(Clone, Copy, Debug)]
 enum When {
     /// At its first statement, which marks its lane.
@@ -41,7 +41,8 @@ enum When {
     Commit,
 }
 
-/// Has the next transactions fail, so many of them. They are counted by a sequence: what it gives out stays given out, whatever becomes of a transaction.
+/// Makes so many of the next transactions fail. A sequence counts them: its numbers stay given out,
+/// even if a transaction is rolled back.
 fn fail(server: &Server, schema: &str, when: When, code: &str, times: u64) {
     let trigger = match when {
         When::First => "TRIGGER fails BEFORE UPDATE ON @lane FOR EACH STATEMENT",
@@ -56,7 +57,7 @@ fn fail(server: &Server, schema: &str, when: When, code: &str, times: u64) {
          IF nextval('@failures') <= {times} THEN RAISE 'on purpose' USING ERRCODE = '{code}'; END IF; RETURN NULL; END $$; \
          CREATE {trigger} EXECUTE FUNCTION @fails()"
     );
-    // A row that is to be written is what a trigger before it returns; of a statement that does not matter.
+    // A row trigger returns the row to write; for a statement trigger that does not matter.
     server.sql(&sql.replace('@', &format!("{schema}.")));
 }
 
@@ -89,7 +90,7 @@ fn a_conflict_at_any_step_is_made_again_and_counts_once() {
                 assert!(asked > times, "{when:?} {code}: asked {asked} times");
                 steps += 1;
                 assert_eq!(paths(&meta, At::Now), names(steps), "{when:?} {code} {times}");
-                // What is never tried in one round trip.
+                // Changes that are never tried in one round trip.
                 fail(&server, &schema, when, code, times);
                 let last = format!("l{:04}", steps - 1);
                 commit(&meta, session, vec![remove(R, &last)], 1).unwrap();
@@ -139,7 +140,8 @@ fn what_is_no_conflict_is_not_made_again() {
     assert_eq!((paths(&meta, At::Now), meta.check().unwrap()), (names(2), Vec::new()));
 }
 
-/// Somebody else locks what a commit needs, and then wants what it has: the server ends one of them, here always the commit.
+/// Another client locks a row that a commit needs, and then wants the commit's: the server ends one
+/// of them, here always the commit.
 #[test]
 fn a_commit_that_a_deadlock_ends_is_made_again_and_counts_once() {
     let Some(server) = Server::start("fsync = off\ndeadlock_timeout = 100ms") else { return };
@@ -183,8 +185,8 @@ fn holds<'s>(scope: &'s std::thread::Scope<'s, '_>, server: &'s Server, take: St
     });
 }
 
-/// What a site has made its default is not what is relied on here: each statement sees what was committed before it began. Else a commit that has waited for a snapshot would
-/// change what that shows.
+/// Nothing relies on a site's default isolation: each statement sees what was committed before it
+/// began. Otherwise a commit that has waited for a snapshot would change what that shows.
 #[test]
 fn a_snapshot_stays_what_it_was_whatever_isolation_is_the_default() {
     for isolation in ["repeatable read", "serializable"] {

@@ -1,8 +1,8 @@
-//! Power loss at every step of small workloads, the database included: the store opens, what was acknowledged is there, and
-//! every file reads back.
+//! Power loss at every step of small workloads, the database included: the store opens,
+//! acknowledged data is there, and every file reads back.
 //!
-//! A workload runs under `strace` (`testing::crash`) and prints what has been acknowledged; each legal state of the disk after
-//! a power loss is then made in a directory and looked at.
+//! A workload runs under `strace` (`testing::crash`) and prints what was acknowledged. Then each
+//! legal state of the disk after a power loss is made in a directory and checked.
 #![cfg(feature = "testing")]
 
 use crate::gc_support;
@@ -29,7 +29,7 @@ fn record_workload(dir: &Path, variant: &str) -> Trace {
     trace
 }
 
-/// What the recorded process does.
+/// The workload of the recorded process.
 #[test]
 fn workload() {
     let (Some(dir), Ok(variant)) =
@@ -87,8 +87,8 @@ fn workload() {
     }
 }
 
-/// What is wrong with the store after a crash. `before` is what it held when the recording began; `again` looks once more,
-/// after a collection or a recovery.
+/// Checks the store after a crash. `before` are its contents when the recording began; `again`
+/// checks once more, after a collection or a recovery.
 fn inspect(
     dir: &Path,
     state: &CrashState,
@@ -98,7 +98,7 @@ fn inspect(
 ) -> Result<(), String> {
     let text = |error: outrigger_store::Error| error.to_string();
     let lines = state.acknowledged_lines();
-    // Name → what it may hold: what was acknowledged last, and what was begun after that.
+    // Name → the contents it may have: the last acknowledged one, and those begun after that.
     let mut allowed: BTreeMap<String, Vec<Option<u64>>> =
         before.iter().map(|(name, seed)| (name.clone(), vec![Some(*seed)])).collect();
     for line in &lines {
@@ -135,7 +135,7 @@ fn inspect(
     };
     look(&store, "then")?;
     if variant == "compact" && again {
-        // The packs alone must say the same, whichever part of the new catalogue is there.
+        // The packs alone must give the same, whichever part of the new catalogue is there.
         drop(store);
         for name in ["meta.db", "meta.db-wal", "meta.db-shm"] {
             let _ = std::fs::remove_file(dir.join("store").join(name));
@@ -188,7 +188,7 @@ fn explore(variant: &str, budget: usize) {
         }
         ops::snapshots::create(&store, Some("old"), "", &[]).unwrap();
         if variant == "compact" {
-            // What makes a catalogue worth writing anew.
+            // Makes the catalogue worth a rewrite.
             for n in 0..40 {
                 put_bytes(&store, "more", content(n, 0)).unwrap();
                 remove(&store, "more").unwrap();

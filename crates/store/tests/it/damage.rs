@@ -1,5 +1,5 @@
-//! Damage in every structure of a small store: it is named, nothing else is affected, wrong bytes are never returned, and
-//! a repair restores what can be restored.
+//! Damage in every structure of a small store: it is named, nothing else is affected, wrong bytes
+//! are never returned, and a repair restores as much as possible.
 
 use crate::checking;
 
@@ -185,7 +185,7 @@ fn a_lost_catalogue_block_is_written_anew() {
         let about = repaired.findings.iter().find(|finding| finding.kind == FindingKind::Catalogue);
         assert!(about.is_some_and(|finding| finding.mended), "{}", said(&repaired));
         assert_eq!(run_check(&open(&path), true).damaged, 0);
-        // Without the database, the catalogue alone has to say everything.
+        // Without the database, the catalogue alone has to have everything.
         for name in ["meta.db", "meta.db-wal", "meta.db-shm"] {
             let _ = std::fs::remove_file(path.join(name));
         }
@@ -299,8 +299,9 @@ fn the_database_is_never_believed_when_damaged() {
     let len = std::fs::metadata(original().1.join("meta.db")).unwrap().len() as usize;
     let (mut noticed, mut cases, mut by_checksum) = (0, 0, 0);
     for page in 0..len / PAGE {
-        // The page's type (behind the file's header on the first), its cell count, and where its cells begin; then bytes of
-        // its cells, which lie at its end: names, times, roots, checksums.
+        // The page's type (behind the file's header on the first), its cell count, and where its
+        // cells begin. Then bytes of its cells, which lie at its end: names, times, roots,
+        // checksums.
         let start = page * PAGE + if page == 0 { 100 } else { 0 };
         let cells = (0..12).step_by(spaced(3)).map(|n| (page + 1) * PAGE - 1 - n * (17 + page));
         for (number, offset) in [start, start + 4, start + 5].into_iter().chain(cells).enumerate() {
@@ -330,7 +331,7 @@ fn the_database_is_never_believed_when_damaged() {
     assert!(by_checksum > 5, "{by_checksum}: rows are not compared with their checksums");
 }
 
-/// As when `recompress` or `gc` was killed: its lease runs on, but nobody holds its lock.
+/// As when `recompress` or `gc` was killed: its lease runs on, but its lock is free.
 #[test]
 fn a_collector_that_was_killed_keeps_no_check_waiting() {
     let (_dir, path) = damaged(Path::new("."), |_| {});

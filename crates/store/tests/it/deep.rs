@@ -66,7 +66,7 @@ fn any_depth_is_listed_compared_copied_collected_and_recovered() {
     diff(&*store.meta, Side { at: now, inode: &a }, Side { at: now, inode: &b }, &mut tell).unwrap();
     diff(&*store.meta, Side { at: then, inode: &a }, Side { at: now, inode: &a }, &mut tell).unwrap();
     assert_eq!(differences, 0);
-    // Until the catalogue is worth writing anew.
+    // Until the catalogue is worth a rewrite.
     for _ in 0..4 {
         remove(&store, "b").unwrap();
         ops::edit::copy(&store, None, &[path("a")], &path("b"), true, None).unwrap();

@@ -1,4 +1,5 @@
-//! Writers that give cutting, hashing and looking up to devices store the same as those that do not, whatever the devices do.
+//! Writers that give cutting, hashing and looking up to devices store the same as those that do
+//! not, whatever the devices do.
 #![cfg(feature = "testing")]
 
 use crate::gc_support;
@@ -112,7 +113,8 @@ fn devices_that_fail_in_the_middle_cost_nothing_but_time() {
         Faults { hang_every: 4, ..Faults::default() },
     );
     for (at, faults) in [every, hangs].into_iter().enumerate() {
-        // Every result is compared, so that no wrong one gets through; and nobody waits long for one that hangs.
+        // Every result is compared, so that no wrong one gets through; and no thread waits long for
+        // one that hangs.
         let policy = Policy {
             check_every: 1,
             hang_floor: Duration::from_millis(100),
@@ -155,7 +157,7 @@ fn manifests_and_what_is_new_are_the_same_whichever_device() {
     let dir = tempfile::tempdir().unwrap();
     let tree = dir.path().join("source");
     source(&tree);
-    // What comes twice within one put, too.
+    // Chunks that come twice within one put, too.
     std::fs::copy(tree.join("large"), tree.join("large again")).unwrap();
     let mut zeros = vec![0; 9 << 20];
     Rng::new(8).fill(&mut zeros[4 << 20..5 << 20]);
@@ -196,7 +198,7 @@ fn manifests_and_what_is_new_are_the_same_whichever_device() {
     }
 }
 
-/// A device that does nearly everything, and whose results nobody compares.
+/// A device that does nearly everything, and whose results are not compared.
 fn trusted(faults: Faults) -> Arc<Runtime> {
     let policy = Policy { check_every: 0, check_first: 0, trial_tasks: 0, ..Policy::default() };
     runtime(faults, policy)
@@ -228,7 +230,7 @@ fn what_is_found_often_is_found_by_the_device_and_remembered() {
         assert_eq!(store.index.stats().probes, probes, "the index was not asked");
         assert_eq!(read(&store, "third"), bytes);
     }
-    // In the next life it is known what was hot, and asked anew where it is.
+    // The next process knows what was hot, and looks up again where it is.
     let store = Store::open(&path, false).unwrap();
     store.use_devices(trusted(Faults::default()), Some(TableCacheOptions::default()));
     let cache = Arc::clone(store.table_cache().unwrap());
@@ -282,7 +284,8 @@ fn a_table_cache_that_is_damaged_or_foreign_is_dropped_with_a_word() {
     }
 }
 
-/// Even if the whole table is a lie: a device that says of every chunk that it is stored where something else is loses nothing.
+/// Even if the whole table is wrong: a device that claims of every chunk that it is stored where
+/// something else is loses nothing.
 #[test]
 fn hits_that_are_lies_are_not_believed() {
     let dir = scratch();
@@ -308,7 +311,7 @@ fn hits_that_are_lies_are_not_believed() {
     }
     cache.refresh_now();
     control.set(Faults { lie_every: 1, ..Faults::default() });
-    // What is new, what is known, and both in turn.
+    // New chunks, known chunks, and both in turn.
     let mut mixed = unique(5, 6 << 20);
     mixed.extend_from_slice(&known[1 << 20..3 << 20]);
     let contents = [unique(4, 8 << 20), known, mixed];
@@ -368,7 +371,7 @@ fn what_was_collected_is_not_relied_on_though_the_table_still_has_it() {
     assert!(after.now.found - before.now.found > 500, "the device has found it: {after:?}");
     assert_eq!(after.now.relied, before.now.relied, "and nobody has relied on that");
     assert_eq!(read(&store, "c"), bytes);
-    // A refresh leaves out what is gone, and knows where it is now.
+    // A refresh drops chunks that are gone, and knows the new places of the others.
     cache.refresh_now();
     assert_eq!(put_bytes(&store, "d", bytes).unwrap().write.progress.bytes_new, 0);
     assert!(cache.stats().now.relied > after.now.relied);

@@ -1,4 +1,5 @@
-//! Following the rows of packs by what has changed: no change is missed, whatever the order in which transactions begin and end, whoever makes them; and what that costs.
+//! Tailing the changes of packs' rows: no change is missed, in whatever order transactions of any
+//! client begin and end; and the cost of that.
 
 use crate::meta_support;
 
@@ -33,7 +34,7 @@ impl Open {
         Self { child, said }
     }
 
-    /// Returns when it has been carried out.
+    /// Returns when the statement has been executed.
     fn run(&mut self, sql: &str) {
         use std::io::Write as _;
         writeln!(self.child.stdin.as_mut().unwrap(), "{sql};\n\\echo done").unwrap();
@@ -61,7 +62,7 @@ impl<'m> Follower<'m> {
         Self { meta, mark, rows: rows.into_iter().map(|row| (row.id, row)).collect() }
     }
 
-    /// Reads what has changed, and says how many rows that was.
+    /// Reads the changes, and returns the number of rows.
     fn look(&mut self) -> usize {
         let changes = self.meta.changed_packs(self.mark).unwrap().unwrap();
         self.mark = changes.mark;
@@ -106,7 +107,8 @@ fn changes_of_packs_are_followed_whatever_the_order_of_their_transactions() {
     early.run("COMMIT");
     follower.look();
     assert_eq!(follower.rows.len(), 4);
-    // A transaction that is rolled back is none, and when nothing happens nothing is read (once what others do in this server is over).
+    // A transaction that is rolled back changes nothing, and without changes nothing is read (once
+    // other work in this server is over).
     early.run("BEGIN");
     early.run(&insert(5));
     early.run("ROLLBACK");
@@ -173,7 +175,8 @@ fn a_mark_of_another_run_of_the_server_means_nothing() {
     assert!(meta.changed_packs(Follower::new(&meta).mark).unwrap().is_some());
 }
 
-/// What a look costs: of all rows, and of what has changed. `PACKS=100000 cargo test --release -p outrigger-store --test following cost -- --nocapture` for figures.
+/// The cost of reading all rows, and of reading the changes. For figures:
+/// `PACKS=100000 cargo test --release -p outrigger-store --all-features --test it the_cost_of_a_look -- --nocapture`.
 #[test]
 fn the_cost_of_a_look_is_that_of_what_has_changed() {
     const CHANGED: usize = 10;

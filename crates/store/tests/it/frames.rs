@@ -1,4 +1,5 @@
-//! Frames compressed and decompressed by a card, in its stand-in (`offload/tests/it/qat/standin.c`): whatever the card does, everything comes back byte for byte,
+//! Frames compressed and decompressed by a card, in its stand-in
+//! (`offload/tests/it/qat/standin.c`): whatever the card does, everything comes back byte for byte,
 //! by the processor alone, and the statistics say who did it and why.
 
 use crate::checking;
@@ -79,7 +80,7 @@ fn get_all(store: &Store, from: &str, dest: &Path) {
     get::restore(store, At::Now, &inode, dest, None, options, &Progress::default()).unwrap();
 }
 
-/// `from` is what `source` is, read by the processor alone, and nothing in the store is damaged.
+/// `from` equals `source`, read by the processor alone, and nothing in the store is damaged.
 fn assert_whole(path: &Path, from: &str, source: &Path, dest: &Path) {
     let store = Store::open(path, false).unwrap();
     get_all(&store, from, dest);
@@ -182,7 +183,7 @@ fn no_failure_of_the_card_loses_anything() {
         let runtime = use_card(&store, &standin, 2, Policy { codec_slack: 1e6, ..impatient() });
         put_all(&store, &tree, "tree", 2);
         let card = card(&runtime);
-        // Also a card that takes for incompressible what the processor makes much smaller.
+        // Also a card that gives up on data that the processor makes much smaller.
         assert!(card.given_up > 0, "{what} {to}: {card:?}");
         drop(store);
         assert_whole(&path, "tree", &tree, &dir.path().join(format!("restored{what}{to}")));
@@ -235,7 +236,7 @@ fn the_card_decompresses_what_matches_its_checksum_and_nothing_else() {
     put_all(&framed_store(&path, "gzip:6", 256 << 10), &tree, "tree", 2);
     let standin = StandIn::new();
     let store = Store::open(&path, false).unwrap();
-    // Whoever is faster: the card is to do it.
+    // The card does it even if the processor is faster.
     let policy = Policy { objective: Objective::Cpu, cpu_slack: 1e6, ..strict() };
     let runtime = use_card(&store, &standin, 4, policy.clone());
     get_all(&store, "tree", &dir.path().join("restored"));

@@ -37,7 +37,7 @@ fn removed_files_leave_the_disk() {
     for n in 0..8 {
         assert_eq!(read(&store, &format!("keep/{n}")), unique(n, 300_000));
     }
-    // A store that is opened anew finds everything, and there is nothing left to do.
+    // A store that is opened again finds everything, and there is nothing left to do.
     let store = open(dir.path());
     for n in 0..8 {
         assert_eq!(read(&store, &format!("keep/{n}")), unique(n, 300_000));
@@ -209,7 +209,7 @@ fn a_second_collector_is_refused() {
     collect(&store, &thorough()).unwrap();
 }
 
-/// Flips a bit in the middle of the first frame of a pack of `kind`, and says which pack it was.
+/// Flips a bit in the middle of the first frame of a pack of `kind`, and returns the pack.
 fn damage(store: &Store, kind: PackKind) -> PackId {
     let row = committed(store).into_iter().find(|row| row.kind == kind).unwrap();
     let frame = store.packs.read_footer(row.id).unwrap().frame_range(0).unwrap();
@@ -272,7 +272,7 @@ fn a_victim_that_cannot_be_read_is_left_alone() {
     let footer = store.packs.read_footer(row.id).unwrap();
     let file = store.dir().join(format!("packs/{:02x}/{}.pack", row.id.0 as u8, row.id));
     let mut bytes = std::fs::read(&file).unwrap();
-    // In every frame, since only some hold what is in use.
+    // In every frame, since only some have chunks in use.
     for number in 0..footer.frames().len() as u16 {
         bytes[footer.frame_range(number).unwrap().end as usize - 50] ^= 1;
     }
@@ -383,7 +383,7 @@ fn a_compacted_catalogue_says_all_that_recover_needs() {
             }
         }
         match round {
-            // A directory that moves, one that goes, one whose name becomes a file, a file that moves.
+            // A directory moves, one goes, one's name becomes a file, a file moves.
             1 => std::fs::rename(tree.path().join("1/2"), tree.path().join("0/moved")).unwrap(),
             2 => std::fs::remove_dir_all(tree.path().join("2/1")).unwrap(),
             3 => {
@@ -465,7 +465,7 @@ fn littered(dir: &std::path::Path) {
     for n in 0..20 {
         put_bytes(&store, &format!("tiny/{n}"), content(n, 0)).unwrap();
     }
-    // For a catalogue that is worth writing anew.
+    // Makes the catalogue worth a rewrite.
     for n in 0..50 {
         put_bytes(&store, "tiny/1", content(n, 0)).unwrap();
     }

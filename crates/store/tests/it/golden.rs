@@ -16,8 +16,8 @@ fn golden() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/golden_data/v1")
 }
 
-/// One line for each thing in the store: what, its attributes, and a checksum of its content. Owners are not in it: whoever made
-/// the store was somebody.
+/// One line for each thing in the store: its kind and name, its attributes, and a checksum of its
+/// content. Owners are left out, as they depend on who made the store.
 fn listing(store: &Store) -> String {
     let line = |(name, (facts, bytes)): (&String, &(String, Option<Vec<u8>>))| {
         let content = bytes.as_ref().map_or_else(

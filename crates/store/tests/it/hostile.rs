@@ -1,4 +1,5 @@
-//! A store is untrusted input: whatever it says, nothing is written outside the target, nothing is walked for ever, nothing panics.
+//! A store is untrusted input: whatever it contains, nothing is written outside the target, nothing
+//! is walked for ever, nothing panics.
 
 use crate::checking;
 
@@ -56,7 +57,7 @@ fn names_that_lead_elsewhere_are_not_restored() {
         let store = open(&copy);
         let target = dir.path().join("parent/target");
         let skipped = get(&store, &target, false, false);
-        // An empty name is listed by nobody.
+        // An empty name is not listed at all.
         assert_eq!(skipped.len(), usize::from(!name.is_empty()), "{name:?}: {skipped:?}");
         assert_eq!(
             files_below(&dir.path().join("parent")).iter().filter(|file| !file.starts_with(&target)).count(),
@@ -238,7 +239,7 @@ fn lengths_that_lie_are_refused() {
     for (name, _) in &roots {
         let named =
             report.findings.iter().flat_map(|finding| &finding.files).any(|file| file.path.ends_with(name));
-        // Of a manifest whose node is good and whose root lies, the root is what is wrong.
+        // If a manifest's node is good and its root wrong, the error is about the root.
         assert!(named || matches!(*name, "longer" | "endless" | "deeper"), "{name}: {}", said(&report));
     }
     assert!(report.damaged >= 3, "{}", said(&report));

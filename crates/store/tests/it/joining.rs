@@ -120,7 +120,8 @@ fn devices_that_cannot_be_opened_leave_the_processor_to_do_it() {
     }
 }
 
-/// A device that helps nobody gets copies of a few tasks, by which that is found out, and nothing that the writer waits for.
+/// A device that does not help gets copies of a few tasks, by which that is found out, and no task
+/// that the writer waits for.
 #[test]
 fn a_device_that_would_be_late_is_left_alone() {
     let dir = scratch();
@@ -137,7 +138,7 @@ fn a_device_that_would_be_late_is_left_alone() {
     assert_eq!(runtime.metrics().devices[0].tasks, 0, "the writer's own threads did all");
     assert!(read(&store, "file") == bytes);
     let frames = stats(&store, usize::MAX).unwrap().frames;
-    // On a machine whose processors are taken by others it may be in time now and then.
+    // On a machine with busy processors it may be in time now and then.
     let data = |of_device: bool| {
         let frames = frames.iter().filter(|(key, _)| key.kind == "data");
         frames

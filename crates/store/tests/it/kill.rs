@@ -1,9 +1,10 @@
 //! kill -9 at random moments of real puts, removals, snapshots and collections, again and again on one store.
 //!
-//! A child process (this program again, or the `outrigger` binary of `OUTRIGGER_BIN`) works until it is killed, and says what it begins and
-//! what has been acknowledged. After each kill the store is opened, every file of it is read back, and what was acknowledged must be
-//! there: each name holds what its last acknowledged operation left, or what the one that was interrupted was about to.
-//! `OUTRIGGER_KILL_ROUNDS` sets the number of rounds, `OUTRIGGER_SEED` repeats a run's choices (not its timing).
+//! A child process (this program again, or the `outrigger` binary of `OUTRIGGER_BIN`) works until
+//! it is killed, and reports what it begins and what was acknowledged. After each kill the store is
+//! opened and every file of it is read back. Each name must have the content of its last
+//! acknowledged operation, or that of the interrupted one. `OUTRIGGER_KILL_ROUNDS` sets the number
+//! of rounds, `OUTRIGGER_SEED` repeats a run's choices (not its timing).
 #![cfg(feature = "testing")]
 
 use crate::gc_support;
@@ -20,10 +21,11 @@ use outrigger_store::meta::At;
 use outrigger_store::{Store, gc, ops};
 use outrigger_workload::Rng;
 
-/// What a name may hold: a seed, or nothing.
+/// The possible content of a name: a seed, or nothing.
 type Held = Option<u64>;
 
-/// What must be in the store: the last acknowledged state of each name, and the one that may have replaced it.
+/// The expected contents: the last acknowledged state of each name, and the one that may have
+/// replaced it.
 #[derive(Default)]
 struct Model {
     files: BTreeMap<String, Held>,
@@ -80,7 +82,8 @@ impl Model {
 }
 
 fn say(line: &str) {
-    // A line of its own, whatever the test runner prints before it; in one write, so that it is whole or not there.
+    // A line of its own, whatever the test runner prints before it; written at once, so that it is
+    // whole or missing.
     let mut out = std::io::stdout().lock();
     let _ = out.write_all(format!("\n{line}\n").as_bytes()).and_then(|()| out.flush());
 }

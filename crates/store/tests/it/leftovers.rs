@@ -1,4 +1,4 @@
-//! What failed and killed commands leave behind does not pile up.
+//! Leftovers of failed and killed commands do not pile up.
 
 use crate::gc_support;
 

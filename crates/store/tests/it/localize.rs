@@ -1,4 +1,5 @@
-//! Gathering data on one host: it gets there, nothing else of it changes, what fails loses nothing and is gone on with, and where packs cannot be placed that is said.
+//! Gathering data on one host: it gets there, and nothing else of it changes; failures lose
+//! nothing, and the next run goes on; and an engine that cannot place packs is reported.
 #![cfg(feature = "testing")]
 
 use crate::gc_support;
@@ -19,7 +20,7 @@ use outrigger_store::{ErrorKind, Result, Store};
 
 const HOSTS: [&str; 3] = ["h0", "h1", "h2"];
 
-/// Bytes at `target`, and those of them of which `host` is the first to have them.
+/// Bytes at `target`, and those of them for which `host` is the first.
 fn share(store: &Store, target: &str, host: &str) -> (u64, u64) {
     let found = whereabouts(store, At::Now, &require(&*store.meta, At::Now, &path(target)).unwrap()).unwrap();
     (found.bytes, found.hosts.get(host).map_or(0, |share| share.bytes_first))
@@ -78,7 +79,7 @@ fn a_tree_is_gathered_and_its_contents_are_what_they_were() {
     assert_eq!(report.before.hosts["h1"].bytes_first, first);
     assert_eq!((report.after.bytes, report.after.hosts["h1"].bytes_first), (bytes, bytes));
     assert_eq!(share(&store, "d", "h1"), (bytes, bytes));
-    // What is not of the tree is not dragged along, though it lay beside it.
+    // Chunks outside the tree are not moved along, though they lay beside it.
     let (all, there) = share(&store, "e", "h1");
     assert!(there < all);
     let (beside, dragged) = share(&store, "e/with", "h1");
@@ -144,7 +145,7 @@ fn where_packs_cannot_be_placed_that_is_said() {
     let error = gather(&store, "d", Some("h9")).unwrap_err();
     assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains("h0, h1, h2"), "{error}");
     assert_eq!(gather(&store, "nothing", Some("h0")).unwrap_err().kind(), ErrorKind::NotFound);
-    // Who has nothing has it anywhere.
+    // A file without data has it everywhere.
     put_bytes(&store, "empty", Vec::new()).unwrap();
     assert_eq!(gather(&store, "empty", None).unwrap().packs, 0);
 }

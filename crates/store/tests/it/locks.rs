@@ -1,4 +1,5 @@
-//! What the documentation of `FileLocks` says, on PostgreSQL: locks of several clients against a model of bytes, clients that come at the same time, sessions that are over, waits.
+//! The documented rules of `FileLocks`, on PostgreSQL: locks of several clients against a model of
+//! bytes, concurrent clients, ended sessions, waits.
 
 use crate::meta_support;
 
@@ -52,7 +53,7 @@ fn releases(meta: &dyn Meta, session: SessionId, owner: u64, first: u64, last: u
     locks(meta).release_lock(session, INODE, LockFamily::Ranges, owner, range).unwrap()
 }
 
-/// How many locks each session has.
+/// Counts the locks of each session.
 fn rows(engine: &Fixture) -> Vec<(SessionId, u64)> {
     locks(&*engine.meta).lock_counts().unwrap()
 }
@@ -63,7 +64,7 @@ fn locks_of_several_owners_are_those_of_a_model_byte_by_byte() {
     let Some(engine) = postgres() else { return };
     let handles: Vec<_> = (0..3).map(|_| engine.another()).collect();
     let sessions: Vec<_> = handles.iter().map(|handle| writer(&**handle)).collect();
-    // Who has what of each byte; the last one stands for all from there on.
+    // The locks on each byte; the last byte stands for all from there on.
     let mut model: BTreeMap<(usize, u64), Vec<Option<LockMode>>> = BTreeMap::new();
     let mut rng = Rng::new(6);
     let (mut taken, mut refused) = (0, 0);
@@ -121,11 +122,12 @@ fn families_files_and_owners_are_apart() {
     assert!(takes(&*engine.meta, one, whole(1, Exclusive)), "flock knows nothing of fcntl");
     let elsewhere = locks(&*other).take_lock(two, INODE + 1, &lock(1, 0, 9, Exclusive), None).unwrap();
     assert_eq!(elsewhere, Taken::Yes);
-    // The same number is another owner in another session, and another number in the same one.
+    // The same number is a different owner in a different session, and so is another number in the
+    // same one.
     assert!(!takes(&*other, two, lock(1, 5, 5, Shared)));
     assert!(!takes(&*engine.meta, one, lock(2, 5, 5, Shared)));
     assert!(!takes(&*other, two, whole(1, Shared)));
-    // Who is in the way is told with what it has.
+    // A blocker is reported with its lock.
     let blockers = locks(&*other).lock_blockers(two, INODE, &lock(1, 5, 5, Shared), None).unwrap();
     let blocker =
         Blocker { session: one, lock: lock(1, 0, LOCK_END, Exclusive), is_over: false, is_waiting: false };
@@ -143,7 +145,8 @@ fn families_files_and_owners_are_apart() {
     assert_eq!(rows(&engine), [(one, 4), (two, 2)]);
 }
 
-/// Exclusive sections of three clients with two threads each never overlap, whatever they cover: what each does there is not undone.
+/// Exclusive sections of three clients with two threads each never overlap, whatever they cover:
+/// their changes are not lost.
 #[test]
 fn clients_that_come_at_the_same_time_exclude_each_other() {
     let Some(engine) = postgres() else { return };
@@ -159,7 +162,7 @@ fn clients_that_come_at_the_same_time_exclude_each_other() {
                 scope.spawn(move || {
                     start.wait();
                     for round in 0..ROUNDS {
-                        // Parts of the file: one, or two beside each other.
+                        // Parts of the file: one, or two adjacent ones.
                         let first = (round + owner + client as u64) % 3;
                         let last = (first + round % 2).min(2);
                         let wanted = lock(owner, first * 10, last * 10 + 9, Exclusive);
@@ -203,7 +206,7 @@ fn locks_end_with_their_session_and_not_before_its_lease() {
     engine.pass(59);
     assert!(!takes(&*other, two, lock(1, 5, 5, Shared)));
     engine.pass(2);
-    // Asking ends nobody.
+    // Asking ends no session.
     let blockers = locks(&*other).lock_blockers(two, INODE, &lock(1, 5, 5, Shared), None).unwrap();
     assert!(blockers[0].is_over && rows(&engine) == [(gone, 3)]);
     assert_eq!(
@@ -211,14 +214,14 @@ fn locks_end_with_their_session_and_not_before_its_lease() {
         Taken::Yes,
         "its lease is over"
     );
-    // All of it, and the session, which can do nothing any more.
+    // All its locks go, and the session, which can do nothing any more.
     assert_eq!(rows(&engine), [(two, 1)]);
     assert!(engine.meta.sessions().unwrap().iter().all(|row| row.id != gone));
     let late = locks(&*engine.meta).take_lock(gone, INODE, &lock(1, 50, 59, Shared), None);
     assert_eq!(kind(late), ErrorKind::Fenced);
     let late = locks(&*engine.meta).release_lock(gone, INODE, LockFamily::Ranges, 1, LockRange::ALL);
     assert_eq!(kind(late), ErrorKind::Fenced);
-    // One that is closed leaves none.
+    // A closed session leaves no locks.
     engine.meta.close_session(two).unwrap();
     assert_eq!(rows(&engine), []);
     assert_eq!(engine.findings(), [""; 0]);
@@ -246,21 +249,22 @@ fn the_locks_of_a_session_that_was_ended_can_be_taken_over_until_somebody_wants_
     assert!(taken && !takes(&*engine.meta, engine.writer(), lock(5, 9, 9, Shared)));
     assert_eq!(rows(&engine), [(session, 2)]);
     other.close_session(session).unwrap();
-    // Another owner's, or less than there was: then there is nothing any more.
+    // Another owner's locks, or fewer than there were: then none are left.
     for (owner, ranges) in [(2, &both[..]), (1, &both[..1]), (1, &[])] {
         let from = left(&[first, second]);
         assert!(!take_over(from, owner, ranges).0);
         locks(&*other).sweep_locks().unwrap();
         assert!(!take_over(from, 1, &both).0, "swept");
     }
-    // Whoever wants one of them ends them all, although it gives it up again.
+    // A client that wants one of them ends them all, even if it releases its own again.
     let from = left(&[first, second, lock(2, 50, 59, Exclusive)]);
     let wants = engine.writer();
     assert!(takes(&*engine.meta, wants, lock(1, 5, 5, Shared)));
     releases(&*engine.meta, wants, 1, 5, 5);
     assert!(!take_over(from, 1, &both).0);
     assert!(!take_over(from, 2, &[(range(50, 59), Exclusive)]).0);
-    // What excludes none of them leaves them alone, and so does a run of the collector that ends the session.
+    // A lock that excludes none of them leaves them alone, and so does a run of the collector that
+    // ends the session.
     let from = left(&[first]);
     assert!(takes(&*engine.meta, wants, lock(1, 10, 19, Exclusive)));
     let (taken, session) = take_over(from, 1, &both[..1]);
@@ -278,7 +282,7 @@ fn the_locks_of_a_session_that_was_ended_can_be_taken_over_until_somebody_wants_
     assert_eq!(engine.findings(), [""; 0]);
 }
 
-/// A fence and a lock follow each other: the lock is refused, or goes with the session.
+/// A fence and a lock come one after the other: the lock is refused, or goes with the session.
 #[test]
 fn a_session_that_is_fenced_while_it_takes_a_lock_has_none() {
     let Some(engine) = postgres() else { return };
@@ -308,7 +312,7 @@ fn who_has_waited_for_longer_goes_first_before_those_who_give_way() {
     assert!(matches!(take(&*other, two, ticket(1, true)), Taken::No(_)));
     assert!(matches!(take(&*third, three, ticket(1, true)), Taken::No(_)));
     releases(&*engine.meta, one, 1, 0, 9);
-    // The first one comes again at once, and the third one was after the second one.
+    // The first one asks again at once, and the third one came after the second one.
     let Taken::No(blockers) = take(&*engine.meta, one, ticket(2, true)) else { panic!("two are waiting") };
     assert_eq!(
         blockers.iter().map(|blocker| (blocker.session, blocker.is_waiting)).collect::<Vec<_>>(),
@@ -318,11 +322,13 @@ fn who_has_waited_for_longer_goes_first_before_those_who_give_way() {
     assert_eq!(blockers.len(), 1);
     assert_eq!(take(&*other, two, ticket(1, true)), Taken::Yes);
     releases(&*other, two, 1, 0, 9);
-    // Not for ever: who has waited for a while does not give way, nor does who does not wait.
+    // Not for ever: an owner that has waited for a while does not give way, nor does one that does
+    // not wait.
     assert_eq!(take(&*engine.meta, one, ticket(2, false)), Taken::Yes);
     releases(&*engine.meta, one, 1, 0, 9);
     assert_eq!(take(&*other, two, None), Taken::Yes);
-    // Whoever has something there already does not wait for those who may be waiting for that.
+    // An owner that already has a lock there does not wait for others, which may be waiting for
+    // that lock.
     let more = lock(1, 10, 19, Exclusive);
     assert!(matches!(
         locks(&*third).take_lock(three, INODE, &lock(1, 5, 14, Exclusive), ticket(3, true)).unwrap(),
@@ -330,11 +336,11 @@ fn who_has_waited_for_longer_goes_first_before_those_who_give_way() {
     ));
     assert_eq!(locks(&*other).take_lock(two, INODE, &more, ticket(2, true)).unwrap(), Taken::Yes);
     releases(&*other, two, 1, 0, LOCK_END);
-    // A wait that was given up is in nobody's way.
+    // A wait that was given up blocks no one.
     locks(&*third).stop_waiting(three, 1).unwrap();
     locks(&*third).stop_waiting(three, 3).unwrap();
     assert_eq!(take(&*engine.meta, one, ticket(3, true)), Taken::Yes);
-    // Nor is one of a session that is over.
+    // Nor does a wait of a session that is over.
     assert!(matches!(take(&*other, two, ticket(9, true)), Taken::No(_)));
     other.close_session(two).unwrap();
     releases(&*engine.meta, one, 1, 0, 9);
@@ -356,7 +362,7 @@ fn a_circle_of_waits_is_seen_by_the_last_one() {
     assert!(matches!(want(1, 2, ticket(1, true)), Taken::No(_)));
     assert!(matches!(want(2, 0, None), Taken::No(_)), "who does not wait closes no circle");
     assert_eq!(want(2, 0, ticket(1, true)), Taken::Deadlock);
-    // It waits for nothing, and what it has goes on to the next one when it lets go.
+    // It waits for nothing, and when it releases its lock the next one gets it.
     assert!(matches!(want(1, 2, ticket(1, true)), Taken::No(_)));
     locks(&*handles[2]).release_lock(sessions[2], 2, LockFamily::Ranges, 1, LockRange::ALL).unwrap();
     assert_eq!(want(1, 2, ticket(1, true)), Taken::Yes);
@@ -385,12 +391,12 @@ fn who_has_let_go_of_what_others_wait_for_is_in_no_circle_with_them() {
     // The other one has not asked again yet.
     assert!(matches!(want(&*engine.meta, one, 2, ticket(1, true)), Taken::No(_)));
     assert_eq!(want(&*other, two, 1, ticket(1, true)), Taken::Yes);
-    // What the first one takes while it waits closes one as soon as it is waited for.
+    // A lock that the first one takes while it waits closes a cycle as soon as it is waited for.
     assert_eq!(want(&*engine.meta, one, 3, None), Taken::Yes);
     assert_eq!(want(&*other, two, 3, ticket(2, true)), Taken::Deadlock);
 }
 
-/// Of clients that close a circle at the same moment exactly one is told.
+/// If clients close a cycle at the same moment, exactly one of them is told.
 #[test]
 fn of_those_who_close_a_circle_at_once_one_is_told() {
     let Some(engine) = postgres() else { return };

@@ -1,4 +1,4 @@
-//! Small contents whose chunks lie in the database until they are packed: read at any time, packed once, lost never. Over both engines.
+//! Inline chunks of small contents: read at any time, packed once, never lost. For both engines.
 #![cfg(feature = "testing")]
 
 use crate::gc_support;
@@ -32,7 +32,7 @@ struct Place {
     postgres: Option<(&'static Server, String)>,
 }
 
-/// A place for each engine that there is here; without PostgreSQL that is said.
+/// A place for each available engine; a lack of PostgreSQL is reported.
 fn places() -> Vec<Place> {
     let mut places = vec![Place { dir: scratch(), postgres: None }];
     if let Some(server) = Server::shared() {
@@ -59,7 +59,7 @@ impl Place {
         Store::open(&self.url(), false).unwrap()
     }
 
-    /// Changes the database as no method does.
+    /// Changes the database behind the engine's back.
     fn harm(&self, sql: &str) {
         match &self.postgres {
             Some((server, schema)) => drop(server.sql(&sql.replace('@', &format!("{schema}.")))),
@@ -128,7 +128,7 @@ fn composed(store: &Store, bytes: &[u8]) -> Composed {
     compose(&Reader::new(store), &item, NEW_BYTES_MAX).unwrap().expect("it is small")
 }
 
-/// As a mount does when small files are closed, in one transaction; returns the bytes of new rows.
+/// Closes small files like a mount, in one transaction; returns the bytes of new rows.
 fn close(store: &Store, session: &Session, owner: SessionId, files: &[(String, Vec<u8>)]) -> Result<u64> {
     let inodes = store.meta.reserve_inodes(files.len() as u64)?;
     let (mut changes, mut chunks) = (Vec::new(), Vec::new());
@@ -186,7 +186,7 @@ fn small_files_are_read_at_once_and_packed_together() {
         }
         assert_eq!(committed(&store).len(), 0, "no pack was made");
         is_all_there(&store, &files);
-        // By a client that knows nothing of it, too.
+        // Also by a client that has not seen it.
         let other = place.open();
         is_all_there(&other, &files);
         assert_eq!(checked(&other).findings, []);
@@ -196,7 +196,7 @@ fn small_files_are_read_at_once_and_packed_together() {
         let packs = committed(&store);
         assert!(packs.len() <= 2 && packs.iter().all(|pack| pack.kind == PackKind::Data), "{packs:?}");
         assert_eq!((rows(&store), loose::pack(&store, &packer, 2).unwrap()), (0, 0));
-        // The one that was open before finds it where it is now.
+        // A client that was open before finds it in its new place.
         for store in [&store, &other, &place.open()] {
             is_all_there(store, &files);
         }
@@ -222,7 +222,7 @@ fn what_is_stored_is_referred_to_and_what_has_been_stored_meanwhile_is_not_packe
         assert_eq!(data(&store), packs + 1);
         loose::pack(&store, &packer, 2).unwrap();
         assert_eq!((data(&store), rows(&store)), (packs + 1, 0));
-        // What two files relied on stays when one of them goes.
+        // Chunks that two files relied on stay when one of the files goes.
         for name in ["put", "by another"] {
             remove(&store, name).unwrap();
         }
@@ -237,7 +237,7 @@ fn what_is_stored_is_referred_to_and_what_has_been_stored_meanwhile_is_not_packe
 fn a_collector_leaves_them_to_their_session_and_packs_those_of_one_that_is_over() {
     for place in places() {
         let store = place.open();
-        // Of data: where nobody tells the catalogue what was closed, as here, the collector does.
+        // Counts data packs only: the collector also makes meta packs, to publish the closed files.
         let data = |store: &Store| committed(store).iter().filter(|pack| pack.kind == PackKind::Data).count();
         let files = small(0..40);
         let (session, packer) = (writer(&store), writer(&store));
@@ -246,7 +246,7 @@ fn a_collector_leaves_them_to_their_session_and_packs_those_of_one_that_is_over(
         let report = collect(&place.open(), &thorough()).unwrap();
         assert_eq!((report.chunks_packed, rows(&store), data(&store)), (0, chunks, 0));
         is_all_there(&store, &files);
-        // As if it had been killed: the rows are all that is left of it.
+        // As if it had been killed: only its rows are left.
         drop((session, packer));
         assert_eq!(rows(&store), chunks);
         let report = collect(&place.open(), &thorough()).unwrap();
@@ -254,7 +254,7 @@ fn a_collector_leaves_them_to_their_session_and_packs_those_of_one_that_is_over(
         assert!((1..=2).contains(&data(&store)));
         is_all_there(&store, &files);
         assert_eq!(checked(&store).findings, []);
-        // And what is not needed any more goes, as anything does.
+        // Unneeded chunks go, like any others.
         files.iter().for_each(|(name, _)| remove(&store, name).unwrap());
         collect(&place.open(), &thorough()).unwrap();
         assert_eq!(data(&store), 0);
@@ -278,7 +278,7 @@ fn a_copy_has_what_is_not_packed_yet_and_packs_it_itself() {
         }
         for (to, packs) in copies {
             let options = CopyOptions { to: to.clone(), packs, threads: 2, verify: true };
-            // Once more changes nothing, and is no trouble.
+            // A repetition changes nothing and does not fail.
             for _ in 0..2 {
                 let report = copy(&store, &options, &CopyProgress::default()).unwrap();
                 assert_eq!((report.problems.len(), report.files), (0, files.len() as u64));
@@ -340,14 +340,14 @@ fn a_row_that_is_not_what_was_written_is_named_and_stays() {
         assert_eq!((error.kind(), rows(&store)), (ErrorKind::Damaged, 1), "{error}");
         is_all_there(&store, &files[1..]);
         drop((session, packer));
-        // A collector says so and goes on.
+        // A collector reports them and goes on.
         let report = collect(&place.open(), &thorough()).unwrap();
         assert_eq!(report.unreadable.len(), 1, "{report:?}");
         assert_eq!(rows(&store), 1);
     }
 }
 
-/// What is in memory is what the pipeline would have made of it, for whatever is kept, cut and left out.
+/// A composed content is what the pipeline makes of it, with any kept, cut and omitted parts.
 #[test]
 fn a_small_content_is_composed_as_the_pipeline_does() {
     let place = &places()[0];
@@ -415,7 +415,7 @@ fn a_small_content_is_composed_as_the_pipeline_does() {
     assert!(same > 40 && trees > 20 && others > 10, "{same} {trees} {others}");
 }
 
-/// At every call to the database that packing makes: it fails before, or after it was done. Nothing is lost, and whoever comes next packs what is left.
+/// Each database call of packing fails, undone or done: nothing is lost, and the next packer goes on.
 #[test]
 fn packing_that_fails_anywhere_loses_nothing() {
     let files = small(0..12);
@@ -450,7 +450,7 @@ fn packing_that_fails_anywhere_loses_nothing() {
     }
 }
 
-/// Mounts that close small files, packers that are killed and succeeded, clients that put the same data and remove it, a collector that empties whatever it can: all at once.
+/// At once: mounts close small files, packers are killed and succeeded, clients put and remove the same data, a collector runs.
 #[test]
 fn closing_packing_and_reclaiming_at_once_lose_nothing() {
     const ROUNDS: u64 = 60;
@@ -459,7 +459,7 @@ fn closing_packing_and_reclaiming_at_once_lose_nothing() {
         let is_done = AtomicBool::new(false);
         // Few contents, so that many rows, packs and garbage are of the same chunks.
         let content = |seed: u64| unique(500 + seed % 12, 3_000 + (seed % 12) as usize * 900);
-        // Whoever packs now; replaced when it is killed.
+        // The present packer; replaced when it is killed.
         let store = place.open();
         let packers = [0, 1].map(|_| Mutex::new(writer(&store)));
         std::thread::scope(|scope| {
@@ -508,7 +508,7 @@ fn closing_packing_and_reclaiming_at_once_lose_nothing() {
                             }
                             Err(error) => panic!("{error}"),
                         }
-                        // As a collector does to one that is gone; it may be just packing.
+                        // As a collector does to a session that is gone; it may be packing just now.
                         if rng.below(4) == 0 {
                             let other = packers[1 - number].lock().unwrap().id();
                             store.meta.fence(other).unwrap();
@@ -525,7 +525,7 @@ fn closing_packing_and_reclaiming_at_once_lose_nothing() {
                     collect(&store, &thorough()).unwrap();
                 }
             });
-            // Whoever fails does not leave the others waiting for the end.
+            // A failing thread does not leave the others waiting for the end.
             let ended: Vec<_> = mounts.into_iter().map(|mount| mount.join()).collect();
             is_done.store(true, Ordering::SeqCst);
             ended.into_iter().for_each(|ended| ended.unwrap());

@@ -191,7 +191,8 @@ mod files {
         assert_eq!(kind(reader.next_sequence()), ErrorKind::Denied);
         assert_eq!(kind(reader.tidy()), ErrorKind::Denied);
         drop((reader, meta));
-        // … and when nobody can write it. The superuser can write everywhere: then SQLite's own files may stay.
+        // … and when the file is write-protected. The superuser can write everywhere: then SQLite's
+        // own files may stay.
         let before = listing(directory.path());
         assert_eq!(before.len(), 3, "the log and its index stay: {before:?}");
         let log = std::fs::metadata(directory.path().join("meta.db-wal")).unwrap();

@@ -1,5 +1,6 @@
-//! Several processes on one database, for each engine. Scripts of two and three handles run in every order, and then truly at the same time: each
-//! result must be that of the same steps done one after the other on a plain model, and the database must satisfy its own check.
+//! Several processes on one database, for each engine. Scripts of two and three handles run in
+//! every order, and then truly in parallel. Each result must equal that of the same steps done one
+//! after the other on a plain model, and the database must pass its own check.
 
 use crate::meta_support;
 
@@ -21,10 +22,10 @@ const R: u64 = ROOT_INODE;
 /// One step of a handle: a commit of these changes.
 type Script = Vec<Vec<Change>>;
 
-/// What a step came to.
+/// The result of a step.
 type Verdict = std::result::Result<(), ErrorKind>;
 
-/// A case: what is there before, and what each handle does.
+/// A case: the state before, and the steps of each handle.
 struct Case {
     name: &'static str,
     before: Vec<Change>,
@@ -123,7 +124,7 @@ fn lengths(case: &Case) -> Vec<usize> {
     case.scripts.iter().map(Vec::len).collect()
 }
 
-/// What one script works with.
+/// The handle of one script.
 type Handle = (Box<dyn Meta>, SessionId);
 
 /// A database with the case's beginning, and a handle for each script.
@@ -140,7 +141,7 @@ fn prepare(case: &Case, engine: Engine) -> Option<(Fixture, Vec<Handle>)> {
     Some((engine, handles))
 }
 
-/// What the model makes of an order: the verdicts by script, and the tree.
+/// The model's result for an order: the verdicts by script, and the tree.
 fn serial(case: &Case, order: &[usize]) -> (Vec<Vec<Verdict>>, Dump) {
     let mut model = Model::new();
     model.next_inode = 100;
@@ -330,7 +331,7 @@ fn commit_and_fence(engine: Engine) {
     }
 }
 
-/// Of two collectors one gets the lease; of many announcements no two get the same id.
+/// Only one of two collectors gets the lease, and no two announcements get the same id.
 #[test]
 fn counters_and_the_collector_are_handed_out_once() {
     ENGINES.into_iter().filter_map(|(_, engine)| engine()).for_each(|engine| handed_out_once(&engine));

@@ -1,5 +1,5 @@
-//! Random changes, snapshots, pins, policies and purges on an engine and on a plain model: every tree at every epoch that
-//! somebody keeps, every list of versions, every report and every refusal must be equal.
+//! Random changes, snapshots, pins, policies and purges on an engine and on a plain model. Every
+//! tree at every kept epoch, every list of versions, every report and every refusal must be equal.
 
 use crate::meta_support;
 
@@ -12,7 +12,7 @@ use outrigger_format::catalogue::{Attributes, FileKind, OtherTimes, Time};
 use outrigger_store::meta::{At, Change, PinTarget, ROOT_INODE, SessionId};
 use proptest::prelude::*;
 
-/// A change whose numbers are picked from what is there when it is made.
+/// A change whose numbers are picked from the existing ones when it is made.
 #[derive(Clone, Debug)]
 enum Sketch {
     Put { parent: usize, name: u8, kind: u8, mode: u8, content: u8, inode: Option<usize>, replace: bool },
@@ -22,7 +22,7 @@ enum Sketch {
     Rename { entry: usize, parent: usize, name: u8 },
 }
 
-/// What some names and inodes are to be.
+/// The target state of some names and inodes.
 #[derive(Clone, Debug)]
 enum State {
     New { parent: usize, name: u8, kind: u8, mode: u8, content: u8 },
@@ -119,7 +119,7 @@ fn what(kind: FileKind, mode: u8, content: u8) -> (Attributes, Root) {
     (attributes, if kind == FileKind::File { root(content) } else { root(0) })
 }
 
-/// The changes that say so.
+/// The changes that lead to that state.
 fn changes_of(model: &Model, states: &[State], fresh: &mut u64) -> Vec<Change> {
     let mut directories: Vec<u64> = model.names.keys().copied().collect();
     let nodes: Vec<u64> = model.nodes.keys().copied().collect();

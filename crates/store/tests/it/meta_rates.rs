@@ -111,7 +111,7 @@ fn read_all(meta: &dyn Meta, at: At, directories: &[u64]) -> usize {
     directories.iter().map(|&directory| meta.read_dir(at, directory, None, usize::MAX).unwrap().len()).sum()
 }
 
-/// An engine's database, and what is known of it besides.
+/// An engine's database, and its properties.
 struct Place {
     name: &'static str,
     meta: Box<dyn Meta>,
@@ -158,7 +158,7 @@ fn server() -> Option<&'static Server> {
     SERVER.get_or_init(|| Server::start("fsync = on")).as_ref()
 }
 
-/// As a mount says it: an inode, and what its name stands for.
+/// As a mount commits it: an inode, and its name.
 fn states(files: u64, times: bool) -> Vec<Change> {
     let to_states = |change| match change {
         Change::Put { parent, name, inode, mut attributes, root, .. } => {
@@ -333,8 +333,9 @@ fn every_operation(place: &Place) {
     assert_eq!(meta.check().unwrap(), [""; 0]);
 }
 
-/// Each file is a commit of its own, as a mount makes it that promises exclusive creation: from one thread, from several of one process, and
-/// from several processes; in a directory each, and all in one.
+/// Each file is a commit of its own, as by a mount that guarantees exclusive creation: from one
+/// thread, from several of one process, and from several processes; in a directory each, and all in
+/// one.
 #[test]
 fn exclusive_creations() {
     let files: u64 = std::env::var("FILES").map_or(200, |files| files.parse().expect("FILES is a number"));

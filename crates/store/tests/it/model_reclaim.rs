@@ -1,11 +1,10 @@
 //! The reclaim protocol of `docs/decisions/0003-reclaim-protocol.md`, checked over every interleaving of small worlds.
 //!
-//! A world has one or two writers, a remover, a reader, and one or two collectors, over two chunks and at most six
-//! packs. Processes are killed at any step, or fenced while they go on; connections are lost with transactions that are not answered; some
-//! writers' packs are not what their footers say. The checks are of three kinds: the rules hold in
-//! every world (`holds_*`); each rule is needed, because a world in which it alone is broken loses data
-//! (`every_rule_is_needed`, with the length of the shortest way there); and what should be possible does happen
-//! (`nothing_is_vacuous`).
+//! A world has one or two writers, a remover, a reader, and one or two collectors, over two chunks and at most six packs.
+//! Processes are killed at any step, or fenced while they go on. Connections are lost with transactions in flight. Some writers'
+//! packs do not match their footers. There are three kinds of checks. The rules hold in every world (`holds_*`). Each rule is
+//! needed, because a world in which it alone is broken loses data (`every_rule_is_needed`, with the length of the shortest way
+//! there). And what should be possible does happen (`nothing_is_vacuous`).
 //!
 //! The largest worlds (three minutes of two cores) are explored on request:
 //! `OUTRIGGER_MODEL=long cargo test --release -p outrigger-store --test it model_reclaim -- holds_for_large --nocapture`.
@@ -134,7 +133,7 @@ fn holds_for_a_reader() {
     );
 }
 
-/// Two copies of a chunk from the beginning, and lookups that may miss what is there and so make more.
+/// Two copies of a chunk from the beginning, and lookups that may miss stored chunks and so make more.
 #[test]
 fn holds_for_duplicates() {
     explore(
@@ -174,7 +173,8 @@ fn holds_for_inheritance() {
     );
 }
 
-/// Small files that are closed with rows for their chunks, removed, and closed again; packers that find a chunk in a pack, or pack it, and are killed, fenced and succeeded.
+/// Small files are closed with rows for their chunks, removed, and closed again. Packers find a chunk in a pack, or pack it, and
+/// are killed, fenced and succeeded.
 #[test]
 #[ignore = "slow: a large model"]
 fn holds_for_rows() {
@@ -269,7 +269,7 @@ fn holds_for_lost_connections() {
     );
 }
 
-/// Clients that do not believe each other's footers, beside one whose packs are not what these say, and with such packs from the beginning.
+/// Clients that do not trust each other's footers, beside a writer of corrupt packs, and with corrupt packs from the beginning.
 #[test]
 #[ignore = "slow: a large model"]
 fn holds_for_packs_of_others() {
@@ -308,7 +308,7 @@ fn holds_for_packs_of_others() {
     );
 }
 
-/// The other way to acknowledge: wait for what is in flight, or resolve it again. It holds as well, and costs more.
+/// The other way to acknowledge: wait for chunks in flight, or resolve them again. It holds as well, and costs more.
 #[test]
 fn holds_for_waiting_acknowledgements() {
     explore(
@@ -384,7 +384,7 @@ fn holds_for_large_worlds() {
     }
 }
 
-/// What the rules are meant to allow is reached.
+/// Everything that the rules should allow is reached.
 #[test]
 #[ignore = "slow: a large model"]
 fn nothing_is_vacuous() {
@@ -409,7 +409,7 @@ fn nothing_is_vacuous() {
     checker.assert_properties();
 }
 
-/// The same of lost connections and packs that are not what they say.
+/// The same for lost connections and corrupt packs.
 #[test]
 fn nothing_about_loss_and_lies_is_vacuous() {
     let world = Reclaim {

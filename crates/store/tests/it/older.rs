@@ -50,7 +50,7 @@ fn aged(dir: &Path) -> Vec<PackId> {
     let database = keep_database(dir);
     let store = open(dir);
     put_bytes(&store, "b", unique(2, 300_000)).unwrap();
-    // What is garbage to the old database is in use to the new one.
+    // Garbage of the old database is in use in the new one.
     put_bytes(&store, "again", unique(3, 300_000)).unwrap();
     let packs = store.backend.list().unwrap();
     drop(store);
@@ -142,7 +142,7 @@ fn a_taken_name_is_passed_by_and_its_intent_withdrawn() {
     let store = init(dir.path());
     let session = store.session(SessionKind::Writer, "test").unwrap();
     let taken = PackId(store.meta.counters().unwrap().next_pack);
-    // Somebody else's, after the session has looked.
+    // Another client's, after the session has looked.
     store.backend.create(taken).unwrap().seal().unwrap();
     let record = Record::Forget { name: b"none".to_vec() };
     append_records(&store, &session, std::iter::once(Ok(record))).unwrap();
@@ -152,7 +152,7 @@ fn a_taken_name_is_passed_by_and_its_intent_withdrawn() {
     drop(session);
 }
 
-/// Has the store's packs go by way of an engine that fails as `plan` says, and counts.
+/// Replaces the store's packs by an engine that fails as `plan` says, and counts.
 fn by_way_of(store: &mut Store, plan: Plan) -> FaultyBackend {
     let faulty = FaultyBackend::new(Wrapped::over(Arc::clone(&store.backend)), plan);
     store.backend = Arc::new(faulty.clone());
@@ -216,12 +216,13 @@ fn an_open_store_lists_its_packs_for_the_first_writer_alone() {
         put_bytes(&store, &format!("b{number}"), unique(number, 1_000)).unwrap();
     }
     assert_eq!(counted.calls(Op::List), 1);
-    // Who takes packs away always looks.
+    // A session that removes packs always looks.
     collect(&store, &thorough()).unwrap();
     assert!(counted.calls(Op::List) > 1);
 }
 
-/// What it costs to open a session that writes. `PACKS=100000 cargo test --workspace --all-features --test older cost -- --nocapture` for figures.
+/// The cost of opening a session that writes. For figures:
+/// `PACKS=100000 cargo test -p outrigger-store --all-features --test it the_cost_of_a_session -- --nocapture`.
 #[test]
 fn the_cost_of_a_session_is_not_that_of_the_packs() {
     let packs: u64 = std::env::var("PACKS").ok().and_then(|text| text.parse().ok()).unwrap_or(500);

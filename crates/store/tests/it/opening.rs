@@ -1,4 +1,5 @@
-//! What opening a store that hosts share, and asking how much it holds, reads of the rows of packs: each of them once, or none. And what that costs.
+//! The rows of packs that are read when a shared store is opened, or asked for its size: each of
+//! them once, or none; and the cost of that.
 
 use crate::gc_support;
 
@@ -11,7 +12,7 @@ use outrigger_store::meta::SessionKind;
 use outrigger_store::{Store, StoreConfig};
 use outrigger_workload::postgres::Server;
 
-/// A store with many rows of packs, on a server that counts what its statements return.
+/// A store with many rows of packs, on a server that counts the rows that its statements return.
 struct Place {
     server: Server,
     packs: tempfile::TempDir,
@@ -47,7 +48,7 @@ impl Place {
         self.server.sql("SELECT count(*) FROM s.pack").parse().unwrap()
     }
 
-    /// What `work` returns, and how many rows statements about packs have returned meanwhile.
+    /// The result of `work`, and how many rows statements about packs have returned meanwhile.
     fn counted<T>(&self, work: impl FnOnce() -> T) -> (T, usize) {
         self.server.sql("SELECT pg_stat_statements_reset()");
         let done = work();
@@ -77,10 +78,10 @@ fn each_row_of_packs_is_read_once_when_a_store_is_opened() {
     let sum: u64 = place.server.sql("SELECT sum(bytes) FROM s.pack WHERE state > 0").parse().unwrap();
     assert!(stored.iter().all(|bytes| *bytes == sum) && sum > 25_000_000, "{stored:?}");
     assert!(read_rows <= 5 * stored.len(), "{read_rows}");
-    // Who only looks needs no row.
+    // Opening it to describe its state needs no row.
     let ((), read_rows) = place.counted(|| drop(Store::open_to_look(&place.url()).unwrap()));
     assert_eq!(read_rows, 0);
-    // The first look at what others have packed goes on from there.
+    // The first look at other clients' packs goes on from there.
     place.server.sql("UPDATE s.pack SET bytes = bytes WHERE id = 1001");
     let ((), read_rows) = place.counted(|| store.follow_packs().unwrap());
     assert!((1..all / 2).contains(&read_rows), "{read_rows}");
@@ -107,7 +108,7 @@ fn the_cost_of_opening_grows_with_the_rows_of_packs() {
         best(10, &mut || stores.next().unwrap().follow_packs().unwrap())
     };
     let store = place.open();
-    // What a writer may rely on.
+    // The packs that a writer may rely on.
     for sql in ["UPDATE s.pack SET state = 2", "VACUUM ANALYZE s.pack"] {
         place.server.sql(sql);
     }

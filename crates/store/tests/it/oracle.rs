@@ -1,4 +1,5 @@
-//! What an oracle recorded can be told instead of computed, by whoever stores the same bytes; other bytes are never given to a reader.
+//! An oracle's record can replace the computation for the same bytes; other bytes are never given
+//! to a reader.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -218,7 +219,7 @@ fn a_file_that_was_not_recorded_so_is_refused() {
         let len = file.metadata().unwrap().len();
         for other in [len - 1, len + 1] {
             file.set_len(other).unwrap();
-            // What the walk met before is right, and may stay.
+            // Files that the walk met before are right, and may stay.
             let target = format!("{}-{other}", name.replace('/', "-"));
             refused(&target, name);
             let found = find(&*store.meta, At::Now, &path(&format!("{target}/{name}"))).unwrap();

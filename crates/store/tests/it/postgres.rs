@@ -1,5 +1,6 @@
-//! What is PostgreSQL's own: making and recognising a store, roles that only read, and what a server or a connection that goes away does
-//! to commits: nothing that was acknowledged is lost, nothing is done twice, nothing is left locked.
+//! PostgreSQL's own: making and recognising a store, read-only roles, and the effect on commits
+//! when a server or a connection goes away. No acknowledged commit is lost, none is done twice, no
+//! row stays locked.
 
 use crate::meta_support;
 
@@ -117,7 +118,7 @@ fn harm_is_found() {
     }
 }
 
-/// docs/distributed.md says what such a role is granted.
+/// docs/distributed.md says which rights such a role has.
 #[test]
 fn a_role_that_may_only_read_reads_and_harms_nothing() {
     let Some(server) = Server::shared() else { return };
@@ -134,7 +135,7 @@ fn a_role_that_may_only_read_reads_and_harms_nothing() {
     assert_eq!(paths(&reader, At::Now), ["/f"]);
     assert_eq!(reader.check().unwrap(), [""; 0]);
     assert_eq!(kind(reader.next_sequence()), ErrorKind::Denied);
-    // One that is not told to hold itself back finds out that it must …
+    // A client that is not told to hold back finds out that it must …
     let pusher = open(&url);
     assert!(pusher.is_read_only());
     assert_eq!(
@@ -165,7 +166,8 @@ fn transactions_work_through_a_pooler_that_keeps_nothing() {
     assert_eq!(open(&url).check().unwrap(), [""; 0]);
 }
 
-/// More clients than the pooler has server processes for: none finds what another one's transaction left, and none waits for ever.
+/// More clients than the pooler has server processes: none sees the state of another one's
+/// transaction, and none waits for ever.
 #[test]
 fn clients_share_the_few_connections_of_pgbouncer() {
     const STEPS: u64 = 25;
@@ -203,10 +205,10 @@ fn a_lease_ends_by_the_servers_clock_and_then_others_may_end_the_right_to_commit
         meta.open_session(SessionKind::Writer, &outrigger_store::testing::owner("w"), 1).unwrap();
     commit(&meta, session, step(0), 1).unwrap();
     assert!(!meta.sessions().unwrap()[0].lease_is_over);
-    // As when its host is cut off: nobody renews it.
+    // As if its host were cut off: its lease is not renewed.
     std::thread::sleep(Duration::from_millis(1500));
     assert!(meta.sessions().unwrap()[0].lease_is_over);
-    // It is back before somebody has ended it.
+    // It is back before another client has ended it.
     commit(&meta, session, step(1), 1).unwrap();
     assert!(!meta.sessions().unwrap()[0].lease_is_over);
     meta.fence(session).unwrap();
@@ -215,7 +217,7 @@ fn a_lease_ends_by_the_servers_clock_and_then_others_may_end_the_right_to_commit
     assert_eq!(paths(&meta, At::Now), names(2));
 }
 
-/// A proxy, one connection of which is lost after so many pieces have gone through it.
+/// A proxy that loses one connection after so many pieces.
 struct Cutter {
     proxy: Proxy,
     left: Arc<AtomicI64>,
@@ -255,7 +257,8 @@ fn a_connection_lost_at_any_step_of_a_commit_loses_and_repeats_nothing() {
     let mut steps = 0;
     // Until a commit needs fewer pieces than that.
     for pieces in 0.. {
-        // So that the connection is there and knows its statements: the cut falls into the commit itself.
+        // So that the connection exists and knows its statements: the cut falls into the commit
+        // itself.
         for _ in 0..2 {
             commit(&through, session, step(steps), 1).unwrap();
             steps += 1;
@@ -286,7 +289,8 @@ fn a_server_that_takes_connections_and_says_nothing_is_given_up() {
     assert!(error.to_string().contains("does not answer"), "{error}");
 }
 
-/// Says that it is over when it goes, by a panic too: who waits for that word is not left waiting behind a client that failed.
+/// Reports the end when it is dropped, also by a panic: a thread that waits for it does not hang
+/// behind a client that failed.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -352,7 +356,7 @@ fn connections_ended_by_the_server_cost_nobody_a_commit() {
 
 #[test]
 fn a_server_killed_and_started_again_keeps_what_was_acknowledged() {
-    // With its syncs: what it says is committed is on the disk.
+    // With its syncs: a commit that it reports is on the disk.
     let Some(server) = Server::start("fsync = on") else { return };
     let url = server.url("store");
     let meta = create(&url);
@@ -397,10 +401,10 @@ fn a_server_that_stands_still_is_given_up_and_one_that_is_busy_is_waited_for() {
     let error = commit(&meta, session, step(1), 1).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Io);
     assert_eq!(kind(meta.lookup(At::Now, R, b"f0000")), ErrorKind::Io);
-    // Nobody waits anew for as long as somebody has.
+    // A second waiter does not wait anew for as long as the first one has.
     assert!(meta.trouble().is_some());
     server.go_on().unwrap();
-    // It may have been sent before: then it happens once, and is known.
+    // It may have been sent before: then it happens once, and the outcome is found out.
     if !error.unanswered().is_some_and(|unanswered| meta.has_happened(unanswered).unwrap()) {
         commit(&meta, session, step(1), 1).unwrap();
     }
@@ -438,7 +442,7 @@ fn leases_do_not_run_out_while_the_server_is_away() {
     ends(lease);
     server.kill().unwrap();
     server.run().unwrap();
-    // It has a whole lease to come back in, and what others have decided meanwhile holds.
+    // It has a whole lease to come back in, and earlier decisions of others stay.
     let meta = open(&url);
     assert!(!meta.sessions().unwrap()[0].lease_is_over);
     commit(&meta, stays, step(0), 1).unwrap();
@@ -450,7 +454,7 @@ fn leases_do_not_run_out_while_the_server_is_away() {
     assert!(meta.sessions().unwrap()[0].lease_is_over);
 }
 
-/// A role that may write rows: what counters say becomes numbers of packs and inodes.
+/// A role that may write rows: counters become numbers of packs and inodes.
 #[test]
 fn counters_that_no_client_wrote_are_damage() {
     let Some(server) = Server::shared() else { return };

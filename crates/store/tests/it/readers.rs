@@ -29,7 +29,7 @@ fn who_waits_for_a_frame_does_not_wait_for_a_thread_that_panicked() {
     // The pack with the file's bytes: the largest.
     let packs = store.meta.packs().unwrap();
     let pack = packs.into_iter().max_by_key(|pack| pack.bytes).unwrap().id;
-    // A read that panics, once, when it is told to: it says that it has come, and waits for the word.
+    // A read that panics once, on request: it reports that it has begun, and waits for the word.
     let gate: Arc<Gate> = Arc::default();
     let read = Arc::clone(&gate);
     let shared = Wrapped::over(Arc::clone(&store.backend)).before_reads(move |_, _| {

@@ -72,7 +72,7 @@ fn old_data_gets_to_the_codec_that_is_named_and_stays_there() {
     all_there(&store, 12);
     let again = run(&store, &to("gzip:9"));
     assert_eq!((again.frames, again.packs, again.runs), (0, 0, 1), "{again:?}");
-    // A store that is opened anew, and a snapshot from before, show the same.
+    // A store that is opened again, and a snapshot from before, show the same.
     let store = open(dir.path());
     all_there(&store, 12);
     assert_eq!(read_at(&store, At::Epoch(snapshot.epoch), "d/3").unwrap().unwrap(), soft(3, 20));
@@ -141,7 +141,8 @@ fn beside_writers_and_collectors_nothing_is_lost() {
             let store = open(at);
             let mut n = 0;
             while !stop.load(Ordering::Relaxed) {
-                // Half of the content is there already, in packs that may be condemned at this moment.
+                // Half of the content is there already, in packs that may be candidates at this
+                // moment.
                 put_bytes(&store, &format!("w/{}", n % 7), soft(n % 16, 20)).unwrap();
                 if n % 5 == 4 {
                     remove(&store, &format!("w/{}", n % 7)).unwrap();

@@ -59,7 +59,8 @@ fn a_torn_last_pack_is_no_obstacle() {
     let dir = scratch();
     let path = make_store(dir.path());
     let before = contents(&open(&path));
-    // The last pack holds the last catalogue block: cut within it, its commit is gone; all else is there.
+    // The last pack holds the last catalogue block: cut within it, its commit is gone; everything
+    // else is there.
     let last = pack_files(&path).into_iter().max_by_key(|path| path.file_name().unwrap().to_owned()).unwrap();
     let bytes = std::fs::read(&last).unwrap();
     for keep in [bytes.len() - 1, bytes.len() / 2, 70, 10, 0] {
@@ -111,7 +112,7 @@ fn footers_and_the_database_lost_together() {
     let store = open(&path);
     assert_eq!(contents(&store), before);
     assert_eq!(run_check(&store, false).damaged, 0);
-    // What was damaged is kept.
+    // Damaged packs are kept.
     assert_eq!(std::fs::read_dir(path.join("packs-damaged")).unwrap().count(), packs.len());
 }
 
@@ -233,7 +234,7 @@ fn names_and_inodes_come_back_as_they_were() {
     assert_eq!(contents(&store), before);
     let report = run_check(&store, false);
     assert!(report.findings.is_empty(), "{}", said(&report));
-    // The catalogue that the collector writes anew says the same, other times among it.
+    // The catalogue that the collector rewrites gives the same tree, with other times, too.
     for put in 0..40 {
         checking::put_all(&store, &dir.path().join("source"), &format!("again/{put}"));
     }
@@ -305,7 +306,7 @@ fn half_a_move_is_no_removal() {
     let moved = vec![node, name(1, "new", Some(new)), name(1, "moved", Some(text))];
     commit_exact(&store, 600, &[vec![name(tree, "text", None)], moved]);
     drop(store);
-    // The second block's pack was never sealed, and what it refers to was never written.
+    // The second block's pack was never sealed, and its content was never written.
     let packs = pack_files(&path);
     let torn = packs.iter().find(|pack| pack.ends_with(format!("{:016x}.pack", 601))).unwrap();
     let bytes = std::fs::read(torn).unwrap();
@@ -360,7 +361,8 @@ fn a_reset_counts_once_it_has_ended() {
     }
 }
 
-/// As older programs wrote them for directories that mounts of a shared store had made, or as they are when a block is lost.
+/// As older programs wrote them for directories that mounts of a shared store had made, or as they
+/// are when a block is lost.
 #[test]
 fn what_lies_in_directories_that_nothing_tells_of_is_where_it_can_be_found() {
     let dir = scratch();
@@ -384,7 +386,7 @@ fn what_lies_in_directories_that_nothing_tells_of_is_where_it_can_be_found() {
         put(9003, "more", 9004, FileKind::File),
         Record::Link { parent: 9005, name: b"link".to_vec(), inode: 9004 },
     ]);
-    // This one is told of later.
+    // This one is published later.
     block(&[put(9006, "late", 9007, FileKind::File)]);
     block(&[put(1, "known", 9006, FileKind::Directory), put(9006, "later", 9008, FileKind::File)]);
     drop(store);
@@ -400,7 +402,7 @@ fn what_lies_in_directories_that_nothing_tells_of_is_where_it_can_be_found() {
     assert_eq!(inode(&store, "known/late").root, inode(&store, "known/later").root);
     assert_eq!(inode(&store, lost).attributes.mode, 0o700);
     assert!(run_check(&store, false).findings.is_empty());
-    // When all have been told of, nothing is left of it.
+    // When all are published, nothing is left of it.
     drop(store);
     let dir = scratch();
     let path = make_store(dir.path());

@@ -1,4 +1,5 @@
-//! What goes in comes out, whatever the options, sizes and threads; and what is there already is not stored again.
+//! What goes in comes out, for all options, sizes and threads, and stored chunks are not stored
+//! again.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -117,7 +118,7 @@ fn everything_a_file_system_can_hold_comes_back() {
     let store = Store::init(&dir.path().join("store"), &config()).unwrap();
     let (_, progress) = put_all(&store, put::Source::Path(source.clone()), "n", 2);
     let skipped = progress.skipped.lock().unwrap().clone();
-    // As root everything can be read; others are told what could not.
+    // Root can read everything; for others the rest is reported.
     if rustix::process::geteuid().is_root() {
         assert_eq!(skipped, []);
         let out = dir.path().join("out");
@@ -140,7 +141,7 @@ fn threads_do_not_change_what_is_stored() {
         let store = Store::init(&dir.path().join(format!("store{threads}")), &config()).unwrap();
         put_all(&store, put::Source::Path(file.clone()), "file", threads);
         roots.push(require(&*store.meta, At::Now, &path("file")).unwrap().root);
-        // As a stream it is cut the same way, though nobody knew its length.
+        // As a stream it is cut the same way, though its length was not known.
         let reader = Box::new(std::fs::File::open(&file).unwrap());
         put_all(&store, put::Source::Stream(reader), "stream", threads);
         roots.push(require(&*store.meta, At::Now, &path("stream")).unwrap().root);

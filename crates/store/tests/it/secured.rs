@@ -1,4 +1,5 @@
-//! Connections to PostgreSQL that are secured: a real server with a certificate, the right authority and a wrong one, the right name and a wrong one, and what each `sslmode` makes of them.
+//! Secured connections to PostgreSQL: a real server with a certificate, the right authority and a
+//! wrong one, the right name and a wrong one, and the effect of each `sslmode`.
 
 use crate::meta_support;
 
@@ -14,7 +15,7 @@ struct Secured {
     server: Server,
     named: String,
     unnamed: String,
-    /// Of the authority that has signed the certificate, and of another one.
+    /// The authority that has signed the certificate, and another one.
     right: PathBuf,
     wrong: PathBuf,
     _dir: tempfile::TempDir,
@@ -27,7 +28,7 @@ fn address(first: u32) -> String {
 }
 
 impl Secured {
-    /// `None`, said aloud, where PostgreSQL or openssl is missing.
+    /// `None`, with a message, if PostgreSQL or openssl is missing.
     fn new() -> Option<Self> {
         if !Authority::can_be() {
             return None;
@@ -71,7 +72,7 @@ fn a_server_is_believed_if_its_certificate_is_for_its_name_and_from_the_authorit
     let Secured { server, named, unnamed, right, wrong, .. } = &secured;
     let (right, wrong) =
         (format!("&sslrootcert={}", right.display()), format!("&sslrootcert={}", wrong.display()));
-    // What is not said is verify-full, as the server is not on this machine as far as anybody can tell.
+    // The default is verify-full, as the server's name does not look like this machine.
     let url = server.url_by(named, "tester", "store") + &right;
     let meta = PostgresMeta::create(Location::parse(&url).unwrap(), "a test").unwrap();
     meta.reserve_inodes(9).unwrap();

@@ -1,4 +1,5 @@
-//! Small commits that make one round trip to the server: what they guess is compared there, and what turns of one whose answer is lost is found out.
+//! Small commits in one round trip to the server: it compares their assumptions there, and if an
+//! answer is lost, the outcome is found out.
 
 use crate::meta_support;
 
@@ -40,7 +41,8 @@ fn make(meta: &PostgresMeta, name: &str, number: u64) -> Vec<Change> {
     ]
 }
 
-/// As a mount makes another one within the same tick, when it need not say again that the directory has changed: by a function of its own.
+/// As a mount makes another file within the same tick, when the directory's time need not change
+/// again: by a function of its own.
 fn make_soon(meta: &PostgresMeta, name: &str, number: u64) -> Vec<Change> {
     let mut changes = make(meta, name, number);
     changes.pop();
@@ -52,7 +54,7 @@ type Make = fn(&PostgresMeta, &str, u64) -> Vec<Change>;
 /// Both ways in which a mount makes a file.
 const WAYS: [Make; 2] = [make, make_soon];
 
-/// What is as `was` turns this.
+/// Turns an inode from the state `was` into this.
 fn turn(was: Inode, attributes: Attributes, root: Root) -> Vec<Change> {
     let (inode, was) = (was.number, Box::new((was.attributes, was.root)));
     vec![Change::Swap { inode, parent: R, was, attributes, root, keep: false }]
@@ -63,7 +65,7 @@ fn swap(was: &Inode, content: u8) -> Vec<Change> {
     turn(was.clone(), was.attributes.clone(), root(content))
 }
 
-/// A proxy that counts pieces, and does one thing to the piece that it is told.
+/// A proxy that counts pieces, and loses or delays the piece that it is told to.
 struct Path {
     proxy: Proxy,
     left: Arc<AtomicI64>,
@@ -86,7 +88,7 @@ impl Path {
         open(&self.proxy.url(schema))
     }
 
-    /// Of the pieces from now on, this one is lost, or late.
+    /// Loses or delays this piece, counted from now on.
     fn harm(&self, piece: i64, is_late: bool) {
         self.what.store(u8::from(is_late), Ordering::SeqCst);
         self.left.store(piece, Ordering::SeqCst);
@@ -114,7 +116,7 @@ impl Path {
     }
 }
 
-/// A client that has made files before, so that statements are prepared and rows are known.
+/// A client that has made files before, so that statements are prepared and rows are cached.
 fn warmed(path: &Path, schema: &str) -> (PostgresMeta, SessionId) {
     let meta = path.open(schema);
     let session = writer(&meta);
@@ -138,7 +140,7 @@ fn a_new_file_and_its_content_are_a_journey_each() {
         let closed = path.count(|| drop(commit(&meta, session, changes, 6).unwrap()));
         assert_eq!((made, closed), (2, 2), "a statement and its answer");
     }
-    // It is all there, and what counts what there is agrees.
+    // Everything is there, and the totals agree.
     let (row, soon) = (inode(&other, 200), inode(&other, 201));
     assert_eq!((&row.root, row.links), (&root(3), 1));
     assert_eq!(Inode { number: 200, ..soon }, row);
@@ -173,7 +175,8 @@ fn what_was_guessed_wrong_is_found_out_and_changes_nothing() {
     let path = Path::start(server);
     let (meta, session) = warmed(&path, &schema);
     let theirs = writer(&other);
-    // Another client has changed the row that this one remembers: who knows what there is now succeeds, who does not is refused.
+    // Another client has changed a row that this one has cached. A commit that knows the new state
+    // succeeds, one that does not is refused.
     let before = inode(&meta, 101);
     commit(&other, theirs, swap(&before, 4), 7).unwrap();
     assert_eq!(kind(commit(&meta, session, swap(&before, 5), 8)), ErrorKind::Changed);
@@ -188,7 +191,7 @@ fn what_was_guessed_wrong_is_found_out_and_changes_nothing() {
         assert_eq!(kind(commit(&meta, session, late, 9)), ErrorKind::Changed);
         assert_eq!(meta.lookup(At::Now, R, name.as_bytes()).unwrap().unwrap().number, ten + 1);
         assert!(meta.inode(At::Now, ten).unwrap().is_none());
-        // What is inherited is something else.
+        // The inherited attributes are different.
         let stale = make(&meta, "g", ten + 2);
         let now = inode(&other, R);
         let mut attributes = now.attributes.clone();

@@ -1,5 +1,5 @@
-//! Contents composed of what is stored and what is new read back as the bytes they stand for, cost what is new, and are named as if they
-//! had been written whole.
+//! Contents composed of stored and new parts read back as the bytes they stand for, cost only the
+//! new bytes, and have the same fingerprints as if they had been written whole.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +19,7 @@ use outrigger_workload::Rng;
 const GEAR: ChunkerSpec = ChunkerSpec::Gear32 { min: 256, avg: 1024, max: 4096 };
 const BLOCKS: ChunkerSpec = ChunkerSpec::Fixed { size: 4096 };
 
-/// A file's whole new content, of which only what is asked for is read.
+/// A file's whole new content; only the requested parts are read.
 struct Memory {
     bytes: Vec<u8>,
     read: AtomicU64,
@@ -204,7 +204,7 @@ fn random_compositions_read_back() {
             }
             let source = Memory::new(image.clone());
             let (root, _) = fixture.store(&name, chunker, parts(list, source.clone()));
-            // And what the scanner wants of the bytes before a segment.
+            // And the bytes before a segment that the scanner needs.
             let read = source.read.load(Ordering::Relaxed);
             assert!((new..=new + new / 1000).contains(&read), "{read} bytes read where {new} are new");
             assert_eq!(root.len(), image.len() as u64);
@@ -228,7 +228,7 @@ fn a_spliced_file_is_the_file_written_whole() {
         }
         after.extend(noise(&mut rng, 12_345));
         let (whole, _) = fixture.store(&format!("new{number}"), chunker, Content::Bytes(after.clone()));
-        // New: from a boundary before what differs to where boundaries meet again.
+        // New: from a boundary before the difference to where boundaries meet again.
         let (a, b) = (fixture.entries(&old), fixture.entries(&whole));
         let boundaries = |entries: &[Entry]| {
             entries
@@ -335,7 +335,7 @@ fn a_source_that_fails_fails_all_and_the_session_goes_on() {
         assert!(error.to_string().contains("the log's device is gone"), "{error}");
         assert_eq!(fixture.store.meta.totals().unwrap().files, 0, "nothing of it is committed");
     }
-    // What the failed ones left in packs counts, so it must become live with what is committed next.
+    // Packs that the failed writers left count, so they must become live with the next commit.
     let item = fixture.file("again", GEAR, Content::Bytes(good.clone()));
     fixture.write(2, CommitWhen::AtTheEnd, vec![item]).unwrap();
     let sealed = |row: &outrigger_store::meta::PackRow| row.state == PackState::Sealed;

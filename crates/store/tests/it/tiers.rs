@@ -1,4 +1,5 @@
-//! Stores whose packs lie in several tiers: filled in order, moved down while others read and write, and whole whatever a run was interrupted by.
+//! Stores whose packs lie in several tiers: filled in order, moved down while others read and
+//! write, and whole after any interruption of a run.
 #![cfg(feature = "testing")]
 
 use crate::gc_support;
@@ -135,7 +136,7 @@ fn the_fast_tier_is_filled_first_and_emptied_downwards() {
         assert!(fast.is_disjoint(&large));
         assert!(fast.first() < large.first(), "the first ones went there");
         has_all(&store);
-        // What would be done, and what is done.
+        // The dry run, and the real one.
         let options = RebalanceOptions { dry_run: true, to_fill: Some(0), ..RebalanceOptions::default() };
         let told = rebalance(&store, &options, &RebalanceProgress::default()).unwrap();
         assert_eq!((place.packs(), told.packs), ((fast.clone(), large.clone()), fast.len() as u64));
@@ -224,7 +225,7 @@ fn interrupted(place: &Place, all: &BTreeSet<PackId>, way: Way) {
                 let store = place.failing(plans.0, plans.1);
                 rounds += u32::from(move_all(&store, way).is_err());
                 drop(store);
-                // A crash leaves no more than what is there now.
+                // A crash leaves exactly the present state.
                 let store = place.open();
                 let (above, below) = place.packs();
                 assert_eq!(&above | &below, *all, "{way:?} {op:?} {n} {fault:?}");
@@ -247,7 +248,7 @@ fn interrupted(place: &Place, all: &BTreeSet<PackId>, way: Way) {
     assert!(rounds > 20, "only {rounds} runs failed");
 }
 
-/// What was begun in one direction is finished by a run in the other, too.
+/// A run in the other direction also finishes an interrupted move.
 #[test]
 fn a_run_in_the_other_direction_finishes_what_was_interrupted() {
     for place in places("1G") {
@@ -295,7 +296,7 @@ fn the_newest_come_up_as_far_as_there_is_room() {
     }
 }
 
-/// Only what a file needs, though others are newer.
+/// Only the packs that a file needs, though others are newer.
 #[test]
 fn what_is_asked_for_comes_up() {
     let place = places("1G").swap_remove(0);
@@ -313,7 +314,8 @@ fn what_is_asked_for_comes_up() {
     has_all(&store);
 }
 
-/// What a run that was killed on the way up has left is nobody's pack, and goes with the next run.
+/// An unfinished copy of a run that was killed on the way up counts as no pack, and the next run
+/// removes it.
 #[test]
 fn an_unfinished_copy_above_is_never_read() {
     let place = places("1G").swap_remove(0);
@@ -367,7 +369,7 @@ fn an_unfinished_copy_is_made_anew() {
     drop(store);
     let store = place.open();
     has_all(&store);
-    // Whatever is to be moved, this is finished.
+    // This move is finished, whatever else is to be moved.
     let report = run(&store, Some(u64::MAX)).unwrap();
     assert_eq!((report.packs, report.bytes), (1, whole.len() as u64));
     assert_eq!(std::fs::read(place.large().join(&name)).unwrap(), whole);

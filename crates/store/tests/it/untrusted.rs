@@ -1,4 +1,5 @@
-//! Stores with fingerprints that prove nothing: they take two files of one MD5 for what they are, and give both back or say so.
+//! Stores with fingerprints that prove nothing: they keep two files with one MD5 apart, and return
+//! both or report an error.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -111,7 +112,7 @@ fn other_bytes_of_one_fingerprint_are_refused() {
             // On their way, in one batch.
             let both = place.source("both", &[("a", &second), ("b", &first), ("c", &second)]);
             place.put(&both, "both", overrides).expect_err("other bytes");
-            // What was there is there, and the same bytes are the same.
+            // Stored files are unchanged, and the same bytes are found.
             let again = place.source("again", &[("x", &first), ("y", &first)]);
             let new = place.put(&again, "again", overrides).unwrap();
             assert_eq!(new, if overrides == plain { 0 } else { 256 });

@@ -1,4 +1,5 @@
-//! Packs of other clients are relied on once they were compared with their data: footers that lie make nobody lose anything, and honest ones are not stored twice.
+//! Packs of other clients are relied on once they were compared with their data: corrupt footers
+//! lose no one's data, and honest ones are not stored twice.
 #![cfg(feature = "testing")]
 
 use crate::gc_support;
@@ -22,7 +23,7 @@ struct Place {
 }
 
 impl Place {
-    /// `None`, said aloud, without PostgreSQL.
+    /// `None`, with a message, without PostgreSQL.
     fn new() -> Option<Self> {
         let server = Server::shared()?;
         let place = Self { dir: scratch(), server, schema: server.fresh() };
@@ -55,7 +56,8 @@ impl Place {
         self.dir.path().join("packs/packs").join(&name[14..16]).join(name)
     }
 
-    /// Makes packs lie, as a client can that publishes them so; the rows, which are that client's, say how long they are.
+    /// Makes packs corrupt, as a client can that publishes them so; the rows, which are that
+    /// client's, have their length.
     fn lie(&self, ids: &[PackId]) {
         for id in ids {
             let pack = lying(&std::fs::read(self.pack(*id)).unwrap(), *id);
@@ -93,7 +95,7 @@ fn what_another_host_has_stored_is_read_once_and_stored_once() {
     let bytes = content();
     let store = place.same_host();
     assert_eq!(new_bytes(&store, "a", &bytes), bytes.len() as u64);
-    // What a host has stored itself needs no proof, in this process or another one.
+    // Packs that a host has stored itself need no proof, in this process or another one.
     assert_eq!(new_bytes(&store, "again", &bytes), 0);
     assert_eq!(counts(&store), VerifiedCounts::default());
     drop(store);
@@ -120,13 +122,13 @@ fn what_another_host_has_stored_is_read_once_and_stored_once() {
     assert_eq!(counts(&store), VerifiedCounts::default());
     drop(store);
 
-    // Only what is wanted is read.
+    // Only the needed frames are read.
     let store = place.new_host();
     assert!(new_bytes(&store, "e", &bytes[..1_000_000]) < 100_000);
     assert!(counts(&store).bytes < 1_500_000, "{:?}", counts(&store));
     drop(store);
 
-    // What was read for another reason was compared, too.
+    // Frames that were read for another reason are compared, too.
     let store = place.new_host();
     assert!(read(&store, "a") == bytes);
     assert_eq!(new_bytes(&store, "f", &bytes), 0);
@@ -149,7 +151,7 @@ fn footers_that_lie_are_not_relied_on() {
     assert!(read(&store, "b") == bytes);
     let caught = counts(&store);
     assert!(caught.lying.len() >= 3, "{caught:?}");
-    // Caught once: what this host stored instead is found.
+    // Found corrupt once: this host's own copy is found instead.
     assert_eq!(new_bytes(&store, "c", &bytes), 0);
     drop(store);
     let store = place.same_host();
@@ -199,7 +201,8 @@ fn damage_is_stored_again_once() {
     assert!(read(&store, "d") == bytes);
 }
 
-/// The lying copies have the lower ids, and so are those that count: no copy may be given up for them.
+/// The corrupt copies have the lower ids, and so are those that count: no good copy may be given up
+/// for them.
 #[test]
 fn the_collector_gives_up_no_copy_for_one_that_lies() {
     let Some(place) = Place::new() else { return };
@@ -217,7 +220,7 @@ fn the_collector_gives_up_no_copy_for_one_that_lies() {
     assert!(!report.unreadable.is_empty(), "{report:?}");
     assert!(read(&store, "b") == bytes && read(&store, "a") == bytes);
     drop(store);
-    // It knows by now: what lies goes, and then everything stays where it is.
+    // It knows by now: corrupt packs go, and then everything stays where it is.
     let store = place.same_host();
     collect(&store, &thorough()).unwrap();
     let rows = committed(&store);

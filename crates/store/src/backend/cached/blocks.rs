@@ -1,4 +1,5 @@
-//! Blocks in memory: there, or promised by whoever fetches them; at most so many bytes, the least recently used go first.
+//! Blocks in memory, present or promised by the thread that fetches them. They are bounded in
+//! bytes, and the least recently used go first.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -101,7 +102,7 @@ impl Blocks {
         self.changed.notify_all();
     }
 
-    /// What was promised does not come.
+    /// Withdraws a promise.
     pub(super) fn give_up(&self, id: PackId, number: u64) {
         let mut state = self.state();
         if let Some(Slot::Promised) = state.slots.get(&(id, number)) {
@@ -154,7 +155,7 @@ impl Blocks {
             })
             .collect();
         ages.sort_unstable();
-        // The newest stays, however small the limit: somebody is about to read it.
+        // The newest stays, however small the limit: a reader is about to use it.
         ages.pop();
         for (_, key, len) in ages {
             if state.bytes <= self.limit / 4 * 3 {

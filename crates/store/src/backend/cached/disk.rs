@@ -1,8 +1,9 @@
 //! Blocks on local disk: one file a block, `XX/ID-NUMBER`, its checksum before its bytes.
 //!
-//! Nothing is synced: a file that a crash tore does not match its checksum, and is removed when it is met. One process at a time keeps blocks
-//! there, by a lock; a second one goes without. A thread writes them, at most [`QUEUE`] wait for it, and what comes beyond is not kept: the
-//! cache never slows a reader down. Over the limit, what was used longest ago goes.
+//! Nothing is synced: a file that a crash tore does not match its checksum, and is removed when it
+//! is read. A lock lets one process at a time keep blocks here; a second one goes without. One
+//! thread writes them. At most [`QUEUE`] blocks wait for it, and further ones are dropped, so the
+//! cache never slows a reader down. Over the limit, the least recently used block goes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
@@ -27,7 +28,7 @@ enum Message {
     Settle(SyncSender<()>),
 }
 
-/// What is there, by key and by age.
+/// The cached files, by key and by age.
 #[derive(Default)]
 struct Kept {
     files: HashMap<Key, (u64, u64)>,
@@ -107,7 +108,7 @@ impl Disk {
         whole
     }
 
-    /// Has the block written, if there is room in the queue.
+    /// Queues the block to be written, if there is room.
     pub(super) fn keep(&self, id: PackId, number: u64, block: &Block) {
         let _ = self.queue.try_send(Message::Keep((id, number), Arc::clone(block)));
     }
@@ -135,7 +136,7 @@ fn path(dir: &Path, (id, number): Key) -> PathBuf {
     dir.join(format!("{:02x}/{id}-{number}", id.0 as u8))
 }
 
-/// What an earlier process kept, oldest first.
+/// Finds the blocks of an earlier process, oldest first.
 fn scan(dir: &Path) -> Kept {
     let mut found = Vec::new();
     for directory in fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -147,7 +148,7 @@ fn scan(dir: &Path) -> Kept {
             });
             match (key, file.metadata()) {
                 (Some(key), Ok(metadata)) => found.push((metadata.modified().ok(), key, metadata.len())),
-                // What was being written when a process ended.
+                // An unfinished file of a process that ended.
                 _ => drop(fs::remove_file(file.path())),
             }
         }
@@ -170,7 +171,7 @@ impl Writer {
         while let Ok(message) = messages.recv() {
             match message {
                 Message::Keep(key, block) => {
-                    // A disk that takes no more keeps what it has.
+                    // If the disk takes no more, the cache keeps what it has.
                     let _ = self.write(key, &block);
                 }
                 Message::Settle(done) => drop(done.send(())),

@@ -1,4 +1,5 @@
-//! What was read from an engine that is far away, kept nearby, and what will be read next, fetched ahead.
+//! A cache for distant engines: keeps what was read nearby, and fetches ahead what will be read
+//! next.
 //!
 //! ```text
 //!  read_at ─▶ blocks.rs: in memory? ─▶ disk.rs: on local disk? ─▶ the engine, several blocks in one request, several requests at once
@@ -6,13 +7,17 @@
 //!                  └────────── and what follows, in the background ◀───┘
 //! ```
 //!
-//! A pack is kept in blocks of [`BLOCK_LEN`]. Packs are immutable, so nothing kept is ever out of date; what is damaged nearby (a bad disk,
-//! a bad bit in memory) is told from damage in the store by [`Backend::forget`], after which the engine itself is asked: a cache never makes
-//! data unreadable. `check` asks what is stored ([`Backend::use_cache`]): nothing that was kept before it counts for it.
+//! A pack is cached in blocks of [`BLOCK_LEN`]. Packs are immutable, so no cached block is ever out
+//! of date. It may be damaged (a bad disk, a bad bit in memory). [`Backend::forget`] tells that
+//! from damage in the store: the engine itself is then asked, so a cache never makes data
+//! unreadable. `check` examines the store itself ([`Backend::use_cache`]), so it ignores blocks
+//! that were cached before.
 //!
-//! **Read-ahead.** A read that begins where one before it ended doubles the window, from two blocks to [`AHEAD_MAX`]; what lies in it and is
-//! not there is fetched by threads of the process's runtime, at most [`FETCHES_MAX`] requests of at most [`REQUEST_BLOCKS`] blocks. A reader that
-//! comes for a block under way waits for it. So a sequential reader sees the engine's throughput, not its latency.
+//! **Read-ahead.** A read that begins where an earlier one ended doubles the window, from two
+//! blocks to [`AHEAD_MAX`]. Threads of the process's runtime fetch the missing blocks of the
+//! window, in at most [`FETCHES_MAX`] requests of at most [`REQUEST_BLOCKS`] blocks. A reader that
+//! needs a block under way waits for it. So a sequential reader sees the engine's throughput, not
+//! its latency.
 
 mod blocks;
 mod disk;
@@ -43,7 +48,7 @@ const FETCHES_MAX: usize = 8;
 /// Packs whose lengths and readers are remembered at most.
 const PACKS_MAX: usize = 64 << 10;
 
-/// How much is kept.
+/// Sizes of the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CacheLimits {
     /// Bytes in memory.
@@ -53,7 +58,7 @@ pub struct CacheLimits {
 }
 
 impl Default for CacheLimits {
-    /// 32 MiB and 4 GiB, or what `OUTRIGGER_CACHE_BYTES` says of the disk.
+    /// 32 MiB and 4 GiB; `OUTRIGGER_CACHE_BYTES` sets the disk's.
     fn default() -> Self {
         let disk = std::env::var("OUTRIGGER_CACHE_BYTES").ok();
         let disk = disk.and_then(|text| outrigger_format::parse_size(&text).ok()).unwrap_or(4 << 30);
@@ -61,7 +66,7 @@ impl Default for CacheLimits {
     }
 }
 
-/// How the cache has fared.
+/// How well the cache has worked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CacheCounts {
     /// Blocks that readers found in memory, or on their way there.
@@ -96,7 +101,7 @@ impl std::ops::Add for CacheCounts {
     }
 }
 
-/// What is known of a pack.
+/// The state of a pack.
 #[derive(Clone, Copy, Default)]
 struct Pack {
     /// Its length, once asked.
@@ -107,14 +112,14 @@ struct Pack {
     window: u64,
 }
 
-/// What the cache shares with the threads that fetch ahead.
+/// State that the cache shares with the threads that fetch ahead.
 struct Shared {
     inner: Arc<dyn Backend>,
     blocks: Blocks,
     disk: Option<Disk>,
     packs: Mutex<HashMap<PackId, Pack>>,
     fetching: AtomicUsize,
-    /// False while nothing that was kept before counts.
+    /// False while blocks that were cached before are ignored.
     is_disk_used: AtomicBool,
 }
 
@@ -124,7 +129,8 @@ pub struct CachedBackend {
 }
 
 impl CachedBackend {
-    /// Keeps what is read from `inner`: in memory, and in `dir`, if that is given and nobody else has it.
+    /// Caches reads of `inner` in memory, and in `dir`, if that is given and no other process uses
+    /// it.
     pub fn new(inner: Arc<dyn Backend>, dir: Option<&Path>, limits: CacheLimits) -> Self {
         let disk = dir.filter(|_| limits.disk > 0).and_then(|dir| Disk::open(dir, limits.disk));
         let shared = Shared {
@@ -138,12 +144,12 @@ impl CachedBackend {
         Self { shared: Arc::new(shared) }
     }
 
-    /// How the cache has fared.
+    /// How well the cache has worked.
     pub fn counts(&self) -> CacheCounts {
         self.shared.blocks.counts()
     }
 
-    /// Waits until what was kept is on disk: for tests, which open it again.
+    /// Waits until cached blocks are on disk: for tests, which open it again.
     pub fn settle(&self) {
         if let Some(disk) = &self.shared.disk {
             disk.settle();
@@ -164,7 +170,7 @@ impl Shared {
         with(packs.entry(id).or_default())
     }
 
-    /// The pack's length. The request that asks for it brings the last block, which is asked for next.
+    /// The pack's length. The same request reads the last block, which callers need next.
     fn len(&self, id: PackId) -> Result<Option<u64>> {
         if let Some(len) = self.packs().get(&id).and_then(|pack| pack.len) {
             return Ok(Some(len));
@@ -191,7 +197,8 @@ impl Shared {
         self.blocks.put(id, number, block);
     }
 
-    /// Brings blocks `first..end` of a pack of `len` bytes, which the caller has promised to others, into the cache.
+    /// Fetches blocks `first..end` of a pack of `len` bytes, which the caller has promised to
+    /// others, into the cache.
     fn fetch(&self, id: PackId, first: u64, end: u64, len: u64) -> Result<()> {
         let start = first * BLOCK_LEN as u64;
         let mut bytes = vec![0; (len.min(end * BLOCK_LEN as u64) - start) as usize];
@@ -218,7 +225,8 @@ impl Shared {
         loop {
             match self.blocks.find(id, number) {
                 Found::Here(block) => return Ok(block),
-                // Whoever had promised it has failed: this reader tries itself, and says what is wrong.
+                // The thread that had promised it has failed: this reader tries itself, and reports
+                // what is wrong.
                 Found::Failed => {}
                 Found::Promised => {
                     if let Some(block) = self.on_disk(id, number) {
@@ -226,7 +234,7 @@ impl Shared {
                         self.blocks.put(id, number, Arc::clone(&block));
                         return Ok(block);
                     }
-                    // What this read needs next comes with it.
+                    // The same request fetches the next blocks of this read.
                     let mut end = number + 1;
                     while end < until && end < number + REQUEST_BLOCKS && self.blocks.promise(id, end) {
                         end += 1;
@@ -238,7 +246,7 @@ impl Shared {
         }
     }
 
-    /// Fetches what a sequential reader will want, in the background.
+    /// Fetches the blocks that a sequential reader will need, in the background.
     fn read_ahead(self: &Arc<Self>, id: PackId, from: u64, window: u64, len: u64) {
         let blocks = len.div_ceil(BLOCK_LEN as u64);
         let (mut at, end) = (from, (from + window).min(blocks));
@@ -266,7 +274,8 @@ impl Shared {
         }
     }
 
-    /// Blocks that were promised, from disk or from the engine. Failures are the reader's to see, who asks again.
+    /// Brings promised blocks from disk or from the engine. After a failure the reader asks again,
+    /// and sees the error.
     fn bring(&self, id: PackId, mut first: u64, end: u64, len: u64) {
         while first < end {
             let Some(block) = self.on_disk(id, first) else { break };
@@ -292,14 +301,14 @@ impl Backend for CachedBackend {
         }
         let is_new = || shared.packs().get(&id).is_none_or(|pack| pack.read_to == 0);
         if offset == 0 && buf.len() <= PACK_HEADER_LEN && is_new() {
-            // To learn whose it is; whether anything else of it will be read nobody knows.
+            // A read of the header only tells whose pack it is; other parts may never be read.
             return shared.inner.read_at(id, offset, buf);
         }
         let missing = || Error::new(ErrorKind::NotFound, format!("there is no pack {id}"));
         let len = shared.len(id)?.ok_or_else(missing)?;
         let end = offset.saturating_add(buf.len() as u64);
         if end > len {
-            // It may have been longer when it was looked at last: it is the engine that knows, and its error names the place.
+            // The length may be outdated. The engine knows it, and its error names the place.
             return shared.inner.read_at(id, offset, buf);
         }
         let window = shared.with_pack(id, |pack| {

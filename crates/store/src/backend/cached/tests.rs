@@ -43,7 +43,7 @@ fn what_was_read_is_not_asked_for_again() {
     let data = bytes(3 * BLOCK_LEN + 17);
     write(&cached, 1, &data);
     assert!(read(&cached, 1, 100, 5000) == data[100..5100]);
-    // What is fetched ahead of these, as they follow each other, comes when it comes.
+    // Blocks that are fetched ahead, as these reads follow each other, may come at any time.
     let fetched = cached.counts().fetched;
     for at in (0..BLOCK_LEN - 10).step_by(99_991) {
         assert!(read(&cached, 1, at, 10) == data[at..at + 10]);
@@ -95,7 +95,7 @@ fn memory_is_bounded_and_the_disk_outlives_the_process() {
     assert!(again.counts().disk_hits >= 4, "{:?}", again.counts());
     assert!(inner.calls(Op::Read) <= asked + 2, "only the pack's end was asked for, for its length");
 
-    // More than the limit: what is old goes.
+    // More than the limit: old blocks go.
     write(&again, 2, &bytes(20 * BLOCK_LEN));
     for block in 0..20 {
         read(&again, 2, block * BLOCK_LEN + 5, 10);
@@ -140,7 +140,7 @@ fn damage_on_the_local_disk_is_not_returned() {
     assert_eq!(again.counts().disk_hits, 0);
 }
 
-/// Damage in what is kept in memory is got rid of by asking to forget it; and while a check runs, nothing kept counts.
+/// `forget` drops damaged blocks from memory; and while a check runs, no cached block counts.
 #[test]
 fn what_is_kept_can_be_doubted() {
     let (inner, cached) = counted(None);
@@ -208,7 +208,7 @@ fn who_learns_what_is_in_a_pack_fetches_no_blocks_of_it() {
     assert!(end == data[data.len() - 70_000..] && len == data.len() as u64);
     assert!(read(&cached, 1, 0, PACK_HEADER_LEN) == data[..PACK_HEADER_LEN]);
     assert_eq!(cached.counts(), CacheCounts::default());
-    // Who goes on to read it has it kept.
+    // Reading on puts the block into the cache.
     assert!(read(&cached, 1, 4000, 100) == data[4000..4100]);
     assert_eq!(cached.counts().fetched, 1);
     assert_eq!(cached.read_end(PackId(1), 70_000).unwrap().unwrap().0, end);

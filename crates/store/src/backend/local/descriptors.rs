@@ -1,8 +1,8 @@
 //! Open files for reading, at most so many, the least recently used closed first.
 //!
-//! A file is opened outside the lock: two threads may open the same pack at once, and one of the descriptors then
-//! serves its own read only. A pack removed while it is being opened is not kept, or its space would stay taken until
-//! it is evicted; that is what `removals` is for.
+//! A file is opened outside the lock. If two threads open the same pack at once, one of the
+//! descriptors serves only its own read. A pack that is removed while it is being opened is not
+//! kept, or its space would stay taken until it is evicted; `removals` detects that.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -51,7 +51,7 @@ impl Descriptors {
         if state.removals != removals {
             return Ok(file);
         }
-        // A scan of a few hundred entries, beside an `open` that cost more.
+        // A scan of a few hundred entries, next to an `open` that cost more.
         while state.files.len() >= self.max && !state.files.contains_key(&id) {
             let oldest = state.files.iter().min_by_key(|(_, (_, used))| *used).map(|(id, _)| *id);
             let Some(oldest) = oldest else { break };

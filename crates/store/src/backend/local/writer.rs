@@ -1,11 +1,12 @@
 //! Writes one pack file.
 //!
-//! Appended bytes gather in a page-aligned stage of [`STAGE_LEN`]; a full stage is written at once, past the page cache
-//! (`O_DIRECT`), into room reserved for [`RESERVE_LEN`] at a time. A thread of the pack's own waits for the device, while
-//! the next stage fills: whoever appends holds the lock that compressing workers want. At most [`AHEAD`] full stages wait
-//! for that thread, then appending waits too. A pack that fits into one stage (most packs of manifest nodes) has no such
-//! thread: it is written through the page cache in one piece, since it will be read again soon and one device write less
-//! counts more there than the copy.
+//! Appended bytes gather in a page-aligned stage of [`STAGE_LEN`]. A full stage is written at once,
+//! past the page cache (`O_DIRECT`), into space reserved for [`RESERVE_LEN`] at a time. A thread of
+//! the pack's own waits for the device while the next stage fills, as the appending worker holds a
+//! lock that others want. At most [`AHEAD`] full stages wait for that thread, then appending waits
+//! too. A pack that fits into one stage (most packs of manifest nodes) has no such thread. It is
+//! written through the page cache in one piece: it will be read again soon, and one device write
+//! less counts more than the copy.
 //!
 //! Why not simply buffered writes: measured in November 2026 on ext4, a virtio disk and two cores (40 packs of 64 MiB in
 //! appends of 100 kB, each pack sealed). Three runs, each the median of 3 to 5, while other builds used the machine, the
@@ -64,7 +65,7 @@ const SPARE_STAGES: usize = 4;
 #[derive(Default)]
 pub(super) struct StagePool(Mutex<Vec<Stage>>);
 
-/// `STAGE_LEN` bytes, aligned; none in the default one, which is what is left of a stage that was given back.
+/// `STAGE_LEN` bytes, aligned. The default has none, and is left behind when a stage is given back.
 #[derive(Default)]
 struct Stage {
     bytes: Vec<u8>,
@@ -107,7 +108,7 @@ enum Path {
     Buffered,
 }
 
-/// The file, and what has been written to it: owned by one thread at a time.
+/// The file, and how much was written to it: owned by one thread at a time.
 struct End {
     file: OwnedFd,
     id: PackId,
@@ -131,8 +132,9 @@ impl End {
         }
         let begin = self.written;
         if begin + STAGE_LEN as u64 > self.reserved {
-            // Reserving is an optimisation: where it fails, the writes themselves will tell. On a disk that is nearly full it would take, for a moment or longer,
-            // the room that others are asked about before they write.
+            // Reserving is an optimisation: if it fails, the writes themselves show why. On a
+            // nearly full disk it would, perhaps only for a moment, take space that other writers
+            // count on.
             let is_ample = Disk::of_file(&self.file).is_some_and(|disk| disk.room() >= 4 * RESERVE_LEN);
             let flags = FallocateFlags::KEEP_SIZE;
             if is_ample && rustix::fs::fallocate(&self.file, flags, begin, RESERVE_LEN).is_ok() {
@@ -185,7 +187,7 @@ impl End {
         }
         self.write(&last[aligned..])?;
         if self.reserved > self.written {
-            // To the length it has: gives back what was reserved beyond.
+            // Truncating to its length gives back space that was reserved beyond.
             rustix::fs::ftruncate(&self.file, self.written)
                 .context(|| format!("cannot give back room of {}", self.name()))?;
         }
@@ -193,7 +195,8 @@ impl End {
         Ok(())
     }
 
-    /// The writing thread: writes what comes until the sender hangs up or a write fails, and hands the file back.
+    /// The writing thread: writes stages until the sender hangs up or a write fails, and returns
+    /// the file.
     fn write_all(mut self, stages: &Receiver<Stage>) -> Result<Self> {
         while let Ok(mut stage) = stages.recv() {
             self.write_full(&mut stage)?;
@@ -219,13 +222,13 @@ impl End {
     }
 }
 
-/// Who has the [`End`].
+/// The owner of the [`End`].
 enum Holder {
     /// The appending thread: no stage has been full yet.
     Appender(End),
     /// A thread that writes full stages.
     Thread { stages: SyncSender<Stage>, writer: JoinHandle<Result<End>> },
-    /// A write failed: the file's content is not what was appended.
+    /// A write failed: the file does not have all appended bytes.
     Failed,
 }
 
@@ -244,7 +247,8 @@ pub(super) struct PackFile {
 }
 
 impl PackFile {
-    /// A pack whose file is `name`, below `packs`; by another than the pack's own nobody finds it before it is sealed.
+    /// A pack whose file is `name`, below `packs`. If that is not the pack's own name, readers do
+    /// not find it before it is sealed.
     pub(super) fn new(file: OwnedFd, id: PackId, name: String, shared: Arc<Shared>) -> Self {
         let stage = shared.stages.take();
         let end =
@@ -269,7 +273,7 @@ impl PackFile {
         self.staged = 0;
         match &self.holder {
             Holder::Thread { stages, .. } if stages.send(full).is_ok() => Ok(()),
-            // The thread is gone, which it is only after a failure: that is what `end` returns.
+            // The thread has ended, which only a failure causes: `end` returns that.
             _ => self.end().and(Err(self.refused())),
         }
     }
@@ -286,7 +290,8 @@ impl PackFile {
         }
     }
 
-    /// Gives a file that is whole and durable the pack's name, unless it has it; over none that is there. A file that somebody has removed meanwhile is none that anything may rely on.
+    /// Gives a whole and durable file the pack's name, unless it has it; never replaces another. If
+    /// the file was removed meanwhile, nothing may rely on it.
     fn show(&self) -> Result<()> {
         let (packs, own) = (&self.shared.packs, super::relative(self.id));
         if self.name == own {
@@ -342,11 +347,11 @@ impl PackWriter for PackFile {
 
 impl Drop for PackFile {
     fn drop(&mut self) {
-        // Nobody may write to the file once its owner is gone: it is removed next.
+        // The file must not be written to once its owner is gone: it is removed next.
         drop(self.end());
         if !self.is_sealed {
-            // It was made by this writer (`O_EXCL`), and nothing can refer to it. Its room is needed most when it was the room that was missing; what
-            // remains of it after a failure is swept with its intent.
+            // This writer made it (`O_EXCL`), and nothing can refer to it. If the disk was full,
+            // its space is needed most. If this fails, it is swept with its intent.
             let _ = self.shared.unlink(&self.name);
         }
         self.shared.stages.give(std::mem::take(&mut self.stage));

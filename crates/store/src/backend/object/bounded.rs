@@ -1,5 +1,6 @@
-//! Bounds what an object store may answer. The client library keeps some bodies whole and reserves what a header claims; the service here
-//! stands between it and the network, and no body is longer than what was asked for.
+//! Bounds the answers of an object store. The client library keeps some bodies whole, and reserves
+//! as much as a header claims. The service here is between it and the network, and no body is
+//! longer than the request asked for.
 
 use futures_util::TryStreamExt as _;
 use futures_util::future::BoxFuture;
@@ -10,13 +11,13 @@ use object_store::client::{
     HttpService, ReqwestConnector,
 };
 
-/// Of an error's body so much is read: what is looked for is its code and message.
+/// At most so much of an error's body is read, for its code and message.
 const ERROR_MAX: usize = 64 << 10;
-/// A page of a listing has up to 1000 keys of up to 1 KiB, of which every character may be escaped.
+/// A page of a listing has up to 1000 keys of up to 1 KiB, and every character may be escaped.
 const LIST_MAX: u64 = 16 << 20;
-/// The last byte of the longest object that can be said, as a range ends with it. None is so long.
+/// The end of a range with the largest possible last byte. No object is so long.
 const LAST_BYTE: &str = "-18446744073709551615/";
-/// Answers that say what was done, and credentials.
+/// Bound for confirmations and credentials.
 const OTHER_MAX: u64 = 1 << 20;
 
 /// Why an answer is not taken, which another try would not change.

@@ -1,8 +1,14 @@
-//! The client of an S3-compatible store: where it is, who we are, how long is waited.
+//! The client of an S3-compatible store: its address, its credentials, its timeouts.
 //!
-//! Credentials, the first that are there: `AWS_ACCESS_KEY_ID` and `AWS_SECRET_ACCESS_KEY` (and `AWS_SESSION_TOKEN`); the profile
-//! `AWS_PROFILE`, or `default`, of the file `AWS_SHARED_CREDENTIALS_FILE`, or `~/.aws/credentials`; what the platform's variables
-//! lead to (web identity, container), and the metadata service of a cloud's machine where it is asked for. They are in no error: what an object store says is reduced to its code and message.
+//! Credentials come from the first of these that exists:
+//!
+//! - `AWS_ACCESS_KEY_ID` and `AWS_SECRET_ACCESS_KEY` (and `AWS_SESSION_TOKEN`);
+//! - the profile `AWS_PROFILE`, or `default`, of the file `AWS_SHARED_CREDENTIALS_FILE`, or
+//!   `~/.aws/credentials`;
+//! - the platform's variables (web identity, container), and the metadata service of a cloud's
+//!   machine where the environment asks for it.
+//!
+//! No error contains them: an object store's answer is reduced to its code and message.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,7 +22,7 @@ use crate::backend::location::S3Location;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::note;
 
-/// How long is waited for an object store.
+/// How long requests to an object store wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Patience {
     /// For a connection.
@@ -25,7 +31,7 @@ pub struct Patience {
     pub idle: Duration,
     /// For one request from its beginning to its end.
     pub request: Duration,
-    /// Until an operation that is tried again and again fails.
+    /// Until a repeated operation fails.
     pub give_up: Duration,
 }
 
@@ -36,7 +42,7 @@ impl Default for Patience {
 }
 
 impl Patience {
-    /// A minute, or so many seconds, or what `OUTRIGGER_PATIENCE_SECS` says.
+    /// One minute, or `secs`, or the value of `OUTRIGGER_PATIENCE_SECS`.
     pub fn new(secs: Option<u32>) -> Self {
         let asked = std::env::var("OUTRIGGER_PATIENCE_SECS").ok().and_then(|text| text.parse().ok());
         Self {
@@ -47,7 +53,7 @@ impl Patience {
         }
     }
 
-    /// For who only asks how it is: no longer than somebody waits for a command that does nothing else.
+    /// For a caller that only asks for the state: no longer than a person waits for such a command.
     pub fn brief() -> Self {
         let default = Self::default();
         let most = Duration::from_secs(10).min(default.give_up);
@@ -60,7 +66,7 @@ impl Patience {
 /// # Errors
 /// `Invalid` when the location or the environment make no sense.
 pub(super) fn build(location: &S3Location, patience: &Patience, keys: Option<Keys>) -> Result<AmazonS3> {
-    // The first of several engines that want a provider sets it; any will do.
+    // The first engine that needs a provider sets it; any provider will do.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut options = ClientOptions::new()
         .with_connect_timeout(patience.connect)
@@ -116,16 +122,17 @@ pub(super) fn build(location: &S3Location, patience: &Patience, keys: Option<Key
         .with_http_connector(Connector)
         .with_retry(retry)
         .with_conditional_put(S3ConditionalPut::ETagMatch)
-        // One request for each: it needs no right beyond that to remove.
+        // One request for each object, which needs no right except to remove.
         .with_disable_bulk_delete(true)
         .build()
         .map_err(|error| Error::new(ErrorKind::Invalid, format!("S3: {error}")))
 }
 
-/// Said before anything is sent. The metadata service is an address that does not answer outside a cloud.
+/// Reported before anything is sent. The metadata service is an address that does not answer
+/// outside a cloud.
 const NO_KEYS: &str = "no credentials for S3: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or add the profile (AWS_PROFILE, or `default`) to ~/.aws/credentials or the file AWS_SHARED_CREDENTIALS_FILE; on a cloud's machine, AWS_EC2_METADATA_DISABLED=false asks its metadata service";
 
-/// Whether the environment says that the platform has credentials, or that none are needed.
+/// True if the environment says that the platform has credentials, or that none are needed.
 fn asks_platform(builder: &AmazonS3Builder) -> bool {
     use AmazonS3ConfigKey as Key;
     let leads = [
@@ -139,14 +146,14 @@ fn asks_platform(builder: &AmazonS3Builder) -> bool {
         || std::env::var("AWS_EC2_METADATA_DISABLED").is_ok_and(|value| value == "false")
 }
 
-/// Who we are, for those who embed the store and know it themselves. Not printable.
+/// Credentials, for programs that embed the store and know them. Not printable.
 #[derive(Clone)]
 pub struct Keys {
     /// The access key's name.
     pub id: String,
     /// The access key.
     pub secret: String,
-    /// Of a session, if it has one.
+    /// The token of a session, if it has one.
     pub token: Option<String>,
 }
 
@@ -186,16 +193,17 @@ fn keys_of(text: &str, profile: &str) -> Option<Keys> {
     Some(Keys { id: id?, secret: secret?, token })
 }
 
-/// What is to be done about a failed request.
+/// How to go on after a failed request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Verdict {
     /// It may work the next time.
     Again,
-    /// It will not: the kind says why.
+    /// It will not work; the kind says why.
     Final(ErrorKind),
 }
 
-/// What the object store, or the way to it, said: in a clause without keys, signatures and headers.
+/// Judges an error of the object store or of the way to it. The text is a clause without keys,
+/// signatures and headers.
 pub(super) fn judge(error: &object_store::Error) -> (Verdict, String) {
     use object_store::Error as Of;
     let said = chain(error);
@@ -212,13 +220,13 @@ pub(super) fn judge(error: &object_store::Error) -> (Verdict, String) {
         {
             Verdict::Final(ErrorKind::Full)
         }
-        // The bucket is missing, not a pack: nobody may take all packs for lost.
+        // The bucket is missing, not a pack: the caller must not take all packs for lost.
         Of::NotFound { .. } if code == Some("NoSuchBucket") => Verdict::Final(ErrorKind::Io),
         Of::NotFound { .. } => Verdict::Final(ErrorKind::NotFound),
         Of::AlreadyExists { .. } | Of::Precondition { .. } | Of::NotModified { .. } => {
             Verdict::Final(ErrorKind::Exists)
         }
-        // Clocks that differ, and keys that are renewed while they are used, pass.
+        // Clocks that differ, and keys that are renewed while in use, are temporary.
         Of::PermissionDenied { .. } if code == Some("RequestTimeTooSkewed") => Verdict::Again,
         Of::PermissionDenied { .. } | Of::Unauthenticated { .. } => Verdict::Final(ErrorKind::Denied),
         Of::NotSupported { .. } | Of::NotImplemented { .. } | Of::InvalidPath { .. } => {
@@ -237,7 +245,7 @@ pub(super) fn judge(error: &object_store::Error) -> (Verdict, String) {
     (verdict, format!("{why}{hint}"))
 }
 
-/// Whether an answer came that was not taken. Another try would be answered alike.
+/// True if an answer came and was not accepted. Another try would get the same answer.
 fn is_refused(error: &object_store::Error) -> bool {
     let mut causes = std::iter::successors(std::error::Error::source(error), |error| error.source());
     causes.any(|cause| cause.is::<Refused>())

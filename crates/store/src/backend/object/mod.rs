@@ -1,10 +1,12 @@
 //! Packs in an S3-compatible object store: `PREFIX/packs/XX/ID.pack`, the names of a local store, so that any tool can move one.
 //!
-//! A pack is one object. Usual packs are put whole, by one request that succeeds only where nothing has that name yet (`If-None-Match: *`):
-//! an id is never overwritten, whatever two clients believe. Larger ones go up in parts (`writer.rs`). A request that
-//! failed is made again (`retry.rs`); when it had succeeded in fact, the second finds our own bytes under the name, which is no failure.
+//! A pack is one object. Usual packs are put whole, by one request that succeeds only if the name
+//! is free (`If-None-Match: *`): an id is never overwritten, whatever two clients believe. Larger
+//! ones are uploaded in parts (`writer.rs`). A failed request is repeated (`retry.rs`). If it had
+//! succeeded in fact, the second one finds our own bytes under the name, which is no failure.
 //!
-//! The object store must answer a read that follows a write with what was written, and a listing too: S3 itself, Ceph's gateway and MinIO do.
+//! The object store must return written data to later reads and listings: S3 itself, Ceph's gateway
+//! and MinIO do.
 
 mod bounded;
 mod client;
@@ -44,7 +46,7 @@ const RESERVED_MAX: u64 = 1 << 20;
 /// Bytes that are read of an object that may be a claim. A claim is a `store.toml`, which is far shorter.
 const CLAIM_MAX: u64 = 1 << 20;
 
-/// What [`ObjectBackend`] shares with its writers.
+/// State that [`ObjectBackend`] shares with its writers.
 struct Shared {
     client: Client,
     handle: &'static Handle,
@@ -52,7 +54,7 @@ struct Shared {
     health: Health,
     requests: Semaphore,
     uploading: Uploading,
-    /// What keys begin with: empty, or `PREFIX/`.
+    /// The beginning of all keys: empty, or `PREFIX/`.
     prefix: String,
     /// For messages.
     place: String,
@@ -65,7 +67,8 @@ pub struct ObjectBackend {
 }
 
 impl ObjectBackend {
-    /// Opens the packs at `location`. A bucket is never made: who may write objects may often not do that.
+    /// Opens the packs at `location`. Never makes a bucket: credentials for objects often do not
+    /// allow that.
     ///
     /// # Errors
     /// `NotFound` when there is no such bucket, `Denied`, `Invalid`.
@@ -205,7 +208,7 @@ impl Shared {
 impl Backend for ObjectBackend {
     fn create(&self, id: PackId) -> Result<Box<dyn PackWriter>> {
         self.refuse_read_only(id, "create")?;
-        // Told early where it can be told; what decides is the put itself.
+        // An early error where possible; the put itself decides.
         if self.len(id)?.is_some() {
             let why = format!("cannot create {}: it exists", self.shared.name(id));
             return Err(Error::new(ErrorKind::Exists, why));

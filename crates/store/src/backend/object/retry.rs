@@ -1,9 +1,10 @@
 //! One operation, tried until it succeeds, cannot succeed, or patience ends.
 //!
-//! Between two tries is a pause that doubles from [`PAUSE_MIN`] to [`PAUSE_MAX`], of which a random part is waited: clients that failed
-//! together do not come back together. Where no request of any operation has succeeded for as long as patience lasts, an operation is tried once: else
-//! one that consists of several would wait several times as long. While an operation is tried again, whoever asked for it waits: that is the back-pressure that keeps
-//! a writer from running ahead of a store that does not answer.
+//! Between two tries is a pause that doubles from [`PAUSE_MIN`] to [`PAUSE_MAX`], of which a random
+//! part is waited: clients that failed together do not come back together. If no request of any
+//! operation has succeeded for as long as patience lasts, an operation is tried once; otherwise one
+//! of several requests would wait several times as long. The caller waits while an operation is
+//! repeated. This back-pressure keeps a writer from running ahead of a store that does not answer.
 
 use std::future::Future;
 use std::time::Duration;
@@ -19,10 +20,10 @@ use crate::note;
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// Tries `request`. `number` tells it the how manieth try it is, from 0.
+/// Tries `request`, which gets the number of the try, from 0.
 ///
 /// # Errors
-/// What the last try said, of the kind that `judge` finds; `Io` when patience has ended.
+/// That of the last try, of the kind that `judge` finds; `Io` when patience has ended.
 pub(super) async fn attempt<T, F>(
     health: &Health,
     patience: &Patience,
@@ -34,7 +35,7 @@ where
 {
     let (began, mut pause) = (Instant::now(), PAUSE_MIN);
     for number in 0.. {
-        // The client's own time-outs end a request; this one is for what they do not see.
+        // The client's own time-outs end most requests; this one covers the rest.
         let limit = patience.request + patience.connect;
         let waiting = health.begin();
         let answered = tokio::time::timeout(limit, request(number)).await;

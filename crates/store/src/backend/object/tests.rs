@@ -60,7 +60,7 @@ fn lies_where_a_local_store_would_have_it() {
     assert_eq!(keys, ["bucket/some/where/packs/ab/00000000123456ab.pack", "bucket/some/where/store.toml"]);
 }
 
-/// Larger than what one request takes: in parts, whose name is taken first.
+/// Larger than one request takes: in parts, after its name is taken.
 #[test]
 fn large_packs_go_up_in_parts() {
     let server = S3Server::start();
@@ -71,7 +71,7 @@ fn large_packs_go_up_in_parts() {
     assert_eq!(server.count("POST"), 2, "one upload in parts");
     assert_eq!(server.uploads(), 0);
 
-    // A second one of that id does not get as far as that.
+    // A second one of that id fails before that.
     let error = write(&backend, 1, &bytes).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Exists, "{error}");
 
@@ -89,7 +89,7 @@ fn large_packs_go_up_in_parts() {
     assert!(backend.len(PackId(2)).unwrap().is_some_and(|len| len < 100));
 }
 
-/// Whatever goes wrong twice, the third time is good, and what is there is what was written.
+/// Whichever request fails twice, the third try succeeds, and the object has what was written.
 #[test]
 fn every_fault_is_outlived() {
     let small = bytes(100_000);
@@ -135,7 +135,7 @@ fn a_put_that_succeeded_though_it_failed_is_recognised() {
     assert!(server.count("PUT") >= 2, "it was put again");
     assert!(read(&backend, 1, bytes.len()).unwrap() == bytes);
 
-    // The same when a name is taken by somebody else's bytes, of the same length: never.
+    // The same if other bytes of the same length have the name: never.
     let mut mine = backend.create(PackId(2)).unwrap();
     mine.append(&[IoSlice::new(&bytes)]).unwrap();
     let mut theirs = bytes.clone();
@@ -159,7 +159,7 @@ fn time_outs_are_retried() {
     assert!(backend.retries() >= 2);
 }
 
-/// A store that is gone is said to be, and is used again when it is back.
+/// A missing store is reported, and is used again when it is back.
 #[test]
 fn a_store_that_is_gone_comes_back() {
     let server = S3Server::start();
@@ -198,7 +198,7 @@ fn whom_it_does_not_know_it_refuses() {
     let said = error.to_string();
     assert!(!said.contains("hunter2") && !said.contains("WHO"), "{said}");
 
-    // Who opens read-only, changes nothing.
+    // A read-only client changes nothing.
     let good = open(&server, PATIENCE);
     write(&good, 1, b"data").unwrap();
     let keys = Keys { id: ACCESS_KEY.into(), secret: "x".into(), token: None };
@@ -210,7 +210,8 @@ fn whom_it_does_not_know_it_refuses() {
     assert_eq!(reader.set_aside(PackId(1)).unwrap_err().kind(), ErrorKind::Denied);
 }
 
-/// Appending does not run ahead of a store that takes nothing: what is finished and not yet stored is bounded.
+/// Appending does not run ahead of a store that takes nothing: finished packs that are not stored
+/// yet are bounded.
 #[test]
 fn appending_waits_for_a_slow_store() {
     let server = S3Server::start();
@@ -239,7 +240,7 @@ fn appending_waits_for_a_slow_store() {
     assert_eq!(backend.list().unwrap().len(), 5);
 }
 
-/// A server's claims reserve nothing, and no answer is read beyond what it may be.
+/// A server's claims reserve no memory, and no answer is read beyond its bound.
 #[test]
 fn what_a_server_answers_is_bounded() {
     let server = S3Server::start();

@@ -1,17 +1,23 @@
 //! Writes one pack as an object.
 //!
-//! Appended bytes gather in parts of [`PART_LEN`], which are the bodies of requests as they are: nothing is copied again. States:
+//! Appended bytes gather in parts of [`PART_LEN`], which become the bodies of requests without
+//! another copy. States:
 //!
-//! - *gathering*: nothing has been sent. [`PackWriter::finish`] sends all of it in one request, in the background; `seal` waits for the answer.
-//! - *in parts*: more than [`WHOLE_MAX`] has gathered. The name is taken by a small object, with the condition that nobody has it; then
-//!   parts go up while more is appended, at most [`PARTS_MAX`] at once, beyond which appending waits; `finish` has the upload completed.
-//!   Completing knows no condition on older gateways, hence the small object: who has made it owns the name.
+//! - *gathering*: nothing was sent. [`PackWriter::finish`] sends all of it in one request, in the
+//!   background; `seal` waits for the answer.
+//! - *in parts*: more than [`WHOLE_MAX`] has gathered. A small object takes the name, on condition
+//!   that the name is free. Then parts are uploaded while more is appended, at most [`PARTS_MAX`]
+//!   at once; beyond that, appending waits. `finish` completes the upload. Older gateways cannot
+//!   make the completion conditional, hence the small object: the writer that made it owns the
+//!   name.
 //!
-//! Whoever appends waits while [`UPLOADING_MAX`] bytes of finished packs are on their way: memory is bounded by it, and by what the open packs
-//! gather. It never waits for what only its own thread can do: uploads end by themselves.
+//! Appending waits while [`UPLOADING_MAX`] bytes of finished packs are on their way. That, with the
+//! open packs, bounds the memory. It never waits for work of its own thread: uploads end by
+//! themselves.
 //!
-//! After a failure that may have been a success (a time-out, an answer that was cut off), the object's length and the checksums of its
-//! parts are compared with what was sent. A writer that is dropped unsealed aborts what it has sent in parts, and leaves the small object.
+//! A failure may have been a success (a time-out, an answer that was cut off). Then the object's
+//! length and the checksums of its parts are compared with what was sent. A writer that is dropped
+//! unsealed aborts its upload in parts, and leaves the small object.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -36,7 +42,7 @@ pub(super) const WHOLE_MAX: usize = 4 * PART_LEN;
 /// Parts of one pack under way at once.
 const PARTS_MAX: usize = 4;
 
-/// Bytes of finished packs that may be on their way, about.
+/// About so many bytes of finished packs may be on their way.
 const UPLOADING_MAX: u64 = 64 << 20;
 
 /// Bytes of finished packs on their way.
@@ -55,7 +61,7 @@ impl Uploading {
     }
 }
 
-/// Takes its bytes off when it is dropped: at the upload's end, whatever that is.
+/// Subtracts its bytes when it is dropped: at the end of the upload, successful or not.
 struct OnItsWay {
     shared: Arc<Shared>,
     bytes: u64,
@@ -77,7 +83,7 @@ impl Drop for OnItsWay {
     }
 }
 
-/// What was sent: the length and checksum of each part.
+/// The length and checksum of each part that was sent.
 type Sums = Vec<(u64, u64)>;
 
 /// An upload in parts.
@@ -115,7 +121,7 @@ impl Writer {
         Error::new(ErrorKind::Io, format!("an earlier write to {} failed", self.shared.name(self.id)))
     }
 
-    /// The part is full: keeps it, or sends it.
+    /// Keeps the full part, or sends it.
     fn part_is_full(&mut self) -> Result<()> {
         let part = std::mem::take(&mut self.part);
         match &mut self.state {
@@ -139,7 +145,7 @@ impl Writer {
         let (shared, id) = (&self.shared, self.id);
         let key = shared.key(id);
         let what = || format!("cannot create {}", shared.name(id));
-        // Nobody else's looks like it: what is found after a failure that was a success is known to be ours.
+        // Unique, so that if a failure was in fact a success, the object is known to be ours.
         let claim = [&b"unfinished "[..], &clock::random::<16>()?].concat();
         shared.block_on(async {
             put_whole(shared, id, vec![claim]).await?;
@@ -175,7 +181,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Gives up an upload in parts: what was sent would be kept, and paid for, until somebody does.
+    /// Aborts an upload in parts. Without this its parts would be kept, and paid for.
     fn abort(&mut self) {
         let State::InParts(parts) = std::mem::replace(&mut self.state, State::Failed) else { return };
         let (shared, id) = (Arc::clone(&self.shared), self.id);
@@ -199,7 +205,7 @@ fn gone(error: &tokio::task::JoinError) -> Error {
     Error::new(ErrorKind::Io, format!("an upload ended by itself: {error}"))
 }
 
-/// Puts a whole pack. A name that is taken by exactly these bytes was taken by an earlier try.
+/// Puts a whole pack. If exactly these bytes have the name already, an earlier try put them.
 async fn put_whole(shared: &Shared, id: PackId, parts: Vec<Vec<u8>>) -> Result<()> {
     let (key, what) = (shared.key(id), || format!("cannot create {}", shared.name(id)));
     let sums: Sums = parts.iter().map(|part| (part.len() as u64, checksum(&[part]))).collect();
@@ -209,7 +215,7 @@ async fn put_whole(shared: &Shared, id: PackId, parts: Vec<Vec<u8>>) -> Result<(
             Err(error) if error.kind() == ErrorKind::Exists => match holds(shared, &key, &sums).await? {
                 Some(true) => return Ok(()),
                 Some(false) => return Err(error),
-                // Two puts met, and the other one went: once more.
+                // Two puts met, and the other object is gone: once more.
                 None => tokio::time::sleep(std::time::Duration::from_millis(100)).await,
             },
             put => return put,
@@ -227,7 +233,7 @@ async fn complete(shared: &Shared, id: PackId, mut parts: Parts) -> Result<()> {
         shared.client.complete_multipart(&key, &parts.upload, parts.done.clone())
     });
     match done.await {
-        // An upload that is no more may be one that an earlier try completed.
+        // A missing upload may be one that an earlier try completed.
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Exists) => {
             match holds(shared, &key, &parts.sums).await? {
                 Some(true) => Ok(()),
@@ -238,7 +244,7 @@ async fn complete(shared: &Shared, id: PackId, mut parts: Parts) -> Result<()> {
     }
 }
 
-/// Whether the object at `key` is what `sums` were made of; `None` when there is no object.
+/// True if the object at `key` has these lengths and checksums; `None` when there is no object.
 async fn holds(shared: &Shared, key: &Path, sums: &Sums) -> Result<Option<bool>> {
     let what = || format!("cannot read back {}{key}", shared.place);
     let len: u64 = sums.iter().map(|(len, _)| len).sum();
@@ -273,7 +279,7 @@ impl PackWriter for Writer {
                     self.shared.uploading.wait_for_room();
                 }
                 if self.part.capacity() < PART_LEN && self.part.len() + rest.len() > self.part.capacity() {
-                    // Small packs take little; full parts are never moved.
+                    // A small pack takes little memory, and a full part is never moved.
                     let more = if self.part.is_empty() { 64 << 10 } else { PART_LEN - self.part.len() };
                     self.part.reserve_exact(more.max(rest.len().min(PART_LEN - self.part.len())));
                 }

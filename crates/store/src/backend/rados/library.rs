@@ -63,7 +63,8 @@ struct Functions {
 
 /// Only where the object is not there yet.
 const CREATE_EXCLUSIVE: c_int = 1;
-/// `LIBRADOS_OPERATION_FULL_TRY`: a full pool is an error for what needs room, not a wait; and what gives room back is done.
+/// `LIBRADOS_OPERATION_FULL_TRY`: in a full pool, operations that need space fail at once, and
+/// those that free space are done.
 const FULL_TRY: c_int = 64;
 
 /// The library's name.
@@ -121,7 +122,7 @@ fn load() -> Result<Functions, String> {
     })
 }
 
-/// What librados returned, as a result.
+/// Turns a return code of librados into a result.
 fn check(code: c_int) -> Result<usize, Errno> {
     usize::try_from(code).map_err(|_| Errno::from_raw_os_error(-code))
 }
@@ -139,7 +140,7 @@ pub(super) struct Cluster {
     pub(super) asks: AtomicU64,
 }
 
-// SAFETY: librados says that its handles may be used by several threads at once.
+// SAFETY: librados documents that several threads may use its handles at once.
 unsafe impl Send for Cluster {}
 // SAFETY: as above.
 unsafe impl Sync for Cluster {}
@@ -148,7 +149,7 @@ unsafe impl Sync for Cluster {}
 pub(super) enum NoCluster {
     /// No library.
     Library(String),
-    /// What was being done, and what it said.
+    /// What was being done, and the error.
     Failed(&'static str, Errno),
 }
 
@@ -178,7 +179,8 @@ impl Cluster {
         for (key, value) in settings {
             let (key, value) = (text(key), text(value));
             let (Ok(key), Ok(value)) = (key, value) else { continue };
-            // SAFETY: the handle is open, both are strings. What an older Ceph does not know is left as it is.
+            // SAFETY: the handle is open, both are strings. An older Ceph ignores a key that it
+            // does not know.
             unsafe { (functions.conf_set)(handle, key.as_ptr(), value.as_ptr()) };
         }
         // SAFETY: the handle is open and configured.
@@ -237,7 +239,8 @@ pub(super) struct Pool {
     handle: Handle,
 }
 
-// SAFETY: librados says that an I/O context may be used by several threads at once, once its namespace is set.
+// SAFETY: librados documents that several threads may use an I/O context at once, once its
+// namespace is set.
 unsafe impl Send for Pool {}
 // SAFETY: as above.
 unsafe impl Sync for Pool {}
@@ -248,7 +251,7 @@ impl Pool {
         let mut handle = null_mut();
         // SAFETY: the connection is open, the name is a string, `handle` is written to.
         check(unsafe { (cluster.functions.ioctx_create)(cluster.handle, pool.as_ptr(), &mut handle) })?;
-        // SAFETY: the pool is open and nobody else has it yet; the string is copied.
+        // SAFETY: the pool is open and no other thread has it yet; the string is copied.
         unsafe { (cluster.functions.ioctx_set_namespace)(handle, namespace.as_ptr()) };
         Ok(Self { cluster: Arc::clone(cluster), handle })
     }
@@ -263,7 +266,8 @@ impl Pool {
         unsafe { (self.functions().ioctx_get_id)(self.handle) }
     }
 
-    /// Reads into `buf` from `offset`, in pieces of `piece` bytes, of which at most `at_once` are under way; how many bytes there were. None is under way any more when this returns.
+    /// Reads into `buf` from `offset`, in pieces of `piece` bytes, at most `at_once` of them at a
+    /// time. Returns how many bytes there were. No read is under way any more when this returns.
     pub(super) fn read(
         &self,
         name: &str,
@@ -272,14 +276,16 @@ impl Pool {
         (piece, at_once): (usize, usize),
     ) -> Result<usize, Errno> {
         let name = text(name)?;
-        // Declared after `buf`, and dropped before whoever lent that has it back, also when there is a panic: and dropping waits.
+        // Declared after `buf`, so it is dropped before the lender of `buf` has it back, also after
+        // a panic; and dropping waits.
         let mut under_way: VecDeque<(Pending, usize)> = VecDeque::new();
         let (mut rest, mut at, mut filled, mut ended) = (buf, offset, 0, None);
         loop {
             while ended.is_none() && !rest.is_empty() && under_way.len() < at_once {
                 let len = piece.min(rest.len());
                 let (next, after) = rest.split_at_mut(len);
-                // SAFETY: `next` is given to nobody else, and `under_way` is empty, or dropped, before this returns.
+                // SAFETY: nothing else uses `next`, and `under_way` is empty, or dropped, before
+                // this returns.
                 match unsafe { self.begin_read(&name, next, at) } {
                     Ok(pending) => under_way.push_back((pending, len)),
                     Err(errno) => ended = Some(Err(errno)),
@@ -304,7 +310,8 @@ impl Pool {
     /// Begins to read into `buf`.
     ///
     /// # Safety
-    /// Nobody touches `buf`, nor gives its memory back, until what is returned was waited for or dropped.
+    /// The caller must neither touch `buf` nor free its memory until the returned value was waited
+    /// for or dropped.
     unsafe fn begin_read(&self, name: &CStr, buf: &mut [u8], offset: u64) -> Result<Pending, Errno> {
         let functions = self.functions();
         let mut completion = null_mut();
@@ -332,15 +339,16 @@ impl Pool {
         Ok(len)
     }
 
-    /// Removes an object, durably; from a full pool, too, where `rados_remove` would wait until somebody else made room.
+    /// Removes an object, durably. This works in a full pool, where `rados_remove` would wait until
+    /// there is space.
     pub(super) fn remove(&self, name: &str) -> Result<(), Errno> {
         let functions = self.functions();
         // SAFETY: an operation that is being put together.
         self.begin(name, |op| unsafe { (functions.write_op_remove)(op) })?.wait()
     }
 
-    /// Begins to write `bytes` at `offset`, in one step: into an object that is made, and was not there before, with `create`; else into
-    /// one that is there. The bytes are copied.
+    /// Begins to write `bytes` at `offset`, in one step. With `create` the object must not exist,
+    /// and is made; else it must exist. The bytes are copied.
     pub(super) fn write(
         &self,
         name: &str,
@@ -428,7 +436,7 @@ pub(super) struct Pending {
 unsafe impl Send for Pending {}
 
 impl Pending {
-    /// Of a write: waits until all replicas have it on disk.
+    /// For a write: waits until all replicas have it on disk.
     pub(super) fn wait(self) -> Result<(), Errno> {
         self.result().map(drop)
     }
@@ -442,7 +450,7 @@ impl Pending {
         })
     }
 
-    /// Releases it without waiting for what will never come.
+    /// Releases it without waiting, as the operation never began.
     fn never_began(self) {
         let pending = ManuallyDrop::new(self);
         // SAFETY: made and not used; not dropped again.
@@ -452,7 +460,7 @@ impl Pending {
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        // Waited for also by those who do not care: nobody may remove an object that is still being written.
+        // Waits even if nobody needs the result: an object being written must not be removed.
         // SAFETY: the operation began, so it ends; released once.
         unsafe {
             (self.functions.completion_wait)(self.handle);

@@ -1,14 +1,18 @@
 //! Packs in a Ceph pool, without a gateway: one pack, one object `ID.pack` in the store's namespace, replicated by the pool's rule.
 //!
-//! A pack's object is made when the pack is begun, by an operation that fails where the object is there. Full stages of [`STAGE_LEN`] are
-//! written while more is appended, at most [`STAGES_MAX`] of a pack at once; a write never makes an object again that was removed meanwhile.
-//! What librados acknowledges lies on the disks of all replicas, so a seal only waits for the last of them. A read is made in pieces of [`PIECE_LEN`], at most [`PIECES_MAX`] of it at once: the first comes over the network while
-//! the OSD has the others read.
+//! The first operation on a pack makes its object, and fails if the object exists. Full stages of
+//! [`STAGE_LEN`] are written while more is appended, at most [`STAGES_MAX`] of a pack at once; a
+//! write never makes an object again that was removed meanwhile. Writes that librados acknowledges
+//! are on the disks of all replicas, so a seal only waits for the last of them. A read is made in
+//! pieces of [`PIECE_LEN`], at most [`PIECES_MAX`] at once: the first comes over the network while
+//! the OSD reads the others.
 //!
-//! librados itself sends again what an OSD did not answer, to whoever is responsible now, and the OSDs recognise what they have done already.
-//! After [`Patience::give_up`](super::Patience) it gives up. A full pool is an error at once. Who waits meanwhile is counted ([`Health`]), and so trouble before it gives up.
+//! If an OSD does not answer, librados sends the operation again, to the OSD that is responsible by
+//! then; OSDs recognise operations that they have done already. After
+//! [`Patience::give_up`](super::Patience) it gives up. A full pool is an error at once. Operations
+//! that wait are counted ([`Health`]), so they count as trouble before that.
 //!
-//! Where packs lie is what CRUSH says of the placement group that their names fall into (`place.rs`).
+//! CRUSH places packs by the placement group of their names (`place.rs`).
 
 mod library;
 mod place;
@@ -45,7 +49,7 @@ const UPLOADS_MAX: usize = 4;
 
 const PIECES: (usize, usize) = (PIECE_LEN, PIECES_MAX);
 
-/// What [`RadosBackend`] shares with its writers.
+/// State that [`RadosBackend`] shares with its writers.
 struct Shared {
     pool: Pool,
     /// For messages.
@@ -392,7 +396,7 @@ impl PackWriter for Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        // So that a pack dropped unsealed has what was appended, as a file would.
+        // A pack that is dropped unsealed then has all appended bytes, as a file would.
         if !self.has_failed && !self.stage.is_empty() {
             let _ = self.write_stage();
         }

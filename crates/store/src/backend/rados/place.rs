@@ -4,11 +4,13 @@
 //!  ID.pack ─▶ Jenkins' hash of namespace and name ─▶ placement group (as many as the pool has) ─▶ OSDs (CRUSH) ─▶ hosts
 //! ```
 //!
-//! The first two steps are computed here, as Ceph does; the OSDs of a placement group and the host of an OSD are asked of the
-//! monitors once, and kept for [`KEPT`]: a few hundred answers stand for any number of packs. What is said may be old when the cluster moves
-//! data: it is advice on where to run something, and never where to read.
+//! The first two steps are computed here, as Ceph does. The monitors are asked once for the OSDs of
+//! a placement group and the host of an OSD, and their answers are kept for [`KEPT`]: a few hundred
+//! serve any number of packs. They may be outdated while the cluster moves data. So they are advice
+//! on where to run something, and never on where to read.
 //!
-//! As an id decides where its pack will lie, who makes packs can choose a host by choosing among ids (`write/packer.rs`).
+//! As an id decides where its pack will lie, a writer can choose a host by choosing among ids
+//! (`write/packer.rs`).
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -29,7 +31,7 @@ const KEPT: Duration = Duration::from_secs(60);
 /// The cached answers about one pool.
 pub(super) struct Map {
     pool: String,
-    /// What is hashed before an object's name.
+    /// The bytes that are hashed before an object's name.
     before: Vec<u8>,
     number: i64,
     known: Mutex<Option<Known>>,
@@ -61,7 +63,8 @@ struct Found {
 }
 
 impl Found {
-    /// The host's name in CRUSH's map, which is what data is spread over; what it calls itself may be another.
+    /// The host's name in CRUSH's map, by which data is spread. The host may call itself
+    /// differently.
     fn name(mut self) -> String {
         self.crush_location.remove("host").unwrap_or(self.host)
     }
@@ -118,7 +121,7 @@ impl Map {
         let command = format!(r#"{{"prefix":"pg map","pgid":"{}.{group:x}","format":"json"}}"#, self.number);
         let acting = ask::<Acting>(cluster, &command)?.acting;
         let mut hosts: Vec<String> = Vec::new();
-        // CRUSH says "nobody" by the largest number.
+        // CRUSH returns the largest number for "none".
         for osd in acting.into_iter().filter(|osd| (0..0x7fff_ffff).contains(osd)) {
             let host = match known.host_of.entry(osd) {
                 Entry::Occupied(known) => known.into_mut(),
@@ -143,7 +146,8 @@ fn ask<T: serde::de::DeserializeOwned>(cluster: &Cluster, command: &str) -> Resu
     })
 }
 
-/// The placement group of a name, of `groups`: Ceph's stable modulus, which moves only what must move when there are more.
+/// The placement group of a name, of `groups`: Ceph's stable modulus, which moves as few names as
+/// possible when there are more groups.
 fn group_of(name: &[u8], groups: u32) -> u32 {
     let hash = jenkins(name);
     let mask = groups.next_power_of_two() - 1;

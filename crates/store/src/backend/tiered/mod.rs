@@ -6,16 +6,23 @@
 //!   move   ─▶ copied and durable in the one, then removed from the other          (crate::rebalance)
 //! ```
 //!
-//! **Which tier has a pack is not written down.** Ids are used once and packs never change, so a pack is where it is found, and a row that said so could only be wrong. What this host remembers of it
-//! is a hint. The first place is asked first: a pack that is being moved down is found above until the copy below is durable, and one that is
-//! gone above is below. One that is being moved up is not to be found above before the copy there is whole ([`Backend::create_unseen`]). Asked once, each tier in turn, it could be missed by a look that passes it while it is moved; so
-//! nothing is called missing that was not looked for several times, and lists are made down and up again.
+//! **No record says which tier has a pack.** Ids are used once and packs never change, so a pack is
+//! where a read finds it, and a record could only be wrong. This host remembers places as hints.
+//! Reads ask the first tier first: a pack that is being moved down is found above until the copy
+//! below is durable. A pack that is being moved up is not visible above before the copy there is
+//! whole ([`Backend::create_unseen`]). One pass over the tiers could miss a pack that is moved
+//! meanwhile. So a pack is called missing only after several passes, and lists are made down and up
+//! again.
 //!
-//! **A pack is in two tiers** for the moment between copy and removal, or when that was interrupted; both are the same, or the lower one is unfinished, which nobody reads as long as the upper one is there. `remove` takes it from
-//! everywhere, the lowest tier first: what is left by a crash in between is what readers find.
+//! **A pack is in two tiers** between copy and removal, or when that was interrupted. Either both
+//! copies are the same, or the lower one is unfinished, and is not read while the upper one is
+//! there. `remove` takes the pack from all tiers, the lowest first: after a crash in between
+//! readers find the upper one.
 //!
-//! **Spilling.** A tier that is full in the middle of a pack takes nothing more: what was appended is kept in memory until the pack is sealed (in all tiers but the last), written again to the next tier, and the
-//! unfinished pack is taken away above before that, or it would be found there.
+//! **Spilling.** If a tier becomes full in the middle of a pack, it takes no more of that pack. The
+//! writer keeps the appended bytes in memory until the pack is sealed (in all tiers but the last),
+//! and writes them again to the next tier. Before that it removes the unfinished pack above, as
+//! readers would find it there.
 
 #[cfg(test)]
 mod tests;
@@ -34,17 +41,18 @@ use crate::error::{Error, ErrorKind, Result};
 
 pub use tier::{Fill, Tier};
 
-/// How long what a tier holds is believed, at least; and at most a twentieth of the time goes into counting it.
+/// How long a count of a tier's bytes is believed, at least. Counting takes at most a twentieth of
+/// the time.
 const COUNTED: Duration = Duration::from_secs(5);
-/// How often a pack is looked for in all tiers before it is called missing, and the pause before the third time.
+/// Passes over all tiers before a pack is called missing, and the pause before the third pass.
 const PASSES: u32 = 4;
 const PAUSE: Duration = Duration::from_millis(2);
-/// Packs whose tier is remembered.
+/// Packs whose tier is remembered, at most.
 const KNOWN_MAX: usize = 1 << 20;
 
-/// A tier, opened.
+/// An open tier.
 pub struct Place {
-    /// What it is.
+    /// Its configuration.
     pub tier: Tier,
     /// Its engine.
     pub backend: Arc<dyn Backend>,
@@ -86,7 +94,7 @@ impl Place {
         self.counted.lock().expect("no panic while it is held")
     }
 
-    /// Whether a new pack may go there. One that is begun below the bound may go beyond it.
+    /// True if a new pack may go there. A pack that is begun below the bound may go beyond it.
     fn has_room(&self) -> Result<bool> {
         match self.tier.fill {
             None => Ok(true),
@@ -103,7 +111,7 @@ impl Place {
         }
     }
 
-    /// A pack was sealed in it.
+    /// Counts a pack that was sealed in it.
     fn add(&self, bytes: u64) {
         if let Some(counted) = &mut *self.lock() {
             counted.bytes += bytes;
@@ -112,7 +120,7 @@ impl Place {
 }
 
 impl TieredBackend {
-    /// Tiers, the first one first. There are two at least.
+    /// `places` are the tiers, the first one first. There are two at least.
     pub fn new(places: Vec<Place>) -> Self {
         assert!(places.len() > 1, "one tier is none");
         Self { places: places.into(), known: Mutex::default() }
@@ -146,7 +154,9 @@ impl TieredBackend {
             self.look_again(id);
         }
         for pass in 0..PASSES {
-            // The first two at once: what is moved down while this goes down is missed once. Later ones find what was moved down and up again, or the other way round.
+            // The first two passes follow at once: one pass misses a pack that is moved down
+            // meanwhile. Later ones find a pack that was moved down and up again, or the other way
+            // round.
             outrigger_clock::sleep(PAUSE * pass.saturating_sub(1));
             for (at, place) in self.places.iter().enumerate() {
                 if let Some(said) = ask(&*place.backend)? {
@@ -197,12 +207,13 @@ impl Backend for TieredBackend {
 
     fn remove(&self, id: PackId) -> Result<()> {
         self.look_again(id);
-        // From below: see the module.
+        // The lowest first: see the module.
         self.places.iter().rev().try_for_each(|place| place.backend.remove(id))
     }
 
     fn list(&self) -> Result<Vec<PackId>> {
-        // Down, for what is moved down meanwhile, and up again, for what is moved up: it is seen twice, and not missed.
+        // Down for packs that are moved down meanwhile, and up again for those that are moved up: a
+        // pack may be seen twice, but is not missed.
         let mut ids = Vec::new();
         for place in self.places.iter().chain(self.places.iter().rev().skip(1)) {
             ids.extend(place.backend.list()?);
@@ -221,7 +232,7 @@ impl Backend for TieredBackend {
         self.places.iter().try_for_each(|place| place.backend.claim(config))
     }
 
-    /// What all tiers say; `None` when they do not say the same.
+    /// The claim that all tiers have; `None` when they differ.
     fn claimed(&self) -> Result<Option<String>> {
         let mut said = None;
         for place in &*self.places {
@@ -248,7 +259,7 @@ impl Backend for TieredBackend {
 
     fn forget(&self, id: PackId) -> bool {
         self.look_again(id);
-        // Of all of them, whatever the first one says.
+        // Every tier forgets, whatever the first one answers.
         let mut any = false;
         for place in &*self.places {
             any |= place.backend.forget(id);
@@ -269,7 +280,7 @@ impl Backend for TieredBackend {
         self.places.iter().find_map(of)
     }
 
-    /// Those of the first tier whose packs lie where their ids say.
+    /// The hosts of the first tier whose packs lie where their ids say.
     fn hosts(&self) -> Result<Vec<String>> {
         for place in &*self.places {
             let hosts = place.backend.hosts()?;
@@ -280,8 +291,8 @@ impl Backend for TieredBackend {
         Ok(Vec::new())
     }
 
-    /// Of a pack that is there, what its tier says. Of one that is not there yet, where it lies once it is in the tier that [`Backend::hosts`] speaks of: it may have to
-    /// come down to it first.
+    /// Asks the pack's tier. If the pack is not there yet, answers for the tier that
+    /// [`Backend::hosts`] speaks of: the pack may have to come down to that first.
     fn locate(&self, id: PackId) -> Result<Vec<String>> {
         let located = self.ask(id, |backend| match backend.len(id)? {
             Some(_) => backend.locate(id).map(Some),

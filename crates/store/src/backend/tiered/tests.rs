@@ -44,7 +44,7 @@ fn packs_can_be_placed_where_one_tier_can_do_it() {
         assert_eq!(backend.locate(PackId(id)).unwrap(), pool.locate(PackId(id)).unwrap());
         write(&backend, id, &[id as u8; 4096]).unwrap();
     }
-    // What lies in the directory is on no host that anybody knows.
+    // The hosts of a directory are unknown.
     assert_eq!(backend.locate(PackId(1)).unwrap(), [""; 0]);
     assert_eq!(backend.locate(PackId(8)).unwrap(), pool.locate(PackId(8)).unwrap());
     let directories =
@@ -74,7 +74,8 @@ fn new_packs_go_to_the_first_tier_below_its_bound() {
     assert_eq!(backend.read_at(PackId(4), 0, &mut [0]).unwrap_err().kind(), ErrorKind::NotFound);
 }
 
-/// Whatever says so, and whenever: the pack is whole in a tier below, and nothing of it is above.
+/// Whichever call fails, and whenever: the pack is whole in a tier below, and nothing of it is
+/// above.
 #[test]
 fn a_tier_that_is_full_is_passed_over() {
     let bytes: Vec<u8> = (0..10_000u32).map(|n| (n * 7 / 3) as u8).collect();
@@ -93,7 +94,7 @@ fn a_tier_that_is_full_is_passed_over() {
             write(&backend, 1, &bytes).unwrap();
             assert_eq!(read(&backend, 1), bytes, "{op:?} {n} {fault:?}");
             assert_eq!(a.list().unwrap(), [], "{op:?} {n}");
-            // The second one gets what was kept in one piece, and so may take all of it.
+            // The second one gets the kept bytes in one piece, and so may take all of it.
             assert_eq!([b.list().unwrap(), c.list().unwrap()].concat(), [PackId(1)], "{op:?} {n}");
         }
     }

@@ -1,4 +1,5 @@
-//! One tier, as `store.toml` and the command line say it: a place, and how much of it may be used.
+//! One tier, in the syntax of `store.toml` and the command line: a place, and how much of it may be
+//! used.
 //!
 //! ```text
 //! file:/mnt/nvme?fill=200G     at most so many bytes of packs
@@ -18,7 +19,7 @@ use crate::error::{Context, Error, ErrorKind, Result};
 pub enum Fill {
     /// Bytes of packs.
     Bytes(u64),
-    /// Part of the file system, whatever is on it.
+    /// A percentage of the file system, including other files.
     Percent(u8),
 }
 
@@ -58,10 +59,10 @@ impl fmt::Display for Fill {
 }
 
 impl Tier {
-    /// From its text.
+    /// Parses its text.
     ///
     /// # Errors
-    /// `Invalid`: also for a bound of what is no directory.
+    /// `Invalid`, also for a bound of a place that is not a directory.
     pub fn parse(text: &str) -> Result<Self> {
         let Some((place, fill)) = text.rsplit_once("?fill=") else {
             return Ok(Self { location: Location::parse(text)?, fill: None });
@@ -74,13 +75,14 @@ impl Tier {
         Ok(Self { location, fill: Some(Fill::parse(fill)?) })
     }
 
-    /// Whether more than `most` percent of a directory's file system would be in use with `more` bytes, or fewer if that is negative.
+    /// True if more than `most` percent of a directory's file system would be in use after `more`
+    /// bytes were added (or removed, if negative).
     pub(crate) fn is_above(&self, most: u8, more: i64) -> Result<bool> {
         let Location::Directory(path) = &self.location else { return Ok(false) };
         Ok(percent_of(path, more)? > f64::from(most))
     }
 
-    /// Whether a tier with `used` bytes of packs is below `fill`.
+    /// True if a tier with `used` bytes of packs is below `fill`.
     pub(super) fn is_below(&self, fill: Fill, used: u64) -> Result<bool> {
         match (fill, &self.location) {
             (Fill::Bytes(most), _) => Ok(used < most),

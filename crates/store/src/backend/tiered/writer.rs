@@ -14,7 +14,7 @@ pub(super) struct Spilling {
     at: usize,
     /// `None` after a failure.
     writer: Option<Box<dyn PackWriter>>,
-    /// What was appended, as long as there is a tier to go on to.
+    /// The appended bytes, as long as there is a tier to go on to.
     kept: Vec<u8>,
     bytes: u64,
     is_finished: bool,
@@ -42,7 +42,8 @@ impl Spilling {
         self.at + 1 == self.places.len()
     }
 
-    /// Goes on in the next tier that takes what there is, if this one is full; any other error stays one.
+    /// If the error is that this tier is full, goes on in the next tier that takes all bytes;
+    /// returns any other error.
     fn spill(&mut self, mut why: Error) -> Result<()> {
         while why.kind() == ErrorKind::Full && !self.is_last() {
             // Before anything lies below: readers look above first.

@@ -1,10 +1,11 @@
 //! `get`: writes files of the store into a directory of this machine.
 //!
-//! One thread walks the store's tree, makes directories and gives files out in batches; workers fetch, verify and write. Every
-//! name is made in an open directory, one component at a time, without following symlinks, and names are checked: nothing
-//! can be written outside the target, whatever the store says. A directory keeps private permissions until the
-//! last thing in it is done (its `Target` is dropped), and then gets its own. A file has its own name only when it is whole, but for small ones,
-//! which are there in part for a moment (see `target`).
+//! One thread walks the store's tree, makes directories and gives files out in batches; workers
+//! fetch, verify and write. Every name is made in an open directory, one component at a time,
+//! without following symlinks, and names are checked: nothing can be written outside the target,
+//! even from a hostile store. A directory has private permissions until the last entry in it is
+//! done (its `Target` is dropped); then it gets its own. A file has its own name only when it is
+//! whole. Small files are an exception, and are incomplete for a moment (see `target`).
 
 mod target;
 mod worker;
@@ -40,11 +41,11 @@ pub struct GetOptions {
     pub overwrite: bool,
     /// Restore set-user-id and set-group-id bits and the attributes in `security.` and `trusted.`, make device nodes, and replace them.
     pub special: bool,
-    /// Restore what is left of damaged files, with zeros in place of what cannot be read.
+    /// Restore the rest of damaged files, with zeros in place of bytes that cannot be read.
     pub salvage: bool,
     /// Worker threads.
     pub threads: usize,
-    /// Chooses what is restored of a directory.
+    /// Chooses the entries of a directory to restore.
     pub selection: Selection,
 }
 
@@ -157,7 +158,7 @@ struct Walker<'a> {
 struct First<'a> {
     dir: Arc<Target<'a>>,
     name: Vec<u8>,
-    /// What it is written under; from some moment on it is not there any more, but under its own name.
+    /// The name that it is written under. At some moment that is replaced by its own name.
     temporary: Option<Vec<u8>>,
 }
 
@@ -264,7 +265,8 @@ impl<'a> Walker<'a> {
         }))
     }
 
-    /// Makes another name for what was restored under a first; `false` when this is the first.
+    /// Makes another name for a file that was restored under its first; `false` when this is the
+    /// first.
     fn link(&mut self, dir: &Arc<Target<'a>>, name: &[u8], inode: &Inode, display: &str) -> bool {
         if let Some(first) = self.links.get(&inode.number) {
             let link_to = |first_name: &[u8]| {
@@ -356,7 +358,7 @@ impl<'a> Walker<'a> {
             Ok(true)
         });
         match walked {
-            // What comes after it is unknown.
+            // The entries after it are unknown.
             Err(error) if error.kind() == ErrorKind::Damaged && context.options.salvage => {
                 file.lose(std::iter::once(reached..root.len()));
                 self.push(Job::Part { file: Arc::clone(file), at: start, entries }, bytes)

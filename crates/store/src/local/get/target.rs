@@ -1,5 +1,5 @@
-//! What is being restored: directories and files that get their attributes when the last user lets go of them, and how
-//! everything is created.
+//! Directories and files being restored: how they are created, and how they get their attributes
+//! when their last user drops them.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
@@ -35,22 +35,23 @@ pub(super) struct OpenFile<'a> {
     pub(super) attributes: Attributes,
     pub(super) failed: AtomicBool,
     pub(super) mode_is_set: bool,
-    /// Ranges that are damaged, and zeros here.
+    /// Damaged ranges, which are zeros here.
     pub(super) lost: Mutex<Vec<Range<u64>>>,
 }
 
-/// Files up to this length are written under their own name, longer ones under another until they are whole. A name changed later is one more
-/// system call and one more change of the directory for each file: nothing beside writing this much, but a tenth of the time that a small file
-/// takes. A small file is there in part for the moment between `open` and its only `write`, and who ends the process politely waits for
-/// that (`Progress::cancel`).
+/// Files up to this length are written under their own name. Longer files get another name until
+/// they are whole, which costs one more system call and one more change of the directory for each.
+/// That is nothing beside writing this much, but a tenth of the time that a small file takes. A
+/// small file is incomplete for the moment between `open` and its only `write`, and a polite end of
+/// the process waits for that (`Progress::cancel`).
 const IN_PLACE_MAX: u64 = 128 << 10;
 
-/// Lost ranges of a file that are named.
+/// How many lost ranges of a file a message names.
 const NAMED: usize = 8;
 
 const EXISTS: &str = "exists already; use --overwrite to replace it";
 
-/// What of a file's attributes was not restored, and why.
+/// The attributes of a file that were not restored, and why.
 #[derive(Default)]
 pub(super) struct Left(Vec<String>);
 
@@ -63,7 +64,7 @@ impl Left {
         set.inspect_err(|errno| self.out(what, errno)).is_ok()
     }
 
-    /// For the user; nothing when nothing was left out.
+    /// A message for the user, if anything was left out.
     fn told(&self) -> Result<(), String> {
         if self.0.is_empty() { Ok(()) } else { Err(format!("restored, but not {}", self.0.join(", "))) }
     }
@@ -96,8 +97,9 @@ impl<'a> Restorer<'a> {
         len: u64,
     ) -> Result<OpenFile<'a>, String> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        // Most files can be created with their mode at once; others are private until they are done. With an access control list the group's
-        // bits are its mask, which the group itself may not have.
+        // Most files can be created with their mode at once; others are private until they are
+        // done. With an access control list the group's bits are its mask, which may allow more
+        // than the group itself has.
         let plain = attributes.mode & 0o777;
         let listed = attributes.xattrs.iter().any(|(key, _)| key == acl::ACCESS);
         let mode_is_set =
@@ -154,7 +156,8 @@ impl<'a> Restorer<'a> {
         }
     }
 
-    /// A file or a link may give way to what is restored; a device or a FIFO is somebody's door to something else, such as `/dev/null`.
+    /// A file or a link may be replaced. A device or a FIFO, such as `/dev/null`, is a door to
+    /// something else.
     pub(super) fn may_replace(&self, dir: &Target<'a>, name: &[u8]) -> Result<(), String> {
         let found = rustix::fs::statat(&dir.fd, name, AtFlags::SYMLINK_NOFOLLOW);
         match found.map(|found| FileType::from_raw_mode(found.st_mode)) {
@@ -205,7 +208,8 @@ impl<'a> Restorer<'a> {
         rustix::fs::mknodat(&dir.fd, name, kind, mode, attributes.rdev)
     }
 
-    /// Owner, extended attributes, mode and times of what is not opened. Each is tried, whatever becomes of the others.
+    /// Sets owner, extended attributes, mode and times of an entry that is not open. A failure of
+    /// one does not stop the others.
     fn set_by_name(&self, dir: &Target<'a>, name: &[u8], attributes: &Attributes) -> Left {
         use rustix::fs::XattrFlags;
         let mut left = Left::default();
@@ -226,14 +230,14 @@ impl<'a> Restorer<'a> {
         left
     }
 
-    /// The owner to set, if it is another.
+    /// The owner to set, if it is another one.
     fn owner(&self, attributes: &Attributes) -> Option<(Option<Uid>, Option<Gid>)> {
         (self.is_root && (attributes.uid, attributes.gid) != self.user)
             .then(|| (Some(Uid::from_raw(attributes.uid)), Some(Gid::from_raw(attributes.gid))))
     }
 
-    /// Sets extended attributes but for those that give rights, as set-user-id bits do, unless they are asked for. False when there is an access
-    /// control list that could not be set.
+    /// Sets extended attributes. Attributes that give rights, as set-user-id bits do, are set only
+    /// on request. False when there is an access control list that could not be set.
     fn set_xattrs(
         &self,
         attributes: &Attributes,
@@ -244,7 +248,7 @@ impl<'a> Restorer<'a> {
         for (key, value) in &attributes.xattrs {
             let gives_rights = key.starts_with(b"security.") || key.starts_with(b"trusted.");
             if gives_rights && !self.options.special {
-                // Every file has a label where there are labels, and the system gives the new ones theirs.
+                // On systems with labels every file has one, which the system chooses.
                 if key != b"security.selinux" {
                     left.out(&show(key), "use --special to restore it");
                 }
@@ -262,8 +266,9 @@ impl<'a> Restorer<'a> {
         listed
     }
 
-    /// The mode to set: no set-id bits that were not asked for, or would be another owner's, and nothing for the group that only the mask of a
-    /// missing access control list had.
+    /// The mode to set. It has no set-id bits that were not asked for, or that would be another
+    /// owner's. If the access control list is missing, the group gets no bits that only the list's
+    /// mask had.
     fn mode(&self, attributes: &Attributes, owned: bool, listed: bool, left: &mut Left) -> Mode {
         let mut mode = attributes.mode;
         if attributes.kind != FileKind::Directory && mode & 0o6000 != 0 {
@@ -283,7 +288,8 @@ impl<'a> Restorer<'a> {
         Mode::from_raw_mode(mode)
     }
 
-    /// Owner, extended attributes, mode and times of what is open. Owner before mode: changing it clears set-id bits.
+    /// Sets owner, extended attributes, mode and times of an open file. The owner comes before the
+    /// mode, as changing it clears set-id bits.
     fn set_by_fd(&self, fd: impl AsFd, attributes: &Attributes, mode_is_set: bool) -> Left {
         use rustix::fs::XattrFlags;
         let (fd, mut left) = (fd.as_fd(), Left::default());
@@ -328,14 +334,15 @@ impl OpenFile<'_> {
 }
 
 impl OpenFile<'_> {
-    /// Gives a whole file its own name. What has come there meanwhile is not replaced unasked.
+    /// Gives a whole file its own name. Without `overwrite`, an entry that appeared meanwhile is
+    /// not replaced.
     fn publish(&self, temporary: &[u8]) -> Result<(), String> {
         let (dir, name) = (&self.dir.fd, self.name.as_slice());
         let renamed = if self.dir.context.options.overwrite {
             rustix::fs::renameat(dir, temporary, dir, name)
         } else {
             match rustix::fs::renameat_with(dir, temporary, dir, name, RenameFlags::NOREPLACE) {
-                // Not every file system knows this kind of rename; nearly all of those know links.
+                // Some file systems lack this kind of rename; nearly all of those have links.
                 Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {
                     rustix::fs::linkat(dir, temporary, dir, name, AtFlags::empty())
                         .and_then(|()| rustix::fs::unlinkat(dir, temporary, AtFlags::empty()))
@@ -346,7 +353,7 @@ impl OpenFile<'_> {
         renamed.map_err(|errno| if errno == Errno::EXIST { EXISTS.to_string() } else { errno.to_string() })
     }
 
-    /// Notes ranges that are damaged.
+    /// Records damaged ranges.
     pub(super) fn lose(&self, ranges: impl IntoIterator<Item = Range<u64>>) {
         self.lost.lock().expect("no panic while held").extend(ranges);
     }

@@ -1,4 +1,4 @@
-//! The workers: fetch, verify and write what the walker hands out.
+//! The workers: fetch, verify and write the files from the walker.
 
 use std::ops::Range;
 use std::sync::Mutex;
@@ -32,7 +32,8 @@ impl<'a> Restorer<'a> {
         self.progress.is_cancelled() || self.over.get().is_some()
     }
 
-    /// Says why something could not be written. Where nothing else can be either, the restoration is over.
+    /// Explains why something could not be written. If other files cannot be written either, ends
+    /// the restoration.
     pub(super) fn why(&self, display: &str, errno: Errno) -> String {
         let kind = match errno {
             Errno::NOSPC | Errno::DQUOT => ErrorKind::Full,
@@ -67,7 +68,7 @@ impl<'a> Restorer<'a> {
             Job::Part { file, at, entries } => return self.part(&file, at, &entries, run),
             Job::Made { file, root } => (file, root),
             Job::Whole { dir, name, attributes, root } => {
-                // Content first: what cannot be read makes no file.
+                // Content first: unreadable content makes no file.
                 run.clear();
                 let lost = match self.whole(&root, run) {
                     Ok(lost) => lost,
@@ -109,7 +110,8 @@ impl<'a> Restorer<'a> {
         Ok(lost)
     }
 
-    /// Appends a chunk of a file, which is at byte `at` of it; false, and zeros, if it is damaged and the rest of the file is wanted all the same.
+    /// Appends a chunk of a file, which is at byte `at` of it. If it is damaged and the rest of the
+    /// file is wanted all the same, appends zeros and returns false.
     fn chunk(&self, fingerprint: &Fingerprint, len: u32, at: u64, run: &mut Vec<u8>) -> Result<bool> {
         match self.reader.append_chunk(fingerprint, len, run) {
             Err(error) if error.kind() == ErrorKind::Damaged && self.options.salvage => {

@@ -1,4 +1,5 @@
-//! One entry that is not a directory: has it changed, is it another name of what was seen already, and what it is submitted as.
+//! One entry that is not a directory: whether it has changed, whether it is another name of a known
+//! file, and the item to submit.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -109,7 +110,7 @@ impl Putter<'_> {
         self.submit(item, over)
     }
 
-    /// Makes `name` another name of `inode`, in place of what it stands for now.
+    /// Makes `name` another name of `inode`, in place of its present inode.
     pub(super) fn put_link(
         &mut self,
         level: &Level,

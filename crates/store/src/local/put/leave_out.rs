@@ -1,4 +1,5 @@
-//! A put leaves entries of its source out: by patterns, by marks in directories, by ignore files, and all but a list.
+//! Entries of its source that a put leaves out: by patterns, by marks in directories, by ignore
+//! files, and all except a list.
 //!
 //! Entries that are left out are neither stored nor removed from the store, as by `rsync` without `--delete-excluded`. So the
 //! walker asks here about entries of the source, and about entries of the store that the source does not have.
@@ -28,7 +29,7 @@ pub struct LeaveOut {
     pub if_present: Vec<Vec<u8>>,
     /// A valid `CACHEDIR.TAG` is such a mark, too.
     pub caches: bool,
-    /// Names of files that say, as `.gitignore` does, what to leave out below their directory.
+    /// Names of files that list, like `.gitignore`, what to leave out below their directory.
     pub ignore_files: Vec<Vec<u8>>,
     /// Everything but these.
     pub all_but: Option<Listed>,
@@ -121,7 +122,7 @@ impl LeaveOut {
 }
 
 impl Here {
-    /// The rules nearest to an entry that say something of it hold.
+    /// The nearest rules that match an entry decide.
     fn ignores(&self, path: &[u8], is_directory: bool) -> bool {
         use std::os::unix::ffi::OsStrExt;
         let mut next = self.ignored.as_deref();

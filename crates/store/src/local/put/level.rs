@@ -1,4 +1,4 @@
-//! Walking a directory tree, and each directory beside the store's listing of it.
+//! Walks a directory tree, and compares each directory with the store's listing of it.
 
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
@@ -34,8 +34,9 @@ pub(super) struct Level {
     pub(super) is_top_parent: bool,
 }
 
-/// A directory's entries in the store, in order, a page at a time: a directory may have a million. What this put itself
-/// commits meanwhile lies behind the page's end only if it was there before.
+/// A directory's entries in the store, in order, a page at a time, as there may be a million.
+/// Entries that this put commits meanwhile lie behind the page's end only if they were there
+/// before.
 #[derive(Default)]
 pub(super) struct Existing {
     page: std::collections::VecDeque<DirEntry>,
@@ -93,7 +94,7 @@ impl Putter<'_> {
                 self.remove_rest(level)?;
                 continue;
             };
-            // What sorts before this entry in the store is not in the source any more.
+            // Entries that sort before this one in the store are gone from the source.
             while let Some(gone) = level.existing.next_if(self.meta, |existing| existing < &*name)? {
                 self.remove(level, &gone)?;
             }
@@ -134,7 +135,7 @@ impl Putter<'_> {
         is_own || foreign || self.leaves_out(level, name, is_directory)
     }
 
-    /// Tells who listens what becomes of an entry, by its path in the store.
+    /// Reports the step for an entry, by its path in the store.
     pub(super) fn tell(&self, level: &Level, name: &[u8], step: Step) {
         self.progress.entry(step, || {
             let below = join(&level.relative, name);

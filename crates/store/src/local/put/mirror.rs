@@ -1,6 +1,8 @@
-//! Whose content a put may replace: a directory in the store that mirrors a directory of a host remembers which, and no other takes its place unasked.
+//! Protects mirrors: a directory in the store that mirrors a directory of a host records which one,
+//! and a put of another source may not replace it unasked.
 //!
-//! What is remembered is the policy `source` of the directory, so it goes where the directory is moved, and with it when it is removed.
+//! The record is the directory's policy `source`, so it moves with the directory, and is removed
+//! with it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,10 +15,10 @@ use crate::patterns::Patterns;
 use crate::policy::Origin;
 use crate::tree::{StorePath, find};
 
-/// What is asked of a put of a directory before it begins.
+/// Rules for a put of a directory, checked before it begins.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MirrorRules {
-    /// The target takes this source from now on, whatever it mirrored before.
+    /// The target takes this source from now on, even if it mirrored another.
     pub replace_source: bool,
     /// The source may be empty although the target is not.
     pub allow_empty: bool,
@@ -37,7 +39,8 @@ fn refused<T>(why: String) -> Result<T> {
 }
 
 impl Mirror<'_> {
-    /// Refuses what would replace content of another origin. Returns what the target is to remember, if it does not yet.
+    /// Refuses to replace content of another origin. Returns the record for the target, if it has
+    /// none yet.
     pub fn check(&self, rules: MirrorRules) -> Result<Option<String>> {
         let (target, origin) = (self.target, Origin::of(self.source)?);
         let existing = find(self.meta, At::Now, target)?;
@@ -108,7 +111,7 @@ impl Mirror<'_> {
         Ok(found.is_some_and(|(above, depth)| origin.is_within(&above, &self.target.components[depth..])))
     }
 
-    /// Refuses a mirror over directories that mirror something else.
+    /// Refuses a mirror that would contain directories that mirror something else.
     fn check_below(&self, origin: &Origin, target: &Inode) -> Result<()> {
         for (&inode, text) in self.sources {
             let Some(other) = Origin::parse(text).filter(|_| inode != target.number) else { continue };

@@ -1,7 +1,8 @@
 //! `put`: compares a tree of this machine with what the store has of it, and submits the difference.
 //!
-//! One thread walks, in bytewise order of names, and merges each directory with the store's listing of it: what has not
-//! changed is not even opened, what the source no longer has is removed. Reading, cutting and all the rest is the pipeline's.
+//! One thread walks, in bytewise order of names, and merges each directory with the store's listing
+//! of it. Unchanged files are not even opened, and entries that the source no longer has are
+//! removed. The pipeline does the reading, cutting and all the rest.
 
 mod entry;
 mod leave_out;
@@ -40,7 +41,7 @@ use crate::write::{
     WriteOptions, WriteSummary, Writer, set_policy,
 };
 
-/// What to do besides storing.
+/// Options of a put.
 #[derive(Clone, Debug, Default)]
 pub struct PutOptions {
     /// Entries to leave out (and untouched in the store).
@@ -51,14 +52,14 @@ pub struct PutOptions {
     pub keep_missing: bool,
     /// Do not enter other file systems.
     pub one_file_system: bool,
-    /// What holds whatever the policies say.
+    /// Settings that override the policies.
     pub overrides: Overrides,
-    /// For experiments: a record of chunks and fingerprints, to be written or to be believed. With one source only, of which every file
-    /// is read.
+    /// For experiments: a record of chunks and fingerprints, to be written or to be believed. Only
+    /// with one source, of which every file is read.
     pub oracle: Option<OracleMode>,
     /// The host that is to hold the data, by the name that the packs' engine has for it ([`crate::backend::place_on`]).
     pub host: Option<Arc<str>>,
-    /// For who mirrors directories: what is refused.
+    /// The rules of a mirror: which entries are refused.
     pub mirror: Option<MirrorRules>,
     /// Device numbers of this store's mounts, which are left out below a source.
     pub own_devices: Vec<u64>,
@@ -76,7 +77,7 @@ pub enum Source {
     Stream(Box<dyn Read + Send>),
 }
 
-/// What a put saw besides what [`crate::write::WriteSummary`] counts.
+/// Counts of a put besides those of [`crate::write::WriteSummary`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PutSummary {
     /// Entries removed because the source no longer has them.
@@ -86,21 +87,23 @@ pub struct PutSummary {
     /// Entries seen that are neither files nor directories.
     pub others: u64,
 }
-/// What one put did.
+/// The outcome of one put.
 #[derive(Clone, Debug, Default)]
 pub struct PutReport {
     /// The pipeline's counters.
     pub write: WriteSummary,
-    /// The walker's.
+    /// The walker's counters.
     pub walk: PutSummary,
-    /// What a dry run would do.
+    /// The changes that a dry run would make.
     pub plan: Option<Plan>,
 }
 
-/// Puts sources at their targets, in a session of its own, and waits until all is durable and visible.
+/// Puts sources at their targets, in a session of its own, and waits until everything is durable
+/// and visible.
 ///
 /// # Errors
-/// The first failure of the store; what was committed before stays. What could not be read is in `progress.skipped`.
+/// The first failure of the store; files that were committed before stay. `progress.skipped` has
+/// the entries that could not be read.
 pub fn put(
     store: &Store,
     sources: Vec<(Source, StorePath)>,
@@ -130,8 +133,8 @@ pub fn put(
         }
     }
     let walk = putter.summary;
-    // What was submitted before a failure is finished too; and a pipeline that stopped knows why better than the walker
-    // that noticed.
+    // Items submitted before a failure are finished too. If the pipeline stopped, its error says
+    // more than the walker's.
     let write = writer.finish()?;
     walked?;
     if let Some(oracle) = oracle {
@@ -141,7 +144,8 @@ pub fn put(
     Ok(PutReport { write, walk, plan: None })
 }
 
-/// Refuses sources that would replace what others have put; returns what targets are to remember.
+/// Refuses sources that would replace what others have put. Returns the targets with the sources
+/// that they are to remember.
 fn check(
     store: &Store,
     policies: &Policies,
@@ -179,8 +183,9 @@ fn check(
     Ok(remembered)
 }
 
-/// Makes the targets, and has them remember. Before anything is put, so that the same command can go on from where it was interrupted; those
-/// that are no directories yet come back, to be asked for again when they are.
+/// Makes the targets, and lets them remember their sources. This comes before anything is put, so
+/// that the same command can go on where it was interrupted. Returns the targets that are no
+/// directories yet; the caller calls again once they are.
 fn remember(
     store: &Store,
     remembered: Vec<(StorePath, String)>,
@@ -234,12 +239,12 @@ struct Putter<'a> {
     own: Option<(u64, u64)>,
     summary: PutSummary,
     plan: Plan,
-    /// Where what is put now goes.
+    /// Where the present source goes.
     top: StorePath,
 }
 
 const INODES_AT_ONCE: u64 = 8192;
-/// The number of all that a dry run would make.
+/// The inode number of everything that a dry run would make.
 const NO_INODE: u64 = u64::MAX >> 1;
 
 impl<'a> Putter<'a> {
@@ -271,7 +276,8 @@ impl<'a> Putter<'a> {
         }
     }
 
-    /// Hands something to the pipeline; `over`: there is something of this name already, which is replaced or changed.
+    /// Hands an item to the pipeline. `over` is true if it replaces or changes an entry of the same
+    /// name.
     fn submit(&mut self, item: Item, over: bool) -> Result<()> {
         if let Some(before) = self.options.before.as_ref().filter(|_| over) {
             before.destroys();
@@ -285,7 +291,7 @@ impl<'a> Putter<'a> {
         }
     }
 
-    /// What the oracle, if there is one, says of the file that is `name` within the source.
+    /// Asks the oracle, if there is one, about the file that is `name` within the source.
     fn oracle(&self, name: &[u8], policy: WritePolicy, len: Option<u64>) -> Result<Oracle> {
         self.oracle.map_or(Ok(Oracle::Off), |record| record.about(name, policy.chunker, len))
     }
@@ -417,7 +423,7 @@ impl<'a> Putter<'a> {
             existed = kept.is_some();
             parent = inode;
         }
-        // The directory that was made for this put to remember its source is empty.
+        // A directory that was made for this put, to remember its source, is empty.
         if let Some(before) = self.options.before.as_ref().filter(|_| existed)
             && !self.meta.read_dir(At::Now, parent, None, 1)?.is_empty()
         {
@@ -450,12 +456,12 @@ fn open_source_dir(path: &Path) -> Result<Arc<OwnedFd>, rustix::io::Errno> {
     rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).map(Arc::new)
 }
 
-/// Attributes of a directory that no source describes: 0755, the caller's, now.
+/// Attributes of a directory that no source describes: 0755, the caller's ids, the present time.
 pub fn new_directory() -> Attributes {
     made_now(FileKind::Directory, 0o755)
 }
 
-/// Attributes of what no source describes: the caller's, now.
+/// Attributes of an entry that no source describes: the caller's ids, the present time.
 pub fn made_now(kind: FileKind, mode: u32) -> Attributes {
     Attributes {
         kind,

@@ -1,4 +1,4 @@
-//! What a put would do, found out by the same walk, without a writer.
+//! The plan of a put, found out by the same walk, without a writer.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::store::Store;
 use crate::tree::{StorePath, listing};
 use crate::write::{Content, Item, Progress};
 
-/// What a put would do.
+/// The changes that a put would make.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Plan {
     /// Entries that would be new, directories among them.
@@ -21,7 +21,7 @@ pub struct Plan {
     pub changed: u64,
     /// Bytes of the files among both.
     pub bytes: u64,
-    /// What would be removed; a directory with all below it.
+    /// Entries that would be removed; a directory stands for all below it.
     pub removed: Vec<StorePath>,
     /// Entries that are these and lie below them.
     pub entries_removed: u64,

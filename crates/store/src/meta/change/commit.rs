@@ -1,4 +1,5 @@
-//! What each change means: the changes of a commit are applied in order, in the transaction that the editor works in.
+//! The meaning of each change. A commit's changes are applied in order, in the transaction that the
+//! editor works in.
 
 use outrigger_format::Root;
 use outrigger_format::catalogue::{Attributes, FileKind};
@@ -90,7 +91,7 @@ fn apply<R: Rows>(editor: &mut Editor<R>, change: &Change) -> Outcome<()> {
     }
 }
 
-/// Refuses what cannot be a name.
+/// Refuses an impossible name.
 pub(super) fn check_name(name: &[u8]) -> Outcome<()> {
     let bad = match name {
         b"" => "it is empty",

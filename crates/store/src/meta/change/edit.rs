@@ -1,8 +1,9 @@
 //! Changing the tree inside one transaction.
 //!
-//! Every change goes through a handful of steps here (`make`, `rewrite`, `relink`, `drop_name`, `drop_inode`), and each of these first copies the row it
-//! changes to the history, if the row is from an earlier epoch that somebody can still see. What the editor remembers (known directories,
-//! interned traits, aliases) was read in this transaction, which nobody else's writes can interleave with.
+//! Every change consists of a few steps here (`make`, `rewrite`, `relink`, `drop_name`,
+//! `drop_inode`). Each of these first copies the row it changes to the history, if the row is from
+//! an earlier epoch that is still visible. The editor's caches (known directories, interned traits,
+//! aliases) were read in this transaction, and no other writes can interleave with it.
 
 use std::collections::{HashMap, HashSet};
 
@@ -20,7 +21,7 @@ use crate::meta::{Committed, ROOT_INODE};
 
 const ROOT: i64 = ROOT_INODE as i64;
 
-/// What a put brings.
+/// The new state from a put.
 pub(in crate::meta) struct Arrival<T> {
     pub mode: i64,
     pub content: Content<T>,
@@ -28,20 +29,20 @@ pub(in crate::meta) struct Arrival<T> {
     pub stamp: i64,
 }
 
-/// What the transaction read before its first change.
+/// State that the transaction read before its first change.
 #[derive(Clone, Debug)]
 pub(in crate::meta) struct Start {
-    /// The current one.
+    /// The current epoch.
     pub epoch: i64,
     /// Numbers below it were reserved.
     pub next_inode: i64,
-    /// Epochs at which somebody may look.
+    /// Epochs that are still visible.
     pub retained: Retained,
-    /// The policy `versions` is set somewhere.
+    /// Some directory has the policy `versions`.
     pub any_versions_policy: bool,
-    /// The collector's.
+    /// The collector's generation.
     pub generation: u64,
-    /// Of the commit.
+    /// The time of the commit.
     pub time: u64,
 }
 
@@ -76,7 +77,7 @@ impl<R: Rows> Editor<R> {
         }
     }
 
-    /// The engine's rows, what the totals gain, and what was done.
+    /// The engine's rows, the change of the totals, and the counts.
     pub fn finish(self) -> (R, TotalsDelta, Committed) {
         (self.rows, self.totals, self.done)
     }
@@ -109,7 +110,7 @@ impl<R: Rows> Editor<R> {
         self.rows.parent_of(directory)
     }
 
-    /// The entry `name` of `parent`: since when it is so, and its inode.
+    /// The entry `name` of `parent`: since when it exists, and its inode.
     pub fn find(&mut self, parent: i64, name: &[u8]) -> Outcome<Option<(i64, Stored<R::Traits>)>> {
         self.rows.find(parent, name)
     }
@@ -141,7 +142,7 @@ impl<R: Rows> Editor<R> {
         parts.join("/")
     }
 
-    /// Checks attributes and content, and interns what is shared.
+    /// Checks attributes and content, and interns shared values.
     pub fn arrival(
         &mut self,
         attributes: &Attributes,
@@ -182,9 +183,9 @@ impl<R: Rows> Editor<R> {
         Ok(true)
     }
 
-    /// Gives an inode new attributes and content and adds `more_links` to its names; true when anything but its stamp changed.
-    /// `keeper` is the directory whose policy says how many earlier contents are kept; without one the content is replaced as if it had
-    /// never been.
+    /// Gives an inode new attributes and content and adds `more_links` to its names; true when
+    /// anything but its stamp changed. The policy of the directory `keeper` says how many earlier
+    /// contents are kept; without one the content is replaced and no version kept.
     pub fn rewrite(
         &mut self,
         old: &Stored<R::Traits>,
@@ -194,7 +195,8 @@ impl<R: Rows> Editor<R> {
     ) -> Outcome<bool> {
         if old.content == new.content && more_links == 0 {
             if old.stamp != new.stamp {
-                // Not worth a row of history: a stamp says nothing about the file, only about what was seen of its source.
+                // Not worth a row of history: a stamp says nothing about the file, only about the
+                // state of its source.
                 self.rows.update_stamp(old.number, new.stamp)?;
             }
             return Ok(false);
@@ -250,12 +252,12 @@ impl<R: Rows> Editor<R> {
         Ok(keep)
     }
 
-    /// Policies are looked up afresh: directories have moved.
+    /// Makes the editor look policies up again, after directories have moved.
     pub fn forget_policies(&mut self) {
         self.keep.clear();
     }
 
-    /// Changes how many names an inode has; the last one takes it along.
+    /// Changes the number of an inode's names; removes the inode with the last one.
     pub fn relink(&mut self, old: &Stored<R::Traits>, more_links: i64) -> Outcome<()> {
         let links = old.links + more_links;
         if links <= 0 {
@@ -265,7 +267,8 @@ impl<R: Rows> Editor<R> {
         self.rows.update_links(old.number, self.epoch, links)
     }
 
-    /// Sets the time of last change of an inode, if it is there, and that of the last modification with it. Neither goes back: hosts' clocks differ.
+    /// Sets the time of last change of an inode, if it exists, and with `modified` that of the last
+    /// modification. Neither goes back: hosts' clocks differ.
     pub fn touch(&mut self, number: i64, modified: bool, time: Time) -> Outcome<()> {
         let Some(old) = self.stored(number)? else { return Ok(()) };
         let mtime = old.content.mtime;
@@ -302,7 +305,7 @@ impl<R: Rows> Editor<R> {
         self.rows.insert_name(parent, name, number, self.epoch)
     }
 
-    /// Takes a name that is so since `since` out of its directory.
+    /// Removes a name, which has existed since `since`, from its directory.
     pub fn drop_name(&mut self, parent: i64, name: &[u8], since: i64) -> Outcome<()> {
         if since < self.epoch && self.retained.sees(since, self.epoch) {
             self.rows.archive_name(parent, name, self.epoch)?;
@@ -310,7 +313,7 @@ impl<R: Rows> Editor<R> {
         self.rows.delete_name(parent, name)
     }
 
-    /// Takes an inode that has no name any more, with all that belongs to it.
+    /// Removes an inode without names, and everything that belongs to it.
     pub fn drop_inode(&mut self, old: &Stored<R::Traits>) -> Outcome<()> {
         self.archive_inode(old)?;
         self.rows.delete_inode(old.number)?;
@@ -326,7 +329,7 @@ impl<R: Rows> Editor<R> {
         self.totals.count(-1, old.mode, row::length(&old.content.root)?)
     }
 
-    /// Removes an entry and, when it was the last name, its inode; of a directory, everything below it.
+    /// Removes an entry and, with its last name, the inode; also everything below a directory.
     pub fn remove(&mut self, parent: i64, name: &[u8], since: i64, old: &Stored<R::Traits>) -> Outcome<()> {
         self.drop_name(parent, name, since)?;
         self.done.removed += 1;

@@ -1,14 +1,19 @@
-//! What names and inodes are, whatever they were: the changes of those who own the tree and know its state.
+//! Changes that say what names and inodes *are*, whatever they were, from clients that own the tree
+//! and know its state.
 //!
-//! Only the state at the end of the commit counts, so the work is done in an order of its own, whatever order the changes have:
+//! Only the state at the end of the commit counts, so the changes are applied in this order,
+//! whatever their own:
 //!
-//! 1. Inodes that are not there are made, as if each had one name.
-//! 2. Names are set. How many of them each inode wins and loses is counted in memory.
-//! 3. Where that is not what an inode's row says, the row is set right, and of a directory where it hangs. What has no name goes.
-//! 4. Every directory that hangs elsewhere than before must hang somewhere below the root, and what has entries must be a directory.
-//! 5. Inodes that were there get their attributes and contents. Now their policies are found through directories that hang where they belong.
+//! 1. Missing inodes are made, as if each had one name.
+//! 2. Names are set. Each inode's gains and losses of names are counted in memory.
+//! 3. Rows of inodes with other counts are corrected, and so are the parents of directories. Inodes
+//!    without a name are removed.
+//! 4. Every moved directory must be below the root, and everything with entries must be a
+//!    directory.
+//! 5. Existing inodes get their attributes and contents. Their policies are now found through
+//!    directories in their final places.
 //!
-//! A new file with its name costs two insertions, as one that is put does.
+//! A new file with its name costs two insertions, as a put does.
 
 use std::collections::{HashMap, HashSet};
 
@@ -22,12 +27,12 @@ use crate::meta::{Change, ROOT_INODE};
 
 const ROOT: i64 = ROOT_INODE as i64;
 
-/// The two ways to say what changes do not mix: one goes by the order of changes, the other one must not.
+/// The error for mixed changes: those of one kind depend on their order, the others must not.
 pub(super) fn mixed() -> Fault {
     refuse(ErrorKind::Invalid, "a commit that says what names and inodes are cannot have other changes, too")
 }
 
-/// One of those that say what something is.
+/// True for a change that says what something is.
 pub(super) fn is_exact(change: &Change) -> bool {
     matches!(change, Change::Name { .. } | Change::Node { .. } | Change::Orphan { .. })
 }
@@ -57,19 +62,19 @@ pub(super) fn apply<R: Rows>(editor: &mut Editor<R>, changes: &[Change]) -> Outc
 /// An inode whose names may change.
 #[derive(Default)]
 struct Touched {
-    /// It was made by this commit: its row says one name, whatever it has won and lost.
+    /// This commit made it: its row counts one name, whatever it has gained and lost.
     is_new: bool,
     is_directory: bool,
-    /// Names won, less those lost.
+    /// Names gained, less those lost.
     names: i64,
-    /// Of a directory: where it has won names and not lost them again.
+    /// For a directory: the parents in which it has gained a name and not lost it again.
     parents: Vec<i64>,
 }
 
-/// An inode that was there, and what it becomes.
+/// An existing inode, and its new state.
 struct There<T> {
     number: i64,
-    /// Whose policy says which earlier contents are kept, if any.
+    /// The directory whose policy says which earlier contents are kept, if any.
     keeper: Option<i64>,
     new: Arrival<T>,
 }
@@ -83,7 +88,7 @@ struct Exact<'e, R: Rows> {
 }
 
 impl<R: Rows> Exact<'_, R> {
-    /// Makes an inode that is not there; one that is waits until it is known where everything hangs.
+    /// Makes an inode if it is missing. An existing one waits until all directories are in place.
     fn make(&mut self, change: &Change) -> Outcome<()> {
         let Change::Node { inode, parent, attributes, root, keep } = change else { return Err(mixed()) };
         let (number, parent) = (self.editor.resolve(*inode)?, *parent as i64);
@@ -105,7 +110,7 @@ impl<R: Rows> Exact<'_, R> {
         let parent = self.editor.resolve(parent)?;
         let inode = inode.map(|inode| self.editor.resolve(inode)).transpose()?;
         if let Some(number) = inode {
-            // First as if the name were new, which costs one statement less than looking.
+            // First as if the name were new, which saves a statement if it is.
             if self.editor.enter(parent, name, number)? {
                 self.editor.done.created += 1;
                 return self.win(parent, name, number);
@@ -148,7 +153,7 @@ impl<R: Rows> Exact<'_, R> {
     fn lose(&mut self, parent: i64, number: i64) -> Outcome<()> {
         let touched = self.touched(number)?;
         touched.names -= 1;
-        // What it had before the commit is not in the list, and no less lost.
+        // A name from before the commit is not in the list, but its loss counts all the same.
         if let Some(at) = touched.parents.iter().position(|&won| won == parent) {
             touched.parents.swap_remove(at);
         }
@@ -163,12 +168,12 @@ impl<R: Rows> Exact<'_, R> {
         Ok(self.touched.entry(number).or_default())
     }
 
-    /// Sets right what the rows of inodes say of their names. Returns the directories that hang elsewhere than before.
+    /// Corrects the name counts in inodes' rows. Returns the directories that have moved.
     fn settle(&mut self) -> Outcome<Vec<i64>> {
         let is_right = |touched: &Touched| touched.is_new && !touched.is_directory && touched.names == 1;
         let mut touched: Vec<(i64, Touched)> =
             std::mem::take(&mut self.touched).into_iter().filter(|(_, touched)| !is_right(touched)).collect();
-        // In the order of the rows: quicker, and the same inode is refused every time.
+        // The order of the rows is quicker, and it makes the same inode fail every time.
         touched.sort_unstable_by_key(|&(number, _)| number);
         let (mut nameless, mut hung) = (Vec::new(), Vec::new());
         for (number, touched) in touched {
@@ -210,7 +215,7 @@ impl<R: Rows> Exact<'_, R> {
         Ok(hung)
     }
 
-    /// What has got entries, and still has some, is a directory.
+    /// Fails unless everything that got entries, and still has some, is a directory.
     fn check_parents(&mut self) -> Outcome<()> {
         let mut parents: Vec<i64> = self.parents.iter().copied().collect();
         parents.sort_unstable();
@@ -222,7 +227,8 @@ impl<R: Rows> Exact<'_, R> {
         Ok(())
     }
 
-    /// From each of these directories the root is reached. A circle has at least one of them in it.
+    /// Fails unless the root is reached from each of these directories. A cycle would have one of
+    /// them in it.
     fn check_reachable(&mut self, hung: Vec<i64>) -> Outcome<()> {
         let mut reached = HashSet::from([ROOT]);
         for directory in hung {
@@ -241,7 +247,7 @@ impl<R: Rows> Exact<'_, R> {
         Ok(())
     }
 
-    /// Sets attributes and contents of the inodes that were there and still are.
+    /// Sets attributes and contents of the inodes that existed before and still do.
     fn rewrite(self) -> Outcome<()> {
         for There { number, keeper, new } in self.there {
             let Some(old) = self.editor.stored(number)? else { continue };

@@ -1,13 +1,13 @@
-//! What a commit does to the tree, for every engine alike.
+//! Changes of the tree by a commit, for every engine alike.
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `commit.rs` | what each [`crate::meta::Change`] means, in order |
-//! | `exact.rs` | those that say what names and inodes are |
+//! | `commit.rs` | the meaning of each [`crate::meta::Change`], in order |
+//! | `exact.rs` | changes that say what names and inodes are |
 //! | `edit.rs` | the steps they are made of: each keeps the history, versions, links and totals right |
-//! | `rows.rs` | what an engine does for them |
-//! | `row.rs`, `times.rs` | what is in an inode's row |
-//! | `keep.rs`, `totals.rs` | how many contents are kept; totals, and the epochs at which somebody may look |
+//! | `rows.rs` | an engine's part in them |
+//! | `row.rs`, `times.rs` | the contents of an inode's row |
+//! | `keep.rs`, `totals.rs` | how many contents are kept; totals, and the epochs that are still visible |
 
 mod commit;
 mod edit;

@@ -1,4 +1,4 @@
-//! What is in an inode's row, whatever engine keeps it.
+//! The contents of an inode's row, for every engine.
 
 use outrigger_format::catalogue::{Attributes, FileKind, Time, encode_xattrs};
 use outrigger_format::{FormatError, Root};
@@ -9,8 +9,8 @@ use crate::meta::fault::{Outcome, refuse};
 /// Permissions with the kind, owner, group, encoded extended attributes.
 pub(in crate::meta) type TraitsKey = (i64, i64, i64, Option<Vec<u8>>);
 
-/// Mode column, owner and group of a new store's root directory: it belongs to whoever makes the store, who could not work in a mount of
-/// it otherwise.
+/// Mode column, owner and group of a new store's root directory. It belongs to the user who makes
+/// the store, who could not work in a mount of it otherwise.
 pub(in crate::meta) fn root_attributes() -> (i64, i64, i64) {
     let (owner, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     (mode_column(FileKind::Directory, 0o755), owner.into(), group.into())
@@ -36,12 +36,12 @@ pub(in crate::meta) fn is_file(mode: i64) -> bool {
     mode >> 12 == FileKind::File as i64
 }
 
-/// What a root is kept as.
+/// The column value of a root.
 pub(in crate::meta) fn root_column(root: &Root) -> Option<Vec<u8>> {
     (*root != Root::Empty).then(|| root.encode())
 }
 
-/// An inode as the editor compares and changes it; `T` is what the engine has in place of the traits.
+/// An inode as the editor compares and changes it; `T` is the engine's stand-in for the traits.
 #[derive(Clone, PartialEq, Debug)]
 pub(in crate::meta) struct Stored<T> {
     pub number: i64,
@@ -70,7 +70,7 @@ pub(in crate::meta) struct Content<T> {
     pub times: Option<Vec<u8>>,
 }
 
-/// What neither regular files nor directories are without.
+/// The properties of special files.
 #[derive(Clone, PartialEq, Debug)]
 pub(in crate::meta) enum Special {
     None,

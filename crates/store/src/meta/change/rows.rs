@@ -1,7 +1,9 @@
-//! What an engine does for a commit: finding, making, changing and removing single rows, all in the commit's transaction.
+//! An engine's part in a commit: finding, making, changing and removing single rows, all in the
+//! commit's transaction.
 //!
-//! What changes *mean* is decided once, in this module's neighbours; an engine knows rows only. SQLite executes each step as a statement
-//! at once. PostgreSQL keeps the rows that a commit works on in memory and writes all of them at the end, in a few statements.
+//! The neighbours of this module decide what changes *mean*, for all engines; an engine knows rows
+//! only. SQLite executes each step at once, as a statement. PostgreSQL keeps the rows of a commit
+//! in memory, and writes all of them at the end, in a few statements.
 
 use std::fmt::Debug;
 
@@ -10,25 +12,26 @@ use outrigger_format::Root;
 use super::row::{Stored, TraitsKey};
 use crate::meta::fault::Outcome;
 
-/// A name, since when it has stood for its inode, and that.
+/// A name, the epoch since which it has stood for its inode, and that inode.
 pub(in crate::meta) type Entry<T> = (Vec<u8>, i64, Stored<T>);
 
-/// The rows that one transaction sees and changes. `since` is the epoch from which on a name has been so; `epoch_to` the one from which on a
-/// row is no longer what it was.
+/// The rows that one transaction sees and changes. `since` is the epoch from which on a name has
+/// stood for its inode; `epoch_to` the one from which on an old row no longer holds.
 pub(in crate::meta) trait Rows {
-    /// What an inode's row has in place of its owner, group, permissions and extended attributes.
+    /// A row's stand-in for an inode's owner, group, permissions and extended attributes.
     type Traits: Clone + PartialEq + Debug;
 
     // ---- names ----
     /// False when the name is taken: then nothing has changed.
     fn insert_name(&mut self, parent: i64, name: &[u8], inode: i64, epoch: i64) -> Outcome<bool>;
-    /// Since when a name has stood for its inode, and that; `None` also when that inode is missing.
+    /// The epoch since which a name has stood for its inode, and that inode; `None` also when the
+    /// inode is missing.
     fn find(&mut self, parent: i64, name: &[u8]) -> Outcome<Option<(i64, Stored<Self::Traits>)>>;
-    /// The inode a name stands for, whether or not it is there, and since when.
+    /// The inode that a name stands for, whether or not it exists, and since when.
     fn name(&mut self, parent: i64, name: &[u8]) -> Outcome<Option<(i64, i64)>>;
     /// True when a directory has entries.
     fn has_names(&mut self, parent: i64) -> Outcome<bool>;
-    /// Up to `limit` entries of a directory, any: name, since when, inode.
+    /// Up to `limit` entries of a directory, in any order: name, since when, inode.
     fn some_names(&mut self, parent: i64, limit: usize) -> Outcome<Vec<Entry<Self::Traits>>>;
     /// Copies a name to the history.
     fn archive_name(&mut self, parent: i64, name: &[u8], epoch_to: i64) -> Outcome<()>;
@@ -38,7 +41,8 @@ pub(in crate::meta) trait Rows {
     // ---- inodes ----
     /// An inode.
     fn stored(&mut self, number: i64) -> Outcome<Option<Stored<Self::Traits>>>;
-    /// An inode as it is at some moment of the transaction, which need not be the last one: nothing of it is going to be changed.
+    /// An inode at some moment of the transaction, not necessarily the latest: for a caller that
+    /// changes nothing of it.
     fn glance(&mut self, number: i64) -> Outcome<Option<Stored<Self::Traits>>> {
         self.stored(number)
     }
@@ -54,7 +58,7 @@ pub(in crate::meta) trait Rows {
     fn archive_inode(&mut self, number: i64, epoch_to: i64) -> Outcome<()>;
     /// Removes an inode.
     fn delete_inode(&mut self, number: i64) -> Outcome<()>;
-    /// What is kept in place of these; the same for the same.
+    /// The stand-in for these; equal values have the same.
     fn traits(&mut self, key: TraitsKey) -> Outcome<Self::Traits>;
 
     // ---- directories and their policies ----
@@ -62,8 +66,8 @@ pub(in crate::meta) trait Rows {
     fn parent_of(&mut self, directory: i64) -> Outcome<Option<i64>>;
     /// Notes where a new directory is.
     fn insert_directory(&mut self, directory: i64, parent: i64) -> Outcome<()>;
-    /// Notes that a directory is elsewhere now. An engine whose transactions run side by side sees to it that no other one moves a
-    /// directory until this one has ended.
+    /// Notes that a directory is elsewhere now. If transactions of an engine run concurrently, it
+    /// makes sure that no other one moves a directory until this one has ended.
     fn move_directory(&mut self, directory: i64, parent: i64) -> Outcome<()>;
     /// Forgets a directory.
     fn delete_directory(&mut self, directory: i64) -> Outcome<()>;
@@ -82,6 +86,7 @@ pub(in crate::meta) trait Rows {
     /// Makes `root` all that `holder` holds.
     fn hold_only(&mut self, holder: &str, root: &Root) -> Outcome<()>;
 
-    /// The directory that a directory is in, and its name there. For messages: nothing where that cannot be found out.
+    /// The directory that a directory is in, and its name there. For messages: `None` if that
+    /// cannot be found out.
     fn above(&mut self, directory: i64) -> Option<(i64, Vec<u8>)>;
 }

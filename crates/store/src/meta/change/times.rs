@@ -1,7 +1,7 @@
 //! The column `times`: last access, then last change of the inode, each as its distance from the last modification.
 //!
-//! Most files are made, written and read within seconds, so the distances are small: two bytes for each time that equals the last
-//! modification's, six for one that is up to a minute from it.
+//! Most files are made, written and read within seconds, so the distances are small. A time takes
+//! two bytes if it equals the last modification's, and six if it is up to a minute from it.
 
 use outrigger_format::catalogue::{OtherTimes, Time};
 use outrigger_format::{Cursor, FormatError, Put as _};
@@ -9,7 +9,7 @@ use outrigger_format::{Cursor, FormatError, Put as _};
 const WHAT: &str = "times of an inode";
 const SECOND: i64 = 1_000_000_000;
 
-/// What the times of an inode with this last modification are kept as.
+/// Encodes the times of an inode with this last modification.
 pub(in crate::meta) fn encode(times: &OtherTimes, mtime: Time) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(12);
     for time in [times.atime, times.ctime] {

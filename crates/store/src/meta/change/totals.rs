@@ -1,4 +1,4 @@
-//! What a transaction adds to the totals, and the epochs at which somebody may still look.
+//! A transaction's change of the totals, and the epochs that are still visible.
 
 use outrigger_format::catalogue::FileKind;
 
@@ -6,7 +6,7 @@ use super::row::kind_of;
 use crate::error::ErrorKind;
 use crate::meta::fault::{Outcome, refuse};
 
-/// What a transaction adds to the totals.
+/// A transaction's change of the totals.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(in crate::meta) struct TotalsDelta {
     pub files: i64,

@@ -1,9 +1,10 @@
 //! Jobs: programs that run over stored files, as rows of their own beside the tree.
 //!
-//! A *job* has inputs and is cut into *splits*. A split is claimed by a session, which makes an *attempt*: its number is the fencing
-//! token. What an attempt wrote is recorded by the session's own commits ([`JobChange::Output`], [`JobChange::Finish`]), in the transaction
-//! that makes its packs live, and counts only if the split still belongs to that attempt. One more commit makes the whole job's outputs visible
-//! ([`JobChange::Publish`]) together with the names that it gives them, or refuses.
+//! A *job* has inputs and is cut into *splits*. A session claims a split and makes an *attempt*,
+//! whose number is the fencing token. The session's own commits record the outputs of an attempt
+//! ([`JobChange::Output`], [`JobChange::Finish`]), in the transaction that makes its packs live.
+//! They count only if the split still belongs to that attempt. One more commit makes the whole
+//! job's outputs visible together with their names ([`JobChange::Publish`]), or is refused.
 //!
 //! ```text
 //! job    waiting ─► running ─► done                 split   waiting ─► running ─► done
@@ -15,11 +16,13 @@
 //! A split may have a second attempt beside the first ([`Jobs::claim_beside`]), when that takes long: both count until one of them has finished, and then the
 //! other one does not. The split's row knows both. If the newer one fails, or is given back, the split is its primary's again.
 //!
-//! An input may still be *open*: a file that somebody is writing. Its split has no end yet ([`OPEN_END`]) and reads the file where it is written; once the file
-//! has its content, [`Jobs::close_input`] says so, and from then on the split is like any other.
+//! An input may still be *open*: a file that is being written. Its split has no end yet
+//! ([`OPEN_END`]) and reads the file where it is written. Once the file has its content, the writer
+//! calls [`Jobs::close_input`], and from then on the split is like any other.
 //!
-//! The roots of a job's inputs and of what its attempts wrote are held (see [`Meta::hold`](super::Meta::hold)) by [`job_holder`] until the job
-//! has ended for good, so that no collector takes them, whatever becomes of sessions.
+//! [`job_holder`] holds the roots of a job's inputs and of its attempts' outputs (see
+//! [`Meta::hold`](super::Meta::hold)) until the job has ended for good. So no collector takes them,
+//! even if sessions end.
 
 use std::collections::HashMap;
 
@@ -33,7 +36,7 @@ use crate::error::{ErrorKind, Result};
 
 pub(super) mod rules;
 
-/// Why a split is set aside that took its runners with it.
+/// Why a split is set aside whose runners all ended.
 pub(crate) const GIVEN_UP: &str = "the process that ran it ended, as often as it was tried";
 
 /// The error for a job that there is not.
@@ -41,7 +44,7 @@ pub(super) fn no_job(job: JobId) -> Fault {
     refuse(ErrorKind::NotFound, format!("there is no job {job}"))
 }
 
-/// Where a split ends whose input is still being written.
+/// The end of a split whose input is still being written.
 pub const OPEN_END: u64 = i64::MAX as u64;
 
 /// A job's number; rises, never used twice.
@@ -54,28 +57,28 @@ impl std::fmt::Display for JobId {
     }
 }
 
-/// Who holds the roots of a job.
+/// The owner of the holds on a job's roots.
 pub fn job_holder(job: JobId) -> String {
     format!("job:{job}")
 }
 
-/// Where a job is in its life.
+/// The state of a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum JobState {
-    /// Nobody has begun.
+    /// No session has begun it.
     Waiting = 0,
-    /// Some session has claimed a split of it.
+    /// A session has claimed a split of it.
     Running = 1,
     /// Its outputs are visible.
     Done = 2,
-    /// It cannot be done; nothing of it is visible. May be retried.
+    /// It cannot be done; none of its outputs is visible. May be retried.
     Failed = 3,
-    /// Somebody stopped it; nothing of it is visible. May be retried.
+    /// A user stopped it; none of its outputs is visible. May be retried.
     Cancelled = 4,
 }
 
-/// Where a split is in its life.
+/// The state of a split.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum SplitState {
@@ -85,7 +88,7 @@ pub enum SplitState {
     Running = 1,
     /// An attempt has finished it.
     Done = 2,
-    /// Given up after as many attempts as are allowed.
+    /// Given up after the allowed number of attempts.
     SetAside = 3,
 }
 
@@ -112,13 +115,13 @@ impl SplitState {
 /// A job to be.
 #[derive(Clone, Debug, Default)]
 pub struct NewJob {
-    /// What to do, in the words of who runs it; the store does not look into it.
+    /// The program, in the runner's format; the store does not look into it.
     pub spec: String,
-    /// What it reads.
+    /// Its inputs.
     pub inputs: Vec<JobInput>,
     /// How the inputs are cut; their numbers are their places in this list.
     pub splits: Vec<NewSplit>,
-    /// What a rule saw that makes this job: both are recorded, or neither is.
+    /// The content for which a rule makes this job: both are recorded, or neither is.
     pub seen: Option<Seen>,
 }
 
@@ -129,9 +132,9 @@ pub struct Seen {
     pub rule: String,
     /// The file.
     pub inode: u64,
-    /// What it had seen of the file before: what [`Jobs::seen`] said.
+    /// The rule's earlier record of the file, from [`Jobs::seen`].
     pub before: Option<String>,
-    /// Tells its content from others.
+    /// Distinguishes its content from others.
     pub mark: String,
 }
 
@@ -140,18 +143,18 @@ pub struct Seen {
 pub struct JobInput {
     /// Its path.
     pub path: Vec<u8>,
-    /// Its content. The maker vouches that it is rooted until [`Jobs::create_job`] returns.
+    /// Its content. The maker must make sure that it is rooted until [`Jobs::create_job`] returns.
     pub root: Root,
 }
 
 /// A part of an input, or all inputs together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NewSplit {
-    /// Which input; `None`: all of them.
+    /// The input; `None`: all of them.
     pub input: Option<u32>,
     /// Nominal first byte.
     pub from: u64,
-    /// Nominal first byte after; [`OPEN_END`] while nobody knows.
+    /// Nominal first byte after; [`OPEN_END`] while it is unknown.
     pub to: u64,
 }
 
@@ -167,11 +170,11 @@ impl NewSplit {
 pub struct JobRow {
     /// Its number.
     pub id: JobId,
-    /// Where it is in its life.
+    /// Its state.
     pub state: JobState,
     /// See [`NewJob::spec`].
     pub spec: String,
-    /// Why it failed or was cancelled; what it did.
+    /// Why it failed or was cancelled; or its results.
     pub why: String,
     /// When it was made, nanoseconds since 1970.
     pub created: u64,
@@ -188,21 +191,21 @@ pub struct JobRow {
 pub struct SplitRow {
     /// Its number.
     pub number: u64,
-    /// What it covers.
+    /// Its range.
     pub range: NewSplit,
-    /// Where it is in its life.
+    /// Its state.
     pub state: SplitState,
     /// Attempts so far; the number of the newest one is its fencing token.
     pub attempt: u64,
-    /// Who has claimed it.
+    /// The session that has claimed it.
     pub session: SessionId,
     /// Why the last attempt failed.
     pub why: String,
-    /// What the last attempt said on standard error.
+    /// Standard error of the last attempt.
     pub log: Vec<u8>,
 }
 
-/// What an attempt wrote, privately until the job is published.
+/// An output of an attempt, private until the job is published.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OutputRow {
     /// The split.
@@ -213,23 +216,23 @@ pub struct OutputRow {
     pub root: Root,
 }
 
-/// A split in the hands of a session.
+/// A split that a session has claimed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Claimed {
     /// Its number.
     pub number: u64,
-    /// What it covers.
+    /// Its range.
     pub range: NewSplit,
     /// The fencing token.
     pub attempt: u64,
 }
 
-/// What [`Jobs::claim_splits`] found.
+/// The result of [`Jobs::claim_splits`].
 #[derive(Clone, Debug, Default)]
 pub struct Claims {
-    /// Now the session's.
+    /// Claimed for the session.
     pub claimed: Vec<Claimed>,
-    /// In the hands of other sessions that are not over.
+    /// Splits of other sessions that are not over.
     pub elsewhere: u64,
     /// False once the job has ended.
     pub open: bool,
@@ -238,7 +241,7 @@ pub struct Claims {
 /// A change of a job that comes with a [`Commit`](super::Commit).
 #[derive(Clone, Debug)]
 pub enum JobChange {
-    /// A content that an attempt wrote. Ignored if the split is not this attempt's any more.
+    /// An output of an attempt. Ignored if the split no longer belongs to this attempt.
     Output {
         /// The job.
         job: JobId,
@@ -251,7 +254,8 @@ pub enum JobChange {
         /// Content.
         root: Root,
     },
-    /// An attempt has succeeded: its outputs, all recorded before, are those of the split. Ignored if the split is not this attempt's any more.
+    /// An attempt has succeeded: its recorded outputs are those of the split. Ignored if the split
+    /// no longer belongs to this attempt.
     Finish {
         /// The job.
         job: JobId,
@@ -259,21 +263,21 @@ pub enum JobChange {
         split: u64,
         /// The fencing token.
         attempt: u64,
-        /// What it said on standard error.
+        /// Its standard error.
         log: Vec<u8>,
-        /// What it used, in the words of who ran it; see [`Jobs::measured`].
+        /// Its use of resources, in the runner's format; see [`Jobs::measured`].
         measured: Option<String>,
     },
-    /// The job is done, and what the commit's other changes make visible is its result.
+    /// The job is done, and the commit's other changes make its result visible.
     ///
     /// # Errors
     /// `Fenced`, for the whole commit, unless the job is running and has no split that is waiting or running.
     Publish {
         /// The job.
         job: JobId,
-        /// What to remember of it.
+        /// Its results, for people.
         why: String,
-        /// What it made, in the words of who ran it; see [`Jobs::made`].
+        /// Its results, in the runner's format; see [`Jobs::made`].
         made: Option<String>,
     },
 }
@@ -283,15 +287,15 @@ pub trait Jobs: Send + Sync {
     /// Makes a job, and holds its inputs.
     ///
     /// # Errors
-    /// `Exists` when the rule that makes it has seen something else since.
+    /// `Exists` when the rule that makes it has recorded another content since.
     fn create_job(&self, job: &NewJob) -> Result<JobId>;
     /// The job.
     fn job(&self, job: JobId) -> Result<Option<JobRow>>;
-    /// The job with an empty `spec`, which may be long: for who looks often.
+    /// The job with an empty `spec`, which may be long: for frequent callers.
     fn job_briefly(&self, job: JobId) -> Result<Option<JobRow>>;
     /// All jobs, newest first, at most `limit`.
     fn jobs(&self, limit: usize) -> Result<Vec<JobRow>>;
-    /// Those that wait or run, newest first.
+    /// Waiting and running jobs, newest first.
     fn open_jobs(&self) -> Result<Vec<JobRow>>;
     /// Inputs of a job, in order; roots only while they are held.
     fn inputs(&self, job: JobId) -> Result<Vec<JobInput>>;
@@ -299,14 +303,16 @@ pub trait Jobs: Send + Sync {
     fn splits(&self, job: JobId) -> Result<Vec<SplitRow>>;
     /// A split with its log.
     fn split(&self, job: JobId, number: u64) -> Result<Option<SplitRow>>;
-    /// What was noted of the attempts that finished splits, as far as it was, by split ([`JobChange::Finish`]).
+    /// The use of resources by the attempts that finished splits, where recorded, by split
+    /// ([`JobChange::Finish`]).
     fn measured(&self, job: JobId) -> Result<Vec<(u64, String)>>;
-    /// What was noted of a job's result when it was published, if it was.
+    /// The recorded result of a job, if it was published with one.
     fn made(&self, job: JobId) -> Result<Option<String>>;
-    /// What the finished splits wrote, by split and name; empty contents too.
+    /// The outputs of the finished splits, by split and name; empty contents too.
     fn outputs(&self, job: JobId) -> Result<Vec<OutputRow>>;
-    /// Gives `session` up to `limit` splits: those that wait, and those of sessions that are over. A split of a session that is over which had
-    /// `tries` attempts since the last retry is set aside instead. With `only`, none but these.
+    /// Gives `session` up to `limit` splits: waiting ones, and those of ended sessions. But if an
+    /// ended session's split had `tries` attempts since the last retry, it is set aside. With
+    /// `only`, none but these.
     ///
     /// # Errors
     /// `Fenced`, `NotFound`.
@@ -318,8 +324,9 @@ pub trait Jobs: Send + Sync {
         tries: u32,
         only: Option<&[u64]>,
     ) -> Result<Claims>;
-    /// Gives `session` a second attempt at a split, beside attempt `beside` of another session that is not over. It does not count as a try. `None`, and nothing changes, when
-    /// that is not the one that runs it, there are two already, or the split's input is open.
+    /// Gives `session` a speculative attempt at a split, besides attempt `beside` of another
+    /// session that is not over. It does not count as a try. `None`, and nothing changes, when that
+    /// attempt is not the one that runs it, there are two already, or the split's input is open.
     ///
     /// # Errors
     /// `Fenced`, `NotFound`.
@@ -330,18 +337,24 @@ pub trait Jobs: Send + Sync {
         split: u64,
         beside: u64,
     ) -> Result<Option<Claimed>>;
-    /// Whether what this attempt of `session` finishes would count. False once another one was first, or the job has ended.
+    /// True if the result of this attempt of `session` would count: not once another attempt has
+    /// finished first, or the job has ended.
     fn is_current(&self, session: SessionId, job: JobId, claimed: &Claimed) -> Result<bool>;
-    /// An attempt has failed: the split is that of the other one at it that is running, if there is one; else it waits again, or is set aside if it had `tries` attempts. Nothing happens if it is not this attempt's any
-    /// more. Returns whether it was set aside.
+    /// Records that an attempt has failed. The split goes to its other running attempt, if there is
+    /// one. Otherwise it waits again, or is set aside if it had `tries` attempts. Ignored if the
+    /// split no longer belongs to this attempt. Returns whether it was set aside.
     fn fail_split(&self, job: JobId, claimed: &Claimed, tries: u32, why: &str, log: &[u8]) -> Result<bool>;
-    /// Gives splits back that were claimed and not begun: they count as not tried.
+    /// Gives back splits that were claimed and not begun: these attempts do not count as tries.
     fn give_back_splits(&self, job: JobId, claimed: &[Claimed]) -> Result<()>;
-    /// The first input of a job was open, and has its content now: that is held, and the splits of it end where it does. With `again`, what attempts at them have
-    /// read is not what the file became: they are void, and the splits wait, as if they had not been tried. The caller vouches that the content is rooted until
-    /// this returns. Returns false, and changes nothing, if the input was not open any more, or the job is done or gone.
+    /// Gives the first input of a job, which was open, its final content: holds that, and ends its
+    /// splits there. With `again`, attempts have read something else than the final content: they
+    /// are void, and the splits wait, as if they had not been tried. The caller must make sure that
+    /// the content is rooted until this returns. Returns false, and changes nothing, if the input
+    /// was not open any more, or the job is done or gone.
     fn close_input(&self, job: JobId, root: &Root, again: bool) -> Result<bool>;
-    /// As [`Jobs::close_input`], for one of several inputs of a job whose only split has all of them. That stays open until the last is closed, of which `end` says: the length of all together.
+    /// Like [`Jobs::close_input`], for one of several inputs of a job whose only split has all of
+    /// them. The split stays open until the last input is closed, for which `end` is the length of
+    /// all together.
     fn close_one_input(
         &self,
         job: JobId,
@@ -352,12 +365,13 @@ pub trait Jobs: Send + Sync {
     ) -> Result<bool>;
     /// Ends a job that is not done as `Failed` or `Cancelled`. Returns false when it has ended already.
     fn end_job(&self, job: JobId, state: JobState, why: &str) -> Result<bool>;
-    /// Has a failed or cancelled job wait again: what is finished stays, what was set aside is tried again.
+    /// Lets a failed or cancelled job wait again: finished splits stay, those set aside are tried
+    /// again.
     ///
     /// # Errors
     /// `Invalid` when it is in another state, or was forgotten.
     fn retry_job(&self, job: JobId) -> Result<()>;
-    /// Forgets an ended job: its rows go, and what it held.
+    /// Forgets an ended job: removes its rows and releases its holds.
     ///
     /// # Errors
     /// `Busy` while it is waiting or running.
@@ -365,10 +379,11 @@ pub trait Jobs: Send + Sync {
 
     /// What a rule has seen: inode → mark.
     fn seen(&self, rule: &str) -> Result<HashMap<u64, String>>;
-    /// A rule has seen these, and nothing comes of it. Where it has seen something else than [`Seen::before`] says, that stays.
+    /// Records that a rule has seen these, without a job. If its record differs from
+    /// [`Seen::before`], that stays.
     fn see(&self, seen: &[Seen]) -> Result<()>;
-    /// A rule has seen nothing.
+    /// Forgets all records of a rule.
     fn forget_seen(&self, rule: &str) -> Result<()>;
-    /// A rule has not seen these files.
+    /// Forgets a rule's records of these files.
     fn forget_inodes(&self, rule: &str, inodes: &[u64]) -> Result<()>;
 }

@@ -1,8 +1,8 @@
 //! Rows into the database in which a state is frozen, and out of it (`meta/carry.rs`).
 //!
-//! **Taking over** changes what differs and nothing else, so that a replica that is brought up to date every minute is not written anew every
-//! minute. All rows go into temporary tables first; then three statements a table remove, change and add rows. All of it is one
-//! transaction, alone: who reads sees the copy as it was or as it is.
+//! **Taking over** changes only rows that differ: a replica that is updated every minute is not rewritten
+//! every minute. All rows go into temporary tables first; then three statements a table remove, change
+//! and add rows. All of it is one transaction, alone: a reader sees the copy as it was or as it is.
 
 use std::sync::LazyLock;
 
@@ -124,7 +124,7 @@ fn sum(table: &Table, values: &[Value]) -> i32 {
             Some(Value::Integer(value)) => sum.int(*value),
             Some(Value::Blob(bytes)) => sum.bytes(Some(bytes)),
             Some(Value::Text(text)) => sum.text(text),
-            // The number of what is no device.
+            // The number of an inode that is no device.
             _ if is_number => sum.int(-1),
             _ => sum.bytes(None),
         };
@@ -248,11 +248,12 @@ impl Batch {
     }
 }
 
-/// The number of the job made last; `$1` is its table. Who may only read tables may not look at what numbers them.
+/// The number of the last job; `$1` is its table. A role that may only read tables may not read their
+/// sequences.
 const LAST_JOB: &str = "SELECT coalesce(CASE WHEN has_sequence_privilege(s.name, 'SELECT') \
     THEN pg_sequence_last_value(s.name::regclass) END, (SELECT max(id) FROM @job), 0)::bigint \
     FROM (SELECT pg_get_serial_sequence($1, 'id') AS name) s";
-/// Has the next job get a higher number than `$2`; without the right to say so, than all that are there.
+/// Makes the next job get a higher number than `$2`; without the right to do so, than all that exist.
 const RAISE_JOB: &str = "SELECT setval(s.name::regclass, greatest($2, coalesce(pg_sequence_last_value(s.name::regclass), 0))) \
     FROM (SELECT pg_get_serial_sequence($1, 'id') AS name) s \
     WHERE has_sequence_privilege(s.name, 'SELECT') AND has_sequence_privilege(s.name, 'UPDATE')";
@@ -282,7 +283,7 @@ fn read_rest(connection: &mut Connection) -> Outcome<Rest> {
 /// Runs statements in the transaction in which rows are taken over.
 type Run<'r> = &'r mut dyn FnMut(Vec<Query>) -> Outcome<Vec<Answer>>;
 
-/// Makes the tables say what `from` says.
+/// Makes the tables equal to `from`.
 fn take(run: Run<'_>, schema: &str, from: &SqliteMeta) -> Outcome<()> {
     run(SETTINGS.into_iter().map(Query::new).collect())?;
     for (table, sql) in TABLES.iter().zip(&*STATEMENTS) {
@@ -336,7 +337,7 @@ fn take_rest(run: Run<'_>, schema: &str, rest: &Rest) -> Outcome<()> {
     if [now.files, now.directories, now.others, now.bytes].map(|total| total as i64) != rest.totals {
         queries.push(Query::new("UPDATE @total SET files = 0, directories = 0, others = 0, bytes = 0"));
         let [files, directories, others, bytes] = rest.totals;
-        // Modulo 2^64, as the sum of what commits add.
+        // Modulo 2^64, like the sums that commits make.
         let sql = "UPDATE @total SET files = $1, directories = $2, others = $3, bytes = $4 WHERE slot = 0";
         queries.push(Query::new(sql).int(files).int(directories).int(others).int(bytes));
     }
@@ -359,7 +360,8 @@ fn take_rest(run: Run<'_>, schema: &str, rest: &Rest) -> Outcome<()> {
 }
 
 impl PostgresMeta {
-    /// Fails unless a store could be made at `location`, by this role and on this server: to be told before much is copied.
+    /// Fails unless a store could be made at `location`, by this role and on this server. Called before
+    /// much is copied.
     ///
     /// # Errors
     /// `Denied`, `Invalid`; those of connecting.
@@ -369,10 +371,11 @@ impl PostgresMeta {
         open::require_durable(&transactions)
     }
 
-    /// Writes the state of one moment into a database that was just made; without sessions and their pins.
+    /// Writes the state of one moment into a database that was just made; without sessions and their
+    /// pins.
     ///
     /// # Errors
-    /// Those of both; `Damaged` when a row is not what was written.
+    /// Those of both; `Damaged` when a row has changed since it was written.
     pub(crate) fn carry_into(&self, to: &SqliteMeta) -> Result<()> {
         self.transactions.read_through("copying the metadata", |connection| {
             let rest = read_rest(connection)?;
@@ -400,10 +403,11 @@ impl PostgresMeta {
         Self::finish(transactions, false)
     }
 
-    /// Replaces the store's state by the one that `from` holds, all of it or nothing, if nobody uses the store, and it has given out `expected`.
+    /// Replaces the store's state by that in `from`, all of it or nothing, if no client uses the store,
+    /// and its counters are `expected`.
     ///
     /// # Errors
-    /// `Busy` when a session is live, `Exists` when something else was given out.
+    /// `Busy` when a session is live, `Exists` when the counters differ.
     pub(crate) fn take_over(&self, from: &SqliteMeta, expected: &Counters) -> Result<()> {
         let schema = &self.location().schema;
         self.write("bringing the copy up to date", Gate::Alone, |tx| {

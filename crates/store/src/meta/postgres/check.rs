@@ -1,4 +1,4 @@
-//! Checking the database: every row against its checksum, then what the tables must satisfy together.
+//! Checks the database: every row against its checksum, then the rules across tables.
 
 use super::connection::{Connection, Query};
 use super::row::{self, former_columns, require, stored_columns};
@@ -8,7 +8,7 @@ use crate::meta::fault::{Fault, Outcome};
 /// Findings of one kind that are listed; more are only counted.
 const LISTED: usize = 20;
 
-/// A query whose rows are all findings, each said in its one column.
+/// Queries whose rows are all findings, each described in its one column.
 const RULES: &[&str] = &[
     // names
     "SELECT 'a name in directory ' || d.parent || ' stands for inode ' || d.inode || ', which does not exist' \
@@ -95,7 +95,7 @@ impl Kind {
     }
 }
 
-/// Runs a query and looks at each row; what is wrong with one is a finding, all else an error.
+/// Runs a query and checks each row. A bad row is a finding, other failures are errors.
 fn rows(
     connection: &mut Connection,
     sql: &'static str,
@@ -115,7 +115,7 @@ fn rows(
     Ok(())
 }
 
-/// Returns what is wrong, in words.
+/// Returns the findings, in words.
 pub(super) fn check(connection: &mut Connection) -> Outcome<Vec<String>> {
     use outrigger_format::catalogue::FileKind;
     let mut found = Vec::new();

@@ -103,7 +103,7 @@ impl LooseColumns {
         self.bytes.is_empty()
     }
 
-    /// Whether they are in the order in which rows are locked, and each is there once.
+    /// True if they are in the order in which rows are locked, without duplicates.
     pub fn is_sorted(&self) -> bool {
         self.fingerprints.is_sorted_by(|a, b| a < b)
     }

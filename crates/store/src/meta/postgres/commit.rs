@@ -17,7 +17,8 @@ use crate::meta::fault::{Outcome, refuse};
 use crate::meta::jobs::rules;
 use crate::meta::{Change, Commit, Committed, SessionId, SessionKind};
 
-/// The session, as in [`sessions::REQUIRE_LIVE`], and what every commit goes out from, which changes behind the gate only.
+/// The session, as in [`sessions::REQUIRE_LIVE`], and the state that every commit starts from,
+/// which changes behind the gate only.
 const START: &str = concat!(
     "SELECT x.kind, x.lease_until < ",
     now!(),
@@ -27,7 +28,7 @@ const START: &str = concat!(
      FROM @session x, @state s, @counter c WHERE x.id = $1 AND c.name = 'next_inode' FOR KEY SHARE OF x"
 );
 
-/// Applies `commit` in a transaction, and notes what is worth remembering if that goes through.
+/// Applies `commit` in a transaction, and collects the rows to cache if it succeeds.
 pub(super) fn commit(
     tx: &mut Tx<'_>,
     session: SessionId,

@@ -1,10 +1,12 @@
 //! One connection to the server: statements, alone or several in one go.
 //!
-//! Each connection has a small runtime of its own, which runs only while the thread that borrowed the connection waits for an answer. So no
-//! thread is woken to hand an answer to another, an engine has no threads that a fork would lose, and callers simply block.
+//! Each connection has a small runtime of its own, which runs only while the thread that borrowed
+//! the connection waits for an answer. So no thread wakes another to pass an answer on, an engine
+//! has no threads that a fork would lose, and callers simply block.
 //!
-//! **Statements** are prepared once per connection, by name, and then bound. Behind a pooler that gives every transaction another server
-//! process ([`Location::pooled`]) nothing may be kept there: statements are then sent whole each time, and settings go with each transaction.
+//! **Statements** are prepared once per connection, by name, and then bound. A pooler may give
+//! every transaction another server process ([`Location::pooled`]), so nothing may be kept there:
+//! statements are then sent whole each time, and settings with each transaction.
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -25,26 +27,30 @@ use super::location::{Address, Location, TlsMode};
 use super::tls::Tls;
 use crate::error::{Context as _, Error, ErrorKind, Result};
 
-/// A server that does not answer at all is given up after about this time.
+/// A server that does not answer at all is given up after about so long.
 const SILENCE: Duration = Duration::from_secs(25);
-/// How long a server that is there takes to say so.
+/// How long a server may take to say that it is there.
 const ANSWER: Duration = Duration::from_secs(5);
-/// When a connection is idle for so long, the server is asked whether it is there, and how often.
+/// Idle time after which the server is asked whether it is there, and the interval of these
+/// questions.
 pub(super) const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(5));
-/// Such questions that it may leave without an answer.
+/// How many of these questions it may leave unanswered.
 pub(super) const KEEPALIVE_TRIES: u32 = 3;
 /// Statements that are sent in one go at most.
 const TOGETHER: usize = 24;
 
-/// What every transaction that writes wants: waiting for others has an end, and one whose client has gone silent does not keep its
-/// locks. Rows are always found by keys, whatever the planner believes of how many there are; as it then believes that every statement costs
-/// very much, it would also have each compiled, which takes far longer than running it. And as they are found by keys always, a statement that was prepared is planned once.
+/// Settings of every transaction that writes. Waiting for others has an end, and a transaction with
+/// a silent client does not keep its locks. Rows are always found by keys, whatever the planner
+/// believes of their number. It then believes that every statement is very expensive, and would
+/// compile each, which takes far longer than running it; so that is off. Prepared statements are
+/// planned once, as keys always fit.
 pub(super) const SETTINGS: &str = "SET LOCAL lock_timeout = '30s'; SET LOCAL idle_in_transaction_session_timeout = '20s'; \
     SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; SET LOCAL enable_seqscan = off; SET LOCAL jit = off; \
     SET LOCAL plan_cache_mode = force_generic_plan";
 
-/// What begins a transaction that writes: each of its statements sees what was committed before, whatever the server's default is. With one view for all of them, taken before
-/// it waited for others, it would change what a snapshot shows that was taken meanwhile.
+/// Begins a transaction that writes. Each of its statements sees what was committed before,
+/// whatever the server's default is. With one view for all statements, taken before it waited for
+/// others, it would change what a snapshot taken meanwhile shows.
 pub(super) const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
 
 /// A parameter of a statement.
@@ -52,7 +58,7 @@ pub(super) type Param = (Box<dyn ToSql + Sync + Send>, Type);
 
 /// A statement and its parameters.
 pub(super) struct Query {
-    /// With `@` in place of the schema's name.
+    /// The text, with `@` in place of the schema's name.
     pub sql: &'static str,
     pub params: Vec<Param>,
 }
@@ -90,7 +96,7 @@ impl Query {
     }
 }
 
-/// What a statement came to.
+/// The result of a statement.
 pub(super) struct Answer {
     pub rows: Vec<Row>,
     /// Rows that it changed (or returned).
@@ -104,7 +110,7 @@ impl Answer {
     }
 }
 
-/// A statement as this connection knows it.
+/// A statement that this connection has prepared.
 struct Known {
     text: String,
     prepared: Option<Statement>,
@@ -121,21 +127,22 @@ pub(super) struct Connection {
     pub lane: i64,
     /// Its row there has been made.
     pub lane_is_there: bool,
-    /// It bears a name of its own.
+    /// It has a name of its own in the server's list.
     is_named: bool,
 }
 
 impl Connection {
-    /// Connects to one of the store's servers, and logs in. It may take so long.
+    /// Connects to one of the store's servers, and logs in. `patience` bounds the time.
     ///
     /// # Errors
-    /// `Io` when the server cannot be reached, or is a standby where a primary is wanted; `Denied` when it refuses, `Busy` when it is starting or has too many clients.
+    /// `Io` when the server cannot be reached, or is a standby where a primary is wanted; `Denied`
+    /// when it refuses; `Busy` when it is starting or has too many clients.
     pub fn open(location: &Location, server: &Address, tls: &Tls, patience: Duration) -> Result<Self> {
         let password = location.password(server)?;
         Self::open_as(location, server, tls, patience, password)
     }
 
-    /// As [`Connection::open`], with this password.
+    /// Like [`Connection::open`], with this password.
     pub(super) fn open_as(
         location: &Location,
         server: &Address,
@@ -176,7 +183,7 @@ impl Connection {
             config.password(password);
             tells_secret = location.tls == TlsMode::Prefer && !server.is_socket();
         }
-        // The configured limit is for reaching the server; one that is reached may still be silent.
+        // The configured limit is for reaching the server, which may be silent after that.
         let greet = async {
             if tells_secret {
                 return greet_guarded(&config, server, tls, location).await;
@@ -205,7 +212,7 @@ impl Connection {
             is_named: false,
         };
         if !connection.pooled {
-            // Functions find the tables by it; all other statements name the schema.
+            // Functions find the tables by this path; all other statements name the schema.
             let path = format!("SET search_path TO \"{}\"", location.schema);
             // A statement by itself is a transaction, too.
             let isolation = "SET default_transaction_isolation TO 'read committed'";
@@ -215,7 +222,8 @@ impl Connection {
         Ok(connection)
     }
 
-    /// Which of the primaries that there have been since the database was made this one is: each one that takes over counts one more.
+    /// The number of this primary among all that the database has had: each one that takes over
+    /// counts one more.
     ///
     /// # Errors
     /// The connection's.
@@ -231,12 +239,13 @@ impl Connection {
         self.client.is_closed()
     }
 
-    /// Bears a name in the server's list of what it does. Behind a pooler that gives every transaction another process, that would be another client's in a moment.
+    /// Sets its name in the server's list of activities. Not behind a pooler, where the process
+    /// soon serves another client.
     pub fn bear(&mut self, name: &str) {
         if self.pooled || self.is_named {
             return;
         }
-        // It is a help, and nothing depends on it; a connection that is lost is found out by who uses it next.
+        // The name only helps people. A lost connection shows with its next use.
         let _ = self.script(&format!("SET application_name TO '{}'", name.replace('\'', "")));
         self.is_named = true;
     }
@@ -251,7 +260,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Puts the schema's name where it belongs.
+    /// Inserts the schema's name.
     pub fn text(&self, sql: &str) -> String {
         sql.replace('@', &self.schema)
     }
@@ -270,7 +279,7 @@ impl Connection {
     /// Sends a script (if there is one), statements, and a last script, before it waits for their answers.
     ///
     /// # Errors
-    /// The first one; what was sent after it has been refused by the server, as the transaction had failed.
+    /// The first error. The server refuses everything sent after it, as the transaction has failed.
     pub fn together(
         &mut self,
         first: Option<&str>,
@@ -286,7 +295,7 @@ impl Connection {
             loop {
                 let part = parts.next().unwrap_or_default();
                 let last = if parts.peek().is_none() { last } else { None };
-                // Polled in this order, each sends what it has before it waits for the first time.
+                // Polled in this order: each sends its part before it first waits.
                 let script = async {
                     match first.take() {
                         Some(first) => client.batch_execute(first).await,
@@ -329,7 +338,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Has the statements prepared that are new.
+    /// Prepares the statements that are new.
     fn learn(&mut self, queries: &[Query]) -> Result<(), SqlError> {
         for query in queries {
             if self.statements.contains_key(query.sql) {
@@ -348,19 +357,20 @@ impl Connection {
     }
 }
 
-/// Where answers come from.
+/// The source of answers.
 struct Line {
     runtime: Runtime,
     /// Reads and writes the connection's socket.
     driver: AbortHandle,
     server: Address,
-    /// A server that has said nothing for so long is asked whether it is there.
+    /// A server that is silent for so long is asked whether it is there.
     silence: Duration,
 }
 
 impl Line {
-    /// Waits for an answer. A statement may take long, so a silent server is asked by another connection; one that stands still
-    /// acknowledges packets, and would be waited for for ever. Without an answer this connection is given up.
+    /// Waits for an answer. A statement may take long, so another connection asks a silent server
+    /// whether it is there. A server that stands still acknowledges packets, and one would wait for
+    /// it for ever. If it gives no answer, this connection is given up.
     fn wait<T>(&self, answer: impl Future<Output = T>) -> T {
         self.runtime.block_on(async {
             let mut answer = pin!(answer);
@@ -399,7 +409,7 @@ async fn ask(client: &Client, known: &Known, query: &Query) -> Result<Answer, Sq
     Ok(Answer { rows, affected })
 }
 
-/// Connects over TCP where the connection is secured if the server can, without telling a password in clear.
+/// Connects over TCP, secured if the server can, and never sends a password in clear.
 async fn greet_guarded(
     config: &Config,
     server: &Address,
@@ -429,7 +439,7 @@ async fn greet_guarded(
     Ok((client, driver))
 }
 
-/// Why there is no connection, and what can be done.
+/// Says why there is no connection, and what the user can do.
 fn refused(location: &Location, error: SqlError) -> Error {
     use std::error::Error as _;
     let mut text = error.to_string();

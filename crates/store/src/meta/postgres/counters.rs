@@ -32,7 +32,7 @@ pub(super) fn advance(tx: &mut Tx<'_>, name: &'static str, by: u64) -> Outcome<u
 pub(super) const NEXT: &str = "SELECT max(value) FILTER (WHERE name = 'next_pack'), \
     max(value) FILTER (WHERE name = 'next_inode'), max(value) FILTER (WHERE name = 'next_sequence') FROM @counter";
 
-/// What is given out next.
+/// Reads the next values.
 pub(super) fn read_next(answer: &Answer) -> Outcome<Counters> {
     let row = row(answer)?;
     let missing = || refuse(ErrorKind::Damaged, "a counter is missing");
@@ -75,7 +75,8 @@ pub(super) fn read_totals(answer: &Answer) -> Outcome<TreeTotals> {
     Ok(TreeTotals { files: count(0)?, directories: count(1)?, others: count(2)?, bytes })
 }
 
-/// Forgets the rows of lanes that were not used for a day: their connections are gone, or make them anew.
+/// Forgets the rows of lanes that were not used for a day: their connections are gone, or make them
+/// again.
 pub(super) fn forget_lanes(tx: &mut Tx<'_>) {
     tx.later(Query::new("DELETE FROM @lane WHERE used < now() - interval '1 day'"));
 }

@@ -1,12 +1,14 @@
 //! Putting a recovered database in the place of the old one.
 //!
-//! A recovered store grows in a schema of its own, beside the one that it is for. When it is whole, one transaction renames the old schema, which is kept, and
-//! the new one. Until then nothing of what was there is changed; whoever opens the store meanwhile finds the old one. Names of schemas, not
-//! rows, are what is exchanged: so what is damaged in the old one need not be readable.
+//! A recovered store grows in a schema of its own, beside the one that it is for. When it is
+//! complete, one transaction renames the old schema, which is kept, and the new one. Until then
+//! nothing changes in the old schema, and clients that open the store find it. The transaction
+//! exchanges the schemas' names, not rows, so damaged rows of the old one need not be readable.
 //!
-//! The old one must not be in use, neither when the recovery begins nor when it ends, nor in between: what a client stored there meanwhile would not be in
-//! the new one. A client that was stopped and goes on afterwards finds the new store, in which no session has its number: numbers begin
-//! with the microseconds since 1970 there.
+//! The old one must not be in use from the beginning of the recovery to its end: the new one would
+//! lack what a client stored there meanwhile. A client that was stopped and goes on afterwards
+//! finds the new store, in which no session has its number: numbers there begin with the
+//! microseconds since 1970.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,21 +25,22 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::meta::fault::{Explain as _, Fault, Outcome, refuse};
 use crate::meta::{SessionRow, is_gone};
 
-/// What a schema has that is to have a recovered store.
+/// The present contents of a schema that is to have a recovered store.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Found {
     /// The schema, if there is one.
     schema: Option<i64>,
     /// The configuration of the store in it, if that can be read.
     pub config: Option<String>,
-    /// The next session's number: another one later says that somebody was there.
+    /// The next session's number. If it is higher later, there was another session.
     next_session: Option<i64>,
     /// Sessions that are not over.
     sessions: Vec<SessionRow>,
 }
 
 impl Found {
-    /// Fails while a session is live; one whose process has left a file among `locks` and is gone is not.
+    /// Fails while a session is live. A session does not count if its process is gone and its file
+    /// among `locks` is unlocked.
     fn require_unused(&self, locks: &Path) -> Result<()> {
         let Some(session) = self.sessions.iter().find(|session| !is_gone(session, Some(locks))) else {
             return Ok(());
@@ -46,7 +49,7 @@ impl Found {
         Err(Error::new(ErrorKind::Busy, why))
     }
 
-    /// True when nobody has used it since it was as `earlier`.
+    /// True when no client has used it since `earlier`.
     fn is_as(&self, earlier: &Self) -> bool {
         (self.schema, &self.config, self.next_session)
             == (earlier.schema, &earlier.config, earlier.next_session)
@@ -102,10 +105,10 @@ fn find(connection: &mut Connection, location: &Location) -> Outcome<Found> {
     Ok(found)
 }
 
-/// Looks what is at `location`.
+/// Looks at the schema at `location`.
 ///
 /// # Errors
-/// `Exists` when it has tables of somebody else, `Newer`; those of connecting.
+/// `Exists` when it has tables of another program, `Newer`; those of connecting.
 pub(crate) fn look(location: &Location) -> Result<Found> {
     let transactions = Transactions::new(Pool::new(location.clone())?);
     let what = format!(
@@ -117,21 +120,23 @@ pub(crate) fn look(location: &Location) -> Result<Found> {
 
 /// A database that is being rebuilt.
 pub(crate) struct Unfinished {
-    /// It, in a schema of its own.
+    /// The database, in a schema of its own.
     pub meta: Arc<PostgresMeta>,
     schema: i64,
-    /// Where it is to be.
+    /// Its final location.
     location: Location,
     found: Found,
     locks: PathBuf,
 }
 
 impl Unfinished {
-    /// Makes it, for the store `config` that is to be at `location`, where there was what [`look`] has `found`; `locks` has the lock files of this host's
-    /// sessions. What an interrupted recovery has left goes.
+    /// Makes the database, for the store `config` at `location`, where [`look`] has `found` the
+    /// present schema. `locks` has the lock files of this host's sessions. Removes what an
+    /// interrupted recovery has left.
     ///
     /// # Errors
-    /// `Busy` when somebody uses what is there, or another recovery is at work, `Exists` when the schema's name is taken, `Denied`; those of connecting.
+    /// `Busy` when a client uses the present schema, or another recovery is at work, `Exists` when
+    /// the schema's name is taken, `Denied`; those of connecting.
     pub fn begin(location: &Location, found: Found, config: &StoreConfig, locks: &Path) -> Result<Self> {
         found.require_unused(locks).map_err(|error| error.context(location))?;
         let there = Location { schema: beside(&location.schema, "recovering"), ..location.clone() };
@@ -159,17 +164,17 @@ impl Unfinished {
         Ok(Self { meta, schema, location, found, locks })
     }
 
-    /// It is whole: it takes its place, and what was there gets another name, which is returned.
+    /// Puts the complete database in its place. The old one gets another name, which is returned.
     ///
     /// # Errors
-    /// `Busy` when somebody has used what was there meanwhile: then all is as it was.
+    /// `Busy` when a client has used the old one meanwhile: then nothing has changed.
     pub fn take_place(&self) -> Result<Option<String>> {
         let location = &self.location;
         let what = format!("putting the recovered database in its place at {location}");
         let transactions = Transactions::new(Pool::new(location.clone())?);
         let mut connection = transactions.pool.get().map_err(|error| error.context(&what))?;
         let mut exchange = || -> Outcome<Option<String>> {
-            // Whoever opens a session waits for this, or has opened it before and is found.
+            // A client that opens a session now waits for this; one that opened it before is found.
             connection.script(&format!("{BEGIN}; {}", transactions.lock()))?;
             let found = find(&mut connection, location)?;
             found.require_unused(&self.locks)?;
@@ -199,7 +204,7 @@ impl Unfinished {
     }
 }
 
-/// A name that no schema has, for one that is set aside.
+/// A free name for the schema that is set aside.
 fn free_name(connection: &mut Connection, schema: &str) -> Outcome<String> {
     let now = outrigger_clock::now_nanos() / 1_000_000_000;
     for number in now.. {

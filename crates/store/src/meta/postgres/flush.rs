@@ -39,7 +39,7 @@ const INSERT_FORMER: &str = concat!(
 );
 
 impl Working<'_, '_> {
-    /// Has everything that has changed written with the transaction's next statements.
+    /// Adds the statements that write all changes to the transaction's next ones.
     pub fn flush(&mut self) {
         self.flush_history();
         self.flush_names();

@@ -1,8 +1,9 @@
-//! Connections of `sslmode=prefer` tell the password in clear to nobody.
+//! Keeps connections of `sslmode=prefer` from telling the password in clear.
 //!
-//! No certificate is asked for, and a server may say that it has no TLS. So a program that listens where the server would could ask for the
-//! password and get it. Here, what the server says is looked at before the client library sees it, until the client is let in: a
-//! request for the password in clear ends the connection. Hashed requests (SCRAM, MD5) are answered.
+//! This mode asks for no certificate, and a server may say that it has no TLS. So a program that
+//! listens in the server's place could ask for the password and get it. Here the server's messages
+//! are checked before the client library sees them, until the client is let in. A request for the
+//! password in clear ends the connection. Hashed requests (SCRAM, MD5) are answered.
 
 use std::io;
 use std::pin::Pin;
@@ -13,7 +14,7 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// What the error says; `refused` knows it by that.
+/// The error's text, by which `refused` recognises it.
 pub(super) const IN_CLEAR: &str = "the server asks for the password in clear";
 
 /// Connects, with the settings that the library gives its own connections.
@@ -28,21 +29,23 @@ pub(super) async fn connect(host: &str, port: u16, silence: Duration) -> io::Res
     Ok(Guarded { stream, guard: Guard::default() })
 }
 
-/// A stream, not secured or within TLS, on which what the server says is looked at.
+/// A stream, plain or within TLS, on which the server's messages are checked.
 pub(super) struct Guarded<S> {
     pub stream: S,
     pub guard: Guard,
 }
 
-/// Where what the server says stands. Messages are a letter, a length that counts itself, and that many bytes.
+/// The position within the server's messages. A message is a letter, a length that counts itself,
+/// and that many bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Guard {
     /// It was asked whether it has TLS.
     #[default]
     Asked,
-    /// The first bytes of a message, and how many there are: a letter, a length, and what kind of request it is.
+    /// The first bytes of a message, and how many there are: a letter, a length, and the kind of
+    /// request.
     Head([u8; 9], usize),
-    /// So many bytes of a message are not looked at.
+    /// So many bytes of a message are skipped.
     Rest(u32),
     /// It has TLS, which has its own, or has let the client in.
     Off,
@@ -152,12 +155,12 @@ mod tests {
                 assert_eq!(looked.is_ok(), is_let, "{said:?} in pieces of {step}");
             }
         }
-        // A handshake is not understood; what is within it is.
+        // A handshake is not understood; the stream inside it is.
         let secured = [b"S".to_vec(), message(b'R', &clear)].concat();
         assert!(Guard::default().look(&secured).is_ok() && { Guard::SECURED }.look(&secured[1..]).is_err());
     }
 
-    /// Whoever listens where the server would gets no password by asking for it.
+    /// A listener in the server's place gets no password by asking for it.
     #[test]
     fn nobody_is_told_the_password_in_clear() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,7 +1,9 @@
-//! Where a PostgreSQL store is: `postgres://user@host:port/database?schema=NAME`, with several servers `host:port,host:port`.
+//! The location of a PostgreSQL store: `postgres://user@host:port/database?schema=NAME`, with
+//! several servers `host:port,host:port`.
 //!
-//! What is not in the URL comes from where PostgreSQL's own programs take it: `PGUSER`, `PGHOST`, `PGPORT`, `PGDATABASE`, `PGSSLMODE`,
-//! `PGSSLROOTCERT`. A password comes from `PGPASSWORD` or the password file alone: URLs end up in lists of processes and in logs.
+//! Parts missing in the URL come from the environment, as for PostgreSQL's own programs: `PGUSER`,
+//! `PGHOST`, `PGPORT`, `PGDATABASE`, `PGSSLMODE`, `PGSSLROOTCERT`. A password comes from
+//! `PGPASSWORD` or the password file alone: URLs end up in lists of processes and in logs.
 
 use std::fmt;
 use std::os::unix::fs::MetadataExt as _;
@@ -15,24 +17,26 @@ use crate::error::{Context as _, Error, ErrorKind, Result};
 pub enum TlsMode {
     /// Never.
     Disable,
-    /// If the server offers it, without looking who it is. For what does not leave the machine.
+    /// If the server offers it, without checking its identity. For connections that stay on the
+    /// machine.
     Prefer,
-    /// Always, without looking who the server is.
+    /// Always, without checking the server's identity.
     Require,
-    /// Always, and the server's certificate must be for its name and from an authority of this machine, or of `sslrootcert`.
+    /// Always, and the server's certificate must be for its name and from an authority of this
+    /// machine or of `sslrootcert`.
     VerifyFull,
 }
 
-/// What this host thinks of packs that other clients made.
+/// How far this host trusts packs of other clients.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Others {
-    /// They are relied on once this host has seen that they have what their footers say.
+    /// It relies on them once it has compared them with their footers.
     Verify,
-    /// They are relied on by their footers alone.
+    /// It relies on their footers alone.
     Trust,
 }
 
-/// Where one server is reached.
+/// The address of one server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Address {
     /// A name or address, or a directory with the server's socket.
@@ -47,7 +51,7 @@ impl Address {
         self.host.starts_with('/')
     }
 
-    /// True when nothing leaves this machine.
+    /// True when the connection stays on this machine.
     fn is_local(&self) -> bool {
         self.is_socket() || matches!(self.host.as_str(), "localhost" | "127.0.0.1" | "::1")
     }
@@ -56,11 +60,12 @@ impl Address {
 /// The metadata of a store in a schema of a PostgreSQL database.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Location {
-    /// The servers that may have it, one at least. Whichever is right is used ([`Location::primary`]).
+    /// The servers that may have it, at least one. The first suitable one is used
+    /// ([`Location::primary`]).
     pub servers: Vec<Address>,
-    /// A server that may only be read, as a standby, is passed over.
+    /// Skip a server that is read-only, such as a standby.
     pub primary: bool,
-    /// Whom to log in as.
+    /// The role to log in as.
     pub user: String,
     /// The database.
     pub database: String,
@@ -70,13 +75,14 @@ pub struct Location {
     pub tls: TlsMode,
     /// Authorities to trust instead of the machine's.
     pub root_certificates: Option<PathBuf>,
-    /// A pooler between hands every transaction to any server process: then nothing may be kept in one.
+    /// A pooler in between gives every transaction to any server process: then nothing may be kept
+    /// in one.
     pub pooled: bool,
     /// Connections at most.
     pub connections: usize,
-    /// How long a server that is gone is waited for before what needs it fails.
+    /// How long to wait for a server that is away before an operation fails.
     pub patience: Duration,
-    /// Whether packs that other clients made are compared with their data before anything relies on them.
+    /// Whether packs of other clients are compared with their data before anything relies on them.
     pub others: Others,
 }
 
@@ -84,13 +90,13 @@ pub struct Location {
 const SCHEMA: &str = "outrigger";
 /// Connections, if the URL does not say.
 const CONNECTIONS: usize = 8;
-/// How long a server is waited for, if the URL does not say: as long as a lease lasts.
+/// How long to wait for a server, if the URL does not say: as long as a lease lasts.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Names in PostgreSQL are at most this long, bytes.
 pub(super) const NAME_MAX: usize = 63;
 const HELP: &str = "use postgres://user@host:port/database?schema=NAME";
 
-/// True for what is meant as the URL of a PostgreSQL database.
+/// True for text that is meant as the URL of a PostgreSQL database.
 pub fn is_postgres_url(text: &str) -> bool {
     text.starts_with("postgres://") || text.starts_with("postgresql://")
 }
@@ -100,10 +106,10 @@ fn invalid(what: impl fmt::Display) -> Error {
 }
 
 impl Location {
-    /// Reads a URL, and the environment for what it leaves open.
+    /// Reads a URL, and the environment for missing parts.
     ///
     /// # Errors
-    /// `Invalid`, saying what to write instead. A password is refused, and not repeated in the message.
+    /// `Invalid`, with the right form. A password is refused, and not repeated in the message.
     pub fn parse(url: &str) -> Result<Self> {
         Self::parse_with(url, |name| std::env::var(name).ok().filter(|value| !value.is_empty()))
     }
@@ -218,7 +224,7 @@ impl Location {
         };
         let ports = ports.into_iter().map(|port| port.unwrap_or(other)).cycle();
         location.servers = hosts.into_iter().zip(ports).map(|(host, port)| Address { host, port }).collect();
-        // Of several, one alone is the primary; whoever is content with a standby says so.
+        // Among several servers only one is the primary. A URL that accepts a standby says so.
         location.primary = primary.unwrap_or(location.servers.len() > 1);
         location.tls = match tls.as_deref() {
             Some("disable") => TlsMode::Disable,
@@ -240,7 +246,7 @@ impl Location {
         Ok(location)
     }
 
-    /// True when nothing leaves this machine.
+    /// True when all connections stay on this machine.
     fn is_local(&self) -> bool {
         self.servers.iter().all(Address::is_local)
     }
@@ -349,7 +355,7 @@ fn encode(text: &str) -> String {
     out
 }
 
-/// The first line of a password file that fits host, port, database and user.
+/// The first line of a password file that matches host, port, database and user.
 fn find_password(text: &str, wanted: [&str; 4]) -> Option<String> {
     text.lines().filter(|line| !line.starts_with('#')).find_map(|line| {
         let fields = password_fields(line);
@@ -427,7 +433,7 @@ mod tests {
             assert_eq!((found, location.primary), (servers, primary), "{url}");
             assert_eq!(parse(&location.to_string()).unwrap().servers, location.servers, "{url}");
         }
-        // What one of them is told goes over the network.
+        // Connections to the second server use the network.
         assert_eq!(parse("postgres://u@localhost,b/d").unwrap().tls, TlsMode::VerifyFull);
     }
 

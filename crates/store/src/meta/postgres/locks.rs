@@ -1,11 +1,15 @@
 //! Locks on files.
 //!
-//! **Beside each other.** What is decided on a file's locks is decided with an advisory lock on that file held until the transaction ends, taken by a statement of its own before the rows are read. Not
-//! on the inode's row, which commits lock: a lock must not wait for what is being stored, and a file that has lost its last name has none. Who begins to wait for a range holds a second one, of all who do, taken after
-//! the first, so that of several who would close a circle each sees those before it.
+//! **Concurrency.** A transaction that decides on a file's locks holds an advisory lock on that
+//! file until it ends. A statement of its own takes it before the rows are read. The inode's row
+//! would not do: commits lock it, and a lock must not wait for a commit; and a file that has lost
+//! its last name has no row. A transaction that begins a wait for a range takes a second advisory
+//! lock after the first. All such transactions share it, so if several would close a cycle, each
+//! sees the earlier ones.
 //!
-//! A transaction that takes or gives up a lock has its session's row locked, as every transaction of a session. So has one that commits: a session whose lease is over is fenced, which waits for both, before its locks
-//! are anybody else's.
+//! A transaction that takes or releases a lock has its session's row locked, like every transaction
+//! of a session, commits included. An expired session is fenced before its locks go to others, and
+//! fencing waits for both.
 
 use std::collections::{HashMap, HashSet};
 
@@ -43,12 +47,14 @@ impl Keys<'_> {
     }
 }
 
-/// A row that cannot be one; for `check`. Those of sessions that are over wait for who wants them, or for the collector.
+/// Finds impossible rows, for `check`. Rows of ended sessions are none of these: they wait for the
+/// next owner or the collector.
 pub(super) const RULES: &[&str] =
     &["SELECT 'lock of session ' || session || ' on inode ' || inode || ' cannot be one' FROM @file_lock \
      WHERE first < 0 OR last < first OR family NOT IN (0, 1) OR mode NOT IN (0, 1)"];
 
-/// What touches a range, held or waited for by whomever; of what is waited for, what has been for longer than ticket `$6` of session `$5`. For [`read`].
+/// Finds the locks and waits that touch a range. Of the waits, only those that are older than
+/// ticket `$6` of session `$5`. For [`read`].
 const AROUND: &str = concat!(
     "SELECT l.session, l.owner, l.first, l.last, l.process, l.mode, coalesce(",
     lease_until!("s."),
@@ -91,7 +97,7 @@ fn mode(mode: i32) -> Outcome<LockMode> {
     }
 }
 
-/// What the owner has around the range, and what of others is in its way.
+/// Divides rows into the owner's locks around the range, and what is in the way of others'.
 fn divide(
     session: SessionId,
     lock: &Lock,
@@ -102,10 +108,11 @@ fn divide(
     let (mine, mut others): (Vec<Blocker>, Vec<Blocker>) =
         all.into_iter().partition(|one| (one.session, one.lock.owner) == (session, lock.owner));
     let mine: Vec<Lock> = mine.into_iter().filter(|one| !one.is_waiting).map(|one| one.lock).collect();
-    // Who has something here already goes before all who wait: they may be waiting for that.
+    // An owner that already has a lock here goes before all waits: they may be waiting for that
+    // lock.
     let gives_way = wait.is_some_and(|wait| wait.gives_way) && mine.is_empty();
     others.retain(|other| other.lock.excludes(lock) && (gives_way || !other.is_waiting));
-    // Always the same order, as they are compared with those of another time.
+    // Callers compare answers over time, so the order must be stable.
     others.sort_unstable_by_key(|other| {
         (other.is_waiting, other.lock.range.first, other.session, other.lock.owner)
     });
@@ -119,12 +126,12 @@ fn check(range: LockRange) -> Outcome<()> {
     Ok(())
 }
 
-/// For what is in the way of a lock.
+/// Reads what is in the way of a lock.
 pub(super) fn blockers(session: SessionId, inode: u64, lock: &Lock, wait: Option<Wait>) -> Query {
     around(session, inode, lock, wait)
 }
 
-/// What [`blockers`] says.
+/// Reads the answer of [`blockers`].
 pub(super) fn read_blockers(
     session: SessionId,
     lock: &Lock,
@@ -134,7 +141,8 @@ pub(super) fn read_blockers(
     Ok(divide(session, lock, wait, &answer.rows)?.1)
 }
 
-/// Takes a lock, if nothing is in its way. Sessions that are over are not ended here: that takes a transaction of its own.
+/// Takes a lock, if nothing is in its way. Does not end expired sessions: that takes a transaction
+/// of its own.
 pub(super) fn take(
     tx: &mut Tx<'_>,
     keys: &Keys<'_>,
@@ -164,7 +172,8 @@ pub(super) fn take(
         return Ok(Taken::No(others));
     }
     match lock.family {
-        // Who waits to change what it has would keep another one who does the same waiting, and both for ever.
+        // The owner releases its lock while it waits to change it. Otherwise two owners that do the
+        // same would wait for each other for ever.
         LockFamily::Whole => {
             exchange(tx, session, inode, lock, &mine, None);
         }
@@ -181,7 +190,8 @@ pub(super) fn take(
     Ok(Taken::No(others))
 }
 
-/// Makes the rows of an owner say that the lock's range has this mode. `mine` is what it has around that.
+/// Writes the owner's rows so that the lock's range has this mode, or none. `mine` are its present
+/// locks around the range.
 fn exchange(
     tx: &mut Tx<'_>,
     session: SessionId,
@@ -217,7 +227,8 @@ fn exchange(
     after.len()
 }
 
-/// Who waits for whom just now: not for whom it waited when it last asked, as that one may have let go since, and be waiting itself.
+/// Finds the present waits. The blockers are read anew: an owner that was in the way at the last
+/// attempt may have released its lock, and be waiting itself.
 const WAITS: &str = concat!(
     "SELECT w.session, w.owner, l.session, l.owner FROM @file_lock_wait w \
      JOIN @session s ON s.id = w.session AND ",
@@ -228,7 +239,7 @@ const WAITS: &str = concat!(
      WHERE w.family = 0 AND (l.mode = 1 OR w.mode = 1) AND (l.session, l.owner) <> (w.session, w.owner)"
 );
 
-/// Whether one of `holders` waits, itself or by way of others, for this owner.
+/// True if one of `holders` waits, directly or through others, for this owner.
 fn closes_circle(
     tx: &mut Tx<'_>,
     keys: &Keys<'_>,
@@ -256,7 +267,7 @@ fn closes_circle(
 }
 
 fn record_wait(tx: &mut Tx<'_>, session: SessionId, inode: u64, lock: &Lock, ticket: u64) {
-    // One that is there stays, and with it its place among those who wait.
+    // An existing wait keeps its row, and so its place in the queue.
     let sql = "INSERT INTO @file_lock_wait (session, ticket, inode, owner, first, last, process, family, mode) \
                VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT DO NOTHING";
     let query = Query::new(sql).int(session.0 as i64).int(ticket as i64).int(inode as i64);
@@ -270,7 +281,7 @@ fn forget_wait(tx: &mut Tx<'_>, session: SessionId, ticket: u64) {
     tx.later(Query::new(sql).int(session.0 as i64).int(ticket as i64));
 }
 
-/// Lets go of what an owner has in `lock`'s range. Returns whether it has something else.
+/// Releases an owner's locks in `lock`'s range. Returns whether it has others.
 pub(super) fn release(
     tx: &mut Tx<'_>,
     keys: &Keys<'_>,
@@ -296,12 +307,12 @@ pub(super) fn release(
     Ok(count as usize - mine.len() + left > 0)
 }
 
-/// A wait is over.
+/// Removes the record of a wait.
 pub(super) fn stop_waiting(tx: &mut Tx<'_>, session: SessionId, ticket: u64) {
     forget_wait(tx, session, ticket);
 }
 
-/// Gives a session what an owner had in one that is over, if it is all still there.
+/// Gives a session the locks that an owner had in an ended one, if all of them are still there.
 pub(super) fn take_over(
     tx: &mut Tx<'_>,
     keys: &Keys<'_>,
@@ -334,7 +345,8 @@ pub(super) fn take_over(
     Ok(is_whole)
 }
 
-/// Removes the locks of sessions that are over. Their numbers are read first: a row that another session takes over meanwhile is none of theirs.
+/// Removes the locks of ended sessions. Their numbers are read first, so a row that another session
+/// takes over meanwhile is spared.
 pub(super) fn sweep(tx: &mut Tx<'_>) -> Outcome<()> {
     let sql = "SELECT DISTINCT session FROM @file_lock WHERE session NOT IN (SELECT id FROM @session)";
     let over = tx.one(Query::new(sql))?.rows;
@@ -343,7 +355,7 @@ pub(super) fn sweep(tx: &mut Tx<'_>) -> Outcome<()> {
     Ok(())
 }
 
-/// How many each session holds, for [`read_count`].
+/// Counts the locks of each session, for [`read_count`].
 pub(super) const COUNTS: &str = "SELECT session, count(*) FROM @file_lock WHERE session IN (SELECT id FROM @session) \
      GROUP BY session ORDER BY session";
 

@@ -1,10 +1,13 @@
-//! Loose chunks.
+//! Inline chunks.
 //!
-//! **Beside each other.** Of two commits that add the same chunk the second one waits for the first. One that finds the chunk there relies on its row for as long as the transaction
-//! lasts, without locking it: if the row's owner packs it meanwhile, the pack is live when the row is gone; and no collector can choose what it looks at between the two, as both hold the gate.
-//! Rows are added in the order of their names, so that commits do not wait for each other in a circle.
+//! **Concurrency.** If two commits add the same chunk, the second one waits for the first. A commit
+//! that finds the chunk relies on its row until the end of the transaction, without locking it. If
+//! the row's owner packs it meanwhile, the pack is live when the row is gone. No collector can
+//! choose its candidates between the two, as both hold the gate. Rows are added in the order of
+//! their fingerprints, so that commits do not deadlock.
 //!
-//! **A row that lies** has other bytes under a chunk's name, by a flipped bit or on purpose. A client that adds the chunk has the right bytes, and corrects the row in the same statement.
+//! **A corrupt row** has other bytes under a chunk's name, by a flipped bit or on purpose. A client
+//! that adds the chunk has the right bytes, and corrects the row in the same statement.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -21,10 +24,10 @@ use crate::meta::fault::{Fault, Outcome, refuse};
 use crate::meta::loose::{LooseChange, LooseChunk, LooseOwner, LooseRow};
 use crate::meta::{Change, SessionId};
 
-/// Rows that are looked at for one answer, at most.
+/// Rows that are read for one answer, at most.
 const ROWS_MAX: i64 = 16 << 10;
 
-/// A row that cannot be one; for `check`.
+/// Finds impossible rows, for `check`.
 pub(super) const RULE: &str = "SELECT 'loose chunk ' || number || ' is none' FROM @loose \
      WHERE octet_length(fingerprint) <> 32 OR octet_length(bytes) = 0";
 
@@ -61,10 +64,11 @@ pub(super) fn apply(tx: &mut Tx<'_>, session: SessionId, changes: &[Change]) -> 
     if added.is_empty() {
         return Ok(());
     }
-    // In order of the fingerprints, as the map has them: rows are locked in it.
+    // The map is in the order of the fingerprints, and rows are locked in that order.
     let mut columns = LooseColumns::default();
     added.into_values().for_each(|(chunk, owner)| columns.push(chunk, owner));
-    // Rows that lie are found by look-ups in the index, and then by their places: a join of the table with the chunks may be planned as a scan of all rows.
+    // Corrupt rows are found by look-ups in the index, and then by their places. A join of the
+    // table with the chunks may be planned as a scan of all rows.
     let sql = "WITH added (fingerprint, session, codec, bytes) AS \
                (SELECT * FROM unnest($1::bytea[], $2::int8[], $3::text[], $4::bytea[])), \
                mended AS (UPDATE @loose l SET (codec, bytes) = \
@@ -76,17 +80,17 @@ pub(super) fn apply(tx: &mut Tx<'_>, session: SessionId, changes: &[Change]) -> 
     Ok(())
 }
 
-/// For the bytes of one chunk.
+/// Reads the bytes of one chunk.
 pub(super) fn chunk(fingerprint: &Fingerprint) -> Query {
     Query::new("SELECT bytes FROM @loose WHERE fingerprint = $1").bytes(fingerprint.0.to_vec())
 }
 
-/// What [`chunk`] says.
+/// Reads the answer of [`chunk`].
 pub(super) fn read_chunk(answer: &Answer) -> Outcome<Option<Vec<u8>>> {
     Ok(answer.first().map(|row| row.try_get(0)).transpose()?)
 }
 
-/// For those of `fingerprints` that are loose.
+/// Finds those of `fingerprints` that are inline.
 pub(super) fn among(fingerprints: &[Fingerprint]) -> Query {
     let sql = "SELECT fingerprint FROM @loose WHERE fingerprint = ANY ($1)";
     Query::new(sql).with(names(fingerprints.iter()), Type::BYTEA_ARRAY)
@@ -98,12 +102,12 @@ fn fingerprint(row: &Row, column: usize) -> Outcome<Fingerprint> {
     Ok(Fingerprint(name))
 }
 
-/// What [`among`] says.
+/// Reads the answer of [`among`].
 pub(super) fn read_among(answer: &Answer) -> Outcome<HashSet<Fingerprint>> {
     answer.rows.iter().map(|row| fingerprint(row, 0)).collect()
 }
 
-/// For the oldest rows of `session` above number `after`.
+/// Reads the oldest rows of `session` above number `after`.
 pub(super) fn of(session: SessionId, after: u64, bytes: u64) -> Query {
     let sql = "SELECT number, fingerprint, codec, bytes FROM (SELECT number, fingerprint, codec, bytes, \
                sum(octet_length(bytes)) OVER (ORDER BY number) - octet_length(bytes) AS before FROM \
@@ -119,12 +123,12 @@ fn read(row: &Row) -> Outcome<LooseRow> {
     Ok(LooseRow { number: row.try_get::<_, i64>(0)? as u64, chunk })
 }
 
-/// What [`of`] says.
+/// Reads the answer of [`of`].
 pub(super) fn read_of(answer: &Answer) -> Outcome<Vec<LooseRow>> {
     answer.rows.iter().map(read).collect()
 }
 
-/// Who has rows, for [`read_owner`].
+/// Lists the sessions with rows, for [`read_owner`].
 pub(super) const OWNERS: &str = "SELECT session, count(*), sum(octet_length(bytes))::bigint FROM @loose \
      GROUP BY session ORDER BY session";
 
@@ -143,10 +147,11 @@ pub(super) fn visit(
     connection.stream(&query, |row| Ok::<(), Fault>(each(read(row)?.chunk)?))
 }
 
-/// Rows of sessions that are over become this one's.
+/// Gives rows of ended sessions to this one.
 pub(super) fn adopt(tx: &mut Tx<'_>, session: SessionId) -> Outcome<u64> {
     sessions::require_live(tx, session)?;
-    // Who fences a session waits for its transactions: where its row is gone, what it was packing has been committed, or never will be.
+    // Fencing a session waits for its transactions. So once its row is gone, its last packing was
+    // committed, or never will be.
     let sql = "UPDATE @loose SET session = $1 WHERE session NOT IN (SELECT id FROM @session)";
     Ok(tx.one(Query::new(sql).int(session.0 as i64))?.affected)
 }

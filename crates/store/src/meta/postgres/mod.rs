@@ -1,23 +1,23 @@
 //! The metadata engine in a schema of a PostgreSQL database: any number of processes on any number of hosts, all equal.
 //!
-//! Clients hold no authority: what a method decides, it decides on what it read and locked in its own transaction; leases are judged by the
-//! server's clock; what was acknowledged, the server had committed. docs/decisions/0009-postgresql.md has the reasons.
+//! Clients have no authority. A method decides by what it read and locked in its own transaction. The server's clock decides
+//! about leases. Acknowledged changes were committed by the server. docs/decisions/0009-postgresql.md has the reasons.
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `location.rs`, `tls.rs` | the URL, where passwords come from; securing the connection |
+//! | `location.rs`, `tls.rs` | the URL, the sources of passwords; securing the connection |
 //! | `connection.rs`, `pool.rs` | statements, alone or several in one go; connections on loan |
-//! | `transaction.rs` | what runs side by side, what is made again after a failure, and what never is |
-//! | `open.rs`, `schema.sql`, `schema_triggers.sql` | making the schema, refusing what is not ours |
+//! | `transaction.rs` | which transactions run concurrently, and which are repeated after a failure |
+//! | `open.rs`, `schema.sql`, `schema_triggers.sql` | making the schema, refusing schemas of other programs |
 //! | `row.rs` | rows to values and back, with their checksums |
 //! | `tree.rs` | reading the tree |
 //! | `speculative.rs`, `schema_speculative.sql`, `schema_make_speculatively.sql` | a small commit in one round trip |
 //! | `commit.rs`, `working.rs`, `flush.rs` | one commit; the rows that its changes work on (what they mean is in `meta/change/`); writing them |
 //! | `sessions.rs`, `packs.rs`, `reclaim.rs` | the protocol of docs/decisions/0003-reclaim-protocol.md |
 //! | `jobs/` | jobs |
-//! | `loose.rs` | loose chunks |
+//! | `loose.rs` | inline chunks |
 //! | `locks.rs` | locks on files |
-//! | `telling.rs` | what names and inodes are at one instant, for the catalogue |
+//! | `telling.rs` | the state of names and inodes at one instant, for the catalogue |
 //! | `carry.rs`, `exchange.rs` | taking over a copy's rows; putting a recovered database in the place of the old one |
 //! | `snapshots.rs`, `policies.rs`, `counters.rs`, `check.rs` | the rest |
 
@@ -136,7 +136,7 @@ impl PostgresMeta {
         &self.transactions.pool.location
     }
 
-    /// What the URL says of packs that other clients made.
+    /// How far packs of other clients are trusted, from the URL.
     pub fn others(&self) -> Others {
         self.location().others
     }
@@ -162,7 +162,7 @@ impl PostgresMeta {
         self.transactions.write(what, gate, work)
     }
 
-    /// A commit in one round trip, if it is one that can be, and nobody has changed anything that it goes out from; else nothing has happened.
+    /// Commits in one round trip, if the commit is suitable and its assumptions hold; otherwise nothing happens.
     fn commit_speculatively(&self, session: SessionId, commit: &Commit) -> Result<Option<Committed>> {
         let attempt = if self.read_only { None } else { self.guesses.attempt(session, commit) };
         let Some(mut attempt) = attempt else { return Ok(None) };
@@ -177,12 +177,12 @@ impl PostgresMeta {
         Ok(Some(done))
     }
 
-    /// One statement, and what its answer means.
+    /// Runs one statement, and interprets its answer.
     fn read<T>(&self, what: &str, query: &Query, mean: impl FnOnce(&Answer) -> Outcome<T>) -> Result<T> {
         mean(&self.transactions.read_once(what, query)?).explain(what)
     }
 
-    /// One statement, each row of whose answer is a value.
+    /// Runs one statement, and turns each row of its answer into a value.
     fn list<T>(
         &self,
         what: &str,
@@ -473,7 +473,7 @@ impl Meta for PostgresMeta {
 
     fn visit_roots(&self, visit: &mut dyn FnMut(Root) -> Result<()>) -> Result<Vec<PackRow>> {
         let what = "listing what is retained";
-        // Whoever was committing when this was called has been heard, before the state is chosen that is looked at.
+        // Waits for all present commits before it chooses the state that it reads.
         self.transactions.barrier(what)?;
         self.transactions.read_through(what, |connection| reclaim::visit_roots(connection, visit))
     }

@@ -1,4 +1,4 @@
-//! Making a store's schema, and refusing what is not ours.
+//! Makes a store's schema, and refuses schemas of other programs.
 
 use tokio_postgres::types::Type;
 
@@ -10,7 +10,7 @@ use crate::meta::ROOT_INODE;
 use crate::meta::change::row::{Content, Special, root_attributes};
 use crate::meta::fault::{Explain as _, Fault, Outcome, refuse};
 
-/// What makes the schema, one after the other.
+/// The scripts that make the schema, in order.
 const SCHEMA: &[&str] = &[
     include_str!("schema.sql"),
     include_str!("schema_triggers.sql"),
@@ -22,13 +22,13 @@ const VERSION: i32 = 11;
 /// Older servers lack what the statements use.
 const SERVER_MIN: i32 = 130_000;
 
-/// What a store says of itself.
+/// A store's own record.
 pub(super) struct About {
     pub version: i32,
     pub config: String,
 }
 
-/// Reads it; `None` when there is no store in the schema.
+/// Reads the record; `None` when there is no store in the schema.
 pub(super) fn about(connection: &mut Connection) -> Outcome<Option<About>> {
     let table = connection.text("@about");
     let there = connection.query(&Query::new("SELECT to_regclass($1) IS NOT NULL").text(&table))?;
@@ -49,7 +49,8 @@ pub(super) fn is_there(transactions: &Transactions) -> Result<bool> {
     Ok(about(&mut connection).explain(&what)?.is_some())
 }
 
-/// Makes the schema with an empty tree, and the configuration in it, and has it filled: all of it or nothing.
+/// Makes the schema with an empty tree and the configuration, and runs `fill`: all of it or
+/// nothing.
 pub(super) fn create(
     transactions: &Transactions,
     config: &str,
@@ -65,8 +66,8 @@ pub(super) fn create(
             return Ok(false);
         }
         connection.script(BEGIN)?;
-        // Two of them at once wait for each other here: whoever comes second finds the first one's tables.
-        // Whoever may not make schemas may have been given one.
+        // Two creators wait for each other at the lock, and the second one finds the first one's
+        // tables. A role that may not make schemas may have been given one.
         let there =
             Query::new("SELECT to_regnamespace($1) IS NOT NULL").text(&format!("\"{}\"", location.schema));
         let schema = match super::counters::row(&connection.query(&there)?)?.try_get(0)? {
@@ -95,7 +96,7 @@ pub(super) fn create(
     };
     let made = make();
     if made.is_err() {
-        // Whatever it was, nothing of it stays.
+        // Undoes everything, whatever the error was.
         connection.discard();
     }
     if made.explain(&what)? { Ok(()) } else { Err(exists()) }
@@ -103,7 +104,7 @@ pub(super) fn create(
 
 fn make_tables(connection: &mut Connection) -> Outcome<()> {
     for step in SCHEMA {
-        // Comments may have at signs.
+        // At signs in comments are not placeholders.
         let code: Vec<&str> = step.lines().map(|line| line.split("--").next().unwrap_or_default()).collect();
         let text = connection.text(&code.join("\n"));
         connection.script(&text)?;
@@ -111,7 +112,7 @@ fn make_tables(connection: &mut Connection) -> Outcome<()> {
     Ok(())
 }
 
-/// The root directory, which belongs to whoever makes the store.
+/// Makes the root directory, which belongs to the user who makes the store.
 fn make_root(connection: &mut Connection) -> Outcome<()> {
     let (mode, uid, gid) = root_attributes();
     let number = ROOT_INODE as i64;
@@ -146,7 +147,7 @@ fn make_root(connection: &mut Connection) -> Outcome<()> {
 pub(super) fn require_room(transactions: &Transactions) -> Result<()> {
     let location = &transactions.pool.location;
     let what = format!("creating a store in {location}");
-    // Temporary tables: rows are taken over by way of them.
+    // Tables of a copy are taken over by way of temporary tables.
     let sql = "SELECT has_database_privilege(current_database(), 'TEMPORARY'), \
                CASE WHEN to_regnamespace($1) IS NULL THEN has_database_privilege(current_database(), 'CREATE') \
                ELSE has_schema_privilege(to_regnamespace($1)::oid, 'CREATE') END";
@@ -180,7 +181,7 @@ fn require_server(connection: &mut Connection) -> Outcome<()> {
     Ok(())
 }
 
-/// Checks that there is a store that this program knows, and returns its configuration.
+/// Checks that there is a store of a known version, and returns its configuration.
 pub(super) fn recognise(transactions: &Transactions) -> Result<String> {
     let location = &transactions.pool.location;
     let what = format!("metadata in {location}");
@@ -202,7 +203,7 @@ pub(super) fn recognise(transactions: &Transactions) -> Result<String> {
 }
 
 impl About {
-    /// Fails for the schema of another version.
+    /// Fails for a schema of another version.
     pub fn require_known(&self, what: &str) -> Result<()> {
         if self.version == VERSION {
             return Ok(());
@@ -214,10 +215,10 @@ impl About {
     }
 }
 
-/// Whether this role may change the store, and this server be changed.
+/// True if this role may change the store and this server accepts changes.
 pub(super) fn may_write(transactions: &Transactions) -> Result<bool> {
     let what = format!("metadata in {}", transactions.pool.location);
-    // Where there is no store yet, its absence is what is to be said.
+    // If there is no store yet, the caller should report that instead.
     let sql = "SELECT NOT pg_is_in_recovery() AND coalesce(has_table_privilege(to_regclass($1)::oid, 'INSERT'), true)";
     let table = format!("\"{}\".session", transactions.pool.location.schema);
     let answer = transactions.read_once(&what, &Query::new(sql).text(&table))?;
@@ -225,7 +226,7 @@ pub(super) fn may_write(transactions: &Transactions) -> Result<bool> {
     read().explain(&what)
 }
 
-/// Commits must be durable when they return. What is stronger than that is left as it is.
+/// Makes commits durable when they return. Stronger settings are kept.
 pub(super) fn require_durable(transactions: &Transactions) -> Result<()> {
     let what = format!("metadata in {}", transactions.pool.location);
     let query = Query::new("SELECT current_setting('synchronous_commit'), current_setting('fsync')");

@@ -17,8 +17,9 @@ macro_rules! columns {
     };
 }
 
-/// A mark, beside the row `s` of `state`: the oldest transaction that this statement may not see yet, and what that number is one of. Every change that the statement does not see is of
-/// a transaction with this number or a later one, whatever the order in which they end.
+/// A mark, beside the row `s` of `state`: the oldest transaction that this statement may not see
+/// yet, and what that number belongs to. Every change that the statement does not see is of a
+/// transaction with this number or a later one, in whatever order they end.
 macro_rules! mark {
     () => {
         "pg_snapshot_xmin(pg_current_snapshot())::text::bigint, \
@@ -41,7 +42,8 @@ pub(super) fn read_mark(row: &Row, column: usize) -> Outcome<PackMark> {
     Ok(PackMark { at: number(0)?, of: (number(1)?, number(2)?) })
 }
 
-/// What [`CHANGED`] says; `None` when `since` was another server's, or one's that has been started again, or another table's.
+/// Reads the answer of [`CHANGED`]; `None` when `since` is of another server, of one that was
+/// restarted, or of another table.
 pub(super) fn read_changes(answer: &Answer, since: PackMark) -> Outcome<Option<PackChanges>> {
     let first = counters::row(answer)?;
     let mark = read_mark(first, 10)?;
@@ -64,7 +66,7 @@ pub(super) const AFTER: &str = concat!(columns!(), " WHERE id > $1 ORDER BY id L
 /// Sums by state, for [`read_sum`].
 pub(super) const SUMS: &str =
     "SELECT state, count(*), sum(bytes)::bigint FROM @pack GROUP BY state ORDER BY state";
-/// Live and condemned packs.
+/// Live packs and deletion candidates.
 pub(super) const COMMITTED: &str = concat!(columns!(), " WHERE state IN (2, 3) ORDER BY id");
 const SOME: &str = concat!(columns!(), " WHERE id = ANY ($1) ORDER BY id");
 
@@ -122,7 +124,7 @@ fn insert(packs: &[PackRow]) -> Query {
     .ints(column(|pack| pack.mark))
 }
 
-/// Hands out ids and records who is going to write them.
+/// Hands out ids and records the session that will write them.
 pub(super) fn announce(
     tx: &mut Tx<'_>,
     session: SessionId,

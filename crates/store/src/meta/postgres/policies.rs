@@ -11,7 +11,7 @@ use crate::meta::fault::{Outcome, refuse};
 /// Sets or unsets a policy of a directory.
 pub(super) fn set(tx: &mut Tx<'_>, inode: u64, key: &str, value: Option<&str>) -> Outcome<()> {
     let inode = inode as i64;
-    // Locked as by who makes an entry: a policy goes with its directory.
+    // Locked as for making an entry: a policy goes with its directory.
     let sql = "SELECT 1 FROM @directory WHERE inode = $1 FOR KEY SHARE";
     if tx.one(Query::new(sql).int(inode))?.first().is_none() {
         return Err(refuse(ErrorKind::NotFound, format!("inode {inode} is not a directory")));

@@ -1,4 +1,4 @@
-//! Connections that are kept open, at most so many: who needs one more waits until one comes back.
+//! A bounded number of open connections: a caller that needs one more waits until one comes back.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
@@ -17,16 +17,16 @@ pub(super) struct Pool {
     tls: Tls,
     servers: Servers,
     state: Mutex<State>,
-    /// What connections are called in the server's list of what it does.
+    /// The name of connections in the server's list of activities.
     label: OnceLock<String>,
     returned: Condvar,
-    /// By the connections that are made: who loses one makes another.
+    /// Judged by new connections: a caller that loses one makes another.
     pub health: Health,
 }
 
 struct State {
     idle: Vec<Connection>,
-    /// Those on loan.
+    /// Connections on loan.
     lent: usize,
 }
 
@@ -46,7 +46,8 @@ impl Pool {
         })
     }
 
-    /// Has connections bear a name of which an administrator can tell whose they are. Only the first one counts.
+    /// Gives connections a name that tells an administrator whose they are. Only the first call
+    /// counts.
     pub fn call(&self, name: String) {
         let _ = self.label.set(name);
     }
@@ -102,7 +103,7 @@ impl Pool {
         opened
     }
 
-    /// Those that wait to be used may be lost, too: the server was restarted.
+    /// Drops idle connections, which may be lost, too, if the server was restarted.
     pub fn forget_idle(&self) {
         self.servers.doubt();
         self.state.lock().unwrap_or_else(PoisonError::into_inner).idle.clear();

@@ -1,5 +1,5 @@
-//! The collector's transactions, and held roots; the rules are those of docs/decisions/0003-reclaim-protocol.md. All but `visit_roots` run
-//! alone, as that page asks for.
+//! The collector's transactions, and held roots; the rules are those of
+//! docs/decisions/0003-reclaim-protocol.md. All but `visit_roots` run alone, as that page demands.
 
 use outrigger_format::{PackId, Root};
 
@@ -43,7 +43,7 @@ pub(super) fn take(tx: &mut Tx<'_>, session: SessionId) -> Outcome<()> {
     Ok(())
 }
 
-/// What an interrupted run left condemned is in use again.
+/// Unmarks the candidates of an interrupted run.
 fn reprieve_all(tx: &mut Tx<'_>) {
     tx.later(Query::new("UPDATE @pack SET state = 2 WHERE state = 3"));
 }
@@ -65,7 +65,7 @@ pub(super) fn release(tx: &mut Tx<'_>, session: SessionId) -> Outcome<()> {
     Ok(())
 }
 
-/// Live → condemned, under a new generation.
+/// Live → candidate (`Condemned`), under a new generation.
 pub(super) fn condemn(tx: &mut Tx<'_>, session: SessionId, packs: &[PackId]) -> Outcome<u64> {
     require_collector(tx, session)?;
     let answer = tx.one(Query::new("UPDATE @state SET generation = generation + 1 RETURNING generation"))?;
@@ -75,7 +75,7 @@ pub(super) fn condemn(tx: &mut Tx<'_>, session: SessionId, packs: &[PackId]) -> 
     Ok(generation as u64)
 }
 
-/// Condemned → live.
+/// Candidate (`Condemned`) → live.
 pub(super) fn absolve(tx: &mut Tx<'_>, session: SessionId, packs: &[PackId]) -> Outcome<()> {
     require_collector(tx, session)?;
     let sql = "UPDATE @pack SET state = 2 WHERE id = ANY ($1) AND state = 3";
@@ -106,14 +106,14 @@ pub(super) fn bury(
     Ok(())
 }
 
-/// The statement that adds one root to what `holder` holds.
+/// The statement that adds one root to those that `holder` holds.
 pub(super) fn hold_one(holder: &str, root: Vec<u8>) -> Query {
     let sum = held_sum(holder, &root);
     let sql = "INSERT INTO @held (holder, digest, sum, root) VALUES ($1, sha256($2), $3, $2) ON CONFLICT DO NOTHING";
     Query::new(sql).text(holder).bytes(root).with(sum, tokio_postgres::types::Type::INT4)
 }
 
-/// Adds to what `holder` holds.
+/// Adds roots to those that `holder` holds.
 pub(super) fn hold(tx: &mut Tx<'_>, holder: &str, roots: &[Root]) -> Outcome<()> {
     if holder.is_empty() {
         return Err(refuse(ErrorKind::Invalid, "who holds roots needs a name"));
@@ -124,7 +124,7 @@ pub(super) fn hold(tx: &mut Tx<'_>, holder: &str, roots: &[Root]) -> Outcome<()>
     Ok(())
 }
 
-/// Takes from what `holder` holds.
+/// Removes roots from those that `holder` holds.
 pub(super) fn let_go(tx: &mut Tx<'_>, holder: &str, roots: Option<&[Root]>) {
     match roots {
         None => tx.later(Query::new("DELETE FROM @held WHERE holder = $1").text(holder)),

@@ -1,8 +1,11 @@
-//! Rows to values and back, with their checksums. Everything read here is checked: what a database holds may have been changed by anybody.
+//! Rows to values and back, with their checksums. Everything read here is checked: anybody may have
+//! changed the database.
 //!
-//! **Checksums.** A cluster need not have page checksums (before PostgreSQL 18 it has none if nobody asked for them), and a bit that flips
-//! in a name, a time or a root would be believed. So the rows of the tree end with a CRC-32 over their values, made here when they are written
-//! and compared here when they are read. Rows are always written whole, so no statement in the server has to compute it.
+//! **Checksums.** A cluster may lack page checksums (before PostgreSQL 18 they were only on
+//! request), and a flipped bit in a name, a time or a root would go unnoticed. So the rows of the
+//! tree end with a CRC-32 over their values. It is computed here when they are written, and
+//! compared here when they are read. Rows are always written whole, so no statement in the server
+//! has to compute it.
 
 use outrigger_format::catalogue::{Attributes, FileKind, Time, decode_xattrs};
 use outrigger_format::{Cursor, Root};
@@ -16,7 +19,7 @@ use crate::meta::change::times;
 use crate::meta::fault::{Fault, Outcome, refuse};
 use crate::meta::{Inode, VersionRow};
 
-/// What a row has of an inode besides its content.
+/// A row's part on an inode besides its content.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Traits {
     /// With the kind.
@@ -67,7 +70,7 @@ fn damaged(what: impl std::fmt::Display) -> Fault {
     refuse(ErrorKind::Damaged, what.to_string())
 }
 
-/// Refuses a row whose checksum is another one.
+/// Refuses a row with another checksum.
 pub(super) fn require(kept: i32, computed: i32, what: impl FnOnce() -> String) -> Outcome<()> {
     if kept == computed { Ok(()) } else { Err(damaged(what())) }
 }
@@ -79,7 +82,7 @@ macro_rules! stored_columns {
          i.device, i.target, i.xattrs, i.root, i.times"
     };
 }
-/// The same of `inode_old`, whose versions and times of commit are not kept.
+/// The same for `inode_old`, which has no versions and times of commit.
 macro_rules! former_columns {
     () => {
         "i.number, i.epoch_from, i.epoch_to, i.mtime_secs, 0::bigint, i.stamp, i.mtime_nanos, i.mode, i.uid, i.gid, i.links, \

@@ -26,7 +26,7 @@ const GLANCE: Duration = Duration::from_secs(2);
 const QUESTION: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
 
 impl Address {
-    /// Whether the server says anything within that time.
+    /// True if the server answers anything within that time.
     pub fn answers(&self, within: Duration) -> bool {
         let asked = if self.is_socket() {
             let path = Path::new(&self.host).join(format!(".s.PGSQL.{}", self.port));
@@ -60,10 +60,11 @@ fn ask(mut stream: impl Read + Write) -> io::Result<()> {
     stream.read_exact(&mut [0])
 }
 
-/// What an engine knows of its servers.
+/// An engine's knowledge of its servers.
 #[derive(Default)]
 pub(super) struct Servers {
-    /// Which one took the last connection: it is asked first, so that one that is down and says nothing costs its time once.
+    /// The server of the last connection. It is asked first, so that a silent one that is down
+    /// costs its time once.
     last: AtomicUsize,
     /// The highest timeline of a primary that was met. One of a lower timeline was replaced, and is not gone back to.
     timeline: AtomicI64,
@@ -77,10 +78,10 @@ impl Servers {
         self.is_sure.store(false, Ordering::Relaxed);
     }
 
-    /// Connects to the server that is right; each may take so long.
+    /// Connects to the right server; each may take `within`.
     ///
     /// # Errors
-    /// Those of [`Connection::open`]; of several servers' failures one that may pass, if there is one.
+    /// Those of [`Connection::open`]; if several servers fail, preferably a temporary failure.
     pub fn connect(&self, location: &Location, tls: &Tls, within: Duration) -> Result<Connection> {
         let (count, first) = (location.servers.len(), self.last.load(Ordering::Relaxed));
         let is_choice = location.primary && count > 1;

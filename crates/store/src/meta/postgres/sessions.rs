@@ -1,8 +1,11 @@
-//! Sessions, as in SQLite (`sqlite/sessions.rs`), with leases by the server's clock: clients' clocks mean nothing.
+//! Sessions, as in SQLite (`sqlite/sessions.rs`), with leases by the server's clock: clients'
+//! clocks mean nothing.
 //!
-//! A session may write while its row is there. A lease that is over ends no session: it allows others to, by deleting the row. A transaction
-//! of a session locks that row for key share, so a deletion comes before it, and the transaction is refused, or the deletion waits for its end. A client that stops in the middle of a transaction keeps the row locked until the server ends its transaction,
-//! twenty seconds later (`connection.rs`).
+//! A session may write while its row exists. The end of a lease does not end the session: it allows
+//! others to, by deleting the row. A transaction of a session locks that row for key share. So
+//! either the deletion comes first and the transaction is refused, or the deletion waits for the
+//! transaction's end. If a client stops in the middle of a transaction, the row stays locked until
+//! the server ends it, twenty seconds later (`connection.rs`).
 
 use outrigger_format::PackId;
 use tokio_postgres::Row;
@@ -22,9 +25,11 @@ macro_rules! now {
     };
 }
 
-/// Until when others may not end a session, of a row of `@session`; the argument is what its columns are named by (`"s."`).
+/// The time until which others may not end a session, for a row of `@session`; the argument is the
+/// prefix of its columns (`"s."`).
 ///
-/// While the server was away nobody could renew anything: what was not over before it went has a lease from its start.
+/// While the server was away no session could renew its lease. So every lease that had not ended
+/// before lasts anew from the server's start.
 macro_rules! lease_until {
     ($of:literal) => {
         concat!(
@@ -39,10 +44,11 @@ macro_rules! lease_until {
 
 pub(super) use {lease_until, now};
 
-/// Asks for that.
+/// Reads the server's clock.
 pub(super) const NOW: &str = concat!("SELECT ", now!());
 
-/// A session's kind; whether so little of its lease is left that it should be renewed. For [`live`].
+/// Reads a session's kind, and whether its lease should be renewed as little is left of it. For
+/// [`live`].
 pub(super) const REQUIRE_LIVE: &str = concat!(
     "SELECT kind, lease_until < ",
     now!(),
@@ -71,8 +77,9 @@ fn fenced(session: SessionId) -> Fault {
     )
 }
 
-/// What [`REQUIRE_LIVE`] says: the session's kind, if its row is there. Every transaction of a session begins with this, and renews its lease:
-/// not each time, as transactions of one session would wait for each other, but when half of it has passed.
+/// Reads the answer of [`REQUIRE_LIVE`]: the session's kind, if its row exists. Every transaction
+/// of a session begins with this. It renews the lease only when half of it has passed; if each did,
+/// transactions of one session would wait for each other.
 pub(super) fn live(tx: &mut Tx<'_>, session: SessionId, answer: &Answer) -> Outcome<SessionKind> {
     let row = answer.first().ok_or_else(|| fenced(session))?;
     if row.try_get(1)? {
@@ -87,13 +94,13 @@ pub(super) fn require_live(tx: &mut Tx<'_>, session: SessionId) -> Outcome<Sessi
     live(tx, session, &answer)
 }
 
-/// What a writer may rely on: one statement, so one state.
+/// Reads what a writer may rely on: in one statement, so of one state.
 const GENERATION: &str = concat!(
     "SELECT generation, ARRAY (SELECT id FROM @pack WHERE state = 2 ORDER BY id), ",
     mark!(),
     " FROM @state s"
 );
-/// The same for who relies on nothing.
+/// The same for a session that relies on nothing.
 const NUMBER: &str = concat!("SELECT generation, ARRAY[]::bigint[], ", mark!(), " FROM @state s");
 
 fn generation(tx: &mut Tx<'_>, kind: SessionKind) -> Outcome<Generation> {
@@ -116,7 +123,7 @@ pub(super) fn open(
 ) -> Outcome<(SessionId, Generation)> {
     let id = SessionId(counters::advance(tx, "next_session", 1)?);
     let generation = generation(tx, kind)?;
-    // Readers and collectors rely on no hit when they write, so nobody ever waits for them.
+    // Readers and collectors rely on no hit when they write, so no collector ever waits for them.
     let acknowledged = if kind == SessionKind::Writer { generation.number as i64 } else { i64::MAX };
     let sql = concat!(
         "INSERT INTO @session (id, kind, acknowledged, lease_secs, lock, host, process, role, lease_until) \
@@ -149,7 +156,8 @@ pub(super) fn renew(tx: &mut Tx<'_>, session: SessionId, lease_secs: u32) -> Out
     Ok(counters::row(&answers[1])?.try_get::<_, i64>(0)? as u64)
 }
 
-/// Acknowledges the current generation, and takes back the condemned packs that uncommitted work relies on (rule 8).
+/// Acknowledges the current generation, and unmarks the candidates that uncommitted work relies on
+/// (rule 8).
 pub(super) fn acknowledge(tx: &mut Tx<'_>, session: SessionId, relied: &[PackId]) -> Outcome<Generation> {
     let kind = require_live(tx, session)?;
     tx.later(
@@ -165,12 +173,14 @@ pub(super) fn acknowledge(tx: &mut Tx<'_>, session: SessionId, relied: &[PackId]
     Ok(generation)
 }
 
-/// Removes the locks of a session that is over, or is ended by the same transaction: its row first, which waits for its transactions.
+/// Removes the locks of a session that is over, or that this transaction ends. Its row comes first,
+/// which waits for its transactions.
 pub(super) fn end_locks(tx: &mut Tx<'_>, session: SessionId) {
     tx.later(Query::new("DELETE FROM @file_lock WHERE session = $1").int(session.0 as i64));
 }
 
-/// Ends a session, if it is not over yet. What it left uncommitted stays its own until it is swept, and its locks until somebody wants one (locks.rs).
+/// Ends a session, if it is not over yet. Its uncommitted packs stay its own until they are swept,
+/// and its locks until another owner wants one (locks.rs).
 pub(super) fn end(tx: &mut Tx<'_>, session: SessionId) {
     for sql in [
         "DELETE FROM @session WHERE id = $1",
@@ -186,7 +196,7 @@ pub(super) fn end(tx: &mut Tx<'_>, session: SessionId) {
 /// The oldest generation that a writer's decisions may still rest on.
 pub(super) const SLOWEST: &str = "SELECT min(acknowledged) FROM @session";
 
-/// What [`SLOWEST`] says.
+/// Reads the answer of [`SLOWEST`].
 pub(super) fn slowest(answer: &Answer) -> Outcome<i64> {
     Ok(counters::row(answer)?.try_get::<_, Option<i64>>(0)?.unwrap_or(i64::MAX))
 }

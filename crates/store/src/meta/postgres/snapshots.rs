@@ -84,7 +84,8 @@ pub(super) fn pin(tx: &mut Tx<'_>, session: SessionId, target: &PinTarget) -> Ou
 }
 
 fn pin_version(tx: &mut Tx<'_>, session: SessionId, inode: u64, number: u64) -> Outcome<Root> {
-    // Locked: else it could be dropped, and a collector look at the roots, before this pin is there.
+    // Locked: otherwise the version could be dropped, and a collector read the roots, before this
+    // pin is there.
     let sql = "SELECT inode, number, time, mtime_secs, mtime_nanos, sum, root FROM @version \
                WHERE inode = $1 AND number = $2 FOR KEY SHARE";
     let answer = tx.one(Query::new(sql).int(inode as i64).int(number as i64))?;
@@ -109,7 +110,7 @@ macro_rules! unseen {
     };
 }
 
-/// Deletes up to `batch` rows of the history that nobody can see; returns how many went.
+/// Deletes up to `batch` rows of the history that no snapshot or pin sees; returns how many.
 pub(super) fn purge(tx: &mut Tx<'_>, batch: i64) -> Outcome<u64> {
     let inodes = concat!(
         "DELETE FROM @inode_old WHERE ctid = ANY (ARRAY (SELECT o.ctid FROM @inode_old o WHERE ",

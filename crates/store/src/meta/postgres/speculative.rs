@@ -1,14 +1,23 @@
-//! A small commit in one round trip: the client guesses what it would find, works out what to write, and has one statement look, decide and commit
-//! (`commit_speculatively` in `schema_speculative.sql`; one new name and nothing else is `make_speculatively` in `schema_make_speculatively.sql`, which is the same in fewer steps). docs/decisions/0021-one-round-trip.md has the reasons.
+//! Speculative commits: a small commit in one round trip. The client assumes what the database
+//! holds and works out what to write; one statement compares, decides and commits
+//! (`commit_speculatively` in `schema_speculative.sql`). A commit of one new name and nothing else
+//! uses `make_speculatively` in `schema_make_speculatively.sql`, which has fewer steps.
+//! docs/decisions/0021-one-round-trip.md has the reasons.
 //!
-//! **What is guessed**: that a new name and a new number are free, that what is inherited is as the caller says, and that rows are as this process last saw or wrote
-//! them ([`CachedRows`]). The statement compares every one of these with what is there, behind the same locks as any commit; where one is wrong it has
-//! changed nothing, and the commit goes the long way (`commit.rs`), which finds out what there is, and what to say of it. So a guess can cost a round trip, and nothing else.
+//! **Assumptions**: a new name and a new number are free, inherited attributes are as the caller
+//! says, and rows are as this process last read or wrote them ([`CachedRows`]). The statement
+//! compares each of these with the database, behind the same locks as any commit. If one is wrong,
+//! it changes nothing. The commit then takes the long way (`commit.rs`), which reads the rows and
+//! finds the right error. So a wrong assumption costs one round trip, and nothing else.
 //!
-//! **What is not tried**: commits with packs, removals, moves, whatever keeps an earlier content or writes history. They all go the long way.
+//! **Always the long way**: commits with packs, removals or moves, and those that keep an earlier
+//! content or write history.
 //!
-//! **A lost answer.** The statement is its own transaction, so there is no moment at which the lane is known to be locked and nothing is committed yet (`transaction.rs`): the
-//! statement may even reach the server after its connection was given up. So whoever asks what became of it *closes* the lane first; a statement that comes later finds it closed, and changes nothing.
+//! **A lost answer.** The statement is its own transaction. So, unlike in `transaction.rs`, there
+//! is no moment at which the lane is known to be locked and nothing is committed yet: the statement
+//! may even reach the server after its connection was given up. A client that wants to know the
+//! outcome therefore *closes* the lane first. A statement that comes later finds it closed, and
+//! changes nothing.
 
 use std::mem::take;
 use std::sync::Mutex;
@@ -31,9 +40,9 @@ use outrigger_format::catalogue::Attributes;
 
 /// Rows that are remembered.
 const ROWS: usize = 4096;
-/// Rows that one commit can teach: larger ones are not followed by small ones on the same rows.
+/// Rows that one commit can teach. Small commits rarely follow larger ones on the same rows.
 const LEARNT_MAX: usize = 64;
-/// Changes of a commit that is tried at once.
+/// Changes of a speculative commit, at most.
 const CHANGES_MAX: usize = 512;
 
 const COMMIT_AT_ONCE: &str = "SELECT @commit_speculatively($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, \
@@ -44,7 +53,7 @@ const COMMIT_AT_ONCE: &str = "SELECT @commit_speculatively($1, $2, $3, $4, $5, $
 const MAKE_AT_ONCE: &str = "SELECT @make_speculatively($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, \
     $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35)";
 
-/// What this process has seen of the database lately. None of it need be so.
+/// The rows that this process has seen in the database lately. They may be outdated.
 pub(super) struct CachedRows {
     seen: Mutex<Seen>,
 }
@@ -55,7 +64,7 @@ struct Seen {
     rows: LruCache<i64, Stored>,
 }
 
-/// What a commit has seen and written, to be remembered when it has gone through.
+/// The rows that a commit has seen and written, to be cached once it has succeeded.
 #[derive(Default)]
 pub(super) struct ObservedRows {
     epoch: i64,
@@ -64,7 +73,7 @@ pub(super) struct ObservedRows {
 }
 
 impl ObservedRows {
-    /// Of a commit that went the long way.
+    /// Collects the rows of a commit that went the long way.
     pub fn of(start: &Start, working: &Working<'_, '_>) -> Self {
         let mut rows = Vec::new();
         if working.inodes.len() <= LEARNT_MAX {
@@ -81,7 +90,7 @@ impl Default for CachedRows {
 }
 
 impl CachedRows {
-    /// Remembers what a commit has found and made.
+    /// Caches the rows of a commit.
     pub fn learn(&self, learnt: ObservedRows) {
         let mut seen = self.seen.lock().expect("no panic while held");
         seen.epoch = learnt.epoch.max(seen.epoch);
@@ -100,7 +109,8 @@ impl CachedRows {
         seen.next_inode = seen.next_inode.max(end.cast_signed());
     }
 
-    /// What a commit would write if all is as it is thought to be; `None` if that is not known, or not simple enough.
+    /// Works out what a commit would write if all assumptions hold. `None` if a row is not cached,
+    /// or the commit is not simple enough.
     pub fn attempt(&self, session: SessionId, commit: &Commit) -> Option<Attempt> {
         if !commit.packs.is_empty() || !(1..=CHANGES_MAX).contains(&commit.changes.len()) {
             return None;
@@ -112,7 +122,8 @@ impl CachedRows {
             for change in &commit.changes {
                 attempt.suppose(change, &mut seen, &mut working)?;
             }
-            // Nothing is written to the history, and no policy is asked for: see `take`.
+            // `take` refuses changes that write history or need a policy, so these fields are not
+            // used.
             Start {
                 epoch: seen.epoch,
                 next_inode: seen.next_inode,
@@ -124,7 +135,7 @@ impl CachedRows {
         };
         attempt.epoch = start.epoch;
         let mut editor = Editor::new(working, start);
-        // What is refused here may be right: then the guess was wrong. Else it is said the long way.
+        // A refusal may come from a wrong assumption. The long way then reports the right error.
         apply_all(&mut editor, &commit.changes).ok()?;
         let (working, totals, done) = editor.finish();
         attempt.take(working)?;
@@ -133,7 +144,7 @@ impl CachedRows {
     }
 }
 
-/// Inodes of which only what is inherited from them is guessed, column by column.
+/// Inodes for which only the inherited attributes are assumed, column by column.
 #[derive(Default)]
 struct Likes {
     numbers: Vec<i64>,
@@ -152,7 +163,7 @@ impl Likes {
         query.with(self.xattrs, Type::BYTEA_ARRAY)
     }
 
-    /// The only one: number, mode, uid, gid, extended attributes.
+    /// Passes the only inode: number, mode, uid, gid, extended attributes.
     fn with_only(mut self, query: Query) -> Query {
         let query = query.int(self.numbers[0]);
         let query = query.with(self.modes[0], Type::INT4).with(self.uids[0], Type::INT4);
@@ -160,7 +171,7 @@ impl Likes {
     }
 }
 
-/// What the statement is to find, and what to write then.
+/// What the statement expects to find, and what it then writes.
 pub(super) struct Attempt {
     session: SessionId,
     epoch: i64,
@@ -196,7 +207,7 @@ impl Attempt {
         }
     }
 
-    /// Supposes that a change applies: puts what it would find among the rows.
+    /// Assumes that a change applies: adds the rows that it would find.
     fn suppose(&mut self, change: &Change, seen: &mut Seen, working: &mut Working<'_, '_>) -> Option<()> {
         match change {
             Change::Expect { parent, name, inode: None } => {
@@ -205,7 +216,8 @@ impl Attempt {
             }
             // An empty name is the root's.
             Change::Put { parent, name, inode, replace: false, .. } if !name.is_empty() => {
-                // One new inode: that another one of the same commit is in it, or has its number, needs no guess.
+                // Only one new inode: for another that lies in it, or has its number, nothing would
+                // need assuming.
                 if !self.parents.is_empty() {
                     return None;
                 }
@@ -224,7 +236,7 @@ impl Attempt {
             }
             Change::Loose(LooseChange::Add { chunk, owner }) => {
                 self.loose.push(chunk, *owner);
-                // Else let those see to it who always do.
+                // The long way handles unsorted ones.
                 if !self.loose.is_sorted() {
                     return None;
                 }
@@ -234,7 +246,7 @@ impl Attempt {
         Some(())
     }
 
-    /// An inode, of which nothing is known but what is inherited from it.
+    /// An inode of which only the inherited attributes are known.
     fn like(&mut self, number: i64, attributes: &Attributes) -> Option<Stored> {
         let (mode, _, xattrs) = columns(attributes, &Root::Empty).ok()?;
         let (uid, gid) = (attributes.uid, attributes.gid);
@@ -249,7 +261,7 @@ impl Attempt {
         Some(Stored { number, epoch: 0, links: 1, version: 1, time: 0, stamp: 0, mode, content })
     }
 
-    /// Takes what the changes have made of the rows; `None` if there is more than the statement writes.
+    /// Takes the changed rows; `None` if the statement cannot write all of them.
     fn take(&mut self, working: Working<'_, '_>) -> Option<()> {
         let is_simple = working.former_inodes.is_empty()
             && working.former_names.is_empty()
@@ -274,7 +286,7 @@ impl Attempt {
             }
         }
         let mut inodes: Vec<(i64, Slot<Stored>)> = working.inodes.into_iter().collect();
-        // Locked in this order.
+        // The statement locks in this order.
         inodes.sort_unstable_by_key(|(number, _)| *number);
         for (number, slot) in inodes {
             match &slot {
@@ -296,7 +308,8 @@ impl Attempt {
         Some(())
     }
 
-    /// Whether it makes a name, in the directory that it inherits from, and does nothing else. There is one at most: see `suppose`.
+    /// True if the commit makes one name, in the directory that it inherits from, and does nothing
+    /// else. `suppose` allows at most one name.
     fn only_makes(&self) -> bool {
         !self.made.is_empty()
             && self.likes.numbers == self.parents
@@ -339,7 +352,7 @@ impl Attempt {
         query.int(files).int(directories).int(others).int(bytes)
     }
 
-    /// It went through, in this generation.
+    /// The outcome after the statement succeeded, in this generation.
     pub fn finish(self, generation: u64) -> (Committed, ObservedRows) {
         let learnt = ObservedRows { epoch: self.epoch, next_inode: 0, rows: self.learnt };
         (Committed { generation, ..self.done }, learnt)

@@ -1,4 +1,5 @@
-//! What names and inodes are at one instant, for the catalogue. The gate is held alone: between commits, whoever makes them.
+//! The state of names and inodes at one instant, for the catalogue. The gate is held exclusively:
+//! between the commits of all clients.
 
 use std::collections::HashSet;
 
@@ -20,7 +21,7 @@ pub(super) fn last() -> Query {
     Query::new("SELECT value FROM @record WHERE kind = $1 AND name = ''").text(PUBLISHED)
 }
 
-/// What [`last`] says.
+/// Reads the answer of [`last`].
 pub(super) fn read_last(answer: &Answer) -> Outcome<u64> {
     let text = |row: &Row| row.try_get::<_, String>(0);
     let value = answer.first().map(text).transpose()?;

@@ -22,12 +22,12 @@ use crate::error::{Error, ErrorKind, Result};
 #[derive(Clone)]
 pub(super) struct Tls {
     config: Arc<ClientConfig>,
-    /// Of each connection's first bytes.
+    /// Checks the first bytes of each connection.
     guard: Guard,
 }
 
 impl Tls {
-    /// What `location` asks for.
+    /// Sets TLS up as `location` asks.
     pub fn new(location: &Location) -> Result<Self> {
         let provider = Arc::new(ring::default_provider());
         let failed = |what: &str, error: &dyn std::fmt::Display| {
@@ -59,13 +59,14 @@ impl Tls {
                 .with_custom_certificate_verifier(Arc::new(Anybody(provider)))
                 .with_no_client_auth()
         };
-        // With `require` it was said that the server is to be believed.
+        // `require` means that the server is trusted.
         let guard = if location.tls == TlsMode::Prefer { Guard::SECURED } else { Guard::Off };
         Ok(Self { config: Arc::new(config), guard })
     }
 }
 
-/// Believes whoever answers (`sslmode=require` and `prefer`, as in libpq): against listeners, not against impostors.
+/// Accepts every certificate (`sslmode=require` and `prefer`, as in libpq): against listeners, not
+/// against impostors.
 #[derive(Debug)]
 struct Anybody(Arc<CryptoProvider>);
 

@@ -1,15 +1,18 @@
-//! Transactions: which run side by side, what is made again after a failure, and what never is.
+//! Transactions: which of them run concurrently, and which are repeated after a failure.
 //!
-//! **Side by side.** Transactions are READ COMMITTED, whatever the server's default: each statement sees what was committed when it began. What a transaction decides on it
-//! locks: rows by `FOR UPDATE` or `FOR KEY SHARE`, and the *gate*, a transaction advisory lock. Those that change the tree, packs or
-//! pins hold the gate shared; those that no other may run beside hold it exclusively (snapshots, moves of directories, the collector's steps).
-//! The gate is taken by a statement of its own before anything is read, so all later statements see what its holders before left.
+//! **Concurrency.** Transactions are READ COMMITTED, whatever the server's default: each statement sees what was
+//! committed when it began. A transaction locks what it decides on: rows by `FOR UPDATE` or `FOR KEY SHARE`, and the
+//! *gate*, a transaction advisory lock. Transactions that change the tree, packs or pins hold the gate shared. Those
+//! that must run alone hold it exclusively (snapshots, moves of directories, the collector's steps). A statement of its
+//! own takes the gate before anything is read, so all later statements see what earlier holders left.
 //!
-//! **Made again.** A transaction that failed before its COMMIT was sent has changed nothing, and is made again if the failure was another
-//! transaction's or the connection's. Once COMMIT was sent and no answer came, nobody knows: it may have happened, or happen yet. So each
-//! transaction that writes first puts a number of its own into its connection's row of `lane`. On another connection that row is then *closed*: this waits until the
-//! server is through with the lost transaction, tells by the number whether it was committed, and keeps a statement that is only just arriving (`speculative.rs`) from
-//! happening later. Only if it was not committed is it made again. If the server does not come back in time, the error says which transaction it is ([`Unanswered`]), so that it can be asked later.
+//! **Repeats.** A transaction that failed before its COMMIT was sent has changed nothing. It is repeated if another
+//! transaction or the connection caused the failure. Once COMMIT was sent and no answer came, the transaction is in
+//! doubt: it may have happened, or happen yet. So each transaction that writes first puts a number of its own into its
+//! connection's row of `lane`. After a failure, another connection *closes* that row. This does three things: it waits
+//! until the server is through with the lost transaction, tells by the number whether it was committed, and stops a
+//! statement that is only just arriving (`speculative.rs`). Only if it was not committed is it repeated. If the server
+//! does not come back in time, the error names the transaction ([`Unanswered`]), so that the caller can ask later.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -26,20 +29,20 @@ use crate::meta::WriteCounts;
 use crate::meta::fault::{Explain as _, Fault, Outcome, refuse, why};
 use crate::note::{self, Level};
 
-/// How a transaction stands to others.
+/// How a transaction uses the gate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Gate {
     /// Neither waits for the gate nor holds it.
     Open,
-    /// Beside others of its kind.
+    /// Runs together with others of its kind.
     Shared,
-    /// Beside none that holds the gate.
+    /// Runs while no other transaction holds the gate.
     Alone,
 }
 
-/// What is tried at least, of a server that is away for longer than anybody waits.
+/// The least time for which a server is tried that has been away for longer than its patience.
 const GLANCE: Duration = Duration::from_secs(2);
-/// After this many failures because of others a transaction runs alone, so that it comes through.
+/// After so many failures caused by others, a transaction runs alone, so that it succeeds.
 const TRIES_BESIDE: u32 = 4;
 const TRIES: u32 = 40;
 
@@ -51,11 +54,11 @@ fn slot_of(lane: i64) -> i32 {
     lane.rem_euclid(SLOTS) as i32
 }
 
-/// What a statement that is a transaction by itself has to know.
+/// The values that a statement needs if it is a transaction by itself.
 pub(super) struct Ticket {
     /// The advisory lock.
     pub gate: i64,
-    /// Its connection's row of `lane`, and what that is to say.
+    /// Its connection's row of `lane`, and the number that it puts there.
     pub lane: i64,
     pub token: i64,
 }
@@ -67,7 +70,7 @@ impl Ticket {
     }
 }
 
-/// What the engine needs to make transactions.
+/// The engine's means to make transactions.
 pub(super) struct Transactions {
     pub pool: Pool,
     /// The advisory lock: derived from the schema's name, as a database may hold several stores.
@@ -75,7 +78,7 @@ pub(super) struct Transactions {
     pub counts: Counts,
 }
 
-/// What transactions that write cost.
+/// Costs of transactions that write.
 #[derive(Default)]
 pub(super) struct Counts {
     transactions: AtomicU64,
@@ -104,13 +107,13 @@ impl Counts {
 /// A transaction that writes.
 pub(super) struct Tx<'p> {
     connection: Lent<'p>,
-    /// What begins it, until it was sent.
+    /// The statements that begin it, until they were sent.
     first: Option<String>,
     /// Statements whose answers nobody waits for yet.
     waiting: Vec<Query>,
-    /// No other transaction that holds the gate runs beside it.
+    /// It runs while no other transaction holds the gate.
     pub alone: bool,
-    /// What its connection's row of `lane` says once it is committed.
+    /// The number in its connection's row of `lane` once it is committed.
     token: i64,
 }
 
@@ -123,7 +126,7 @@ impl Tx<'_> {
         all.extend(queries);
         let mut answers = self.connection.together(first.as_deref(), &all, None)?;
         if first.is_some() && answers[0].affected != 1 {
-            // Somebody tidied the row away.
+            // The row was tidied away.
             self.connection.lane_is_there = false;
             return Err(Fault::Again { alone: false });
         }
@@ -147,7 +150,8 @@ impl Tx<'_> {
 
     fn commit(&mut self) -> Outcome<()> {
         if self.first.is_some() {
-            // COMMIT is never sent before the row of `lane` is known to be locked: else somebody could read it too early.
+            // COMMIT is never sent before the row of `lane` is known to be locked. Otherwise another connection could
+            // read the row too early.
             let later = self.waiting.split_off(1);
             self.run(Vec::new())?;
             self.waiting = later;
@@ -158,23 +162,23 @@ impl Tx<'_> {
     }
 }
 
-/// What became of a statement that is a transaction by itself.
+/// The outcome of a statement that is a transaction by itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Once {
-    /// It has happened, and said this; nothing, if the answer was lost.
+    /// It has happened, and answered with this number; `None` if the answer was lost.
     Done(Option<u64>),
-    /// It has not.
+    /// It has not happened.
     Nothing,
 }
 
-/// What a failure calls for.
+/// How to go on after a failure.
 #[derive(PartialEq, Eq, Debug)]
 enum Remedy {
-    /// The transaction has not happened; again, when the server is there.
+    /// The transaction has not happened; repeat it once the server is back.
     Reconnect,
     /// The transaction has not happened, because of another one.
     Again { alone: bool },
-    /// It is as it is.
+    /// Report the failure.
     None,
 }
 
@@ -217,13 +221,14 @@ impl Transactions {
         self.pool.location.patience
     }
 
-    /// Until when what begins now waits for a server that is away: its patience counts from when nothing worked any more, whoever has waited then.
+    /// Until when a transaction that begins now waits for a server that is away. Patience counts from the first
+    /// failure, whichever transaction had it.
     fn until(&self) -> Instant {
         let left = self.patience().saturating_sub(self.pool.health.failing_for());
         Instant::now() + left.max(GLANCE)
     }
 
-    /// A connection, waiting for a server that is away.
+    /// Returns a connection, and waits for a server that is away.
     fn connect(&self, until: Instant) -> Result<Lent<'_>> {
         let (mut pause, mut tries) = (Duration::from_millis(20), 1);
         loop {
@@ -260,7 +265,8 @@ impl Transactions {
         Ok(Tx { connection, first: Some(first), waiting: vec![mark], alone, token })
     }
 
-    /// Runs `work` in a transaction: all of it or, on any error, nothing. It may run several times, of which one counts.
+    /// Runs `work` in a transaction: all of it or, on any error, nothing. `work` may run several times, and only one
+    /// run counts.
     pub fn write<T>(&self, what: &str, gate: Gate, work: impl FnMut(&mut Tx<'_>) -> Outcome<T>) -> Result<T> {
         let began = Instant::now();
         let done = self.make(what, gate, work);
@@ -338,12 +344,13 @@ impl Transactions {
         }
     }
 
-    /// Sends one statement that is a transaction by itself, and answers with its number, or `None` if that is negative, or the statement was refused: then nothing has changed.
+    /// Sends one statement that is a transaction by itself, and returns the number that it answers with.
+    /// [`Once::Nothing`] if that is negative, or the statement was refused: then nothing has changed.
     ///
     /// # Errors
     /// When the answer was lost, and it cannot be found out what became of it.
     pub fn at_once(&self, what: &str, statement: impl FnOnce(&Ticket) -> Query) -> Result<Once> {
-        // Behind a pooler nothing is prepared, and the statement is long.
+        // A pooler has no prepared statements, and this statement is long.
         let Ok(mut connection) = self.pool.get() else { return Ok(Once::Nothing) };
         if connection.pooled || connection.ensure_lane().is_err() {
             return Ok(Once::Nothing);
@@ -376,10 +383,11 @@ impl Transactions {
         Ok(Once::Nothing)
     }
 
-    /// Whether a transaction whose COMMIT was sent, and never answered, has happened. If it has not, it never will.
+    /// True if a transaction has happened whose COMMIT was sent and never answered. If it has not, it never will.
     ///
     /// # Errors
-    /// When that cannot be found out until then; they say which transaction it is, so that it can be asked again later.
+    /// When that cannot be found out by `until`. The error names the transaction, so that the caller can ask again
+    /// later.
     fn was_committed(&self, unanswered: Unanswered, until: Instant) -> Result<bool> {
         let Unanswered { lane, token } = unanswered;
         let unknown = |error: Error| {
@@ -389,11 +397,11 @@ impl Transactions {
                 )
                 .without_answer(unanswered)
         };
-        // Its own time, as the server may just be starting again.
+        // This wait gets time of its own, as the server may just be starting again.
         let until = until.max(Instant::now() + self.patience() / 2);
         loop {
             let mut connection = self.connect(until).map_err(unknown)?;
-            // Waits for who has it locked. A second time it says the same.
+            // Waits for the transaction that has the row locked. A repetition gives the same answer.
             let query = Query::new("UPDATE @lane SET closed = true WHERE id = $1 RETURNING token").int(lane);
             match connection.query(&query) {
                 Ok(answer) => {
@@ -421,7 +429,7 @@ impl Transactions {
         self.was_committed(unanswered, Instant::now())
     }
 
-    /// Runs `work`, which changes nothing, on a connection; again if that is lost.
+    /// Runs `work`, which changes nothing, on a connection; repeats it if the connection is lost.
     pub fn on_connection<T>(
         &self,
         what: &str,
@@ -453,10 +461,10 @@ impl Transactions {
         self.on_connection(what, |connection| Ok(connection.query(query)?))
     }
 
-    /// Runs `work` on one state of the database. It may run several times.
+    /// Runs `work` on one consistent state of the database. It may run several times.
     pub fn read<T>(&self, what: &str, mut work: impl FnMut(&mut Connection) -> Outcome<T>) -> Result<T> {
         self.on_connection(what, |connection| {
-            // Over many rows the planner knows best.
+            // For many rows the planner chooses best.
             connection.script(
                 "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL enable_hashjoin = on; \
                  SET LOCAL enable_mergejoin = on; SET LOCAL enable_seqscan = on; SET LOCAL plan_cache_mode = auto; \

@@ -148,7 +148,7 @@ pub(super) const HISTORY: &str = concat!(
      ON true ORDER BY n.name, n.epoch, i.epoch"
 );
 
-/// What [`HISTORY`] says.
+/// Reads the answer of [`HISTORY`].
 pub(super) fn read_history(answer: &Answer, directory: u64) -> Outcome<Vec<Era>> {
     let era = |found: &Row| -> Outcome<Era> {
         let (from, until): (i64, Option<i64>) = (found.try_get(2)?, found.try_get(3)?);
@@ -161,10 +161,10 @@ pub(super) fn read_history(answer: &Answer, directory: u64) -> Outcome<Vec<Era>>
     answer.rows.iter().map(era).collect()
 }
 
-/// The directory that a directory hangs in.
+/// The parent of a directory.
 pub(super) const PARENT_OF: &str = "SELECT parent, sum FROM @directory WHERE inode = $1";
 
-/// What [`PARENT_OF`] says.
+/// Reads the answer of [`PARENT_OF`].
 pub(super) fn read_parent(answer: &Answer, directory: u64) -> Outcome<Option<u64>> {
     let Some(found) = answer.first() else { return Ok(None) };
     let parent: i64 = found.try_get(0)?;
@@ -184,7 +184,7 @@ pub(super) const HANGING: &str = concat!(
      WHERE up.inode <> up.parent"
 );
 
-/// The names that `$1` (parents) and `$2` say, each with its inode.
+/// The names in `$1` (parents) and `$2`, each with its inode.
 const NAMES: &str = concat!(
     "SELECT ",
     name_columns!(),
@@ -201,7 +201,7 @@ pub(super) fn names<'a>(names: impl Iterator<Item = (u64, &'a [u8])>) -> Query {
     Query::new(NAMES).ints(parents).with(texts, Type::BYTEA_ARRAY)
 }
 
-/// What [`HANGING`] or [`names`] say.
+/// Reads the answer of [`HANGING`] or [`names`].
 pub(super) fn read_hanging(answer: &Answer) -> Outcome<Vec<Hanging>> {
     let hanging = |found: &Row| -> Outcome<Hanging> {
         let parent = found.try_get::<_, i64>("parent")? as u64;

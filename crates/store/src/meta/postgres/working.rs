@@ -1,14 +1,14 @@
 //! The rows that a commit works on: read in bulk before it, changed in memory, written in bulk after it.
 //!
-//! A statement costs a round trip to the server and its planning, whatever it does; so a commit makes few of them. [`Working::load`] reads (and
-//! locks) everything that its changes name, in one go. What is needed beyond that (the way up from a directory, the entries of one
-//! that is removed) is read when it is asked for. `flush.rs` writes what has changed.
+//! Each statement costs a round trip and its planning, so a commit makes few of them. [`Working::load`] reads and locks in one go
+//! everything that its changes name. Other rows (the way up from a directory, the entries of a directory that is removed) are
+//! read when they are needed. `flush.rs` writes the changes.
 //!
-//! **Locks.** Rows of names and inodes that a commit may change are locked for update as they are read, in the order of their keys. The row in
-//! `directory` of a directory that gets an entry is locked for key share, and for update before a directory is found empty: so nobody makes
-//! an entry in a directory that is being removed. That a name or a number is free cannot be locked: when two commits
-//! both make it, the second one's insertion is refused by the primary key, and it is made again.
-//! What would need more (moving a directory, removing one that has entries) is made alone.
+//! **Locks.** Rows of names and inodes that a commit may change are locked for update as they are read, in the order of their
+//! keys. If a directory gets an entry, its row in `directory` is locked for key share; it is locked for update before the
+//! directory is found empty. So no commit makes an entry in a directory that is being removed. A free name or number cannot be
+//! locked: when two commits both make it, the primary key refuses the second one's insertion, and that commit is repeated.
+//! Changes that would need more locks (moving a directory, removing one that has entries) are made alone.
 
 use std::collections::{HashMap, HashSet};
 
@@ -24,7 +24,7 @@ use crate::meta::change::row::{TraitsKey, root_column};
 use crate::meta::fault::{Fault, Outcome, refuse};
 use crate::meta::{Change, ROOT_INODE};
 
-/// A row as it was read, and as it is to be.
+/// A row as it was read, and as it is to be written.
 pub(super) struct Slot<T> {
     pub before: Option<T>,
     pub now: Option<T>,
@@ -36,7 +36,7 @@ impl<T: Clone> Slot<T> {
     }
 }
 
-/// What a name stands for, and since when.
+/// The inode that a name stands for, and the epoch since when.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Name {
     pub inode: i64,
@@ -46,10 +46,10 @@ pub(super) struct Name {
 /// Names of one directory.
 pub(super) type Names = HashMap<Vec<u8>, Slot<Name>>;
 
-/// Where rows come from that are not known.
+/// Where rows come from that are not loaded yet.
 pub(super) enum Source<'t, 'p> {
     Transaction(&'t mut Tx<'p>),
-    /// Nowhere: what is not supposed is not known (`speculative.rs`).
+    /// Nowhere: rows that are not assumed stay unknown (`speculative.rs`).
     Nowhere,
 }
 
@@ -68,7 +68,7 @@ impl Source<'_, '_> {
         }
     }
 
-    /// Of rows without a transaction nothing is written from here.
+    /// Without a transaction nothing is written from here.
     pub fn later(&mut self, query: Query) {
         if let Self::Transaction(tx) = self {
             tx.later(query);
@@ -85,10 +85,10 @@ pub(super) struct Working<'t, 'p> {
     pub tx: Source<'t, 'p>,
     pub names: HashMap<i64, Names>,
     pub inodes: HashMap<i64, Slot<Stored>>,
-    /// Inodes as they were read, and not locked.
+    /// Inodes that were read without a lock.
     glanced: HashMap<i64, Stored>,
     pub directories: HashMap<i64, Slot<i64>>,
-    /// For the history: a former state, and the epoch from which on it is one.
+    /// For the history: a former state, and the epoch at which it ended.
     pub former_inodes: Vec<(Stored, i64)>,
     pub former_names: Vec<(i64, Vec<u8>, Name, i64)>,
     pub versions: Vec<Stored>,
@@ -96,17 +96,17 @@ pub(super) struct Working<'t, 'p> {
     pub trims: HashMap<i64, i64>,
     pub policies_gone: Vec<i64>,
     pub held: HashMap<String, Option<Vec<u8>>>,
-    /// Directories of which every name is in `names`: those made here, and those read whole.
+    /// Directories with all their names in `names`: those made here, and those read whole.
     whole: HashSet<i64>,
     /// Rows of `directory` that are locked for update.
     guarded: HashSet<i64>,
 }
 
-/// The names that `$1` and `$2` say, locked. Not with their inodes: a name that another commit has exchanged while this one waited for its lock
-/// would be looked for with the inode that it had before, and not found.
+/// Locks the names in `$1` and `$2`. Their inodes are read separately: if another commit exchanged a name while this one waited
+/// for its lock, a join would look for the name's old inode, and not find it.
 const LOAD_NAMES: &str = "SELECT d.parent, d.name, d.inode, d.epoch, d.sum FROM unnest($1, $2) AS wanted (parent, name) \
     JOIN @dentry d ON d.parent = wanted.parent AND d.name = wanted.name FOR UPDATE OF d";
-/// Their inodes, once the names are locked and stay what they are: a statement of its own sees what was committed until then.
+/// Reads the inodes of names that are locked. Being a statement of its own, it sees everything committed before.
 const LOAD_NAMED: &str = concat!(
     "SELECT ",
     stored_columns!(),
@@ -118,13 +118,13 @@ const LOAD_INODES: &str = concat!(
     stored_columns!(),
     " FROM @inode i WHERE i.number = ANY ($1) ORDER BY i.number FOR UPDATE"
 );
-/// What is only looked at: nobody has to wait for it.
+/// Reads without a lock, so no transaction waits for it.
 const GLANCE: &str = concat!("SELECT ", stored_columns!(), " FROM @inode i WHERE i.number = ANY ($1)");
 const LOAD_DIRECTORIES: &str =
     "SELECT inode, parent, sum FROM @directory WHERE inode = ANY ($1) ORDER BY inode FOR KEY SHARE";
 const GUARD_DIRECTORY: &str = "SELECT inode, parent, sum FROM @directory WHERE inode = $1 FOR UPDATE";
 const HAS_NAMES: &str = "SELECT name FROM @dentry WHERE parent = $1 LIMIT $2";
-/// For who is alone: nobody exchanges anything meanwhile.
+/// For a transaction that runs alone: no name is exchanged meanwhile.
 const LOAD_ENTRIES: &str = concat!(
     "SELECT d.parent, d.name, d.inode, d.epoch, d.sum, ",
     stored_columns!(),
@@ -136,7 +136,7 @@ const VERSIONS_POLICY: &str = "WITH RECURSIVE up (inode, distance) AS (SELECT $1
     SELECT p.value, p.inode FROM up JOIN @policy p ON p.inode = up.inode AND p.key = 'versions' ORDER BY up.distance LIMIT 1";
 const ABOVE: &str = "SELECT h.parent, d.name FROM @directory h JOIN @dentry d ON d.parent = h.parent AND d.inode = h.inode \
     WHERE h.inode = $1";
-/// What a commit keeps in memory before it writes what it has so far.
+/// Rows that a commit keeps in memory; with more, it writes what it has so far.
 const ROWS_MAX: usize = 200_000;
 
 impl<'t, 'p> Working<'t, 'p> {
@@ -145,7 +145,7 @@ impl<'t, 'p> Working<'t, 'p> {
         Self::from(Source::Transaction(tx))
     }
 
-    /// No rows yet, and none but those that are supposed.
+    /// No rows, and never others than those that are assumed.
     pub fn guess() -> Self {
         Self::from(Source::Nowhere)
     }
@@ -168,27 +168,27 @@ impl<'t, 'p> Working<'t, 'p> {
         }
     }
 
-    /// Supposes that a name is free …
+    /// Assumes that a name is free …
     pub fn suppose_free(&mut self, parent: i64, name: &[u8]) {
         self.names.entry(parent).or_default().entry(name.to_vec()).or_insert_with(|| Slot::read(None));
     }
 
-    /// … that a directory is there, wherever it hangs …
+    /// … that a directory exists, wherever it lies …
     pub fn suppose_directory(&mut self, directory: i64) {
         self.directories.entry(directory).or_insert_with(|| Slot::read(Some(0)));
     }
 
-    /// … that an inode is this, or is not …
+    /// … that an inode has this row, or does not exist …
     pub fn suppose_inode(&mut self, number: i64, row: Option<Stored>) {
         self.inodes.entry(number).or_insert_with(|| Slot::read(row));
     }
 
-    /// … that it has these traits, and nobody asks for more.
+    /// … that an inode has these traits, and that no change needs more of it.
     pub fn suppose_like(&mut self, number: i64, row: Stored) {
         self.glanced.entry(number).or_insert(row);
     }
 
-    /// The statements that read what `changes` name, in the order of [`Working::loaded`].
+    /// Makes the statements that read the rows that `changes` name, in the order of [`Working::loaded`].
     pub fn load(changes: &[Change]) -> (Wanted, Vec<Query>) {
         let wanted = Wanted::of(changes);
         let by_name = |sql, names: &[(i64, Vec<u8>)]| {
@@ -214,7 +214,7 @@ impl<'t, 'p> Working<'t, 'p> {
         (wanted, queries)
     }
 
-    /// Takes what the statements of [`Working::load`] brought.
+    /// Takes the answers to the statements of [`Working::load`].
     pub fn loaded(&mut self, wanted: Wanted, answers: &[Answer]) -> Outcome<()> {
         let mut answers = answers.iter();
         let mut rows = |asked: bool| {
@@ -237,7 +237,7 @@ impl<'t, 'p> Working<'t, 'p> {
             let stored = row::read_stored(row, 0)?;
             self.glanced.insert(stored.number, stored);
         }
-        // The rest is not there.
+        // The other directories do not exist.
         for directory in wanted.directories {
             self.directories.entry(directory).or_insert_with(|| Slot::read(None));
         }
@@ -273,7 +273,7 @@ impl<'t, 'p> Working<'t, 'p> {
         Ok(())
     }
 
-    /// Sees to it that a name is known.
+    /// Reads a name if it is not known yet.
     fn know_name(&mut self, parent: i64, name: &[u8]) -> Outcome<()> {
         if self.names.get(&parent).is_some_and(|names| names.contains_key(name)) {
             return Ok(());
@@ -314,13 +314,13 @@ impl<'t, 'p> Working<'t, 'p> {
             .ok_or_else(|| refuse(ErrorKind::Damaged, "a name that was just read is not known"))
     }
 
-    /// An inode that the editor has just seen.
+    /// Returns an inode that the editor has just seen.
     fn present(&mut self, number: i64) -> Outcome<&mut Stored> {
         let slot = self.know_inode(number)?;
         slot.now.as_mut().ok_or_else(|| refuse(ErrorKind::Damaged, format!("inode {number} is missing")))
     }
 
-    /// Locks a directory so that nobody makes an entry in it.
+    /// Locks a directory so that no commit makes an entry in it.
     fn guard(&mut self, directory: i64) -> Outcome<()> {
         if !self.whole.contains(&directory) && self.guarded.insert(directory) {
             let answer = self.tx.one(Query::new(GUARD_DIRECTORY).int(directory))?;
@@ -331,13 +331,13 @@ impl<'t, 'p> Working<'t, 'p> {
         Ok(())
     }
 
-    /// Names of a directory that are there now, as far as they are known.
+    /// The names that a directory has now, as far as they are known.
     fn known_names(&self, parent: i64) -> impl Iterator<Item = (&Vec<u8>, Name)> {
         let names = self.names.get(&parent).into_iter().flatten();
         names.filter_map(|(name, slot)| slot.now.map(|now| (name, now)))
     }
 
-    /// Writes what there is, if it is much, and forgets it.
+    /// Writes and forgets the rows if there are many.
     fn relieve(&mut self) -> Outcome<()> {
         if self.inodes.len() + self.former_inodes.len() < ROWS_MAX {
             return Ok(());
@@ -358,7 +358,7 @@ impl<'t, 'p> Working<'t, 'p> {
 pub(super) struct Wanted {
     directories: Vec<i64>,
     names: Vec<(i64, Vec<u8>)>,
-    /// Those of the names that are thought to stand for something.
+    /// Names that are expected to exist.
     named: Vec<(i64, Vec<u8>)>,
     inodes: Vec<i64>,
     glances: Vec<i64>,
@@ -368,7 +368,7 @@ impl Wanted {
     fn of(changes: &[Change]) -> Self {
         use outrigger_format::catalogue::FileKind;
         let mut wanted = Self::default();
-        // Nothing is in a directory that is only just being made. (It may turn out to be there already: then its names are read one by one.)
+        // A directory that is only just being made has no entries. (If it turns out to exist, its names are read one by one.)
         let mut new = HashSet::new();
         let mut free = HashSet::new();
         for change in changes {
@@ -425,7 +425,7 @@ impl Wanted {
         wanted.inodes.dedup();
         wanted.glances.sort_unstable();
         wanted.glances.dedup();
-        // What is locked is known better.
+        // Locked rows are more reliable.
         wanted.glances.retain(|number| wanted.inodes.binary_search(number).is_err());
         wanted
     }
@@ -468,7 +468,7 @@ impl Rows for Working<'_, '_> {
             return Ok(false);
         }
         self.guard(parent)?;
-        // Of the names that are there, as many may be taken away here.
+        // This commit may already have removed as many of the names that are there.
         let gone = self.names.get(&parent).map_or(0, HashMap::len);
         let answer = self.tx.one(Query::new(HAS_NAMES).int(parent).int(gone as i64 + 1))?;
         for row in &answer.rows {
@@ -477,7 +477,7 @@ impl Rows for Working<'_, '_> {
                 return Ok(true);
             }
         }
-        // Nobody can make one until this transaction has ended.
+        // No commit can make one until this transaction has ended.
         self.whole.insert(parent);
         Ok(false)
     }
@@ -587,7 +587,7 @@ impl Rows for Working<'_, '_> {
     }
 
     fn move_directory(&mut self, directory: i64, parent: i64) -> Outcome<()> {
-        // One made in this transaction is known to nobody else.
+        // No other transaction knows a directory that was made in this one.
         let known = self.directories.get(&directory).is_some_and(|slot| slot.before.is_none());
         if !known && !self.tx.is_alone() {
             return Err(Fault::Again { alone: true });

@@ -21,7 +21,7 @@ fn is_of_inodes(table: &Table) -> bool {
     table.position("mode").is_some()
 }
 
-/// The statement whose rows are those of `table`.
+/// The statement that reads the rows of `table`.
 fn select(table: &Table) -> String {
     let column = |(name, _): &(&'static str, Kind)| match *name {
         name if TRAITS.contains(&name) && is_of_inodes(table) => format!("t.{name}"),
@@ -35,7 +35,7 @@ fn select(table: &Table) -> String {
 }
 
 impl SqliteMeta {
-    /// Hands out the rows of a table. Their checksums are not compared: whoever froze this state has checked it.
+    /// Passes on the rows of a table. Their checksums were checked when this state was frozen.
     pub(in crate::meta) fn each_row(&self, table: &Table, each: Each<'_>) -> Outcome<()> {
         let db = self.reader()?;
         let mut statement = db.prepare(&select(table))?;
@@ -47,7 +47,7 @@ impl SqliteMeta {
         Ok(())
     }
 
-    /// What is no row of a table.
+    /// Reads the state outside the tables' rows.
     pub(in crate::meta) fn rest(&self) -> Outcome<Rest> {
         let db = self.reader()?;
         let sql = "SELECT epoch, generation, next_inode, next_pack, next_session, next_sequence, files, directories, others, bytes \
@@ -115,7 +115,7 @@ impl<'c> Filler<'c> {
         Ok(())
     }
 
-    /// The statement that inserts what [`Filler::row`] has for a table.
+    /// The statement that inserts the values of [`Filler::row`] into a table.
     fn statement(&self, table: &Table) -> Outcome<CachedStatement<'c>> {
         let db: &'c Connection = self.db;
         let mut columns = if is_of_inodes(table) { vec!["traits", "special"] } else { Vec::new() };
@@ -126,7 +126,7 @@ impl<'c> Filler<'c> {
         Ok(db.prepare_cached(&sql)?)
     }
 
-    /// Sets what is no row of a table.
+    /// Sets the state outside the tables' rows.
     pub fn rest(&mut self, rest: &Rest) -> Outcome<()> {
         self.db.execute(
             "UPDATE state SET epoch = ?1, generation = ?2, next_inode = ?3, next_pack = ?4, next_session = ?5, next_sequence = ?6, \

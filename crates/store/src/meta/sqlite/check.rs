@@ -1,4 +1,4 @@
-//! Checking the database: SQLite's own structures first, then what ours must satisfy.
+//! Checks the database: SQLite's own structures first, then our rules.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::meta::fault::Outcome;
 /// Findings of one kind that are listed; more are only counted.
 const LISTED: usize = 20;
 
-/// A query whose rows are all findings, each said in its one column.
+/// Queries whose rows are all findings, each described in its one column.
 const RULES: &[&str] = &[
     // names
     "SELECT 'a name in directory ' || d.parent || ' stands for inode ' || d.inode || ', which does not exist' \
@@ -80,7 +80,7 @@ const RULES: &[&str] = &[
     "SELECT 'the row of counters is missing' WHERE (SELECT count(*) FROM state) <> 1",
 ];
 
-/// Returns what is wrong, in words.
+/// Returns the findings, in words.
 pub(super) fn check(connection: &Connection) -> Outcome<Vec<String>> {
     let mut found = Vec::new();
     findings(connection, "PRAGMA integrity_check", &mut found)?;
@@ -116,7 +116,7 @@ fn findings(connection: &Connection, query: &str, found: &mut Vec<String>) -> Ou
     Ok(())
 }
 
-/// What a database may hold besides rows, by name. Statistics are SQLite's own.
+/// Objects that a database may have, by name. Statistics are SQLite's own.
 fn objects(connection: &Connection) -> rusqlite::Result<BTreeMap<String, String>> {
     connection
         .prepare(

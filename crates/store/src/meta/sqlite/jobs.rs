@@ -15,7 +15,7 @@ use crate::meta::jobs::{
     SplitRow, SplitState, job_holder, no_job,
 };
 
-/// Queries whose rows say which rows are not what was written.
+/// Queries whose rows describe the changed rows.
 pub(super) const CHANGED: &[&str] = &[
     "SELECT 'input ' || number || ' of job ' || job || ' is not what was written' FROM job_input \
      WHERE NOT (sum IS row_sum(job, number, path, root))",
@@ -178,7 +178,7 @@ fn claim(
         "UPDATE job_split SET state = 1, attempt = ?3, tries = tries + 1, session = ?4, primary_attempt = NULL, \
          primary_session = NULL WHERE job = ?1 AND number = ?2",
     )?;
-    // What earlier attempts left was never anybody's output.
+    // Leftovers of earlier attempts never became outputs.
     let mut drop = db.prepare_cached("DELETE FROM job_output WHERE job = ?1 AND split = ?2")?;
     for split in &claimed {
         update.execute((id, split.number as i64, split.attempt as i64, session.0 as i64))?;

@@ -1,4 +1,4 @@
-//! Loose chunks in SQLite.
+//! Inline chunks in SQLite.
 
 use std::collections::HashSet;
 

@@ -1,15 +1,16 @@
 //! The embedded engine: one SQLite database, one writer at a time, readers beside it.
 //!
-//! **Correctness comes from transactions alone.** Several processes have the database open; what a method decides, it decides on what it
-//! read in its own write transaction (`BEGIN IMMEDIATE`, so that no other writer comes between reading and writing). In memory there are
-//! connections and prepared statements, nothing else.
+//! **Correctness comes from transactions alone.** Several processes have the database open. A
+//! method decides by what it read in its own write transaction (`BEGIN IMMEDIATE`, so that no other
+//! writer comes between reading and writing). Memory has only connections and prepared statements.
 //!
-//! **Connections.** One writes, behind a mutex; a few read, each serving one thread at a time. With a write-ahead log readers see the last commit and
-//! never wait. A commit is durable when the method returns (`synchronous = FULL`).
+//! **Connections.** One writes, behind a mutex; a few read, each serving one thread at a time. With
+//! a write-ahead log readers see the last commit and never wait. A commit is durable when the
+//! method returns (`synchronous = FULL`).
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `open.rs` | opening, settings, refusing what is not ours |
+//! | `open.rs` | opening, settings, refusing files of other programs |
 //! | `schema.sql`, `row.rs`, `sums.rs` | tables; rows to values and back, checked; their checksums |
 //! | `tree.rs` | reading the tree |
 //! | `commit.rs`, `rows.rs`, `statements.rs` | one commit; the rows that its changes work on (what they mean is in `meta/change/`); their SQL |

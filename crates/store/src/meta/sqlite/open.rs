@@ -1,4 +1,4 @@
-//! Opening the database file: modes, settings, and the refusal of what is not ours.
+//! Opens the database file: modes, settings, and the refusal of files of other programs.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -25,19 +25,21 @@ pub enum OpenMode {
     Create,
     /// For reading and writing.
     ReadWrite,
-    /// For reading only. Nothing in the database changes; writing methods are `Denied`. Where the directory cannot be
-    /// written, nothing at all changes on disk; where it can, SQLite may keep its `-wal` and `-shm` files beside it.
+    /// For reading only. Nothing in the database changes; writing methods are `Denied`. If the
+    /// directory cannot be written, nothing at all changes on disk; otherwise SQLite may keep its
+    /// `-wal` and `-shm` files beside it.
     ReadOnly,
 }
 
-/// "OTRG": what `file` and SQLite's header call our databases.
+/// "OTRG": marks our databases, for `file` and in SQLite's header.
 const APPLICATION_ID: i32 = 0x4f54_5247;
 /// Raised with every schema that older programs cannot use.
 const SCHEMA_VERSION: i32 = 3;
 /// Measured in docs/decisions/0004-metadata-schema.md.
 const PAGE_BYTES: u32 = 8192;
-/// The log is copied into the database once it has grown by this much: seldom enough that a bulk load's pages are copied
-/// once or twice, often enough that readers' lookups in it stay short.
+/// The log is copied into the database once it has grown by this much. That is rare enough that a
+/// bulk load's pages are copied once or twice, and often enough that readers' lookups in the log
+/// stay short.
 const CHECKPOINT_BYTES: u32 = 16 << 20;
 /// How long a transaction waits for another process's before it is `Busy`.
 const BUSY: Duration = Duration::from_secs(30);
@@ -45,14 +47,14 @@ const WRITER_CACHE_KIB: u32 = 32 << 10;
 const READER_CACHE_KIB: u32 = 8 << 10;
 const STATEMENTS: usize = 128;
 
-/// What further connections to the same database need: the directory that it lies in, wherever that is moved to.
+/// What further connections to the same database need: its directory, which may be moved meanwhile.
 #[derive(Clone, Debug)]
 pub(super) struct Source {
     home: Arc<Home>,
     file: OsString,
-    /// Which file it was when it was found.
+    /// The identity of the file when it was found.
     identity: (u64, u64),
-    /// What it was called then, for messages.
+    /// Its name at that time, for messages.
     shown: PathBuf,
     /// Nobody can write it: SQLite then needs no lock files.
     is_immutable: bool,
@@ -99,7 +101,8 @@ impl Source {
         };
         let mut connection = connection.explain(&what)?;
         settle(&mut connection, READER_CACHE_KIB).explain(&what)?;
-        // SQLite opens the log by its name with the first read: before the directory may be moved.
+        // SQLite opens the log by its name with the first read: that must happen before the
+        // directory may be moved.
         connection.query_row("PRAGMA schema_version", [], |_| Ok(())).explain(&what)?;
         self.still_there()?;
         Ok(connection)
@@ -111,7 +114,7 @@ impl Source {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let mut connection = Connection::open_with_flags(self.path(), flags).explain(&what)?;
         settle(&mut connection, WRITER_CACHE_KIB).explain(&what)?;
-        // SQLite opens a write-protected file for reading without a word.
+        // SQLite silently opens a write-protected file for reading.
         if connection.is_readonly("main").explain(&what)? {
             return Err(Error::new(ErrorKind::Denied, format!("{what}: the file is write-protected")));
         }
@@ -143,8 +146,8 @@ fn immutable_uri(path: &Path) -> String {
     uri + "?immutable=1"
 }
 
-/// Waits a moment for another process's transaction, for the `times`th time: as SQLite's own handler does, but a long wait is told of. False
-/// when it has lasted long enough.
+/// Waits a moment for another process's transaction, for the `times`th time. It waits as SQLite's
+/// own handler does, but reports a long wait. False when it has lasted long enough.
 fn wait_for_others(times: i32) -> bool {
     const FIRST_MS: [u64; 11] = [1, 2, 5, 10, 15, 20, 25, 25, 25, 50, 50];
     const LATER_MS: u64 = 100;
@@ -171,11 +174,13 @@ fn settle(connection: &mut Connection, cache_kib: u32) -> rusqlite::Result<()> {
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_FKEY, false)?;
-    // Plans do not depend on bound values: without this, the bundled SQLite (built with STAT4) prepares a statement with a range
-    // or a limit again for every new value, which made lookups ten times as slow.
+    // Keeps plans independent of bound values. Without this, the bundled SQLite (built with STAT4)
+    // prepares a statement with a range or a limit again for every new value, which made lookups
+    // ten times as slow.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS);
-    // The log and its index stay when the last connection closes, the log empty: whoever opens the database on a full disk could not make them.
+    // The log and its index stay when the last connection closes, the log empty: on a full disk the
+    // next process could not make them.
     connection.file_control(Some(MAIN_DB), FileControl::PersistWal(&mut 1))?;
     super::sums::register(connection)?;
     connection.pragma_update(None, "cache_size", -i64::from(cache_kib))?;
@@ -224,7 +229,7 @@ pub(super) fn create(path: &Path) -> Result<()> {
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut connection = Connection::open_with_flags(path, flags).explain(&what)?;
     settle(&mut connection, WRITER_CACHE_KIB).explain(&what)?;
-    // Before the first page is written, or they have no effect.
+    // Before the first page is written; later they have no effect.
     connection.pragma_update(None, "page_size", PAGE_BYTES).explain(&what)?;
     connection.pragma_update(None, "auto_vacuum", "incremental").explain(&what)?;
     write_ahead(&connection).explain(&what)?;
@@ -252,7 +257,8 @@ pub(super) fn create(path: &Path) -> Result<()> {
     if made { Ok(()) } else { Err(exists()) }
 }
 
-/// True when nothing has ever been stored by this database: its making was interrupted, or nobody has used it. One that cannot be read is not unused.
+/// True when this database has never stored anything: its creation was interrupted, or no client
+/// has used it. A database that cannot be read is not unused.
 pub(super) fn is_unused(path: &Path) -> bool {
     let read = || -> rusqlite::Result<bool> {
         let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
@@ -268,7 +274,7 @@ pub(super) fn is_unused(path: &Path) -> bool {
     read().unwrap_or(false)
 }
 
-/// Refuses a database that is not ours, or too new.
+/// Refuses a database of another program, or of a newer version.
 pub(super) fn recognise(connection: &Connection, path: &Path) -> Result<()> {
     let shown = path.display();
     let what = format!("metadata database {shown}");

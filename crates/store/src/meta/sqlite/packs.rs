@@ -12,7 +12,7 @@ use crate::meta::{PackRow, PackState, PackSum, SessionId, SessionKind};
 
 /// For [`select`]: every row.
 pub(super) const EVERY: &str = "1 = 1 ORDER BY id";
-/// Live and condemned packs.
+/// Live packs and deletion candidates.
 pub(super) const COMMITTED: &str = "state IN (2, 3) ORDER BY id";
 /// Some of those after the first parameter.
 pub(super) const AFTER: &str = "id > ?1 ORDER BY id LIMIT ?2";
@@ -90,7 +90,7 @@ fn insert(connection: &Connection, pack: &PackRow) -> rusqlite::Result<usize> {
         ))
 }
 
-/// Hands out ids and records who is going to write them.
+/// Hands out ids and records the session that will write them.
 pub(super) fn announce(
     connection: &Connection,
     now: Moment,
@@ -132,7 +132,7 @@ pub(super) fn withdraw(
     Ok(())
 }
 
-/// What a pack is, for messages.
+/// Describes a pack, for messages.
 fn describe(connection: &Connection, pack: PackId) -> Outcome<String> {
     let found = select(connection, "id = ?1", [pack.0 as i64])?;
     Ok(match found.first() {

@@ -39,7 +39,7 @@ pub(super) fn take(connection: &Connection, now: Moment, session: SessionId) -> 
     reprieve_all(connection)
 }
 
-/// What an interrupted run left condemned is in use again.
+/// Unmarks the candidates of an interrupted run.
 fn reprieve_all(connection: &Connection) -> Outcome<()> {
     connection.prepare_cached("UPDATE pack SET state = 2 WHERE state = 3")?.execute([])?;
     Ok(())
@@ -61,7 +61,7 @@ pub(super) fn release(connection: &Connection, now: Moment, session: SessionId) 
     reprieve_all(connection)
 }
 
-/// Live → condemned, under a new generation.
+/// Live → candidate (`Condemned`), under a new generation.
 pub(super) fn condemn(
     connection: &Connection,
     now: Moment,
@@ -78,7 +78,7 @@ pub(super) fn condemn(
     Ok(generation)
 }
 
-/// Condemned → live.
+/// Candidate (`Condemned`) → live.
 pub(super) fn absolve(
     connection: &Connection,
     now: Moment,
@@ -126,7 +126,7 @@ pub(super) fn bury(
     Ok(())
 }
 
-/// Adds to what `holder` holds.
+/// Adds roots to those that `holder` holds.
 pub(super) fn hold(connection: &Connection, holder: &str, roots: &[Root]) -> Outcome<()> {
     if holder.is_empty() {
         return Err(refuse(ErrorKind::Invalid, "who holds roots needs a name"));
@@ -139,7 +139,7 @@ pub(super) fn hold(connection: &Connection, holder: &str, roots: &[Root]) -> Out
     Ok(())
 }
 
-/// Takes from what `holder` holds.
+/// Removes roots from those that `holder` holds.
 pub(super) fn let_go(connection: &Connection, holder: &str, roots: Option<&[Root]>) -> Outcome<()> {
     let Some(roots) = roots else {
         connection.prepare_cached("DELETE FROM held WHERE holder = ?1")?.execute([holder])?;
@@ -192,7 +192,8 @@ pub(super) fn visit_roots(
         let mut statement = connection.prepare_cached(source)?;
         let mut rows = statement.query([])?;
         while let Some(row) = rows.next()? {
-            // What a changed root refers to would be taken for garbage.
+            // A root that has changed is refused: the contents of the right one would be taken for
+            // garbage.
             sums::require(row, 1)?;
             let root = row::root(row.get_ref(0)?, 0)?;
             if root != Root::Empty {

@@ -1,4 +1,5 @@
-//! Inodes as rows: what is in which column, and back. Everything read here is checked: a database is untrusted input.
+//! Inodes as rows: which value is in which column, and back. Everything read here is checked: a
+//! database is untrusted input.
 
 use outrigger_format::catalogue::{Attributes, FileKind, OtherTimes, Time, decode_xattrs};
 use outrigger_format::{Cursor, Root, checksum};
@@ -13,7 +14,8 @@ use crate::meta::change::{self, times};
 /// How many columns [`inode`] takes.
 pub(super) const INODE_COLUMNS: usize = 13;
 
-/// Columns of an inode for [`inode`], from `i` and `t` (`traits`); which checksum of `sums.rs` says which table `i` is.
+/// Columns of an inode for [`inode`], from `i` and `t` (`traits`); the checksum of `sums.rs` shows
+/// which table `i` is.
 macro_rules! inode_columns {
     ($intact:ident) => {
         concat!(
@@ -35,7 +37,7 @@ pub(super) fn traits_digest(mode: i64, uid: i64, gid: i64, xattrs: &Option<Vec<u
 
 pub(super) use crate::meta::change::row::root_column;
 
-/// A value that cannot be what we wrote, in column `column`.
+/// An impossible value in column `column`.
 fn damaged(column: usize, error: impl std::error::Error + Send + Sync + 'static) -> rusqlite::Error {
     rusqlite::Error::FromSqlConversionFailure(column, Type::Blob, Box::new(error))
 }

@@ -1,11 +1,13 @@
-//! Sessions: who may write, until when, and which generation each has acknowledged.
+//! Sessions: which may write, until when, and which generation each has acknowledged.
 //!
-//! A session may write while its row is there. Closing and fencing delete the row, with its pins. A lease that is over ends no session: it
-//! allows others to. Numbers come from a counter and are never used twice.
+//! A session may write while its row exists. Closing and fencing delete the row, with its pins. The
+//! end of a lease does not end the session: it allows others to. Numbers come from a counter and
+//! are never used twice.
 //!
-//! Leases are counted by the machine's steady clock, which nobody sets. It begins anew when the machine is started: a lease that ends more than
-//! an hour later than one that begins now was given before that, and is over. The hour is there because a transaction's moment is taken before
-//! it has waited for others, which may have renewed leases meanwhile. A dead session's lock file tells sooner.
+//! Leases are counted by the machine's steady clock, which cannot be set. It begins anew when the
+//! machine starts: if a lease ends more than an hour later than one that begins now, it was given
+//! before that, and is over. The hour is there because a transaction takes its time before it waits
+//! for others, which may renew leases meanwhile. A dead session's lock file shows its end sooner.
 
 use outrigger_format::PackId;
 use rusqlite::{Connection, OptionalExtension as _, Row};
@@ -22,11 +24,12 @@ const NANOS: u64 = 1_000_000_000;
 pub(super) struct Moment {
     /// Since 1970, as it is noted of jobs.
     pub wall: u64,
-    /// Since the machine started: what `lease_until` is in, as all that use the database run on it. Setting the wall clock ends no lease, nor does a sleep of the machine.
+    /// Time since the machine started, as in `lease_until`: all processes that use the database run
+    /// on this machine. Neither setting the wall clock nor a sleep of the machine ends a lease.
     pub steady: u64,
 }
 
-/// SQL that is true of a session that nobody may end at this moment but who finds its lock file free.
+/// SQL that is true for a session that only a client that finds its lock file free may end now.
 macro_rules! lives {
     ($steady:literal) => {
         concat!("lease_until > ", $steady, " AND lease_until - (lease_secs + 3600) * 1000000000 <= ", $steady)
@@ -75,7 +78,7 @@ fn extend(connection: &Connection, session: SessionId, until: i64, end: i64) -> 
     Ok(())
 }
 
-/// What a writer may rely on; who only reads relies on nothing.
+/// What a writer may rely on; a reader relies on nothing.
 fn generation(connection: &Connection, kind: SessionKind) -> Outcome<Generation> {
     let number = counter(connection, "generation")? as u64;
     if kind == SessionKind::Reader {
@@ -96,7 +99,7 @@ pub(super) fn open(
 ) -> Outcome<(SessionId, Generation)> {
     let id = SessionId(advance(connection, "next_session", 1)?);
     let generation = generation(connection, kind)?;
-    // Readers and collectors rely on no hit when they write, so nobody ever waits for them.
+    // Readers and collectors rely on no hit when they write, so no collector ever waits for them.
     let acknowledged = if kind == SessionKind::Writer { generation.number as i64 } else { i64::MAX };
     connection.prepare_cached("INSERT INTO session VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)")?.execute(
         (
@@ -128,7 +131,8 @@ pub(super) fn renew(
     Ok(counter(connection, "generation")? as u64)
 }
 
-/// Acknowledges the current generation, and takes back the condemned packs that uncommitted work relies on (rule 8).
+/// Acknowledges the current generation, and unmarks the candidates that uncommitted work relies on
+/// (rule 8).
 pub(super) fn acknowledge(
     connection: &Connection,
     now: Moment,
@@ -147,7 +151,7 @@ pub(super) fn acknowledge(
     Ok(generation)
 }
 
-/// Ends a session, if it is not over yet. What it left uncommitted stays its own until it is swept.
+/// Ends a session, if it is not over yet. Its uncommitted packs stay its own until they are swept.
 pub(super) fn end(connection: &Connection, session: SessionId) -> Outcome<()> {
     let id = [session.0 as i64];
     connection.prepare_cached("DELETE FROM session WHERE id = ?1")?.execute(id)?;

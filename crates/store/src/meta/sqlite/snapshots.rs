@@ -175,8 +175,9 @@ macro_rules! unseen {
     };
 }
 
-/// Looks at up to `batch` rows of the history, and deletes those that nobody can see; returns where to go on, and how many went.
-/// Batches are transactions of their own, so that writers never wait for the whole.
+/// Reads up to `batch` rows of the history, and deletes those that no snapshot or pin sees; returns
+/// where to go on, and how many were deleted. Batches are transactions of their own, so that
+/// writers never wait for the whole.
 pub(super) fn purge(
     connection: &Connection,
     at: PurgePosition,

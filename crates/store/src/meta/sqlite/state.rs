@@ -1,4 +1,4 @@
-//! The row of counters, and the epochs at which somebody may still look.
+//! The row of counters, and the epochs that are still visible.
 
 use rusqlite::Connection;
 
@@ -12,7 +12,7 @@ pub(super) fn counter(connection: &Connection, column: &str) -> rusqlite::Result
     connection.prepare_cached(&format!("SELECT {column} FROM state"))?.query_row([], |row| row.get(0))
 }
 
-/// What is given out next.
+/// Reads the next values.
 pub(super) fn counters(connection: &Connection) -> Outcome<Counters> {
     let next = |column| next_number(column, counter(connection, column)?);
     Ok(Counters {
@@ -22,7 +22,7 @@ pub(super) fn counters(connection: &Connection) -> Outcome<Counters> {
     })
 }
 
-/// Adds to one column of the row of counters; returns what it was before.
+/// Adds to one column of the row of counters; returns its earlier value.
 pub(super) fn advance(connection: &Connection, column: &str, by: u64) -> Outcome<u64> {
     let before = next_number(column, counter(connection, column)?)?;
     let after = before.checked_add(by).and_then(|after| i64::try_from(after).ok());

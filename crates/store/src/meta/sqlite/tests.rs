@@ -1,4 +1,4 @@
-//! What holds of a database in a file: its place, and its clocks.
+//! Tests of a database in a file: its place, and its clocks.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -59,12 +59,13 @@ fn leases_go_by_the_steady_clock_and_end_when_that_begins_anew() {
         assert!(!is_over());
         meta.renew(session, 60).unwrap();
     }
-    // Whoever took its moment before the lease was renewed takes nobody for dead.
+    // A transaction that took its time before the lease was renewed does not treat the session as
+    // dead.
     steady.fetch_sub(30 * SECOND, Ordering::SeqCst);
     assert!(!is_over());
     steady.fetch_add(91 * SECOND, Ordering::SeqCst);
     assert!(is_over());
-    // It goes on, as nobody has ended it.
+    // The session goes on, as nothing has ended it.
     meta.renew(session, 60).unwrap();
     assert!(!is_over());
     // The machine was started again a minute ago.

@@ -1,7 +1,8 @@
 //! Reading the tree, now or at an epoch.
 //!
-//! At an epoch, a name or inode is either the current row, if that is old enough, or the one row of the history whose epochs
-//! contain it. Callers give such reads one transaction: between two statements a row could move from one place to the other.
+//! At an epoch, a name or inode is either the current row, if that is old enough, or the one row of
+//! the history whose epochs contain it. Callers use one transaction for such reads: between two
+//! statements a row could move from one place to the other.
 
 use outrigger_format::catalogue::Time;
 use rusqlite::{Connection, OptionalExtension as _};
@@ -85,7 +86,7 @@ pub(super) fn lookup(connection: &Connection, at: At, parent: u64, name: &[u8]) 
     number.map_or(Ok(None), |number| inode_at(connection, number, epoch))
 }
 
-/// The directory that a directory hangs in.
+/// The parent of a directory.
 pub(super) fn parent_of(connection: &Connection, directory: u64) -> Outcome<Option<u64>> {
     let sql = concat!("SELECT parent, ", directory_intact!(), " FROM directory WHERE inode = ?1");
     let found = connection.prepare_cached(sql)?.query_row([directory as i64], |row| {
@@ -152,7 +153,7 @@ pub(super) fn read_dir(
     Ok(entries)
 }
 
-/// Every name that `directory` has or had, with every state of what it stood for.
+/// Every name that `directory` has or had, with every state of its inode.
 pub(super) fn history(connection: &Connection, directory: u64) -> Outcome<Vec<Era>> {
     let sql = concat!(
         "SELECT name, inode, epoch, NULL, ",
@@ -178,7 +179,7 @@ pub(super) fn history(connection: &Connection, directory: u64) -> Outcome<Vec<Er
     Ok(eras)
 }
 
-/// Columns of epochs: the second one is NULL for what is so now.
+/// Columns of epochs: the second one is NULL for the present state.
 fn epochs(row: &rusqlite::Row<'_>, first: usize) -> rusqlite::Result<(u64, u64)> {
     let until: Option<i64> = row.get(first + 1)?;
     Ok((row.get::<_, i64>(first)? as u64, until.map_or(u64::MAX, |until| until as u64)))

@@ -1,4 +1,4 @@
-//! Power fails at every step: what a sync vouched for comes back, and nothing comes back that was not appended.
+//! Power fails at every step: synced records come back, and no others but appended ones.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,8 @@ use super::{append, assert_samples, open};
 use crate::staging::usage::Usage;
 use crate::testing::crash::{Exploration, Mode, Recording, Trace};
 
-/// Writes from `first` on, and syncs now and then, saying so; removes what nothing needs any more, if asked to.
+/// Writes from `first` on, and sometimes syncs and reports it; removes unneeded segments on
+/// request.
 fn record(memory: &Memory, last: u64, removing: bool) -> Trace {
     let say = |text: String| memory.disk().recording.as_mut().unwrap().acknowledge(text.as_bytes());
     let (log, ..) = open(memory).unwrap();
@@ -27,7 +28,7 @@ fn record(memory: &Memory, last: u64, removing: bool) -> Trace {
     recording.finish()
 }
 
-/// Gives up all that a test has appended, as if it had been destaged.
+/// Gives up all that a test has appended, as if it had been flushed.
 fn give_up(usage: &Usage, memory: &Memory) {
     let segments: Vec<u32> = memory.disk().segments.keys().copied().collect();
     for segment in segments {

@@ -1,5 +1,5 @@
-//! The extent map beside a file that is a plain vector of bytes, each of which says where it comes from; and what replaying any
-//! part of a log over any state makes of it.
+//! The extent map, compared with a file that is a plain vector of bytes, each of which says where
+//! it comes from; and the result of replaying any part of a log over any state.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use crate::staging::{Appended, ExtentMap, Location, Piece, Usage};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Byte {
     Zero,
-    /// Of the content that was there at the beginning.
+    /// From the content that was there at the beginning.
     Old(u64),
-    /// Of the write with this sequence.
+    /// From the write with this sequence.
     Written(u64, u64),
-    /// Of the root with this length.
+    /// From the root with this length.
     Cloned(u64, u64),
 }
 
@@ -53,7 +53,7 @@ fn operation(step: &Step) -> Operation {
     }
 }
 
-/// What the step makes of a file.
+/// Applies the step to a file.
 fn model(file: &mut Vec<Byte>, sequence: u64, step: &Step) {
     let (offset, bytes): (u64, Vec<Byte>) = match *step {
         Step::Write { offset, len } => (offset, (0..len).map(|at| Byte::Written(sequence, at)).collect()),
@@ -70,7 +70,8 @@ fn model(file: &mut Vec<Byte>, sequence: u64, step: &Step) {
     file[offset as usize..end].copy_from_slice(&bytes);
 }
 
-/// What it does to a map. Each record lies in a segment of its own, which has its sequence as number.
+/// Applies the step to a map. Each record lies in a segment of its own, with its sequence as
+/// number.
 fn apply(map: &mut ExtentMap, usage: &Usage, sequence: u64, step: &Step) {
     let len = if let Step::Write { len, .. } = step { *len as u32 } else { 0 };
     let location = Location { segment: sequence as u32, offset: 0, len };
@@ -153,7 +154,7 @@ proptest! {
         let (mut committed, mut settled) = (0, 0);
         for (now, (step, settle)) in steps.iter().enumerate() {
             apply(&mut map, &usage, now as u64 + 1, step);
-            // A destager has stored the state some steps ago, and says so now.
+            // A flusher has stored the state of some steps ago, and now says so.
             if let Some(ago) = settle {
                 committed = (now + 1).saturating_sub(*ago).max(committed);
                 let before = map.staged_bytes();
@@ -174,7 +175,7 @@ proptest! {
         prop_assert!((1..=steps.len() as u32).all(|segment| usage.is_dead(segment, 0)));
     }
 
-    /// What was stored is only what a file begins with, as it was some steps ago.
+    /// Only the beginning of a file was stored, as it was some steps ago.
     #[test]
     fn what_is_behind_the_part_that_was_stored_stays(steps in prop::collection::vec((step(), prop::option::weighted(0.3, 0u64..100)), 1..30)) {
         let plain: Vec<Step> = steps.iter().map(|(step, _)| step.clone()).collect();
@@ -207,7 +208,7 @@ proptest! {
         prop_assert!((1..=steps.len() as u32).all(|segment| usage.is_dead(segment, 0)));
     }
 
-    /// The database may be further than the log says: replaying what it has already leads to the same.
+    /// The database may be ahead of the log: replaying operations again leads to the same state.
     #[test]
     fn replaying_over_any_later_state_converges(base in 0u64..80, steps in prop::collection::vec(step(), 1..25), at in 0usize..25) {
         let states = history(base, &steps);
@@ -220,7 +221,7 @@ proptest! {
         prop_assert_eq!(&read(&map, &states[at], 0..u64::MAX), &states[steps.len()]);
     }
 
-    /// Segments at the front that nothing refers to may be gone: what is left of the log leads to the same.
+    /// Unneeded segments at the front may be gone: the rest of the log leads to the same state.
     #[test]
     fn dead_segments_are_not_missed(base in 0u64..80, steps in prop::collection::vec(step(), 1..25), at in 0usize..25) {
         let states = history(base, &steps);

@@ -17,7 +17,7 @@ fn write(inode: u64, offset: u64) -> Operation {
     Operation::Write { inode, offset }
 }
 
-/// Opens a log in a directory, and drops what comes back.
+/// Opens a log in a directory, and ignores the replayed records.
 fn on_disk(path: &std::path::Path, options: Options) -> Result<Log> {
     Log::open(path, options, &mut |_| Ok(())).map(|(log, _)| log)
 }
@@ -92,7 +92,7 @@ fn short_writes_are_gone_on_with() {
 
 #[test]
 fn a_full_disk_is_an_error_to_the_writer_alone() {
-    // Whatever fits: between records, within one, within the next segment's header.
+    // The disk becomes full between records, within one, or within the next segment's header.
     for room in 0..900 {
         let memory = Memory::default();
         let (log, ..) = open(&memory).unwrap();
@@ -105,7 +105,7 @@ fn a_full_disk_is_an_error_to_the_writer_alone() {
             }
         });
         let failed = failed.unwrap();
-        // What was acknowledged is there, and nothing else.
+        // All acknowledged records are there, and nothing else.
         let copy = Memory::new(memory.disk().segments.clone());
         assert_samples(&open(&copy).unwrap().2, 1..failed);
         assert_eq!(append(&log, failed).unwrap_err().kind(), ErrorKind::Full);
@@ -272,7 +272,7 @@ fn threads_append_sync_read_and_remove() {
                 outrigger_clock::sleep(Duration::from_millis(1));
             }
         });
-        // Those that are done keep what they wrote last, and with it all segments after that.
+        // Finished threads still need their last write, and with it all later segments.
         let files: Vec<_> = writers.into_iter().map(|writer| writer.join()).collect();
         done.store(true, Ordering::Relaxed);
         remover.join().unwrap();
@@ -316,7 +316,7 @@ fn only_what_nothing_needs_is_removed() {
     let named = log.append(&unlink, b"").unwrap();
     assert_eq!(named.location.segment, 4);
     assert_eq!(log.remove_dead(u64::MAX).unwrap(), 0);
-    // The second is destaged, but the first is not: segments go from the front.
+    // The second is flushed, but the first is not: segments go from the front.
     let mut add = |offset: u64| {
         let appended = log.append(&write(2, offset), &[1; 300]).unwrap();
         file.write(offset, &appended);
@@ -361,7 +361,7 @@ fn writers_wait_until_segments_go() {
         while log.fill().waiting != waiters.len() {
             std::thread::yield_now();
         }
-        // A record of the destager's own does not wait.
+        // A record of the flusher's own does not wait.
         log.append(&Operation::Committed { sequence: 1 }, b"").unwrap();
         assert!(log.remove_dead(u64::MAX).unwrap() > 3);
     });
@@ -377,7 +377,8 @@ fn room_is_given_in_the_order_it_was_asked_for() {
         for expected in 0..3 {
             let (space, given) = (&space, &given);
             scope.spawn(move || {
-                // No two of these fit at once: whoever has room is alone when it says so. The later ones would fit earlier.
+                // No two of these fit at once, so each reports alone. The later ones would fit
+                // earlier.
                 let room = space.reserve(600 - expected, None).unwrap();
                 assert_eq!(given.fetch_add(1, Ordering::SeqCst), expected);
                 drop(room);

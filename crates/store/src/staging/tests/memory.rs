@@ -1,4 +1,4 @@
-//! Segments in memory: a disk that may be full or fail, and that takes down what it sees.
+//! Segments in memory: a disk that may be full or fail, and that records all calls.
 
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
@@ -12,7 +12,7 @@ use crate::testing::crash::Recording;
 #[derive(Default)]
 pub struct Disk {
     pub segments: BTreeMap<u32, Vec<u8>>,
-    /// Bytes that fit yet; a write takes what fits, and fails when nothing does.
+    /// Free bytes; a write takes what fits, and fails when nothing does.
     pub room: Option<u64>,
     /// A write takes at most so many bytes.
     pub write_max: Option<usize>,

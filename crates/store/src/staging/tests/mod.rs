@@ -22,10 +22,10 @@ fn small() -> Options {
     Options { segment_len: 512, capacity: 4096, ..Options::new(STORE) }
 }
 
-/// What came back of a record: its sequence, operation and data.
+/// A replayed record: its sequence, operation and data.
 type Back = (u64, Operation, Vec<u8>);
 
-/// Opens a log in memory; with what comes back of it.
+/// Opens a log in memory; returns the replayed records, too.
 fn open(memory: &Memory) -> Result<(Log, Report, Vec<Back>)> {
     let mut replayed = Vec::new();
     let (log, report) = Log::open_files(Box::new(memory.clone()), small(), Arc::default(), &mut |record| {
@@ -35,7 +35,8 @@ fn open(memory: &Memory) -> Result<(Log, Report, Vec<Back>)> {
     Ok((log, report, replayed))
 }
 
-/// Operation number `sequence` of a log that tests write: kinds and lengths vary, and each tells which one it is.
+/// Operation number `sequence` of a log that tests write: kinds and lengths vary, and each tells
+/// its number.
 fn sample(sequence: u64) -> (Operation, Vec<u8>) {
     let name = format!("name {sequence}").into_bytes();
     match sequence % 4 {

@@ -11,14 +11,14 @@ use crate::staging::log::Log;
 
 const HEADER: usize = outrigger_format::staging::SEGMENT_HEADER_LEN;
 
-/// Where a record lies, and what it says is durable.
+/// The place of a record, and the sequence that it says is durable.
 struct Place {
     segment: u32,
     end: usize,
     durable: u64,
 }
 
-/// Operations 1 to `last`, with a sync after each sequence of which `syncs` says so.
+/// Operations 1 to `last`, with a sync after each sequence for which `syncs` is true.
 fn write(last: u64, syncs: impl Fn(u64) -> bool) -> (BTreeMap<u32, Vec<u8>>, Vec<Place>) {
     let memory = Memory::default();
     let (log, ..) = open(&memory).unwrap();
@@ -39,7 +39,7 @@ fn write(last: u64, syncs: impl Fn(u64) -> bool) -> (BTreeMap<u32, Vec<u8>>, Vec
     (segments, places)
 }
 
-/// Goes on after what came back, and looks again.
+/// Appends after the replayed records, and replays again.
 fn goes_on(memory: &Memory, log: Log, next: u64) {
     append(&log, next).unwrap();
     append(&log, next + 1).unwrap();
@@ -78,7 +78,7 @@ fn a_flipped_bit_never_makes_a_wrong_record() {
             for bit in 0..content.len() * 8 {
                 let memory = Memory::new(segments.clone());
                 memory.disk().segments.get_mut(&segment).unwrap()[bit / 8] ^= 1 << (bit % 8);
-                // The record that is hit, or the first one of a segment whose header is.
+                // The damaged record, or the first one of a segment with a damaged header.
                 let hit = places.iter().filter(|place| place.segment < segment);
                 let hit = hit.count()
                     + places.iter().filter(|place| place.segment == segment && place.end <= bit / 8).count();

@@ -1,8 +1,9 @@
 //! Turns system calls into steps of a [`Recording`].
 //!
-//! A descriptor's path comes with each call, so only what strace does not show is tracked here: the file offset behind
-//! each descriptor (for `write`), whether it appends or syncs with each write, and each process's current directory.
-//! Threads share a descriptor table, forked processes get a copy of it, and copies share offsets, as in the kernel.
+//! Each call comes with its descriptor's path. So only state that strace does not show is tracked
+//! here: the file offset of each descriptor (for `write`), whether it appends or syncs with each
+//! write, and each process's current directory. Threads share a descriptor table. Forked processes
+//! get a copy of it, and copies share offsets, as in the kernel.
 
 use std::collections::HashMap;
 use std::path::{Component, Path, PathBuf};
@@ -12,34 +13,35 @@ use super::recording::Recording;
 use super::strace::{Call, Described, Event, Parser, buffers, descriptor, number, path, string};
 use crate::error::{Error, ErrorKind, Result};
 
-/// The calls to trace. Those that only move an offset or a descriptor are needed to follow the others.
+/// The calls to trace. Some only move an offset or a descriptor, and are needed to follow the
+/// others.
 pub(super) const TRACED: &str = "open,openat,openat2,creat,write,pwrite64,writev,pwritev,pwritev2,ftruncate,truncate,\
     fallocate,fsync,fdatasync,sync,syncfs,rename,renameat,renameat2,unlink,unlinkat,mkdir,mkdirat,rmdir,link,linkat,\
     symlink,symlinkat,copy_file_range,sendfile,splice,mmap,lseek,read,readv,dup,dup2,dup3,fcntl,close,\
     chdir,fchdir,clone,clone3,fork,vfork,io_uring_setup";
 
-/// An open file: what descriptors share that were duplicated or inherited.
+/// An open file: the state that duplicated or inherited descriptors share.
 struct Open {
     inode: Inode,
     path: PathBuf,
     offset: u64,
     append: bool,
-    /// Each write is a sync, too: `Some(true)` of the data only.
+    /// Each write is also a sync: `Some(true)` for the data only.
     sync: Option<bool>,
 }
 
-/// A thread's view: where it is, and which of the descriptor tables it uses.
+/// A thread's view: its directory, and its descriptor table.
 #[derive(Clone)]
 struct Thread {
     directory: PathBuf,
     table: usize,
 }
 
-/// What one traced run has done so far.
+/// The actions of one traced run so far.
 pub(super) struct Calls {
     /// The recorded directory, without symbolic links.
     watch: PathBuf,
-    /// What descriptor 1 of the command is called.
+    /// The path of descriptor 1 of the command.
     stdout: PathBuf,
     start: Thread,
     pub(super) recording: Recording,
@@ -48,12 +50,12 @@ pub(super) struct Calls {
     /// Forks that have begun and not returned: their children may already run.
     forking: Vec<(u32, bool)>,
     tables: Vec<HashMap<i32, usize>>,
-    /// What each table's descriptors were opened as, for paths that lead through `/proc/self/fd`.
+    /// The path with which each descriptor was opened, for paths through `/proc/self/fd`.
     paths: HashMap<(usize, i32), PathBuf>,
     opens: Vec<Open>,
 }
 
-/// The reason why a call cannot be recorded, or that it cannot be read.
+/// The error says why a call cannot be recorded or understood.
 type Outcome = std::result::Result<(), String>;
 
 impl Calls {
@@ -75,7 +77,7 @@ impl Calls {
     /// Takes the next line of strace's output.
     ///
     /// # Errors
-    /// `Invalid` when it says something that cannot be recorded, or is not understood.
+    /// `Invalid` for a call that cannot be recorded, or is not understood.
     pub(super) fn line(&mut self, line: &str) -> Result<()> {
         let failed = |why: &str| {
             let short: String = line.chars().take(200).collect();
@@ -124,7 +126,8 @@ impl Calls {
         self.threads.insert(child, thread);
     }
 
-    /// The path below the recorded directory of `at` (an argument that names a directory, or none) and `name`.
+    /// The path below the recorded directory of `at` (an argument that names a directory, or none)
+    /// with `name`.
     fn below(
         &self,
         thread: &Thread,
@@ -147,7 +150,7 @@ impl Calls {
         Ok(self.inside(&clean))
     }
 
-    /// Where a path leads that begins with a descriptor's link.
+    /// Resolves a path that begins with a descriptor's link.
     fn followed(&self, thread: &Thread, path: PathBuf) -> PathBuf {
         let Ok(rest) = path.strip_prefix("/proc/self/fd") else { return path };
         let mut rest = rest.components();
@@ -158,7 +161,8 @@ impl Calls {
         }
     }
 
-    /// The path relative to the recorded directory, of what is in it and recorded.
+    /// The path relative to the recorded directory; `None` for a path outside it or one that is not
+    /// recorded.
     fn inside(&self, path: &Path) -> Option<PathBuf> {
         path.strip_prefix(&self.watch).ok().filter(|path| !ignored(path)).map(Path::to_owned)
     }

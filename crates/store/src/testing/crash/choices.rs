@@ -1,4 +1,5 @@
-//! What may become of the changes that are pending at a crash point: counts the possibilities, and picks some or all.
+//! Possible outcomes for the changes that are pending at a crash point: counts them, and picks some
+//! or all.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,16 +7,16 @@ use outrigger_workload::Rng;
 
 use super::model::{Effect, Inode, Step};
 
-/// What a power failure may do; see the table in the module's text.
+/// What a power failure may do; see the table in the module `crash`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
-    /// What POSIX allows.
+    /// Everything that POSIX allows.
     Strict,
-    /// What a journalling file system such as ext4 does: names change in order.
+    /// As on a journalling file system such as ext4: names change in order.
     Ordered,
 }
 
-/// What became of one pending change.
+/// The outcome of one pending change.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Fate {
     Lost,
@@ -23,7 +24,7 @@ pub(super) enum Fate {
     Torn(Tear),
 }
 
-/// What remains of a write.
+/// The part of a write that remains.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Tear {
     /// Ranges of its data that were written.
@@ -60,7 +61,7 @@ impl Pending {
         done
     }
 
-    /// Whether this change's fate is decided by its place in the common order.
+    /// True if the change survives only together with those before it in the common order.
     fn in_order(&self, effect: &Effect) -> bool {
         self.mode == Mode::Ordered && !matches!(effect, Effect::Write { .. })
     }
@@ -119,12 +120,13 @@ fn random_tear(rng: &mut Rng, mode: Mode, offset: u64, len: usize) -> Tear {
     Tear { kept, extends: mode == Mode::Strict && rng.below(4) == 0 }
 }
 
-/// The possible fates of what is pending at one crash point.
+/// The possible outcomes at one crash point.
 pub(super) struct Choices<'a> {
     mode: Mode,
     steps: &'a [Step],
     pending: &'a [usize],
-    /// Positions in `pending` of changes that survive in order, and of those that do so independently.
+    /// Positions in `pending` of changes that survive in order; then of those that survive
+    /// independently.
     ordered: Vec<usize>,
     free: Vec<usize>,
     /// Position of the last write, and how it may be torn.
@@ -147,14 +149,14 @@ impl<'a> Choices<'a> {
         Self { mode: pending.mode, steps, pending: &pending.steps, ordered, free, last_write }
     }
 
-    /// How many there are; `u64::MAX` for too many to count.
+    /// The number of outcomes; `u64::MAX` for too many to count.
     pub(super) fn count(&self) -> u64 {
         let last = self.last_write.as_ref().map_or(1, |(_, tears)| tears.len() as u64 + 2);
         let free = 1_u64.checked_shl(self.free.len() as u32).unwrap_or(u64::MAX);
         free.saturating_mul(last).saturating_mul(self.ordered.len() as u64 + 1)
     }
 
-    /// Number `index` of all.
+    /// The outcome with number `index`.
     pub(super) fn all(&self, mut index: u64) -> Vec<Fate> {
         let mut fates = vec![Fate::Lost; self.pending.len()];
         let mut digit = |base: usize| {
@@ -179,7 +181,8 @@ impl<'a> Choices<'a> {
         self.legal(fates)
     }
 
-    /// The telling ones, at most `limit`, and at most half of that but for nothing and everything.
+    /// The most revealing outcomes, at most `limit`; at most half as many besides "nothing" and
+    /// "everything".
     pub(super) fn sample(&self, limit: usize, rng: &mut Rng) -> Vec<Vec<Fate>> {
         let n = self.pending.len();
         let pick = |kept: &dyn Fn(usize) -> bool| -> Vec<Fate> {
@@ -207,7 +210,7 @@ impl<'a> Choices<'a> {
         picked.into_iter().map(|fates| self.legal(fates)).collect()
     }
 
-    /// One by chance.
+    /// One outcome at random.
     pub(super) fn random(&self, rng: &mut Rng) -> Vec<Fate> {
         let newest = self.pending.last().copied();
         let chance = [100, 500, 900][rng.index(3)];
@@ -222,7 +225,7 @@ impl<'a> Choices<'a> {
         self.legal(self.pending.iter().map(|&step| fate(step)).collect())
     }
 
-    /// Corrects what cannot be: see the module `crash`.
+    /// Corrects impossible combinations: see the module `crash`.
     fn legal(&self, mut fates: Vec<Fate>) -> Vec<Fate> {
         match self.mode {
             Mode::Ordered => {
@@ -231,7 +234,7 @@ impl<'a> Choices<'a> {
                 for (at, &step) in self.pending.iter().enumerate() {
                     let effect = &self.steps[step].effect;
                     match effect {
-                        // Data beyond a change of length is reached through it.
+                        // Data beyond a change of length needs that change.
                         Effect::Write { inode, .. } if cut.contains(inode) => fates[at] = Fate::Lost,
                         Effect::Write { .. } => {}
                         _ if lost || fates[at] == Fate::Lost => {

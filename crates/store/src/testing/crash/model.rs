@@ -1,7 +1,8 @@
 //! A directory in memory with the history of its changes.
 //!
-//! Files and directories are numbered ("inodes"), names lead to them from the root directory 0: a file keeps its
-//! identity when it is renamed, and a change of its content is not a change of its name.
+//! Files and directories are numbered ("inodes"), and names lead to them from the root directory 0.
+//! A file keeps its number when it is renamed, and a change of its content is not a change of its
+//! name.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -17,14 +18,14 @@ pub(super) type Inode = usize;
 /// The directory that is recorded.
 pub(super) const ROOT: Inode = 0;
 
-/// What an inode holds.
+/// The content of an inode.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Node {
     Directory(BTreeMap<OsString, Inode>),
     File(Arc<Vec<u8>>),
 }
 
-/// One change, or one promise that changes are durable.
+/// One change, or one guarantee that changes are durable.
 #[derive(Clone, Debug)]
 pub(super) enum Effect {
     /// A name for an inode, new or not.
@@ -38,7 +39,7 @@ pub(super) enum Effect {
         name: OsString,
         inode: Inode,
     },
-    /// Replaces what has the new name.
+    /// Replaces the inode that has the new name.
     Rename {
         from: (Inode, OsString),
         to: (Inode, OsString),
@@ -53,7 +54,7 @@ pub(super) enum Effect {
         inode: Inode,
         len: u64,
     },
-    /// Content of a file, or names in a directory: what was done before step `covers` is durable.
+    /// Content of a file, or names in a directory: all changes before step `covers` are durable.
     Sync {
         inode: Inode,
         data_only: bool,
@@ -66,7 +67,7 @@ pub(super) enum Effect {
 }
 
 impl Effect {
-    /// Whether it is a promise and no change.
+    /// True for a guarantee, which changes nothing.
     pub(super) fn is_sync(&self) -> bool {
         matches!(self, Self::Sync { .. } | Self::SyncAll { .. })
     }
@@ -101,22 +102,22 @@ pub(super) struct Step {
 pub struct Acknowledgement {
     /// How many steps had been done before it could be seen.
     pub after: usize,
-    /// What was written to standard output.
+    /// Bytes written to standard output.
     pub text: Vec<u8>,
 }
 
-/// What a run did to a directory, step by step.
+/// The changes that a run made to a directory, step by step.
 pub struct Trace {
     /// Inodes at the beginning.
     pub(super) base: Vec<Node>,
-    /// Those that were made later: `true` for a directory.
+    /// Inodes that were made later: `true` for a directory.
     pub(super) made: Vec<bool>,
     pub(super) steps: Vec<Step>,
-    /// What it printed, in order.
+    /// The lines that it printed, in order.
     pub acknowledgements: Vec<Acknowledgement>,
     /// How the command ended; `None` for a trace that was made by hand.
     pub status: Option<ExitStatus>,
-    /// What it wrote to standard error.
+    /// Bytes written to standard error.
     pub stderr: Vec<u8>,
 }
 
@@ -132,7 +133,7 @@ impl Trace {
     }
 }
 
-/// Whether a file of this name is left out: SQLite's shared memory.
+/// True if a file of this name is left out: SQLite's shared memory.
 pub(super) fn ignored(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.as_encoded_bytes().ends_with(b"-shm"))
 }
@@ -161,7 +162,7 @@ pub(super) fn load(path: &Path, dir: Inode, nodes: &mut Vec<Node>) -> io::Result
     Ok(())
 }
 
-/// What can be reached from the root: a file's content by its path, nothing by a directory's.
+/// Everything that can be reached from the root, by path: a file's content, `None` for a directory.
 pub(super) fn flatten(nodes: &[Node]) -> BTreeMap<PathBuf, Option<Arc<Vec<u8>>>> {
     let mut found = BTreeMap::new();
     let mut todo = vec![(PathBuf::new(), ROOT)];
@@ -186,7 +187,8 @@ pub(super) fn change(content: &mut Vec<u8>, effect: &Effect) {
     }
 }
 
-/// Puts `data` at `offset`, with zeros before it if the file is shorter. Nothing is not written.
+/// Puts `data` at `offset`, with zeros before it if the file is shorter. Empty data changes
+/// nothing.
 pub(super) fn overwrite(content: &mut Vec<u8>, offset: u64, data: &[u8]) {
     let (start, end) = (offset as usize, offset as usize + data.len());
     if !data.is_empty() {

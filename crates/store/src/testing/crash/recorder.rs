@@ -1,4 +1,4 @@
-//! Runs a command under strace and makes a [`Trace`] of what it did to a directory.
+//! Runs a command under strace and makes a [`Trace`] of its changes to a directory.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -26,11 +26,13 @@ pub fn unavailable() -> Option<String> {
     }
 }
 
-/// Runs `command`, waits for it and all its children that write to its standard output, and records what they do to the
-/// directory `watch`, which must exist.
+/// Runs `command`, waits for it and all its children that write to its standard output, and records
+/// their changes to the directory `watch`, which must exist.
 ///
-/// Program, arguments, changed environment variables and current directory are taken from `command`; its standard input
-/// is empty, its standard output and error are recorded. It should name `watch` without symbolic links in the path. A command that fails is no error: see [`Trace::status`].
+/// Program, arguments, changed environment variables and current directory are taken from
+/// `command`. Its standard input is empty; its standard output and error are recorded. It should
+/// name `watch` without symbolic links in the path. A command that fails is no error: see
+/// [`Trace::status`].
 ///
 /// # Errors
 /// `Invalid` when the command did something to `watch` that cannot be recorded, named in the error; `NotFound` or `Io`
@@ -89,7 +91,7 @@ pub fn record(command: &Command, watch: &Path) -> Result<Trace> {
     Ok(trace)
 }
 
-/// Whether strace itself complained, and not the command.
+/// True if strace itself complained, and not the command.
 fn says_strace(stderr: &[u8]) -> bool {
     OsStr::new("strace: ").as_encoded_bytes() == stderr.get(..8).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! Takes down what happens to a directory, step by step, and keeps what it should look like.
+//! Records the changes of a directory, step by step, and keeps the expected contents.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -21,7 +21,7 @@ fn invalid(text: String) -> Error {
 }
 
 impl Recording {
-    /// Begins with what is in `dir` now, as durable.
+    /// Begins with the present contents of `dir`, as durable.
     ///
     /// # Errors
     /// When `dir` cannot be read, or holds anything but files and directories.
@@ -191,11 +191,11 @@ impl Recording {
         Ok(())
     }
 
-    /// A sync that began when there were `covers` steps: it promises nothing about what was done meanwhile.
+    /// A sync that began when there were `covers` steps: it guarantees nothing about later ones.
     pub(super) fn sync_since(&mut self, inode: Inode, path: &Path, data_only: bool, covers: usize) {
         let what = if data_only { "fdatasync" } else { "fsync" };
         let name = if inode == ROOT { ".".into() } else { path.display().to_string() };
-        // Of a directory there is nothing but names to sync.
+        // A directory has only names to sync.
         let data_only = data_only && !self.is_directory(inode);
         self.step(format!("{what} {name}"), Effect::Sync { inode, data_only, covers });
     }
@@ -214,7 +214,7 @@ impl Recording {
         self.acknowledgements.push(Acknowledgement { after, text: text.to_vec() });
     }
 
-    /// Whether `dir` is what the steps make of the beginning.
+    /// Fails unless `dir` has the contents that follow from the steps.
     ///
     /// # Errors
     /// `Invalid` that names the first difference.

@@ -1,11 +1,13 @@
-//! From a [`Trace`] to the states a disk may be in after a crash.
+//! The states a disk may be in after a crash, made from a [`Trace`].
 //!
-//! A crash point lies after each number of steps. There, the changes that no sync has made durable are *pending*, and a
-//! state is one fate for each: lost, kept, or, of a write, torn. [`Pending`] follows what is pending, [`Choices`] counts
-//! and picks fates, and [`CrashStates`] builds what a disk holds then.
+//! There is a crash point after each number of steps. There, changes that no sync has made durable
+//! are *pending*. A state is one fate for each: lost, kept, or, for a write, torn. [`Pending`]
+//! tracks the pending changes, [`Choices`] counts and picks fates, and [`CrashStates`] builds the
+//! disk's contents.
 //!
-//! The budget is shared out evenly: every crash point may have as many states as fit, and those with few possibilities
-//! leave theirs to the others. Contents are shared between states (`Arc`), and only what is pending is copied.
+//! The budget is shared out evenly. Every crash point may have as many states as fit, and those
+//! with few possibilities leave theirs to the others. States share contents (`Arc`), and only
+//! pending ones are copied.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::fs;
@@ -20,10 +22,10 @@ use super::choices::{Choices, Fate, Pending, Tear, share};
 use super::model::{Effect, Node, Step, Trace, change, flatten, overwrite, rename};
 use super::{Exploration, Mode};
 
-/// Draws by chance for each state that is wanted: many draws find a state that is known already.
+/// Random draws for each wanted state, as many draws find a state that is known already.
 const DRAWS: u64 = 4;
 
-/// What a disk may hold after a crash.
+/// The possible contents of a disk after a crash.
 pub struct CrashState {
     files: BTreeMap<PathBuf, Option<Arc<Vec<u8>>>>,
     at: usize,
@@ -37,7 +39,7 @@ impl CrashState {
         self.at
     }
 
-    /// When it was, and what became of the changes that were not durable.
+    /// Its crash point, and the fate of the changes that were not durable.
     pub fn label(&self) -> &str {
         &self.label
     }
@@ -61,9 +63,9 @@ impl CrashState {
     /// Writes it below the directory `into`, which must be empty.
     ///
     /// # Errors
-    /// What the file system says.
+    /// Those of the file system.
     pub fn materialise(&self, into: &Path) -> io::Result<()> {
-        // Parents sort before what is in them.
+        // Parents sort before their entries.
         self.files.iter().filter(|(path, _)| !path.as_os_str().is_empty()).try_for_each(|(path, content)| {
             match content {
                 None => fs::create_dir(into.join(path)),
@@ -119,7 +121,7 @@ pub struct CrashStates<'a> {
     rng: Rng,
     at: usize,
     pending: Pending,
-    /// Files with what is durable of their content; directories as at the beginning.
+    /// Files with their durable content; directories as at the beginning.
     durable: Vec<Node>,
     /// Changes of names so far.
     named: Vec<usize>,
@@ -209,7 +211,7 @@ impl Iterator for CrashStates<'_> {
     }
 }
 
-/// Applies what is left of a change of content.
+/// Applies the surviving part of a change of content.
 fn survive(content: &mut Vec<u8>, effect: &Effect, fate: &Fate) {
     match (effect, fate) {
         (Effect::Write { offset, data, .. }, Fate::Torn(tear)) => {
@@ -225,7 +227,7 @@ fn survive(content: &mut Vec<u8>, effect: &Effect, fate: &Fate) {
     }
 }
 
-/// The same for states that cannot be told apart, by what is there and what was promised.
+/// Equal for states with the same contents and the same acknowledgements.
 fn identity(state: &CrashState) -> u64 {
     let number = |number: usize| (number as u64).to_le_bytes();
     state.files.iter().fold(state.acknowledged.len() as u64, |hash, (path, content)| {

@@ -16,7 +16,7 @@ pub(super) struct Call {
     pub(super) tid: u32,
     pub(super) name: String,
     pub(super) args: Vec<String>,
-    /// What it returned: not negative, since failed calls are left out.
+    /// The returned value: not negative, since failed calls are left out.
     pub(super) result: u64,
     /// Path of the descriptor it returned.
     pub(super) result_path: Option<Described>,
@@ -24,7 +24,7 @@ pub(super) struct Call {
     pub(super) began: usize,
 }
 
-/// What a line says.
+/// The meaning of a line.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) enum Event {
     Call(Call),

@@ -1,4 +1,4 @@
-//! The machine's own tests: hand-made traces with known states, then recorded ones.
+//! Tests of the crash tester itself: hand-made traces with known states, then recorded ones.
 
 use std::collections::BTreeSet;
 use std::io::IoSlice;
@@ -22,7 +22,7 @@ fn states(trace: &Trace, mode: Mode) -> Vec<CrashState> {
     trace.crash_states(Exploration { mode, budget: ALL, seed: 1 }).collect()
 }
 
-/// What the file `path` may hold, `-` standing for no file.
+/// The possible contents of the file `path`; `-` stands for no file.
 fn contents(trace: &Trace, mode: Mode, path: &str) -> BTreeSet<String> {
     let states = states(trace, mode);
     let content =
@@ -281,7 +281,7 @@ fn records_a_shell_script() {
     let last = states(&trace, Mode::Ordered).pop().unwrap();
     assert_eq!(last.acknowledged(), b"moved\n");
 
-    // The state that lost nothing is what the directory really holds.
+    // The state without losses is the directory's real contents.
     let all = states(&trace, Mode::Ordered);
     let real = |path: &str| std::fs::read(dir.path().join(path)).unwrap();
     assert!(all.iter().any(|state| {
@@ -337,7 +337,7 @@ fn sqlite_workload() {
     }
 }
 
-/// What is wrong with the database after a crash.
+/// Checks the database after a crash.
 fn check_sqlite(dir: &Path, state: &CrashState) -> Result<(), String> {
     let wanted = acknowledged(state, "row ").unwrap_or(0);
     let text = |error: rusqlite::Error| format!("with {wanted} rows acknowledged: {error}");
@@ -376,7 +376,7 @@ fn sqlite_keeps_what_it_acknowledged() {
     }
 }
 
-/// The machine has teeth: with fewer syncs it finds the rows that SQLite's manual says may be lost.
+/// The tester finds bugs: with fewer syncs it finds lost rows, as SQLite's manual warns.
 #[test]
 fn sqlite_without_full_sync_loses_rows() {
     needs_strace!();

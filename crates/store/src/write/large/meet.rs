@@ -6,10 +6,13 @@
 //!                                at               here they meet: from now on the device's chunks are the file's
 //! ```
 //!
-//! A device cuts a segment as if a chunk began with it, since it does not wait for the segment before. The rule of cutting looks at nothing but the bytes since
-//! the last cut (a candidate depends on fewer bytes than the shortest chunk has), so once both have cut at one place, they do so at all later ones. Until then the
-//! file's own walk goes on, over candidates that are looked for here: for a few chunks in most data, and for the whole segment where the two never meet, as in a long run of one
-//! byte, which is cut at the maximum only. Chunks that the device has not found have no name yet; they get it as if there were no device.
+//! A device does not wait for the segment before, so it cuts a segment as if a chunk began with it.
+//! The cutting rule looks only at the bytes since the last cut, as a candidate depends on fewer
+//! bytes than the shortest chunk has. So once both have cut at one place, they also do at all later
+//! ones. Until then the file's own walk goes on, over candidates found here. That takes a few
+//! chunks in most data. It takes the whole segment if the two never meet, as in a long run of one
+//! byte, which is only cut at the maximum. Chunks that the device has not found are hashed as if
+//! there were no device.
 
 use std::ops::Range;
 
@@ -74,7 +77,7 @@ impl<'a> Told<'a> {
         self.chunks.binary_search_by_key(&(self.at + here as usize), end).is_ok()
     }
 
-    /// Gives the file's chunks, which must come in order, what the device says of them.
+    /// Gives the file's chunks, which must come in order, the device's fingerprints.
     pub fn names(self) -> Names<'a> {
         Names { chunks: self.chunks }
     }
@@ -105,8 +108,9 @@ pub struct Met {
     pub unnamed: usize,
 }
 
-/// Cuts `data` in segments of these lengths as a large file is: `device` cuts each of them as if a chunk began with it, and is followed. It is given a range of
-/// the data, and whether that is the last one, and says where chunks end in it, counted from the range's start.
+/// Cuts `data` in segments of these lengths, like a large file. `device` cuts each segment as if a
+/// chunk began with it, and its cuts are used. It gets a range of the data and whether that is the
+/// last one, and returns the ends of its chunks, counted from the start of the range.
 ///
 /// # Panics
 /// When a segment has no byte, or a device's chunk none.
@@ -171,7 +175,7 @@ mod tests {
         ends
     }
 
-    /// Cut by a device, of which the processor's functions stand for any.
+    /// Cuts by a device, for which the processor's functions stand in.
     fn followed(chunker: ChunkerSpec, data: &[u8], segment: usize) -> Met {
         cut_in_segments(chunker, data, std::iter::repeat(segment), |range, last| {
             let piece = &data[range];

@@ -1,15 +1,18 @@
 //! Stage read + scan + cut + hash for large, sparse and composed files and streams: segments of one file in parallel.
 //!
-//! Workers take segments in order and read and scan them at the same time (`source.rs`). Cutting must go in order, but is tiny: whoever
-//! finishes scanning the next segment in line cuts it, and any later ones already scanned. The unfinished chunk at a
-//! segment's end is copied in front of the next segment's data (its buffer has headroom for the longest chunk), so every
-//! chunk lies in one buffer; hashing then needs no order.
+//! Workers take segments in order and read and scan them in parallel (`source.rs`). Cutting must go
+//! in order, but is tiny: the worker that finishes scanning the next segment in line cuts it, and
+//! any later ones already scanned. The unfinished chunk at a segment's end is copied in front of
+//! the next segment's data (its buffer has headroom for the longest chunk). So every chunk lies in
+//! one buffer, and hashing needs no order.
 //!
-//! A device that cuts and hashes a segment does it without waiting for the one before, as if a chunk began with it; what it found counts from where
-//! that meets the file's own cuts (`meet.rs`).
+//! A device that cuts and hashes a segment does not wait for the segment before: it assumes that a
+//! chunk begins with the segment. Its chunks count from where its cuts meet the file's own
+//! (`meet.rs`).
 //!
-//! A file is a sequence of *extents*, runs of bytes that are cut by themselves, and of what lies between them: holes, and what
-//! is kept of other files. A segment holds a piece of one long extent, or many short extents together.
+//! A file is a sequence of *extents*, runs of bytes that are cut by themselves. Between them are
+//! holes and ranges that are kept from other files. A segment holds a piece of one long extent, or
+//! many short extents together.
 
 mod meet;
 mod parts;
@@ -50,9 +53,9 @@ pub(super) struct LargeFile {
     pub form: Form,
     pub dedup: bool,
     pub oracle: Oracle,
-    /// Set when reading failed: the rest of the file is not read, and the file not stored.
+    /// Set when reading failed: then the rest of the file is not read, and the file is not stored.
     failed: AtomicBool,
-    /// Of whole blocks, where that is what the file is cut into: then none is carried over.
+    /// A multiple of the block length if the file is cut into blocks: then nothing is carried over.
     segment_len: u64,
     cut: Mutex<CutState>,
 }
@@ -66,14 +69,14 @@ struct CutState {
     carry: Vec<u8>,
 }
 
-/// What is pushed into the manifest between two extents.
+/// An item of the manifest between two extents.
 pub(super) enum Between {
     Hole(u64),
     /// The entries of a root in a range.
     Keep(Arc<Root>, u64, u64),
 }
 
-/// What a segment holds, in order.
+/// A part of a segment, in order.
 enum Piece {
     Between(Between),
     Data(Data),
@@ -82,17 +85,17 @@ enum Piece {
 /// Bytes of one extent, which follow those of the piece before in the buffer.
 struct Data {
     len: usize,
-    /// How many bytes right before them precede them in the extent: as many as a scan wants to see.
+    /// How many bytes right before them belong to the same extent: as many as a scan needs.
     history: usize,
     /// Where to cut them, if they were scanned.
     candidates: Range<usize>,
     /// The extent ends with them.
     ends: bool,
-    /// Whether they begin where a block would, if blocks are what they are cut into.
+    /// True if they begin where a block would, for a file that is cut into blocks.
     aligned: bool,
 }
 
-/// A segment that was read, and is to be scanned; or was.
+/// A segment that was read, before or after it is scanned.
 pub(super) struct ReadSegment {
     pub ticket: u64,
     pub file: Arc<LargeFile>,
@@ -118,8 +121,9 @@ impl ReadSegment {
         self.data().map(|data| data.len).sum()
     }
 
-    /// What a device is to cut, relative to what lies behind the headroom: `None` where there are no bytes, an oracle tells where to cut, or a device
-    /// would cut blocks that are none.
+    /// The ranges that a device is to cut, relative to the end of the headroom. `None` if there are
+    /// no bytes, if an oracle says where to cut, or if a device would cut in the wrong places for
+    /// blocks.
     pub fn streams(&self) -> Option<Vec<Stream>> {
         let mut at = 0;
         let mut streams = Vec::new();
@@ -132,12 +136,12 @@ impl ReadSegment {
         (at > 0 && aligned && self.file.oracle.answers().is_none()).then_some(streams)
     }
 
-    /// Takes over what a device found. It has been checked.
+    /// Takes over the chunks that a device found. They have been checked.
     pub fn take(&mut self, chunks: Vec<ChunkRef>, counts: Vec<u32>) {
         self.told = Some((chunks, counts));
     }
 
-    /// Looks for candidates in all of it.
+    /// Looks for candidates in all its data.
     pub fn scan(&mut self) {
         let mut at = self.buffer.headroom;
         for piece in &mut self.pieces {
@@ -149,13 +153,13 @@ impl ReadSegment {
     }
 }
 
-/// A segment that was cut: its chunks have no fingerprints yet, unless an oracle told them.
+/// A segment that was cut. Its chunks have no fingerprints yet, unless an oracle supplied them.
 pub(super) struct Scanned {
     pub ticket: u64,
     pub file: Arc<LargeFile>,
     pub buffer: Buffer,
     pub chunks: Vec<ChunkRef>,
-    /// What comes between chunks: each with the number of chunks that come before it.
+    /// The items between chunks, each with the number of chunks that come before it.
     pub between: Vec<(usize, Between)>,
     /// The file ends here.
     pub last: bool,
@@ -221,10 +225,11 @@ impl LargeFile {
         self.failed.load(Ordering::Relaxed)
     }
 
-    /// Takes a segment that was read, and scanned or told, and cuts what is in line; cut segments are handed to `push`.
+    /// Takes a segment that was scanned, or cut by a device, and cuts those that are next in line;
+    /// hands cut segments to `push`.
     ///
     /// # Errors
-    /// A file that is not the one an oracle tells of: the writer must stop.
+    /// A file that differs from the oracle's record: the writer must stop.
     pub fn cut(self: &Arc<Self>, read: ReadSegment, push: &mut dyn FnMut(Scanned)) -> Result<()> {
         let mut cut = self.cut.lock().expect("no panic while cutting");
         cut.parked.insert(read.number, read);
@@ -241,7 +246,8 @@ impl LargeFile {
     /// Appends the candidates in `data`, which follows `history` in its extent.
     fn scan(&self, history: &[u8], data: &[u8], candidates: &mut Vec<u32>) -> Range<usize> {
         let before = candidates.len();
-        // What is not longer than the shortest chunk, alone in its extent or not, may still end one that began before.
+        // Data no longer than the shortest chunk may still end a chunk that began before, whether
+        // or not it is alone in its extent.
         let may_end = data.len() > self.chunker.min_len() || !history.is_empty();
         if may_end && self.oracle.answers().is_none() {
             outrigger_offload::candidates(self.chunker, history, data, candidates);
@@ -251,7 +257,7 @@ impl LargeFile {
 
     fn cut_segment(self: &Arc<Self>, cut: &mut CutState, mut read: ReadSegment) -> Result<Scanned> {
         let start = read.buffer.headroom;
-        // Where the open chunk begins: before the data, if it began in an earlier segment.
+        // The beginning of the open chunk: before the data, if it began in an earlier segment.
         let mut open = start - cut.carry.len();
         read.buffer.bytes.unshare();
         read.buffer.bytes[open..start].copy_from_slice(&cut.carry);
@@ -290,12 +296,12 @@ impl LargeFile {
                     Ok(())
                 }
             };
-            // Of a file that could not be read nothing is stored, whatever an oracle says.
+            // A file that could not be read is not stored, whatever an oracle says.
             if !self.failed() {
                 fed?;
             }
             let mut names = told.map(|told| told.names());
-            // Ends are positions within the extent, of which `cut_at` lies at `open`.
+            // Ends are positions within the extent; `cut_at` corresponds to `open`.
             for &end in &ends {
                 let len = (end - cut.cut_at) as usize;
                 let own = || ChunkRef { fingerprint: cut.cuts.name(), ..ChunkRef::cut(open, len) };
@@ -346,7 +352,7 @@ impl LargeFile {
         Ok(read)
     }
 
-    /// What a stream becomes, as the user knows it.
+    /// The name of the file, as the user knows it.
     fn name(&self) -> String {
         match &*self.change.lock().expect("no panic while held") {
             Some(Change::Put { name, .. }) => show(name),

@@ -71,7 +71,7 @@ fn align(parts: &mut Vec<Part>, size: u64) {
     *parts = std::mem::take(parts).into_iter().flat_map(split).flatten().collect();
 }
 
-/// What follows `from`, with `room` bytes of data at most.
+/// The parts after `from`, with `room` bytes of data at most.
 fn span_from(parts: &[Part], from: At, mut room: u64) -> Span {
     let mut to = from;
     while to.part < parts.len() && to.part - from.part < PARTS_MAX {
@@ -119,8 +119,9 @@ impl LargeFile {
             };
             let end = if number == to.part { to.within } else { len };
             let now = (end - begin) as usize;
-            // What lies before tells the scanner whether a chunk ends right here. Only the first piece of a segment goes on with what an
-            // earlier one began, so there is room in front of it; blocks of one size need no scan.
+            // The scanner needs the bytes before to tell whether a chunk ends right here. Only the
+            // first piece of a segment continues an earlier one, so there is space in front of it.
+            // Blocks of one size need no scan.
             let history = self.chunker.history_len().min(begin as usize);
             let bytes = &mut read.buffer.bytes[at - history..at + now];
             source.read_at(offset + begin - history as u64, bytes)?;

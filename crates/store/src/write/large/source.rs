@@ -25,7 +25,7 @@ pub(super) enum Source {
 pub(in crate::write) struct Segment {
     /// Counts from 0.
     pub number: u64,
-    /// What it holds of a composed file.
+    /// Its part of a composed file.
     pub(super) span: Option<Span>,
 }
 
@@ -38,7 +38,8 @@ impl Source {
                 let more = source.next.load(Ordering::Relaxed) < source.counts.last().copied().unwrap_or(0);
                 more.then(|| take(&source.next))
             }
-            // That a stream has ended is known once its reader has said so; a segment taken too many is empty.
+            // The end of a stream is known only after its reader has met it; a segment that was
+            // taken in vain is empty.
             Self::Stream(source) => (!source.ended.load(Ordering::Relaxed)).then(|| take(&source.next)),
             Self::Parts(source) => source.take_segment(),
         }
@@ -73,7 +74,8 @@ impl FileSource {
     }
 }
 
-/// A stream: segments are read one after the other, by whoever has the next. A segment holds bytes of one extent.
+/// A stream: segments are read one after the other, by the worker that has the next. A segment has
+/// bytes of one extent.
 pub(super) struct StreamSource {
     state: Mutex<StreamState>,
     turn: Condvar,
@@ -87,7 +89,7 @@ struct StreamState {
     next: u64,
     ended: bool,
     history: Vec<u8>,
-    /// What is still to come.
+    /// The extents to come.
     extents: VecDeque<Extent>,
     /// Bytes of the first of them that were read.
     within: u64,

@@ -1,15 +1,18 @@
-//! Hashing that costs nothing, for experiments: how fast would the store be if boundaries and fingerprints came at once?
+//! Hashing that costs nothing, for experiments: how fast would the store be if boundaries and
+//! fingerprints came at once?
 //!
-//! One put *records* what the pipeline finds of each file: chunk lengths and fingerprints, in order, under the file's path within the source. Another
-//! one, of the same bytes, is *told* all that: its workers read the files, and neither scan, cut nor hash them. Everything behind that
-//! is as always.
+//! One put *records* the result of the pipeline for each file: chunk lengths and fingerprints, in
+//! order, under the file's path within the source. Another put of the same bytes *replays* them:
+//! its workers read the files, and neither scan, cut nor hash them. All later stages are unchanged.
 //!
-//! This stands in front of the operations of the offload interface, and is none of its devices: a task is a buffer without a name, and tasks come
-//! in any order, so that a device could recognise its input only by looking at it, which is the work to be saved.
+//! This comes before the operations of the offload interface, and is none of its devices. A task is
+//! a buffer without a name, and tasks come in any order. So a device could recognise its input only
+//! by looking at it, and that is the work to be saved.
 //!
-//! Nobody checks what is told, but for lengths; other bytes of the same length are stored under names that are not theirs. Readers find
-//! out: they verify every chunk. But so would they of a file with those bytes that is stored later and found to be there already. Hence
-//! only in stores made for experiments.
+//! Replayed answers are not checked, except for lengths: other bytes of the same length are stored
+//! under wrong fingerprints. Readers notice, as they verify every chunk. But a file with the right
+//! bytes, which is stored later and found to be there already, would be damaged, too. So this is
+//! only for stores made for experiments.
 
 mod record;
 
@@ -24,10 +27,11 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::store::Store;
 use crate::text::show;
 
-/// What a chunk is called before it was hashed. (One really called so would be hashed once more.)
+/// The name of a chunk before it is hashed. (A chunk with this very fingerprint would be hashed
+/// once more.)
 pub(super) const UNNAMED: Fingerprint = Fingerprint([0; 32]);
 
-/// What to do with an oracle's record.
+/// How to use an oracle's record.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum OracleMode {
     /// Compute everything, and write it into a new file.
@@ -48,8 +52,8 @@ impl OracleRecord {
     /// Opens it for use with `store`.
     ///
     /// # Errors
-    /// `Invalid` when the store was not made for experiments; `Exists` when what shall be written is there already; `NotFound`,
-    /// `Damaged` or `Invalid` when it cannot be replayed here.
+    /// `Invalid` when the store was not made for experiments; `Exists` when the file to write is
+    /// there already; `NotFound`, `Damaged` or `Invalid` when it cannot be replayed here.
     pub fn open(store: &Store, mode: &OracleMode) -> Result<Self> {
         if !store.config.experiment {
             let why = "an oracle is believed without looking at the data, so it is for stores made with `init --experiment` only";
@@ -90,7 +94,7 @@ impl OracleRecord {
         Ok(Oracle::Replay(Arc::clone(answers)))
     }
 
-    /// Makes a record that was written whole. Without this there is none.
+    /// Completes a record that was written. Without this call there is no record.
     ///
     /// # Errors
     /// When it cannot be written.
@@ -102,7 +106,7 @@ impl OracleRecord {
     }
 }
 
-/// Where the boundaries and fingerprints of one file come from, and go to.
+/// Source and destination of the boundaries and fingerprints of one file.
 #[derive(Clone, Default)]
 pub enum Oracle {
     /// They are computed.
@@ -110,12 +114,12 @@ pub enum Oracle {
     Off,
     /// They are computed, and recorded under this name.
     Record(Arc<Recorder>, Vec<u8>),
-    /// They are known. Of a content with [`super::Part::Keep`] this is the new data.
+    /// They are known. For a content with [`super::Part::Keep`], those of the new data.
     Replay(Arc<Answers>),
 }
 
 impl Oracle {
-    /// Takes down what a file of `len` bytes consists of, if it is to be recorded.
+    /// Records the chunks of a file of `len` bytes, if it is to be recorded.
     pub(super) fn note(&self, chunker: ChunkerSpec, len: u64, chunks: &[(u32, Fingerprint)]) -> Result<()> {
         match self {
             Self::Record(recorder, name) => recorder.note(name, chunker, len, chunks),
@@ -135,7 +139,7 @@ impl Oracle {
     }
 }
 
-/// What is told of one file.
+/// The record of one file.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Answers {
     pub(super) name: Vec<u8>,
@@ -168,19 +172,21 @@ impl Answers {
     }
 }
 
-/// Finds the chunks of a large file, in order: by a walk over candidates, or as an oracle tells.
+/// Finds the chunks of a large file, in order: by a walk over candidates, or from an oracle's
+/// record.
 pub(super) enum Cuts {
     Walk(CutWalk),
     Told(Told),
 }
 
-/// How far a file that an oracle tells of has got.
+/// Progress in a file with an oracle's record.
 pub(super) struct Told {
     answers: Arc<Answers>,
-    /// The chunk whose end is the next to be told, and the one whose name is.
+    /// The chunk whose end is returned next, and the one whose name is.
     next: usize,
     unnamed: usize,
-    /// Positions within the extent: where that chunk begins, and the end of what was fed.
+    /// Positions within the extent: the beginning of that chunk, and the end of the bytes that were
+    /// fed.
     open: u64,
     fed: u64,
 }
@@ -195,10 +201,11 @@ impl Cuts {
         }
     }
 
-    /// Appends the ends of chunks in the next `len` bytes, as positions within the extent, which ends with them if `extent_ends`.
+    /// Appends the ends of chunks in the next `len` bytes, as positions within the extent. The
+    /// extent ends with these bytes if `extent_ends`.
     ///
     /// # Errors
-    /// `Invalid` when the file cannot be the one that the oracle tells of.
+    /// `Invalid` when the file differs from the oracle's record.
     pub fn feed(
         &mut self,
         len: usize,
@@ -218,7 +225,7 @@ impl Cuts {
         }
     }
 
-    /// Has something else take the walk on.
+    /// Lets `on` continue the walk.
     pub fn meet(&mut self, on: impl FnOnce(&mut CutWalk)) {
         match self {
             Self::Walk(walk) => on(walk),
@@ -237,10 +244,10 @@ impl Cuts {
         }
     }
 
-    /// The file has ended.
+    /// Ends the file.
     ///
     /// # Errors
-    /// `Invalid` when the oracle has more to tell.
+    /// `Invalid` when the oracle's record has more chunks.
     pub fn finish(&self) -> Result<()> {
         match self {
             Self::Told(told) if told.next < told.answers.chunks.len() => {

@@ -127,7 +127,7 @@ pub struct Record {
 impl Record {
     pub(super) fn read(path: &Path, kind: FingerprintKind) -> Result<Self> {
         let bytes = std::fs::read(path).context(|| format!("cannot read {}", path.display()))?;
-        // Whatever is wrong with it, the store is none the worse.
+        // Errors of the record never mean that the store is damaged.
         let files = decode(&bytes, kind)
             .map_err(|error| Error::new(ErrorKind::Invalid, path.display().to_string()).caused_by(error))?;
         Ok(Self { files })

@@ -1,7 +1,9 @@
-//! What the tests of the collector share: small stores, and contents that say themselves what they should be.
+//! Shared parts of the collector's tests: small stores, and contents that say themselves what they
+//! should be.
 //!
-//! A content is made of blocks out of a small pool, so that files share chunks, and begins with the numbers that it is
-//! made from: whoever reads a file can tell whether it is right without knowing who wrote it.
+//! A content is made of blocks out of a small pool, so that files share chunks. It begins with the
+//! numbers that it is made from. So any reader of a file can tell whether it is right without
+//! knowing its writer.
 
 #![allow(dead_code, reason = "each test uses its part")]
 
@@ -70,7 +72,7 @@ pub fn unique(seed: u64, len: usize) -> Vec<u8> {
     Rng::new(!seed).bytes(len)
 }
 
-/// What is wrong with a content that [`content`] made, if anything.
+/// Checks a content that [`content`] made; returns what is wrong with it.
 pub fn judge(bytes: &[u8]) -> Option<String> {
     let Some((head, _)) = bytes.split_at_checked(12) else { return Some(format!("{} bytes", bytes.len())) };
     let seed = u64::from_le_bytes(head[..8].try_into().unwrap());
@@ -131,7 +133,7 @@ pub fn files(store: &Store, at: At) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// Reads every file and every file of every snapshot, and says what is wrong.
+/// Reads every file and every file of every snapshot; the error says what is wrong.
 pub fn verify_all(store: &Store) -> std::result::Result<usize, String> {
     let mut trees = vec![(At::Now, "now".to_string())];
     let snapshots = store.meta.snapshots().map_err(|error| error.to_string())?;

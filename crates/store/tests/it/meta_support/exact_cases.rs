@@ -1,4 +1,4 @@
-//! What the documentation says of `Change::Name` and `Change::Node`, and of the times that come with them.
+//! The documented rules of `Change::Name` and `Change::Node`, and of the times that come with them.
 
 use outrigger_format::Root;
 use outrigger_format::catalogue::{Attributes, FileKind, OtherTimes, Time};
@@ -47,7 +47,7 @@ pub fn names_and_inodes_are_set_whatever_they_were(engine: &Fixture) {
     let again = engine.commit(writer, new).unwrap();
     assert_eq!((again.created, again.changed, again.removed), (0, 0, 0), "twice is the same as once");
     assert_eq!(dump(&*engine.meta, At::Now), before);
-    // Whatever stood there goes; what is gone already may go again.
+    // An existing entry goes; a missing one may go again.
     let states = vec![
         name(R, "g", 11),
         name(R, "l", None),
@@ -63,7 +63,7 @@ pub fn names_and_inodes_are_set_whatever_they_were(engine: &Fixture) {
         assert_eq!(engine.meta.inode(At::Now, 11).unwrap().unwrap().root, root(3));
         assert_eq!(engine.meta.totals().unwrap().bytes, 103);
     }
-    // Of two that set the same, the last one decides.
+    // If two set the same, the last one decides.
     engine
         .commit(writer, vec![name(R, "x", 11), name(R, "x", None), node(R, 11, 4), node(R, 11, 5)])
         .unwrap();
@@ -214,7 +214,7 @@ pub fn states_that_cannot_be_are_refused(engine: &Fixture) {
         (vec![name(R, "a", None)], ErrorKind::Invalid),
         (vec![name(R, "e", None), name(14, "x", 13)], ErrorKind::Invalid),
         (vec![name(R, "x", 1)], ErrorKind::Invalid),
-        // Names stand for what is there …
+        // Names stand for existing inodes …
         (vec![name(R, "x", 20)], ErrorKind::Invalid),
         (vec![name(R, "x", 13), name(R, "y", 20)], ErrorKind::Invalid),
         (vec![name(R, "x", 10_000)], ErrorKind::Invalid),
@@ -227,12 +227,12 @@ pub fn states_that_cannot_be_are_refused(engine: &Fixture) {
         (vec![name(R, "a", None), name(11, "x", 10)], ErrorKind::Invalid),
         (vec![name(R, "a", None), name(10, "x", 10)], ErrorKind::Invalid),
         (vec![dir_node(R, 20), dir_node(R, 21), name(20, "x", 21), name(21, "y", 20)], ErrorKind::Invalid),
-        // A directory hangs below two that lie in each other.
+        // A directory is below two that contain each other.
         (
             vec![name(R, "a", None), name(R, "e", None), name(10, "e", 14), name(14, "a", 10)],
             ErrorKind::Invalid,
         ),
-        // An inode stays what it is.
+        // An inode keeps its kind.
         (vec![dir_node(R, 13)], ErrorKind::Invalid),
         (vec![node(R, 14, 1)], ErrorKind::Invalid),
         (vec![node(R, R, 1)], ErrorKind::Invalid),
@@ -251,7 +251,7 @@ pub fn states_that_cannot_be_are_refused(engine: &Fixture) {
         (vec![name(R, "x", 13), link(R, "y", 13)], ErrorKind::Invalid),
         (vec![remove(R, "g"), name(R, "x", 12)], ErrorKind::Invalid),
     ] {
-        // Nothing of what was right has happened.
+        // None of the valid changes has happened.
         let changes = [vec![name(R, "right", 13)], changes].concat();
         assert_eq!(kind(engine.commit(writer, changes.clone())), wanted, "{changes:?}");
         assert_eq!(dump(meta, At::Now), before, "{changes:?}");
@@ -398,7 +398,7 @@ pub fn times_read_back_and_are_history(engine: &Fixture) {
         assert_eq!(meta.lookup(At::Epoch(epoch), R, b"f").unwrap().unwrap().attributes, with(times));
     }
     assert_eq!(meta.versions(10).unwrap(), [], "they are no content");
-    // A put says what it knows: it may bring them, too.
+    // A put may bring them, too.
     engine.commit(writer, vec![file(R, "f", 10, 1), put(R, "g", 11, with(all[0]), root(2))]).unwrap();
     assert_eq!(meta.inode(At::Now, 10).unwrap().unwrap().attributes, with(None));
     assert_eq!(meta.inode(At::Now, 11).unwrap().unwrap().attributes, with(all[0]));

@@ -1,4 +1,5 @@
-//! What the documentation says of `Change::Expect`, `Change::Like`, `Change::Swap`, `Change::Touch` and `Change::Pin`.
+//! The documented rules of `Change::Expect`, `Change::Like`, `Change::Swap`, `Change::Touch` and
+//! `Change::Pin`.
 
 use outrigger_format::Root;
 use outrigger_format::catalogue::{Attributes, OtherTimes, Time};
@@ -85,7 +86,7 @@ pub fn what_was_seen_is_exchanged_and_nothing_else(engine: &Fixture) {
     let second = inode(engine, 10);
     assert_eq!((&second.attributes, &second.root, second.stamp), (&longer, &root(2), 0));
     assert_eq!(engine.meta.versions(10).unwrap().len(), 1, "kept as asked for");
-    // Whoever saw the first one comes too late, whatever part of it is another.
+    // A client that saw the first one comes too late, whichever part has changed.
     for (seen, new) in [(&first, root(3)), (&Inode { root: first.root.clone(), ..second.clone() }, root(3))] {
         assert_eq!(kind(engine.commit(writer, vec![swap(seen, &longer, &new, true)])), ErrorKind::Changed);
     }
@@ -97,7 +98,7 @@ pub fn what_was_seen_is_exchanged_and_nothing_else(engine: &Fixture) {
     assert_eq!(kind(engine.commit(writer, vec![wrong])), ErrorKind::Invalid);
     let gone = Inode { number: 12, ..second };
     assert_eq!(kind(engine.commit(writer, vec![swap(&gone, &longer, &root(2), false)])), ErrorKind::NotFound);
-    // Of two that saw the same, on two connections, one wins.
+    // If two on two connections saw the same state, one wins.
     let (seen, other) = (inode(engine, 10), engine.another());
     let another = other
         .open_session(outrigger_store::meta::SessionKind::Writer, &outrigger_store::testing::owner("b"), 1000)

@@ -1,4 +1,4 @@
-//! What the documentation of `Jobs` says: claims, attempts that are fenced, publication, notes.
+//! The documented rules of `Jobs`: claims, attempts that are fenced, publication, registry records.
 
 use std::collections::BTreeSet;
 
@@ -109,7 +109,7 @@ pub fn a_published_job_shows_all_at_once_and_lets_go(engine: &Fixture) {
     let early = vec![file(ROOT_INODE, "out", 5, 6), publish(job)];
     assert_eq!(kind(engine.commit(session, early)), ErrorKind::Fenced, "a split is running");
     assert!(engine.meta.lookup(At::Now, ROOT_INODE, b"out").unwrap().is_none());
-    // What comes after the end of an attempt is none of its.
+    // Outputs after the end of an attempt are ignored.
     let late =
         vec![output(job, &claimed[1], "0", 7), finish(job, &claimed[1]), output(job, &claimed[1], "1", 8)];
     engine.commit(session, late).unwrap();
@@ -159,7 +159,7 @@ pub fn a_split_whose_session_is_over_is_taken_and_the_late_one_is_ignored(engine
     engine.pass(2);
     let taken = claim(engine, other, job, 9);
     assert_eq!((numbers(&taken), taken[0].attempt), (vec![0], first[0].attempt + 1));
-    // It may come back, but what it had in its hands is another's.
+    // It may come back, but its splits are another's now.
     engine.commit(slow, vec![output(job, &first[0], "0", 5), finish(job, &first[0])]).unwrap();
     assert_eq!(states(engine, job), [SplitState::Running; 2]);
     engine.meta.fence(slow).unwrap();
@@ -176,7 +176,7 @@ pub fn a_split_whose_session_is_over_is_taken_and_the_late_one_is_ignored(engine
     engine.commit(other, vec![output(job, &taken[0], "0", 6), finish(job, &taken[0])]).unwrap();
     assert_eq!(jobs(engine).outputs(job).unwrap()[0].root, root(6));
     assert_eq!(jobs(engine).measured(job).unwrap(), [(0, format!("by {}", taken[0].attempt))]);
-    // A fence frees at once what a lease would free in time.
+    // A fence frees at once what the end of a lease would free in time.
     engine.meta.fence(other).unwrap();
     let last = claim(engine, third, job, 9);
     assert_eq!((numbers(&last), last[0].attempt), (vec![1], 2));
@@ -255,7 +255,7 @@ pub fn of_two_attempts_at_a_split_the_first_to_finish_counts(engine: &Fixture) {
             "there are two"
         );
         assert!(current(slow, job, &primary) && current(quick, job, &newer) && !current(third, job, &newer));
-        // Both write; what the one who is second has written is nobody's output.
+        // Both write; the outputs of the slower one are ignored.
         let ((first, winner), (second, loser)) =
             if primary_wins { ((slow, primary), (quick, newer)) } else { ((quick, newer), (slow, primary)) };
         engine.commit(second, vec![output(job, &loser, "0", 7), output(job, &loser, "more", 8)]).unwrap();
@@ -295,7 +295,7 @@ pub fn two_attempts_at_a_split_end_with_their_sessions_and_their_job(engine: &Fi
     let (job, slow, quick, third) = (make(engine, 1), engine.writer(), engine.writer(), engine.writer());
     let primary = claim(engine, slow, job, 1)[0];
     let newer = jobs(engine).claim_beside(quick, job, 0, primary.attempt).unwrap().unwrap();
-    // Whoever takes the split over from the newer one takes it from both.
+    // A session that takes the split over from the newer attempt takes it from both.
     engine.commit(slow, vec![output(job, &primary, "0", 3)]).unwrap();
     engine.meta.fence(quick).unwrap();
     let taken = claim(engine, third, job, 1)[0];
@@ -327,7 +327,7 @@ pub fn an_open_input_is_closed_once_and_what_was_read_too_early_is_void(engine: 
     let range = |job| jobs(engine).split(job, 0).unwrap().unwrap().range;
     let (session, first, second) = (engine.writer(), open(), open());
     assert!(range(first).is_open());
-    // An attempt that has read what the file became stays.
+    // An attempt that has read the final content stays.
     let claimed = claim(engine, session, first, 1);
     assert!(claimed[0].range.is_open());
     assert!(jobs(engine).close_input(first, &root(7), false).unwrap());
@@ -340,7 +340,8 @@ pub fn an_open_input_is_closed_once_and_what_was_read_too_early_is_void(engine: 
     assert_eq!(states(engine, first), [SplitState::Done]);
     engine.commit(session, vec![publish(first)]).unwrap();
     assert_eq!(engine.meta.check().unwrap(), [""; 0]);
-    // One that has read something else is void, also if it was through; it has cost no try.
+    // An attempt that has read a different content is void, even if it had finished; that costs no
+    // try.
     for ended in [false, true] {
         let job = if ended { open() } else { second };
         let early = claim(engine, session, job, 1);
@@ -356,7 +357,7 @@ pub fn an_open_input_is_closed_once_and_what_was_read_too_early_is_void(engine: 
         assert!(again[0].attempt > early[0].attempt + 1 && again[0].range.to == root(9).len());
         assert!(jobs(engine).outputs(job).unwrap().is_empty());
     }
-    // One that has failed may be closed, so that it can be tried again; what is gone cannot.
+    // A failed job may be closed, so that it can be tried again; a removed one cannot.
     let failed = open();
     jobs(engine).end_job(failed, JobState::Failed, "").unwrap();
     assert!(jobs(engine).close_input(failed, &root(3), false).unwrap());
@@ -378,11 +379,13 @@ pub fn several_open_inputs_are_closed_one_by_one(engine: &Fixture) {
     let range = |job| jobs(engine).split(job, 0).unwrap().unwrap().range;
     let (session, job) = (engine.writer(), open());
     let claimed = claim(engine, session, job, 1);
-    // In any order; the split stays open, and with whom it is, until the last; an empty one counts.
+    // In any order; the split stays open, with its attempt, until the last input is closed; an
+    // empty one counts.
     assert!(jobs(engine).close_one_input(job, 1, &root(7), false, None).unwrap());
     assert!(jobs(engine).close_one_input(job, 2, &root(0), false, None).unwrap());
     assert!(range(job).is_open() && jobs(engine).is_current(session, job, &claimed[0]).unwrap());
-    // What was read of this one is not what it became: the attempt is void, the split still open.
+    // The attempt has read a different content of this input: it is void, and the split is still
+    // open.
     assert!(jobs(engine).close_one_input(job, 0, &root(8), true, None).unwrap());
     assert!(range(job).is_open() && !jobs(engine).is_current(session, job, &claimed[0]).unwrap());
     assert_eq!(states(engine, job), [SplitState::Waiting]);

@@ -1,4 +1,4 @@
-//! What the documentation of `Loose` and of `Change::Loose` says.
+//! The documented rules of `Loose` and of `Change::Loose`.
 
 use std::collections::HashSet;
 
@@ -61,14 +61,15 @@ pub fn loose_chunks_come_with_the_commit_that_needs_them(engine: &Fixture) {
     for seed in [1, 2] {
         assert_eq!(loose(engine).loose_chunk(&name(seed)).unwrap(), Some(chunk(seed).bytes));
     }
-    // A row that lies, by a flipped bit or on purpose, does not stand in for the bytes of who has them.
+    // A corrupt row, by a flipped bit or on purpose, is not used by a client that has the right
+    // bytes.
     let mut lies = chunk(1);
     lies.bytes[3] ^= 1;
     engine.commit(two, vec![Change::Loose(LooseChange::Add { chunk: lies, owner: two })]).unwrap();
     assert_ne!(loose(engine).loose_chunk(&name(1)).unwrap(), Some(chunk(1).bytes));
     engine.commit(two, vec![add(1, two)]).unwrap();
     assert_eq!(loose(engine).loose_chunk(&name(1)).unwrap(), Some(chunk(1).bytes));
-    // One that is there stays whose it is, and what it is.
+    // An existing row keeps its owner and its bytes.
     engine.commit(two, vec![add(1, two), add(3, two)]).unwrap();
     assert_eq!((of(engine, one), of(engine, two)), (vec![name(1)], vec![name(2), name(3)]));
     let owners = [
@@ -99,7 +100,7 @@ pub fn a_loose_chunk_is_packed_by_its_owner_and_once(engine: &Fixture) {
         let changes = seeds.iter().map(|&seed| packed(seed)).collect();
         engine.meta.commit(session, &Commit { packs: packs.to_vec(), changes, time: 7 })
     };
-    // Neither what is another's, nor what is not there; and then nothing else happens.
+    // Neither another session's rows, nor missing ones; and then nothing else happens.
     for seeds in [&[1, 3][..], &[1, 9]] {
         assert_eq!(kind(commit(one, &[pack], seeds)), ErrorKind::Changed);
         assert_eq!((of(engine, one).len(), state(engine, pack)), (2, PackState::Sealed));
@@ -108,7 +109,8 @@ pub fn a_loose_chunk_is_packed_by_its_owner_and_once(engine: &Fixture) {
     commit(one, &[pack], &[1]).unwrap();
     assert_eq!((of(engine, one), state(engine, pack)), (vec![name(2)], PackState::Live));
     assert_eq!(loose(engine).loose_chunk(&name(1)).unwrap(), None);
-    // Twice is once too often: what another one would have made live for it does not become so.
+    // A second time is refused: the pack that another commit would have made live for it does not
+    // become so.
     let again = sealed(engine, one);
     assert_eq!(kind(commit(one, &[again], &[1])), ErrorKind::Changed);
     assert_eq!(state(engine, again), PackState::Sealed);
@@ -124,7 +126,7 @@ pub fn what_sessions_that_are_over_have_left_is_taken_over(engine: &Fixture) {
     engine.meta.fence(one).unwrap();
     assert_eq!(kind(engine.commit(one, vec![packed(1)])), ErrorKind::Fenced);
     assert_eq!(kind(loose(engine).adopt_loose(one)), ErrorKind::Fenced);
-    // What came for one that is over is nobody's, too.
+    // A row that came for an ended session belongs to no live one, too.
     engine.commit(two, vec![add(4, one)]).unwrap();
     assert_eq!(loose(engine).adopt_loose(two).unwrap(), 3);
     assert_eq!(HashSet::from_iter(of(engine, two)), HashSet::from([name(1), name(2), name(3), name(4)]));

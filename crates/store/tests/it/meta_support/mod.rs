@@ -1,4 +1,5 @@
-//! What the tests of the metadata engines share: fixtures, shorthand for changes, dumps of a tree, and a plain model of it.
+//! Shared parts of the metadata engines' tests: fixtures, shorthand for changes, dumps of a tree,
+//! and a plain model of it.
 #![allow(dead_code, missing_docs)]
 
 pub mod exact_cases;
@@ -38,7 +39,8 @@ enum Place {
     Postgres { server: &'static Server, schema: String, url: String },
 }
 
-/// Makes a fresh database of one engine; `None`, said aloud, when the engine is not on this machine.
+/// Makes a fresh database of one engine; `None`, with a message, when the engine is not on this
+/// machine.
 pub type Engine = fn() -> Option<Fixture>;
 
 /// Every engine, with its name.
@@ -119,7 +121,7 @@ impl Fixture {
         commit(&*self.meta, session, changes, 7)
     }
 
-    /// What is wrong with the database; for `assert_eq!(…, [""; 0])`.
+    /// Checks the database; for `assert_eq!(…, [""; 0])`.
     pub fn findings(&self) -> Vec<String> {
         self.meta.check().unwrap()
     }
@@ -128,7 +130,8 @@ impl Fixture {
 impl Drop for Fixture {
     fn drop(&mut self) {
         if let Place::Postgres { server, schema, .. } = &self.place {
-            // What a failed test left is of use, and a server that is gone needs no tidying.
+            // After a failed test the schema is kept for inspection, and a server that is gone
+            // needs no tidying.
             if !std::thread::panicking() {
                 let drop = format!("SET client_min_messages = warning; DROP SCHEMA {schema} CASCADE");
                 let _ = server.psql("tester", &drop);
@@ -232,7 +235,7 @@ pub fn dir_node(parent: u64, inode: u64) -> Change {
     Change::Node { inode, parent, attributes, root: Root::Empty, keep: true }
 }
 
-/// Every path of a tree and what it stands for. Stamps are left out: they are no part of the history.
+/// Every path of a tree and its inode. Stamps are left out: they are no part of the history.
 pub type Dump = BTreeMap<Vec<u8>, Inode>;
 
 /// Reads a tree in small pages.

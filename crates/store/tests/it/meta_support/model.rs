@@ -29,7 +29,7 @@ pub struct Model {
     pub next_inode: u64,
 }
 
-/// What a commit must report.
+/// The expected report of a commit.
 #[derive(Clone, Default, PartialEq, Debug)]
 pub struct Report {
     pub aliases: BTreeMap<u64, u64>,
@@ -174,7 +174,7 @@ impl Model {
                 let new_parent = self.directory(*new_parent, report)?;
                 self.rename((parent, name), (new_parent, new_name), report)
             }
-            // What these do has cases of its own: `guarded_cases.rs`.
+            // These have cases of their own: `guarded_cases.rs`.
             Change::Expect { .. }
             | Change::Like { .. }
             | Change::Swap { .. }

@@ -1,4 +1,4 @@
-//! What the documentation of `Meta` says of sessions, packs, the collector and upkeep.
+//! The documented rules of `Meta` for sessions, packs, the collector and upkeep.
 
 use outrigger_format::{PackId, PackKind, Root};
 use outrigger_store::meta::{
@@ -54,7 +54,7 @@ pub fn sessions_have_leases_that_their_work_renews(engine: &Fixture) {
         (rows[0].owner.clone(), rows[1].acknowledged),
         (outrigger_store::testing::owner("one"), u64::MAX)
     );
-    // Who comes back before somebody has ended it goes on, by whatever it does.
+    // A session that comes back before it is ended goes on, with any action.
     engine.pass(11);
     engine.commit(one, Vec::new()).unwrap();
     for session in [one, two] {
@@ -172,7 +172,7 @@ pub fn a_session_learns_which_packs_it_may_rely_on(engine: &Fixture) {
         meta.open_session(SessionKind::Writer, &outrigger_store::testing::owner("three"), LEASE).unwrap();
     assert_eq!((seen.number, seen.live), (raised, packs[2..].to_vec()));
     assert!(!meta.all_acknowledged(raised).unwrap());
-    // What uncommitted work relies on is taken out of the run by the acknowledgement itself.
+    // The acknowledgement itself takes packs that uncommitted work relies on out of the run.
     let after = meta.acknowledge(one, &[packs[0], packs[2]]).unwrap();
     assert_eq!((after.number, after.live), (raised, vec![packs[0], packs[2]]));
     assert!(!meta.all_acknowledged(raised).unwrap(), "session two has not");
@@ -304,7 +304,7 @@ pub fn visiting_sees_one_state_and_stops_at_an_error(engine: &Fixture) {
     let (mut seen, other) = (0, engine.another());
     meta.visit_roots(&mut |_| {
         seen += 1;
-        // Writers are not blocked, and what they write is not seen.
+        // Writers are not blocked, and their changes are not seen.
         super::commit(&*other, writer, vec![file(ROOT_INODE, "late", 20 + seen, 99)], 1).map(drop)
     })
     .unwrap();

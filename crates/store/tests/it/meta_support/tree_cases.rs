@@ -1,4 +1,4 @@
-//! What the documentation of `Meta` says of the tree, versions, snapshots and policies.
+//! The documented rules of `Meta` for the tree, versions, snapshots and policies.
 
 use outrigger_format::Root;
 use outrigger_format::catalogue::{FileKind, Time};
@@ -166,7 +166,7 @@ pub fn a_number_in_use_under_another_name_is_a_hard_link(engine: &Fixture) {
     engine.commit(writer, vec![file(R, "a", 10, 1), file(R, "b", 10, 2), file(R, "c", 11, 3)]).unwrap();
     assert_eq!((links(10), links(11)), (Some(2), Some(1)));
     assert_eq!(engine.meta.lookup(At::Now, R, b"a").unwrap().unwrap().root, root(2));
-    // Even over a name that stood for another file; the number of which goes with its last name.
+    // Even over a name of another file, whose number goes with its last name.
     engine.commit(writer, vec![file(R, "c", 10, 2)]).unwrap();
     assert_eq!((links(10), links(11)), (Some(3), None));
     // And through an alias.
@@ -356,7 +356,7 @@ pub fn snapshots_are_exact_and_named_once(engine: &Fixture) {
     let found = meta.snapshots().unwrap();
     assert_eq!((&found[0].tags[..], found[0].epoch, &found[1]), (&retagged[..], one.epoch, &two));
     assert_eq!(dump(meta, At::Epoch(one.epoch)), before);
-    // What only the first one saw goes; the second one stays exact.
+    // History that only the first one saw goes; the second one stays exact.
     assert_eq!(meta.purge_history().unwrap(), 0);
     meta.delete_snapshot("one").unwrap();
     assert_eq!(kind(meta.delete_snapshot("one")), ErrorKind::NotFound);

@@ -1,4 +1,4 @@
-//! The collector: lease, sweep, mark, condemn, wait, mark again, copy, bury.
+//! The collector: lease, sweep, mark, mark candidates, wait, mark again, copy, delete.
 
 use super::state::*;
 use super::{Broken, Reclaim};
@@ -6,17 +6,19 @@ use super::{Broken, Reclaim};
 /// A step of a collector.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Step {
-    /// Transaction: take the lease (from whoever has it) with a new token; condemned packs become live again.
+    /// Transaction: take the lease (from any holder) with a new token; candidates become live
+    /// again.
     Take,
     /// Transaction: intents whose owner is over become dead.
     Sweep,
     /// One database snapshot: mark, and find the packs worth reclaiming.
     Mark,
-    /// Transaction: condemn these packs and raise the generation.
+    /// Transaction: mark these packs as candidates and raise the generation.
     Condemn(u8),
     /// Every live session has acknowledged the generation.
     SeeAcks,
-    /// One database snapshot: mark what is rooted now and was not; see which packs are still condemned.
+    /// One database snapshot: mark what is rooted now and was not; see which packs are still
+    /// candidates.
     MarkAgain,
     /// Transaction: announce the pack for the copies.
     Announce,
@@ -154,7 +156,7 @@ impl Reclaim {
             }
             Step::Copy => {
                 let marked = |victims: u8, c: usize| victims & bit(me.mark[c] as usize) & !1 != 0;
-                // What cannot be read stays where it is.
+                // An unreadable victim stays where it is.
                 for c in 0..CHUNKS {
                     let pack = me.mark[c] as usize;
                     if marked(me.victims, c) && world.packs[pack].lies & bit(c) != 0 {
@@ -166,7 +168,8 @@ impl Reclaim {
                 }
                 let chunks = (0..CHUNKS).filter(|&c| marked(me.victims, c));
                 let chunks = chunks.fold(0, |set, c| set | bit(c));
-                // A victim whose object is gone can be a stale collector's only; it finds nothing to copy.
+                // Only a stale collector can have a victim whose object is gone; it finds nothing
+                // to copy.
                 let there = (0..CHUNKS)
                     .filter(|&c| chunks & bit(c) != 0)
                     .all(|c| world.packs[me.mark[c] as usize].object == Object::Sealed);
@@ -252,7 +255,8 @@ impl Reclaim {
         }
     }
 
-    /// A victim's copy that does not count stays, if the one that counts is not what its footer says. It is read for that, as nobody else's word is taken.
+    /// If the copy that counts does not match its footer, a victim's copy stays. The collector
+    /// reads the copy for that, as it trusts no other client.
     fn keep_unproven(&self, world: &mut World, me: &mut Collector) {
         for c in 0..CHUNKS {
             let counts = me.mark[c] as usize;

@@ -1,11 +1,12 @@
-//! What every reachable state must allow: everyone stops, and one undisturbed run reclaims all garbage.
+//! A property of every reachable state: if everything stops, one undisturbed run reclaims all
+//! garbage.
 
 use super::Reclaim;
 use super::state::*;
 
 impl Reclaim {
-    /// Stops every process, lets one collector run to its end, and looks at what is left: each rooted chunk once, and
-    /// nothing else.
+    /// Stops every process, lets one collector run to its end, and checks the result: each rooted
+    /// chunk once, and nothing else.
     pub fn drains(&self, world: &World) -> bool {
         let mut world = *world;
         for session in 0..=WRITERS {

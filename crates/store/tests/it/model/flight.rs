@@ -1,19 +1,24 @@
 //! Connections that are lost with a transaction that was sent and not answered.
 //!
-//! Such a transaction may have happened, may happen yet, when its sender has long been fenced or killed, or never does. So its sender does nothing until it has asked; asking
-//! keeps what has not happened from ever happening (in PostgreSQL: the connection's row of `lane` is closed, which waits for who has it locked). Each
-//! transaction checks its session's row as it happens: the row is locked until it has.
+//! Such a transaction is in doubt: it may have happened, may happen later, when its sender has long
+//! been fenced or killed, or never does. So its sender does nothing until it has asked. Asking also
+//! prevents a transaction that has not happened yet. (In PostgreSQL: it closes the connection's row
+//! of `lane`, and waits for a transaction that has the row locked.) Each transaction checks its
+//! session's row when it happens, and keeps the row locked until then.
 //!
-//! A client that cannot ask, as the database stays away, gives up after a while. It goes on after an acknowledgement, relying on nothing but what it has told and what it
-//! writes, until another one has succeeded. The one that was given up may happen still, though not after others of its session, whose row it has
-//! locked, nor after a condemnation, which waits for the gate. Of a commit that was given up the client says that it does not know, and ends.
+//! A client that cannot ask, as the database stays away, gives up after a while. After an
+//! acknowledgement in doubt it goes on, but relies only on what it has reported and what it writes,
+//! until another acknowledgement has succeeded. The earlier one may still happen. But it cannot
+//! happen after later transactions of its session, as it has the session's row locked, nor after
+//! new candidates are marked, which waits for the gate. After a commit in doubt, the client reports
+//! that it does not know the outcome, and ends.
 
 use super::state::*;
 use super::writer::Step;
 use super::{Broken, Reclaim};
 
 impl Reclaim {
-    /// The steps of a writer that does not know what became of what it sent.
+    /// The steps of a writer with a transaction in doubt.
     pub fn unsure_steps(&self, world: &World, w: usize, step: &mut impl FnMut(Step)) {
         step(Step::Ask);
         if self.kill_writers {
@@ -21,7 +26,7 @@ impl Reclaim {
         }
         let me = &world.writers[w];
         match world.flights[w].sent {
-            // Others of its threads go on, where the rule is broken.
+            // If the rule is broken, its other threads go on.
             Sent::Commit(..) if self.broken(Broken::AckWhileUnsure) && world.generation > world.acked[w] => {
                 step(Step::Ack);
             }
@@ -37,19 +42,19 @@ impl Reclaim {
         }
     }
 
-    /// A transaction is sent, and the connection is lost.
+    /// Sends a transaction and loses the connection.
     pub fn lose(&self, world: &mut World, w: usize, sent: Sent) {
         world.flights[w] = Flight { sent, said: None };
         world.writers[w].is_unsure = true;
     }
 
-    /// Whether an acknowledgement is under way that holds the gate, and its session's row.
+    /// True if an acknowledgement is under way, which holds the gate and its session's row.
     pub fn acknowledges(&self, world: &World, w: usize) -> bool {
         let Flight { sent, said } = world.flights[w];
         matches!(sent, Sent::Ack(_)) && said.is_none()
     }
 
-    /// The client cannot ask.
+    /// Makes the client give up asking.
     pub fn give_up(&self, world: &mut World, w: usize) {
         let me = &mut world.writers[w];
         me.is_unsure = false;
@@ -63,7 +68,7 @@ impl Reclaim {
         world.seen |= seen::GIVEN_UP;
     }
 
-    /// What was sent happens, whatever has become of its sender.
+    /// Lets the transaction happen, whatever its sender does meanwhile.
     pub fn arrive(&self, world: &mut World, w: usize) {
         if world.sessions[w] != Session::Live && !self.broken(Broken::CheckedWhenSent) {
             world.seen |= seen::FENCED_ON_THE_WAY;
@@ -78,13 +83,13 @@ impl Reclaim {
             Sent::Commit(file, packs) => self.commit(world, w, file as usize, packs),
             Sent::Ack(relied) => self.acknowledge(world, w, relied),
         };
-        // Nobody asks any more where the process is gone, or has gone on.
+        // If the process is gone or has gone on, it does not ask any more.
         let asks = world.writers[w].is_unsure;
         world.flights[w] =
             if asks { Flight { said: Some(said), ..world.flights[w] } } else { Flight::default() };
     }
 
-    /// The client learns what became of what it sent.
+    /// Tells the client the outcome.
     pub fn ask(&self, world: &mut World, w: usize) {
         let Flight { sent, said } = world.flights[w];
         world.writers[w].is_unsure = false;
@@ -103,7 +108,7 @@ impl Reclaim {
             }
             (Sent::Commit(..), None) => world.seen |= seen::LOST_AND_VOID,
             (Sent::Ack(_), Some(live)) => self.acknowledged(world, w, live),
-            // It is made again.
+            // It is repeated.
             (Sent::Ack(_), None) | (Sent::Nothing, _) => {}
         }
     }

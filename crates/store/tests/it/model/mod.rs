@@ -1,9 +1,9 @@
 //! The reclaim protocol as a state machine: see `docs/decisions/0003-reclaim-protocol.md` for the rules it follows.
 //!
-//! One action is one atomic step: a database transaction (the embedded store has one writer lock, so transactions
-//! are serializable), one durable change of a pack object, or one decision in a process's memory. Between any two
-//! steps of a process any step of any other may fall, and each process may be killed or, what is worse, stopped,
-//! fenced, and continued.
+//! One action is one atomic step: a database transaction (the embedded store has one writer lock,
+//! so transactions are serializable), one durable change of a pack object, or one decision in a
+//! process's memory. Any step of another process may fall between two steps of a process. Each
+//! process may be killed or, what is worse, stopped, fenced, and continued.
 
 pub mod collector;
 pub mod drain;
@@ -15,7 +15,7 @@ pub mod writer;
 use state::*;
 use stateright::{Model, Property};
 
-/// The rules that can be broken one at a time, to see that each is needed.
+/// The rules that can be broken one at a time, to show that each is needed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Broken {
     /// The collector does not wait for acknowledgements.
@@ -24,23 +24,24 @@ pub enum Broken {
     NoRemark,
     /// A commit does not check that its session's row is live.
     CommitUnchecked,
-    /// A session's hits in condemned packs still count after it acknowledged.
+    /// A session's hits in candidates still count after it acknowledged.
     CondemnedHitsCount,
     /// A session acknowledges without having committed, re-resolved or reprieved what it relies on.
     AckWithoutReprieve,
     /// A session does not count its own committed packs among those it relies on.
     OwnPacksForgotten,
-    /// A session that opens takes condemned packs for live ones.
+    /// A session that opens takes candidates for live packs.
     OpenBlind,
     /// An index refresh is installed although it was read under another generation than the acknowledged one.
     RefreshUnchecked,
-    /// A commit's own packs become usable after it, whatever was acknowledged in between.
+    /// A commit's own packs become usable after it, even if there was an acknowledgement in
+    /// between.
     OwnPacksInstalledLate,
-    /// A session excludes condemned packs only, not all that are not live.
+    /// A session excludes candidates only, not all packs that are not live.
     DenyList,
     /// The collector sweeps the intents of sessions that are live.
     SweepLive,
-    /// The collector condemns packs that are sealed but not committed.
+    /// The collector marks packs as candidates that are sealed but not committed.
     CondemnUncommitted,
     /// A writer inherits from a version that it did not pin.
     InheritUnpinned,
@@ -52,43 +53,43 @@ pub enum Broken {
     TokenUnchecked,
     /// A chunk that has another copy need not be copied.
     AnyCopyCounts,
-    /// The lowest pack id counts, be it committed or not.
+    /// The lowest pack id counts, committed or not.
     UncommittedCopyCounts,
-    /// The lowest pack id counts, be it dead or not (marking by a stale index).
+    /// The lowest pack id counts, dead or not (marking by a stale index).
     DeadCopyCounts,
     /// Old packs are set dead before the copies are committed.
     DeadBeforeCopies,
-    /// Condemned packs are unlinked before they are set dead.
+    /// Candidates are unlinked before they are set dead.
     UnlinkBeforeDead,
     /// A reader does not pin.
     ReadUnpinned,
     /// A reader takes a pack that is gone for damage.
     ReadOnce,
-    /// A content that is closed adds no row for a chunk that had one when somebody looked.
+    /// A close adds no row for a chunk that had one at an earlier look.
     RowSeenBefore,
-    /// A client takes a commit that was not answered for done.
+    /// A client takes a commit in doubt for done.
     LostTakenForDone,
-    /// A client makes a commit that was not answered again, without asking.
+    /// A client repeats a commit in doubt without asking.
     LostMadeAgain,
-    /// Asking does not keep what was sent from happening later.
+    /// Asking does not prevent the transaction from happening later.
     AskedTooEarly,
-    /// What was sent checks the session's row when it is sent, and not when it happens.
+    /// A transaction checks the session's row when it is sent, and not when it happens.
     CheckedWhenSent,
-    /// Other acknowledgements run before it is known what became of a commit.
+    /// Other acknowledgements run while a commit is in doubt.
     AckWhileUnsure,
-    /// Lookups go on before it is known what became of an acknowledgement.
+    /// Lookups go on while an acknowledgement is in doubt.
     HitsWhileUnsure,
-    /// A client that cannot find out what became of an acknowledgement goes on as if nothing had been sent.
+    /// A client gives up asking about an acknowledgement, and goes on as if nothing had been sent.
     GivenUpAndForgotten,
-    /// Another client's pack is relied on by its footer.
+    /// Another client's pack is relied on by its footer alone.
     FootersBelieved,
-    /// What was compared once counts, whatever was acknowledged since.
+    /// A pack that was compared once counts, even after later acknowledgements.
     ComparedForEver,
-    /// A collector gives a copy up for one that it has not compared.
+    /// A collector gives up a copy for another one that it has not compared.
     CopiesBelieved,
 }
 
-/// How a session may acknowledge while it relies on condemned packs.
+/// How a session may acknowledge while it relies on candidates.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AckStyle {
     /// It sets them live again, in the transaction of the acknowledgement.
@@ -106,25 +107,27 @@ pub struct Reclaim {
     pub old: [u8; OLD],
     /// Chunks of each writer's files (0: no such file).
     pub plans: [[u8; FILES]; WRITERS],
-    /// Old versions that are not there at first, and may be closed on a shared mount whenever they are not: with rows for their chunks.
+    /// Old versions that do not exist at first. A shared mount may close them at any time while
+    /// they do not exist, with rows for their chunks.
     pub closed: u8,
-    /// Writers that pack rows: a file of such a one is those of its chunks, and its commit removes them.
+    /// Writers that pack rows. A file of theirs stands for its chunks, and its commit removes their
+    /// rows.
     pub packers: u8,
     /// Old and new versions that may be removed.
     pub removable: u8,
-    /// Whether there is a reader.
+    /// There is a reader.
     pub reader: bool,
-    /// Whether writers may inherit from old versions.
+    /// Writers may inherit from old versions.
     pub inherit: bool,
-    /// Whether a lookup may miss what is there (sampled index).
+    /// A lookup may miss stored chunks (sampled index).
     pub false_miss: bool,
-    /// Whether writers refresh their index between acknowledgements.
+    /// Writers refresh their index between acknowledgements.
     pub refresh: bool,
-    /// Whether writers can be killed.
+    /// Writers can be killed.
     pub kill_writers: bool,
-    /// Whether collectors can be killed.
+    /// Collectors can be killed.
     pub kill_collectors: bool,
-    /// Whether sessions of running processes can be fenced.
+    /// Sessions of running processes can be fenced.
     pub fence_running: bool,
     /// Collector processes.
     pub collectors: usize,
@@ -136,19 +139,19 @@ pub struct Reclaim {
     pub last_pack: usize,
     /// How sessions acknowledge.
     pub ack: AckStyle,
-    /// Writers whose connection may be lost with a transaction that is not answered.
+    /// Writers whose connection may be lost with a transaction in flight.
     pub lossy: u8,
-    /// Clients do not believe each other's footers.
+    /// Clients do not trust each other's footers.
     pub vouching: bool,
-    /// Writers whose packs do not have what their footers say.
+    /// Writers of corrupt packs, which do not match their footers.
     pub liars: u8,
-    /// Chunks that packs 1, 2, … lack, though their footers have them.
+    /// Chunks that packs 1, 2, … lack, though their footers name them.
     pub lies: Vec<u8>,
-    /// Whether to keep what is worth having seen, and to look for it, too.
+    /// Record interesting events, and look for them, too.
     pub witness: bool,
-    /// What else of [`seen`] is looked for.
+    /// Further bits of [`seen`] to look for.
     pub looked_for: u16,
-    /// Whether each state is checked for "one undisturbed run reclaims all garbage".
+    /// Check in each state that one undisturbed run reclaims all garbage.
     pub drain: bool,
     /// The rule that is broken.
     pub broken: Option<Broken>,
@@ -199,11 +202,11 @@ pub enum Step {
     Collector(usize, collector::Step),
     /// A session's row is fenced: its lease ran out, or its process is dead.
     Fence(usize),
-    /// Transaction: a small file is closed; what of it is in no row is added, for this writer to pack.
+    /// Transaction: a small file is closed; chunks without a row get one, for this writer to pack.
     CloseFile(usize, usize),
-    /// What a writer had sent when its connection was lost happens.
+    /// A transaction happens that a writer had sent when its connection was lost.
     Arrive(usize),
-    /// It never will: nobody waits for it any more, and the database ends it.
+    /// It never happens: its writer does not ask any more, and the database ends it.
     Void(usize),
     /// A version is removed from the name space.
     Remove(usize),
@@ -212,7 +215,7 @@ pub enum Step {
 }
 
 impl Reclaim {
-    /// Whether `rule` is the broken one.
+    /// True if `rule` is the broken one.
     pub fn broken(&self, rule: Broken) -> bool {
         self.broken == Some(rule)
     }
@@ -233,7 +236,7 @@ impl Reclaim {
             .fold(0, |set, v| set | self.chunks_of(v))
     }
 
-    /// The chunks that must survive of those who do not lie.
+    /// The chunks that must survive, of files of honest writers.
     pub fn honest_roots(&self, world: &World) -> u8 {
         let lies = |v: usize| v >= OLD && self.liars & bit((v - OLD) / FILES) != 0;
         (0..VERSIONS)

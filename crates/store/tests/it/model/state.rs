@@ -1,8 +1,9 @@
-//! What the model remembers: the database, the pack files, and the memory of each process.
+//! The state of the model: the database, the pack files, and the memory of each process.
 //!
-//! Everything is a small integer or a bit set, so that a state is about a hundred bytes and hashes quickly. Chunk
-//! sets and pack sets are `u8` bit masks; pack 0 is never a pack, as on disk. The structs that occur often hash as
-//! one or two packed integers: hashing is where exploring spends its time.
+//! Everything is a small integer or a bit set, so a state is about a hundred bytes and hashes
+//! quickly. Chunk sets and pack sets are `u8` bit masks; pack 0 is never a pack, as on disk. The
+//! structs that occur often hash as one or two packed integers, as exploring spends most of its
+//! time on hashing.
 
 use std::hash::{Hash, Hasher};
 
@@ -40,7 +41,7 @@ pub enum Row {
     Writing,
     /// Committed: others may rely on it.
     Live,
-    /// A collector wants to get rid of it.
+    /// A collector wants to remove it: a candidate.
     Condemned,
     /// For ever.
     Dead,
@@ -69,9 +70,9 @@ pub struct Pack {
     pub owner: u8,
     /// The object's state.
     pub object: Object,
-    /// The chunks in it, as its footer says.
+    /// The chunks that its footer names.
     pub held: u8,
-    /// Those of them that are not in it.
+    /// Those of them that it lacks.
     pub lies: u8,
 }
 
@@ -101,12 +102,12 @@ pub enum Sent {
     Ack(u8),
 }
 
-/// What became of a transaction whose connection is lost: nothing yet, or what it did.
+/// The fate of a transaction whose connection is lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Flight {
-    /// What was sent.
+    /// The transaction.
     pub sent: Sent,
-    /// It has happened, and said this: the packs made live, or the live packs.
+    /// It has happened, with this result: the packs made live, or the live packs.
     pub said: Option<u8>,
 }
 
@@ -137,9 +138,9 @@ pub enum Session {
 /// A version row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Version {
-    /// Whether the name space shows it now.
+    /// The name space shows it now.
     pub current: bool,
-    /// Whether it ever was committed (a removed one may still be remembered by a stale name lookup).
+    /// It was committed at some time (a stale name lookup may still remember a removed one).
     pub existed: bool,
     /// Which live sessions have pinned it.
     pub pins: u8,
@@ -166,7 +167,7 @@ pub enum Process {
 /// The memory of a writing session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Writer {
-    /// Whether it runs.
+    /// The state of its process.
     pub process: Process,
     /// The packs a hit may rely on (committed by anyone, as of the last acknowledgement or later).
     pub usable: u8,
@@ -180,9 +181,10 @@ pub struct Writer {
     pub knows: u8,
     /// An index refresh under way: the generation and the live packs that one transaction read.
     pub refresh: Option<(u8, u8)>,
-    /// The packs of others that it has read, and found to be what their footers say.
+    /// The packs of other clients that it has compared with their footers.
     pub verified: u8,
-    /// The connection was lost with a transaction that was not answered; it has not asked yet what became of it.
+    /// The connection was lost with a transaction in flight, and the writer has not asked for the
+    /// outcome yet.
     pub is_unsure: bool,
 }
 
@@ -216,7 +218,7 @@ pub enum Reader {
     Done,
 }
 
-/// What a collector does next.
+/// The state of a collector.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Phase {
     /// Not running.
@@ -224,9 +226,9 @@ pub enum Phase {
     Off,
     /// Has the lease; may sweep intents; marks next.
     Leased,
-    /// Has marked; condemns next.
+    /// Has marked; marks candidates next.
     Marked,
-    /// Has condemned and raised the generation; waits.
+    /// Has marked candidates and raised the generation; waits.
     Waiting,
     /// Has seen every acknowledgement; marks what is new next.
     Acked,
@@ -236,24 +238,25 @@ pub enum Phase {
     Announced,
     /// Has sealed the new pack; commits it next.
     Copied,
-    /// The copies are committed; buries the old packs next.
+    /// The copies are committed; deletes the old packs next.
     Moved,
 }
 
 /// The memory of a collector.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Collector {
-    /// What it does next.
+    /// Its state.
     pub phase: Phase,
     /// The token it got with the lease.
     pub token: u8,
     /// The generation it raised.
     pub generation: u8,
-    /// Packs worth reclaiming; from `Remarked` on, those this run will bury.
+    /// Packs worth reclaiming; from `Remarked` on, those this run will delete.
     pub victims: u8,
     /// The place that counts for each marked chunk (0: not marked).
     pub mark: [u8; CHUNKS],
-    /// Chunks that were needed at the first mark and in no pack: they are not looked for again, as their roots have been seen.
+    /// Chunks that were needed at the first mark and in no pack: they are not looked for again, as
+    /// their roots were marked.
     pub loose: u8,
     /// The pack it copies into (0: none).
     pub copy: u8,
@@ -275,7 +278,7 @@ pub struct World {
     pub packs: [Pack; PACKS],
     /// Version table.
     pub versions: [Version; VERSIONS],
-    /// Chunks that lie in the database: the writer that is to pack each, + 1 (0: no row).
+    /// Inline chunks: the writer that is to pack each, + 1 (0: no row).
     pub rows: [u8; CHUNKS],
     /// For a broken rule only: chunks that ever had a row.
     pub ever_row: u8,
@@ -283,7 +286,7 @@ pub struct World {
     pub sessions: [Session; WRITERS + 1],
     /// `session.acked` of the writers.
     pub acked: [u8; WRITERS],
-    /// What each writer sent and was not answered; it may happen when the writer is long gone.
+    /// The transactions in flight; one may happen when its writer is long gone.
     pub flights: [Flight; WRITERS],
     /// For the properties only: files whose commit happened more than once.
     pub twice: u8,
@@ -305,15 +308,15 @@ pub struct World {
     pub seen: u16,
 }
 
-/// Things worth having seen, so that the model is known not to be vacuous.
+/// Interesting events, which show that the model is not vacuous.
 pub mod seen {
     /// A fenced process was refused by the database.
     pub const REFUSED: u16 = 1;
-    /// A session kept a condemned pack alive when it acknowledged.
+    /// A session kept a candidate alive when it acknowledged.
     pub const REPRIEVED: u16 = 2;
     /// A collector whose lease was taken over was refused.
     pub const STALE_TOKEN: u16 = 4;
-    /// A condemned pack was found by a collector that took over.
+    /// A collector that took over found a candidate.
     pub const TAKEN_OVER: u16 = 8;
     /// An intent of a session that is over was swept.
     pub const SWEPT: u16 = 16;
@@ -321,19 +324,19 @@ pub mod seen {
     pub const REWRITTEN: u16 = 32;
     /// The reader had to refresh its index.
     pub const REFRESHED: u16 = 64;
-    /// A commit that was not answered was found to have happened.
+    /// A commit in doubt was found to have happened.
     pub const LOST_AND_DONE: u16 = 128;
-    /// A commit that was not answered was found not to have happened.
+    /// A commit in doubt was found not to have happened.
     pub const LOST_AND_VOID: u16 = 256;
-    /// What a writer had sent happened when its process was gone.
+    /// A writer's transaction happened after its process was gone.
     pub const POSTHUMOUS: u16 = 512;
-    /// What a writer had sent was refused, as its session had been fenced meanwhile.
+    /// A writer's transaction was refused, as its session had been fenced meanwhile.
     pub const FENCED_ON_THE_WAY: u16 = 1024;
-    /// A hit in a pack of another one that had been compared.
+    /// A hit in another client's pack that had been compared.
     pub const VOUCHED: u16 = 2048;
-    /// The collector kept a copy, because the one that counts is none.
+    /// The collector kept a copy, because the one that counts is corrupt.
     pub const DOUBTED: u16 = 4096;
-    /// A client could not find out what became of an acknowledgement.
+    /// A client could not find out the outcome of an acknowledgement.
     pub const GIVEN_UP: u16 = 8192;
 }
 
@@ -353,7 +356,7 @@ impl World {
         self.packs_where(|p| matches!(p.row, Row::Live | Row::Condemned))
     }
 
-    /// Condemned packs.
+    /// Candidates.
     pub fn condemned(&self) -> u8 {
         self.packs_where(|p| p.row == Row::Condemned)
     }
@@ -368,7 +371,7 @@ impl World {
         (1..=limit).find(|&p| self.packs[p].row == Row::Free)
     }
 
-    /// Whether the owner of an announced pack may still commit it.
+    /// True if the owner of an announced pack may still commit it.
     pub fn owner_is_live(&self, pack: &Pack) -> bool {
         if pack.owner & BY_COLLECTOR != 0 {
             pack.owner & !BY_COLLECTOR == self.token
@@ -377,7 +380,7 @@ impl World {
         }
     }
 
-    /// Chunks that lie in the database.
+    /// Inline chunks.
     pub fn loose(&self) -> u8 {
         (0..CHUNKS).filter(|&c| self.rows[c] != 0).fold(0, |set, c| set | bit(c))
     }

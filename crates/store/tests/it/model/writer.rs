@@ -14,7 +14,7 @@ pub enum Step {
     Inherit,
     /// The next chunk was found in this pack: a hit that may be relied on, or a pack of one's own.
     Hit(usize),
-    /// Another one's pack is read, and what it has compared with its footer.
+    /// Reads another client's pack, and compares it with its footer.
     Compare(usize),
     /// Transaction: the next chunk is new, and there is no open pack: announce one.
     Announce,
@@ -26,21 +26,21 @@ pub enum Step {
     Commit(usize),
     /// A commit is sent, and the connection is lost.
     LoseCommit(usize),
-    /// Transaction: what became of what was sent? If it has not happened, it never will.
+    /// Transaction: asks for the outcome of the lost one. If that has not happened, it never will.
     Ask,
-    /// What became of an acknowledgement cannot be asked.
+    /// Gives up asking about an acknowledgement.
     GiveUp,
-    /// Transaction: acknowledge the generation; condemned packs relied upon live on.
+    /// Transaction: acknowledge the generation; candidates that the session relies on live on.
     Ack,
     /// An acknowledgement is sent, and the connection is lost.
     LoseAck,
-    /// The same, but decisions that rely on condemned packs are given up and made again.
+    /// The same, but decisions that rely on candidates are given up and made again.
     AckResolvingAgain,
     /// Transaction: read the generation and the live packs, to refresh the index.
     RefreshRead,
-    /// Install what was read.
+    /// Install the packs that were read.
     RefreshInstall,
-    /// Transaction: rows of sessions that are over become this one's.
+    /// Transaction: rows of ended sessions become this one's.
     Adopt,
     /// Transaction: the session ends.
     Close,
@@ -66,7 +66,7 @@ impl Reclaim {
             step(Step::Adopt);
         }
         let next = self.next_chunk(me, w);
-        // A packer takes what it has read in a row of its own.
+        // A packer takes chunks that it has read from its own rows.
         if let Some((file, chunk)) = next.filter(|&(_, chunk)| !packs || world.rows[chunk] == w as u8 + 1) {
             if self.inherit && me.place[file].iter().all(|&p| matches!(p, UNRESOLVED | INHERITED)) {
                 for v in (0..OLD).filter(|&v| self.old[v] & bit(chunk) != 0) {
@@ -115,7 +115,8 @@ impl Reclaim {
                 }
             }
         }
-        // One that was given up may have been carried out, and the client does not know: it makes another one.
+        // An acknowledgement that was given up may have happened, and the client does not know: it
+        // makes another one.
         let may_ack = !self.acknowledges(world, w);
         if may_ack && (world.generation > world.acked[w] || self.lossy & bit(w) != 0 && me.usable == 0) {
             let bound = self.relied(world, w) & world.condemned() != 0;
@@ -276,10 +277,11 @@ impl Reclaim {
         world.packs_where(|p| p.row == Row::Writing && p.object == Object::Sealed) & world.writers[w].mine
     }
 
-    /// What a commit does in the database; the packs that it made live. Its packs have their objects.
+    /// Applies a commit to the database; returns the packs that it made live. Its packs have their
+    /// objects.
     pub fn commit(&self, world: &mut World, w: usize, file: usize, packs: u8) -> u8 {
         if self.packers & bit(w) != 0 {
-            // Refused, unless all that was packed is in rows of its own still.
+            // Refused, unless all packed chunks are still in its own rows.
             if !elements(self.plans[w][file]).all(|c| world.rows[c] == w as u8 + 1) {
                 return 0;
             }
@@ -300,7 +302,8 @@ impl Reclaim {
         packs
     }
 
-    /// What a client makes of its commit: refused or not, a packer begins anew with what it finds in rows then.
+    /// Applies a commit to the client's memory. Refused or not, a packer begins again with the rows
+    /// that it then finds.
     pub fn committed(&self, world: &mut World, w: usize, file: usize, packs: u8, live: u8) {
         let generation = world.generation;
         let me = &mut world.writers[w];
@@ -314,7 +317,7 @@ impl Reclaim {
         me.place[file] = [UNRESOLVED; CHUNKS];
     }
 
-    /// What an acknowledgement does in the database; the packs that are live then.
+    /// Applies an acknowledgement to the database; returns the packs that are live then.
     pub fn acknowledge(&self, world: &mut World, w: usize, relied: u8) -> u8 {
         if !self.broken(Broken::AckWithoutReprieve) {
             for p in elements(relied & world.condemned()) {
@@ -326,7 +329,7 @@ impl Reclaim {
         if self.broken(Broken::DenyList) { world.ever_live & !world.condemned() } else { world.live() }
     }
 
-    /// What a client makes of its acknowledgement.
+    /// Applies an acknowledgement to the client's memory.
     pub fn acknowledged(&self, world: &mut World, w: usize, live: u8) {
         let me = &mut world.writers[w];
         match self.broken {
@@ -336,12 +339,12 @@ impl Reclaim {
         }
     }
 
-    /// Whether writer `w` made a pack.
+    /// True if writer `w` made a pack.
     fn is_own(&self, world: &World, w: usize, pack: usize) -> bool {
         world.packs[pack].owner == w as u8 && pack > self.packs.len()
     }
 
-    /// Whether a pack has all that its footer says, as far as can be read.
+    /// True if a pack matches its footer, as far as it can be read.
     fn is_what_it_says(&self, world: &World, pack: usize) -> bool {
         world.packs[pack].object == Object::Sealed && world.packs[pack].lies == 0
     }
@@ -357,7 +360,7 @@ impl Reclaim {
         elements(found)
     }
 
-    /// Whether a row is of a session that is over.
+    /// True if a row belongs to an ended session.
     fn is_left(&self, world: &World, owner: u8) -> bool {
         owner != 0 && world.sessions[owner as usize - 1] == Session::Over
     }

@@ -1,4 +1,4 @@
-//! Splits come into a session's hands, and leave them.
+//! Claiming splits, and giving them back.
 
 use tokio_postgres::types::Type;
 
@@ -11,7 +11,7 @@ use crate::meta::fault::Outcome;
 use crate::meta::jobs::rules::{JobRows as _, Lock};
 use crate::meta::jobs::{Claimed, Claims, GIVEN_UP, JobId, JobState, no_job};
 
-/// A session that may still write, as `s.session`.
+/// SQL for a session that may still write, as `s.session`.
 macro_rules! alive {
     () => {
         concat!(
@@ -53,7 +53,8 @@ pub(super) fn claim(
 ) -> Outcome<Claims> {
     sessions::require_live(tx, session)?;
     let id = job.0 as i64;
-    // Before the row is shared: two that both had it so could not both change it.
+    // Changed before the row is locked for share: two transactions that both had it so could not
+    // both change it.
     tx.later(Query::new(BEGIN).int(id));
     if PostgresJobs(tx).state(job, Lock::Share)?.ok_or_else(|| no_job(job))? != JobState::Running {
         return Ok(Claims::default());
@@ -69,7 +70,7 @@ pub(super) fn claim(
         claimed.push(Claimed { number: number as u64, range: read::range(row, 1)?, attempt: attempt as u64 });
     }
     claimed.sort_unstable_by_key(|split| split.number);
-    // What earlier attempts left was never anybody's output.
+    // Leftovers of earlier attempts never became outputs.
     let again: Vec<i64> =
         claimed.iter().filter(|split| split.attempt > 1).map(|split| split.number as i64).collect();
     if !again.is_empty() {

@@ -1,12 +1,18 @@
 //! Jobs in PostgreSQL, as in SQLite (`sqlite/jobs.rs`); runners on any number of hosts share them.
 //!
-//! **Locks**, in this order: the session's row for key share (a fence deletes it), the job's row, rows of splits. Whoever claims splits or records that
-//! an attempt succeeded has the job's row for share; whoever ends the job, publishes it or has it run again has it for update, and so sees every split as it
-//! is and will stay. Two runners that claim at once take different splits: each skips the rows that the other has locked.
-//! Who records that an attempt failed, or gives splits back, has only the rows of these splits: both leave a running split waiting or set aside. Until they
-//! are through the split is running, so that nobody publishes; the end of a job waits for the row, and then finds nothing to void; and after the end
-//! their attempt is not the newest any more.
-//! A record that comes too late finds its split's row changed, because the split is looked for again once its lock is had.
+//! **Locks**, in this order: the session's row for key share (a fence deletes it), the job's row,
+//! rows of splits. A transaction that claims splits, or records that an attempt succeeded, has the
+//! job's row for share. One that ends the job, publishes it or retries it has it for update, and so
+//! sees every split in its final state. Two runners that claim at once take different splits: each
+//! skips the rows that the other has locked.
+//!
+//! A transaction that records that an attempt failed, or gives splits back, has only the rows of
+//! these splits: both leave a running split waiting or set aside. Until then the split is running,
+//! so the job cannot be published. The end of a job waits for the row, and then finds nothing to
+//! void. After the end, that attempt is not the newest any more.
+//!
+//! A record that comes too late finds its split's row changed, because it looks the split up again
+//! once it has the lock.
 
 mod claim;
 mod marks;
@@ -70,12 +76,12 @@ fn create(tx: &mut Tx<'_>, new: &NewJob) -> Outcome<JobId> {
     Ok(job)
 }
 
-/// Adds to what `holder` holds, in one statement.
+/// Adds roots to those that `holder` holds, in one statement.
 fn hold_all(tx: &mut Tx<'_>, holder: &str, mut roots: Vec<Vec<u8>>) {
     if roots.is_empty() {
         return;
     }
-    // In one order, so that two that hold the same ones cannot wait for each other.
+    // Always in this order, so that two that hold the same roots cannot deadlock.
     roots.sort_unstable();
     roots.dedup();
     let sums: Vec<i32> = roots.iter().map(|root| row::held_sum(holder, root)).collect();

@@ -38,7 +38,7 @@ pub(super) const SPLITS: &str = "SELECT number, input, first, after, state, atte
     FROM @job_split WHERE job = $1 ORDER BY number";
 pub(super) const SPLIT: &str = "SELECT number, input, first, after, state, attempt, session, why, log \
     FROM @job_split WHERE job = $1 AND number = $2";
-/// A row if an attempt still counts: it is the newest of its split, or the one beside that.
+/// Returns a row if an attempt still counts: it is the newest of its split, or the primary.
 pub(super) const CURRENT: &str = "SELECT 1 FROM @job_split s JOIN @job j ON j.id = s.job AND j.state = 1 \
     WHERE s.job = $1 AND s.number = $2 AND s.state = 1 \
     AND ((s.attempt, s.session) = ($3, $4) OR (s.primary_attempt, s.primary_session) = ($3, $4))";
@@ -130,7 +130,7 @@ fn output(row: &Row, job: JobId) -> Outcome<OutputRow> {
     Ok(OutputRow { split: split as u64, name, root: row::root_of(root)? })
 }
 
-/// Looks at every row with a checksum; hands what is wrong to `find`.
+/// Checks every row with a checksum; reports errors to `find`.
 pub(in super::super) fn check(connection: &mut Connection, find: &mut dyn FnMut(String)) -> Outcome<()> {
     let mut look = |found: Outcome<()>| match found {
         Ok(()) => Ok(()),
