@@ -1,11 +1,11 @@
 //! The state that all operations of a writable mount share: the log, the tree, and the rules for
 //! touching them.
 //!
-//! **Locks**, in the order they are taken: room in the log ([`Core::room`], which may wait for the
-//! flusher, so nothing else is held then); the flusher's turn; the freeze lock (`gate`: every
-//! change shares it, a batch and a barrier take it alone); `tree`; a node; `dirty`. A change
-//! appends its record to the log and changes memory under the lock that gives both one order: the
-//! tree's for names, the node's for content and attributes.
+//! **Locks**, in the order they are taken: room in the log, the flusher's turn, `gate`, `tree`, a
+//! node, `dirty`. [`Core::room`] may wait for the flusher, so nothing else is held then. Every
+//! change shares the freeze lock `gate`; a batch and a barrier take it alone. A change appends its
+//! record to the log and changes memory under the lock that gives both one order: the tree's for
+//! names, the node's for content and attributes.
 //!
 //! A change is acknowledged when its record is appended: from then on it survives the death of the
 //! process.

@@ -36,7 +36,7 @@ impl LiveVolume {
         let writes = writes(flags);
         {
             // Opened under the lock, so that it is not buried in between. A file without a name can
-            // be opened as long as the kernel knows it: it may have looked it up just before.
+            // be opened while the kernel knows it: it may have just looked it up.
             let state = node.read();
             if state.is_buried {
                 return Err(Errno::STALE);
@@ -69,7 +69,7 @@ impl LiveVolume {
         match done {
             Ok(()) => Ok(opened),
             Err(errno) => {
-                // If it is tailed already, its jobs have read the old content.
+                // If it is tailed already, its jobs read the old content.
                 self.release(node.number, opened.handle);
                 Err(errno)
             }
@@ -124,8 +124,7 @@ impl LiveVolume {
 }
 
 impl Core {
-    /// Removes a node without a name that is neither open nor, unless `anyhow`, known to the
-    /// kernel.
+    /// Removes a node without a name unless it is open or, without `anyhow`, known to the kernel.
     pub fn bury_if_unused(&self, node: &Arc<Node>, anyhow: bool) {
         let mut tree = self.tree_mut();
         let mut state = node.write();

@@ -20,10 +20,10 @@
 //!
 //! **Bytes** that are written lie in this mount's log until the file is closed or synced (or the
 //! log is half full), and no other host sees them. (Most of a large file is stored by then, under
-//! no name.) Then they are stored, and the content becomes the file's, if the file still has the
-//! content that they were written over. If not, they are laid over the new content and stored
-//! again: byte by byte the last close wins, and data that was only appended follows the new end.
-//! The log promises nothing: it is lost when the mount is killed.
+//! no name.) Then they are stored, and the new content becomes the file's, if the file still has
+//! the old one. If not, they are laid over the new content and stored again: byte by byte the last
+//! close wins, and data that was only appended follows the new end. The log promises nothing: it is
+//! lost when the mount is killed.
 //!
 //! **The session** has a lease, which the server judges. Every transaction locks the session's row.
 //! If another client ends the session, the mount goes on with a new one (`lease.rs`).

@@ -110,7 +110,7 @@ impl SharedVolume {
         match done {
             Ok(()) => Ok(Opened { keep_cache: false, ..opened }),
             Err(errno) => {
-                // If it is tailed already, its jobs have read the old content.
+                // If it is tailed already, its jobs read the old content.
                 self.release_handle(number, opened.handle);
                 Err(errno)
             }
