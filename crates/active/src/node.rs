@@ -1,4 +1,4 @@
-//! The agents that live, and what they say of themselves: in the roles of their sessions, and in notes.
+//! The live agents, described by their sessions' roles and by registry records.
 
 use outrigger_store::meta::jobs::JobId;
 use outrigger_store::meta::{AgentRole, Role, SessionOwner, is_gone};
@@ -6,32 +6,32 @@ use outrigger_store::{Error, ErrorKind, Result, Store};
 
 use crate::job::spec::Spec;
 
-/// The kind of note that asks an agent to stop.
+/// The kind of record that asks an agent to stop.
 pub(crate) const DRAIN: &str = "drain";
-/// Notes of agents that stand back.
+/// Records of agents that yield.
 pub(crate) const STANDS_BACK: &str = "stands_back";
-/// The kind of note by which an agent has its name: the number of its session.
+/// The kind of record that reserves an agent's name: the number of its session.
 pub(crate) const NAMED: &str = "agent";
 
-/// An agent that lives.
+/// A live agent.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// What it says of itself. Its place is what [`outrigger_fuse::control::place`] is there. It takes jobs of its own user only, unless
-    /// that is root.
+    /// Its description of itself. Its place is [`outrigger_fuse::control::place`] there. It takes
+    /// jobs of its own user only, unless that is root.
     pub role: AgentRole,
     /// Its host.
     pub host: String,
     /// Its process there.
     pub process: u32,
-    /// What it works on.
+    /// Jobs that it works on.
     pub jobs: Vec<JobId>,
     /// It takes nothing more.
     pub drains: bool,
-    /// It begins nothing just now, because others wait on its host.
+    /// It yields: it begins nothing now, because others wait on its host.
     pub stands_back: bool,
 }
 
-/// The agents that live, by name.
+/// The live agents, by name.
 ///
 /// # Errors
 /// Those of the database.
@@ -65,7 +65,7 @@ pub fn nodes(store: &Store) -> Result<Vec<Node>> {
     Ok(nodes)
 }
 
-/// True when an agent lives that would take this job.
+/// True if a live agent would take this job.
 ///
 /// # Errors
 /// Those of the database.
@@ -74,7 +74,7 @@ pub fn is_served(store: &Store, spec: &Spec) -> Result<bool> {
 }
 
 impl Node {
-    /// Whether it takes jobs like this one.
+    /// True if it takes jobs like this one.
     pub(crate) fn would_take(&self, spec: &Spec) -> bool {
         let uid = self.role.uid;
         let runs_for = spec.submitter.as_ref().is_none_or(|submitter| uid == 0 || uid == submitter.uid);

@@ -5,12 +5,16 @@
 //!  an agent: notes ─▶ jobs, each in the transaction that moves the rule's mark of the file on ─▶ the note goes
 //! ```
 //!
-//! **What is one event.** The first time that a file's content is read, and from then on once in [`READ_EVERY`] at most while it stays the same; nothing while a job of
-//! the same rule for the same file is open: what is read meanwhile waits, as one event. So there is one note for each rule and file at most, however busy a file is.
+//! **One event** is the first read of a file's content, and after that one read in [`READ_EVERY`]
+//! at most while the content stays the same. While a job of the same rule for the same file is
+//! open, there is no further event: reads meanwhile wait, as one event. So each rule and file has
+//! one record at most, however busy the file is.
 //!
-//! **Exactly once.** A mark is a content, and when that was read. A job is made only of a note that is newer than the mark, by the transaction that moves the mark to
-//! it; if that has happened and the agent was killed before the note went, the next look finds that they agree. A note that was written anew meanwhile does not go, for it is
-//! removed only as what was read.
+//! **Exactly once.** A mark is a content, and the time when it was read. A job is made only of a
+//! record that is newer than the mark, by the transaction that moves the mark to it. If the agent
+//! was killed after that and before the record was removed, the next look finds that they agree. A
+//! record that was written anew meanwhile stays, as a record is removed only with the value that
+//! was read.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,22 +31,22 @@ use super::{Rule, Trigger, files, list_known, mark};
 use crate::inputs::{Found, StoreGlob};
 use crate::job::spec::Spec;
 
-/// The kind of note that says when a file was read that a rule is for.
+/// The kind of record that says when a rule's file was read.
 pub(super) const READ: &str = "read";
-/// The same content is read once in this time, as far as rules are concerned.
+/// Reads of the same content within this time are one event.
 pub const READ_EVERY: Duration = Duration::from_secs(60);
 
-/// What a note on a file is called.
+/// The name of a record on a file.
 fn name_of(rule: &Rule, inode: u64) -> String {
     format!("{}/{inode}", rule.id)
 }
 
-/// In a mount: notes which files were opened to be read that rules are for.
+/// In a mount: records which files were opened to read, for rules.
 pub struct Readers {
     store: Arc<Store>,
     rules: Mutex<Vec<(Rule, StoreGlob)>>,
     any: AtomicBool,
-    /// By rule and file: how it was last looked at, and when.
+    /// By rule and file: the last check, and its time.
     looked: Mutex<HashMap<(String, u64), (Time, u64)>>,
 }
 
@@ -56,7 +60,7 @@ impl Readers {
 
 impl Reads for Readers {
     fn refresh(&self) -> Result<()> {
-        // What comes while a rule is paused waits, so it is noted.
+        // Events of a paused rule wait, so they are recorded.
         let all = list_known(&self.store)?.into_iter().map(|(_, rule)| rule);
         let rules = all.filter(|rule| rule.on == Trigger::Read);
         let rules: Vec<_> =
@@ -98,14 +102,15 @@ impl Reads for Readers {
     }
 }
 
-/// An event of a file, to be made a job of, or to be forgotten.
+/// An event of a file, for a job, or to be removed.
 pub(super) struct Event {
     pub found: Found,
     pub seen: Seen,
     note: Note,
 }
 
-/// The events of a rule of which a job is to be made now; `known` was read before. Those that are none any more are forgotten.
+/// The events of a rule that are to become jobs now; `known` was read before. Obsolete ones are
+/// removed.
 pub(super) fn events(
     store: &Store,
     name: &str,
@@ -128,7 +133,7 @@ pub(super) fn events(
     let busy = busy(store, name)?;
     let mut events = Vec::new();
     for (number, note) in notes {
-        // It is gone, or has another name by now.
+        // The file is gone, or has another name by now.
         let Some(found) = found.remove(&number) else {
             forget(store, &note)?;
             continue;
@@ -147,14 +152,14 @@ pub(super) fn events(
     Ok(events)
 }
 
-/// The event as it is for the content that its job gets, which may be a newer one.
+/// The event for the content that its job gets, which may be a newer one.
 pub(super) fn at_content(seen: &Seen, content: &str) -> Seen {
     let read = seen.mark.rsplit_once('@').map_or("0", |(_, read)| read);
     Seen { mark: format!("{content}@{read}"), ..seen.clone() }
 }
 
 impl Event {
-    /// A job was made of it, or none can be.
+    /// Its job was made, or none can be.
     pub fn done(&self, store: &Store) -> Result<()> {
         forget(store, &self.note)
     }
@@ -164,7 +169,7 @@ fn name_of_all(rule: &Rule) -> String {
     format!("{}/", rule.id)
 }
 
-/// Forgets all events of a rule.
+/// Removes all events of a rule.
 pub(super) fn forget_all(store: &Store, rule: &Rule) -> Result<()> {
     let (jobs, prefix) = (store.jobs()?, name_of_all(rule));
     for note in jobs.notes(READ)?.iter().filter(|note| note.name.starts_with(&prefix)) {
@@ -177,15 +182,15 @@ fn forget(store: &Store, note: &Note) -> Result<()> {
     store.jobs()?.change_note(READ, &note.name, &note.value, None).map(drop)
 }
 
-/// Whether a content that was read at this time (nanoseconds since 1970) is the event of a mark.
+/// True if a content that was read at this time (nanoseconds since 1970) is the event of a mark.
 fn is_same(before: &str, content: &str, read: u64) -> bool {
     let Some((known, when)) = before.rsplit_once('@') else { return false };
     let when: u64 = when.parse().unwrap_or(0);
-    // Hosts' clocks differ: one that is behind tells of the past.
+    // Hosts' clocks differ: one that is behind reports the past.
     known == content && u128::from(read) < u128::from(when) + READ_EVERY.as_nanos()
 }
 
-/// Paths of files that open jobs of a rule are for.
+/// Paths of files that a rule's open jobs are for.
 fn busy(store: &Store, name: &str) -> Result<HashSet<Vec<u8>>> {
     let jobs = store.jobs()?;
     let of_rule = |row: &JobRow| Spec::decode(&row.spec).is_ok_and(|spec| spec.rule.as_deref() == Some(name));
