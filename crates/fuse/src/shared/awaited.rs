@@ -1,12 +1,17 @@
-//! Whoever on another host has to have all that was closed, in the store, although some mount's closes come back before they are committed (`behind.rs`).
+//! The close barrier: waits until all files that any mount has closed are in the store, although
+//! some mounts defer closes (`behind.rs`).
 //!
-//! Such a mount says so by a note. Who waits puts a note of another kind beside it, and the mount, which looks once a second, stores what was closed and removes it. So what had been closed in any mount before the note was written is in the store when all of these notes have gone. A mount without such closes has nothing to wait for: each
-//! was in the store when it came back. One that is gone has lost what it had not stored, and nobody waits for it.
+//! A mount that defers closes has a registry record. A waiting client adds a record of another kind
+//! for it. The mount looks once a second, stores its closed files, and removes that record. So all
+//! files that were closed in any mount before the client's records were written are in the store
+//! when all of these are gone. A mount without deferred closes needs no wait, as its closes
+//! returned when they were stored. A mount that has died has lost what it had not stored, and
+//! nobody waits for it.
 //!
-//! | note of kind | name | value |
+//! | record of kind | name | value |
 //! | --- | --- | --- |
 //! | [`BEHIND`] | the mount's session | nothing |
-//! | [`WAITS`] | the mount's session and a number by chance | nothing |
+//! | [`WAITS`] | the mount's session and a random number | nothing |
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,19 +26,19 @@ use super::core::Core;
 
 const BEHIND: &str = "closes-behind";
 const WAITS: &str = "waits-for-closes";
-/// How often mounts look whether somebody waits.
+/// How often mounts look for waiting clients.
 pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
 const ASK_EVERY: Duration = Duration::from_millis(50);
 
-/// Whether this is the session of the mount that a note names.
+/// True if this is the session of the mount that a record names.
 fn is_of(name: &str, session: &SessionRow) -> bool {
     name.parse() == Ok(session.id.0)
 }
 
-/// Waits until everything is in the store that was closed in any mount before, for as long as `most`.
+/// Waits until everything that was closed in any mount before is in the store, at most for `most`.
 ///
 /// # Errors
-/// `Busy` when a mount has not done it by then; those of the database.
+/// `Busy` if a mount has not done it by then; those of the database.
 pub fn await_closed(store: &Store, most: Duration) -> Result<()> {
     let (jobs, until) = (store.jobs()?, Instant::now() + most);
     let behind = jobs.notes(BEHIND)?;
@@ -77,7 +82,7 @@ pub fn await_closed(store: &Store, most: Duration) -> Result<()> {
     Err(Error::new(ErrorKind::Busy, why))
 }
 
-/// Removes notes of mounts that are gone.
+/// Removes records of mounts that are gone.
 ///
 /// # Errors
 /// Those of the database.
@@ -101,17 +106,17 @@ impl Core {
         self.session().id()
     }
 
-    /// Says that closes come back before they are committed in the mount that has this session.
+    /// Records that the mount with this session defers closes.
     pub fn tell_behind(&self, mount: SessionId) -> Result<()> {
         self.store.jobs()?.set_note(BEHIND, &mount.0.to_string(), Some(""))
     }
 
-    /// Says that they do not any more. If this fails whoever waits finds that this mount is gone.
+    /// Removes that record. If this fails, waiting clients find that this mount is gone.
     pub fn tell_behind_no_more(&self) {
         let _ = self.store.jobs().and_then(|jobs| jobs.set_note(BEHIND, &self.id().0.to_string(), None));
     }
 
-    /// Stores what was closed, if somebody waits for it.
+    /// Stores closed files, if a client waits for them.
     pub fn answer_waiting(self: &Arc<Self>) -> Result<()> {
         let (jobs, own) = (self.store.jobs()?, format!("{} ", self.id().0));
         let mut waits = jobs.notes(WAITS)?;

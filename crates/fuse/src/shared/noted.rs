@@ -1,13 +1,19 @@
-//! What the database is told of open versions: a note on each, so that others can do what is left to be done when its mount is gone.
+//! Registry records of open versions: when a mount is gone, other clients find there what is left
+//! to do.
 //!
-//! | note of kind [`KIND`] | |
+//! | record of kind [`KIND`] | |
 //! | --- | --- |
-//! | name | the inode's number and the mount's session, as several mounts may have a file open; of a hidden file `PARENT/NAME`, so that no two mounts hide files of one name |
+//! | name | the inode's number and the mount's session, as several mounts may have a file open; for an unpublished file `PARENT/NAME`, so that no two mounts hide files of one name |
 //! | value | the mount's session, the inode's number |
 //!
-//! **Order.** The note is there before the job, and before anything is held. (Of a file that has no name yet there is no job, and a note only once something of it is stored: [`super::nameless`].) What is stored of a file that no name leads to is held in the name of its inode: one mount has such a file, which made it or took its last name. The
-//! content of any other that is closed is held for a moment, in the name of inode and mount, until its job holds it; then that is let go, and at last the note is removed. So whatever a mount leaves that is killed, a note says
-//! which holds it are. Who ends its job gives that what is held as its input, and removes both (`outrigger_active::written`).
+//! **Order.** The record exists before the job, and before anything is held. (An anonymous file has
+//! no job, and gets a record only when something of it is stored: [`super::nameless`].) The content
+//! of a file without a name is held under its inode: only one mount has such a file, having made it
+//! or removed its last name. Any other file's content is held for a moment after its close, under
+//! inode and mount, until its job holds it. Then that hold is released, and at last the record is
+//! removed. So for everything that a killed mount leaves, a record says which holds these are. A
+//! client that ends its job makes the held content the job's input, and removes both
+//! (`outrigger_active::written`).
 
 use outrigger_format::Root;
 use outrigger_store::meta::{SessionId, orphan_holder};
@@ -16,7 +22,7 @@ use outrigger_store::{Result, Store};
 use super::core::Core;
 
 const KIND: &str = "open-version";
-/// Others may take and leave a name at the same time.
+/// Other clients may take and leave a name at the same time.
 const TRIES: u32 = 8;
 
 /// An open version whose mount is gone.
@@ -34,12 +40,12 @@ fn parse(value: &str) -> Option<(SessionId, u64)> {
     Some((SessionId(mount.parse().ok()?), inode.parse().ok()?))
 }
 
-/// What mounts that are gone have left, of which nobody has let go yet.
+/// Open versions of mounts that are gone, not released yet.
 ///
 /// # Errors
 /// Those of the database.
 pub fn left_open(store: &Store) -> Result<Vec<LeftOpen>> {
-    // First the notes: a mount's session is there before they are.
+    // First the records: a mount's session exists before they do.
     let notes = store.jobs()?.notes(KIND)?;
     if notes.is_empty() {
         return Ok(Vec::new());
@@ -54,7 +60,7 @@ pub fn left_open(store: &Store) -> Result<Vec<LeftOpen>> {
     Ok(noted)
 }
 
-/// What a mount that is gone had stored of a file that no name led to.
+/// The content that a mount that is gone had stored of a file without a name.
 ///
 /// # Errors
 /// Those of the database.
@@ -62,16 +68,16 @@ pub fn held_of(store: &Store, inode: u64) -> Result<Option<Root>> {
     Ok(store.meta.held(&orphan_holder(inode))?.pop())
 }
 
-/// Lets go of what a mount that is gone has left.
+/// Releases what a mount that is gone has left.
 ///
 /// # Errors
 /// Those of the database.
 pub fn let_go(store: &Store, left: &LeftOpen) -> Result<()> {
-    // It may not know yet that it is gone: from here on it can hold nothing more.
+    // The mount may not know yet that its session is over: from here on it can hold nothing more.
     store.meta.fence(left.mount)?;
     store.meta.release(&closed_holder(left.inode, left.mount), None)?;
     let jobs = store.jobs()?;
-    // Another mount may have it open, too: then that one has what no name leads to.
+    // Another mount may have the file open, too: then it owns the hold of the file without a name.
     let is_others = |value: &str| value != left.value && parse(value).is_some_and(|of| of.1 == left.inode);
     if !jobs.notes(KIND)?.iter().any(|note| is_others(&note.value)) {
         store.meta.release(&orphan_holder(left.inode), None)?;
@@ -79,7 +85,7 @@ pub fn let_go(store: &Store, left: &LeftOpen) -> Result<()> {
     jobs.change_note(KIND, &left.name, &left.value, None).map(drop)
 }
 
-/// What the note on a file is called that others find by its name.
+/// The record's name for a file that others find by its name.
 fn file_name(inode: u64, mount: SessionId) -> String {
     format!("{inode} {}", mount.0)
 }
@@ -88,12 +94,12 @@ fn value_of(inode: u64, mount: SessionId) -> String {
     format!("{} {inode}", mount.0)
 }
 
-/// Who holds the content of a file that was closed, until its job does.
+/// The owner of the hold on a closed file's content, until its job holds it.
 pub(super) fn closed_holder(inode: u64, mount: SessionId) -> String {
     format!("{KIND} {}", file_name(inode, mount))
 }
 
-/// What the note on a file is called that has no name for others.
+/// The record's name for a file that has no name for others.
 fn place_name(parent: u64, name: &[u8]) -> String {
     format!("{parent}/{}", name.escape_ascii())
 }
@@ -103,12 +109,13 @@ impl Core {
         value_of(inode, self.session().id())
     }
 
-    /// Notes that a file is open in the mount that has this session.
+    /// Records that a file is open in the mount that has this session.
     pub fn note_open(&self, inode: u64, mount: SessionId) -> Result<()> {
         self.store.jobs()?.set_note(KIND, &file_name(inode, mount), Some(&value_of(inode, mount)))
     }
 
-    /// Notes that a file is open, and hides it by this name; false if another mount, or this one, hides another one by it.
+    /// Records that a file is open, and reserves this name for it; false if another mount, or this
+    /// one, hides another file under it.
     pub fn reserve(&self, parent: u64, name: &[u8], inode: u64) -> Result<bool> {
         let (jobs, name, value) = (self.store.jobs()?, place_name(parent, name), self.value(inode));
         for _ in 0..TRIES {
@@ -121,7 +128,7 @@ impl Core {
                 if self.store.is_live(mount)? {
                     return Ok(false);
                 }
-                // What is left of it is known by its number from now on.
+                // Its leftovers are recorded under its number from now on.
                 jobs.add_note(KIND, &file_name(inode, mount), &other.value)?;
             }
             if jobs.change_note(KIND, &name, &other.value, Some(&value))? {
@@ -131,10 +138,11 @@ impl Core {
         Ok(false)
     }
 
-    /// A file is open no more: its job has what was held of it, if it is to have it. `is_kept`: no name leads to it for others.
+    /// A file is not open any more: its job has its held content, if it is to have it. `is_kept`:
+    /// the file has no name for others.
     pub fn unnote(&self, inode: u64, hidden: Option<&(u64, Vec<u8>)>, is_kept: bool) -> Result<()> {
         let mount = self.session().id();
-        // Of one that has lost its name since it was closed, too.
+        // Also for a file that has lost its name since its close.
         self.store.meta.release(&closed_holder(inode, mount), None)?;
         if is_kept {
             self.store.meta.release(&orphan_holder(inode), None)?;
