@@ -33,6 +33,7 @@ const LINE_MAX: usize = 64;
 /// Moves the cuts of a job with plug-in records to places where the plug-in says that records
 /// start. `spec` names a component as it was found; `view` holds the inputs.
 ///
+/// # Errors
 /// `Invalid` if its output makes no sense, or it fails; `NotFound` if it does not exist; `Denied`
 /// if it cannot be sandboxed as strictly as `spec` says. Those of reading the inputs, `Damaged`
 /// among them. `Io` if it ran into a limit, `Cancelled` if `making` was stopped.

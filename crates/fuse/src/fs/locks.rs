@@ -14,7 +14,7 @@ pub struct LockRequest {
     pub request: u64,
     /// The lock that is asked for.
     pub lock: Lock,
-    /// If the lock is taken, the caller waits.
+    /// If others have the lock, the caller waits.
     pub waits: bool,
 }
 

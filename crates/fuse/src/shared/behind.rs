@@ -129,7 +129,7 @@ impl Core {
             match due {
                 Due::Store => self.store_behind(),
                 Due::Look => {
-                    // A waiting mount learns only that the closes are committed, no errors.
+                    // A waiting client learns only that the closes are committed, no errors.
                     let _ = self.fail(self.answer_waiting());
                     looked = Instant::now();
                 }

@@ -46,12 +46,12 @@
 //! | `behind.rs`, `awaited.rs` | deferred closes, and the close barrier that waits for them |
 //! | `lease.rs` | the session, and the next one when another client has ended it |
 //! | `locks/` | locks of programs, among all hosts |
-//! | `follow.rs`, `hidden.rs`, `noted.rs` | programs that read files while they are written: what is this kind of mount's own (`crate::follow`) |
 //! | `follow.rs`, `hidden.rs`, `noted.rs` | tailed files: the part that this kind of mount adds to `crate::follow` |
 //! | `packer.rs` | packs small files' chunks from the database |
 //! | `untold.rs` | the change outbox: names and inodes to publish to the catalogue |
 //! | `worker.rs` | a mount's background thread |
 //! | `opening.rs`, `bytes.rs` | opening files, writing and reading their bytes |
+//! | `filesystem.rs` | the trait [`FileSystem`](crate::fs::FileSystem) in terms of these |
 //!
 //! [`Change::Expect`]: outrigger_store::meta::Change::Expect
 //! [`Change::Swap`]: outrigger_store::meta::Change::Swap
