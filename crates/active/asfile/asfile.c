@@ -1,4 +1,4 @@
-/* See asfile.h. Everything is stdio; what is ours is where the streams lead. */
+/* See asfile.h. Everything is stdio; this file only chooses the streams' files. */
 #define _POSIX_C_SOURCE 200809L
 #include "asfile.h"
 
@@ -12,7 +12,7 @@ struct asfile {
     FILE *stream;
 };
 
-/* A name that stays below the directory that it is looked for in. */
+/* True if the name stays below the directory that it is looked up in. */
 static int is_below(const char *name)
 {
     const char *at = name;
@@ -27,14 +27,14 @@ static int is_below(const char *name)
     return 1;
 }
 
-/* The component's own input: a file, if it is told of one, or else a stream. */
+/* The component's own input: a file, if the environment names one, otherwise a stream. */
 static FILE *open_own_input(void)
 {
     const char *path = getenv("AS_INPUT_FILE");
     return path != NULL ? fopen(path, "r") : stdin;
 }
 
-/* Another stored file: of the mount of inputs, or outside of a job of the current directory. */
+/* Another stored file: from the inputs' mount, or, outside of a job, from the current directory. */
 static FILE *open_input(const char *name)
 {
     char path[8192];

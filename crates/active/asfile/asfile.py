@@ -22,16 +22,16 @@ def open(name=None, mode="r"):  # noqa: A001: it is to this module what it is to
     Parameters
     ----------
     name : str, optional
-        Reading: the path of a stored file that is there to look at (``--with``), or of another input where inputs are files
-        (``{in}``). Writing: an output's name (``--out NAME=TEMPLATE``), or the name of a file of a directory output. Without one:
-        the component's input, or its unnamed output.
+        Reading: the path of a stored file to look at (``--with``), or of another input if inputs are files (``{in}``). Writing:
+        an output's name (``--out NAME=TEMPLATE``), or the name of a file of a directory output. Default: the component's input,
+        or its unnamed output.
     mode : {"r", "w"}
 
     Returns
     -------
     io.BufferedReader or io.BufferedWriter
-        Reading waits for a writer that is still writing, and ends when that has closed the file. The component's input can be
-        moved in (``seek``) where it was asked for as a file; else it is a stream.
+        Reading waits for a writer that is still writing, and ends when that has closed the file. ``seek`` works on the
+        component's input if the job asks for its input as a file; otherwise it is a stream.
     """
     if mode not in ("r", "w"):
         raise ValueError(f"mode {mode!r}: use 'r' or 'w'")

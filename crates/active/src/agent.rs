@@ -1,4 +1,4 @@
-//! The agent: a process that takes the work of a store which is queued, until it is told to stop.
+//! The agent: a process that runs the queued jobs of a store until it is stopped.
 //!
 //! ```text
 //!  register: a session whose role is an agent's ─ its lease is the agent's
@@ -10,9 +10,9 @@
 //!  beside it a thread asks whether somebody wants it to drain
 //! ```
 //!
-//! An agent has no state of its own: what it has claimed are rows, which are free again once its sessions are over. On one host that is noticed at once, by their lock
-//! files; from another host, when their lease is over. Any number of agents may work on one store; which of them runs a split is decided
-//! by who claims it first, and those that lie on its own host it claims first ([`crate::runner`]).
+//! An agent has no state of its own: its claims are rows, free once its sessions are over. Agents
+//! on its host notice that at once, by lock files; others, when the lease is over. The first agent
+//! to claim a split runs it; each begins with its own host's ([`crate::runner`]).
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,20 +39,20 @@ use crate::runner::{self, Beside, Report, RunOptions, Stragglers, runner_of};
 use crate::trust::Trust;
 use crate::written::{self, Access, Quiet};
 
-/// How often open jobs are looked for when there are none.
+/// How often to look for open jobs when there are none.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// How often while a file is being written that nobody reads yet …
+/// How often while a file is being written that no agent reads yet …
 const LOOK_SOON: Duration = Duration::from_millis(100);
-/// … for so long, as it may soon be for this agent.
+/// … and for how long, as it may soon be for this agent.
 const SOON_FOR: Duration = Duration::from_secs(10);
-/// A job that could not be run here is left alone for this long; so is everything, after an error that has to do with no job.
+/// Pause after a job could not be run here, and after errors that concern no job.
 const REST: Duration = Duration::from_secs(10);
-/// Files that are followed at once at most while they are written: they take a thread each, and mostly wait.
+/// Tailed files at most: each takes a thread, which mostly waits.
 const FOLLOWED_MAX: usize = 32;
 
 /// How an agent works.
 pub struct NodeOptions<'a> {
-    /// What it is called; no other agent of the store that lives may be called so.
+    /// Its name; no other live agent of the store may have it.
     pub name: String,
     /// Splits that run at once.
     pub slots: usize,
@@ -72,28 +72,29 @@ pub struct NodeOptions<'a> {
     pub trust: Arc<Trust>,
 }
 
-/// What an agent tells of its work.
+/// Events of an agent's work.
 pub enum Event<'a> {
     /// It has begun a job, or goes on with one.
     Began(JobId),
-    /// It has done what it could: the job has ended, or others have the rest.
+    /// It has done its part: the job has ended, or other runners have the rest.
     Ended(&'a Report),
     /// A rule has made a job.
     Fired(&'a str, JobId),
     /// It cannot run a job; others may.
     Refused(JobId, &'a Error),
-    /// A rule cannot do all that it should.
+    /// A rule has an error.
     Trouble(&'a str, &'a Error),
-    /// It could not do anything just now, and tries again in a while.
+    /// An error keeps it from working; it tries again in a while.
     Rests(&'a Error),
 }
 
-/// Runs an agent until `stop` is set, somebody drains it, or (if it is told so) there is nothing to do. What fails once it runs, a database that is away among it, it
-/// tries again.
+/// Runs an agent until `stop` is set, it is drained, or (if told so) there is nothing to do. It
+/// goes on after errors, such as a database that cannot be reached.
 ///
 /// # Errors
-/// `Invalid` for a name that cannot be one, `Exists` when an agent of that name lives, and failures of the store at the beginning; those that come later if it is
-/// to end when there is nothing to do. Jobs that fail are none.
+/// `Invalid` for a bad name, `Exists` if an agent of that name lives, and failures of the store at
+/// the beginning. Later ones only if it ends when there is nothing to do. Failed jobs are no
+/// errors.
 pub fn run(
     store: &Arc<Store>,
     options: &NodeOptions<'_>,
@@ -128,7 +129,7 @@ pub fn run(
         let mut work = || -> Result<()> {
             let mut told = String::new();
             while !stop.load(Ordering::Relaxed) {
-                // A host that slept has lost it, and what it had claimed; it is an agent like any other when it wakes.
+                // A host that slept has lost session and claims. It goes on like a new agent.
                 let registered = match session.check() {
                     Ok(()) => Ok(()),
                     Err(_) => register(store, options).map(|again| session = again),
@@ -141,7 +142,7 @@ pub fn run(
                         }
                     }
                     Err(error) if options.until_idle => return Err(error),
-                    // Every other agent would meet the same, and end as well.
+                    // Every other agent would get the same error, and end as well.
                     Err(error) => {
                         let why = error.to_string();
                         if why != told {
@@ -214,7 +215,7 @@ fn register(store: &Arc<Store>, options: &NodeOptions<'_>) -> Result<Arc<Session
     if let Some(other) = nodes(store)?.into_iter().find(|node| node.role.name == *name) {
         return Err(taken(format!(" (process {} on {})", other.process, other.host)));
     }
-    // It reads: no collector ever waits for it.
+    // A reader: no collector ever waits for it.
     let (slots, uid) = (options.slots as u64, rustix::process::geteuid().as_raw());
     let role = AgentRole { name: name.clone(), slots, uid, place: place(store) };
     let session = store.session(SessionKind::Reader, Role::Agent(role))?;
@@ -248,46 +249,45 @@ struct Agent<'scope, 'env> {
     options: &'env NodeOptions<'env>,
     stop: &'env Arc<AtomicBool>,
     rules: Watcher,
-    /// Jobs that were looked into: whether they can be run here.
+    /// Jobs that were checked: can they be run here?
     fits: HashMap<JobId, Fits>,
     /// Jobs that could not be run here just now.
     resting: HashMap<JobId, Instant>,
-    /// Since when nobody has had a file that is being written.
+    /// Since when no agent has had a file that is being written.
     free: HashMap<JobId, Instant>,
     scope: &'scope Scope<'scope, 'env>,
     running: Vec<Running<'scope>>,
-    /// The thread that is woken when one of these has ended.
+    /// The thread to wake when one of these has ended.
     main: Thread,
-    /// Jobs that were found not to be for this agent, to be told of.
+    /// Jobs that this agent refuses, to be reported.
     refused: Vec<(JobId, Error)>,
     stragglers: Stragglers,
-    /// The longest that an attempt at each job took here.
+    /// Duration of the longest attempt at each job here.
     longest: HashMap<JobId, Duration>,
-    /// There is a file that may soon be for this agent to read.
+    /// A file may soon be for this agent to read.
     is_soon: bool,
 }
 
 /// A job that is run here.
 struct Running<'scope> {
     job: JobId,
-    /// It was begun while its file was still being written, and takes as long as the writer does.
+    /// It was begun while its file was still being written, and lasts as long as the writer.
     follows: bool,
     thread: ScopedJoinHandle<'scope, Result<Report>>,
     has_ended: Arc<AtomicBool>,
 }
 
-/// What an agent can do for a job.
+/// An agent's part in a job.
 #[derive(Clone)]
 enum Fits {
-    /// Nothing.
+    /// None.
     No,
     /// Run it.
     Runs,
-    /// Run it, also while its file is still being written, if that can be read here: what the job says, which is read once.
+    /// Runs it, also while its file is being written, if readable here. The spec is read once.
     Follows(Written, Arc<Spec>),
 }
 
-/// Runs a job as an agent does.
 fn run_job(
     store: &Arc<Store>,
     options: &NodeOptions<'_>,
@@ -315,8 +315,8 @@ fn run_job(
 }
 
 impl Agent<'_, '_> {
-    /// Looks at all open jobs once, and begins what it can: of those over stored files one at a time, and beside it files that are being written. True when it has
-    /// something to do.
+    /// Checks all open jobs once, and begins what it can: one job over stored files at a time, and
+    /// beside it jobs on files that are being written. True if it has something to do.
     fn round(&mut self, tell: &mut dyn FnMut(Event<'_>)) -> Result<bool> {
         self.reap(false, tell);
         self.is_soon = false;
@@ -342,7 +342,7 @@ impl Agent<'_, '_> {
                 }
                 Ok(None) => {}
                 Err(error) if matches!(error.kind(), ErrorKind::Io | ErrorKind::Busy) => return Err(error),
-                // What is wrong with this one's rows must not keep all others waiting.
+                // Damaged rows of one job must not keep all others waiting.
                 Err(error) => {
                     self.resting.insert(row.id, Instant::now() + REST);
                     tell(Event::Refused(row.id, &error));
@@ -382,7 +382,7 @@ impl Agent<'_, '_> {
         Ok(None)
     }
 
-    /// What can be done here of a job whose program is here.
+    /// This agent's part in a job whose program is here.
     fn fits(&mut self, row: &JobRow, spec: Spec) -> Result<Fits> {
         let inputs = self.store.jobs().inputs(row.id)?;
         if inputs.len() <= spec.inputs_besides() || self.refuses(row, &inputs, &spec) {
@@ -394,7 +394,7 @@ impl Agent<'_, '_> {
         })
     }
 
-    /// Whether a job is none of this agent's, as far as the row tells it; that is said, once.
+    /// True if the row shows that the job is not for this agent; reported once.
     fn refuses(&mut self, row: &JobRow, inputs: &[JobInput], spec: &Spec) -> bool {
         let refused = self.options.trust.admit(self.store, row, inputs, &mut spec.clone()).err();
         let refuses = refused.is_some();
@@ -414,7 +414,7 @@ impl Agent<'_, '_> {
         self.running.push(Running { job, follows, thread, has_ended });
     }
 
-    /// Tells of jobs that are run no more; with `all`, waits for them.
+    /// Reports jobs that have ended; with `all`, waits for them.
     fn reap(&mut self, all: bool, tell: &mut dyn FnMut(Event<'_>)) {
         let running = std::mem::take(&mut self.running).into_iter();
         let has_ended = |one: &Running<'_>| all || one.has_ended.load(Ordering::SeqCst);
@@ -440,7 +440,7 @@ impl Agent<'_, '_> {
         }
     }
 
-    /// Whether there is something to do for this job that can be done here now; and if so, whether its file is still being written.
+    /// If this job can be worked on here now: whether its file is still being written.
     fn wants(&mut self, row: &JobRow) -> Result<Option<bool>> {
         if self.running.iter().any(|one| one.job == row.id) {
             return Ok(None);
@@ -448,7 +448,7 @@ impl Agent<'_, '_> {
         let fits = match self.fits.get(&row.id) {
             Some(fits) => fits.clone(),
             None => {
-                // What was made by a newer program, reads a stream, or brings a program that lies elsewhere is for others.
+                // Others run jobs of newer programs, on streams, or with other hosts' programs.
                 let here = Spec::decode(&row.spec)
                     .ok()
                     .filter(|spec| spec.host.as_ref().is_none_or(|host| *host == host::name()));
@@ -485,16 +485,16 @@ impl Agent<'_, '_> {
         Ok((is_left && follows_here).then_some(follows))
     }
 
-    /// Whether a file that is being written, and that nobody reads, is for this agent to read now.
+    /// True if this agent is to read a file now that is being written and that no agent reads.
     fn follows_here(&mut self, job: JobId, written: Written, spec: &Spec) -> Result<bool> {
         let free = self.free.entry(job).or_insert_with(Instant::now).elapsed();
         self.is_soon |= free < SOON_FOR;
         let access = Access::find(self.store, written, spec)?;
         if !written::may_begin(self.store, written, spec, &access)? {
-            // Agents on the host of its mount run it; others when something of it is stored, or it is closed.
+            // Its mount's host runs it; other hosts once some of it is stored, or it is closed.
             return Ok(false);
         }
-        // In the path there is another one for each file.
+        // Each file has another agent in-line.
         if free < written::waits_for(self.store, written, spec, &access, Some(&self.options.name))? {
             return Ok(false);
         }
@@ -506,7 +506,7 @@ impl Agent<'_, '_> {
     }
 }
 
-/// Tells the agent's thread that the one that has it ends, however it does.
+/// Wakes the agent's thread when dropped.
 struct Tells {
     main: Thread,
     has_ended: Arc<AtomicBool>,

@@ -1,9 +1,13 @@
-//! BAM: a compressed format whose records are found by an index (`.bai`), as an example of what is no text.
+//! BAM: a compressed format whose records are found by an index (`.bai`), as an example of a binary
+//! format.
 //!
-//! A BAM file is a row of gzip members of up to 64 KiB (BGZF); a record may begin in one and end in the next. The index names places where records begin, as *virtual
-//! offsets*: where a member begins in the file, and how far into its data. A split is what begins from the first such place at or after its nominal first byte to the
-//! first at or after its end, so neighbours agree without talking to each other. What the program reads is a BAM file again: the header, the rest of the first member,
-//! all whole members as they are stored (nothing is compressed or decompressed again), the head of the last one, and the mark of the end.
+//! A BAM file is a row of gzip members of up to 64 KiB (BGZF); a record may begin in one and end in
+//! the next. The index lists places where records begin, as *virtual offsets*: where a member
+//! begins in the file, and how far into its data. A split begins at the first such place at or
+//! after its nominal first byte, and ends at the first at or after its end. So neighbours agree
+//! without talking to each other. The program reads a BAM file again: the header, the rest of the
+//! first member, all whole members as they are stored, the head of the last one, and the end mark.
+//! Nothing is compressed or decompressed again.
 
 use outrigger_format::Root;
 use outrigger_store::read::Reader;
@@ -23,7 +27,7 @@ const COUNTS_BIN: u32 = 37450;
 const END: [u8; 28] =
     [0x1f, 0x8b, 8, 4, 0, 0, 0, 0, 0, 0xff, 6, 0, b'B', b'C', 2, 0, 0x1b, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
-/// What is told of the index in messages.
+/// Advice about the index, for messages.
 pub const ADVICE: &str = "make it with `samtools index`, and store it beside the file as FILE.bam.bai";
 
 /// Where a record begins: a member's place in the file << 16 | an offset into its data.
@@ -113,7 +117,7 @@ impl Part {
         }
         let to = end.map_or(root.len(), Place::member);
         reader.read(root, whole, to.saturating_sub(whole), out)?;
-        // With the rest of the file comes its own mark.
+        // The rest of the file has its own end mark.
         let Some(end) = end else { return Ok(()) };
         if end.within() > 0 {
             stored(Member::read(reader, root, end.member())?.slice(0, end.within())?, out)?;

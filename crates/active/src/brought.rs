@@ -1,8 +1,10 @@
-//! Programs that are brought along (`./prog`): kept with the job that runs them.
+//! Bundled programs (`./prog`): stored with the job that runs them.
 //!
-//! When a job or a rule is made, such a program is read once, with the rights of who makes it, hashed, and stored as one more content of the job, without a name, as a component's is: every attempt, retry
-//! and host runs the same bytes, whatever becomes of the file. Until the job holds the content the writer's session does (as of a file that is stored before it is closed, [`early`]): if this process dies
-//! the next run of the collector lets go of it.
+//! When a job or a rule is made, such a program is read once, with the rights of its maker, and
+//! hashed. It is stored like a component's content, as one more input of the job without a name. So
+//! every attempt, retry and host runs the same bytes, even if the file changes. Until the job holds
+//! the content, the writer's session does (as in an incremental flush, [`early`]): if this process
+//! dies, the collector's next run releases it.
 
 use std::fs::File;
 use std::io::Read;
@@ -26,10 +28,11 @@ use crate::component::{self, kept_path};
 use crate::job::spec::Spec;
 use crate::job::{Component, is_brought};
 
-/// A program is at most this long: it is kept with each job, copied to each host that runs it, and is to be a program and no data.
+/// Longest program: it is kept with each job and copied to each host that runs it, and should be a
+/// program and no data.
 const BYTES_MAX: u64 = 512 << 20;
 
-/// Programs whose contents are held until this is dropped, by when the job must hold them.
+/// Programs whose contents are held until this is dropped; by then the job must hold them.
 pub(crate) struct Programs<'a> {
     store: &'a Store,
     session: Option<Arc<Session>>,
@@ -37,12 +40,12 @@ pub(crate) struct Programs<'a> {
 }
 
 impl<'a> Programs<'a> {
-    /// Nothing yet.
+    /// Holds nothing yet.
     pub fn new(store: &'a Store) -> Self {
         Self { store, session: None, holders: Vec::new() }
     }
 
-    /// If `program` is one of a file on this host, stores its content, and notes it in `component`.
+    /// If `program` is a file of this host, stores its content, and puts it into `component`.
     ///
     /// # Errors
     /// When it cannot be read, or is too long.
@@ -74,7 +77,7 @@ impl<'a> Programs<'a> {
         Ok(Some(kept))
     }
 
-    /// Stores a content, and says what its BLAKE3 hash is.
+    /// Stores a content, and returns its BLAKE3 hash.
     fn keep(&mut self, file: File) -> Result<(Root, String)> {
         let session = match &self.session {
             Some(session) => Arc::clone(session),
@@ -86,7 +89,7 @@ impl<'a> Programs<'a> {
         let options =
             WriteOptions { threads: 2, chunk_max: policies.chunk_max()?, commit: CommitWhen::AtTheEnd };
         let mut writer = Writer::start(self.store, &session, &options, &Arc::new(Progress::default()));
-        // It is no inode's; the number tells those of one session apart.
+        // There is no inode; the number tells the contents of one session apart.
         let number = self.holders.len() as u64 + 1;
         let holder = early::holder(number, session.id());
         let policy = policies.store_default();
@@ -109,13 +112,14 @@ impl<'a> Programs<'a> {
 impl Drop for Programs<'_> {
     fn drop(&mut self) {
         for holder in &self.holders {
-            // What stays goes with the session.
+            // A hold that stays ends with the session.
             let _ = self.store.meta.release(holder, None);
         }
     }
 }
 
-/// As [`component::settle`], also for programs that are brought along, whose contents `held` keeps: for who makes a job, or a rule, with the rights of who submits it.
+/// As [`component::settle`], also for bundled programs, whose contents `held` holds: for making a
+/// job, or a rule, with its submitter's rights.
 ///
 /// # Errors
 /// As there, and those of reading the programs.
@@ -126,7 +130,7 @@ pub(crate) fn settle_all(
     held: &mut Programs<'_>,
 ) -> Result<Vec<JobInput>> {
     let own = rustix::process::geteuid().as_raw();
-    // A program that lies on another host, or is another user's to read, is looked for when it is run.
+    // A program on another host, or one that another user must read, is looked for when it is run.
     let is_here = spec.host.as_ref().is_none_or(|host| *host == host::name())
         && spec.submitter.as_ref().is_none_or(|submitter| submitter.uid == own);
     let mut inputs = Vec::new();
@@ -145,10 +149,10 @@ pub(crate) fn settle_all(
     Ok(inputs)
 }
 
-/// Where every process of this host finds the programs of `spec` that lie on it.
+/// Where all processes of this host find the host's programs in `spec`.
 ///
 /// # Errors
-/// `NotFound` when one is not there.
+/// `NotFound` if one does not exist.
 pub(crate) fn find_all(spec: &mut Spec) -> Result<()> {
     for (program, _) in spec.programs_mut().filter(|(program, kept)| kept.is_none() && is_brought(program)) {
         let path = std::fs::canonicalize(&program[0]).context(|| format!("the program {}", program[0]))?;

@@ -1,7 +1,9 @@
 //! Programs kept in the store: files below [`DIRECTORY`], named by their BLAKE3 hash as well as by name.
 //!
-//! They are files like others: versions are kept, snapshots have them, `copy` and `recover` bring them along, whoever may write to the store may change them. A job
-//! holds the content that it was made with, as one more of its inputs, so that what runs is what was asked for, whatever becomes of the name.
+//! They are files like others: they have versions, are in snapshots, are copied by `copy` and
+//! `recover`, and can be changed by any user that may write to the store. A job holds the content
+//! that it was made with, as one more of its inputs, so that exactly this content runs, even if the
+//! name changes.
 
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -91,16 +93,17 @@ fn hash_of(store: &Store, root: &Root) -> Result<String> {
     Ok(hasher.finalize().to_hex().to_string())
 }
 
-/// Where a job says that the content of a program of this name is from, which is not kept under a name.
+/// The path under which a job has the content of a program that is not kept under a name.
 pub(crate) fn kept_path(name: &str) -> StorePath {
     StorePath { components: vec![DIRECTORY.as_bytes().to_vec(), name.as_bytes().to_vec()] }
 }
 
-/// If `spec` runs components (`@NAME`, `@NAME:HASH`), notes which, and returns their contents, which the job must have as its last inputs. They
-/// stay for as long as `view` lives, by when somebody must hold them.
+/// If `spec` runs components (`@NAME`, `@NAME:HASH`), records them, and returns their contents,
+/// which the job must have as its last inputs. They stay as long as `view` lives; by then another
+/// owner must hold them.
 ///
 /// # Errors
-/// `NotFound` when it is not kept, or not with this hash.
+/// `NotFound` if it is not kept, or not with this hash.
 pub fn settle(store: &Store, view: &View, spec: &mut Spec) -> Result<Vec<JobInput>> {
     let mut inputs = Vec::new();
     for (program, component) in spec.programs_mut() {
@@ -149,8 +152,9 @@ pub(crate) fn settle_one(
 
 fn earlier(store: &Store, view: &View, inode: u64, wanted: &str) -> Result<Option<(String, Root)>> {
     for version in store.meta.versions(inode)? {
-        // Earlier versions are not part of the tree that the view holds still, and looking through one takes a while: without a pin, a newer one
-        // could trim it meanwhile, and a collector take what is returned here.
+        // Earlier versions are not part of the tree that the view pins, and reading one takes a
+        // while. Without a pin, a newer version could trim it meanwhile, and a collector reclaim
+        // the returned content.
         let root = match view.version(store, inode, version.number) {
             Err(error) if error.kind() == ErrorKind::NotFound => continue,
             pinned => pinned?,
@@ -163,7 +167,7 @@ fn earlier(store: &Store, view: &View, inode: u64, wanted: &str) -> Result<Optio
     Ok(None)
 }
 
-/// Puts a component into `dir`, which is made, for a program that is kept in.
+/// Puts a component into `dir`, which is made, for a sandboxed program.
 ///
 /// # Errors
 /// As [`bring`].
@@ -181,10 +185,11 @@ pub(crate) fn bring_kept(
     sandbox.hand_over(dir)
 }
 
-/// Puts a program of this host into `dir`, which is made, for a program that is kept in. Returns what it is called there.
+/// Puts a program of this host into `dir`, which is made, for a sandboxed program. Returns its name
+/// there.
 ///
 /// # Errors
-/// When it is not there, or not the submitter's to read.
+/// When it does not exist, or the submitter may not read it.
 pub(crate) fn bring_brought(sandbox: &Sandbox, program: &str, dir: &Path) -> Result<OsString> {
     let path = Path::new(program);
     let at = || format!("the program {program}");
@@ -197,10 +202,10 @@ pub(crate) fn bring_brought(sandbox: &Sandbox, program: &str, dir: &Path) -> Res
     Ok(name.to_os_string())
 }
 
-/// Writes a component's content to `to`, to be run, and checks that it is the one that was meant.
+/// Writes a component's content to `to`, to be run, and checks its hash.
 ///
 /// # Errors
-/// `Damaged` when it is another one.
+/// `Damaged` if it is another content.
 pub fn bring(store: &Store, component: &Component, root: &Root, to: &Path) -> Result<()> {
     use std::os::unix::fs::OpenOptionsExt as _;
     let at = || format!("the component {}", component.name);

@@ -1,4 +1,4 @@
-//! Contents as a job's threads give them to the write pipeline.
+//! Contents that a job's threads give to the write pipeline.
 
 use std::io::{Error as IoError, ErrorKind as Io, Read};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub(crate) fn made_file() -> Attributes {
     made_now(FileKind::File, 0o600)
 }
 
-/// A composed content that has nothing new.
+/// A composed content without new data.
 struct NothingNew;
 
 impl PartSource for NothingNew {
@@ -34,7 +34,7 @@ pub(crate) fn joined(roots: impl Iterator<Item = Root>) -> Content {
     Content::Parts(Parts { parts, source: Arc::new(NothingNew) })
 }
 
-/// What the pipeline is given.
+/// A part of a stream for the pipeline.
 pub(crate) enum Block {
     Data(Vec<u8>),
     /// The writer has ended well.
@@ -49,7 +49,7 @@ pub(crate) struct Raw {
 }
 
 impl Raw {
-    /// What is sent is what it reads; few blocks wait at once.
+    /// It reads the blocks that are sent; only few wait at once.
     pub fn channel() -> (SyncSender<Block>, Self) {
         let (sender, blocks) = sync_channel(WAITING);
         (sender, Self { blocks, current: std::io::Cursor::new(Vec::new()), ended: false })

@@ -1,9 +1,13 @@
 //! How a job's inputs are cut into splits.
 //!
-//! A split is a range of one input, or all inputs one after the other: its row says so. With [`Splits::Hosts`] it is what one host holds: many ranges, of one input or several, which its program
-//! is offered as one file. They are kept with the job ([`Held`]), since packs move: whoever runs the split, wherever and however often, reads the same.
+//! A split is a range of one input, or all inputs one after the other, as its row says. With
+//! [`Splits::Hosts`] it is the data that one host holds: many ranges of one or several inputs,
+//! which its program gets as one file. They are kept with the job ([`Held`]), since packs move:
+//! every attempt on any host reads the same.
 //!
-//! All cuts are nominal: a record belongs to the range in which it starts ([`crate::job::records`]). Those of plug-ins' records are moved to where records start before the job is made (`plugin.rs`).
+//! All cuts are nominal: a record belongs to the range in which it starts
+//! ([`crate::job::records`]). Cuts of plug-in records are moved to where records start before the
+//! job is made (`plugin.rs`).
 
 use std::collections::BTreeMap;
 
@@ -21,22 +25,24 @@ use crate::pattern::Pattern;
 /// How many splits an input is cut into.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Splits {
-    /// Where the host changes that holds it, and after each [`AUTO_BYTES`], where the records allow it.
+    /// Where the holding host changes, and after each [`AUTO_BYTES`], where the records allow it.
     #[default]
     Auto,
-    /// So many of each input.
+    /// This many splits of each input.
     Count(u64),
-    /// One for each host that holds some of it: all of that.
+    /// One for each host that holds some of it, with all of that.
     Hosts,
 }
 
-/// Bytes of a split, if nobody says how many there shall be: long enough that starting a program is nothing beside running it.
+/// Bytes of a split, unless its count is given: long enough that starting a program costs little
+/// beside running it.
 pub const AUTO_BYTES: u64 = 64 << 20;
-/// Bytes of a range at least, where one is cut because another host holds what follows.
+/// Minimum bytes of a range that is cut because another host holds the next bytes.
 const STRETCH_MIN: u64 = 4 << 20;
 /// Splits of one job at most.
 const SPLITS_MAX: usize = 1_000_000;
-/// Ranges of a job whose splits are hosts', about: of more bytes they are longer. They are kept with the job, which everybody reads whole.
+/// Ranges of a job with splits by host, about; larger inputs have longer ranges. They are kept with
+/// the job, which every runner reads as a whole.
 const RANGES_AIM: u64 = 10_000;
 /// Ranges of such a job at most: each input has one at least.
 const RANGES_MAX: usize = 100_000;
@@ -61,14 +67,15 @@ impl Splits {
 
 /// A job's splits.
 pub(crate) struct Cuts {
-    /// Their rows. Of hosts' splits a row says the input, if it is of one, and how long the split is.
+    /// Their rows. With splits by host, a row has the input, if it is of one, and the length of the
+    /// split.
     pub splits: Vec<NewSplit>,
     /// See [`Spec::by_host`].
     pub by_host: Vec<Held>,
 }
 
 impl Cuts {
-    /// Where each of the inputs, of these lengths, is cut, rising: neither at its begin nor at its end.
+    /// Where each input, of these lengths, is cut, rising: neither at its start nor at its end.
     pub fn inner(&self, lens: &[u64]) -> Vec<Vec<u64>> {
         let mut cuts = vec![Vec::new(); lens.len()];
         let mut add = |input: u32, at: u64| {
@@ -92,7 +99,7 @@ impl Cuts {
         cuts
     }
 
-    /// Moves the cuts of each input that are at `from` to `to`: pairs in the same order.
+    /// Moves the cuts of each input from the places `from` to `to`: pairs in the same order.
     pub fn move_inner(&mut self, from: &[Vec<u64>], to: &[Vec<u64>]) {
         let moved = |input: u32, at: &mut u64| {
             if let (Some(from), Some(to)) = (from.get(input as usize), to.get(input as usize))
@@ -113,11 +120,11 @@ impl Cuts {
         }
     }
 
-    /// Leaves out what has become empty, but for one split of each input.
+    /// Drops empty splits, but keeps one of each input.
     pub fn drop_empty(&mut self) {
         if self.by_host.is_empty() {
             let mut last = None;
-            // Where all of an input's are empty, so is the input, and it has one.
+            // If all splits of an input are empty, so is the input, and it keeps one.
             self.splits.retain(|split| {
                 let is_first = last != Some(split.input);
                 let keep = split.from < split.to || (is_first && split.to == 0);
@@ -140,7 +147,7 @@ impl Cuts {
 /// Cuts these inputs.
 ///
 /// # Errors
-/// `Invalid` when they cannot be cut so.
+/// `Invalid` if they cannot be cut this way.
 pub(crate) fn cut(store: &Store, spec: &Spec, found: &[Found], splits: Splits) -> Result<Cuts> {
     let invalid = |why: String| Err(Error::new(ErrorKind::Invalid, why));
     let can = spec.records != Records::Whole;
@@ -150,7 +157,8 @@ pub(crate) fn cut(store: &Store, spec: &Spec, found: &[Found], splits: Splits) -
                 .into(),
         );
     }
-    // One component has all of them, unless they are to be split: then each has a part, and what they write is joined in order.
+    // One component gets all inputs, unless they are to be split: then each gets a part, and the
+    // outputs are joined in order.
     let joins = spec.program.is_empty() || !can || splits == Splits::Count(1);
     if spec.pattern == Pattern::ManyToFile && joins {
         let to = found.iter().map(|found| found.inode.root.len()).sum();
@@ -169,7 +177,8 @@ pub(crate) fn cut(store: &Store, spec: &Spec, found: &[Found], splits: Splits) -
             Splits::Count(count) => vec![(0, len, count)],
             Splits::Auto | Splits::Hosts => {
                 let count = |from: u64, to: u64| (to - from).div_ceil(AUTO_BYTES).max(1);
-                // It decides only who has far to read: where it cannot be found out, it does not matter.
+                // Only the distance of reads depends on it: if it cannot be found out, that does
+                // not matter.
                 match stretches(store, root, STRETCH_MIN) {
                     Ok(parts) if parts.len() > 1 => {
                         parts.iter().map(|part| (part.from, part.to, count(part.from, part.to))).collect()
@@ -192,7 +201,7 @@ pub(crate) fn cut(store: &Store, spec: &Spec, found: &[Found], splits: Splits) -
     Ok(Cuts { splits: cuts, by_host: Vec::new() })
 }
 
-/// What makes no sense with hosts' splits.
+/// Refuses options that make no sense with splits by host.
 fn check_hosts(spec: &Spec) -> Result<()> {
     let by_number = |word: &String| word.starts_with("{in.") && word.ends_with('}');
     let why = if spec.records == Records::Bam {
@@ -205,12 +214,13 @@ fn check_hosts(spec: &Spec) -> Result<()> {
     Err(Error::new(ErrorKind::Invalid, why))
 }
 
-/// Who holds a part of a content, and which.
+/// A part of a content: its holder, and its range.
 type Lies = (String, u64, u64);
 
-/// Where a content lies, in order and without gaps. What is too short to be cut belongs to who has the most of it; to nobody (an empty name) where the packs' engine does not say.
+/// Where a content lies, in order and without gaps. Content that is too short to be cut belongs to
+/// the host with most of it; to an empty name if the packs' engine does not know.
 fn lying(store: &Store, root: &Root, shortest: u64) -> Vec<Lies> {
-    // As above: where it cannot be found out, it does not matter.
+    // As above: if it cannot be found out, that does not matter.
     let of = |shortest: u64| stretches(store, root, shortest).unwrap_or_default();
     let parts = of(shortest);
     if parts.len() > 1 {
@@ -224,7 +234,8 @@ fn lying(store: &Store, root: &Root, shortest: u64) -> Vec<Lies> {
     vec![(most.map_or(String::new(), |(host, _)| host), 0, root.len())]
 }
 
-/// One split for each host that holds some of an input; with several to one of any input. Where nobody knows, and where there is one host only, they are as if nothing had been said of hosts.
+/// One split for each host that holds some of an input; with several to one, of any input. If the
+/// holders are unknown, or there is only one host, they are cut as without hosts.
 fn by_host(spec: &Spec, found: &[Found], lying: &dyn Fn(&Root, u64) -> Vec<Lies>) -> Result<Cuts> {
     let together = spec.pattern == Pattern::ManyToFile;
     let bytes: u64 = found.iter().map(|found| found.inode.root.len()).sum();
@@ -240,7 +251,7 @@ fn by_host(spec: &Spec, found: &[Found], lying: &dyn Fn(&Root, u64) -> Vec<Lies>
                 );
                 return Err(Error::new(ErrorKind::Invalid, why));
             }
-            // What is nobody's goes with the first that is somebody's.
+            // A range without a holder goes with the first that has one.
             let fits = |held: &Held| held.host == host || held.host.is_empty() || host.is_empty();
             let range = (number, from, to);
             match all[first..].iter_mut().find(|(_, held)| fits(held)) {
@@ -303,7 +314,7 @@ mod tests {
         assert_eq!(cuts.splits, [row(0, 0, 12), row(0, 0, 28), row(1, 0, 0)]);
     }
 
-    /// Inputs of these lengths, of which only the length matters.
+    /// Inputs of these lengths; nothing else matters.
     fn inputs(lens: &[u64]) -> Vec<Found> {
         let inode = |len: u64| outrigger_store::meta::Inode {
             number: len,
@@ -346,7 +357,7 @@ mod tests {
         assert_eq!(cuts.by_host, wanted);
         let row = |input, to| NewSplit { input, from: 0, to };
         assert_eq!(cuts.splits, [row(None, 15), row(None, 17), row(None, 5)]);
-        // With an output for each input nothing is of two.
+        // With an output for each input, no split has two inputs.
         let cuts = hosts_of(Pattern::ReadToFile, &[30, 7], lies);
         assert_eq!(cuts.splits, [row(Some(0), 15), row(Some(0), 10), row(Some(0), 5), row(Some(1), 7)]);
         assert_eq!(cuts.by_host[3], held("b", &[(1, 0, 7)]));
@@ -360,7 +371,7 @@ mod tests {
             cuts.by_host,
             [held("b", &[(0, 0, 10), (0, 10, 20), (0, 20, 25)]), held("c", &[(0, 25, 30)])]
         );
-        // Nobody knows, of anything: as if nothing had been said of hosts.
+        // No holder is known: they are cut as without hosts.
         let cuts = hosts_of(Pattern::ManyToFile, &[30, 7], &[&[("", 0, 30)], &[("", 0, 7)]]);
         assert_eq!((cuts.splits.len(), cuts.by_host.len()), (1, 0));
     }

@@ -1,12 +1,16 @@
-//! Who else uses the store on this host. An agent begins nothing while those who work in a mount wait for their reads and writes.
+//! Yielding: an agent begins nothing while other users of the store on this host wait for their
+//! reads and writes in a mount.
 //!
-//! A mount counts its requests and how long they took; programs of jobs read and write beside it, so what it counts is other people's. The mean of the last moments is
-//! compared with a limit. Times of `fsync` are left out: those are the disk's, however idle it is; and so is what a writer waits for the program that reads its file (`--attach path`).
-//! Of a store in PostgreSQL this host may have several mounts: each is asked, and one in which others wait is enough. One that does not answer soon is asked again later, and says
-//! nothing until then.
+//! A mount counts its requests and how long they took. Programs of jobs read and write without it,
+//! so it counts only other users' requests. Their recent mean duration is compared with a limit.
+//! Times of `fsync` do not count, as a disk takes them even when idle; nor does the time that a
+//! writer waits for the program that reads its file (`--attach path`). With a store in PostgreSQL
+//! this host may have several mounts: each is asked, and one slow mount is enough. A mount that
+//! does not answer soon is asked again later, and does not count until then.
 //!
-//! Programs that run already yield, too, where they have control groups ([`crate::cgroup`]): while others wait they have the least share of the machine, and are held still,
-//! never for longer than [`STILL_MAX`] in a row, and after that they go on for [`GO_ON_MIN`] at least (`Yielding`).
+//! Running programs yield, too, if they have control groups ([`crate::cgroup`]). While others wait
+//! they have the least share of the machine, and are frozen, but never for longer than
+//! [`STILL_MAX`] in a row. After that they go on for at least [`GO_ON_MIN`] (`Yielding`).
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -17,7 +21,7 @@ use outrigger_clock::Instant;
 use outrigger_fuse::control::Client;
 use serde_json::Value;
 
-/// Says whether others wait just now.
+/// Returns true while others wait.
 pub type Busy = Arc<dyn Fn() -> bool + Send + Sync>;
 
 /// How often mounts are asked …
@@ -25,25 +29,26 @@ const ASK_EVERY: Duration = Duration::from_millis(500);
 /// … and how long one may take to answer.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
 
-/// How long programs are held still in a row at most, while others wait …
+/// How long programs are frozen in a row at most, while others wait …
 pub const STILL_MAX: Duration = Duration::from_secs(2);
-/// … and how long they go on at least before they are held still again: however busy others are, a third of the time is theirs.
+/// … and how long they go on at least before they are frozen again: however busy others are, a
+/// third of the time is theirs.
 pub const GO_ON_MIN: Duration = Duration::from_secs(1);
 
-/// What programs that run are to do while others wait now and then.
+/// The state of running programs while others wait now and then.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Yielding {
     /// Run: nobody waits.
     #[default]
     Not,
-    /// Be still, since then.
+    /// Frozen, since then.
     Still(Instant),
-    /// Run though others wait: they were still for long enough.
+    /// They run although others wait: they were frozen for long enough.
     GoOn(Instant),
 }
 
 impl Yielding {
-    /// What comes next.
+    /// The next state.
     pub fn next(self, others_wait: bool, now: Instant) -> Self {
         match self {
             _ if !others_wait => Self::Not,
@@ -54,18 +59,19 @@ impl Yielding {
         }
     }
 
-    /// True when they are to be held still.
+    /// True if they are to be frozen.
     pub fn is_still(self) -> bool {
         matches!(self, Self::Still(_))
     }
 }
 
-/// What a mount has counted.
+/// A mount's counts.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 struct Sample {
     /// Reads and writes.
     operations: u64,
-    /// What they took together; not what writers waited for a program of a job, which must not be held still for it.
+    /// Their duration together, without the time that writers waited for a program of a job, which
+    /// must not be frozen for it.
     seconds: f64,
     /// Operations that wait for room just now.
     waiting: u64,
@@ -78,19 +84,19 @@ impl Sample {
         let seconds = |name: &str| status[name].as_f64();
         Some(Self {
             operations: count("operations_read")? + count("operations_write")?,
-            // The last one is not there in mounts of earlier versions.
+            // Mounts of earlier versions lack the last one.
             seconds: seconds("reading_seconds")? + seconds("writing_seconds")?
                 - seconds("writing_paced_seconds").unwrap_or_default(),
             waiting: count("waiting_operations")?,
         })
     }
 
-    /// Whether requests have taken more than `limit` on average since `before`.
+    /// True if requests have taken more than `limit` on average since `before`.
     fn is_slow(&self, before: Option<&Self>, limit: Duration) -> bool {
         if self.waiting > 0 {
             return true;
         }
-        // A mount that has begun anew has counted less.
+        // A mount that was started anew has counted less.
         let Some(before) = before.filter(|before| before.operations < self.operations) else { return false };
         let mean = (self.seconds - before.seconds) / (self.operations - before.operations) as f64;
         mean > limit.as_secs_f64()
@@ -110,7 +116,7 @@ impl Asked {
         Some(Self { mount, before: None })
     }
 
-    /// Whether others wait in it; `None` when it has gone.
+    /// True if others wait in it; `None` when it has gone.
     fn is_slow(&mut self, limit: Duration) -> Option<bool> {
         let sample = Sample::parse(&self.mount.ask("status").ok()?)?;
         let before = self.before.replace(sample);
@@ -118,7 +124,7 @@ impl Asked {
     }
 }
 
-/// What is known of the mounts of a store.
+/// The mounts of a store, and when to ask them next.
 struct Mounts {
     asked: HashMap<PathBuf, Asked>,
     next: Instant,
@@ -140,7 +146,8 @@ impl Mounts {
     }
 }
 
-/// Asks the mounts that listen in these directories, which are looked for each time, whether reads and writes take more than `limit` on average in one of them.
+/// Looks for the mounts that listen in these directories, and asks if reads and writes take more
+/// than `limit` on average in one of them.
 pub fn of_mounts(dirs: impl Fn() -> Vec<PathBuf> + Send + Sync + 'static, limit: Duration) -> Busy {
     let mounts = Mutex::new(Mounts { asked: HashMap::new(), next: Instant::now(), busy: false });
     Arc::new(move || {
@@ -179,7 +186,7 @@ mod tests {
         let mut yielding = Yielding::default();
         assert!(!yielding.is_still());
         let mut told = Vec::new();
-        // Others wait all the time: it is asked four times a second.
+        // Others wait all the time: the mount is asked four times a second.
         for millis in (0..6000).step_by(250) {
             yielding = yielding.next(true, at(millis));
             told.push(yielding.is_still());

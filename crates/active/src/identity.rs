@@ -1,16 +1,18 @@
-//! Who submits a job: what he may read and write in the store, and whom his programs run as.
+//! The submitter of a job: the files that this user may read and write in the store, and the user
+//! that runs the job's programs.
 //!
 //! | when | what is checked |
 //! | --- | --- |
-//! | a job is made, by `run` or by a rule | that its submitter may read every input, through the directories above it, and write every output |
-//! | a file is made in a mount that a rule follows | that whose rule it is may read it then; else it is not followed for this rule |
-//! | it is published | that he may still write every output; new files and directories are his |
-//! | it is run | that whoever runs it may (`trust.rs`): root runs programs as their submitter, everybody else only those that he submitted himself |
+//! | a job is made, by `run` or by a rule | its submitter may read every input, through the directories above it, and write every output |
+//! | a file is made in a mount that a rule tails | the rule's owner may read it then; otherwise it is not tailed for this rule |
+//! | it is published | the submitter may still write every output, and owns new files and directories |
+//! | it is run | the runner's user may run it (`trust.rs`): root runs programs as their submitter, every other user only their own jobs |
 //!
-//! Modes and access control lists count as they do for the kernel; root may do everything. A file that is there gets a new content if it may be written, one that is not
-//! there is made if its directory may be.
+//! Modes and access control lists count as they do for the kernel; root may do everything. An
+//! existing file gets new content if it may be written; a new one is made if its directory may be
+//! written.
 //!
-//! Whether a job's row is believed in whom it names: `trust.rs`.
+//! `trust.rs` decides if the submitter in a job's row is believed.
 
 use std::collections::BTreeSet;
 
@@ -25,12 +27,12 @@ const READ: u32 = 4;
 const WRITE: u32 = 2;
 const SEARCH: u32 = 1;
 
-/// A user with his groups.
+/// A user with all groups.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Submitter {
     /// The user.
     pub uid: u32,
-    /// His first group.
+    /// The primary group.
     pub gid: u32,
     /// The others.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -47,7 +49,7 @@ fn account(uid: u32) -> Result<uzers::User> {
 }
 
 impl Submitter {
-    /// Whoever runs this process.
+    /// The user of this process.
     pub fn here() -> Self {
         let groups = rustix::process::getgroups().unwrap_or_default();
         Self {
@@ -57,7 +59,8 @@ impl Submitter {
         }
     }
 
-    /// A user of this host, with the groups that this host says, whatever a job's row says: a row is written by whoever may write to the database.
+    /// A user of this host, with the groups of this host. Groups in a job's row do not count, as
+    /// every client that may write to the database can write them.
     ///
     /// # Errors
     /// `Denied` for a number that no user has here.
@@ -69,7 +72,7 @@ impl Submitter {
         Ok(Self { uid, gid, groups: others })
     }
 
-    /// What this host calls a user.
+    /// A user's name on this host.
     ///
     /// # Errors
     /// `Denied` for a number that no user has here.
@@ -92,7 +95,7 @@ impl Submitter {
         Self { uid: 0, gid: 0, groups: Vec::new() }
     }
 
-    /// A user of whose groups nothing is known.
+    /// A user whose groups are unknown.
     pub(crate) fn alone(uid: u32) -> Self {
         Self { uid, ..Self::nobody() }
     }
@@ -103,7 +106,7 @@ impl Submitter {
         Self { uid: NOBODY, gid: NOBODY, groups: Vec::new() }
     }
 
-    /// True for root, whom no mode stops.
+    /// True for root, for whom modes do not count.
     pub fn is_root(&self) -> bool {
         self.uid == 0
     }
@@ -112,7 +115,7 @@ impl Submitter {
         self.gid == group || self.groups.contains(&group)
     }
 
-    /// Whether he may do all of `wanted`, as bits of a mode.
+    /// True if the user may do all of `wanted`, as bits of a mode.
     pub fn may(&self, attributes: &Attributes, wanted: u32) -> bool {
         let grants = |bits: u32| bits & wanted == wanted;
         if self.is_root() {
@@ -131,7 +134,8 @@ impl Submitter {
         if let Some(own) = entries.iter().find(|entry| entry.tag == Tag::User && entry.id == self.uid) {
             return masked(own.permissions);
         }
-        // Any group that he is in and that grants all of it is enough; being in one that does not keeps him from being one of the others.
+        // Any of the user's groups that grants all of it is enough. A member of a group that does
+        // not is not one of the others.
         let of_groups: Vec<u16> = entries
             .iter()
             .filter(|entry| match entry.tag {
@@ -148,7 +152,8 @@ impl Submitter {
         other.is_some_and(|entry| grants(u32::from(entry.permissions)))
     }
 
-    /// Refuses a file that is just being made, of which only its mount knows, and that he may not read: as what it was made, in directories from the root on.
+    /// Refuses a file that is just being made, known only to its mount, if the user may not read
+    /// it. Uses the attributes of the file and of the directories from the root on.
     ///
     /// # Errors
     /// `Denied`, naming it.
@@ -171,7 +176,7 @@ impl Submitter {
     }
 }
 
-/// Looks at paths for one submitter; directories that were passed once are not looked at again.
+/// Checks paths for one submitter; directories that were passed once are not checked again.
 pub(crate) struct Permissions<'a> {
     meta: &'a dyn Meta,
     at: At,
@@ -180,12 +185,12 @@ pub(crate) struct Permissions<'a> {
 }
 
 impl<'a> Permissions<'a> {
-    /// In the tree as it is `at`; nobody in particular, and root, may do everything.
+    /// Checks the tree as it is `at`; root may do everything, and so may a job without a submitter.
     pub fn new(meta: &'a dyn Meta, at: At, who: Option<&'a Submitter>) -> Self {
         Self { meta, at, who: who.filter(|who| !who.is_root()), passed: BTreeSet::new() }
     }
 
-    /// Goes to the directory that is there and furthest along `path`; says how many of its names lead there.
+    /// Goes to the last existing directory along `path`; returns how many of its names lead there.
     fn directory(&mut self, who: &Submitter, path: &StorePath) -> Result<(Option<Inode>, usize)> {
         let (mut inode, mut at) = (self.meta.inode(self.at, ROOT_INODE)?, StorePath::default());
         for (depth, name) in path.components.iter().enumerate() {
@@ -205,7 +210,7 @@ impl<'a> Permissions<'a> {
         Ok((inode, path.components.len()))
     }
 
-    /// Refuses an input that he may not read.
+    /// Refuses an input that the submitter may not read.
     ///
     /// # Errors
     /// `Denied`, naming it.
@@ -222,7 +227,8 @@ impl<'a> Permissions<'a> {
         if who.may(&inode.attributes, READ) { Ok(()) } else { Err(who.refused(path, "read it")) }
     }
 
-    /// Refuses an output that he may not write: the file, if it is there, else the directory that it, or what lies above it, is to be made in.
+    /// Refuses an output that the submitter may not write: the file, if it exists, otherwise the
+    /// directory that it, or its topmost new directory, is to be made in.
     ///
     /// # Errors
     /// `Denied`, naming it.

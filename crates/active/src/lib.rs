@@ -9,7 +9,7 @@
 //!                          the store's write pipeline ▶ private contents ▶ runner/publish.rs: one transaction
 //! ```
 //!
-//! Files that programs write in a mount are followed while they are written: `written/`.
+//! Files that programs write in a mount are tailed while they are written: `written/`.
 //!
 //! Runners share a job's splits: those of one process, and those of agents (`agent.rs`) on any number of hosts.
 //!

@@ -1,4 +1,4 @@
-//! A job that is being made, as who waits for it sees it.
+//! Progress of a job that is being made.
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -6,10 +6,11 @@ use std::sync::{Arc, OnceLock};
 use crate::attempt::Watch;
 use crate::progress::Counters;
 
-/// A job that is being made, for who waits for it: how far a plug-in that looks for its records is (bytes read, of bytes expected), and how to stop that.
+/// A handle on a job that is being made: the progress of its records' plug-in (bytes read, of bytes
+/// expected), and how to stop it.
 #[derive(Default)]
 pub struct Making {
-    /// What the plug-in was given.
+    /// The plug-in's counters.
     pub counters: Arc<Counters>,
     pub(crate) sign_with: Option<PathBuf>,
     watch: OnceLock<Arc<Watch>>,
@@ -21,7 +22,7 @@ impl Making {
         Self { sign_with: key, ..Self::default() }
     }
 
-    /// Ends what runs for it, and has nothing begin any more.
+    /// Ends its programs, and lets no others begin.
     pub fn stop(&self) {
         self.watch().stop();
     }

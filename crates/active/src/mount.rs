@@ -1,6 +1,6 @@
 //! A private mount of exactly a job's inputs and side inputs, read-only: for programs that want files, to seek in or to name.
 //!
-//! What is in it is fixed when the job is made, so the kernel may keep all that it has seen of it.
+//! Its content is fixed when the job is made, so the kernel may cache it for ever.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ use rustix::io::Errno;
 
 use crate::attempt::Range;
 
-/// Where hosts' splits lie in the inputs' mount.
+/// Directory of splits by host in the inputs' mount.
 pub(crate) const SPLITS: &[u8] = b".splits";
 const FOREVER: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// Threads that answer the kernel.
@@ -37,19 +37,20 @@ pub(crate) enum Shown {
     Joined(Arc<Joined>),
 }
 
-/// Ranges as one file. Which they are is asked when somebody wants to know, and remembered once it is known: a search that failed may succeed later.
+/// Ranges as one file. They are searched for on the first use, and cached once they are known: a
+/// search that failed may succeed later.
 pub(crate) struct Joined {
     ask: Box<dyn Fn() -> outrigger_store::Result<Vec<Range>> + Send + Sync>,
     ranges: OnceLock<Vec<Range>>,
 }
 
 impl Joined {
-    /// The ranges that `ask` says.
+    /// Ranges that `ask` finds.
     pub fn new(ask: impl Fn() -> outrigger_store::Result<Vec<Range>> + Send + Sync + 'static) -> Self {
         Self { ask: Box::new(ask), ranges: OnceLock::new() }
     }
 
-    /// These ranges; only who comes first waits for them to be found.
+    /// The ranges. The first caller waits until they are found.
     ///
     /// # Errors
     /// Those of finding them.
@@ -57,7 +58,7 @@ impl Joined {
         if let Some(known) = self.ranges.get() {
             return Ok(known);
         }
-        // Two that ask at the same time find the same.
+        // Two callers at the same time find the same.
         let found = (self.ask)()?;
         Ok(self.ranges.get_or_init(|| found))
     }
@@ -259,7 +260,7 @@ impl FileSystem for Files {
     fn release_dir(&self, _number: u64, _handle: Handle) {}
 }
 
-/// The mount; it goes when this is dropped.
+/// The mount; dropping this unmounts it.
 pub struct InputsMount {
     point: PathBuf,
 }
@@ -268,7 +269,7 @@ impl InputsMount {
     /// Mounts these files at `point`, an empty directory.
     ///
     /// # Errors
-    /// `Denied` where nothing can be mounted.
+    /// `Denied` if nothing can be mounted.
     pub(crate) fn new(
         store: &Arc<Store>,
         files: Vec<(StorePath, Shown)>,
@@ -277,7 +278,7 @@ impl InputsMount {
         let options = MountOptions {
             source: "outrigger-inputs".to_string(),
             read_only: true,
-            // A component that root starts is nobody.
+            // A component that root starts runs as nobody.
             allow_other: rustix::process::geteuid().is_root(),
             check_permissions: true,
             suid: false,
@@ -293,7 +294,7 @@ impl InputsMount {
             .name("inputs".to_string())
             .spawn(move || {
                 let _ = mounted.serve(move || {
-                    // Who waited may have given up.
+                    // The receiver may have given up.
                     let _ = ready.send(());
                 });
             })

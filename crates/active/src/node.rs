@@ -55,25 +55,25 @@ impl Record for Named {
     }
 }
 
-/// An agent that lives.
+/// A live agent.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// What it says of itself. Its place is what [`outrigger_fuse::control::place`] is there. It takes jobs of its own user only, unless
-    /// that is root.
+    /// Its description of itself. Its place is [`outrigger_fuse::control::place`] there. It takes
+    /// jobs of its own user only, unless that is root.
     pub role: AgentRole,
     /// Its host.
     pub host: String,
     /// Its process there.
     pub process: u32,
-    /// What it works on.
+    /// Jobs that it works on.
     pub jobs: Vec<JobId>,
     /// It takes nothing more.
     pub drains: bool,
-    /// It begins nothing just now, because others wait on its host.
+    /// It yields: it begins nothing now, because others wait on its host.
     pub stands_back: bool,
 }
 
-/// The agents that live, by name.
+/// The live agents, by name.
 ///
 /// # Errors
 /// Those of the database.
@@ -110,7 +110,7 @@ pub fn nodes(store: &Store) -> Result<Vec<Node>> {
     Ok(nodes)
 }
 
-/// True when an agent lives that would take this job.
+/// True if a live agent would take this job.
 ///
 /// # Errors
 /// Those of the database.
@@ -119,7 +119,7 @@ pub fn is_served(store: &Store, spec: &Spec) -> Result<bool> {
 }
 
 impl Node {
-    /// Whether it takes jobs like this one.
+    /// True if it takes jobs like this one.
     pub(crate) fn would_take(&self, spec: &Spec) -> bool {
         let uid = self.role.uid;
         let runs_for = spec.submitter.as_ref().is_none_or(|submitter| uid == 0 || uid == submitter.uid);

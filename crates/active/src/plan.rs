@@ -26,10 +26,12 @@ use crate::template::{self, Subject, expand, subject_path};
 
 pub use crate::cuts::Splits;
 
-/// Makes a job of `spec` over the files that match `globs` now, with those that match `with` to look at. All are kept from then on as they are now.
+/// Makes a job of `spec` over the files that match `globs` now; its programs may look at those that
+/// match `with`. From then on the job keeps all of them as they are now.
 ///
 /// # Errors
-/// `Invalid` when the request makes no sense, `NotFound` when a glob matches nothing, `Denied` when its submitter may not read an input or write an output; what goes wrong with a plug-in for its records.
+/// `Invalid` if the request makes no sense, `NotFound` if a glob matches nothing, `Denied` if its
+/// submitter may not read an input or write an output. Errors of a plug-in for its records.
 pub fn submit(
     store: &Arc<Store>,
     spec: &Spec,
@@ -40,7 +42,7 @@ pub fn submit(
     submit_told(store, spec, globs, with, splits, &Making::default())
 }
 
-/// As [`submit`], for who wants to know how far it is, or may stop it.
+/// As [`submit`]; `making` reports progress, and can stop it.
 ///
 /// # Errors
 /// As there; `Cancelled` when it was stopped.
@@ -72,7 +74,7 @@ pub fn submit_told(
     make_told(store, &view, spec, found, (with, splits), None, making)
 }
 
-/// What a job has of the rule that makes it.
+/// A job's data from the rule that makes it.
 pub(crate) struct Fired {
     /// The file that the rule has seen.
     pub seen: Seen,
@@ -80,7 +82,8 @@ pub(crate) struct Fired {
     pub components: Vec<JobInput>,
 }
 
-/// As [`submit`], for files that were found already, in a view of the store; for a rule that has seen one of them.
+/// As [`submit`], for files that were found already in a view of the store, and for a rule that has
+/// seen one of them.
 pub(crate) fn make(
     store: &Arc<Store>,
     view: &View,
@@ -125,7 +128,7 @@ fn make_told(
     for glob in with {
         found.extend(StoreGlob::parse(glob)?.files(&*store.meta, view.at)?);
     }
-    // Of splits of hosts their mount has files that are no stored ones.
+    // For splits by host, their mount has files that are not stored ones.
     let is_taken = |found: &&Found| found.path.components.first().is_some_and(|name| name == SPLITS);
     let has_splits = !spec.by_host.is_empty() && spec.wants_files();
     if let Some(taken) = found[before..].iter().find(is_taken).filter(|_| has_splits) {
@@ -164,11 +167,12 @@ fn index_of(meta: &dyn Meta, at: At, path: &StorePath) -> Result<Found> {
     Err(Error::new(ErrorKind::Invalid, why))
 }
 
-/// A program that lies on this host is named so that every process here finds it, and no other host looks for it, unless its content becomes the job's (`brought.rs`). Where it is said on which host it
-/// lies that stays: an agent anywhere makes the jobs of a rule, and what lies on its own host by that name is another program.
+/// Names a program of this host so that every process here finds it, and no other host looks for
+/// it, unless its content becomes the job's (`brought.rs`). A host that is set already stays: an
+/// agent anywhere makes a rule's jobs, and on its own host that name may be another program.
 ///
 /// # Errors
-/// `NotFound` when it is not there.
+/// `NotFound` if it does not exist.
 pub fn settle_program(spec: &mut Spec) -> Result<()> {
     if spec.host.is_some() || !spec.brings_program() {
         return Ok(());

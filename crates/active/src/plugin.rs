@@ -1,8 +1,10 @@
-//! Records of users' own: a program says where they start (`--records plugin:PROGRAM`).
+//! Users' own record formats: a program says where records start (`--records plugin:PROGRAM`).
 //!
-//! It is run once for each input that is to be cut, when the job is made, kept in like the job's programs: the input is its standard input, and it prints rising offsets, one decimal number a line. What it prints is
-//! looked at as it comes and not kept: of all places the job needs those alone at which it is cut, each the first at or after a nominal cut. Its splits' rows have them ([`Cuts`]), so nobody runs the plug-in
-//! again, and every host reads the same.
+//! It runs once for each input that is to be cut, when the job is made, in the same sandbox as the
+//! job's programs. The input is its standard input, and it prints rising offsets, one decimal
+//! number a line. They are checked as they come and not kept: the job needs only its cuts, each the
+//! first offset at or after a nominal cut. The rows of its splits have them ([`Cuts`]), so the
+//! plug-in never runs again, and every host reads the same.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read as _};
@@ -25,14 +27,16 @@ use crate::making::Making;
 use crate::sandbox::{Network, Places, Sandbox, Variable};
 use crate::scratch::Scratch;
 
-/// What a plug-in may print in a line, with its end: more digits than any offset has.
+/// Bytes at most of a line that a plug-in prints, with its end: more digits than any offset has.
 const LINE_MAX: usize = 64;
 
-/// Moves the cuts of a job whose records are a plug-in's to where it says that records start. A component is named in `spec` as it was found; `view` holds the inputs.
+/// Moves the cuts of a job with plug-in records to places where the plug-in says that records
+/// start. `spec` names a component as it was found; `view` holds the inputs.
 ///
 /// # Errors
-/// `Invalid` when what it prints makes no sense, or it fails; `NotFound` when it is not there, `Denied` when it cannot be kept in as strictly as `spec` says; those of reading the inputs, `Damaged`
-/// among them; `Io` when it ran into a limit, `Cancelled` when `making` was stopped.
+/// `Invalid` if its output makes no sense, or it fails; `NotFound` if it does not exist; `Denied`
+/// if it cannot be sandboxed as strictly as `spec` says. Those of reading the inputs, `Damaged`
+/// among them. `Io` if it ran into a limit, `Cancelled` if `making` was stopped.
 pub(crate) fn settle(
     store: &Arc<Store>,
     view: &View,
@@ -70,7 +74,7 @@ pub(crate) fn settle(
 struct Plugin<'a> {
     store: &'a Arc<Store>,
     spec: &'a Spec,
-    /// As it was asked for.
+    /// Its words in the request.
     told: String,
     words: Vec<OsString>,
     /// A directory with the program, if that is not the system's.
@@ -111,7 +115,8 @@ impl<'a> Plugin<'a> {
         Ok(Self { store, spec, told, words: run, component, sandbox, making, scratch })
     }
 
-    /// For each of the rising offsets `wanted` the first at or after it at which a record of the input starts; its length, if none does.
+    /// For each of the rising offsets `wanted`, the first offset at or after it at which a record
+    /// of the input starts; the input's length, if none does.
     fn starts(&self, found: &Found, wanted: &[u64]) -> Result<Vec<u64>> {
         let (path, len) = (found.path.to_string(), found.inode.root.len());
         let work = tempfile::Builder::new().prefix("work-").tempdir_in(self.scratch.path());
@@ -128,7 +133,7 @@ impl<'a> Plugin<'a> {
         let variables: Vec<Variable> = own.into_iter().chain(asked).collect();
         let (command, kept) =
             self.sandbox.command(&self.words, &places, (&limits, None), Network::Nothing, &variables)?;
-        // Attempts say in words why they failed; who asks for a job wants to know what kind of failure it was, too.
+        // An attempt reports its failure in words; the caller also needs the kind of the error.
         let unread: Arc<Mutex<Option<Error>>> = Arc::default();
         let (store, root) = (Arc::clone(self.store), found.inode.root.clone());
         let (counters, failed) = (Arc::clone(&self.making.counters), Arc::clone(&unread));
@@ -162,7 +167,7 @@ impl<'a> Plugin<'a> {
     }
 }
 
-/// See [`Plugin::starts`]: of the offsets that come from `from`, one a line, all of which are looked at.
+/// See [`Plugin::starts`]: reads all offsets from `from`, one a line.
 fn read_starts(mut from: impl BufRead, wanted: &[u64], len: u64) -> Result<Vec<u64>> {
     let invalid = |why: String| Err(Error::new(ErrorKind::Invalid, why));
     let (mut found, mut last, mut line) = (Vec::with_capacity(wanted.len()), None, Vec::new());
@@ -172,7 +177,7 @@ fn read_starts(mut from: impl BufRead, wanted: &[u64], len: u64) -> Result<Vec<u
         if read.context(|| "reading what it printed".to_string())? == 0 {
             break;
         }
-        // What follows would be taken for a line of its own.
+        // The rest would be taken for a line of its own.
         if line.len() > LINE_MAX {
             return invalid(format!(
                 "line {number} of what it printed is longer than {LINE_MAX} bytes: print one offset a line"
@@ -225,7 +230,7 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_said_with_its_line() {
         let long = "1".repeat(1000);
-        // Blanks before the second number make the first 64 bytes one of their own.
+        // Blanks before the second number make the first 64 bytes a line of their own.
         let two = format!("7{}9\n", " ".repeat(64));
         for (text, says) in [
             ("0\nrecord at 7\n", "line 2 of what it printed is `record at 7`"),

@@ -1,4 +1,4 @@
-//! What a job is doing, for who watches it.
+//! Progress of a job, for monitoring.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -9,11 +9,13 @@ pub struct Counters {
     pub bytes_expected: AtomicU64,
     /// Bytes given to programs.
     pub bytes_read: AtomicU64,
-    /// Bytes that were read for them from packs on this host, where the packs' engine says who holds what: whole chunks, and what is read as files is not counted.
+    /// Bytes read for them from packs on this host, if the packs' engine knows which host holds
+    /// which pack: whole chunks, without reads of inputs as files.
     pub bytes_here: AtomicU64,
     /// As these, from packs elsewhere.
     pub bytes_elsewhere: AtomicU64,
-    /// Records that were given to programs, where they are of a kind that is counted as it goes by: lines, other delimiters, a fixed length.
+    /// Records given to programs, if their kind is counted in passing: lines, other delimiters, a
+    /// fixed length.
     pub records_read: AtomicU64,
     /// Bytes that programs wrote.
     pub bytes_written: AtomicU64,
@@ -25,7 +27,7 @@ pub struct Counters {
     pub splits_here: AtomicU64,
     /// Attempts that failed.
     pub failures: AtomicU64,
-    /// A program has read all that there is of a file which is still being written.
+    /// A program has read all bytes so far of a file that is still being written.
     pub waits_for_writer: AtomicBool,
 }
 
@@ -61,12 +63,12 @@ impl Counters {
         counter.fetch_add(amount, Ordering::Relaxed);
     }
 
-    /// Nothing comes just now of what is still being written, or something does again.
+    /// Records if readers wait for the writer of a file that is still being written.
     pub(crate) fn wait_for_writer(&self, waits: bool) {
         self.waits_for_writer.store(waits, Ordering::Relaxed);
     }
 
-    /// What they say now.
+    /// Their present values.
     pub fn view(&self) -> View {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         View {

@@ -1,17 +1,23 @@
-//! Rules: programs that run by themselves over files that come.
+//! Rules: programs that run by themselves for new files.
 //!
-//! An agent compares the tree with what each rule has seen of it: a row for each file that matches its glob, with a mark of its content. What is new, or has another mark, becomes a job,
-//! in the transaction that moves the mark on: of several agents that see the same, one makes it. So each event makes one job, however many agents there are and
-//! whenever they are killed; and nothing that writes to the store needs to know of rules.
+//! An agent compares the tree with a record of what each rule has seen: a row for each file that
+//! matches its glob, with a mark of the content. A file that is new, or has another mark, becomes a
+//! job, in the transaction that moves the mark on: of several agents that see it, one makes the
+//! job. So each event makes one job, however many agents there are and whenever they are killed;
+//! and writers to the store need not know of rules.
 //!
-//! **Why no stale look can fire.** Marks are read before the tree is, and a mark moves on only from what was read. So the tree that is compared with a mark is
-//! never older than it, and if another agent has moved the mark meanwhile, the job is refused.
+//! **No stale look can fire.** An agent reads the marks before the tree, and moves a mark on only
+//! from the value that it read. So the tree is never older than the mark that it is compared with,
+//! and if another agent has moved the mark meanwhile, the database refuses the job.
 //!
-//! Rules for files that are *being* written (`write`) are none of the agents': a mount makes their jobs ([`crate::written`]).
+//! Agents ignore rules for files that are *being* written (`write`): a mount makes their jobs
+//! ([`crate::written`]).
 //!
-//! Rules for files that are *read* are told by mounts, which see who opens what; agents make the jobs (`rules/reads.rs`).
+//! For rules on files that are *read*, mounts report which files are opened; agents make the jobs
+//! (`rules/reads.rs`).
 //!
-//! What this cannot tell: files that came and went between two looks, and contents that were replaced before the next look.
+//! Rules miss files that came and went between two looks, and contents that were replaced before
+//! the next look.
 
 mod marked;
 mod reads;
@@ -43,15 +49,16 @@ pub use watch::{Looked, Watcher};
 /// What a rule waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Trigger {
-    /// A file that was not there.
+    /// A new file.
     Create,
-    /// A file with a new content, those that were not there among them.
+    /// A file with new content, also a new file.
     Close,
     /// A file that is made in a mount, from then on until it is closed.
     Write,
     /// A file that is opened in a mount to be read.
     Read,
-    /// As [`Trigger::Close`], of a file that says that others are there: it is these that are read. (A name of its own, so that agents of earlier versions leave such rules alone.)
+    /// As [`Trigger::Close`], for a marker file, which says that other files are there: these are
+    /// read. (A name of its own, so that agents of earlier versions ignore such rules.)
     Marker,
 }
 
@@ -89,23 +96,23 @@ pub struct Rule {
     pub name: String,
     /// Tells it from others that had its name.
     pub id: String,
-    /// Which files.
+    /// The glob of its files.
     pub glob: String,
-    /// More of them, each of which is awaited once; none but in what a mount is told of.
+    /// Further files, each of which is awaited once; only in rules that a mount is asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub more: Vec<String>,
-    /// What of them.
+    /// The event.
     pub on: Trigger,
-    /// With [`Trigger::Marker`]: which files to read, as templates of globs that speak of the marker.
+    /// With [`Trigger::Marker`]: the files to read, as templates of globs with the marker's path.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub members: Vec<String>,
-    /// What to do with each.
+    /// The job to make of each file.
     pub spec: Spec,
     /// Files to look at besides.
     pub with: Vec<String>,
-    /// Into how many parts; `None`: auto.
+    /// The number of splits; `None`: auto.
     pub splits: Option<u64>,
-    /// True: what comes waits until it goes on.
+    /// True: new files wait until it goes on.
     pub paused: bool,
 }
 
@@ -138,13 +145,14 @@ impl Record for Refusal {
 /// A file of which a rule made no job.
 #[derive(Clone, Debug)]
 pub struct Refused {
-    /// Its path, and why.
+    /// Its path, and the reason.
     pub why: String,
     /// When, nanoseconds since 1970.
     pub when: u64,
 }
 
-/// All rules, by name; one that another version of this program has made is `Newer`, and stands in nobody's way.
+/// All rules, by name. A rule that another version of this program has made is `Newer`, and does
+/// not affect the others.
 ///
 /// # Errors
 /// Those of the database.
@@ -153,7 +161,7 @@ pub fn list(store: &Store) -> Result<Vec<(String, Result<Rule>)>> {
     Ok(rules.map(|(name, read)| (name, read.map(|read| of_maker(read).record))).collect())
 }
 
-/// Those that this version of the program understands.
+/// The rules that this version of the program understands.
 pub(crate) fn list_known(store: &Store) -> Result<Vec<(String, Rule)>> {
     Ok(list(store)?.into_iter().filter_map(|(name, rule)| Some((name, rule.ok()?))).collect())
 }
@@ -171,7 +179,8 @@ fn refusals(store: &Store, rule: &Rule) -> Result<Vec<Registered<Refusal>>> {
     Ok(refusals)
 }
 
-/// A rule for what is written next: one file, the first that matches the glob, or with `#W->1W` one of each of these names. As a mount is told of it.
+/// A rule for the next files that are written, as a mount is asked for them: the first that matches
+/// the glob, or with `#W->1W` one for each name.
 ///
 /// # Errors
 /// `Invalid` when it makes no sense.
@@ -199,7 +208,7 @@ fn of_maker(mut read: Registered<Rule>) -> Registered<Rule> {
     read
 }
 
-/// Who holds the content of a rule's component: that of its first program, or of another one.
+/// The owner of the hold on a rule's component: for its first program, or another one.
 fn holder(rule: &Rule, program: usize) -> String {
     match program {
         0 => format!("rule:{}", rule.id),
@@ -207,7 +216,7 @@ fn holder(rule: &Rule, program: usize) -> String {
     }
 }
 
-/// Lets go of the contents of a rule's components.
+/// Releases the contents of a rule's components.
 fn release(store: &Store, rule: &Rule) -> Result<()> {
     (0..=rule.spec.also.len()).try_for_each(|number| store.meta.release(&holder(rule, number), None))
 }
@@ -216,7 +225,7 @@ fn encode(rule: &Rule) -> Result<String> {
     serde_json::to_string(rule).map_err(std::io::Error::from).context(|| "writing down a rule".to_string())
 }
 
-/// Makes a rule. Files that are there do not count, unless `existing`; those that come from now on do.
+/// Makes a rule. Existing files do not count, unless `existing`; later ones do.
 ///
 /// # Errors
 /// `Exists` when there is one of that name, `Invalid` when it makes no sense.
@@ -232,7 +241,9 @@ pub fn add(
     make(store, name, (on, glob, Vec::new()), with, spec, splits, existing)
 }
 
-/// As [`add`], a rule for all files that match `members` when a marker has come, that is a file which matches `when`; these are templates of globs, which speak of the marker's path, as those of the outputs do.
+/// As [`add`]: a rule for all files that match `members` when a marker has come, which is a file
+/// that matches `when`. The members are templates of globs with the marker's path, like the
+/// outputs' templates.
 ///
 /// # Errors
 /// As there.
@@ -296,7 +307,8 @@ fn make(
     let parsed = StoreGlob::parse(glob)?;
     spec.check()?;
     plan::settle_program(&mut spec)?;
-    // The component's content stays while this lives, by when the rule holds it: it goes on with that, whatever becomes of the name.
+    // The component's content stays while this lives; by then the rule holds it, and runs it even
+    // if the name changes.
     let view = View::open(store, "rule", None)?;
     let mut programs = brought::Programs::new(store);
     let components = brought::settle_all(store, &view, &mut spec, &mut programs)?;
@@ -325,7 +337,7 @@ fn make(
     }
     let jobs = store.jobs();
     if !existing && looks {
-        // Before the rule is there: what comes meanwhile is new when it is looked for.
+        // Before the rule exists: files that come meanwhile are new when it first looks.
         let there: Vec<Seen> =
             files(store, &parsed)?.iter().map(|found| seen(&rule, &found.inode, None)).collect();
         there.chunks(10_000).try_for_each(|some| jobs.see(some))?;
@@ -386,7 +398,7 @@ pub fn remove(store: &Store, name: &str) -> Result<()> {
     refusals(store, &rule)?.iter().try_for_each(|read| store.registry().take_read(read).map(drop))
 }
 
-/// Has a rule stand still, or go on: then it does what it missed.
+/// Pauses a rule, or lets it go on: then it does what it missed.
 ///
 /// # Errors
 /// `NotFound`.
@@ -400,7 +412,7 @@ pub fn pause(store: &Store, name: &str, paused: bool) -> Result<()> {
     }
 }
 
-/// Jobs that a rule made, newest first, and files of which it made none.
+/// Jobs that a rule made, newest first, and files that it made none of.
 ///
 /// # Errors
 /// `NotFound`.
@@ -413,7 +425,7 @@ pub fn log(store: &Store, name: &str, limit: usize) -> Result<(Vec<JobId>, Vec<R
     Ok((made.take(limit).collect(), refused.collect()))
 }
 
-/// Tells contents of a file apart.
+/// A mark, which tells contents of a file apart.
 fn mark(inode: &Inode) -> String {
     format!("{}-{:016x}", inode.root.len(), outrigger_format::checksum(&[&inode.root.encode()]))
 }

@@ -1,8 +1,9 @@
 //! The directory in which a job's attempts work.
 //!
-//! It goes with its runner. Of a runner that was killed it stays, and perhaps a mount in it that nobody serves any more: the user's next command removes
-//! both ([`sweep`]). A runner that lives has a lock on the directory, which ends with its process however that ends. A directory gets its name once it is
-//! locked, so one of that name without a lock is nobody's.
+//! Its runner removes it. A killed runner leaves it, and perhaps a mount in it that nobody serves
+//! any more: the user's next command removes both ([`sweep`]). A live runner has a lock on the
+//! directory, which ends with its process in any case. A directory gets its name once it is locked,
+//! so one of that name without a lock is nobody's.
 
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
@@ -14,11 +15,11 @@ use outrigger_fuse::mounts::unmount;
 use outrigger_store::{Context as _, Result};
 use rustix::fs::{CWD, FlockOperation, Mode, OFlags, RenameFlags, flock, renameat_with};
 
-/// What the names of these directories begin with.
+/// Prefix of these directories' names.
 const PREFIX: &str = "outrigger-job-";
-/// And before they are locked.
+/// Prefix before they are locked.
 const PREFIX_NEW: &str = "outrigger-new-";
-/// A younger one of the second kind may be about to be locked.
+/// A younger directory of the second kind may be about to be locked.
 const AGE_MIN: Duration = Duration::from_secs(600);
 /// Where the job's inputs are mounted in it.
 pub(crate) const FILES: &str = "in";
@@ -61,7 +62,8 @@ impl Drop for Scratch {
     }
 }
 
-/// Removes what this user's killed runners have left on this host; of root's also what others' have. What cannot be removed stays, and is no failure.
+/// Removes the leftovers of this user's killed runners on this host; root also removes other
+/// users'. A directory that cannot be removed stays, without an error.
 pub fn sweep() {
     sweep_in(&std::env::temp_dir(), AGE_MIN);
 }
@@ -75,7 +77,8 @@ fn sweep_in(above: &Path, age_min: Duration) {
         if !is_new && !name.starts_with(PREFIX) {
             continue;
         }
-        // Who owns it, as programs do of whose jobs root's agent runs, can put a link there at any time: what is opened is what is looked at.
+        // Its owner can put a link there at any time, as can the programs that root's agent runs
+        // for other users: so the opened directory itself is checked.
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let Ok(dir) = rustix::fs::open(entry.path(), flags, Mode::empty()).map(File::from) else { continue };
         let Ok(metadata) = dir.metadata() else { continue };

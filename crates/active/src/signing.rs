@@ -1,11 +1,14 @@
-//! Jobs that their submitter has signed.
+//! Signed jobs.
 //!
-//! Whoever may write to the database can make a job's row in another's name. An agent that believes the database's roles (`trust.rs`) is safe
-//! from that; one that is started with `--signed-by` believes nothing but keys. Signatures are OpenSSH's (`ssh-keygen -Y`, PROTOCOL.sshsig), so
-//! keys may lie in an agent of SSH's or in hardware, and `ssh-keygen` has its options for certificates and revoked keys.
+//! A client that may write to the database can make a job's row in another user's name. An agent
+//! that believes the database's roles (`trust.rs`) is safe from that; one that is started with
+//! `--signed-by` believes only keys. Signatures are OpenSSH's (`ssh-keygen -Y`, PROTOCOL.sshsig),
+//! so keys may lie in an SSH agent or in hardware, and `ssh-keygen` has its options for
+//! certificates and revoked keys.
 //!
-//! What is signed is a text: the store, the time, the job as its row has it, and each input's path and content. A program that is kept in the
-//! store is an input, and its hash is in the job: neither can be exchanged. Who writes to the database can still have a signed job run again
+//! The signed text has the store, the time, the job as its row has it, and each input's path and
+//! content. A program that is kept in the store is an input, and its hash is in the job: neither
+//! can be exchanged. A client that writes to the database can still have a signed job run again
 //! until [`VALID`] is over.
 
 use std::fmt::Write as _;
@@ -19,7 +22,7 @@ use outrigger_store::meta::jobs::JobInput;
 use outrigger_store::{Context as _, Error, ErrorKind, Result, Store};
 use serde::{Deserialize, Serialize};
 
-/// What keeps a signature for something else from being one of a job.
+/// Keeps a signature for something else from counting for a job.
 const NAMESPACE: &str = "outrigger-job";
 /// How long after it was signed a job may begin.
 pub const VALID: Duration = Duration::from_secs(24 * 3600);
@@ -76,7 +79,7 @@ pub fn sign(store: &Store, key: &Path, spec: String, inputs: &[JobInput]) -> Res
 /// Checks that `user` has signed a job with a key that the file of allowed signers (ssh-keygen(1)) gives to that name.
 ///
 /// # Errors
-/// `Denied` when not, or too long ago; when `ssh-keygen` cannot be run.
+/// `Denied` if not, or too long ago; if `ssh-keygen` cannot be run.
 pub fn verify(store: &Store, signers: &Path, user: &str, signed: &Signed, inputs: &[JobInput]) -> Result<()> {
     let denied = |why: String| Err(Error::new(ErrorKind::Denied, why));
     if now().abs_diff(signed.at) > VALID.as_secs() {
@@ -107,7 +110,7 @@ fn keygen(what: &str) -> Command {
 /// Runs a command that reads `text` before it says much.
 fn feed(mut command: Command, text: &str) -> std::io::Result<Output> {
     let mut child = command.spawn()?;
-    // One that ends without reading all says why.
+    // A command that ends without reading all says why.
     let _ = child.stdin.take().expect("it is piped").write_all(text.as_bytes());
     child.wait_with_output()
 }

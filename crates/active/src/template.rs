@@ -6,7 +6,7 @@ use outrigger_store::{Error, ErrorKind, Result};
 
 use crate::pattern::Pattern;
 
-/// What a template may speak of.
+/// The values for a template's placeholders.
 pub struct Subject<'a> {
     /// The input; `None` where there are several.
     pub path: Option<&'a StorePath>,
@@ -29,7 +29,8 @@ pub fn is_directory(template: &str) -> bool {
 /// Puts the subject's names in.
 ///
 /// # Errors
-/// `Invalid` for a placeholder that is not known, or that speaks of one input where there are several; and for what is no path.
+/// `Invalid` for an unknown placeholder, for one of a single input if there are several, and for a
+/// result that is no path.
 pub fn expand(template: &str, subject: &Subject<'_>) -> Result<StorePath> {
     let out = fill(template, subject, false)?;
     let path = StorePath::parse(&out)?;
@@ -39,7 +40,8 @@ pub fn expand(template: &str, subject: &Subject<'_>) -> Result<StorePath> {
     Ok(path)
 }
 
-/// Puts the subject's names into a glob, in which they stand for themselves. (Braces of the glob's own are doubled, as in every template.)
+/// Puts the subject's names into a glob, where they match literally. (Braces of the glob's own are
+/// doubled, as in every template.)
 ///
 /// # Errors
 /// As [`expand`].
@@ -47,7 +49,7 @@ pub fn expand_glob(template: &str, subject: &Subject<'_>) -> Result<String> {
     let out = String::from_utf8(fill(template, subject, true)?).map_err(|_| {
         Error::new(ErrorKind::Invalid, format!("`{template}`: a name that is not UTF-8 can be in no glob"))
     })?;
-    // What lies in the root.
+    // For a file in the root.
     Ok(out.strip_prefix("./").map_or(out.clone(), str::to_string))
 }
 
@@ -81,7 +83,7 @@ fn fill(template: &str, subject: &Subject<'_>, escapes: bool) -> Result<Vec<u8>>
     Ok(out)
 }
 
-/// A template that stands for exactly this path.
+/// A template that expands to exactly this path.
 pub fn of_path(path: &StorePath) -> Result<String> {
     let text = String::from_utf8(path.to_bytes()).map_err(|_| {
         Error::new(ErrorKind::Invalid, format!("`{path}`: a name that is not UTF-8 cannot be written down"))

@@ -5,13 +5,15 @@
 //!              └────▶ write pipeline: the raw file                          (split 1, if it is kept)
 //! ```
 //!
-//! The tee hands every block first to the pipeline, then to the program (or the programs, one after the other), in the order of the file, and waits for both: a program that is slower than
-//! the writer slows it down. The program reads while the writer writes, and sees the end of its input only when the writer has ended well. If the
-//! writer is lost, the program is killed, because an end of input would tell it that it has seen everything, and nothing becomes visible.
+//! The tee hands every block first to the pipeline, then to the program (or the programs, one after
+//! the other), in the order of the file. It waits for both: a slow program slows the writer down.
+//! The program reads while the writer writes, and sees the end of its input only when the writer
+//! has ended well. If the writer is lost, the program is killed, because an end of input would tell
+//! it that it has seen everything, and nothing becomes visible.
 //!
-//! It is a job like others, but for one thing: what was written is gone when the process ends, so it cannot be run again. If the *program* fails and the
-//! raw file is kept (1W→2W, 1W→0), the raw file is stored all the same, and the job is done in part: what the program did can be done again on
-//! the stored file.
+//! It is a job like others, except that it cannot be run again: the stream is gone when the process
+//! ends. If the *program* fails and the raw file is kept (1W→2W, 1W→0), the raw file is stored all
+//! the same, and the job is partly done. The program's work can be repeated on the stored file.
 
 use std::io::{ErrorKind as Io, Read};
 use std::sync::mpsc::SyncSender;
@@ -43,10 +45,11 @@ pub fn keep_raw(mut spec: Spec, path: &str) -> Spec {
     spec
 }
 
-/// Runs `spec` over `stream` while it comes, and publishes outputs and raw file together. `begun` is told the job's number as soon as there is one.
+/// Runs `spec` over `stream` while it comes, and publishes outputs and raw file together. `begun`
+/// gets the job's number as soon as it exists.
 ///
 /// # Errors
-/// `Invalid` when the pattern is not for files that are being written, and as [`runner::run`].
+/// `Invalid` if the pattern is not for files that are being written, and as [`runner::run`].
 pub fn run(
     store: &Arc<Store>,
     mut spec: Spec,
@@ -79,7 +82,7 @@ pub fn run(
         let target = expand(&output.template, &Subject { path: None, input: 0, split: Some(0) })?;
         Permissions::new(&*store.meta, At::Now, spec.submitter.as_ref()).require_writable(&target)?;
     }
-    // The stream is there once, and the raw file is kept whatever becomes of the program.
+    // The stream can be read only once, and the raw file is kept even if the program fails.
     (spec.tries, spec.skip) = (1, keeps);
     let split = NewSplit { input: None, from: 0, to: 0 };
     let splits = vec![split; if raw.is_some() { 2 } else { 1 }];
@@ -102,7 +105,7 @@ pub fn run(
             let told = Arc::clone(&ready);
             let keeper = std::thread::spawn(move || {
                 let kept = keep(&store, job, number, &output, raw, threads, &told);
-                // Also when it failed before it had claimed anything.
+                // Also when it failed before its claim.
                 *told.0.lock().expect("no panic while held") = true;
                 told.1.notify_all();
                 kept
@@ -151,7 +154,7 @@ impl Tee {
     fn run(mut self, pipes: &mut Pipes) -> std::result::Result<(), String> {
         let mut buffer = vec![0; BLOCK];
         loop {
-            // As it comes: a writer that writes a line now and then is followed line by line.
+            // Blocks are passed on as they come: a program sees each line of a slow writer at once.
             self.counters.wait_for_writer(true);
             let read = self.stream.read(&mut buffer);
             self.counters.wait_for_writer(false);
@@ -168,7 +171,7 @@ impl Tee {
                 return Err("the raw file cannot be stored".to_string());
             }
             pipes.give(&buffer[..len]).map_err(|error| error.to_string())?;
-            // They have read enough, or have failed: the raw file goes on without them.
+            // The programs have read enough, or have failed: the raw file goes on without them.
             if !pipes.are_any() && self.raw.is_none() {
                 return Ok(());
             }
@@ -180,7 +183,8 @@ impl Tee {
     }
 }
 
-/// Stores the raw file as split 1 of the job. Says that it is ready once that is claimed: the program's slot, which takes what there is, comes after it.
+/// Stores the raw file as split 1 of the job. Signals `ready` once that is claimed: the program's
+/// slot, which takes any split, comes after it.
 fn keep(
     store: &Arc<Store>,
     job: JobId,

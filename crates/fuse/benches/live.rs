@@ -1,4 +1,5 @@
-//! What the writable volume costs by itself, without a kernel: nanoseconds an operation, beside a bare `pwrite` to the same disk.
+//! The cost of the writable volume itself, without a kernel: nanoseconds an operation, beside a
+//! bare `pwrite` to the same disk.
 //!
 //! `cargo bench -p outrigger-fuse --bench live`; under `cargo test` a tiny size that checks what it reads back.
 #![allow(clippy::disallowed_methods, reason = "tests wait and measure in real time")]

@@ -1,4 +1,4 @@
-//! Which request a thread is answering: so that whatever is reported on the way can name it.
+//! The request that a thread is answering, so that reports on the way can name it.
 
 use std::cell::Cell;
 
@@ -7,13 +7,13 @@ use std::cell::Cell;
 pub struct Asked {
     /// Its number, which no other request of the mount has.
     pub request: u64,
-    /// What was asked for, by the kernel's name: `READ`, `CREATE`.
+    /// The operation, by the kernel's name: `READ`, `CREATE`.
     pub operation: &'static str,
     /// The inode it is about; the directory, where there is a name.
     pub inode: u64,
-    /// The process that waits for it; 0: nobody, or one of another namespace.
+    /// The process that waits for it; 0 if there is none or it is in another PID namespace.
     pub pid: u32,
-    /// Whose that is.
+    /// That process's user.
     pub uid: u32,
 }
 
@@ -21,7 +21,7 @@ thread_local! {
     static NOW: Cell<Option<Asked>> = const { Cell::new(None) };
 }
 
-/// Ends with what it stands for, by a panic too.
+/// Clears the thread's request when dropped, also by a panic.
 struct Ends;
 
 impl Drop for Ends {
@@ -31,12 +31,12 @@ impl Drop for Ends {
 }
 
 impl Asked {
-    /// What this thread is answering.
+    /// The request that this thread is answering.
     pub fn now() -> Option<Self> {
         NOW.get()
     }
 
-    /// Does what is to be done for a request.
+    /// Runs `work` as part of answering this request.
     pub fn answering<T>(self, work: impl FnOnce() -> T) -> T {
         NOW.set(Some(self));
         let _ends = Ends;

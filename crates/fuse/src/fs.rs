@@ -3,18 +3,20 @@
 //! Files are inode numbers, names are bytes, errors are error numbers. Any number of threads call at once. A number that `lookup` or a directory
 //! with attributes handed out stays good until it was forgotten as often as it was handed out; the root's is always good.
 //!
-//! **Who checks permissions.** The kernel, from modes, owners and ACLs, when the mount says so; an implementation checks only what the
-//! kernel cannot know.
+//! **Permissions.** The kernel checks modes, owners and ACLs, when the mount says so; an
+//! implementation checks only what the kernel cannot know.
 //!
 //! **Open files.** `open`, `create` and `open_dir` hand out a handle, which comes with every operation on that open file and ends with one
 //! `release`. `flush` is the end of one descriptor: an implementation that delays writes reports their errors there and in `fsync`. A file
 //! without names lives until its last handle is released.
 //!
-//! **Locks** are the kernel's affair, unless the file system says that it keeps them ([`FileSystem::keeps_locks`]): then none is known to the kernel, and what ends a lock must be seen here. Those on ranges that a
-//! process has end when it closes any descriptor of the file ([`FileSystem::closed_by`]), all others with the handle by which they were taken.
+//! **Locks** are the kernel's affair, unless the file system keeps them
+//! ([`FileSystem::keeps_locks`]). Then the kernel knows none, and the file system must notice what
+//! ends a lock. A process's range locks end when it closes any descriptor of the file
+//! ([`FileSystem::closed_by`]), all others with the handle by which they were taken.
 //!
-//! What changes something has a default that answers `EROFS`, so that an implementation for reading implements reading only. [`Counted`]
-//! has to pass on every one of them.
+//! Operations that change something have a default that answers `EROFS`, so that a read-only
+//! implementation has only those for reading. [`Counted`] has to pass on every one of them.
 
 mod counted;
 mod effort;
@@ -37,7 +39,8 @@ pub use types::{
 /// Inode number of the root directory.
 pub const ROOT: u64 = 1;
 
-/// With it, an ACL that is set takes the set-group bit away: who sets it is not of the file's group. No program can pass it.
+/// With it, setting an ACL clears the set-group bit: the caller is not in the file's group. No
+/// program can pass this flag.
 pub const DROP_SET_GROUP: XattrFlags = XattrFlags::from_bits_retain(1 << 31);
 
 /// See the module.
@@ -46,40 +49,43 @@ pub const DROP_SET_GROUP: XattrFlags = XattrFlags::from_bits_retain(1 << 31);
 /// Besides those named: `EIO` where stored data is damaged or the machine fails, `ESTALE` where what was opened or looked up is gone
 /// for good.
 pub trait FileSystem: Send + Sync + 'static {
-    /// How long an operation may keep its thread. What does so shortly is answered on the processor that asked, where others wait behind it;
-    /// what may wait is handed to a thread of its own, which costs several times as much as a short operation.
+    /// How long an operation may keep its thread. A short one is answered on the processor that
+    /// asked, where other requests wait behind it. One that may wait is given to a thread of its
+    /// own, which costs several times as much as a short operation.
     fn keeps(&self, effort: Effort) -> Keeps {
         effort.usual()
     }
 
-    /// True when what it shows changes without the kernel's doing: then a kernel drops what it has cached of a file whose length or modification time is another one
-    /// than it knew.
+    /// True if the tree changes without the kernel's doing. Then a kernel drops its cache of a file
+    /// whose length or modification time differs from the one it knew.
     fn changes_elsewhere(&self) -> bool {
         false
     }
 
-    /// True when it keeps the locks of programs (`fcntl`, `flock`), for all who see the same files. Else the kernel does, among the processes of this machine.
+    /// True if it keeps the locks of programs (`fcntl`, `flock`), for all hosts that see the same
+    /// files. Otherwise the kernel keeps them, among this machine's processes.
     fn keeps_locks(&self) -> bool {
         false
     }
 
-    /// True when a number finds its file at any time, in any mount of the same tree: `lookup` of `.` in it gives the file itself, or `ESTALE`, and of
-    /// `..` in a directory the one above. Then file handles work (`open_by_handle_at`, NFS).
+    /// True if a number finds its file at any time, in any mount of the same tree. Then `lookup` of
+    /// `.` gives the file itself, or `ESTALE`, and of `..` in a directory the one above, and file
+    /// handles work (`open_by_handle_at`, NFS).
     fn is_exportable(&self) -> bool {
         false
     }
 
     // ---- names and attributes -------------------------------------------------------------------------------------
 
-    /// What `name` stands for in directory `parent`.
+    /// Looks up `name` in directory `parent`.
     fn lookup(&self, caller: Caller, parent: u64, name: &[u8]) -> Result<Found>;
 
-    /// The asker forgets `count` of the times it was told of `number`.
+    /// The kernel gives up `count` of its lookups of `number`.
     fn forget(&self, number: u64, count: u64) {
         let _ = (number, count);
     }
 
-    /// Attributes; `handle` when they are asked of an open file.
+    /// Attributes; `handle` if they are asked for an open file.
     fn attributes(&self, caller: Caller, number: u64, handle: Option<Handle>) -> Result<Entry>;
 
     /// Where a symlink points. `EINVAL` for others.
@@ -103,7 +109,8 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Appends the bytes `offset..offset + len` to `out`; fewer only at the file's end. After an error, `out` counts for nothing.
     fn read(&self, number: u64, handle: Handle, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()>;
 
-    /// The next data or hole at or after `offset`. `ENXIO` at or after the end, and when there is no more data.
+    /// The next data or hole at or after `offset`. `ENXIO` at or after the end, and if there is no
+    /// more data.
     fn seek(&self, number: u64, handle: Handle, offset: u64, to: Seek) -> Result<u64>;
 
     /// A descriptor of the open file was closed; there may be more.
@@ -115,7 +122,7 @@ pub trait FileSystem: Send + Sync + 'static {
     /// The last descriptor and mapping of the open file are gone.
     fn release(&self, number: u64, handle: Handle);
 
-    /// Makes durable what was written; with `data_only` not what does not matter for reading it.
+    /// Makes writes durable; with `data_only`, not the attributes that reading does not need.
     fn fsync(&self, number: u64, handle: Handle, data_only: bool) -> Result<()> {
         let _ = (number, handle, data_only);
         Ok(())
@@ -146,14 +153,17 @@ pub trait FileSystem: Send + Sync + 'static {
 
     // ---- locks ----------------------------------------------------------------------------------------------------
 
-    /// A lock of somebody else that is in the way of this one; its process is 0 unless that is one of this machine.
+    /// Another owner's lock that is in the way of this one; its process is 0 unless it runs on this
+    /// machine.
     fn locked_by(&self, number: u64, lock: &Lock) -> Result<Option<Lock>> {
         let _ = (number, lock);
         Err(Errno::NOSYS)
     }
 
-    /// Takes a lock, in place of what its owner has in the range. `answer` is told when that is done or cannot be: `EAGAIN` where others' locks are in the way and the asker does not
-    /// wait, `EDEADLK` where it would for ever, `EINTR` after [`interrupt`](Self::interrupt). Never waits itself.
+    /// Takes a lock, in place of the locks that its owner has in the range. It never waits itself:
+    /// `answer` gets the outcome. That is `EAGAIN` if others' locks are in the way and the caller
+    /// does not wait, `EDEADLK` if it would wait for ever, `EINTR` after
+    /// [`interrupt`](Self::interrupt).
     fn lock(&self, number: u64, asked: &LockRequest, answer: Answer) {
         let _ = (number, asked);
         answer.give(Err(Errno::NOSYS));
@@ -165,7 +175,8 @@ pub trait FileSystem: Send + Sync + 'static {
         Err(Errno::NOSYS)
     }
 
-    /// Whoever asked for a lock by this number waits no longer. It may not have been heard of yet, or be answered already.
+    /// Ends the wait of the lock request with this number. The request may not have arrived yet, or
+    /// be answered already.
     fn interrupt(&self, request: u64) {
         let _ = request;
     }
@@ -201,7 +212,7 @@ pub trait FileSystem: Send + Sync + 'static {
         Err(Errno::ROFS)
     }
 
-    /// Makes a file if need be, and opens it; with `EXCL` in `flags`, `EEXIST` when it is there.
+    /// Makes a file if need be, and opens it; with `EXCL` in `flags`, `EEXIST` if it exists.
     fn create(
         &self,
         caller: Caller,
@@ -214,8 +225,9 @@ pub trait FileSystem: Send + Sync + 'static {
         Err(Errno::ROFS)
     }
 
-    /// Makes a file without a name, and opens it (`O_TMPFILE`). It may be linked once into the tree, by [`link`](Self::link), and is gone when it
-    /// is closed without. `parent` is the directory that it inherits from.
+    /// Makes an anonymous file, and opens it (`O_TMPFILE`). It may be linked once into the tree, by
+    /// [`link`](Self::link); otherwise it is gone when it is closed. It inherits from directory
+    /// `parent`.
     fn create_nameless(
         &self,
         caller: Caller,
@@ -227,7 +239,7 @@ pub trait FileSystem: Send + Sync + 'static {
         Err(Errno::ROFS)
     }
 
-    /// Removes the name of what is not a directory.
+    /// Removes a name, except that of a directory.
     fn unlink(&self, caller: Caller, parent: u64, name: &[u8]) -> Result<()> {
         let _ = (caller, parent, name);
         Err(Errno::ROFS)

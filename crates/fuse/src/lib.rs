@@ -7,10 +7,11 @@
 //!             to calls
 //! ```
 //!
-//! Everything a file system decides lies behind [`fs::FileSystem`], which knows no FUSE: tests drive it without a kernel, and another
-//! transport would need another adapter only. [`view`] implements it for reading, [`live`] for writing to a store of this machine, [`shared`] for one that
-//! other hosts write to, too; [`kernel`] carries it to Linux; [`mounts`] knows
-//! what is mounted, and unmounts; [`measures`] says how a mount fares; [`reads`] tells which files are opened to be read.
+//! All decisions of a file system lie behind [`fs::FileSystem`], which knows no FUSE: tests drive
+//! it without a kernel, and another transport would need only another adapter. [`view`] implements
+//! it for reading, [`live`] for writing to a store of this machine, and [`shared`] for a store that
+//! other hosts write to, too. [`kernel`] connects it to Linux; [`mounts`] lists mounts and unmounts
+//! them; [`measures`] has a mount's numbers; [`reads`] reports which files programs open to read.
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests wait and measure in real time"))]
 
 pub mod asked;

@@ -1,4 +1,4 @@
-//! What is mounted where, by the kernel's own list; and unmounting.
+//! The kernel's list of mounts, and unmounting.
 
 use std::ffi::OsString;
 use std::io;
@@ -17,7 +17,7 @@ pub const WHEREABOUTS: &str = "user.outrigger.store";
 /// Bytes of it at most.
 const WHEREABOUTS_MAX: usize = 64 << 10;
 
-/// What a mount says of its store's directory.
+/// A mount's answer about its store's directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Whereabouts {
     /// It is here.
@@ -59,7 +59,7 @@ pub struct MountRow {
     pub point: PathBuf,
     /// Type, such as `ext4` or [`FS_TYPE`].
     pub kind: String,
-    /// What: for ours, the store's directory.
+    /// The mounted source: for our mounts, the store's directory.
     pub source: PathBuf,
     /// The device number that its files have.
     pub device: u64,
@@ -67,7 +67,8 @@ pub struct MountRow {
     pub read_only: bool,
 }
 
-/// A path with symlinks resolved except in its last component, which is not looked at: the server of what is mounted there may be dead.
+/// A path with symlinks resolved except in its last component, which is not touched: the server of
+/// a mount there may be dead.
 ///
 /// # Errors
 /// When the directory above cannot be resolved.
@@ -107,9 +108,9 @@ fn all() -> io::Result<Vec<MountRow>> {
     Ok(text.split(|&byte| byte == b'\n').filter_map(parse).collect())
 }
 
-/// Whether the process that served what is mounted at `point` has ended.
+/// True if the process that served the mount at `point` has ended.
 pub fn is_dead(point: &Path) -> bool {
-    // Unlike attributes, the kernel keeps none of this.
+    // Unlike attributes, the kernel caches none of this.
     matches!(rustix::fs::statfs(point), Err(Errno::NOTCONN | Errno::CONNABORTED))
 }
 
@@ -148,7 +149,7 @@ fn unescape(field: &[u8]) -> OsString {
 pub fn unmount(point: &Path, lazy: bool) -> io::Result<()> {
     let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() } | UnmountFlags::NOFOLLOW;
     match rustix::mount::unmount(point, flags) {
-        // Only root may: others ask the helper that also mounted for them.
+        // Only root may; for others the helper does it that also mounted.
         Err(Errno::PERM) => unmount_by_helper(point, lazy),
         unmounted => Ok(unmounted?),
     }

@@ -1,13 +1,15 @@
-//! Which files programs open to read them, for those who want to know (rules with `--on read`).
+//! Reports which files programs open to read, for rules with `--on read`.
 //!
 //! ```text
 //!  open, to read only ──▶ a set of inodes, once a second ──▶ what of them is not stored yet is ──▶ whoever wants to know
 //! ```
 //!
-//! Nothing waits for this: opening a file costs a look at a flag as long as nobody wants to know, and an entry in a set then. What is looked at and noted is this
-//! module's thread's, which rests ten times as long as that took. The set is bounded; what does not fit in is not told.
+//! No operation waits for this: opening a file costs a check of a flag while nobody listens, and
+//! otherwise an entry in a set. This module's thread stores and reports the files, and then rests
+//! ten times as long as that took. The set is bounded; files that do not fit in are not reported.
 //!
-//! Programs of jobs do not count, as far as they read a mount at all (they are given their inputs otherwise): it is told by their environment.
+//! Programs of jobs do not count, as far as they read a mount at all (they get their inputs
+//! otherwise). Their environment identifies them.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,36 +23,36 @@ use outrigger_store::{Context as _, Error, ErrorKind, Result};
 
 use crate::fs::Caller;
 
-/// How often is told what was opened, if telling is quick …
+/// How often opened files are reported, if reporting is quick …
 const TELL_EVERY: Duration = Duration::from_secs(1);
-/// … and how many times longer than telling the pause is at least.
+/// … and how many times longer than reporting the pause is at least.
 const PAUSE_FACTOR: u32 = 10;
-/// Files that are remembered between two times at most.
+/// Files at most that are remembered between two reports.
 const FILES_MAX: usize = 64 << 10;
-/// What the environment of a job's programs has.
+/// A variable in the environment of a job's programs.
 const OF_A_JOB: &[u8] = b"AS_TASK_ID=";
 
-/// Who wants to know which files are opened to be read.
+/// A listener that wants to know which files are opened to read.
 pub trait Reads: Send + Sync {
-    /// Looks whether anybody does.
+    /// Looks up if anybody listens.
     ///
     /// # Errors
-    /// When that cannot be found out; then what was wanted before is.
+    /// When that fails; then the earlier answer stays.
     fn refresh(&self) -> Result<()>;
-    /// False when nobody does. Quick.
+    /// False if nobody listens. Quick.
     fn is_any(&self) -> bool;
-    /// These were opened, which were changed last at these times. May take its time.
+    /// Reports opened files, with their times of last modification. May take its time.
     ///
     /// # Errors
-    /// Those of the store; they are told again then.
+    /// Those of the store; then the files are reported again.
     fn opened(&self, files: &HashMap<u64, Time>) -> Result<()>;
 }
 
-/// What a mount has to do with it.
+/// The mount's part.
 pub(crate) trait Source: Send + Sync {
-    /// Has these files stored as they are now, as far as they are not.
+    /// Stores these files as they are now, unless they are stored.
     fn store(&self, files: &[u64]) -> Result<()>;
-    /// Says what went wrong where nobody waits.
+    /// Reports an error that no caller waits for.
     fn report(&self, error: &Error);
 }
 
@@ -66,7 +68,7 @@ pub(crate) struct Opens {
 }
 
 impl Opens {
-    /// Tells `reads` from now on; once.
+    /// Reports to `reads` from now on; once.
     pub fn start(self: &Arc<Self>, reads: Arc<dyn Reads>, source: Box<dyn Source>) -> Result<()> {
         reads.refresh()?;
         if self.reads.set(reads).is_err() {
@@ -79,12 +81,12 @@ impl Opens {
         Ok(())
     }
 
-    /// Looks again who wants to know.
+    /// Looks up again if anybody listens.
     pub fn refresh(&self) -> Result<()> {
         self.reads.get().map_or(Ok(()), |reads| reads.refresh())
     }
 
-    /// A file was opened to be read; it was changed last at the time that is asked for.
+    /// A file was opened to read. The closure returns its time of last modification.
     pub fn opened(&self, caller: Caller, number: u64, changed: impl FnOnce() -> Time) {
         if !self.reads.get().is_some_and(|reads| reads.is_any()) {
             return;
@@ -121,7 +123,7 @@ impl Opens {
         if files.is_empty() || !reads.is_any() {
             return Ok(());
         }
-        // Whoever is told finds in the store what was read, or what it became.
+        // Stored first, so that the listener finds the content in the store, or a later one.
         let numbers: Vec<u64> = files.keys().copied().collect();
         source.store(&numbers).and_then(|()| reads.opened(&files)).inspect_err(|_| {
             let mut again = self.files.lock().expect("no panic while held");
@@ -131,7 +133,7 @@ impl Opens {
         })
     }
 
-    /// Ends the thread; what it has not told is lost.
+    /// Ends the thread; files that it has not reported are lost.
     pub fn stop(&self) {
         let rests = self.rests.lock().expect("no panic while held");
         self.stop.store(true, Ordering::Relaxed);
@@ -143,7 +145,8 @@ impl Opens {
     }
 }
 
-/// The kernel on its own account, or a program that a job runs. One whose environment cannot be read is neither.
+/// True for the kernel on its own account and for a job's program. A process whose environment
+/// cannot be read is neither.
 fn is_of_a_job(caller: Caller) -> bool {
     caller.pid == 0
         || std::fs::read(format!("/proc/{}/environ", caller.pid))

@@ -1,4 +1,4 @@
-//! What a caller is told by a number, and the people who run the mount in words.
+//! Errors: a caller gets an error number, and the operators of the mount get a message.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -13,14 +13,15 @@ use crate::asked::Asked;
 /// The last messages, which are not repeated: a program that reads a damaged file again and again says nothing new.
 const REMEMBERED: usize = 64;
 
-/// What is told; shown, it is its message.
+/// A report; displayed, it is its message.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// A sentence.
     pub message: String,
-    /// What kind of error it is about, if it is about one.
+    /// The kind of the error, if the report is about one.
     pub kind: Option<ErrorKind>,
-    /// The request that was being answered, if one was. The same message is told once, so it is the first of perhaps many.
+    /// The request that was being answered, if any. A message is reported once, so this is the
+    /// first of perhaps many.
     pub asked: Option<Asked>,
 }
 
@@ -30,7 +31,8 @@ impl fmt::Display for Report {
     }
 }
 
-/// Turns errors of the store into error numbers, and tells `tell` of those that a number does not explain.
+/// Turns errors of the store into error numbers, and gives `tell` those that a number does not
+/// explain.
 pub struct Reports {
     tell: Box<dyn Fn(&Report) + Send + Sync>,
     told: Mutex<VecDeque<String>>,
@@ -57,18 +59,18 @@ impl Reports {
         errno
     }
 
-    /// As [`Reports::errno`], for what no caller has asked for: reported whatever it is.
+    /// As [`Reports::errno`], for work that no caller has asked for: always reported.
     pub fn errno_of_our_own(&self, error: &Error) -> Errno {
         self.say(error.to_string(), Some(error.kind()));
         errno(error.kind())
     }
 
-    /// As [`Reports::errno`], saying what was read.
+    /// As [`Reports::errno`], with the object that was read.
     pub fn errno_at(&self, error: Error, what: impl std::fmt::Display) -> Errno {
         self.errno(&error.context(what))
     }
 
-    /// Tells something that is no error.
+    /// Reports something that is no error.
     pub fn note(&self, message: String) {
         self.say(message, None);
     }

@@ -1,7 +1,9 @@
-//! What an attempt's files take of this machine's disk: those in its work directory, and those that it has removed and still writes to.
+//! An attempt's use of this machine's disk: files in its work directory, and files that it has
+//! removed and still writes to.
 //!
-//! Whoever is kept in can make what he likes there: links that lead elsewhere, directories below each other without end, directories that nobody may look into. So each is opened from the one above it and
-//! no link is followed, and what cannot be looked through counts as too much.
+//! A sandboxed program can make anything there: links that lead elsewhere, endlessly nested
+//! directories, directories without permissions. So each directory is opened from the one above it
+//! and no link is followed, and a directory that cannot be searched counts as too much.
 
 use std::collections::HashSet;
 use std::fs::Metadata;
@@ -14,30 +16,32 @@ use rustix::io::Errno;
 
 use crate::job::limits::Limits;
 
-/// What a file takes besides its bytes, about: a name, an inode.
+/// Disk space of a file besides its bytes, about: a name, an inode.
 const EACH: u64 = 1 << 10;
-/// Directories below each other at most.
+/// Depth of directories at most.
 const DEPTH_MAX: usize = 200;
 
-/// What is said of an attempt with too many bytes in files.
+/// The reason when an attempt has too many bytes in files.
 pub(super) const TOO_MUCH_ON_DISK: &str = "it wrote more into files than it may (--limits output=SIZE, and half of what is free on this machine's disk)";
-/// What is said of an attempt whose files cannot be looked through.
+/// The reason when an attempt's files cannot be searched.
 const OBSCURE: &str = "its work directory cannot be looked through";
 
-/// These limits with what an attempt that begins now may write into files in `work`: half of what is free there, if that is less. Where its output has no limit, its files have none.
+/// These limits, with the bytes that an attempt may write into files in `work`: at most half of the
+/// free space there. If its output has no limit, its files have none.
 pub(crate) fn bounded(limits: &Limits, work: &Path) -> Limits {
     let free = statvfs(work).map(|there| there.f_bavail.saturating_mul(there.f_frsize));
     let output = limits.output.map(|most| free.map_or(most, |free| most.min(free / 2)));
     Limits { output, ..*limits }
 }
 
-/// Why what is in `work` is more than `most` bytes, if it is.
+/// The reason why the files in `work` are more than `most` bytes, if they are.
 pub(super) fn exceeds(work: &Path, most: u64) -> Option<&'static str> {
     let Ok(top) = open(work, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()) else { return None };
     Sum { bytes: 0, most, counted: HashSet::new() }.below(&top, 0).err()
 }
 
-/// As that, for what processes hold of files without a name on the disk of `work`. This reads `/proc`, and may take for ever.
+/// The same for files without a name that processes hold on the disk of `work`. This reads `/proc`,
+/// and may block for ever.
 pub(super) fn exceeds_removed(
     work: &Path,
     pids: impl IntoIterator<Item = i32>,
@@ -94,9 +98,10 @@ impl Sum {
 
     /// Adds files of a process without a name, on this device.
     fn removed(&mut self, pid: i32, device: u64) -> Result<(), &'static str> {
-        // It may be over, or another user's: then its files' own bound is all there is.
+        // The process may be over, or another user's: then only the bound of its single files
+        // holds.
         for entry in std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {
-            // Others are not asked for, as who serves them may not answer.
+            // Other file systems are not asked, as their servers may not answer.
             let said = std::fs::read_link(entry.path()).unwrap_or_default();
             if !said.as_os_str().as_encoded_bytes().ends_with(b" (deleted)") {
                 continue;
@@ -130,7 +135,7 @@ mod tests {
         std::fs::hard_link(work.path().join("a/b/c"), work.path().join("again")).unwrap();
         let is = |most: u64| exceeds(work.path(), most);
         assert_eq!((is(2 << 20), is(1 << 20)), (None, Some(TOO_MUCH_ON_DISK)));
-        // Many that are empty take room as well.
+        // Many empty files take room as well.
         for number in 0..2000 {
             std::fs::write(work.path().join(format!("a/{number}")), "").unwrap();
         }

@@ -1,4 +1,4 @@
-//! What a program reads on its standard input: ranges of stored files, verified before they are handed over.
+//! A program's standard input: ranges of stored files, verified before they are handed over.
 
 use std::sync::Arc;
 
@@ -24,31 +24,33 @@ pub struct Range {
     pub path: Arc<str>,
 }
 
-/// Where standard input comes from.
+/// The source of standard input.
 pub enum Feed {
-    /// Nothing: the program reads its inputs itself, or none.
+    /// None: the program reads its inputs itself, or has none.
     Nothing,
-    /// These, which consist of such records, one after the other; it is told where they were. The last: whether a processor is free to decode ahead.
+    /// These ranges of such records, one after the other; the callback counts where they were. The
+    /// last: true if a processor is free to decode ahead.
     Stored(Arc<Store>, Vec<Range>, Arc<Told>, Records, bool),
     /// A part of a BAM file, by its index.
     Bam(Arc<Store>, Range, Arc<Root>, Arc<Told>),
-    /// What another thread is writing; see [`crate::through`].
+    /// A stream from another thread; see [`crate::through`].
     Stream(Box<dyn FnOnce(&mut Pipes) -> Fed + Send>),
 }
 
 impl Feed {
-    /// True when it is there once.
+    /// True if it can be read only once.
     pub fn is_stream(&self) -> bool {
         matches!(self, Self::Stream(_))
     }
 
-    /// True when there will be no pipe.
+    /// True if there is no pipe.
     pub fn is_nothing(&self) -> bool {
         matches!(self, Self::Nothing)
     }
 
-    /// Writes all of it to programs. One that closes its input has read enough: that is no failure. The pipes stay open: a program takes a closed one for the end
-    /// of its input, so they are closed when it is known that this was all, or when the programs have been killed.
+    /// Writes all of it to programs. If a program closes its input, it has read enough: that is no
+    /// failure. The pipes stay open, because a program takes a closed one for the end of its input.
+    /// They are closed when it is known that this was all, or when the programs have been killed.
     pub(super) fn into(self, pipes: &mut Pipes, counters: &Counters) -> Fed {
         match self {
             Self::Nothing => Ok(()),
@@ -101,7 +103,7 @@ fn write_all(
     give_all(pipes, counters, read).map_err(|error| format!("reading `{path}`: {error}"))
 }
 
-/// As [`write_all`], for who wants to know what kind of error it was.
+/// As [`write_all`], with the kind of the error.
 ///
 /// # Errors
 /// Those of `read`.

@@ -18,7 +18,7 @@ use crate::cgroup::Usage;
 use crate::instead::{Call, Function};
 use crate::progress::Counters;
 
-/// A call that was begun: how it has ended, once it has.
+/// A call that was begun, and its outcome once it has ended.
 #[derive(Default)]
 pub(super) struct Called {
     ended: Mutex<Option<std::result::Result<(), String>>>,
@@ -49,8 +49,8 @@ impl Called {
     }
 }
 
-/// Calls the function in a thread, with `feed` as its input. What it returns is a file's content, which is
-/// there once it has ended.
+/// Calls the function in a thread, with `feed` as its input. Its result is a file's content, which
+/// exists once the call has ended.
 pub(crate) fn call(
     function: Function,
     (job, program, claimed): (JobId, Vec<String>, Claimed),

@@ -6,9 +6,10 @@
 //!                                         └────▶ standard error: the attempt's log
 //! ```
 //!
-//! Threads: one feeds, one keeps the log, the caller reads the output; a [`Watch`] that all attempts share ends those that use more than
-//! they may. The end of the output is told apart from success only by [`Attempt::end`], which waits for the program: until it has said that
-//! all went well, nothing that was written counts.
+//! Threads: one feeds, one keeps the log, the caller reads the output. A [`Watch`] that all
+//! attempts share ends those that use more than they may. Only [`Attempt::end`], which waits for
+//! the program, tells the end of the output from success: until it has returned success, no output
+//! counts.
 
 mod disk;
 mod feed;
@@ -53,13 +54,13 @@ use watch::Live;
 /// How an attempt ended.
 #[derive(Debug)]
 pub struct Ended {
-    /// Why it does not count, if it does not.
+    /// The reason why it does not count, if it does not.
     pub result: std::result::Result<(), String>,
     /// It did not end by itself: it was stopped, or ran into a limit.
     pub was_killed: bool,
-    /// What it said on standard error, shortened in the middle.
+    /// Its standard error, shortened in the middle.
     pub log: Vec<u8>,
-    /// What it used, as far as anybody counted it.
+    /// Its use of resources, as far as it was counted.
     pub usage: Usage,
 }
 
@@ -73,16 +74,17 @@ pub struct Attempt {
     watch: Arc<Watch>,
     /// Removed with it.
     group: Option<Arc<Group>>,
-    /// What runs in a program's place.
+    /// The function that runs in a program's place.
     #[cfg(feature = "testing")]
     called: Option<Arc<instead::Called>>,
 }
 
 impl Attempt {
-    /// Starts `command`, which goes into `group` if there is one, and whose files lie in `work`, with `feed` on its standard input; what it may reach is forwarded. Returns its standard output too.
+    /// Starts `command` with `feed` on its standard input, in `group` if there is one, with its
+    /// files in `work`; its permitted connections are forwarded. Returns its standard output, too.
     ///
     /// # Errors
-    /// When the program cannot be started, or not there.
+    /// When the program cannot be started, or does not exist.
     pub fn start(
         mut command: std::process::Command,
         feed: Feed,
@@ -117,7 +119,8 @@ impl Attempt {
             #[cfg(feature = "testing")]
             called: None,
         };
-        // With it goes this process's copy of what the child was given: who waits for the child to say something sees its end.
+        // This also closes this process's copies of the child's descriptors, so that a reader sees
+        // the child's end.
         let reach = kept.reach.take();
         drop(kept);
         let forward = reach.map(Forward::start).transpose();
@@ -135,12 +138,13 @@ impl Attempt {
         Ok((attempt, stdout))
     }
 
-    /// What ends it before its time, from anywhere.
+    /// A handle that ends it before its time, from anywhere.
     pub fn stopper(&self) -> Stopper {
         Stopper(vec![Arc::clone(&self.live)])
     }
 
-    /// True once it has written something, or will write no more; false after `most`. Without that, whoever reads waits.
+    /// True once it has written something, or will write no more; false after `most`. Then a read
+    /// would block.
     pub(crate) fn is_readable(&self, stdout: &ChildStdout, most: Option<Duration>) -> bool {
         #[cfg(feature = "testing")]
         if let Some(called) = &self.called {
@@ -148,9 +152,9 @@ impl Attempt {
         }
         let Some(most) = most else { return true };
         let mut looked = [PollFd::new(stdout, PollFlags::IN)];
-        // A little longer, so that what is then due is found to be.
+        // A little longer, so that work that becomes due then is found.
         let most = Timespec::try_from(most + Duration::from_millis(1)).ok();
-        // What cannot be waited for is read at once.
+        // If polling fails, read at once.
         poll(&mut looked, most.as_ref()).map_or(true, |ready| ready > 0)
     }
 
@@ -159,7 +163,8 @@ impl Attempt {
         self.live.kill(why);
     }
 
-    /// Waits for the program, and says whether what it wrote counts. Its output must have been read to the end, or nobody reads it any more.
+    /// Waits for the program, and returns if its output counts. The output must have been read to
+    /// the end, or no thread reads it any more.
     pub fn end(mut self) -> Ended {
         self.wait()
     }
@@ -177,14 +182,15 @@ impl Attempt {
                 usage: Usage::default(),
             };
         };
-        // The process stays a zombie until `wait`, so that nobody else has its number while it may still be killed.
+        // The process stays a zombie until `wait`, so that its number is not reused while it may
+        // still be killed.
         let pid = Pid::from_child(&child);
         let ended =
             || rustix::process::waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
         while matches!(ended(), Err(rustix::io::Errno::INTR)) {}
         let killed = self.watch.remove(&self.live);
         let exceeded = self.live.exceeded();
-        // What it left running in the background would keep its pipes open, and is nobody's.
+        // Background processes that it left would keep its pipes open, and belong to nobody.
         let usage = self.group.as_ref().map(|group| group.end()).unwrap_or_default();
         let status = child.wait();
         let is_good = status.as_ref().is_ok_and(|status| status.success());
@@ -234,15 +240,15 @@ impl Drop for Attempt {
     }
 }
 
-/// Whether it, or what it waited for, was killed for a file that is longer than one may be (`SIGXFSZ`).
+/// True if it, or a child that it waited for, was killed for a file that is too long (`SIGXFSZ`).
 fn is_too_long(status: std::process::ExitStatus) -> bool {
     use std::os::unix::process::ExitStatusExt as _;
     let signal = Signal::XFSZ.as_raw();
-    // As shells, and the sandbox, say it of their children.
+    // Shells, and the sandbox, report a child's signal this way.
     status.signal() == Some(signal) || status.code() == Some(128 + signal)
 }
 
-/// How a program ended, with the last line that it said.
+/// How a program ended, with the last line of its log.
 fn told(status: std::process::ExitStatus, log: &[u8]) -> String {
     use std::os::unix::process::ExitStatusExt as _;
     let mut text = match (status.code(), status.signal()) {
@@ -258,7 +264,7 @@ fn told(status: std::process::ExitStatus, log: &[u8]) -> String {
     text
 }
 
-/// Reads until `room` is full or the stream ends; says how much there was.
+/// Reads until `room` is full or the stream ends; returns how much was read.
 pub(crate) fn read_up_to(stream: &mut impl Read, room: &mut [u8]) -> std::io::Result<usize> {
     let mut len = 0;
     while len < room.len() {

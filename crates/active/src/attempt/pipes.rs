@@ -5,13 +5,16 @@
 //!   (read once)      └─▶ standard input of program 2 …
 //! ```
 //!
-//! Each block is written to all of them, one after the other, before the next one is read: nothing is kept but the block and what the pipes hold, and who reads
-//! slowest sets the pace. A program that closes its input is left out from then on.
+//! Each block is written to all of them, one after the other, before the next one is read. So
+//! nothing is kept but the block and the pipes' content, and the slowest reader sets the pace. A
+//! program that closes its input is left out from then on.
 //!
-//! The programs are started one by one ([`share`]): each brings its pipe, and the thread that reads the source begins once all have come, or are known not to
-//! come. A program's own feeder is told that it is fed as soon as it has closed its input, so that one that fails is noticed at once; whether the source could
-//! be read to its end is the thread's answer, which counts for all of them. With it a feeder gets its pipe back: if something was wrong, that is closed after the
-//! program was killed, which would take it for the end of its input.
+//! The programs are started one by one ([`share`]). Each brings its pipe, and the thread that reads
+//! the source begins once all have come, or are known not to come. A program's own feeder gets its
+//! result as soon as the program has closed its input, so a failing program is noticed at once. The
+//! thread's result says if the source could be read to its end, and counts for all programs. With
+//! it a feeder gets its pipe back. After a failure it closes the pipe only when the program was
+//! killed: the program would take that for the end of its input.
 
 use std::io::{ErrorKind as Io, Result};
 use std::sync::Arc;
@@ -27,12 +30,12 @@ use crate::progress::Counters;
 /// How feeding ended.
 pub(crate) type Fed = std::result::Result<(), String>;
 
-/// What a program's feeder is told, and its pipe, unless that is closed already.
+/// The result for a program's feeder, and its pipe, unless that is closed already.
 type Done = (Fed, Option<PacedInput>);
 
 struct Pipe {
     stdin: PacedInput,
-    /// Told once its program has read enough.
+    /// Gets the result once its program has read enough.
     done: Option<Sender<Done>>,
 }
 
@@ -45,7 +48,7 @@ impl Pipes {
         Self(vec![Pipe { stdin, done: None }])
     }
 
-    /// True as long as somebody reads.
+    /// True as long as a program reads.
     pub fn are_any(&self) -> bool {
         !self.0.is_empty()
     }
@@ -53,7 +56,7 @@ impl Pipes {
     /// Writes these bytes to all that read, and waits for the slowest.
     ///
     /// # Errors
-    /// Others than that a program has closed its input.
+    /// All except that a program has closed its input.
     pub fn give(&mut self, bytes: &[u8]) -> Result<()> {
         let mut given = Ok(());
         self.0.retain_mut(|pipe| match pipe.stdin.write_all(bytes) {
@@ -65,14 +68,14 @@ impl Pipes {
                 } else {
                     given = Err(error);
                 }
-                // Else it stays open until its program is killed.
+                // Otherwise it stays open until its program is killed.
                 !is_closed
             }
         });
         given
     }
 
-    /// Leaves out those that nobody will read any more: for who has nothing to write just now.
+    /// Leaves out programs that will not read any more, while there is nothing to write.
     pub fn look(&mut self) {
         self.0.retain_mut(|pipe| {
             let is_closed = pipe.is_closed();
@@ -99,7 +102,8 @@ impl Pipe {
     }
 }
 
-/// One pass over `source` for so many programs: a feed for each, and the thread that reads, whose answer says whether it could.
+/// One pass over `source` for `count` programs: a feed for each, and the thread that reads, which
+/// returns if it could.
 pub(crate) fn share(source: Feed, count: usize, counters: &Arc<Counters>) -> (Vec<Feed>, JoinHandle<Fed>) {
     let (bring, brought) = channel::<(PacedInput, Sender<Done>)>();
     let feed = |_| {
@@ -113,7 +117,7 @@ pub(crate) fn share(source: Feed, count: usize, counters: &Arc<Counters>) -> (Ve
             let (fed, stdin) = is_done
                 .recv()
                 .unwrap_or_else(|_| (Err("the thread that read its input panicked".into()), None));
-            // Whoever is told closes it, after killing the program if something was wrong.
+            // The feeder closes it, after killing the program if something was wrong.
             pipes.0.extend(stdin.map(|stdin| Pipe { stdin, done: None }));
             fed
         }))
@@ -122,7 +126,7 @@ pub(crate) fn share(source: Feed, count: usize, counters: &Arc<Counters>) -> (Ve
     drop(bring);
     let counters = Arc::clone(counters);
     let pass = std::thread::spawn(move || {
-        // Ends when all have come: who does not come has dropped his end.
+        // Ends when all have come: a feed that does not come has dropped its end.
         let mut pipes = Pipes(brought.iter().map(|(stdin, done)| Pipe { stdin, done: Some(done) }).collect());
         let fed = source.into(&mut pipes, &counters);
         for Pipe { stdin, done } in pipes.0 {

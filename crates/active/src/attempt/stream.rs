@@ -8,13 +8,13 @@ use super::{Attempt, Ended, PacedOutput};
 use crate::progress::Counters;
 use std::sync::Arc;
 
-/// What is told of an attempt whose output was a stream.
+/// The outcome of an attempt whose output was a stream.
 pub type Finished = Ended;
 
-/// Reads an attempt's standard output. At its end it waits for the program, and is an error unless that succeeded: whoever stores the stream stores
-/// nothing then.
+/// Reads an attempt's standard output. At its end it waits for the program, and is an error unless
+/// that succeeded, so that the stream is not stored.
 pub struct OutputStream {
-    /// What was read already.
+    /// Bytes that were read already.
     head: std::io::Cursor<Vec<u8>>,
     stdout: PacedOutput,
     attempt: Option<Attempt>,
@@ -25,7 +25,8 @@ pub struct OutputStream {
 }
 
 impl OutputStream {
-    /// The output of `attempt`, of which `head` was read already and which may be `left` bytes long; `done` is told how it ended.
+    /// The output of `attempt`: `head` was read already, and `left` more bytes may come. `done`
+    /// gets the outcome.
     pub fn new(
         head: Vec<u8>,
         stdout: ChildStdout,
@@ -43,7 +44,7 @@ impl OutputStream {
         let Some(attempt) = self.attempt.take() else { return Ok(0) };
         let ended = attempt.end();
         let result = ended.result.clone();
-        // Nobody listens when the job was stopped.
+        // The receiver is gone if the job was stopped.
         let _ = self.done.send(ended);
         result.map(|()| 0).map_err(Error::other)
     }
@@ -82,7 +83,7 @@ impl Drop for OutputStream {
     }
 }
 
-/// What is said of a program that writes without end.
+/// The reason when a program writes without end.
 pub fn too_much() -> String {
     "it wrote more than it may (--limits output=SIZE)".to_string()
 }

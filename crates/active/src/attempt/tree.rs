@@ -1,8 +1,9 @@
-//! What a process and all that it started use, from `/proc`.
+//! The resources that a process and its descendants use, from `/proc`.
 //!
-//! Only the attempt's own processes are looked at, from parents to children: what others on this machine do, and whether `/proc` answers for them, is none of
-//! its business. Where the kernel does not list children (`CONFIG_PROC_CHILDREN`), all processes are looked at to find them. Either way a read may wait for as
-//! long as a process hangs in a file system; see [`super::watch`] for who waits then.
+//! Only the attempt's own processes are read, from parents to children: other processes on this
+//! machine may hang, and `/proc` with them. If the kernel does not list children
+//! (`CONFIG_PROC_CHILDREN`), all processes are searched for them. Either way a read may block as
+//! long as a process hangs in a file system; [`super::watch`] says which thread waits then.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -17,7 +18,7 @@ pub(super) struct Used {
     pub memory: u64,
     /// Threads.
     pub threads: u64,
-    /// Processor time, of those that have ended and were waited for as well.
+    /// Processor time, including that of descendants that have ended and were waited for.
     pub cpu: Duration,
 }
 
@@ -28,7 +29,7 @@ impl Used {
         self.cpu += other.cpu;
     }
 
-    /// Why that is more than an attempt may use, if it is.
+    /// The reason why that is more than an attempt may use, if it is.
     pub fn exceeds(&self, limits: &Limits) -> Option<&'static str> {
         if limits.memory.is_some_and(|memory| self.memory > memory) {
             Some(TOO_MUCH_MEMORY)
@@ -42,12 +43,12 @@ impl Used {
     }
 }
 
-/// What is said of an attempt with too much memory.
+/// The reason when an attempt has too much memory.
 pub(super) const TOO_MUCH_MEMORY: &str = "it used more memory than it may (--limits memory=SIZE)";
-/// What is said of an attempt with too many processes.
+/// The reason when an attempt has too many processes.
 pub(super) const TOO_MANY_PROCESSES: &str = "it started more processes than it may (--limits processes=N)";
 
-/// What is said of an attempt with too much processor time.
+/// The reason when an attempt has used too much processor time.
 pub(super) const TOO_MUCH_PROCESSOR: &str = "it used more processor time than it may (--limits cpu=TIME)";
 
 /// `pid` and all below it, where the kernel lists them.
@@ -55,14 +56,14 @@ pub(super) fn pids_below(pid: i32) -> Vec<i32> {
     let (mut all, mut waiting) = (Vec::new(), vec![pid]);
     while let Some(pid) = waiting.pop() {
         all.push(pid);
-        // Of many threads each may have children.
+        // Each of many threads may have children.
         waiting.extend(children(pid, u64::MAX));
     }
     all
 }
 
-/// What `pid` and all below it use; as soon as it is more than they may, no more is counted: who starts processes faster than they are counted is found out all the
-/// same.
+/// The use by `pid` and its descendants. Counting stops as soon as it exceeds the limits, so that a
+/// program cannot start processes faster than they are counted.
 pub(super) fn below(pid: i32, limits: &Limits) -> Used {
     static LISTED: OnceLock<bool> = OnceLock::new();
     let is_listed = *LISTED.get_or_init(|| std::fs::metadata("/proc/thread-self/children").is_ok());
@@ -101,7 +102,7 @@ fn children(pid: i32, threads: u64) -> Vec<i32> {
     found
 }
 
-/// As [`walk`], by a look at all processes of this machine.
+/// As [`walk`], by a search of all processes of this machine.
 fn search(pid: i32, limits: &Limits, page: u64) -> Used {
     let mut below: HashMap<i32, Vec<i32>> = HashMap::new();
     for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -114,18 +115,18 @@ fn search(pid: i32, limits: &Limits, page: u64) -> Used {
     walk(pid, limits, page, |pid, _| below.get(&pid).cloned().unwrap_or_default())
 }
 
-/// Parent of a process, and what it uses.
+/// Parent of a process, and its use.
 fn stat(pid: i32, page: u64) -> Option<(i32, Used)> {
     parse(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?, page)
 }
 
-/// Those of a line of `/proc/PID/stat`, whose second field is a name that may hold anything.
+/// The same from a line of `/proc/PID/stat`, whose second field is a name that may hold anything.
 fn parse(stat: &str, page: u64) -> Option<(i32, Used)> {
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_ascii_whitespace();
     let parent = fields.nth(1)?.parse().ok()?;
     let first: u64 = fields.nth(9)?.parse().ok()?;
-    // Its own in the kernel; that of children that were waited for, in theirs and in the kernel.
+    // Its own time in user mode and in the kernel, and that of children that it waited for.
     let ticks = fields.by_ref().take(3).try_fold(first, |sum, more| Some(sum + more.parse::<u64>().ok()?))?;
     let threads = fields.nth(2)?.parse().ok()?;
     let pages: u64 = fields.nth(3)?.parse().ok()?;

@@ -7,12 +7,16 @@
 //!  anybody   Live::kill: a signal, which waits for nobody
 //! ```
 //!
-//! Rlimits hold for one process each; this holds for an attempt's processes together. Where an attempt has a control group ([`crate::cgroup`]), the kernel keeps memory and processes within their
-//! limits as far as the controllers are there, and what ran into one is ended here; elsewhere the processes are counted.
+//! Rlimits hold for one process each; this holds for an attempt's processes together. If an attempt
+//! has a control group ([`crate::cgroup`]), the kernel enforces the limits of memory and processes,
+//! as far as the controllers exist, and the watch ends programs that ran into one. Otherwise the
+//! watch counts the processes.
 //!
-//! Reading `/proc` may take for ever: where a process hangs in a file system whose server is gone, whoever asks for it hangs as well. So neither the limit of time nor
-//! stopping an attempt depends on it: the clock reads nothing, and no lock is held while the measurer reads. A measurer that does not come back within [`STUCK`] is left alone with the
-//! attempt that it looks at, which is not measured any more, and a new one takes care of all others; it ends when it comes back.
+//! Reading `/proc` may block for ever: if a process hangs in a file system whose server is gone,
+//! its reader hangs as well. So neither the time limit nor stopping an attempt depends on such a
+//! read: the clock reads nothing, and the measurer reads without holding a lock. If a measurer does
+//! not return within [`STUCK`], it is abandoned with its attempt, which is not measured any more. A
+//! new one measures all others; the old one ends when it returns.
 
 use std::path::PathBuf;
 use std::process::Child;
@@ -33,7 +37,7 @@ use crate::job::limits::Limits;
 const EVERY: Duration = Duration::from_millis(50);
 /// How often their files are looked at.
 const DISK_EVERY: Duration = Duration::from_secs(1);
-/// How long it may take to find out what one attempt uses.
+/// How long measuring one attempt may take.
 const STUCK: Duration = Duration::from_secs(1);
 
 /// An attempt as the watch sees it.
@@ -42,27 +46,27 @@ pub(super) struct Live {
     pid: Option<Pid>,
     started: Instant,
     limits: Limits,
-    /// Where its files lie, if anybody looks after them.
+    /// The place of its files, if they are measured.
     work: Option<PathBuf>,
     /// Its control group, if it has one.
     group: Option<Arc<Group>>,
-    /// Those limits that are to be looked after by counting processes.
+    /// The limits that are enforced by counting processes.
     counted: Limits,
     state: Mutex<State>,
-    /// Somebody finds out what it uses, and has not come back yet.
+    /// A measurer is measuring it and has not returned yet.
     is_measured: AtomicBool,
-    /// When its removed files were looked at last; the measurer's.
+    /// When the measurer last looked at its removed files.
     removed_seen: Mutex<Instant>,
 }
 
 #[derive(Default)]
 struct State {
-    /// Reaped, or about to be: its number may be somebody else's.
+    /// Reaped, or about to be: its number may be reused.
     over: bool,
     killed: Option<String>,
-    /// Since when it is held still.
+    /// Since when it is frozen.
     frozen: Option<Instant>,
-    /// For how long it was, before.
+    /// How long it was frozen before.
     frozen_for: Duration,
 }
 
@@ -95,7 +99,8 @@ impl Live {
         if let Some(group) = &self.group {
             group.kill();
         }
-        // It is the leader of its session's group, and not yet waited for. What left that dies with its name space, or its control group.
+        // It leads its session's process group, and was not waited for yet. Processes that left the
+        // group die with the name space, or with the control group.
         if let Some(pid) = self.pid {
             let _ = kill_process_group(pid, Signal::KILL);
         }
@@ -114,7 +119,7 @@ impl Live {
         } else if let Some(why) = self.exceeded() {
             self.kill(why);
         }
-        // Whoever holds it still may be kept waiting by what it asks.
+        // The thread that froze it may be blocked by its own question.
         if self.is_still_for_long() {
             self.freeze(false);
         }
@@ -125,7 +130,8 @@ impl Live {
         state.frozen.is_some_and(|since| since.elapsed() > STILL_MAX + EVERY)
     }
 
-    /// For how long it has been running; not while it was held still, which is not its fault.
+    /// How long it has been running, not counting the time that it was frozen, which is not its
+    /// fault.
     fn ran(&self) -> Duration {
         let state = self.state.lock().expect("no panic while held");
         let frozen = state.frozen_for + state.frozen.map_or(Duration::ZERO, |since| since.elapsed());
@@ -143,7 +149,7 @@ impl Live {
         }
     }
 
-    /// Holds it still, or has it go on.
+    /// Freezes it, or lets it go on.
     fn freeze(&self, still: bool) {
         let Some(group) = &self.group else { return };
         let mut state = self.state.lock().expect("no panic while held");
@@ -185,15 +191,15 @@ impl Live {
     }
 }
 
-/// Says what a process and all below it use, at least as far as it is more than the limits allow.
+/// Measures a process and its descendants, at least as far as they exceed the limits.
 type Measure = dyn Fn(i32, &Limits) -> Used + Send + Sync;
 
-/// Who measures now.
+/// The present measurer.
 #[derive(Default)]
 struct Turn {
     /// Rises with every new measurer; those of earlier numbers end.
     number: u64,
-    /// Since when it has been looking at one attempt.
+    /// Since when it has been measuring one attempt.
     since: Option<Instant>,
 }
 
@@ -233,7 +239,7 @@ impl Watch {
         watch
     }
 
-    /// Ends all attempts, also those to come.
+    /// Ends all attempts, including future ones.
     pub fn stop(&self) {
         self.stopped.store(true, Ordering::SeqCst);
         for live in self.live.lock().expect("no panic while held").iter() {
@@ -246,12 +252,13 @@ impl Watch {
         self.stopped.load(Ordering::SeqCst)
     }
 
-    /// Holds all attempts still that have a control group, or has them go on.
+    /// Freezes all attempts that have a control group, or lets them go on.
     pub fn freeze(&self, still: bool) {
         self.all_now().iter().for_each(|live| live.freeze(still));
     }
 
-    /// While `back`, all attempts that have a control group get the least share of the machine.
+    /// While `back` is true, all attempts that have a control group get the least share of the
+    /// machine.
     pub fn stand_back(&self, back: bool) {
         self.all_now().iter().filter_map(|live| live.group.as_ref()).for_each(|group| group.stand_back(back));
     }
@@ -287,7 +294,7 @@ impl Watch {
         live
     }
 
-    /// The attempt is over and about to be waited for; says why it was killed, if it was.
+    /// The attempt is over and about to be waited for; returns why it was killed, if it was.
     pub(super) fn remove(&self, live: &Arc<Live>) -> Option<String> {
         self.live.lock().expect("no panic while held").retain(|other| !Arc::ptr_eq(other, live));
         let mut state = live.state.lock().expect("no panic while held");
@@ -295,7 +302,7 @@ impl Watch {
         state.killed.take()
     }
 
-    /// All attempts that run; when there are none, waits a moment for one.
+    /// All running attempts; if there are none, waits a moment for one.
     fn all(&self) -> Vec<Arc<Live>> {
         let mut live = self.live.lock().expect("no panic while held");
         if live.is_empty() {
@@ -304,7 +311,7 @@ impl Watch {
         live.clone()
     }
 
-    /// Puts another measurer in the place of one that does not come back.
+    /// Replaces a measurer that does not return.
     fn replace_stuck(self: &Arc<Self>) {
         let mut turn = self.turn.lock().expect("no panic while held");
         if turn.since.is_some_and(|since| since.elapsed() > STUCK) {
@@ -330,7 +337,8 @@ fn run_clock(watch: &Weak<Watch>) {
     }
 }
 
-/// It looks at directories of this machine alone, which answer; how long that takes depends on how many files there are.
+/// This thread reads only directories of this machine, which answer; how long that takes depends on
+/// the number of files.
 fn run_disk(watch: &Weak<Watch>) {
     loop {
         let begun = Instant::now();
@@ -341,14 +349,14 @@ fn run_disk(watch: &Weak<Watch>) {
             }
         }
         drop(all);
-        // Whoever makes many files does not get half of a processor for their being counted.
+        // A program that makes many files must not cost half a processor for counting them.
         outrigger_clock::sleep(DISK_EVERY.max(begun.elapsed() * 4));
     }
 }
 
 fn run_measurer(watch: &Weak<Watch>, number: u64) {
     loop {
-        // What is kept while it reads is not the watch itself, which must be able to end.
+        // While it reads it keeps these, not the watch itself, which must be able to end.
         let Some((all, measure, turn)) =
             watch.upgrade().map(|watch| (watch.all(), Arc::clone(&watch.measure), Arc::clone(&watch.turn)))
         else {
@@ -397,7 +405,7 @@ mod tests {
         Command::new("sleep").arg("600").process_group(0).spawn().unwrap()
     }
 
-    /// Waits for a process that somebody else is to end; why it was ended.
+    /// Waits for a process that the watch is to end; returns the reason.
     fn ended(watch: &Watch, live: &Arc<Live>, mut child: Child) -> String {
         let status = child.wait().unwrap();
         assert!(!status.success());
@@ -409,7 +417,8 @@ mod tests {
         let (hung, many, late, last) = (sleeper(), sleeper(), sleeper(), sleeper());
         let (hangs, exceeds) = (hung.id() as i32, many.id() as i32);
         let (asked, was_asked) = channel();
-        // Whoever asks for this one hears nothing until the test is over, as with a process that hangs in a file system.
+        // Measuring this one blocks until the test is over, as with a process that hangs in a file
+        // system.
         let over = Arc::new((Mutex::new(false), Condvar::new()));
         let until = Arc::clone(&over);
         let measure = move |pid: i32, _: &Limits| {

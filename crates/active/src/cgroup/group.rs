@@ -12,14 +12,15 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::Controllers;
 use crate::job::limits::Limits;
 
-/// How long what was killed may take to be gone.
+/// How long killed processes may take to be gone.
 const GONE: Duration = Duration::from_secs(2);
-/// Enters the group whose `cgroup.procs` is `$0`, and becomes the rest of the words; what shells add to the environment goes again.
+/// Enters the group whose `cgroup.procs` is `$0`, and becomes the rest of the words. Variables that
+/// shells add to the environment are removed.
 const ENTER: &str = r#"echo 0 >"$0" || exit 126; unset PWD OLDPWD SHLVL; exec "$@""#;
 /// The least share of the processor that there is.
 const LEAST: u32 = 1;
 
-/// What an attempt has used, as far as anybody counted it.
+/// An attempt's use of resources, as far as it was counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Usage {
     /// Processor time of all its processes.
@@ -29,21 +30,22 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Of both together, where both were counted: they need not have had their most memory at the same time, so of that it is a bound.
+    /// The sum of both, if both were counted. The two need not have had their most memory at the
+    /// same time, so for memory it is a bound.
     pub(crate) fn and(self, other: Self) -> Self {
         let cpu = self.cpu.zip(other.cpu).map(|(one, other)| one + other);
         Self { cpu, memory: self.memory.zip(other.memory).map(|(one, other)| one + other) }
     }
 }
 
-/// What was used up.
+/// The limit that was reached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Exceeded {
     Memory,
     Processes,
 }
 
-/// A group with one attempt in it. It is removed, and what is in it killed, when it is dropped.
+/// A group with one attempt in it. Dropping it kills its processes and removes it.
 #[derive(Debug)]
 pub struct Group {
     dir: PathBuf,
@@ -78,7 +80,8 @@ impl Group {
         let number = |limit: Option<u64>| limit.map_or("max".to_string(), |limit| limit.to_string());
         if controllers.memory {
             group.write("memory.max", &number(limits.memory))?;
-            // What lies in swap is memory, too; and one process that is killed leaves a program that cannot go on. Neither is everywhere.
+            // Swapped memory counts, too; and if one process is killed, the program cannot go on
+            // without it. Neither setting exists everywhere.
             let _ = group.write("memory.swap.max", "0");
             let _ = group.write("memory.oom.group", "1");
         }
@@ -106,20 +109,23 @@ impl Group {
         &self.dir
     }
 
-    /// True: the kernel keeps the memory of all its processes within the limit.
+    /// True if the kernel keeps the memory of all its processes within the limit.
     pub(crate) fn bounds_memory(&self) -> bool {
         self.controllers.memory
     }
 
-    /// True: the kernel keeps the number of its processes and threads within the limit.
+    /// True if the kernel keeps the number of its processes and threads within the limit.
     pub(crate) fn bounds_processes(&self) -> bool {
         self.controllers.pids
     }
 
-    /// The words before a command that have it run in here, from its first instruction on: a shell that goes in and becomes it.
+    /// The words before a command that run it in this group from its first instruction on: a shell
+    /// that enters the group and becomes the command.
     ///
-    /// Not a child of ours that does so before it becomes the program: that takes a `fork`, which copies the page tables of this process (5 ms for 200 MB, and as much again for the faults
-    /// after it), where starting a program as it is takes none. Whoever runs the command as somebody else changes to him behind these words.
+    /// A child of ours that entered it before it becomes the program would take a `fork`. That
+    /// copies the page tables of this process (5 ms for 200 MB, and as much again for the faults
+    /// after it); starting a program directly takes none. A change of user comes behind these
+    /// words.
     pub(crate) fn words(&self) -> [OsString; 4] {
         ["/bin/sh".into(), "-c".into(), ENTER.into(), self.dir.join("cgroup.procs").into()]
     }
@@ -129,7 +135,7 @@ impl Group {
         text.lines().filter_map(|line| line.parse().ok()).collect()
     }
 
-    /// Kills all that are in it, also those that it holds still.
+    /// Kills all its processes, also frozen ones.
     pub(crate) fn kill(&self) {
         if self.write("cgroup.kill", "1").is_ok() {
             return;
@@ -146,18 +152,18 @@ impl Group {
         }
     }
 
-    /// Holds all that are in it still, or has them go on. Returns whether that could be asked for.
+    /// Freezes all its processes, or lets them go on. Returns if the kernel took the request.
     pub(crate) fn freeze(&self, still: bool) -> bool {
         self.write("cgroup.freeze", if still { "1" } else { "0" }).is_ok()
     }
 
-    /// While `back` they have the least share of processor and disk that there is.
+    /// While `back` is true, they have the least share of processor and disk.
     pub(crate) fn stand_back(&self, back: bool) {
         self.weigh(if back { LEAST } else { self.weight });
     }
 
     fn weigh(&self, weight: u32) {
-        // What is not there, or (with `cpu.idle`) cannot be changed, stays as it is.
+        // A setting that does not exist, or (with `cpu.idle`) cannot be changed, stays as it is.
         if self.controllers.cpu {
             let _ = self.write("cpu.weight", &weight.to_string());
         }
@@ -180,14 +186,14 @@ impl Group {
         (self.controllers.pids && count("pids.events", "max").is_some()).then_some(Exceeded::Processes)
     }
 
-    /// What they have used until now.
+    /// Their use until now.
     pub fn usage(&self) -> Usage {
         let cpu = self.read("cpu.stat").ok().and_then(|text| keyed(&text, "usage_usec"));
         let memory = self.read("memory.peak").ok().and_then(|text| text.trim().parse().ok());
         Usage { cpu: cpu.map(Duration::from_micros), memory }
     }
 
-    /// Ends all that are in it, removes it, and says what they used.
+    /// Kills its processes, removes it, and returns their use.
     pub(crate) fn end(&self) -> Usage {
         self.kill();
         let begun = Instant::now();
@@ -210,7 +216,8 @@ impl Drop for Group {
     }
 }
 
-/// Kills what is in a group and in those below it, and removes them, as far as that can be done.
+/// Kills the processes in a group and in those below it, and removes the groups, as far as
+/// possible.
 pub(super) fn remove(dir: &Path) {
     let _ = write(dir, "cgroup.kill", "1");
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -219,7 +226,7 @@ pub(super) fn remove(dir: &Path) {
         }
     }
     let begun = Instant::now();
-    // It is in use until the last one that was killed has gone.
+    // It is in use until the last killed process has gone.
     while let Err(error) = std::fs::remove_dir(dir) {
         if error.kind() != io::ErrorKind::ResourceBusy || begun.elapsed() > GONE {
             break;
@@ -228,7 +235,8 @@ pub(super) fn remove(dir: &Path) {
     }
 }
 
-/// Locks a group's directory for as long as what is returned lives; `None` when somebody else has.
+/// Locks a group's directory for as long as the result lives; `None` if another process has the
+/// lock.
 pub(super) fn lock(dir: &Path) -> Option<File> {
     let lock = File::open(dir).ok()?;
     rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive).ok()?;

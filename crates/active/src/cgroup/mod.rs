@@ -8,11 +8,13 @@
 //!         └─ 2 …
 //! ```
 //!
-//! What a group gives that a watch over `/proc` does not: limits that nothing overshoots; processor time and memory counted whatever the processes do; an end for all of them in one step, also for
-//! those that left their session; and programs that can be held still while others have the machine (`foreground::Yielding`).
+//! Groups give more than a watch over `/proc`. Limits cannot be exceeded, and no process escapes
+//! the counts of processor time and memory. One step ends all processes, also those that left their
+//! session. Programs can be frozen while others have the machine (`foreground::Yielding`).
 //!
-//! Which controllers there are is somebody else's to say: those that are not delegated, or belong to a hierarchy of version 1, are left out, and the watch takes their place. Killing, holding still
-//! and counting processor time need none.
+//! The administrator decides which controllers there are: controllers that are not delegated, or
+//! belong to a hierarchy of version 1, are left out, and the watch takes their place. Killing,
+//! freezing and counting processor time need none.
 
 mod group;
 
@@ -28,17 +30,17 @@ pub(crate) use group::Exceeded;
 pub use group::{Group, Usage};
 use group::{lock, read, remove, write};
 
-/// What names of our groups begin with.
+/// Prefix of our groups' names.
 const PREFIX: &str = "outrigger-attempts-";
-/// The group of this process, where it needs one.
+/// The group of this process, if it needs one.
 const OWN: &str = "agent";
-/// The share that everybody has who was not told otherwise.
+/// The kernel's default weight.
 const USUAL: u32 = 100;
 
 /// Where groups are made.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Where {
-    /// In the group that this process is in, if that can be.
+    /// In this process's group, if possible.
     #[default]
     Auto,
     /// Nowhere.
@@ -59,7 +61,7 @@ impl std::str::FromStr for Where {
     }
 }
 
-/// What the kernel distributes among groups here.
+/// The resources that the kernel distributes among groups here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Controllers {
     pub cpu: bool,
@@ -79,7 +81,7 @@ impl Controllers {
         }
     }
 
-    /// Those that are there.
+    /// The names of the present ones.
     fn names(self) -> impl Iterator<Item = &'static str> {
         let all = [(self.cpu, "cpu"), (self.memory, "memory"), (self.pids, "pids"), (self.io, "io")];
         all.into_iter().filter_map(|(has, name)| has.then_some(name))
@@ -89,33 +91,35 @@ impl Controllers {
 /// The groups of this process's attempts.
 #[derive(Debug)]
 pub struct Groups {
-    /// Where this process was.
+    /// The group that this process was in.
     above: PathBuf,
     base: PathBuf,
     controllers: Controllers,
-    /// This process was moved, to have the group above empty.
+    /// This process was moved, to empty the group above.
     moved: bool,
-    /// The share of the processor that each has, and whether it is what nobody else wants.
+    /// The processor weight of each, and if it gets only idle time.
     share: (u32, bool),
     next: AtomicU64,
     _lock: File,
 }
 
-/// How much `nice` takes from the usual share: what it means among processes.
+/// The weight for a `nice` value, as it works among processes.
 fn weight(nice: i32) -> u32 {
     ((f64::from(USUAL) / 1.25f64.powi(nice)).round() as u32).clamp(1, 10_000)
 }
 
 impl Groups {
-    /// Begins to make groups; `nice` (-20 to 19) and `idle` say how far what is in them stands back behind others.
+    /// Begins to make groups. `nice` (-20 to 19) and `idle` say how far their programs yield to
+    /// others.
     ///
     /// # Errors
-    /// Why that cannot be done here, and what would help, for a person.
+    /// A text for a person: why that cannot be done here, and what would help.
     pub fn begin(at: &Where, nice: i32, idle: bool) -> Result<Self, String> {
         Self::prepare(at, nice, idle)?.tried()
     }
 
-    /// The first half of [`Groups::begin`], to be done while this process has no others: it may have to be moved, and be the only one for that. Takes no time.
+    /// The first half of [`Groups::begin`], to be done while this process has no children: it may
+    /// have to be moved, which works only for a single process. Takes no time.
     ///
     /// # Errors
     /// As there.
@@ -143,15 +147,16 @@ impl Groups {
         };
         groups.distribute();
         if !groups.moved && groups.controllers.cpu {
-            // Beside other people's groups, ours counts as one.
+            // Beside other groups, ours counts as one.
             let _ = write(&groups.base, "cpu.weight", &groups.share.0.to_string());
             let _ = write(&groups.base, "cpu.idle", if idle { "1" } else { "0" });
         }
         Ok(groups)
     }
 
-    /// The second half: whether programs can be put into them. The first one that is waits until all processors have been seen to do something else (ten milliseconds and more, in which something else can be done);
-    /// one that comes soon after it does not.
+    /// The second half: tests if programs can be put into the groups. The first program waits until
+    /// the kernel has seen all processors do something else (ten milliseconds and more, which the
+    /// caller can use otherwise). One that comes soon after it does not wait.
     ///
     /// # Errors
     /// As there.
@@ -164,10 +169,11 @@ impl Groups {
         }
     }
 
-    /// Has the controllers that there are work in our groups.
+    /// Enables the existing controllers in our groups.
     ///
-    /// A group shares them out among its groups only if it has no process of its own, but for the root. Some the kernel would share out all the same (`cpu`, `pids`), and then take no processes
-    /// in the groups below; so none is asked for while there are any.
+    /// Except for the root, a group distributes them among its groups only if it has no process of
+    /// its own. The kernel would still distribute some (`cpu`, `pids`), and then accept no
+    /// processes in the groups below; so none is enabled while there are processes.
     fn distribute(&mut self) {
         let is_root = !self.above.join("cgroup.type").exists();
         let is_empty = |dir: &Path| read(dir, "cgroup.procs").is_ok_and(|processes| processes.is_empty());
@@ -188,7 +194,8 @@ impl Groups {
         }
     }
 
-    /// Whether a program can be started in a group: it may be made and still not be to be entered.
+    /// Tests if a program can be started in a group: a group that can be made may still refuse
+    /// processes.
     fn try_out(&self) -> io::Result<()> {
         let group =
             self.make(&Limits { memory: None, time: None, cpu: None, processes: None, output: None })?;
@@ -209,12 +216,12 @@ impl Groups {
         write(&dir, "cgroup.procs", &own)
     }
 
-    /// Where they are.
+    /// The directory with the groups.
     pub fn path(&self) -> &Path {
         &self.base
     }
 
-    /// What the kernel looks after in them, in words.
+    /// The controllers, for a person.
     pub fn told(&self) -> String {
         let names: Vec<&str> = self.controllers.names().collect();
         match names.as_slice() {
@@ -237,14 +244,14 @@ impl Groups {
 impl Drop for Groups {
     fn drop(&mut self) {
         if self.moved {
-            // The kernel takes a process back only where nothing is shared out any more.
+            // The kernel takes a process back only when nothing is distributed any more.
             for name in self.controllers.names() {
                 for dir in [&self.base, &self.above] {
                     let _ = write(dir, "cgroup.subtree_control", &format!("-{name}"));
                 }
             }
             if write(&self.above, "cgroup.procs", &std::process::id().to_string()).is_err() {
-                // It ends in there, and the next one removes it.
+                // Then this process ends in that group, and the next one removes it.
                 return;
             }
         }
@@ -252,7 +259,7 @@ impl Drop for Groups {
     }
 }
 
-/// A new group with a lock on it, by which others know that it is in use.
+/// Makes a group with a lock on it, which tells others that it is in use.
 fn make_base(above: &Path) -> io::Result<(PathBuf, File)> {
     for number in 0.. {
         let base = above.join(format!("{PREFIX}{}-{number}", std::process::id()));
@@ -260,7 +267,7 @@ fn make_base(above: &Path) -> io::Result<(PathBuf, File)> {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
             other => other?,
         }
-        // Somebody who cleans up may have been faster.
+        // A process that cleans up may have been faster.
         if let Some(lock) = lock(&base)
             && base.join("cgroup.procs").exists()
         {
@@ -270,7 +277,8 @@ fn make_base(above: &Path) -> io::Result<(PathBuf, File)> {
     Err(io::ErrorKind::AlreadyExists.into())
 }
 
-/// Removes what killed processes have left in `above`: nobody waits for their attempts any more, and some may be held still.
+/// Removes groups that killed processes have left in `above`: nobody waits for their attempts any
+/// more, and some may be frozen.
 fn sweep(above: &Path) {
     for entry in std::fs::read_dir(above).into_iter().flatten().flatten() {
         let path = entry.path();
@@ -300,9 +308,9 @@ fn find(mounts: &str, groups: &str) -> Option<PathBuf> {
         }
         let mut fields = before.split(' ').skip(3);
         let (root, point) = (fields.next()?, fields.next()?);
-        // A part of the tree may be mounted, in a container.
+        // In a container, only a part of the tree may be mounted.
         let below = Path::new(own).strip_prefix(root).ok()?;
-        // Not `join`, which puts a slash behind the mount point where nothing is below it.
+        // Not `join`, which appends a slash to the mount point if nothing is below it.
         Some(Path::new(point).components().chain(below.components()).collect())
     })
 }

@@ -1,4 +1,4 @@
-//! How strictly a job's programs are kept in, and what of the network is left to them.
+//! How strictly a job's programs are sandboxed, and what they may reach of the network.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs as _};
@@ -9,12 +9,12 @@ use serde::{Deserialize, Serialize};
 /// Destinations of a job at most: what one message hands over is bounded.
 pub const DESTINATIONS_MAX: usize = 64;
 
-/// How strictly components are kept in; the least strict one first.
+/// How strictly components are sandboxed; the least strict mode first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 pub enum Mode {
-    /// Not at all, but for limits: for programs that are trusted.
+    /// No sandbox, only limits: for trusted programs.
     Off,
-    /// As well as this machine can; what it cannot is said.
+    /// As well as this machine can; missing protections are reported.
     Best,
     /// Refuse to run where a means is missing.
     #[default]
@@ -45,7 +45,7 @@ impl Mode {
     }
 }
 
-/// What a program may connect to: a name or an address, and a port (TCP).
+/// A destination that a program may connect to: a name or an address, and a port (TCP).
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Destination {
@@ -89,7 +89,7 @@ impl Destination {
                 && label.bytes().all(|c| c.is_ascii_alphanumeric() || b"-_".contains(&c))
                 && !label.starts_with('-')
         };
-        // Programs take what ends with a number for an address, however it is written.
+        // Programs take a host that ends with a number for an address, in any notation.
         let is_number = |label: &str| {
             label.starts_with(|c: char| c.is_ascii_digit())
                 && label.bytes().all(|c| c.is_ascii_hexdigit() || c == b'x')
@@ -106,7 +106,7 @@ impl Destination {
         self.host.parse().ok()
     }
 
-    /// What it is outside, now.
+    /// Its present addresses, resolved outside the sandbox.
     pub(crate) fn look_up(&self) -> std::io::Result<impl Iterator<Item = SocketAddr> + use<>> {
         (self.host.as_str(), self.port).to_socket_addrs()
     }

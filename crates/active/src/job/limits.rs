@@ -1,4 +1,4 @@
-//! What one attempt may use.
+//! Limits of one attempt.
 
 use std::time::Duration;
 
@@ -17,12 +17,14 @@ pub struct Limits {
     pub cpu: Option<Duration>,
     /// Processes and threads at once.
     pub processes: Option<u64>,
-    /// Bytes of all its outputs, and of what lies in its work directory; that has half of what is free on the disk as well, at most.
+    /// Bytes of all its outputs, and of its work directory, which may also take at most half of the
+    /// disk's free space.
     pub output: Option<u64>,
 }
 
 impl Default for Limits {
-    /// Room for honest programs, an end for others: half of the machine's memory, 512 processes, 1 TiB of output.
+    /// Room for honest programs, and a bound for others: half of the machine's memory, 512
+    /// processes, 1 TiB of output.
     fn default() -> Self {
         Self {
             memory: machine_memory().map(|bytes| bytes / 2),

@@ -1,4 +1,4 @@
-//! What a job is: the data that its row keeps. Nothing here runs anything.
+//! A job's data, as its row keeps it. Nothing here runs anything.
 
 mod confinement;
 mod held;

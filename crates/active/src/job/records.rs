@@ -1,15 +1,16 @@
 //! Records, and where splits begin and end: a record belongs to the split in which it starts.
 //!
-//! Splits are cut at nominal offsets that know nothing of records. Whoever runs split `from..to` reads from the first record that starts at or
-//! after `from` to the first that starts at or after `to`: both are found by the same search, so neighbours agree without talking to each other, and
-//! every record is read exactly once.
+//! Splits are cut at nominal offsets that know nothing of records. A runner of split `from..to`
+//! reads from the first record that starts at or after `from` to the first that starts at or after
+//! `to`. The same search finds both, so neighbours agree without talking to each other, and every
+//! record is read exactly once.
 
 use outrigger_format::{Entry, Root, parse_size};
 use outrigger_store::read::Reader;
 use outrigger_store::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
-/// What a file consists of.
+/// The kind of records that a file consists of.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum Records {
     /// The file is one record: never split.
@@ -21,11 +22,12 @@ pub enum Records {
     Delimited(Vec<u8>),
     /// Alignments of a BAM file, found by its index; see [`crate::bam`].
     Bam,
-    /// Where this program, with its arguments, says that they start; see `plugin.rs`.
+    /// They start where this program, with its arguments, says; see `plugin.rs`.
     Plugin(Vec<String>),
 }
 
-/// Bytes that are looked at for the next delimiter, at first: most records are short, and what is looked at may lie on another host.
+/// Bytes of the first search for a delimiter: most records are short, and the bytes may lie on
+/// another host.
 const STEP_MIN: u64 = 4 << 10;
 /// Then twice as many each time, up to this.
 const STEP_MAX: u64 = 256 << 10;
@@ -81,9 +83,9 @@ impl Records {
         }
         match self {
             Self::Whole => Ok(len),
-            // What is nominal is made exact by the index, when it is read.
+            // The index makes a nominal offset exact, when it is read.
             Self::Bam => Ok(offset),
-            // It was cut where they start.
+            // The file was cut where records start.
             Self::Plugin(_) => Ok(offset),
             Self::Fixed(size) => Ok(offset.div_ceil(*size).saturating_mul(*size).min(len)),
             Self::Delimited(delimiter) => {
@@ -95,7 +97,8 @@ impl Records {
     }
 }
 
-/// Counts the records of a range of a file as its bytes go by: those of lines, of other delimiters and of a fixed length, which costs nothing beside reading them.
+/// Counts the records of a range of a file as its bytes go by: lines, other delimited records and
+/// those of a fixed length. This costs nothing beside reading them.
 pub(crate) struct Count<'a> {
     records: &'a Records,
     /// Bytes of a record that has begun.
@@ -105,7 +108,7 @@ pub(crate) struct Count<'a> {
 }
 
 impl<'a> Count<'a> {
-    /// A counter, if such records can be counted so.
+    /// A counter, if such records can be counted this way.
     pub fn new(records: &'a Records) -> Option<Self> {
         let can = matches!(records, Records::Fixed(_) | Records::Delimited(_));
         can.then(|| Self { records, begun: 0, tail: Vec::new() })
@@ -125,7 +128,8 @@ impl<'a> Count<'a> {
                 bytes.iter().filter(|byte| **byte == first).count() as u64
             }
             Records::Delimited(delimiter) => {
-                // What begins in the tail ends in these bytes, or it would have been counted.
+                // A delimiter that begins in the tail ends in these bytes, or it would have been
+                // counted.
                 self.tail.extend_from_slice(bytes);
                 let ends = self.tail.windows(delimiter.len()).filter(|window| window == delimiter).count();
                 self.begun = u64::from(!self.tail.ends_with(delimiter));
@@ -163,8 +167,9 @@ fn hole_end(reader: &Reader<'_>, root: &Root, at: u64) -> Result<u64> {
     Ok(end)
 }
 
-/// Where the first delimiter ends that begins at `at` or after it, or `len`; `read` hands over so many bytes from a place on. `hole_end` says
-/// where the hole at a place ends: holes are passed by, since a manifest of some bytes may have one of 2^62.
+/// The end of the first delimiter that begins at or after `at`, or `len`. `read` reads so many
+/// bytes from a place on. `hole_end` returns the end of the hole at a place: holes are skipped,
+/// since a manifest of some bytes may have one of 2^62.
 fn start_after(
     delimiter: &[u8],
     mut at: u64,
@@ -178,7 +183,7 @@ fn start_after(
         let done = read(at, step.min(len - at), &mut |bytes| {
             found = search.feed(bytes);
             last = bytes.last().copied();
-            // Nobody wants the rest.
+            // The rest is not wanted.
             if found.is_some() { Err(Error::new(ErrorKind::Cancelled, "found")) } else { Ok(()) }
         });
         if let Some(start) = found {
@@ -187,8 +192,8 @@ fn start_after(
         done?;
         at = at.saturating_add(step);
         if step == STEP_MAX && last == Some(0) {
-            // From here to the hole's end there are zeros, as long as a delimiter and longer: none begins among them and ends there, or it
-            // would have been found.
+            // Up to the hole's end there are zeros, more of them than the delimiter is long: no
+            // delimiter begins among them and ends there, or it would have been found.
             let end = hole_end(at - delimiter.len() as u64)?.saturating_sub(delimiter.len() as u64);
             if end > at {
                 at = end;
@@ -365,7 +370,7 @@ mod tests {
     fn holes_are_passed_by() {
         const HOLE: std::ops::Range<u64> = 100_000..(1 << 62);
         let len = HOLE.end + 1000;
-        // What comes before the hole, and after it; where the delimiter ends.
+        // Bytes before the hole, and after it; where the delimiter ends.
         type Case<'a> = (&'a [u8], &'a [u8], &'a [u8], u64);
         let cases: [Case<'_>; 5] = [
             (b"\n", b"", b"ab\nc", HOLE.end + 3),

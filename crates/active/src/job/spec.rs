@@ -1,7 +1,7 @@
-//! What a job does: everything that is needed to run it again somewhere else, kept as JSON in its row.
+//! A job's specification: all that is needed to run it again elsewhere, as JSON in its row.
 //!
-//! A program of an earlier version ignores what it does not know of a job. What it must not ignore (there is more than one program, or file that it follows; what of the network it may reach; its splits are hosts'; it is signed) is written so that it cannot
-//! read it at all, and leaves the job to others: as the one member `later` or `signed` of an object.
+//! Earlier versions ignore unknown members, but must not ignore further programs or tailed files,
+//! destinations, splits by host, or a signature. Such a job has only one, `later` or `signed`.
 
 use outrigger_store::{Context as _, Error, ErrorKind, Result};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -16,15 +16,15 @@ use crate::pattern::Pattern;
 use crate::signing::Signed;
 use crate::template;
 
-/// How the raw file is known among a job's outputs.
+/// The raw file's name among a job's outputs.
 pub const RAW: &str = "raw";
 
 /// One output of a component.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Output {
-    /// How the component knows it; the empty one is standard output.
+    /// The component's name for it; the empty one is standard output.
     pub name: String,
-    /// What its file is called; see [`template`].
+    /// The template of its file's name; see [`template`].
     pub template: String,
     /// Which of the job's programs makes it.
     #[serde(default, skip_serializing_if = "is_first")]
@@ -32,7 +32,7 @@ pub struct Output {
 }
 
 impl Output {
-    /// As it was given: `TEMPLATE`, or `NAME=TEMPLATE`.
+    /// Parses `TEMPLATE`, or `NAME=TEMPLATE`.
     pub fn told(&self) -> String {
         let Self { name, template, .. } = self;
         if name.is_empty() { template.clone() } else { format!("{name}={template}") }
@@ -66,57 +66,57 @@ pub struct Spec {
     pub also: Vec<Also>,
     /// In order.
     pub outputs: Vec<Output>,
-    /// What inputs consist of.
+    /// The kind of the inputs' records.
     pub records: Records,
     /// Added to the component's environment.
     pub env: Vec<(String, String)>,
-    /// Variables of the environment of whoever runs it, which the component has, too: their values are written down nowhere.
+    /// Variables that the component inherits from its runner: no value is written down.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub env_here: Vec<String>,
     /// For each attempt.
     pub limits: Limits,
-    /// How strictly it is kept in.
+    /// How strictly it is sandboxed.
     pub sandbox: Mode,
     /// True: it may use the network.
     pub net: bool,
-    /// What it may connect to without that; nothing else is there then.
+    /// Destinations that it may connect to without `net`; nothing else is there then.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reach: Vec<Destination>,
-    /// How many of the job's last inputs are there to look at only; programs see them as files.
+    /// How many of the job's last inputs are only to be looked at; programs see them as files.
     #[serde(default)]
     pub with: u32,
     /// Attempts at a split before it is set aside.
     pub tries: u32,
-    /// Where its program lies, if that is not every host's.
+    /// Its program's host, if the program is not on every host.
     #[serde(default)]
     pub host: Option<String>,
-    /// The program, if it is kept in the store; the contents of all programs that are, in their order, are the last of the job's inputs.
+    /// The program, if the store keeps it. The contents of such programs are the last inputs.
     #[serde(default)]
     pub component: Option<Component>,
-    /// Who has it run; nobody in particular in jobs of earlier versions.
+    /// Its submitter; none in jobs of earlier versions.
     #[serde(default)]
     pub submitter: Option<Submitter>,
     /// The rule that made it.
     #[serde(default)]
     pub rule: Option<String>,
-    /// The database's role that has made this rule, if it is another one than has made the job.
+    /// The database's role that made this rule, if another role made the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_behalf: Option<String>,
-    /// The file that it reads while it is written, if it does.
+    /// The file that it tails, if it does.
     #[serde(default)]
     pub written: Option<Written>,
-    /// All of its inputs are files that it reads while they are written, one after the other; [`Spec::written`] names their mount only.
+    /// It tails all of its inputs, one after the other. [`Spec::written`] names their mount.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub together: bool,
-    /// How close it is to who writes that.
+    /// How close it is to the writer of that.
     #[serde(default)]
     pub attach: Attach,
-    /// What each of its splits consists of, in their order, if they are hosts'; else their rows say it.
+    /// The ranges of each split in order, if splits are by host; otherwise their rows have them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub by_host: Vec<Held>,
-    /// True: what was set aside does not fail the job; inputs that it belongs to have no output.
+    /// True: a split that was set aside does not fail the job; its inputs have no output.
     pub skip: bool,
-    /// What all of this was read from, if its submitter has signed it.
+    /// The signed text from which all of this was read, if its submitter has signed it.
     #[serde(skip)]
     pub signed: Option<Signed>,
 }
@@ -210,7 +210,7 @@ impl Spec {
         self
     }
 
-    /// Adds a program that is given the same input; outputs that are added after it are its.
+    /// Adds a program that gets the same input; outputs added after it are its own.
     #[must_use]
     pub fn and(mut self, program: Vec<String>) -> Self {
         self.also.push(Also { program, component: None });
@@ -222,13 +222,13 @@ impl Spec {
         std::iter::once(&self.program).chain(self.also.iter().map(|also| &also.program)).map(Vec::as_slice)
     }
 
-    /// As [`Spec::programs`], with what is known of each that is kept in the store.
+    /// As [`Spec::programs`], with the component of each, if it is kept in the store.
     pub fn programs_mut(&mut self) -> impl Iterator<Item = (&mut Vec<String>, &mut Option<Component>)> {
         let also = self.also.iter_mut().map(|also| (&mut also.program, &mut also.component));
         std::iter::once((&mut self.program, &mut self.component)).chain(also)
     }
 
-    /// For each program what is kept of it in the store, if it is.
+    /// Each program's component, if it is kept in the store.
     pub fn components(&self) -> impl Iterator<Item = Option<&Component>> {
         std::iter::once(self.component.as_ref()).chain(self.also.iter().map(|also| also.component.as_ref()))
     }
@@ -296,10 +296,10 @@ impl Spec {
         self.check_reach()
     }
 
-    /// Checks what it may reach.
+    /// Checks its destinations.
     ///
     /// # Errors
-    /// `Invalid`, saying what to leave away.
+    /// `Invalid`, naming the option to drop.
     pub fn check_reach(&self) -> Result<()> {
         let why = match self.reach.len() {
             0 => return Ok(()),
@@ -318,7 +318,7 @@ impl Spec {
     /// The values of [`Spec::env_here`] in this process.
     ///
     /// # Errors
-    /// `Denied` when one is not there, or the process is another user's, whose variables are none of the submitter's business.
+    /// `Denied` if one is missing, or another user runs this process, whose variables are secret.
     pub fn own_variables(&self) -> Result<Vec<(&str, std::ffi::OsString)>> {
         let own = rustix::process::geteuid().as_raw();
         let of =
@@ -363,17 +363,17 @@ impl Spec {
             .context(|| "writing down the job".to_string())
     }
 
-    /// True when the program is told of its inputs as files; it has no standard input then.
+    /// True if the program gets its inputs as files; it has no standard input then.
     pub fn wants_files(&self) -> bool {
         self.programs().any(names_inputs)
     }
 
-    /// How many of the job's last inputs are none that its program is to process.
+    /// How many of the job's last inputs its program does not process.
     pub fn inputs_besides(&self) -> usize {
         self.with as usize + self.components().flatten().count()
     }
 
-    /// Whether a program is one of a file on this host that others need not have, and whose content nobody keeps.
+    /// True if a program is a file that other hosts may lack and the store does not keep.
     pub fn brings_program(&self) -> bool {
         self.programs().zip(self.components()).any(|(program, kept)| kept.is_none() && is_brought(program))
     }
@@ -476,7 +476,7 @@ mod tests {
         spec.env_here.push("NOT_THERE_AT_ALL".to_string());
         let error = spec.own_variables().unwrap_err().to_string();
         assert!(error.contains("NOT_THERE_AT_ALL") && error.contains("start the agent with it"), "{error}");
-        // Another user's are none of his business.
+        // Another user's are none of the submitter's business.
         spec.submitter = Some(Submitter { uid: 54321, gid: 54321, groups: Vec::new() });
         let error = spec.own_variables().unwrap_err().to_string();
         assert!(error.contains("its own jobs only"), "{error}");

@@ -1,7 +1,9 @@
-//! Several files that one job reads while they are written (`#W->1W`): which of them were made, and which are closed.
+//! Several files that one job tails (`#W->1W`): which of them were made, and which are closed.
 //!
-//! The job is made with the first of them; from then on it is a job like any other, whoever runs it, and the mount awaits the others as long as it is open. All of them are
-//! written in one mount, whose memory this is: if the mount ends, whoever runs the job takes what is there ([`crate::written`]).
+//! The job is made with the first of them. From then on it is a job like any other, and the mount
+//! awaits the other files as long as the job is open. All of them are written in one mount, whose
+//! memory this is: if the mount ends, the job's runner takes the content that is left
+//! ([`crate::written`]).
 
 use std::sync::{Arc, Mutex};
 
@@ -49,7 +51,7 @@ impl Group {
         Ok(Some(Self { paths, state: Mutex::new(State { job: None, inputs }) }))
     }
 
-    /// Whether this file is one that was not made yet.
+    /// True if this file was not made yet.
     pub fn awaits(&self, path: &StorePath) -> bool {
         let state = self.state.lock().expect("no panic while held");
         self.paths.iter().zip(&state.inputs).any(|(of, one)| of == path && *one == One::Awaited)
@@ -60,12 +62,12 @@ impl Group {
         self.state.lock().expect("no panic while held").job
     }
 
-    /// True when there is nothing left to do here: all are closed, or the job has ended.
+    /// True if nothing is left to do here: all files are closed, or the job has ended.
     pub fn is_over(&self, jobs: &dyn Jobs) -> bool {
         let state = self.state.lock().expect("no panic while held");
         let Some(job) = state.job else { return false };
         let ended = |job| {
-            // A database that is away says nothing of it.
+            // A database that cannot be reached does not tell.
             let row = jobs.job(job).ok();
             row.is_some_and(|row| {
                 row.is_none_or(|row| !matches!(row.state, JobState::Waiting | JobState::Running))
@@ -74,7 +76,8 @@ impl Group {
         state.inputs.iter().all(|one| matches!(one, One::Closed(_))) || ended(job)
     }
 
-    /// A file is made: `None` if it is awaited no more; else the job that reads it, and whether it was made just now.
+    /// A file is made. Returns `None` if it is not awaited any more; otherwise its job, and if the
+    /// job was made just now.
     pub fn begin(
         &self,
         store: &Arc<Store>,
@@ -136,7 +139,7 @@ impl Group {
         Ok(true)
     }
 
-    /// Where an input is.
+    /// State of an input.
     pub fn input(&self, number: u32) -> Input {
         let state = self.state.lock().expect("no panic while held");
         match state.inputs.get(number as usize) {

@@ -1,7 +1,8 @@
-//! In the mount: which files are wanted by rules, and the jobs that read them.
+//! In the mount: finds the files that rules want, and makes the jobs that tail them.
 //!
-//! Rules are read from their notes once a second, and when somebody who has changed one says so. A file is asked for by its path when it is made; its job is made before its maker
-//! is answered.
+//! Rules are read from their records once a second, and when a client that has changed one says so.
+//! When a file is made, its path is matched, and its job is made before the call that makes the
+//! file is answered.
 
 mod group;
 
@@ -27,7 +28,7 @@ use crate::plan::check_targets;
 use crate::rules::{self, Rule, Trigger};
 use group::Group;
 
-/// Has files of a mount followed as the store's rules say; see the module.
+/// Has files of a mount tailed as the store's rules say; see the module.
 pub struct Maker {
     store: Arc<Store>,
     known: Mutex<Known>,
@@ -40,27 +41,27 @@ struct Known {
     awaited: Vec<Arc<Awaited>>,
 }
 
-/// A rule, and what its glob says.
+/// A rule with its parsed glob.
 struct Ready {
     name: String,
     rule: Rule,
     glob: StoreGlob,
 }
 
-/// A file that somebody waits for.
+/// A file that a client waits for.
 struct Awaited {
     ready: Arc<Ready>,
-    /// Until it is made.
+    /// Taken when the file is made.
     tell: Mutex<Option<Sender<JobId>>>,
     waits: StillWaits,
-    /// If it is more than one.
+    /// Set if it is more than one file.
     group: Option<Group>,
 }
 
 impl Awaited {
     fn is_over(&self, jobs: Option<&dyn Jobs>) -> bool {
         match &self.group {
-            // Once there is a job, whoever waits for it need not.
+            // Once the job exists, it goes on without its client.
             Some(group) if group.job().is_some() => jobs.is_some_and(|jobs| group.is_over(jobs)),
             Some(_) => !(self.waits)(),
             None => !(self.waits)() || self.tell.lock().expect("no panic while held").is_none(),
@@ -81,7 +82,7 @@ impl Maker {
         Self { store: Arc::clone(store), known: Mutex::default(), any: AtomicBool::new(false) }
     }
 
-    /// Puts what is known right, and notes whether there is anything.
+    /// Reads the rules again, and records if there are any.
     fn change(&self, change: impl FnOnce(&mut Known)) {
         let mut known = self.known.lock().expect("no panic while held");
         change(&mut known);
@@ -104,7 +105,7 @@ fn ready(name: &str, rule: Rule) -> Result<Arc<Ready>> {
 
 impl Follows for Maker {
     fn refresh(&self) -> Result<()> {
-        // One of another version of this program is in trouble with agents, who say so.
+        // Agents report a rule of another version that they cannot read.
         let all = rules::list_known(&self.store)?.into_iter();
         let wanted = all.filter(|(_, rule)| rule.on == Trigger::Write && !rule.paused);
         let rules = wanted.filter_map(|(name, rule)| ready(&name, rule).ok()).collect();
@@ -126,7 +127,7 @@ impl Follows for Maker {
             );
         let mut wants: Vec<Want> =
             by_rules.map(|ready| Want { ready: Arc::clone(ready), awaited: None }).chain(awaited).collect();
-        // What nobody is to see the others are not given either.
+        // If one rule hides the file, the other rules do not get it.
         if let Some(hides) = wants.iter().position(Want::hides) {
             wants = vec![wants.swap_remove(hides)];
         }
@@ -167,7 +168,7 @@ impl Follows for Maker {
     }
 }
 
-/// One who wants a file.
+/// A rule, or a waiting client, that wants a file.
 struct Want {
     ready: Arc<Ready>,
     awaited: Option<Arc<Awaited>>,
@@ -179,17 +180,17 @@ impl Want {
     }
 }
 
-/// A file that is about to be made, and who wants it.
+/// A file that is about to be made, and the rules that want it.
 struct Making {
     store: Arc<Store>,
     path: StorePath,
     wants: Vec<Want>,
-    /// As what it was made, and the directories above.
+    /// The file's attributes, and those of the directories above.
     made: Option<(Attributes, Vec<Attributes>)>,
 }
 
 impl Making {
-    /// Why whoever has this rule may not be given the file.
+    /// The reason why this rule's owner may not get the file.
     fn refuses(&self, want: &Want) -> Option<Error> {
         let owner = want.ready.rule.spec.submitter.as_ref()?;
         let (file, above) = self.made.as_ref()?;
@@ -217,7 +218,8 @@ impl Wanted for Making {
         let mut made = Vec::new();
         for (want, refused) in wants.into_iter().zip(refused) {
             if let Some(error) = refused {
-                // It is none of this rule's, hidden or not: else who has a rule could keep others from making files. Who waits for a file waits for another.
+                // The rule gets no such file, hidden or not: otherwise a rule's owner could keep
+                // others from making files. A waiting client waits for another file.
                 if want.awaited.is_none() {
                     rules::refuse_file(&store, &want.ready.rule, inode, &format!("not followed: {error}"))?;
                 }
@@ -228,7 +230,7 @@ impl Wanted for Making {
                 && let Some(group) = &awaited.group
             {
                 let begun = match group.begin(&store, &want.ready.rule, &path, (inode, mount)) {
-                    // Whoever waits is told that there is no job; the file is one like any other.
+                    // The client learns that there is no job; the file is one like any other.
                     Err(error)
                         if matches!(
                             error.kind(),
@@ -243,7 +245,7 @@ impl Wanted for Making {
                 if let Some((job, is_new)) = begun {
                     made.push(job);
                     let tell = awaited.tell.lock().expect("no panic while held").take();
-                    // Whoever waited may have gone just now: then agents do it.
+                    // The client may just have gone: then agents run the job.
                     if is_new && let Some(tell) = tell {
                         let _ = tell.send(job);
                     }
@@ -252,7 +254,7 @@ impl Wanted for Making {
             }
             if let Some(awaited) = &want.awaited {
                 tell = awaited.tell.lock().expect("no panic while held").take();
-                // Another file came first, or nobody waits any more.
+                // Another file came first, or the client waits no more.
                 if tell.is_none() || !(awaited.waits)() {
                     continue;
                 }
@@ -261,7 +263,7 @@ impl Wanted for Making {
             match make(&store, rule, &path, Written { inode, mount: mount.0, overwrites: again }) {
                 Ok(job) => {
                     made.push(job);
-                    // Whoever waited may have gone just now: then agents do it.
+                    // The client may just have gone: then agents run the job.
                     if let Some(tell) = tell {
                         let _ = tell.send(job);
                     }
@@ -280,7 +282,7 @@ impl Wanted for Making {
                     for job in made {
                         jobs.end_job(job, JobState::Cancelled, "its file could not be made")?;
                     }
-                    // What nobody is to see must not be made like any other file, whatever is wrong.
+                    // A hidden file must not be made like any other file, whatever the error is.
                     let kind = if want.hides() { ErrorKind::Io } else { error.kind() };
                     let why = format!("`{path}`, which rule `{name}` is for, cannot be made: {error}");
                     return Err(Error::new(kind, why));
@@ -298,8 +300,10 @@ impl Wanted for Making {
     }
 }
 
-/// Ends jobs whose output would take the place of what is about to be written: it is of a content that is no more, and would come in the middle of another. One that
-/// is just publishing has the mount stand still, or is one transaction of the database, and whoever overwrites the file does so after that. A job that is younger is that of another mount, where the file was overwritten later.
+/// Ends jobs whose output would replace the file that is about to be written: their input is gone,
+/// and the output would appear in the middle of the new content. A job that is publishing makes the
+/// mount stop changes, or is one transaction of the database, so the overwrite comes after it. A
+/// younger job belongs to another mount, where the file was overwritten later.
 fn end_earlier(store: &Store, inode: u64, new: &[JobId]) -> Result<()> {
     let jobs = store.jobs();
     for row in jobs.open_jobs()?.into_iter().filter(|row| new.iter().all(|new| row.id < *new)) {
@@ -314,14 +318,15 @@ fn end_earlier(store: &Store, inode: u64, new: &[JobId]) -> Result<()> {
     Ok(())
 }
 
-/// What a job needs beside the files that it follows.
+/// A job's inputs other than the files that it tails.
 #[derive(Default)]
 struct Besides {
     pub with: Vec<JobInput>,
     pub components: Vec<JobInput>,
 }
 
-/// What the job of a rule needs beside its files, which stays as long as the view lives; and the rule as it is run.
+/// The other inputs of a rule's job, which stay as long as the view lives; and the rule as it is
+/// run.
 fn besides(store: &Arc<Store>, rule: &Rule) -> Result<(Rule, Besides, Option<View>)> {
     let kept = rule.spec.programs().flat_map(<[String]>::first).any(|program| program.starts_with('@'));
     if !kept && rule.with.is_empty() {

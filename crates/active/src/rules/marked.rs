@@ -1,7 +1,9 @@
-//! Rules for files that belong together: a *marker* that is closed says that all of them are there.
+//! Rules for files that belong together: a closed *marker* says that all of them are there.
 //!
-//! The marker may be in the tree before them, as a mount that owns its store stores closed files in an order of its own, and one that shares it may have promised closes that it has not committed. So before the files are looked for
-//! there is a barrier: what any mount had acknowledged as closed before is in the store. Then the tree is looked at anew.
+//! The marker may be in the tree before them. A mount that owns its store stores closed files in an
+//! order of its own, and a shared mount may have deferred closes that are not committed yet. So a
+//! barrier comes first: it ends when all closes that any mount acknowledged before are in the
+//! store. Then the rule looks at the tree anew.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -16,19 +18,19 @@ use crate::inputs::{Found, StoreGlob};
 use crate::job::spec::Spec;
 use crate::template::{Subject, expand, expand_glob, of_path};
 
-/// How long mounts are waited for; then the marker waits for the next look.
+/// How long to wait for mounts; after that the marker waits for the next look.
 const WAITS_MAX: Duration = Duration::from_secs(10);
 
-/// Waits until all that was closed before, in whichever mount, is in the store.
+/// Waits until all that was closed before, in any mount, is in the store.
 ///
 /// # Errors
-/// When a mount cannot do it, or not soon.
+/// When a mount cannot do it, or not in time.
 pub(super) fn await_closed(store: &Store) -> Result<()> {
     for mut mount in control::mounts_of(store)? {
         mount.answers_within(WAITS_MAX)?;
         match mount.ask("closed") {
             Err(error) if error.kind() == ErrorKind::Invalid => {
-                // One of an earlier version, whose program was replaced since.
+                // A mount of an earlier version, whose program was replaced since.
                 mount.ask("stored").map(drop)?;
             }
             asked => drop(asked?),
@@ -37,7 +39,7 @@ pub(super) fn await_closed(store: &Store) -> Result<()> {
     if store.is_shared() { shared::await_closed(store, WAITS_MAX) } else { Ok(()) }
 }
 
-/// The globs of the files that a marker speaks of, and the job's specification for them, whose outputs are settled.
+/// The globs of a marker's files, and the job's specification for them, with its outputs settled.
 fn settled(rule: &Rule, spec: &Spec, marker: &StorePath) -> Result<(Vec<StoreGlob>, Spec)> {
     let subject = Subject { path: Some(marker), input: 0, split: None };
     let globs = rule.members.iter().map(|template| StoreGlob::parse(&expand_glob(template, &subject)?));
@@ -49,7 +51,8 @@ fn settled(rule: &Rule, spec: &Spec, marker: &StorePath) -> Result<(Vec<StoreGlo
     Ok((globs, spec))
 }
 
-/// Refuses a rule whose output would be a marker, or one of what is read when the marker comes again.
+/// Refuses a rule whose output would be a marker, or one of the files that are read when the marker
+/// comes again.
 pub(super) fn check(rule: &Rule, when: &StoreGlob, marker: &StorePath) -> Result<(Vec<StoreGlob>, Spec)> {
     check_of(rule, &rule.spec, when, marker)
 }
@@ -74,10 +77,11 @@ fn check_of(
     Ok((globs, settled))
 }
 
-/// What a marker stands for: the files that are there, in the order of --in and of their paths, each once, without the marker; and the job's specification. `spec` is the rule's as it is run.
+/// A marker's files, in the order of --in and of their paths, each once, without the marker; and
+/// the job's specification. `spec` is the rule's as it is run.
 ///
 /// # Errors
-/// `NotFound` when there are none; as [`check`].
+/// `NotFound` if there are none; as [`check`].
 pub(super) fn members(
     store: &Store,
     view: &View,

@@ -56,7 +56,7 @@ pub struct Readers {
     store: Arc<Store>,
     rules: Mutex<Vec<(Rule, StoreGlob)>>,
     any: AtomicBool,
-    /// By rule and file: how it was last looked at, and when.
+    /// By rule and file: the last check, and its time.
     looked: Mutex<HashMap<(String, u64), (Time, u64)>>,
 }
 
@@ -111,14 +111,15 @@ impl Reads for Readers {
     }
 }
 
-/// An event of a file, to be made a job of, or to be forgotten.
+/// An event of a file, for a job, or to be removed.
 pub(super) struct Event {
     pub found: Found,
     pub seen: Seen,
     read: Registered<Read>,
 }
 
-/// The events of a rule of which a job is to be made now; `known` was read before. Those that are none any more are forgotten.
+/// The events of a rule that are to become jobs now; `known` was read before. Obsolete ones are
+/// removed.
 pub(super) fn events(
     store: &Store,
     name: &str,
@@ -154,14 +155,14 @@ pub(super) fn events(
     Ok(events)
 }
 
-/// The event as it is for the content that its job gets, which may be a newer one.
+/// The event for the content that its job gets, which may be a newer one.
 pub(super) fn at_content(seen: &Seen, content: &str) -> Seen {
     let read = seen.mark.rsplit_once('@').map_or("0", |(_, read)| read);
     Seen { mark: format!("{content}@{read}"), ..seen.clone() }
 }
 
 impl Event {
-    /// A job was made of it, or none can be.
+    /// Its job was made, or none can be.
     pub fn done(&self, store: &Store) -> Result<()> {
         forget(store, &self.read)
     }
@@ -173,7 +174,7 @@ fn reads_of(store: &Store, rule: &Rule) -> Result<Vec<Registered<Read>>> {
     Ok(reads)
 }
 
-/// Forgets all events of a rule.
+/// Removes all events of a rule.
 pub(super) fn forget_all(store: &Store, rule: &Rule) -> Result<()> {
     reads_of(store, rule)?.iter().try_for_each(|read| store.registry().remove(&read.record))
 }
@@ -182,15 +183,15 @@ fn forget(store: &Store, read: &Registered<Read>) -> Result<()> {
     store.registry().take_read(read).map(drop)
 }
 
-/// Whether a content that was read at this time (nanoseconds since 1970) is the event of a mark.
+/// True if a content that was read at this time (nanoseconds since 1970) is the event of a mark.
 fn is_same(before: &str, content: &str, read: u64) -> bool {
     let Some((known, when)) = before.rsplit_once('@') else { return false };
     let when: u64 = when.parse().unwrap_or(0);
-    // Hosts' clocks differ: one that is behind tells of the past.
+    // Hosts' clocks differ: one that is behind reports the past.
     known == content && u128::from(read) < u128::from(when) + READ_EVERY.as_nanos()
 }
 
-/// Paths of files that open jobs of a rule are for.
+/// Paths of files that a rule's open jobs are for.
 fn busy(store: &Store, name: &str) -> Result<HashSet<Vec<u8>>> {
     let jobs = store.jobs();
     let of_rule = |row: &JobRow| Spec::decode(&row.spec).is_ok_and(|spec| spec.rule.as_deref() == Some(name));

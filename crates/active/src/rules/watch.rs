@@ -1,4 +1,4 @@
-//! What agents do with rules: they look for what has come, and make jobs of it.
+//! The agents' part of rules: looks for new files, and makes jobs of them.
 //!
 //! What is wrong with one rule (its component is gone, or damaged; it was made by a newer program) is registered, and the others go on. Nothing counts as seen of
 //! which no job could be made for such a reason, so nothing is lost when it is mended. A file of which the rule itself can make no job does count: it would be
@@ -27,7 +27,7 @@ use crate::job::is_brought;
 use crate::plan::{self, Fired, Splits};
 use crate::template::{self, Subject, expand};
 
-/// How often the tree is looked at, if that is quick …
+/// How often to look at the tree, if that is quick …
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// … and how many times longer than a look the pause is at least.
 const PAUSE_FACTOR: u32 = 10;
@@ -35,26 +35,26 @@ const PAUSE_FACTOR: u32 = 10;
 const TIDY_EVERY: Duration = Duration::from_secs(60);
 /// … and how many at once it asks for, at most.
 const TIDY_MAX: usize = 1000;
-/// A mount of a shared store makes a file when it is opened, and gives it its content when it is closed. So `create` waits this long, in seconds, for the content
-/// of an empty file, which may come from far.
+/// A shared mount makes a file when it is opened, and gives it its content when it is closed. So
+/// `create` waits this long, in seconds, for the content of an empty file, which may be large.
 const EMPTY_SECS: i64 = 3600;
 
-/// What a look came to.
+/// The outcome of a look.
 #[derive(Default)]
 pub struct Looked {
     /// Jobs that were made, with their rules' names.
     pub made: Vec<(String, JobId)>,
-    /// Rules that could not do all they should, and why; each once for as long as it stays so.
+    /// Rules with errors; each error once for as long as it stays the same.
     pub trouble: Vec<(String, Error)>,
 }
 
-/// Looks for what rules wait for, for an agent.
+/// Looks for rules' files, for an agent.
 #[derive(Default)]
 pub struct Watcher {
     next: Option<Instant>,
-    /// What was wrong with each rule at the last look; empty: nothing.
+    /// Each rule's error at the last look; empty: none.
     trouble: HashMap<String, String>,
-    /// When what is gone is looked for next, by rule.
+    /// When to look next for files that are gone, by rule.
     tidy: HashMap<String, Instant>,
 }
 
@@ -62,7 +62,8 @@ impl Watcher {
     /// Looks, if it is time to.
     ///
     /// # Errors
-    /// Failures of the database. What is wrong with one rule or file is noted, and is in its log.
+    /// Failures of the database. An error of one rule or file is recorded, and is in the rule's
+    /// log.
     pub fn look(&mut self, store: &Arc<Store>) -> Result<Looked> {
         let began = Instant::now();
         let mut looked = Looked::default();
@@ -72,7 +73,7 @@ impl Watcher {
         for (name, rule) in super::list(store)? {
             let fired = match &rule {
                 Ok(rule) if rule.paused => continue,
-                // Its files are seen by the mount that they are written in.
+                // The mount that its files are written in sees them.
                 Ok(rule) if rule.on == Trigger::Write => continue,
                 Ok(rule) => {
                     let mut made = Vec::new();
@@ -102,7 +103,7 @@ impl Watcher {
         Ok(looked)
     }
 
-    /// Makes the jobs of one rule; those that were made before something went wrong are in `made`, too.
+    /// Makes the jobs of one rule. `made` has also those that were made before an error.
     fn fire(&mut self, store: &Arc<Store>, name: &str, rule: &Rule, made: &mut Vec<JobId>) -> Result<()> {
         let jobs = store.jobs();
         // Before the tree: see above.
@@ -112,7 +113,7 @@ impl Watcher {
         let is_new = |inode: &Inode| match (known.get(&inode.number), rule.on) {
             (None, Trigger::Create) => !awaits_content(inode, now),
             (None, Trigger::Close | Trigger::Marker) => true,
-            // Files that are read are told.
+            // Mounts report files that are read.
             (Some(_), Trigger::Create) | (_, Trigger::Write | Trigger::Read) => false,
             (Some(before), Trigger::Close | Trigger::Marker) => *before != mark(inode),
         };
@@ -134,7 +135,8 @@ impl Watcher {
         if rule.on == Trigger::Marker {
             marked::await_closed(store)?;
         }
-        // What is read from here on stays until the jobs hold it. It may be newer than what was just found.
+        // This view protects the contents until the jobs hold them. It may be newer than what was
+        // just found.
         let view = View::open(store, "rules", None)?;
         let (rule_as_run, components) = with_components(store, rule, &view)?;
         let mut ended = Ok(());
@@ -184,7 +186,8 @@ impl Watcher {
                     event.map_or(Ok(()), |event| event.done(store))?;
                 }
                 Err(error) => {
-                    // Not seen: it is tried again at the next look. What is wrong with one file's rows need not be with the next one's.
+                    // Not seen: the next look tries again. Damaged rows of one file do not concern
+                    // the next file.
                     let goes_on = matches!(error.kind(), ErrorKind::Damaged | ErrorKind::Newer);
                     ended = Err(error.context(&path));
                     if !goes_on {
@@ -200,8 +203,8 @@ impl Watcher {
     }
 }
 
-/// The rule with the components that it names, and their contents: what the rule holds or, if it does not (it was made by an earlier version of this
-/// program), what is kept by these names and hashes.
+/// The rule with its components, and their contents: those that the rule holds. If it holds none
+/// (an earlier version of this program made it), those that are kept by these names and hashes.
 pub(crate) fn with_components(store: &Store, rule: &Rule, view: &View) -> Result<(Rule, Vec<JobInput>)> {
     let mut rule = rule.clone();
     let kept = rule.spec.components().enumerate();
@@ -223,7 +226,7 @@ pub(crate) fn with_components(store: &Store, rule: &Rule, view: &View) -> Result
     Ok((rule, held))
 }
 
-/// A rule that is removed lets go of its component. If that was while jobs were made of it, the content may be gone that they were given.
+/// A removed rule releases its component. If jobs were being made of it, their content may be gone.
 fn unmake_if_removed(store: &Store, rule: &Rule, made: &mut Vec<JobId>) -> Result<()> {
     let jobs = store.jobs();
     if made.is_empty() || super::is_there(store, rule)? {
@@ -243,20 +246,21 @@ fn refuse(store: &Store, rule: &Rule, seen: Seen, why: &str) -> Result<()> {
     store.jobs().see(&[seen])
 }
 
-/// Whether a file may be one that somebody has just opened to write.
+/// True if a program may just have opened the file to write it.
 fn awaits_content(inode: &Inode, now: Time) -> bool {
     let attributes = &inode.attributes;
     let changed = attributes.times.as_ref().map_or(attributes.mtime, |times| times.ctime);
     inode.root.is_empty() && now.secs.saturating_sub(changed.secs) < EMPTY_SECS
 }
 
-/// Forgets what the rule has seen of files that are gone, and why it made no job of them. One that was moved to where the glob does not match is not gone: a
-/// look beside a move within the glob may see neither name, and the file must not come again at the next.
+/// Forgets marks of files that are gone, and why the rule made no job of them. A file that was
+/// moved out of the glob is not gone. A look during a move within the glob may see neither name,
+/// and the file must not count as new at the next look.
 fn tidy(store: &Store, rule: &Rule, known: &HashMap<u64, String>, found: &[Found]) -> Result<()> {
     let listed: HashSet<u64> = found.iter().map(|found| found.inode.number).collect();
     let mut gone = Vec::new();
     for &number in known.keys().filter(|number| !listed.contains(number)).take(TIDY_MAX) {
-        // It was there when it was seen, and a number is never used twice.
+        // It was there when it was seen, and numbers are never reused.
         if store.meta.inode(At::Now, number)?.is_none() {
             gone.push(number);
         }
@@ -270,7 +274,7 @@ fn tidy(store: &Store, rule: &Rule, known: &HashMap<u64, String>, found: &[Found
     refusals.iter().filter(|read| of_gone(read)).try_for_each(|read| store.registry().remove(&read.record))
 }
 
-/// Refuses a job whose output would set off the rule that made it.
+/// Refuses a job whose output would fire the rule that made it.
 pub(super) fn no_loop(rule: &Rule, glob: &StoreGlob, path: &StorePath) -> Result<()> {
     for output in &rule.spec.outputs {
         let subject = Subject { path: Some(path), input: 0, split: Some(0) };

@@ -32,11 +32,11 @@ use crate::written;
 pub(crate) struct Inputs {
     pub paths: Vec<StorePath>,
     pub roots: Vec<Arc<Root>>,
-    /// What is there to look at only.
+    /// Inputs that programs may look at but do not process.
     pub with: Vec<(StorePath, Arc<Root>)>,
-    /// Of each program, if it is kept in the store.
+    /// For each program, its content if it is kept in the store.
     pub components: Vec<Option<Arc<Root>>>,
-    /// Of each input, where its records need one.
+    /// For each input, its index, if its records need one.
     pub indexes: Vec<Arc<Root>>,
 }
 
@@ -48,7 +48,7 @@ impl Inputs {
             paths.push(StorePath::parse(&input.path)?);
             roots.push(Arc::new(input.root));
         }
-        // They are the last, in the order of the programs.
+        // They come last, in the order of the programs.
         let mut components: Vec<_> = spec
             .components()
             .collect::<Vec<_>>()
@@ -72,7 +72,7 @@ impl Inputs {
         Ok(inputs)
     }
 
-    /// Whether the ranges of hosts' splits, which nobody has looked at since they were written down, are ranges of these inputs, and as many as there are rows.
+    /// Checks that splits by host are ranges of these inputs, and as many as there are split rows.
     fn check_held(&self, by_host: &[Held], splits: u64) -> Result<()> {
         if by_host.len() as u64 != splits {
             let why = format!("it has {splits} splits, and says what {} of them are", by_host.len());
@@ -89,7 +89,7 @@ impl Inputs {
         Ok(())
     }
 
-    /// What each of the hosts' splits consists of, record by record, which is looked for in the data when somebody wants to know.
+    /// The records of each split by host, searched for in the data when they are first needed.
     pub fn joined(self: &Arc<Self>, store: &Arc<Store>, spec: &Spec) -> Vec<Arc<Joined>> {
         let joined = |held: &Held| {
             let (store, inputs) = (Arc::clone(store), Arc::clone(self));
@@ -104,10 +104,11 @@ impl Inputs {
     }
 }
 
-/// Makes ready what all attempts share: the programs, if they are not the system's, and the inputs as files, if they are wanted.
+/// Prepares the parts that all attempts share: programs that are not the system's, and the inputs
+/// as files, if they are wanted.
 ///
 /// # Errors
-/// When the program is not there, or nothing can be mounted.
+/// When a program does not exist, or nothing can be mounted.
 pub(super) fn prepare(shared: &Shared) -> Result<Option<InputsMount>> {
     for number in 0..=shared.spec.also.len() {
         bring(shared, number)?;
@@ -138,12 +139,12 @@ pub(super) fn prepare(shared: &Shared) -> Result<Option<InputsMount>> {
     InputsMount::new(&shared.store, shown, &point).map(Some)
 }
 
-/// Where the names lie that programs may reach.
+/// The directory with the names that programs may reach.
 fn names_dir(shared: &Shared) -> PathBuf {
     shared.scratch.path().join("names")
 }
 
-/// Where a program lies that is not the system's.
+/// The place of a program that is not the system's.
 fn component_dir(shared: &Shared, number: usize) -> PathBuf {
     shared.scratch.path().join(format!("component-{number}"))
 }
@@ -166,25 +167,26 @@ fn bring(shared: &Shared, number: usize) -> Result<()> {
 pub(super) struct Begun {
     pub attempt: Attempt,
     pub stdout: ChildStdout,
-    /// Its directory: files that it makes there are its named outputs.
+    /// Its directory: files that the program makes there are its named outputs.
     pub work: tempfile::TempDir,
     /// The programs beside the first.
     pub others: Others,
-    /// Where what they read was.
+    /// Counts where its input lay.
     pub seen: Arc<Seen>,
 }
 
 /// Starts an attempt at a split.
 ///
 /// # Errors
-/// Why it cannot be started. That is not the input's fault.
+/// The reason why it cannot be started. That is not the input's fault.
 pub(super) fn begin(shared: &Shared, claimed: &Claimed) -> Result<Begun> {
     let ranges = ranges(shared, claimed)?;
     let seen = Seen::new(&shared.tally);
     let source = source(shared, claimed, &ranges, &seen)?;
     let count = 1 + shared.spec.also.len();
     let mut others = Others::default();
-    // Who reads its inputs as files has no standard input; a stream is there once, so it is given to all.
+    // A program that reads its inputs as files has no standard input. A stream can be read only
+    // once, so all programs get it.
     let reads = |number: usize| {
         !source.is_nothing()
             && (source.is_stream() || !shared.spec.programs().nth(number).is_some_and(names_inputs))
@@ -211,7 +213,7 @@ pub(super) fn begin(shared: &Shared, claimed: &Claimed) -> Result<Begun> {
             return Ok((attempt, stdout, work));
         }
         let limits = &bounded(&shared.spec.limits, work.path());
-        // One for each program, as the limits are. Where it cannot be made just now, the watch looks after them.
+        // One group for each program, as the limits are. Without it the watch enforces them.
         let group = shared.groups.as_ref().and_then(|groups| groups.make(limits).ok());
         let (command, kept) = command(shared, claimed, &ranges, (number, limits, group.as_ref()), &work)?;
         let limits = (limits, group, work.path());
@@ -227,7 +229,7 @@ pub(super) fn begin(shared: &Shared, claimed: &Claimed) -> Result<Begun> {
             }
             Ok((attempt, stdout, work)) => others.add(shared, number, attempt, stdout, work),
             Err(error) => {
-                // Who reads for them waits for those that are still to come.
+                // The thread that reads for them waits for the missing programs.
                 drop(feeds);
                 others.stop();
                 return Err(error);
@@ -249,7 +251,7 @@ fn work(shared: &Shared) -> Result<tempfile::TempDir> {
     Ok(work)
 }
 
-/// One of the programs, ready to be started in its group, and what it is to be started with.
+/// One of the programs as a command in its group, with the state that the command needs.
 fn command(
     shared: &Shared,
     claimed: &Claimed,
@@ -271,7 +273,7 @@ fn command(
         to => Network::Only(to, &names),
     };
     let mut variables = environment(shared, claimed, ranges, number);
-    // The library opens it as the component's input, in which it can then be moved.
+    // The library opens it as the component's input, and can seek in it.
     if let (true, [file]) =
         (names_inputs(spec.programs().nth(number).unwrap_or_default()), &*in_files(shared, &places, claimed))
     {
@@ -291,7 +293,7 @@ fn command(
     sandbox.command(&program, &places, (limits, group), network, &variables)
 }
 
-/// What the input of an attempt depends on, if it is a file that is still being written.
+/// The parts of an attempt that its input depends on, if the file is still being written.
 fn reading(shared: &Shared) -> written::Reading {
     written::Reading {
         store: Arc::clone(&shared.store),
@@ -305,7 +307,7 @@ fn reading(shared: &Shared) -> written::Reading {
     }
 }
 
-/// Where standard input comes from; nothing, if all programs read their inputs as files.
+/// The source of standard input; nothing, if all programs read their inputs as files.
 fn source(shared: &Shared, claimed: &Claimed, ranges: &[Range], seen: &Arc<Seen>) -> Result<Feed> {
     let Shared { store, spec, .. } = shared;
     if let Some(given) = shared.feed.lock().expect("no panic while held").take() {
@@ -332,9 +334,10 @@ fn source(shared: &Shared, claimed: &Claimed, ranges: &[Range], seen: &Arc<Seen>
     }
 }
 
-/// What the split owns, record by record.
+/// The split's records, as byte ranges.
 fn ranges(shared: &Shared, claimed: &Claimed) -> Result<Vec<Range>> {
-    // The inputs' mount has them from here: what a program asks of its file there is known before it begins.
+    // The inputs' mount uses the same ranges, so a program can ask it for its file before it
+    // begins.
     if let Some(joined) = shared.joined.get(claimed.number as usize) {
         return joined.ranges().map(<[Range]>::to_vec);
     }
@@ -364,7 +367,7 @@ fn ranges(shared: &Shared, claimed: &Claimed) -> Result<Vec<Range>> {
     Ok(vec![Range { from, to, ..whole }])
 }
 
-/// What a host's split owns, record by record.
+/// The records of a split by host, as byte ranges.
 fn held_ranges(store: &Store, inputs: &Inputs, records: &Records, held: &Held) -> Result<Vec<Range>> {
     let reader = Reader::new(store);
     let range = |&(input, from, to): &(u32, u64, u64)| {
@@ -377,14 +380,14 @@ fn held_ranges(store: &Store, inputs: &Inputs, records: &Records, held: &Held) -
     held.ranges.iter().map(range).collect()
 }
 
-/// What a host's split is called as a file: as the input that it is of.
+/// The path of a split by host as a file, named like its input.
 fn split_path(paths: &[StorePath], number: u64, held: &Held) -> StorePath {
     let input = held.input().and_then(|input| paths.get(input as usize)).and_then(StorePath::name);
     let components = [SPLITS.to_vec(), number.to_string().into_bytes(), input.unwrap_or(b"inputs").to_vec()];
     StorePath { components: components.to_vec() }
 }
 
-/// What a split reads, as files in the inputs' mount: what `{in}` stands for.
+/// A split's files in the inputs' mount: the value of `{in}`.
 fn in_files(shared: &Shared, places: &Places<'_>, claimed: &Claimed) -> Vec<PathBuf> {
     use std::os::unix::ffi::OsStringExt as _;
     let paths = &shared.inputs.paths;
@@ -435,12 +438,12 @@ fn words(shared: &Shared, places: &Places<'_>, claimed: &Claimed, number: usize)
     Ok(words)
 }
 
-/// What a component may know of itself.
+/// Variables that tell a component about itself.
 fn environment(shared: &Shared, claimed: &Claimed, ranges: &[Range], program: usize) -> Vec<Variable> {
     let mut inputs: Vec<&Arc<str>> = ranges.iter().map(|range| &range.path).collect();
     inputs.dedup();
     let number = |value: u64| OsString::from(value.to_string());
-    // The same for every attempt, and no other program's: what it marks an external effect with.
+    // The same for every attempt, but not for every program: it marks external effects.
     let mut task = format!("{}-{}-{}", shared.store.config.id, shared.job, claimed.number);
     if program > 0 {
         task += &format!("-{program}");
@@ -456,11 +459,11 @@ fn environment(shared: &Shared, claimed: &Claimed, ranges: &[Range], program: us
     if let [input] = inputs[..] {
         variables.push(("AS_INPUT".into(), input.to_string().into()));
     }
-    // Nobody knows yet where a file ends that is being written.
+    // The end of a file that is being written is not known yet.
     if claimed.range.is_open() {
         return variables;
     }
-    // What lies at several places has a length, and no one place.
+    // Ranges at several places have a length, but no one offset.
     if let [range] = ranges {
         variables.push(("AS_OFFSET".into(), number(range.from)));
     }

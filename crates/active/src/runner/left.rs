@@ -1,4 +1,4 @@
-//! What a program left in the directory that it worked in.
+//! Files that a program left in its work directory.
 //!
 //! The directory belongs to the user that the program ran as, who can change it at any time, also from outside the sandbox. Root reads it. So everything
 //! in it is opened below it without following links, and looked at once it is open: it is a regular file of that user's, or no output.
@@ -14,7 +14,7 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, statat};
 /// See the module.
 pub(super) struct Left {
     dir: OwnedFd,
-    /// Whose files count; `None`: anybody's.
+    /// The user whose files count; `None`: any user's.
     owner: Option<u32>,
     /// Regular files below it, and their lengths, in order of their names.
     pub files: Vec<(Vec<u8>, u64)>,

@@ -1,7 +1,9 @@
-//! Which splits of a job lie on this host, where the packs' engine says who holds what; whether what is made of them can; and how much of what programs read did.
+//! Locality, if the packs' engine knows which host holds which pack: which splits of a job lie on
+//! this host, whether outputs can be placed here, and how much of the programs' input lay here.
 //!
-//! A split's score is the part of its bytes of which this host holds the pack. It is estimated from samples spread over the split: neighbouring
-//! chunks nearly always lie in one pack. Engines that do not know (directories, S3) are asked once, and nothing else is looked at.
+//! A split's score is the part of its bytes whose packs this host holds. It is estimated from
+//! samples spread over the split: neighbouring chunks nearly always lie in one pack. Engines that
+//! do not know (directories, S3) are asked once, and no sample is taken.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,15 +24,15 @@ use super::patience::{Far, Placed};
 use crate::job::spec::Spec;
 use crate::progress::Counters;
 
-/// Chunks of a split that are looked up, about.
+/// Chunks of a split that are sampled, about.
 const SAMPLES: u64 = 16;
-/// Splits that are looked at; of a job with more, the rest is taken as it comes.
+/// Splits that are sampled; the rest of a larger job is taken in order.
 const SPLITS_MAX: usize = 10_000;
-/// How long a job may be kept waiting for this.
+/// How long a job may wait for this.
 const LOOK_MAX: Duration = Duration::from_secs(2);
 
-/// The splits of which a host holds more than half, as far as that can be found out soon: it is only an order, so what fails or takes long is left
-/// out, and these splits are taken as they come.
+/// The splits of which a host holds more than half, as far as that can be found out soon. It is
+/// only a preference: splits whose place is unknown or takes too long are taken in order.
 pub(super) fn placed(store: &Arc<Store>, job: JobId, spec: &Spec, roots: &[Arc<Root>]) -> Placed {
     let host = host::name();
     let Ok(splits) = store.jobs().splits(job) else { return Placed::default() };
@@ -51,20 +53,21 @@ pub(super) fn placed(store: &Arc<Store>, job: JobId, spec: &Spec, roots: &[Arc<R
                 far.push(Far { split: split.number, host: most, bytes });
             }
             Ok(None) => {}
-            // The engine does not know, or time is up.
+            // The engine does not know, or the time is over.
             Err(error) if error.kind() == ErrorKind::Cancelled => break,
             Err(_) => {}
         }
     }
-    // Of so many that not all were looked at, whoever waited would have to name each that he may have.
+    // Not all splits were sampled: a claim would have to name each of the others.
     if splits.len() > SPLITS_MAX {
         far.clear();
     }
     Placed::new(local, far, splits.len() as u64)
 }
 
-/// What the packs' engine calls this host, if it holds packs and who makes one can choose: so that what comes of a split lies where it was made, and the next program finds it there. It is
-/// an advantage, no more: where that cannot be found out, packs lie anywhere.
+/// This host's name in the packs' engine, if the engine holds packs on hosts and lets writers
+/// choose. Then a split's output lies where it was made, and the next program finds it there. It is
+/// only an optimisation: otherwise packs lie anywhere.
 pub(super) fn own_place(store: &Store) -> Option<Arc<str>> {
     place_on(&*store.backend, &host::name()).ok().map(Arc::from)
 }
@@ -74,15 +77,16 @@ pub(super) fn own_place(store: &Store) -> Option<Arc<str>> {
 pub struct Nearby {
     /// Bytes of inputs.
     pub bytes: u64,
-    /// Those that were looked at: all, if that did not take long.
+    /// Bytes of sampled inputs: all of them, if that did not take long.
     pub bytes_looked_at: u64,
-    /// Of these, bytes on this host.
+    /// Sampled bytes on this host.
     pub bytes_here: u64,
-    /// Of these, bytes on hosts that have an agent.
+    /// Sampled bytes on hosts that have an agent.
     pub bytes_with_agents: u64,
 }
 
-/// Where the inputs of a job lie; nothing where the packs' engine does not say, or none lies in a pack.
+/// Where the inputs of a job lie; `None` if the packs' engine does not know, or none lies in a
+/// pack.
 ///
 /// # Errors
 /// Those of the store and of the packs' engine.
@@ -112,7 +116,8 @@ pub fn nearby(store: &Store, job: JobId, spec: &Spec) -> Result<Option<Nearby>> 
     }))
 }
 
-/// Says of packs whether they lie on this host, for all attempts of a runner: the engine is asked once a pack.
+/// Tells which packs lie on this host, for all attempts of a runner: the engine is asked once a
+/// pack.
 pub(crate) struct Tally {
     store: Arc<Store>,
     host: String,
@@ -133,20 +138,21 @@ impl Tally {
         })
     }
 
-    /// Nothing, where nobody knows.
+    /// `None` if that is unknown.
     fn is_here(&self, pack: PackId) -> Option<bool> {
         if self.is_silent.load(Ordering::Relaxed) {
             return None;
         }
         let mut hosts = self.hosts.lock().expect("no panic while held");
-        // It is only told: an engine that does not answer just now has no read fail that has succeeded.
+        // This only counts: an engine that does not answer now must not fail a read that has
+        // succeeded.
         let first = hosts.of(&self.store, pack).ok()?.first().map(|first| is_same_host(first, &self.host));
         self.is_silent.store(first.is_none(), Ordering::Relaxed);
         first
     }
 }
 
-/// What was read for one attempt.
+/// Bytes that were read for one attempt.
 pub(crate) struct Seen {
     tally: Arc<Tally>,
     here: AtomicU64,
@@ -158,7 +164,7 @@ impl Seen {
         Arc::new(Self { tally: Arc::clone(tally), here: AtomicU64::new(0), elsewhere: AtomicU64::new(0) })
     }
 
-    /// What is to be told of each chunk.
+    /// A callback that counts each chunk.
     pub fn told(self: &Arc<Self>) -> Arc<Told> {
         let seen = Arc::clone(self);
         Arc::new(move |pack, len| {
@@ -171,7 +177,7 @@ impl Seen {
         })
     }
 
-    /// From packs on this host, and from others; nothing if nobody knows.
+    /// Bytes from packs on this host, and from others; `None` if that is unknown.
     pub fn bytes(&self) -> Option<(u64, u64)> {
         let (here, elsewhere) = (self.here.load(Ordering::Relaxed), self.elsewhere.load(Ordering::Relaxed));
         (here + elsewhere > 0).then_some((here, elsewhere))
@@ -180,7 +186,7 @@ impl Seen {
 
 struct Look<'a> {
     store: &'a Store,
-    /// Who holds packs that were asked for.
+    /// Holders of the packs that were asked for.
     hosts: Hosts,
     until: Instant,
 }
@@ -192,7 +198,7 @@ impl Look<'_> {
         let (mut bytes, mut held) = (0u64, BTreeMap::<String, u64>::new());
         let all: u64 = ranges.iter().map(|(_, from, to)| to.saturating_sub(*from)).sum();
         let step = (all / SAMPLES).max(1);
-        // How far into a range the next sample lies.
+        // Offset of the next sample within a range.
         let mut into = 0;
         for &(input, from, to) in ranges {
             let Some(root) = roots.get(input as usize) else { continue };
@@ -217,7 +223,7 @@ impl Look<'_> {
         Ok(held.into_iter().find(|(_, own)| own * 2 > bytes).map(|(host, _)| host))
     }
 
-    /// Who reads of a pack are sent to.
+    /// The host that serves reads of a pack.
     fn first(&mut self, pack: PackId) -> Result<String> {
         match self.hosts.of(self.store, pack)?.first() {
             Some(first) => Ok(first.clone()),

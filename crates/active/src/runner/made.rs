@@ -1,11 +1,12 @@
-//! What a job made, as it is noted in the transaction that publishes it: others who ran it, or waited for it, say the same.
+//! A job's results, recorded in the transaction that publishes it, so that all that ran it or
+//! waited for it report the same.
 
 use outrigger_store::meta::jobs::{JobId, JobState};
 use outrigger_store::tree::StorePath;
 use outrigger_store::{Result, Store};
 use serde::{Deserialize, Serialize};
 
-/// So many files are noted by name.
+/// Files at most that are recorded by name.
 const NAMED_MAX: usize = 1000;
 
 /// Files that a job made visible.
@@ -34,14 +35,14 @@ impl Made {
         serde_json::to_string(self).expect("names and numbers serialise")
     }
 
-    /// Those that were noted by name, with their lengths.
+    /// Recorded files, with their lengths.
     pub fn named(&self) -> Vec<(StorePath, u64)> {
         let path = |(path, len): &(String, u64)| Some((StorePath::parse(path.as_bytes()).ok()?, *len));
         self.named.iter().filter_map(path).collect()
     }
 }
 
-/// What was noted of a job that is done.
+/// The recorded results of a finished job.
 ///
 /// # Errors
 /// Those of the database.

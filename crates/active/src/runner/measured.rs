@@ -1,7 +1,8 @@
-//! What attempts took, and what a split can be expected to take.
+//! Durations of attempts, and the expected duration of a split.
 //!
-//! Who finishes a split notes it with that (`JobChange::Finish`). What a split is expected to take is what the others of its job took, by their bytes: programs differ too much for anything that
-//! was measured elsewhere.
+//! The runner that finishes a split records its measurements with it (`JobChange::Finish`). A
+//! split's expected duration follows from the other splits of its job, in proportion to their
+//! bytes: programs differ too much to use measurements of other jobs.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,29 +14,32 @@ use serde::{Deserialize, Serialize};
 
 use crate::cgroup::Usage;
 
-/// What an attempt took that finished a split.
+/// Measurements of an attempt that finished a split.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Measured {
-    /// Where it ran.
+    /// Its host.
     pub host: String,
     /// From its start until its programs had ended.
     pub secs: f64,
     /// Processor time of all its processes, where it was counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_secs: Option<f64>,
-    /// The most memory that they had at once, bytes, where it was counted; of several programs the sum.
+    /// The most memory that they had at once, bytes, if it was counted; for several programs, the
+    /// sum.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<u64>,
-    /// Bytes that were read for it from packs on its own host, where the packs' engine says who holds what.
+    /// Bytes that it read from packs on its own host, if the packs' engine knows which host holds
+    /// which pack.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes_here: Option<u64>,
-    /// As these, from packs elsewhere.
+    /// As these, for packs elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes_elsewhere: Option<u64>,
 }
 
 impl Measured {
-    /// Of an attempt on this host, for which so much was read from packs here and elsewhere.
+    /// Measurements of an attempt on this host; `seen`: bytes that it read from packs here and
+    /// elsewhere.
     pub(super) fn here(took: Duration, usage: Usage, seen: Option<(u64, u64)>) -> Self {
         let cpu_secs = usage.cpu.map(|cpu| cpu.as_secs_f64());
         let (bytes_here, bytes_elsewhere) = seen.unzip();
@@ -48,7 +52,7 @@ impl Measured {
     }
 }
 
-/// What the finished splits of a job took, as far as it was noted, by their numbers.
+/// The recorded measurements of a job's finished splits, by split number.
 ///
 /// # Errors
 /// Those of the database.
@@ -58,10 +62,10 @@ pub fn measured(store: &Store, job: JobId) -> Result<BTreeMap<u64, Measured>> {
     Ok(noted.filter_map(|(split, text)| Some((split, serde_json::from_str(&text).ok()?))).collect())
 }
 
-/// Says what splits can be expected to take.
+/// Predicts the durations of splits.
 #[derive(Clone, Debug, Default)]
 pub struct Forecast {
-    /// Of each finished split: bytes and seconds.
+    /// Bytes and seconds of each finished split.
     known: BTreeMap<u64, (u64, f64)>,
     bytes: u64,
     secs: f64,
@@ -82,7 +86,8 @@ impl Forecast {
         forecast
     }
 
-    /// Seconds that a split can be expected to take, by what the *others* took; `None` when none has finished, or nobody knows yet how long it is.
+    /// Expected seconds of a split, from the *other* splits; `None` if none has finished, or its
+    /// length is not known yet.
     pub fn secs(&self, split: &SplitRow) -> Option<f64> {
         let (own, count) = match self.known.get(&split.number) {
             Some(own) => (*own, self.known.len() - 1),
@@ -92,7 +97,7 @@ impl Forecast {
             return None;
         }
         let (bytes, secs) = (self.bytes - own.0, self.secs - own.1);
-        // Where there are no bytes, each is like the others.
+        // Without bytes, each is like the others.
         let part = if bytes == 0 { 1.0 / count as f64 } else { bytes_of(&split.range) as f64 / bytes as f64 };
         Some((secs * part).max(0.0))
     }
@@ -141,7 +146,7 @@ mod tests {
         let forecast = Forecast::new(&splits, &known);
         // 400 bytes took 4 s.
         assert!((forecast.secs(&splits[2]).unwrap() - 0.5).abs() < 1e-9);
-        // What a split took itself says nothing of what was to be expected.
+        // A split's own duration is no part of its forecast.
         assert!((forecast.secs(&splits[0]).unwrap() - 2.0 / 3.0).abs() < 1e-9);
         assert!((forecast.secs(&splits[1]).unwrap() - 6.0).abs() < 1e-9);
         let open = SplitRow { range: NewSplit { to: OPEN_END, ..splits[2].range }, ..splits[2].clone() };

@@ -8,12 +8,13 @@
 //!              publish: names for the outputs, one transaction
 //! ```
 //!
-//! Others may run the same job at the same time, in this process or another, on this host or another: each claims splits that nobody has. What is left of
-//! a runner that was killed is claimed by the others once its session is over. Whoever finds that no split is left publishes; of several, one does.
+//! Runners in other processes and on other hosts may share a job: each claims free splits, and
+//! those of a killed runner once its session is over. One that finds no split left publishes; of
+//! several, one succeeds.
 //!
-//! A slot's writer is finished once a second, and when there is nothing left to claim: what was finished until then survives the process. Nothing is
-//! visible before the last step, which either happens whole or not at all. Who runs a job that another process began goes on with what that one had
-//! recorded.
+//! A slot finishes its writer once a second, and when there is nothing left to claim: recorded
+//! splits survive the process. Nothing is visible before the last step, which happens whole or not
+//! at all. A runner of a job that another process began goes on with the splits that were recorded.
 
 mod launch;
 mod left;
@@ -63,19 +64,20 @@ pub struct RunOptions<'a> {
     pub slots: usize,
     /// Threads of the write pipelines, together.
     pub threads: usize,
-    /// Makes others stand still while outputs become visible, as long as what it returns lives: a mount that owns the store, for example.
+    /// Makes a mount that owns the store, for example, stop changes while outputs become visible,
+    /// for as long as the returned value lives.
     pub before_publish: Quiet<'a>,
-    /// Once it is set no more splits are begun: those that run are finished, and the job is left to others.
+    /// Once set, no more splits are begun: running ones are finished, others run the rest.
     pub drain: Option<Arc<AtomicBool>>,
-    /// What others have is left to them: do not wait for it.
+    /// Do not wait for splits that other runners have.
     pub leave_rest: bool,
-    /// While it says so nothing is begun, for half a minute at a time at most: others come first.
+    /// While true, nothing is begun, for half a minute at a time at most: others come first.
     pub make_way: Option<Busy>,
-    /// Programs get only what processor and disk time nobody else wants.
+    /// Programs get only idle processor and disk time.
     pub idle: bool,
     /// Each attempt runs in a control group of its own, one of these, if there are any.
     pub groups: Option<Arc<Groups>>,
-    /// Whose jobs are run, and as whom: they stand in rows, which others may write.
+    /// The accepted submitters, and their users here: a job's row alone is not trusted.
     pub trust: Arc<Trust>,
 }
 
@@ -84,21 +86,21 @@ pub struct RunOptions<'a> {
 pub struct Report {
     /// Where it is now.
     pub job: JobRow,
-    /// Files that it made visible, whoever published them; if that was another process, only those that it has noted by name.
+    /// Files that the job made visible. Of another process's, only those it recorded by name.
     pub files: Vec<(StorePath, u64)>,
     /// How many there are, and how long.
     pub made: Made,
-    /// What others did of it, or this process earlier.
+    /// Work that other processes did, or this process earlier.
     pub elsewhere: Elsewhere,
-    /// Splits that were set aside: of which input, which bytes, and why.
+    /// Splits that were set aside: input, bytes and reason.
     pub set_aside: Vec<SetAside>,
-    /// What the sandbox could not do here.
+    /// Protections that the sandbox cannot give here.
     pub missing: Vec<String>,
-    /// The longest that an attempt took here which succeeded.
+    /// Duration of the longest successful attempt here.
     pub longest: Option<Duration>,
 }
 
-/// What was done of a job in other processes, or by this one's predecessors.
+/// Work on a job by other processes, or by this one's predecessors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Elsewhere {
     /// Splits that were finished there.
@@ -118,13 +120,13 @@ pub struct SetAside {
     pub from: u64,
     /// Nominal first byte after.
     pub to: u64,
-    /// Who held it when the job was made, if its splits are hosts': then it has a length and no one place.
+    /// The holder when the job was made, if splits are by host: it has no one place then.
     pub held_by: Option<String>,
     /// Why the last attempt failed.
     pub why: String,
 }
 
-/// What all threads of a runner share.
+/// State that all threads of a runner share.
 pub(crate) struct Shared {
     pub store: Arc<Store>,
     pub job: JobId,
@@ -151,23 +153,23 @@ pub(crate) struct Shared {
     /// See [`Report::longest`].
     pub longest: std::sync::Mutex<Option<Duration>>,
     overtaken: Overtaken,
-    /// What the packs' engine calls this host, if packs can be made to lie on it: what attempts write does.
+    /// This host's name in the packs' engine, if packs can be placed on it: attempts' outputs are.
     pub place: Option<Arc<str>>,
-    /// Where splits lie, where the packs' engine says who holds what.
+    /// Where splits lie, if the packs' engine knows which host holds which pack.
     pub placed: Placed,
-    /// Fewer splits run at once than there are processors: those that are free decode ahead.
+    /// Fewer splits run at once than there are processors: the free ones decode ahead.
     pub decodes_ahead: bool,
-    /// Where what programs read was.
+    /// Counts where the programs' inputs lay.
     pub tally: Arc<Tally>,
 }
 
 impl Shared {
-    /// True when nothing more is to be begun.
+    /// True if no more splits are to be begun.
     fn is_draining(&self) -> bool {
         self.drain.as_ref().is_some_and(|drain| drain.load(Ordering::Relaxed))
     }
 
-    /// Waits while others who use this host wait, but not for ever.
+    /// Waits while others on this host wait, within a limit.
     fn make_way(&self) {
         let begun = outrigger_clock::Instant::now();
         while self.make_way.as_ref().is_some_and(|busy| busy())
@@ -179,24 +181,24 @@ impl Shared {
         }
     }
 
-    /// The outputs that the program makes, with their numbers: not the raw file of a 1W pattern.
+    /// The program's outputs, with their numbers: not the raw file of a 1W pattern.
     fn outputs(&self) -> impl Iterator<Item = (usize, &Output)> {
         let written = self.inputs.paths.is_empty();
         self.spec.outputs.iter().enumerate().filter(move |(_, output)| !written || output.name != RAW)
     }
 }
 
-/// What a session that runs splits of a job calls itself.
 /// How long others can keep a split from being begun.
 const MAKE_WAY_MAX: Duration = Duration::from_secs(30);
-/// How often it is asked whether the job was cancelled.
+/// How often to check if the job was cancelled.
 const ASK_EVERY: Duration = Duration::from_millis(250);
 
-/// Runs a job to its end and publishes it. If others run it too, they share the splits. Of a job that has ended already it says how, and runs nothing.
+/// Runs a job to its end, perhaps with other runners, and publishes it. If it has ended, only
+/// reports.
 ///
 /// # Errors
-/// `NotFound`, `Invalid` when it cannot be run again, `Denied` when it cannot be kept in as strictly as it says. A job that fails is no error, but a
-/// report.
+/// `NotFound`, `Invalid` if it cannot be run again, `Denied` if it cannot be sandboxed as strictly
+/// as it says. A job that fails is no error, but a report.
 pub fn run(
     store: &Arc<Store>,
     job: JobId,
@@ -206,7 +208,7 @@ pub fn run(
     work(store, job, options, counters, (None, None), &mut || Ok(()))
 }
 
-/// Makes a second attempt at a split beside another runner's, and no more.
+/// Makes a speculative attempt at a split that another runner has, and no more.
 ///
 /// # Errors
 /// As [`run`].
@@ -243,7 +245,7 @@ fn work(
     let jobs = store.jobs();
     let row = jobs.job(job)?.ok_or_else(|| missing(job))?;
     if !matches!(row.state, JobState::Waiting | JobState::Running) {
-        // It may have ended after its caller was told of it: another runner was faster, or its file was given up.
+        // Ended since its caller heard of it, by a faster runner or as its file was given up.
         counters.splits.store(row.splits.iter().sum(), Ordering::Relaxed);
         return report(store, row, None, counters, (Vec::new(), None), false);
     }
@@ -275,7 +277,7 @@ fn work(
     }
     let set = |counter: &std::sync::atomic::AtomicU64, value: u64| counter.store(value, Ordering::Relaxed);
     set(&counters.bytes_expected, inputs.bytes());
-    // Of a stream the program has one; if there is another one, it is the raw file's.
+    // A program that reads a stream has one split; another split is the raw file's.
     let fed = feed.is_some();
     set(&counters.splits, if fed { 1 } else { row.splits.iter().sum() });
     set(&counters.splits_done, row.splits[SplitState::Done as usize]);
@@ -315,7 +317,7 @@ fn work(
     let threads = (options.threads / slots).max(2);
     let mut stragglers = Stragglers::default();
     loop {
-        // A second attempt is one slot's.
+        // A speculative attempt takes one slot.
         let one = shared.beside.lock().expect("no panic while held").is_some();
         run_slots(&shared, if one { 1 } else { slots }, threads, options.before_publish)?;
         before_end()?;
@@ -327,7 +329,7 @@ fn work(
     }
 }
 
-/// What there is to say of a job. `files` are those that this process published.
+/// The report on a job. `files` are those that this process published.
 fn report(
     store: &Store,
     row: JobRow,
@@ -400,7 +402,7 @@ fn watch_job(shared: &Shared, done: &AtomicBool) {
     }
 }
 
-/// Has programs that run yield while others who use this host wait. It is a thread of its own: whom it asks may keep it waiting.
+/// Makes programs yield while others on this host wait. Has a thread, as asking them may block.
 fn stand_aside(shared: &Shared, done: &AtomicBool) {
     let (Some(busy), Some(_)) = (&shared.make_way, &shared.groups) else { return };
     let mut yielding = Yielding::default();
@@ -410,7 +412,7 @@ fn stand_aside(shared: &Shared, done: &AtomicBool) {
         let before = yielding;
         yielding = yielding.next(others_wait, outrigger_clock::Instant::now());
         if others_wait || before != yielding {
-            // Also those that have begun meanwhile.
+            // Includes programs that have begun meanwhile.
             shared.watch.stand_back(others_wait);
         }
         shared.watch.freeze(yielding.is_still());
@@ -418,10 +420,10 @@ fn stand_aside(shared: &Shared, done: &AtomicBool) {
     shared.watch.freeze(false);
 }
 
-/// Where a job is now, and the files that this process made visible, if it was this one.
+/// A job's row, and the files that this process made visible, if it did.
 type Finished = (JobRow, Option<Vec<(StorePath, u64)>>);
 
-/// Publishes or fails a job that has no more splits to run. `None`: others had splits of it, and left some.
+/// Publishes or fails a job without splits to run. `None`: others had some, and left them.
 fn finish(
     shared: &Shared,
     options: &RunOptions<'_>,
@@ -442,7 +444,7 @@ fn finish(
             if shared.is_draining() || (options.leave_rest && someone) {
                 break row;
             }
-            // Whoever has them finishes the job, unless it ends without a word, or an attempt of its fails.
+            // Their runners finish the job, unless they are killed or an attempt fails.
             outrigger_clock::sleep(ASK_EVERY);
             if someone && waiting == 0 && row.state == JobState::Running {
                 let longest = *shared.longest.lock().expect("no panic while held");
@@ -473,7 +475,7 @@ fn finish(
         }
         match publish::publish(shared, options) {
             Ok(made) => files = Some(made),
-            // Somebody else was first, or it was cancelled.
+            // Another runner was first, or the job was cancelled.
             Err(error) if error.kind() == ErrorKind::Fenced => {}
             Err(error) => {
                 jobs.end_job(job, JobState::Failed, &error.to_string())?;

@@ -1,10 +1,11 @@
 //! The programs of a split beside the first one. All are given the same input in the same pass ([`share`](crate::attempt::share)), and all must succeed.
 //!
-//! What the first one writes on its standard output may stream into the write pipeline, which takes files in order. So what the others write must not wait for
-//! that, or the pass would stand still: a thread each reads it, into memory up to a mebibyte, and into a file of this machine's beyond. It is stored when all have
-//! ended well.
+//! The first program's standard output may stream into the write pipeline, which takes files in
+//! order. The other programs' outputs must not wait for that, or the pass would stand still. So a
+//! thread for each reads its output, into memory up to a mebibyte, and into a local file beyond. It
+//! is stored when all have ended well.
 //!
-//! The first that fails ends all the others: they would be run again anyway.
+//! The first program that fails ends all the others: they would be run again anyway.
 
 use std::fs::File;
 use std::io::{Seek as _, Write as _};
@@ -44,7 +45,7 @@ struct Other {
 pub(super) struct Beside {
     pub number: usize,
     pub work: TempDir,
-    /// What it wrote on standard output.
+    /// Its standard output.
     pub written: Content,
 }
 
@@ -55,7 +56,7 @@ struct Together(Mutex<State>);
 #[derive(Default)]
 struct State {
     stoppers: Vec<Stopper>,
-    /// Which of them failed first, and why.
+    /// The number of the first that failed, and why.
     failed: Option<(usize, String)>,
 }
 
@@ -121,23 +122,23 @@ impl Others {
         self.running.push(Other { number, work, thread });
     }
 
-    /// The first program, which ends with the others.
+    /// Adds the first program, which ends with the others.
     pub fn beside(&self, first: &Attempt) {
         self.together.add(first.stopper());
     }
 
-    /// Ends all of them, the first one as well.
+    /// Ends all of them, including the first.
     pub fn stop(&self) {
         self.together.fail(0, "stopped");
     }
 
-    /// What ends all of them, the first one as well.
+    /// A stopper that ends all of them, including the first.
     pub fn stopper(&self) -> Stopper {
         let state = self.together.0.lock().expect("no panic while held");
         Stopper::of(state.stoppers.iter())
     }
 
-    /// Waits for all, when the first has ended: from then on what that one came to holds for all of them.
+    /// When the first has ended, waits for the others. Its result then stands for all of them.
     pub fn end(mut self, spec: &Spec, first: &mut Ended) -> Vec<Beside> {
         if self.running.is_empty() {
             return Vec::new();
@@ -161,7 +162,7 @@ impl Others {
             ended_well.push(Beside { number, work, written });
         }
         first.log = log;
-        // What is wrong with the input is no program's fault, and some may have ended before it was found.
+        // A fault of the input is no program's fault, and some may have ended before it was found.
         let read =
             self.pass.take().map_or(Ok(()), |pass| pass.join().unwrap_or_else(|_| Err(PANICKED.into())));
         let failed = self.together.0.lock().expect("no panic while held").failed.take();

@@ -1,8 +1,12 @@
-//! Who takes a split that lies on another host, and when.
+//! Delay scheduling: when a runner takes a split that lies on another host.
 //!
-//! A slot claims first what lies on its own host, then what lies on none whose runner would take it, and last what does: each such split is left alone for as long as reading it from afar would take
-//! longer than reading it there, about, and never for more than [`PATIENCE_MAX`]. That time begins when this runner finds nothing else to do, for all of them together, so a job is kept waiting once. Nobody waits for a host without an agent
-//! (or a `run` of this job), for one whose agent is drained or stands back while others wait, or where the packs' engine does not say who holds what.
+//! A slot first claims splits on its own host, then splits that no willing runner holds, and last
+//! the rest. It leaves each split of another host alone for about as long as reading it remotely
+//! would take longer than reading it there, and at most for [`PATIENCE_MAX`]. That time begins when
+//! this runner first finds nothing else to do, for all such splits together, so a job is delayed
+//! once. No split is left to a host without an agent (or a `run` of this job), or to one whose
+//! agent is drained or yields to others. Nothing is delayed if the packs' engine does not know
+//! which host holds which pack.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
@@ -19,37 +23,37 @@ use crate::node::nodes;
 
 /// The longest that a split is left alone because another host holds it.
 const PATIENCE_MAX: Duration = Duration::from_secs(2);
-/// Bytes a second that are read from afar, as long as none were: a gigabit a second.
+/// Assumed bytes a second of remote reads, until some were measured: a gigabit a second.
 const RATE_ASSUMED: u64 = 125_000_000;
-/// How often who waits looks again.
+/// How often a waiting slot looks again.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// For how long it is taken for true who would take splits.
+/// How long the list of willing hosts is cached.
 const WILLING_FOR: Duration = Duration::from_millis(500);
 
 /// A split of which another host holds more than half.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Far {
-    /// Which.
+    /// Its number.
     pub split: u64,
-    /// Who holds it.
+    /// The holder.
     pub host: String,
     /// Its length.
     pub bytes: u64,
 }
 
-/// Where the splits of a job lie, as far as that was found out.
+/// Where the splits of a job lie, as far as known.
 #[derive(Debug, Default)]
 pub(crate) struct Placed {
-    /// Those of which this host holds more than half, rising.
+    /// Splits of which this host holds more than half, rising.
     pub local: Vec<u64>,
-    /// Those of which another one does, rising.
+    /// Splits of which another host does, rising.
     far: Vec<Far>,
     /// How many splits there are.
     splits: u64,
     /// When a runner of this process first found nothing else to do.
     idle: OnceLock<Instant>,
     willing: Mutex<Option<(Instant, Vec<String>)>>,
-    /// What was read from afar, and how long that took: milliseconds.
+    /// Bytes read remotely, and how long that took: milliseconds.
     read: (AtomicU64, AtomicU64),
 }
 
@@ -58,7 +62,7 @@ impl Placed {
         Self { local, far, splits, ..Self::default() }
     }
 
-    /// Notes what a split took that was read from afar in the main.
+    /// Records how long a mostly remote split took.
     pub fn note_far(&self, bytes: u64, took: Duration) {
         self.read.0.fetch_add(bytes, Ordering::Relaxed);
         self.read.1.fetch_add(took.as_millis() as u64, Ordering::Relaxed);
@@ -69,7 +73,7 @@ impl Placed {
         if bytes == 0 { RATE_ASSUMED } else { (bytes.saturating_mul(1000) / millis.max(1)).max(1) }
     }
 
-    /// What may be claimed by who has waited for so long; `None`: anything.
+    /// The splits that may be claimed after waiting this long; `None`: all.
     fn offered(&self, willing: &[String], waited: Duration) -> Option<Vec<u64>> {
         let rate = self.rate();
         let is_left = |far: &&Far| {
@@ -89,7 +93,7 @@ impl Placed {
         Some(offered)
     }
 
-    /// The hosts on which somebody runs who would take splits of this job, but for this one.
+    /// The other hosts with a runner that would take splits of this job.
     fn willing(&self, store: &Store, job: JobId) -> Result<Vec<String>> {
         let mut known = self.willing.lock().expect("no panic while held");
         if let Some((since, willing)) = &*known
@@ -101,7 +105,7 @@ impl Placed {
         let (ready, not): (Vec<_>, Vec<_>) =
             nodes(store)?.into_iter().partition(|node| !node.drains && !node.stands_back);
         let mut willing: Vec<String> = ready.into_iter().map(|node| node.host).collect();
-        // An agent that stands back has begun the job, too, perhaps: that is no runner who would take something now.
+        // A yielding agent may have begun the job, too, but takes nothing now.
         let is_not = |host: &String| not.iter().any(|node| node.host == *host);
         let runs = store.meta.sessions()?.into_iter().filter(|row| row.owner.role == Role::Job(job));
         willing.extend(runs.map(|row| row.owner.host).filter(|host| !is_not(host)));
@@ -111,11 +115,11 @@ impl Placed {
     }
 }
 
-/// What a slot may claim next: from near to far.
+/// The splits that a slot may claim next: from near to far.
 pub(super) enum Turn {
-    /// What lies here.
+    /// Those on this host.
     Local,
-    /// What is not left alone for others.
+    /// All but those that are left to other hosts.
     Patient,
     /// Anything.
     Any,
@@ -142,7 +146,8 @@ impl Turn {
         }
     }
 
-    /// Nothing of that was to be had: what comes after, perhaps after a moment. `None` when there is nothing more to come.
+    /// Nothing of that could be claimed: returns the next turn, perhaps after a moment; `None` if
+    /// there is no other.
     pub fn after(self, only: Option<&[u64]>, store: &Store, job: JobId) -> Result<Option<Self>> {
         match (self, only) {
             (Self::Local, _) => Ok(Some(Self::Patient)),
@@ -177,11 +182,11 @@ mod tests {
         assert_eq!(offered(&[], 0), None);
         assert_eq!(offered(&[a.clone(), b.clone()], 0), Some(vec![0, 2, 4, 5]));
         assert_eq!(offered(std::slice::from_ref(&b), 0), Some(vec![0, 1, 2, 4, 5]));
-        // 25 MB are 200 ms from afar; however long one is, it is not left alone for more than two seconds.
+        // 25 MB are 200 ms of remote reads; no split is left alone for more than two seconds.
         assert_eq!(offered(&[a.clone(), b.clone()], 199), Some(vec![0, 2, 4, 5]));
         assert_eq!(offered(&[a.clone(), b.clone()], 200), Some(vec![0, 1, 2, 4, 5]));
         assert_eq!(offered(&[a.clone(), b.clone()], 2000), None);
-        // What is measured counts: a tenth of what was assumed.
+        // The measured rate counts: a tenth of the assumed one.
         placed.note_far(12_500_000, Duration::from_secs(1));
         assert_eq!(offered(&[a.clone(), b.clone()], 1900), Some(vec![0, 2, 4, 5]));
         assert_eq!(offered(&[a, b], 2000), None);

@@ -1,4 +1,5 @@
-//! A slot: claims splits, runs an attempt at each, and has what they wrote stored, one split after the other.
+//! A slot: claims splits, runs an attempt at each, and has their outputs stored, one split after
+//! the other.
 //!
 //! Outputs of up to [`SMALL`] bytes are kept in memory until the program has ended well, and go into the pipeline in batches with others. Larger
 //! ones stream: the pipeline reads the program's output while it runs, and if the program fails the stream ends with an error, so that nothing of it
@@ -39,7 +40,7 @@ use crate::written::{self, GAVE_BACK, Quiet};
 pub(super) const SMALL: usize = 1 << 20;
 /// How long finished splits may wait to be recorded.
 const RECORD_EVERY: Duration = Duration::from_secs(1);
-/// How old they may be when a long output begins, which would keep them waiting.
+/// The same limit when a long output begins, behind which they would wait.
 const RECORD_SOON: Duration = Duration::from_millis(200);
 /// Splits claimed at once at most.
 const CLAIM_MAX: usize = 32;
@@ -48,7 +49,7 @@ const CLAIM_FOR: Duration = Duration::from_millis(500);
 
 struct Slot<'a> {
     shared: &'a Shared,
-    /// For the input of a mount that has gone.
+    /// Stops changes, when the input of a mount that has gone is closed.
     quiet: Quiet<'a>,
     jobs: &'a dyn Jobs,
     session: Arc<Session>,
@@ -62,14 +63,14 @@ struct Slot<'a> {
 /// Runs until there is nothing left to claim.
 ///
 /// # Errors
-/// Failures of the store; attempts that fail are no such.
+/// Failures of the store; failed attempts are not errors.
 pub(super) fn run(shared: &Shared, threads: usize, quiet: Quiet<'_>) -> Result<()> {
     let session = shared.store.session(SessionKind::Writer, Role::Job(shared.job))?;
     let (jobs, policies) = (shared.store.jobs(), Policies::load(&shared.store)?);
     let mut slot = Slot { shared, quiet, jobs, session, threads, policies, writer: None, unrecorded: 0 };
     let beside = shared.beside.lock().expect("no panic while held").take();
     if let Some(stragglers::Beside { split, attempt }) = beside {
-        // Whoever has it may just have ended.
+        // The other runner may just have finished it.
         if let Some(claimed) = jobs.claim_beside(slot.session.id(), shared.job, split, attempt)? {
             slot.split(&claimed)?;
         }
@@ -81,7 +82,7 @@ pub(super) fn run(shared: &Shared, threads: usize, quiet: Quiet<'_>) -> Result<(
             return slot.record();
         }
         shared.make_way();
-        // First what lies here; when that is done, what lies elsewhere.
+        // First the splits on this host, then others.
         let only = turn.only(&shared.placed, &shared.store, shared.job)?;
         let (tries, of) = (shared.spec.tries, only.as_deref());
         let claims = jobs.claim_splits(slot.session.id(), shared.job, at_once, tries, of)?;
@@ -104,7 +105,8 @@ pub(super) fn run(shared: &Shared, threads: usize, quiet: Quiet<'_>) -> Result<(
             slot.record_if_due()?;
             shared.make_way();
         }
-        // Few enough that other slots have work too, many enough that claiming costs nothing beside running.
+        // Few enough that other slots have work too, many enough that a claim costs little beside
+        // running.
         let each = begun.elapsed() / count as u32;
         let fit = (CLAIM_FOR.as_micros() / each.as_micros().max(1)) as usize;
         let left = shared.counters.view();
@@ -133,7 +135,7 @@ impl Slot<'_> {
         }
     }
 
-    /// Makes what is in the writer durable, and counts it as finished.
+    /// Makes the writer's splits durable, and counts them as finished.
     fn record(&mut self) -> Result<()> {
         if let Some((writer, _)) = self.writer.take() {
             writer.finish()?;
@@ -177,7 +179,7 @@ impl Slot<'_> {
             attempt.end()
         } else {
             large = true;
-            // What was finished before must not wait for the end of a long one.
+            // Finished splits must not wait for the end of a long output.
             if self.writer.as_ref().is_some_and(|(_, since)| since.elapsed() >= RECORD_SOON) {
                 self.record()?;
             }
@@ -187,7 +189,7 @@ impl Slot<'_> {
             if let Some(name) = &wanted {
                 self.submit(claimed, name, Content::Stream(Box::new(stream)))?;
             } else {
-                // Nobody wants it, and a program that cannot write would never end.
+                // Nobody wants the output, but a program that cannot write would never end.
                 let _ = std::io::copy(&mut stream, &mut std::io::sink());
             }
             finished.recv().unwrap_or_else(|_| Ended {
@@ -242,8 +244,9 @@ impl Slot<'_> {
         Ok(())
     }
 
-    /// The first bytes that a program writes, up to one more than [`SMALL`]. Splits that were finished before are recorded meanwhile, when it is time to: a program that
-    /// takes long must not keep them waiting, whom others would take for stragglers, and who would be lost with this process.
+    /// Reads the first bytes of a program's output, up to one more than [`SMALL`]. Meanwhile it
+    /// records finished splits when they are due: a slow program must not delay them, as other
+    /// runners would take them for stragglers, and they would be lost with this process.
     fn head(&mut self, attempt: &Attempt, stdout: &mut ChildStdout) -> Result<Vec<u8>> {
         let (mut head, mut len) = (vec![0; SMALL + 1], 0);
         while len < head.len() {
@@ -266,7 +269,8 @@ impl Slot<'_> {
         Ok(head)
     }
 
-    /// True: the split's input was being written in a mount that has gone, and was closed with what that left. The split is to be claimed again.
+    /// If the mount that wrote the split's input has gone, closes the input with the content it
+    /// left and returns true: the split is to be claimed again.
     fn settled_lost(&self, claimed: &Claimed) -> Result<bool> {
         let (store, job) = (&self.shared.store, self.shared.job);
         let Some(written) = self.shared.spec.written.filter(|_| claimed.range.is_open()) else {
@@ -275,7 +279,7 @@ impl Slot<'_> {
         if !written::is_lost(store, written)? {
             return Ok(false);
         }
-        // Not if the mount closed it before it went: then this attempt has failed as any other.
+        // Not if the mount closed it before it went: then this attempt has failed like any other.
         let is_open = self.jobs.split(job, claimed.number)?.is_some_and(|split| split.range.is_open());
         if is_open {
             written::settle_lost(store, job, written, &self.shared.spec, self.quiet)?;
@@ -283,7 +287,7 @@ impl Slot<'_> {
         Ok(is_open)
     }
 
-    /// What a program left in its directory becomes its named outputs.
+    /// Stores the files in a program's directory as its named outputs.
     fn files(
         &mut self,
         claimed: &Claimed,
@@ -337,7 +341,7 @@ impl Slot<'_> {
         self.submit(claimed, name, Content::Bytes(bytes))
     }
 
-    /// No program: the inputs' manifests are joined, and no byte is read.
+    /// Without a program, the inputs' manifests are joined, and no byte is read.
     fn joined(&mut self, claimed: &Claimed) -> Result<()> {
         let parts = joined(self.shared.inputs.roots.iter().map(|root| (**root).clone()));
         self.submit(claimed, b"0", parts)?;
@@ -352,7 +356,7 @@ impl Slot<'_> {
         self.writer()?.submit(Item::File(item))
     }
 
-    /// What holds where the output will be.
+    /// The policy at the output's place.
     fn policy(&self, claimed: &Claimed, name: &[u8]) -> Result<WritePolicy> {
         if self.policies.is_empty() {
             return Ok(self.policies.store_default());

@@ -1,8 +1,12 @@
-//! Splits that take much longer than others: an idle runner makes a second attempt beside the first, and whichever finishes first counts.
+//! Slow splits: an idle runner makes a speculative attempt beside the first, and the first to
+//! finish counts.
 //!
-//! Nobody's clock is compared with another's: a runner measures for how long *it* has seen a split in the hands of the same attempt, against the longest that an attempt at this job
-//! took here, and what the split can be expected to take by what others took, wherever they ran ([`Forecast`]). The metadata decides which of two attempts counts ([`Jobs::claim_beside`](outrigger_store::meta::jobs::Jobs::claim_beside)); who runs one that does not
-//! count any more finds out within a second or so ([`Overtaken`]), and ends it.
+//! No two hosts' clocks are compared. A runner measures how long *it* has seen a split with the
+//! same attempt. It compares that with the longest attempt at this job here, and with the split's
+//! forecast from other splits on any host ([`Forecast`]). The database decides which of two
+//! attempts counts ([`Jobs::claim_beside`](outrigger_store::meta::jobs::Jobs::claim_beside)). A
+//! runner whose attempt does not count any more finds out within a second or so ([`Overtaken`]),
+//! and ends it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -16,18 +20,18 @@ use outrigger_store::{Result, Store};
 use super::measured::{Forecast, measured};
 use crate::attempt::Stopper;
 
-/// What is said of an attempt beside which another one was first.
+/// The reason when another attempt finished first.
 pub(super) const OVERTAKEN: &str = "another attempt at its split was first";
-/// How many times as long as the longest attempt here, and as can be expected of it, a straggler takes …
+/// A straggler takes this many times as long as the longest attempt here, and as its forecast …
 const LONGER: u32 = 3;
-/// … and how long it takes at least, …
+/// … and at least this long, …
 const TAKES_MIN: Duration = Duration::from_secs(3);
-/// … where there is something to compare it with; else this long.
+/// … if there is something to compare it with; otherwise this long.
 const TAKES_UNKNOWN: Duration = Duration::from_secs(60);
-/// How often is looked for stragglers, and whether an attempt still counts.
+/// How often to look for stragglers, and to check if an attempt still counts.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// A second attempt to be made.
+/// A speculative attempt to make.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Beside {
     pub split: u64,
@@ -38,14 +42,15 @@ pub(crate) struct Beside {
 /// Looks for stragglers.
 #[derive(Default)]
 pub(crate) struct Stragglers {
-    /// Since when each attempt has been seen running.
+    /// When each attempt was first seen running.
     seen: HashMap<(JobId, u64, u64), Instant>,
-    /// When each job is looked at next.
+    /// When to look at each job next.
     next: HashMap<JobId, Instant>,
 }
 
 impl Stragglers {
-    /// A split that another process has been running for too long, beside attempts that took `longest` here. A job is looked at once a second.
+    /// Finds a split that another process has been running for too long, compared with attempts
+    /// that took `longest` here. A job is looked at once a second.
     ///
     /// # Errors
     /// Those of the database.
@@ -58,7 +63,8 @@ impl Stragglers {
         self.next.insert(job, now + LOOK_EVERY);
         let locks = store.locks_dir();
         let sessions = store.meta.sessions()?;
-        // What this process runs itself is no better run here a second time, and what nobody runs any more is claimed like any other.
+        // A process never makes a speculative attempt at its own split. An abandoned split is
+        // claimed like any other.
         let others = |id: SessionId| {
             sessions
                 .iter()
@@ -103,7 +109,7 @@ pub(super) struct Overtaken {
     next: Mutex<Option<Instant>>,
 }
 
-/// Has an attempt looked after as long as it lives.
+/// Watches an attempt as long as it lives.
 pub(super) struct Looked<'a> {
     all: &'a Overtaken,
     one: Arc<Running>,
@@ -116,14 +122,15 @@ impl Drop for Looked<'_> {
 }
 
 impl Overtaken {
-    /// Looks after an attempt.
+    /// Begins to watch an attempt.
     pub fn look_after(&self, session: SessionId, claimed: Claimed, stopper: Stopper) -> Looked<'_> {
         let one = Arc::new(Running { session, claimed, stopper, since: Instant::now() });
         self.all.lock().expect("no panic while held").push(Arc::clone(&one));
         Looked { all: self, one }
     }
 
-    /// Ends those that do not count any more, once a second. Most attempts are over before they are looked at.
+    /// Ends attempts that do not count any more, once a second. Most attempts end before they are
+    /// checked.
     pub fn end(&self, store: &Store, job: JobId) {
         let now = Instant::now();
         let mut next = self.next.lock().expect("no panic while held");

@@ -1,4 +1,5 @@
-//! What there is to say and do of jobs beside running them: who runs one, what could not be done, what is forgotten.
+//! Questions and chores about jobs beside running them: their runners, failed splits, deletion of
+//! old jobs.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use outrigger_store::{ErrorKind, Result, Store};
 use super::SetAside;
 use crate::job::spec::Spec;
 
-/// How long after the first look at a job's sessions comes the second.
+/// Pause between the two looks at a job's sessions.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 /// The splits of a job that were set aside.
@@ -43,7 +44,8 @@ pub fn runner_of(store: &Store, job: JobId) -> Result<Option<SessionOwner>> {
     Ok(owners.into_iter().find(|owner| owner.role == Role::Job(job)))
 }
 
-/// Those of these jobs that have begun, and that nobody runs any more: their processes have ended, and did not say so. A reader's look, which changes nothing.
+/// Those of these jobs that have begun but have no runner any more: their processes have ended
+/// without a word. This only reads.
 ///
 /// # Errors
 /// Those of the database.
@@ -74,12 +76,13 @@ fn works(session: &SessionRow) -> bool {
     matches!(session.owner.role, Role::Job(_) | Role::Agent(_))
 }
 
-/// Ends the sessions of runners that are gone, so that what they had claimed is free.
+/// Ends the sessions of runners that are gone, so that their claims are free.
 pub(crate) fn fence_the_dead(store: &Store) -> Result<()> {
     store.live_sessions(works).map(drop)
 }
 
-/// Forgets jobs that failed or were cancelled `age` ago or earlier: until then they can be retried, and what they had finished takes room. Returns how many.
+/// Deletes jobs that failed or were cancelled `age` ago or earlier: until then they can be retried,
+/// and their finished splits take room. Returns how many.
 ///
 /// # Errors
 /// Those of the database.
@@ -93,7 +96,7 @@ pub fn forget_ended(store: &Store, age: Duration) -> Result<u64> {
         }
         match jobs.forget_job(row.id) {
             Ok(()) => forgotten += 1,
-            // Somebody retries it just now, or has forgotten it himself.
+            // Another client has just retried or deleted it.
             Err(error) if matches!(error.kind(), ErrorKind::Busy | ErrorKind::NotFound) => {}
             Err(error) => return Err(error),
         }

@@ -1,4 +1,5 @@
-//! What a component can reach: its program's closure and its inputs to read, its outputs to write, nothing else.
+//! The sandbox: a component can read its program's closure and its inputs, and write its outputs,
+//! nothing else.
 //!
 //! | against | means |
 //! | --- | --- |
@@ -7,7 +8,7 @@
 //! | the network | a network name space of its own, without devices; to single destinations connections are forwarded (`net/`) |
 //! | abstract sockets of the host, with all of its network | Landlock's scopes (`scope.rs`) |
 //! | the kernel's rarer calls | a seccomp filter (`seccomp.rs`) |
-//! | capabilities, set-uid programs | all dropped, `no_new_privs`; started by root it runs as who submitted it, or, if that was root, as nobody |
+//! | capabilities, set-uid programs | all dropped, `no_new_privs`; started by root it runs as its submitter, or, if that was root, as nobody |
 //! | memory, processes, time, output | rlimits for each process ([`command`](Sandbox::command)), and a watch over all of them ([`crate::attempt`]) |
 //!
 //! The closure is `/usr` with the links into it, `/etc/alternatives`, the dynamic linker's cache and the time zone; a program from elsewhere
@@ -37,8 +38,9 @@ use net::Reach;
 use trials::{can_become, try_out};
 pub use variables::{Kept, Variable};
 
-/// Keeps what this process inherited, but for its standard streams, from the programs of jobs: who started it (a script with a lock file, a supervisor) may have
-/// left files and directories open, through which a program would leave its sandbox. To be called first.
+/// Keeps inherited descriptors, except the standard streams, from the programs of jobs. The parent
+/// (a script with a lock file, a supervisor) may have left files and directories open, through
+/// which a program would leave its sandbox. Call this first.
 ///
 /// # Errors
 /// When the table of descriptors cannot be read.
@@ -46,7 +48,7 @@ pub fn keep_inherited() -> Result<()> {
     net::shim::keep_inherited().context(|| "cannot read /proc/self/fd".into())
 }
 
-/// What is tried besides: that a program with all of the network is kept from abstract sockets …
+/// Further trials: that a program with all of the network cannot reach abstract sockets …
 const SCOPED: &str = "scoped";
 /// … and that one with single destinations is alone in its network.
 const ALONE: &str = "alone";
@@ -57,21 +59,21 @@ const WORK: &str = "/work";
 /// Where a component finds its program, if that is not the system's.
 const COMPONENT: &str = "/component";
 
-/// What this machine has to keep components in.
+/// The means that this machine has to sandbox components.
 #[derive(Clone, Debug)]
 pub struct Sandbox {
     bwrap: Option<PathBuf>,
     prlimit: Option<PathBuf>,
-    /// What changes to another user, if this process is root's.
+    /// The program that changes to another user, if this process is root's.
     setpriv: Option<PathBuf>,
-    /// What has programs wait for everybody else, with its arguments.
+    /// A command that gives programs only idle time, with its arguments.
     idle: Vec<OsString>,
     filtered: bool,
     /// Programs with all of the network do not reach the host's abstract sockets with it.
     scoped: bool,
-    /// Whom components run as, if not as this process.
+    /// The user that components run as, if not this process's.
     run_as: Option<Submitter>,
-    /// What is missing, in words.
+    /// Missing protections, in words.
     pub missing: Vec<String>,
 }
 
@@ -85,14 +87,14 @@ pub struct Places<'a> {
     pub component: Option<&'a Path>,
 }
 
-/// What a component can reach of the network.
+/// The part of the network that a component can reach.
 #[derive(Clone, Copy)]
 pub enum Network<'a> {
     /// Nothing.
     Nothing,
     /// All that this machine can.
     All,
-    /// Some destinations; the second is the directory in which their names are written down.
+    /// These destinations; the second is the directory with their names.
     Only(&'a [Destination], &'a Path),
 }
 
@@ -104,10 +106,10 @@ fn find(program: &str) -> Option<PathBuf> {
 }
 
 impl Sandbox {
-    /// Looks for what `mode` needs.
+    /// Finds the means for `mode`.
     ///
     /// # Errors
-    /// `Denied` in strict mode when something is missing, saying what and what else could be done.
+    /// `Denied` in strict mode if one is missing, saying which and what else could be done.
     pub fn find(mode: Mode) -> Result<Self> {
         let prlimit = find("prlimit");
         let is_root = rustix::process::geteuid().is_root();
@@ -161,7 +163,7 @@ impl Sandbox {
         }
     }
 
-    /// As [`Sandbox::find`], for what a job asks.
+    /// As [`Sandbox::find`], for a job.
     ///
     /// # Errors
     /// As there; and where single destinations make no sense, or cannot be granted.
@@ -177,7 +179,8 @@ impl Sandbox {
                 let tried = net::scoped()
                     .and_then(|scope| try_out(bwrap, found.setpriv.as_deref(), Some((SCOPED, scope))));
                 found.scoped = tried.is_ok();
-                // All of the network was asked for, and most kernels cannot tell this part of it from the rest yet: said, not refused.
+                // The job asked for all of the network, and most kernels cannot exclude this part
+                // of it yet: reported, not refused.
                 found.missing.extend(tried.err().map(|why| {
                     format!("with all of the network the program reaches this host's abstract sockets as well: {why}")
                 }));
@@ -198,7 +201,8 @@ impl Sandbox {
         })
     }
 
-    /// Has components run as who submitted them, where root does it; as nobody, if that was root too, but for programs that are not kept in.
+    /// If this process is root's, components run as their submitter; as nobody, if that is root,
+    /// unless there is no sandbox.
     ///
     /// # Errors
     /// Those of [`Submitter::known_here`].
@@ -211,12 +215,13 @@ impl Sandbox {
         Ok(self)
     }
 
-    /// True when components run with all the rights of root: nothing keeps them in, and they are nobody else's.
+    /// True if components run with all the rights of root: without a sandbox, and as no other user.
     pub fn is_root(&self) -> bool {
         self.run_as.is_none() && rustix::process::geteuid().is_root()
     }
 
-    /// Has components get only what processor and disk time nobody else wants: as far as the tools for it (Debian: util-linux) are there, and the disk's scheduler minds.
+    /// Gives components only idle processor and disk time, as far as the tools for it (Debian:
+    /// util-linux) exist and the disk's scheduler supports it.
     #[must_use]
     pub fn idle(mut self, idle: bool) -> Self {
         self.idle.clear();
@@ -229,12 +234,12 @@ impl Sandbox {
         self
     }
 
-    /// True when components have name spaces of their own.
+    /// True if components have name spaces of their own.
     pub fn is_closed(&self) -> bool {
         self.bwrap.is_some()
     }
 
-    /// Where a component sees `work`, which lies there on this machine.
+    /// The path of `work` as a component sees it.
     pub fn work_seen(&self, places: &Places<'_>) -> PathBuf {
         if self.is_closed() { WORK.into() } else { places.work.to_path_buf() }
     }
@@ -260,8 +265,8 @@ impl Sandbox {
         self.run_as.as_ref().map(|who| who.uid)
     }
 
-    /// Lets the user that components run as reach what lies below a directory. It stays this process's: whoever owned it could put links in the place of
-    /// what root makes and mounts there.
+    /// Lets the components' user reach what lies below a directory. The directory stays this
+    /// process's: its owner could replace what root makes and mounts there with links.
     ///
     /// # Errors
     /// When its mode cannot be changed.
@@ -273,7 +278,7 @@ impl Sandbox {
         Ok(())
     }
 
-    /// Whoever runs components on this machine must be able to use what lies at `path`, in a directory of this process's.
+    /// Gives `path`, in a directory of this process's, to the user that components run as.
     ///
     /// # Errors
     /// When its owner cannot be changed.
@@ -285,7 +290,8 @@ impl Sandbox {
         Ok(())
     }
 
-    /// Copies a program of this machine, if who runs it here may run it: root must not hand out what only root can read. Nobody is a user like others.
+    /// Copies a program of this machine with the rights of its submitter: root must not hand out a
+    /// file that only root can read. User nobody counts like any other.
     ///
     /// # Errors
     /// When it is no file that this user may execute and read, or it cannot be written.
@@ -302,7 +308,8 @@ impl Sandbox {
         command.stdin(std::process::Stdio::null());
         command.stdout(File::create(to)?).stderr(std::process::Stdio::piped());
         let read = Kept::default().spawn(&mut command)?.wait_with_output()?;
-        // With it goes this process's copy of what was written to: a program that is open to be written cannot be run.
+        // This also closes this process's copy of the output: a program that is open for writing
+        // cannot be run.
         drop(command);
         if !read.status.success() {
             let said = String::from_utf8_lossy(&read.stderr);
@@ -312,13 +319,14 @@ impl Sandbox {
         std::fs::set_permissions(to, std::fs::Permissions::from_mode(0o755))
     }
 
-    /// A command that runs `program` kept in and in its group, if it has one, and what must be kept until it was started.
+    /// A command that runs `program` in the sandbox and in its group, if it has one, and the state
+    /// that must live until it was started.
     ///
-    /// All that is done before it is done by small programs that become each other: a child of this process that did it itself would be a `fork`, which is slow here
-    /// (`Group::words`).
+    /// Small programs that become each other do all the preparation. A child of this process that
+    /// did it itself would need a `fork`, which is slow here (`Group::words`).
     ///
     /// # Errors
-    /// When the kernel refuses a file in memory, or nothing is there to run it as who it shall be run as.
+    /// When the kernel refuses a file in memory, or no tool exists to change to the user.
     pub fn command(
         &self,
         program: &[OsString],
@@ -355,7 +363,8 @@ impl Sandbox {
                 words.push(format!("--cpu={}", cpu.as_secs().max(1)).into());
             }
             if let (Some(processes), true) = (limits.processes, self.is_closed()) {
-                // Counted for all of nobody's processes on this machine, so it is only the last line; the watch counts exactly.
+                // Counts all processes of user nobody on this machine, so it is only the last line;
+                // the watch counts exactly.
                 words.push(format!("--nproc={}", processes.saturating_mul(8).max(1024)).into());
             }
             words.push("--".into());
@@ -366,7 +375,7 @@ impl Sandbox {
         if let Some(bwrap) = &self.bwrap {
             words.push(bwrap.into());
             self.closure(&mut words, places, limits, network);
-            // bwrap reads it to its end, so each needs one of its own.
+            // bwrap reads it to its end, so each command needs its own.
             let has_network = !matches!(network, Network::Nothing);
             if let Some(filter) =
                 seccomp::filter(has_network).context(|| "a filter of system calls".into())?
@@ -380,7 +389,8 @@ impl Sandbox {
         }
         words.extend(program.iter().cloned());
         let mut command = Command::new(&words[0]);
-        // Of this crate alone: what comes before the program may be root's (`variables.rs`).
+        // Only this crate's variables: the programs before the job's may be root's
+        // (`variables.rs`).
         command.args(&words[1..]).env_clear().envs(own).process_group(0);
         if !self.is_closed() {
             command.current_dir(places.work);
@@ -399,7 +409,7 @@ impl Sandbox {
             &"--new-session",
         ]);
         add(&[&"--cap-drop", &"ALL", &"--hostname", &"component"]);
-        // With single destinations it is in a name space of its own already.
+        // With single destinations it is in a network name space of its own already.
         if !matches!(network, Network::Nothing) {
             add(&[&"--share-net"]);
         }
@@ -438,12 +448,12 @@ impl Sandbox {
         if let Some(component) = places.component {
             add(&[&"--ro-bind", &component, &COMPONENT]);
         }
-        // The root itself is a file system in memory, without a bound.
+        // The root itself is a file system in memory, without a size limit.
         add(&[&"--remount-ro", &"/"]);
     }
 }
 
-/// The words before a command that have it run as this user, in the groups of this user and in no other.
+/// The words before a command that make it run as this user, in this user's groups and no others.
 fn becoming(setpriv: &Path, who: &Submitter) -> [OsString; 5] {
     let [reuid, regid] = [format!("--reuid={}", who.uid), format!("--regid={}", who.gid)];
     let groups = match who.groups.as_slice() {

@@ -1,9 +1,14 @@
-//! What shares all of the network with its host, and is to share no more: Landlock's scopes.
+//! Landlock's scopes: they keep a program that shares its host's network from everything else that
+//! comes with it.
 //!
-//! A network name space has the abstract Unix sockets in it, too: names without a file, which no mount name space hides and which have no permissions. With all of the network a program has those of its
-//! host: session buses, X servers, whatever a service listens on so. Landlock can forbid to connect to what was made outside (Linux 6.12), and to send signals there. A ruleset of scopes alone, without rules for files, does
-//! not forbid mounts; so this program can put it on, as a process of its own between the change of users and bubblewrap, and become bubblewrap. The stage of single destinations (`net/`) does not need it: there the name space
-//! is the program's.
+//! A network name space also contains the abstract Unix sockets: names without a file, which no
+//! mount name space hides and which have no permissions. With all of the network, a program reaches
+//! its host's: session buses, X servers, and any service that listens this way. Landlock can forbid
+//! it to connect to sockets that were made outside (Linux 6.12), and to send signals there. A
+//! ruleset of scopes alone, without rules for files, does not forbid mounts. So this program can
+//! apply it, as a process of its own between the change of users and bubblewrap, and become
+//! bubblewrap. The stage of single destinations (`net/`) does not need it: there the name space is
+//! the program's own.
 
 use std::ffi::OsString;
 use std::io::Error;
@@ -14,10 +19,10 @@ use landlock::{
     ABI, Access as _, CompatLevel, Compatible as _, Ruleset, RulesetAttr as _, RulesetStatus, Scope,
 };
 
-/// What this program is called with to put scopes on.
+/// This program's first argument when it is started to apply scopes.
 pub(super) const MARK: &str = "sandbox-scope";
 
-/// Puts scopes on and becomes the program that these words say; it comes back only with an error.
+/// Applies scopes and becomes the program of these words; returns only with an error.
 pub(super) fn enter(words: &[OsString]) -> Error {
     match (restrict(), words.split_first()) {
         (Err(why), _) => Error::other(why),
@@ -26,7 +31,8 @@ pub(super) fn enter(words: &[OsString]) -> Error {
     }
 }
 
-/// Neither this thread nor what comes of it connects to abstract sockets, or sends signals, outside of it.
+/// Neither this thread nor its children can connect to abstract sockets, or send signals, outside
+/// of this scope.
 fn restrict() -> Result<(), String> {
     let put_on = || {
         let ruleset = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);

@@ -1,4 +1,4 @@
-//! Whether what keeps programs in works on this machine: it is tried, as it may be forbidden.
+//! Trials: tests if the sandbox's means work on this machine, as they may be forbidden.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -12,10 +12,11 @@ use outrigger_clock::Instant;
 use super::{Kept, becoming, net};
 use crate::identity::Submitter;
 
-/// How long what has worked counts as working: trying it takes as long as starting a program does.
+/// How long a success counts: a trial takes as long as starting a program.
 const WORKS_FOR: Duration = Duration::from_secs(60);
 
-/// Tries something, unless it has worked just now. What has not is tried again: somebody may have installed or allowed it meanwhile.
+/// Runs a trial, unless it has succeeded just now. A failed trial is repeated: somebody may have
+/// installed or allowed it meanwhile.
 fn tried(
     what: String,
     try_it: impl FnOnce() -> std::result::Result<(), String>,
@@ -30,7 +31,7 @@ fn tried(
     Ok(())
 }
 
-/// Whether this one can do that: others of its name cannot.
+/// True if this `setpriv` can change users: other programs of that name cannot.
 pub(super) fn can_become(setpriv: &Path, who: &Submitter) -> bool {
     let try_it = || {
         let [program, words @ ..] = becoming(setpriv, who);
@@ -43,7 +44,8 @@ pub(super) fn can_become(setpriv: &Path, who: &Submitter) -> bool {
     tried(format!("{} {who:?}", setpriv.display()), try_it).is_ok()
 }
 
-/// Whether bwrap works here, started by these words, which are called so: name spaces may be forbidden. Root tries as nobody, if it can become that.
+/// Tests if bwrap works here, started by the words `before`, which have a name: name spaces may be
+/// forbidden. Root tests as nobody, if it can become that.
 pub(super) fn try_out(
     bwrap: &Path,
     setpriv: Option<&Path>,

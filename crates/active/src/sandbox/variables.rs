@@ -1,12 +1,14 @@
-//! What a submitter says of a program's environment: given to the program, and to nothing that runs before it.
+//! A submitter's environment variables: given to the program, and to nothing that runs before it.
 //!
-//! `sh`, `setpriv`, `prlimit` and bubblewrap run before the program, some of them as root and all of them outside the sandbox. A variable such as `LD_PRELOAD` would load the submitter's library
-//! into them. So they get an environment of this crate's own, and the variables travel in a file in memory, which only the last stage reads:
+//! `sh`, `setpriv`, `prlimit` and bubblewrap run before the program, some of them as root and all
+//! of them outside the sandbox. A variable such as `LD_PRELOAD` would load the submitter's library
+//! into them. So they get an environment of this crate's own. The variables travel in a file in
+//! memory, which only the last stage reads:
 //!
-//! | a program that is | has its variables set by | which reads |
+//! | the program | the variables are set by | from |
 //! | --- | --- | --- |
-//! | kept in | bubblewrap, in its own environment, just before it becomes the program | `--args FD` |
-//! | not kept in | this program, started once more as the program's user ([`enter`]) | `FD` |
+//! | sandboxed | bubblewrap, in its own environment, just before it becomes the program | `--args FD` |
+//! | not sandboxed | this program, started once more as the program's user ([`enter`]) | `FD` |
 //! | started by a process that cannot be that stage (tests of this crate) | `env -i` | its arguments |
 
 use std::ffi::{OsStr, OsString};
@@ -26,19 +28,20 @@ use super::net::{self, Reach, shim};
 /// A name and its value.
 pub type Variable = (OsString, OsString);
 
-/// What this program is called with to set variables and become the program that follows.
+/// This program's first argument when it is started to set variables and become the program that
+/// follows.
 pub(super) const MARK: &str = "sandbox-variables";
 
-/// What a command's child inherits, and nothing else that this process starts.
+/// Descriptors that a command's child inherits, and no other program that this process starts.
 #[derive(Default)]
 pub struct Kept {
     inherited: Vec<OwnedFd>,
-    /// What has its connections forwarded, if any shall be.
+    /// The program's forwarder of connections, if it has one.
     pub reach: Option<Reach>,
 }
 
 impl Kept {
-    /// Has the child inherit this; returns its number there.
+    /// Lets the child inherit this; returns its number there.
     pub(super) fn add(&mut self, file: impl Into<OwnedFd>) -> OsString {
         let file = file.into();
         let number = file.as_raw_fd().to_string().into();
@@ -51,9 +54,11 @@ impl Kept {
     /// # Errors
     /// Those of [`Command::spawn`].
     pub fn spawn(&self, command: &mut Command) -> IoResult<Child> {
-        // A child has what this process has open until it has become its program. So children are started one at a time: one that was started at the same moment would inherit what this one is to
-        // inherit, and could have a program open that was just copied here, which the kernel then refuses to run (ETXTBSY). (To have the child itself keep them, between `fork` and `exec`, costs a `fork`, which is slow
-        // in a large process.)
+        // A child has this process's open files until it has become its program. So children are
+        // started one at a time. Another child started at the same moment would inherit this one's
+        // descriptors, and could hold a program open that was just copied here, which the kernel
+        // then refuses to run (ETXTBSY). (Letting the child itself keep them, between `fork` and
+        // `exec`, costs a `fork`, which is slow in a large process.)
         static STARTING: Mutex<()> = Mutex::new(());
         let _alone = STARTING.lock().expect("no panic while held");
         let set = |flags| self.inherited.iter().try_for_each(|file| rustix::io::fcntl_setfd(file, flags));
@@ -71,7 +76,7 @@ pub(super) fn in_memory(name: &str, bytes: &[u8]) -> IoResult<File> {
     Ok(file)
 }
 
-/// Refuses what would be something else than a variable where it is read: the end of one, and the beginning of another word.
+/// Refuses text that would end a variable and begin another word where it is read.
 fn check(variables: &[Variable]) -> Result<()> {
     let wrong = |(name, value): &&Variable| {
         name.is_empty()
@@ -89,7 +94,7 @@ fn check(variables: &[Variable]) -> Result<()> {
     }
 }
 
-/// The words that have bubblewrap set them in the sandbox.
+/// The words that make bubblewrap set them in the sandbox.
 pub(super) fn for_bwrap(variables: &[Variable], kept: &mut Kept) -> Result<[OsString; 2]> {
     check(variables)?;
     let mut bytes = Vec::new();
@@ -103,7 +108,7 @@ pub(super) fn for_bwrap(variables: &[Variable], kept: &mut Kept) -> Result<[OsSt
     Ok(["--args".into(), kept.add(file)])
 }
 
-/// The words before a program that is not kept in that set them for it alone.
+/// The words before a program without a sandbox that set them for it alone.
 pub(super) fn for_program(variables: &[Variable], kept: &mut Kept) -> Result<Vec<OsString>> {
     check(variables)?;
     let pairs = || variables.iter().map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes()]);
@@ -117,7 +122,8 @@ pub(super) fn for_program(variables: &[Variable], kept: &mut Kept) -> Result<Vec
     Ok(vec![program, MARK.into(), kept.add(file)])
 }
 
-/// Sets the variables that the first word says where to read, and becomes the program that the others say; it comes back only with an error.
+/// Sets the variables from the descriptor in the first word, and becomes the program of the other
+/// words; returns only with an error.
 pub(super) fn enter(words: &[OsString]) -> IoError {
     let [from, program, arguments @ ..] = words else { return IoError::other("there is nothing to run") };
     let number = from.to_str().and_then(|from| from.parse().ok()).ok_or(rustix::io::Errno::BADF);

@@ -1,12 +1,16 @@
-//! An agent in the path of what is written on another host: what its program reads it stores as well, for the mount.
+//! Delegated upload, the agent's part: an in-line agent on another host than the writer's stores
+//! what its program reads, for the mount.
 //!
 //! ```text
 //!  the mount ─▶ feed.rs ─┬─▶ standard input of the program
 //!                        └─▶ a writer of this host, whose packs lie here where they can ─▶ a content without a name, held
 //! ```
 //!
-//! It is stored in one go, until the mount asks for what there is: because the file is closed or synced, or the mount's log is half full. What comes after that is another piece, which is joined to what there was before. What is held goes when the file
-//! is closed, or this ends: the mount holds it itself by then, or does not want it. Where anything fails, the mount stores the file from its log, so nothing here is an error for the program.
+//! The bytes go into one content until the mount asks for it: because the file is closed or synced,
+//! or the mount's log is half full. Later bytes become another piece, which is joined to the
+//! content before. The hold is released when the file is closed, or this ends: by then the mount
+//! holds the content itself, or does not want it. If anything fails, the mount stores the file from
+//! its log, so nothing here is an error for the program.
 
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
@@ -30,9 +34,9 @@ const THREADS: usize = 2;
 pub(super) struct Carry {
     making: Making,
     holder: String,
-    /// What is stored of it.
+    /// The stored content so far.
     stored: Option<Root>,
-    /// What is being stored behind that.
+    /// A piece that is being stored, to be joined behind it.
     piece: Option<Piece>,
 }
 
@@ -53,7 +57,7 @@ struct Making {
 }
 
 impl Carry {
-    /// For a file that is written in this mount and will be found at this path.
+    /// Stores a file that is written in this mount, by the policy of its path.
     ///
     /// # Errors
     /// Those of the database.
@@ -76,7 +80,7 @@ impl Carry {
         Ok(Self { making, holder, stored: None, piece: None })
     }
 
-    /// The next bytes; waits for those before them. False: it cannot go on.
+    /// Takes the next bytes; waits for those before them. False if it cannot go on.
     pub fn give(&mut self, bytes: &[u8]) -> bool {
         let holder = if self.stored.is_some() { self.holder_of_more() } else { self.holder.clone() };
         let piece = self.piece.get_or_insert_with(|| {
@@ -88,13 +92,13 @@ impl Carry {
         piece.blocks.send(Block::Data(bytes.to_vec())).is_ok()
     }
 
-    /// Has all that was given stored and held; how much that is.
+    /// Stores and holds all bytes given so far; returns how many they are.
     ///
     /// # Errors
     /// Those of the store.
     pub fn store(&mut self) -> Result<u64> {
         if let Some(Piece { blocks, thread }) = self.piece.take() {
-            // If it has failed it says why.
+            // If the send fails, the thread's result says why.
             let _ = blocks.send(Block::End);
             drop(blocks);
             let panicked =
@@ -122,11 +126,11 @@ impl Carry {
 impl Drop for Carry {
     fn drop(&mut self) {
         if let Some(Piece { blocks, thread }) = self.piece.take() {
-            // Without its end nothing of it is committed.
+            // Without its end marker nothing of it is committed.
             drop(blocks);
             let _ = thread.join();
         }
-        // If this fails, it goes with this session.
+        // If this fails, the holds end with this session.
         for holder in [self.holder_of_more(), self.holder.clone()] {
             let _ = self.making.store.meta.release(&holder, None);
         }
@@ -134,7 +138,7 @@ impl Drop for Carry {
 }
 
 impl Making {
-    /// Stores a content, which is held by this name when it is committed, in place of what that held before.
+    /// Stores a content. The commit makes `holder` hold it, in place of what it held before.
     fn make(&self, holder: String, content: Content) -> Result<Root> {
         let options =
             WriteOptions { threads: THREADS, chunk_max: self.chunk_max, commit: CommitWhen::AtTheEnd };
@@ -147,7 +151,7 @@ impl Making {
             content,
             self.policy,
         )));
-        // A pipeline that stopped knows why better than who noticed.
+        // A pipeline that stopped reports the cause better than the submitter.
         let summary = writer.finish()?;
         submitted?;
         let lost = || Error::new(ErrorKind::Io, "the writer does not say what the file became");

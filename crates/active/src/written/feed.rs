@@ -1,9 +1,13 @@
-//! A program's standard input while its file is written: the mount hands out what there is, in the order of the file. On another host than the mount's it is what the mount has stored of it; or, if it is attached in the path and the mount offers its
-//! open files, what the mount sends, which is then stored here ([`super::carry`]).
+//! A program's standard input while its file is written: the mount hands out the bytes in the order
+//! of the file. On another host than the mount's, the feed reads what the mount has stored of it.
+//! If the program is attached in-line and the mount offers its open files, the mount sends the
+//! bytes, and this host stores them ([`super::carry`]).
 //!
-//! The end of file is given only when the mount has closed the job's input and this attempt still counts: the last bytes are read from what was stored. If the
-//! attempt is void, because the writer changed what it had been given, the feed fails, which kills the program. A program that has read enough is waited for with the file: until
-//! that is closed nobody knows whether what it read counts.
+//! The program sees the end of file only when the mount has closed the job's input and this attempt
+//! still counts: the last bytes are read from the stored content. If the attempt is void, because
+//! the writer changed bytes that it had read, the feed fails, which kills the program. If a program
+//! has read enough, the feed still waits for the file's close: only then is it known if its work
+//! counts.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,19 +31,21 @@ use crate::job::spec::Spec;
 use crate::pattern::Pattern;
 use crate::progress::Counters;
 
-/// What is said of an attempt that its runner gives up, to be made by another.
+/// The reason when a runner gives an attempt up, for another runner to make.
 pub(crate) const GAVE_BACK: &str = "its agent was told to stop";
-/// How soon it is looked whether a mount has stored more; each look that finds nothing doubles it, up to [`ASK_AGAIN`].
+/// How soon to check if a mount has stored more; each vain check doubles it, up to [`ASK_AGAIN`].
 const LOOK_SOON: Duration = Duration::from_millis(10);
-/// How often a mount that hangs up is asked again, until it is known to have gone.
+/// How often a mount that hangs up is asked again, until it is known to be gone.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 const ASK_AGAIN_MAX: u32 = 300;
-/// As these, of a mount on another host, which takes longer to say nothing.
+/// As these, for a mount on another host, which takes longer to fail.
 const FAR_AGAIN: Duration = Duration::from_secs(1);
 const FAR_AGAIN_MAX: u32 = 5;
-/// What is said of an attempt whose mount cannot be reached from here any more: one that is nearer makes another.
+/// The reason when the mount cannot be reached from here any more: a runner that can reach it makes
+/// another attempt.
 const OUT_OF_REACH: &str = GAVE_BACK;
-/// How often it is looked whether the mount still has its session: one that was cut off from the database does not know yet that it has not.
+/// How often to check if the mount still has its session: a mount that is cut off from the database
+/// does not know that it has lost it.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// The job that an attempt is for, as far as its input depends on it.
@@ -53,11 +59,11 @@ pub(crate) struct Reading {
     /// Once it is set, its agent gives the attempt up.
     pub drain: Option<Arc<AtomicBool>>,
     pub counters: Arc<Counters>,
-    /// What the packs' engine calls this host, if packs can be made to lie on it.
+    /// This host's name in the packs' engine, if packs can be placed on it.
     pub place: Option<Arc<str>>,
 }
 
-/// What follows one file for one attempt.
+/// Tails one file for one attempt.
 struct Follower {
     store: Arc<Store>,
     job: JobId,
@@ -68,16 +74,16 @@ struct Follower {
     watch: Arc<Watch>,
     drain: Option<Arc<AtomicBool>>,
     counters: Arc<Counters>,
-    /// Whether the mount is on another host, and lets it read.
+    /// Set if the mount is on another host and offers its open files.
     far: Option<Far>,
     paths: Vec<StorePath>,
     place: Option<Arc<str>>,
 }
 
-/// What it is for a mount on another host.
+/// For a mount on another host.
 struct Far {
     session: Arc<Session>,
-    /// What it reads is to be a file as well.
+    /// The bytes are to be stored as a file as well.
     is_kept: bool,
 }
 
@@ -96,13 +102,14 @@ pub(crate) fn feed(reading: Reading, written: Written, claimed: &Claimed) -> Fee
 }
 
 impl Follower {
-    /// Where the mount is on another host, and offers what is written in it.
+    /// Set if the mount is on another host, and offers its open files.
     fn far(&self, spec: &Spec) -> Result<Option<Far>> {
         if !Access::find(&self.store, self.written, spec)?.is_far() {
             return Ok(None);
         }
         let session = self.store.session(SessionKind::Writer, Role::Job(self.job))?;
-        // Nobody but the program sees the raw data of 1W->1W, which the mount keeps for the case that it has to be run again.
+        // Only the program sees the raw data of 1W->1W; the mount keeps it in case that the program
+        // must run again.
         Ok(Some(Far { session, is_kept: spec.pattern != Pattern::WriteToFile }))
     }
 
@@ -127,7 +134,8 @@ impl Follower {
         Ok(())
     }
 
-    /// Waits until one of several files is made. `None`: it was closed, or nobody knows; its job does.
+    /// Waits until one of several files is made. `None`: it was closed, or that is unknown; its job
+    /// knows.
     fn find(&self, mount: &mut Option<Client>, number: u32, pipes: &mut Pipes) -> Result<Option<u64>> {
         let (mut asked_again, mut looked) = (0, Instant::now());
         loop {
@@ -158,7 +166,7 @@ impl Follower {
         }
     }
 
-    /// Reads a file until it is closed, or nobody knows; how far it came.
+    /// Reads a file until it is closed, or its state is unknown; returns how far it came.
     fn follow(
         &self,
         mount: &mut Option<Client>,
@@ -174,7 +182,7 @@ impl Follower {
             }
             let from = if pipes.are_any() || carry.is_some() { at } else { NOTHING_MORE };
             let asked = self.connected(mount).and_then(|mount| {
-                // Of each conversation the mount has to know it.
+                // The mount must hear of it once in each conversation.
                 if !is_told && carry.is_some() {
                     is_told = true;
                     carry = if mount.carry(inode)? { carry.take() } else { None };
@@ -186,7 +194,8 @@ impl Follower {
                     at += bytes.len() as u64;
                     if carry.as_mut().is_some_and(|carry| !carry.give(&bytes)) {
                         carry = None;
-                        // It need not wait for it. If it has gone that is seen next.
+                        // The mount need not wait for it. If the mount has gone, the next call
+                        // finds out.
                         let _ = mount.as_mut().map(|mount| mount.stored(inode, 0));
                     }
                     self.give(pipes, &bytes)?;
@@ -194,7 +203,7 @@ impl Follower {
                 Ok(Followed::Asked) => {
                     let stored = carry.as_mut().map_or(Ok(0), Carry::store).unwrap_or(0);
                     let taken = self.connected(mount).and_then(|mount| mount.stored(inode, stored));
-                    // Whatever became of it, the mount has the file.
+                    // In any case the mount has the file.
                     if !taken.is_ok_and(|taken| taken) {
                         carry = None;
                     }
@@ -214,7 +223,7 @@ impl Follower {
         }
     }
 
-    /// What stores a file for a mount on another host.
+    /// Begins to store a file for a mount on another host, if that is wanted.
     fn carry(&self, number: u32, inode: u64) -> Option<Carry> {
         let (Some(far), Some(path)) =
             (self.far.as_ref().filter(|far| far.is_kept), self.paths.get(number as usize))
@@ -222,11 +231,12 @@ impl Follower {
             return None;
         };
         let of = (path, inode, SessionId(self.written.mount));
-        // Where it cannot be, the mount does it.
+        // If this fails, the mount stores the file.
         Carry::new(&self.store, &far.session, self.place.as_ref(), of).ok()
     }
 
-    /// Reads what the mount has stored of the file until it is closed, or nobody knows; how far it came.
+    /// Reads what the mount has stored of the file, until it is closed or its state is unknown;
+    /// returns how far it came.
     fn follow_stored(&self, pipes: &mut Pipes) -> Result<u64> {
         let (mut at, mut asked_again, mut looked) = (0u64, 0, Instant::now());
         let mut pause = LOOK_SOON;
@@ -254,7 +264,7 @@ impl Follower {
             });
             match read {
                 Ok(()) => asked_again = 0,
-                // It is held no more, as there is a longer one, or the file itself.
+                // The mount does not hold it any more, as it has a longer one or the whole file.
                 Err(error)
                     if matches!(error.kind(), ErrorKind::Damaged | ErrorKind::NotFound)
                         && asked_again < ASK_AGAIN_MAX =>
@@ -267,13 +277,14 @@ impl Follower {
         }
     }
 
-    /// True: the mount of a shared store has its session no more, whatever it says itself. Looked at now and then.
+    /// True if the mount of a shared store has lost its session, even if it does not know that.
+    /// Checked now and then.
     fn has_gone(&self, looked: &mut Instant) -> bool {
         if !self.store.is_shared() || looked.elapsed() < LOOK_EVERY {
             return false;
         }
         *looked = Instant::now();
-        // A database that is away says neither.
+        // If the database cannot be reached, that is unknown.
         is_lost(&self.store, self.written).unwrap_or(false)
     }
 
@@ -289,7 +300,8 @@ impl Follower {
         mount.as_mut().ok_or_else(gone)
     }
 
-    /// After a mount's error: true, a moment later, if it may still answer; false when nobody writes any more.
+    /// After a mount's error: waits and returns true if it may still answer; false if nobody writes
+    /// the file any more.
     fn asks_again(&self, error: Error, asked_again: &mut u32) -> Result<bool> {
         let (most, pause) = match self.far {
             Some(_) => (FAR_AGAIN_MAX, FAR_AGAIN),
@@ -334,7 +346,8 @@ impl Follower {
         pipes.give(bytes).map_err(|error| Error::new(ErrorKind::Io, "its standard input").caused_by(error))
     }
 
-    /// A file is closed, or nobody knows: the rows say which, and whether what was read counts.
+    /// A file is closed, or its state is unknown: the rows have the outcome, and if the read bytes
+    /// count.
     fn finish(&self, number: u32, is_last: bool, pipes: &mut Pipes, at: u64) -> Result<()> {
         self.counters.wait_for_writer(false);
         let jobs = self.store.jobs();

@@ -1,7 +1,11 @@
-//! Who is to be in the path of a file: agents on other hosts than its writer's, if its mount offers its open files, and of them another one for each file.
+//! Chooses the in-line agent of a file, if its mount offers its open files: one on another host
+//! than the writer's, and for each file another one.
 //!
-//! Nobody decides it. All that could be know the same agents from the same rows, in the order of their names, and begin with another one for each inode, so that files that are made one after the other spread over all of them; those that find the mount's socket come
-//! last. Each waits for its turn, a moment longer the further behind it is. Who comes first claims the split, as ever; one that is gone, or cannot reach the mount, is passed over by that.
+//! No process decides. All candidates know the same agents from the same rows, in the order of
+//! their names. They begin with another one for each inode, so that consecutive files spread over
+//! all agents. Agents that find the mount's socket come last. Each waits for its turn, a moment
+//! longer the further behind it is. The first to come claims the split, as ever; so an agent that
+//! is gone, or cannot reach the mount, is passed over.
 
 use std::time::Duration;
 
@@ -15,13 +19,14 @@ use crate::job::Written;
 use crate::job::spec::Spec;
 use crate::node::{self, Node};
 
-/// How long each in line is waited for.
+/// How long to wait for each agent in line.
 const EACH: Duration = Duration::from_millis(1500);
-/// How many are waited for at most.
+/// How many agents to wait for at most.
 const WAITS_FOR_MAX: usize = 4;
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// How long whoever is called `me` leaves a file to others that could be in its path; one without a name comes after all.
+/// How long the agent `me` leaves a file to other candidates; a process without a name comes after
+/// all.
 pub(crate) fn waits_for(
     store: &Store,
     written: Written,
@@ -38,7 +43,7 @@ pub(crate) fn waits_for(
     Ok(EACH * u32::try_from(before.min(WAITS_FOR_MAX)).unwrap_or(0))
 }
 
-/// How many of these agents come before one that is called so, and is there.
+/// How many of these agents come before `me`, which is its name and place.
 fn before(nodes: &[Node], me: Option<(&str, &str)>, inode: u64, mount: &str) -> usize {
     let elsewhere = nodes.iter().map(|node| &node.role).filter(|role| role.place != mount);
     let mut elsewhere: Vec<&str> = elsewhere.map(|role| role.name.as_str()).collect();
@@ -54,7 +59,8 @@ fn before(nodes: &[Node], me: Option<(&str, &str)>, inode: u64, mount: &str) -> 
     }
 }
 
-/// Leaves a job whose file is being written to agents that are to be in its path, until one has it or it is sure that none comes; `goes_on` is asked meanwhile.
+/// Leaves a job whose file is being written to in-line agents, until one has it or none will come,
+/// and while `goes_on` returns true.
 ///
 /// # Errors
 /// Those of the database.

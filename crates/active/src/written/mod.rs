@@ -6,19 +6,27 @@
 //!  the mount: the last writer has gone ─▶ stores the file, closes the job's input ─▶ feed.rs: what is left, and the end of file
 //! ```
 //!
-//! An *open* job is rows like any other; its split has no end yet. When the mount closes the input it says in the same transaction whether what was read
-//! of it is what the file became. If so, the attempt that read it goes on and ends as any does. If not, it is void, and the split, which has an end now, is claimed
-//! again as one over a stored file. So whatever goes wrong with an open input ends in what there was before: a job over a root.
+//! An *open* job has rows like any other; its split has no end yet. When the mount closes the
+//! input, the same transaction records if the bytes that were read are the file's final content. If
+//! so, the attempt that read them goes on and ends like any other. If not, it is void, and the
+//! split, which has an end now, is claimed again as one over a stored file. So every failure of an
+//! open input leads back to the usual case: a job over a root.
 //!
-//! **A mount that has gone** with its files open leaves jobs whose inputs are open. Whoever runs one finds that the mount's session is over, has what the mount's log held
-//! stored (`before_publish` does that, or has the next mount do it), and closes the input with what the tree has: a file that nobody closed is a file like any
-//! other after a crash. A hidden one (1W→1W) is not in the tree, and its job fails.
+//! **A mount that has gone** with open files leaves jobs with open inputs. A runner of such a job
+//! finds that the mount's session is over. It has the content of the mount's log stored
+//! (`before_publish` does that, or has the next mount do it), and closes the input with the tree's
+//! content. An unclosed file is a file like any other after a crash. An unpublished file (1W→1W) is
+//! not in the tree, so its job fails.
 //!
-//! **Of a store in PostgreSQL** a mount has what is written for itself, until it is stored. So runners on its host, which find its socket, claim such a job at once; others once something of the file is stored
-//! ([`early`]), or it is closed, and they read what is stored, as more comes.
-//! If the program is attached in the path, and the mount offers its open files ([`outrigger_fuse::control::Remote`]), an agent on another host takes it before these do, and stores the file besides (`carry.rs`, `line.rs`).
-//! And what the mount had not stored is gone with it, although it was acknowledged: of the file there is what was synced last. A program that took that for the whole
-//! would be wrong, so the job fails, and says so; what is there becomes its input, for whoever retries it.
+//! **In a store in PostgreSQL** only the mount has the bytes that are not stored yet. So runners on
+//! its host, which find its socket, claim such a job at once. Others claim it once a prefix of the
+//! file is stored ([`early`]) or it is closed, and read the stored bytes, as more comes. If the
+//! program is attached in-line and the mount offers its open files
+//! ([`outrigger_fuse::control::Remote`]), an agent on another host takes the job before these do,
+//! and also stores the file (`carry.rs`, `line.rs`). If the mount dies, bytes that it had not
+//! stored are lost although they were acknowledged: the file is as it was last synced. A program
+//! that took that for the whole would be wrong, so the job fails and says so. The rest becomes its
+//! input, for a retry.
 
 mod carry;
 mod feed;
@@ -46,10 +54,12 @@ pub(crate) use feed::{GAVE_BACK, Reading, feed};
 pub use line::leave_to_others;
 pub(crate) use line::waits_for;
 
-/// What makes everybody stand still who changes the tree; see [`RunOptions::before_publish`](crate::runner::RunOptions::before_publish).
+/// Stops all changes of the tree; see
+/// [`RunOptions::before_publish`](crate::runner::RunOptions::before_publish).
 pub type Quiet<'a> = &'a (dyn Fn() -> Result<Box<dyn Any>> + Sync);
 
-/// Checks what a program is to do with files while they are written, and fills in what follows from the pattern.
+/// Checks the options of a job on files that are being written, and fills in those that follow from
+/// the pattern.
 ///
 /// # Errors
 /// `Invalid`, saying what to give.
@@ -85,7 +95,7 @@ pub fn settle_spec(spec: &mut Spec) -> Result<()> {
     spec.check()
 }
 
-/// Checks what a program is to do with several files while they are written.
+/// Checks the options of a job on several files that are being written.
 ///
 /// # Errors
 /// `Invalid`, saying what to give.
@@ -113,16 +123,17 @@ pub fn settle_together(spec: &mut Spec, names: &[String]) -> Result<()> {
     spec.check()
 }
 
-/// True when the mount that a file was written in is at work no more.
+/// True if the mount that a file was written in has ended.
 pub(crate) fn is_lost(store: &Store, written: Written) -> Result<bool> {
     Ok(!store.is_live(SessionId(written.mount))?)
 }
 
-/// How the mount that a file is written in can be asked from here: found out once for each look at the file.
+/// How to reach the mount that a file is written in from here: determined once per look at the
+/// file.
 pub(crate) struct Access {
     /// Its socket is there, or it is this store's only one.
     pub is_here: bool,
-    /// What it offers to other hosts; looked for only where that matters: of programs in the path.
+    /// Its offer to other hosts; looked up only for in-line programs.
     pub offer: Option<Offer>,
 }
 
@@ -137,14 +148,15 @@ impl Access {
         Ok(Self { is_here: control::is_within_reach(store, mount), offer })
     }
 
-    /// Whoever is in the path asks it over the network.
+    /// True if an in-line agent asks the mount over the network.
     pub fn is_far(&self) -> bool {
         !self.is_here && self.offer.is_some()
     }
 }
 
-/// True when a runner in this process can do something for a job whose file is still being written: read it, or find that its mount has gone.
-/// Which of several files (`together`) comes next only the mount knows.
+/// True if a runner in this process can do something for a job whose file is still being written:
+/// read it, or find that its mount has gone. Only the mount knows which of several files
+/// (`together`) comes next.
 pub(crate) fn may_begin(store: &Store, written: Written, spec: &Spec, access: &Access) -> Result<bool> {
     let mount = SessionId(written.mount);
     let is_stored =
@@ -152,7 +164,7 @@ pub(crate) fn may_begin(store: &Store, written: Written, spec: &Spec, access: &A
     Ok(access.is_here || access.offer.is_some() || is_stored()? || is_lost(store, written)?)
 }
 
-/// Whether a program is to be in the path of the data: on another host than the writer's, if there is one that can.
+/// True if the program is to be in-line: on another host than the writer's, if one can be.
 fn is_in_path(spec: &Spec) -> bool {
     spec.attach == Attach::Path
 }
@@ -166,7 +178,7 @@ pub fn host_of(store: &Store, written: Written) -> Result<Option<String>> {
     Ok(row.map(|row| row.owner.host))
 }
 
-/// Closes the input of a job whose mount has gone, with what there is of the file.
+/// Closes the input of a job whose mount has gone, with the content that is left.
 pub(crate) fn settle_lost(
     store: &Store,
     job: JobId,
@@ -177,7 +189,7 @@ pub(crate) fn settle_lost(
     if store.is_shared() {
         return settle_shared(store, job, written, spec);
     }
-    // What was acknowledged is stored after this; nothing changes as long as it is kept.
+    // This stores what was acknowledged; nothing changes while the guard lives.
     let _quiet = quiet()?;
     let view = View::open(store, "run", None)?;
     let jobs = store.jobs();
@@ -206,7 +218,8 @@ fn settle_lost_together(store: &Store, view: &View, job: JobId, spec: &Spec) -> 
     }
 }
 
-/// What there is of several files: those that were closed before the mount went are what they were; of the others, what there is by their names. Or one of which there is nothing.
+/// The content of several files, or the path of one that is lost. Files that were closed before the
+/// mount went have their content in the job; the others are looked up by name.
 fn left_together(
     store: &Store,
     at: At,
@@ -219,7 +232,7 @@ fn left_together(
         let path = StorePath::parse(&input.path)?;
         let found = find(&*store.meta, at, &path)?;
         let found = found.filter(|inode| inode.attributes.kind == FileKind::File);
-        // One that was closed and is empty is looked for, too: what it became since is read then.
+        // An empty closed file is looked up, too: what it has become since is read then.
         match (input.root.is_empty(), found) {
             (false, _) => roots.push(input.root),
             (true, Some(inode)) => roots.push(inode.root),
@@ -229,7 +242,7 @@ fn left_together(
     Ok(Ok(roots))
 }
 
-/// Closes all inputs of a job, void; false if there is nothing to close any more.
+/// Closes all inputs of a job as void; false if there is nothing left to close.
 fn close_together(jobs: &dyn Jobs, job: JobId, roots: &[Root]) -> Result<bool> {
     let (all, last) = (roots.iter().map(Root::len).sum(), roots.len().saturating_sub(1));
     let mut closed = true;
@@ -241,9 +254,9 @@ fn close_together(jobs: &dyn Jobs, job: JobId, roots: &[Root]) -> Result<bool> {
     Ok(closed)
 }
 
-/// As [`settle_lost`], where what was acknowledged is lost.
+/// As [`settle_lost`], for a mount whose acknowledged bytes are lost.
 fn settle_shared(store: &Store, job: JobId, written: Written, spec: &Spec) -> Result<()> {
-    // If its process is there still, it stores nothing from here on.
+    // If the mount's process still runs, it stores nothing from here on.
     store.meta.fence(SessionId(written.mount))?;
     let view = View::open(store, "run", None)?;
     let retries = format!("`outrigger job retry {job}` runs its program over");
@@ -278,7 +291,7 @@ fn settle_shared(store: &Store, job: JobId, written: Written, spec: &Spec) -> Re
         }
     };
     if !left.is_empty() {
-        // Once the job has ended others may let go of what was held of the files.
+        // Once the job has ended, others may release what was held of the files.
         store.meta.hold(&job_holder(job), &left)?;
         view.check()?;
     }
@@ -292,13 +305,13 @@ fn settle_shared(store: &Store, job: JobId, written: Written, spec: &Spec) -> Re
         roots => jobs.close_input(job, &roots[0], true)?,
     };
     if !closed && jobs.job(job)?.is_none() {
-        // It was forgotten meanwhile.
+        // The job was deleted meanwhile.
         store.meta.release(&job_holder(job), None)?;
     }
     sweep(store)
 }
 
-/// What was stored of a file whose mount has gone.
+/// The content that was stored of a file whose mount has gone.
 fn left_of(store: &Store, at: At, written: Written) -> Result<Option<Root>> {
     let inode = store.meta.inode(at, written.inode)?;
     match inode.filter(|inode| inode.attributes.kind == FileKind::File) {

@@ -1,4 +1,4 @@
-//! Whether others wait in one of a host's mounts.
+//! Waiting requests in one of a host's mounts.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixListener;
@@ -12,10 +12,10 @@ use outrigger_active::foreground::{Busy, of_mounts};
 use outrigger_fuse::measures::{Status, json};
 use outrigger_workload::eventually;
 
-/// Says that it has gone.
+/// Reports that it has gone.
 const GONE: u64 = u64::MAX;
 
-/// A mount in which so many requests wait.
+/// A mount with this many waiting requests.
 fn mount(dir: &Path, waiting: &Arc<AtomicU64>) -> thread::JoinHandle<()> {
     let listener = UnixListener::bind(dir.join("mount.sock")).unwrap();
     let waiting = Arc::clone(waiting);
@@ -43,7 +43,7 @@ fn until(busy: &Busy, is: bool) {
 fn one_mount_of_several_in_which_others_wait_is_enough() {
     let places = [(); 3].map(|()| tempfile::tempdir().unwrap());
     let waiting: [Arc<AtomicU64>; 2] = Default::default();
-    // In the third one nobody listens: it was killed, or has not begun yet.
+    // Nobody listens in the third one: its mount was killed, or has not begun yet.
     let mounts = [0, 1].map(|at| mount(places[at].path(), &waiting[at]));
     let dirs = places.each_ref().map(|place| place.path().to_path_buf()).to_vec();
     let busy = of_mounts(move || dirs.clone(), Duration::from_millis(20));

@@ -1,4 +1,4 @@
-//! Splits that are what hosts hold (`--splits hosts`), over an engine that says who holds what.
+//! Splits by host (`--splits hosts`), over an engine that knows which host holds which pack.
 
 use crate::support;
 
@@ -16,7 +16,7 @@ use outrigger_store::testing::Wrapped;
 use outrigger_store::{ErrorKind, Store};
 use support::{Place, go, lines, options, read, spec};
 
-/// Lines that are there once.
+/// Lines without repetitions.
 fn text(from: usize, count: usize) -> Vec<u8> {
     (from..from + count).flat_map(|line| format!("{line} {:070}\n", line * 7919).into_bytes()).collect()
 }
@@ -28,7 +28,8 @@ fn part(number: usize) -> Vec<u8> {
     text(number * PART * 10, PART)
 }
 
-/// A store in which this host holds the first and third part of `in`, and another one the rest; and the place that it is in.
+/// A store in which this host holds the first and third part of `in`, and another host the rest;
+/// with its place.
 fn striped() -> (Place, Arc<Store>) {
     let place = Place::new();
     place.put("near", &[part(0), part(2)].concat());
@@ -52,7 +53,8 @@ fn sorted(text: &[u8]) -> Vec<&[u8]> {
     lines
 }
 
-/// That `near` is the first and third part of `in` and `far` the others, record for record, but for what lies about the seams.
+/// Checks that `near` is the first and third part of `in` and `far` the others, record for record,
+/// except at the seams.
 fn assert_striped(near: &[u8], far: &[u8]) {
     let all = [part(0), part(1), part(2), part(3)].concat();
     assert!(sorted(&[near, far].concat()) == sorted(&all), "each record once, and whole");
@@ -83,10 +85,10 @@ fn each_host_has_one_program_that_reads_what_it_holds_as_one_file() {
     for (number, out) in [(0, &near), (1, &far)] {
         assert_eq!(place.text(&format!("told/{number:05}")), format!("2 1 in {} nowhere\n", out.len()));
     }
-    // What is joined is joined host by host.
+    // Joined outputs are joined host by host.
     let job = lines(spec(ReadToFile, &["cat"])).output("joined");
     let id = submitted(&store, &job, &["in"]);
-    // Nobody says where it lies now: what was cut stays as it was cut.
+    // The holders are unknown now: the splits stay as they were cut.
     assert_eq!(go(&place.store, id, 1).unwrap().job.state, JobState::Done);
     assert!(place.get("joined").unwrap() == [near, far].concat());
     place.assert_sound();
@@ -142,7 +144,7 @@ fn who_reads_files_sees_the_same_as_one_file() {
 fn of_many_files_each_host_has_one_split_too() {
     let (place, store) = striped();
     let job = lines(spec(ManyToFile, &["sh", "-c", "echo $AS_INPUTS $(wc -l)"])).output("counts");
-    // Small ones as a whole, by who has most of them.
+    // Small inputs are whole splits of the host that holds most of them.
     place.put("small", &text(0, 10_000));
     let id = submitted(&store, &job, &["near", "small", "far", "in"]);
     assert_eq!(go(&store, id, 1).unwrap().job.state, JobState::Done);
@@ -209,7 +211,7 @@ fn side_inputs_do_not_lie_where_hosts_splits_do() {
     };
     let error = of(&["cat", "{in}"]).unwrap_err();
     assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains("other names"), "{error}");
-    // Where there are no such files there is no clash.
+    // Without such files nothing clashes.
     of(&["cat"]).unwrap();
 }
 
@@ -220,7 +222,7 @@ fn who_says_where_lines_begin_in_a_file_refuses_pieces_of_it() {
     let job = lines(spec(ReadToFile, &["sh", index.to_str().unwrap()])).output("index");
     let report = go(&store, submitted(&store, &job, &["in"]), 2).unwrap();
     assert!(report.job.why.contains("use --splits auto"), "{}", report.job.why);
-    // What one host holds whole has a place.
+    // An input that one host holds completely has an offset.
     let report = go(&store, submitted(&store, &job, &["near"]), 2).unwrap();
     assert_eq!(report.job.state, JobState::Done);
     assert!(place.text("index").starts_with("0\t0\n1\t"));

@@ -1,4 +1,5 @@
-//! Programs run as who submitted them, over what he may read, and what they write is his. Needs root, who alone can run them so.
+//! Programs run as their submitter, over inputs that this user may read, and the user owns their
+//! outputs. Needs root, as only root can run them so.
 
 use crate::support;
 
@@ -25,11 +26,11 @@ use outrigger_store::write::Progress;
 use outrigger_store::{ErrorKind, Result, Store};
 use support::{Place, can_sandbox, options, spec};
 
-/// Users of every Debian: `games`, who is in no group but his own, and `www-data`.
+/// Users of every Debian: `games`, whose only group is its own, and `www-data`.
 const A: u32 = 5;
 const B: u32 = 33;
 const A_GROUP: u32 = 60;
-/// Nobody has this number.
+/// No user has this number.
 const UNKNOWN: u32 = 41_001;
 
 fn is_root() -> bool {
@@ -69,7 +70,8 @@ impl Tree<'_> {
     }
 }
 
-/// `all` is for everybody, `b` for B alone, `listed` for B, and by a list for A; A has a directory of his own.
+/// `all` is for everybody, `b` for B alone, `listed` for B, and by a list for A; A has a directory
+/// of its own.
 fn place() -> Place {
     let place = Place::new();
     let tree = Tree(&place);
@@ -117,7 +119,7 @@ fn inputs_that_the_submitter_may_not_read_are_refused_by_name() {
     refused(submit(A, "t/closed/open"), "`t/closed/open`");
     refused(submit(A, "t/**"), "EACCES");
     submit(0, "t/**").unwrap();
-    // What it may only look at is read as well.
+    // Inputs that programs may only look at are read as well.
     let with = outrigger_active::plan::submit(
         &place.store,
         &reads(A),
@@ -168,7 +170,7 @@ fn outputs_go_where_the_submitter_may_write_and_are_his() {
             (owner(&place, "t/of-a/new"), owner(&place, "t/of-a/new/out")),
             ((A, A_GROUP), (A, A_GROUP))
         );
-        // What is there and may be written gets another content, and stays whose it was.
+        // An existing file that may be written gets new content, and keeps its owner.
         place.run(&job("t/of-b/shared"), &["t/all"], Splits::Auto).unwrap();
         assert_eq!(owner(&place, "t/of-b/shared"), (B, B));
         assert!(place.text("t/of-b/shared").starts_with("all"));
@@ -218,7 +220,7 @@ fn a_program_that_is_brought_along_must_be_one_that_its_submitter_may_read() {
         return;
     }
     let place = place();
-    // Below what everybody may enter, which a temporary directory is not.
+    // Below a directory that everybody may enter, unlike a temporary directory.
     std::fs::set_permissions(place.dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let program = place.dir.path().join("who");
     outrigger_workload::write_program(&program, b"#!/bin/sh\nid -u\n");
@@ -284,11 +286,12 @@ fn what_a_submitter_sets_is_set_for_his_program_alone() {
         let lines = std::fs::read_to_string(&told).unwrap();
         lines.lines().map(str::to_string).collect::<Vec<_>>()
     };
-    // Not kept in, the program has what its submitter set, as itself; what came before it (`sh`, `setpriv`, `prlimit`) has not.
+    // Without a sandbox, the program has its submitter's variables; the programs before it (`sh`,
+    // `setpriv`, `prlimit`) do not.
     let lines = with(Mode::Off);
     assert!(!lines.is_empty() && lines.iter().all(|line| *line == format!("{A} cat")), "{lines:?}");
     if can_sandbox() {
-        // Kept in, it finds no such library; outside nobody looked for it.
+        // In the sandbox it finds no such library; outside no program has looked for it.
         assert_eq!(with(Mode::Strict), lines);
     }
 }
@@ -302,7 +305,7 @@ fn root_hands_out_no_program_that_its_user_may_not_run() {
     std::fs::set_permissions(place.dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let secret = place.dir.path().join("secret");
     std::fs::write(&secret, "#!/bin/sh\necho hidden\n").unwrap();
-    // As nobody, too: a job of root's that is kept in runs as that.
+    // As nobody, too: a sandboxed job of root's runs as nobody.
     for (who, mode) in [(0, 0o700), (A, 0o700), (0, 0o644), (A, 0o644)] {
         std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(mode)).unwrap();
         let sandbox = Sandbox::find(Mode::Strict).unwrap();
@@ -372,7 +375,7 @@ fn who_owns_the_directory_of_a_store_is_who_submits() {
     let (dir, who) = (place.store.dir().to_path_buf(), spec(ReadToFile, &["id", "-u"]).output("t/of-a/who"));
     let submit = |uid| place.submit(&by(uid, who.clone()), &["t/all"], Splits::Auto).unwrap();
     let denied = |uid, says: &str| {
-        // What an agent is told it may do does not make it believe more.
+        // An agent's further rights do not make it trust more.
         let trust = Trust { allow_root: true, ..Trust::default() };
         let job = by(uid, spec(ReadToNothing, &["touch", ran.to_str().unwrap()]));
         let job = place.submit(&job, &["t/all"], Splits::Auto).unwrap();
@@ -390,7 +393,7 @@ fn who_owns_the_directory_of_a_store_is_who_submits() {
     own(&dir, A, 0o755);
     as_agent(&place, submit(A), Trust::default()).unwrap();
     assert_eq!(place.text("t/of-a/who"), format!("{A}\n"));
-    // Root's: nobody else can have written it.
+    // Root's: no other user can have written it.
     own(&dir, 0, 0o755);
     as_agent(&place, submit(A), Trust::default()).unwrap();
 }
@@ -406,7 +409,8 @@ fn an_agent_runs_programs_as_it_was_told_whatever_their_rows_say() {
     };
     let who = spec(ReadToFile, &["id", "-u"]).output("t/of-a/who");
     let as_b = || Trust { run_as: Some(Submitter::named(&B.to_string()).unwrap()), ..Trust::default() };
-    // As one user; what it makes is its submitter's all the same. Root's job needs no leave then: it is not run as root.
+    // As one user; its submitter owns the outputs all the same. Root's job needs no permission
+    // then, as it does not run as root.
     for uid in [A, 0] {
         told(as_b(), uid, &who).unwrap();
         assert_eq!(place.text("t/of-a/who"), format!("{B}\n"));
@@ -417,7 +421,7 @@ fn an_agent_runs_programs_as_it_was_told_whatever_their_rows_say() {
     let error = told(only.clone(), A, &who).unwrap_err();
     assert!(error.kind() == ErrorKind::Denied && error.to_string().contains("--users"), "{error}");
     told(only, B, &spec(ReadToNothing, &["true"])).unwrap();
-    // A floor under what rows say of the sandbox.
+    // A minimum for the sandbox, below which rows may not go.
     if can_sandbox() {
         let sees =
             spec(ReadToFile, &["sh", "-c", "test ! -e /etc/passwd && echo kept in"]).output("t/of-a/sees");
@@ -428,7 +432,8 @@ fn an_agent_runs_programs_as_it_was_told_whatever_their_rows_say() {
     }
 }
 
-/// The directory that a job works in is root's, and what a program leaves in its own is read without following links, whoever puts them there, and when.
+/// A job's work directory is root's. Files that a program leaves in its own are read without
+/// following links, even links that appear at any later time.
 #[test]
 fn what_a_program_puts_in_the_place_of_its_directory_is_not_read() {
     if !is_root() {
@@ -449,7 +454,7 @@ fn what_a_program_puts_in_the_place_of_its_directory_is_not_read() {
     // Its own directory lies in one that is not its.
     let report = splits(format!("cd ..; w=$(ls -d work-*); mv $w away; ln -s {secret} $w")).unwrap();
     assert_ne!(report.job.state, JobState::Done);
-    // In its own it may do what it likes.
+    // In its own it may do anything.
     splits(format!("mkdir d; echo own > d/part; ln -s {secret} e; ln -s {secret}/part f; sync")).unwrap();
     assert_eq!(place.text("t/of-a/parts/d/part"), "own\n");
     for name in ["part", "e/part", "f"] {

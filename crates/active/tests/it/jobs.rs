@@ -44,7 +44,8 @@ fn what_failed_is_tried_again_and_then_set_aside_by_name() {
     place.assert_sound();
 }
 
-/// Of tiny ones, as many as a debug build does in a few seconds; what is kept of each is the same for the first hundred as for the last.
+/// Tiny splits, as many as a debug build runs in a few seconds; the kept state of each is the same
+/// for the first hundred as for the last.
 #[test]
 fn a_job_of_thousands_of_splits_ends_with_each_of_them_once() {
     const SPLITS: u64 = 2000;
@@ -157,7 +158,7 @@ fn a_fenced_attempt_changes_nothing() {
     place.store.meta.fence(session.id()).unwrap();
     let taken = jobs.claim_splits(other.id(), job, 1, 2, None).unwrap();
     assert_eq!(taken.claimed[0].attempt, claims.claimed[0].attempt + 1);
-    // Whatever the first one says now is ignored.
+    // All later reports of the first session are ignored.
     assert!(!jobs.fail_split(job, &claims.claimed[0], 1, "late", b"").unwrap());
     assert_eq!(jobs.split(job, 0).unwrap().unwrap().state, SplitState::Running);
     jobs.give_back_splits(job, &taken.claimed).unwrap();
@@ -201,7 +202,7 @@ fn a_collector_takes_nothing_that_a_job_needs() {
 
 const CHILD: &str = "OUTRIGGER_TEST_RUN_JOB";
 
-/// Not a test of its own: what [`kill_9_leaves_all_or_nothing`] starts and kills.
+/// Not a test of its own: [`kill_9_leaves_all_or_nothing`] starts it and kills it.
 #[test]
 fn child_runs_a_job() {
     let Ok(what) = std::env::var(CHILD) else { return };

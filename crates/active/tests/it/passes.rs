@@ -1,4 +1,4 @@
-//! Several programs on one pass over an input: all are given the same, read once; all must succeed.
+//! Several programs on one pass over an input: all get the same bytes, read once; all must succeed.
 
 use crate::support;
 
@@ -28,7 +28,8 @@ fn the_store_is_read_once_however_many_programs_there_are() {
     let Place { dir, store } = place;
     let path = dir.path().join("store");
     drop(store);
-    // What was read: from packs, and given to programs; each in a process's memory of its own, so that no cache helps.
+    // Bytes read from packs, and given to programs; each run opens the store anew, so that no cache
+    // helps.
     let ran = |spec: &Spec| -> (u64, u64) {
         let mut store = Store::open(&path, false).unwrap();
         let read = Arc::new(AtomicU64::new(0));
@@ -85,7 +86,8 @@ fn each_has_outputs_surroundings_and_an_identity_of_its_own() {
     let named = spec(FileToMany, &["sh", "-c", script]).output("x=one").and(words(&["sh", "-c", script]));
     place.run(&named.output("x=two"), &["in/b"], Splits::Auto).unwrap();
     assert_eq!([place.text("one"), place.text("two")], ["5\n4\n1\n", "5\n4\n1\n"]);
-    // Many inputs, one of the programs reading them as files; and who writes outside is told apart.
+    // Many inputs, and one of the programs reads them as files; errors name the program that writes
+    // outside.
     let tasks = spec(ManyToFile, &["sh", "-c", "cat; echo $AS_TASK_ID"]).output("t1");
     place
         .run(&tasks.and(words(&["sh", "-c", "cat; echo $AS_TASK_ID"])).output("t2"), &["in/*"], Splits::Auto)
@@ -120,7 +122,8 @@ fn one_that_has_read_enough_does_not_stop_the_others_and_one_that_fails_fails_th
     let report = place.run(&head, &["in"], Splits::Auto).unwrap();
     assert_eq!(report.job.state, JobState::Done, "{}", report.job.why);
     assert_eq!((place.text("first"), place.text("lines").trim()), ("0 0\n".into(), "300000"));
-    // The second fails at its first attempt, early; the first, which wrote much, is run again with it, and nothing of the attempt stays.
+    // The second program fails at its first attempt, early. The first, which wrote much, runs again
+    // with it, and nothing of the attempt stays.
     let ran = place.dir.path().join("ran");
     let first = format!("echo $AS_ATTEMPT >> {}; cat; echo $AS_ATTEMPT", ran.display());
     let second = "head -c 1000 > /dev/null; test $AS_ATTEMPT -gt 1 || { echo not yet >&2; exit 3; }; wc -l";
@@ -138,7 +141,7 @@ fn one_that_has_read_enough_does_not_stop_the_others_and_one_that_fails_fails_th
     assert_eq!(report.job.state, JobState::Done, "{}", report.job.why);
     assert_eq!(std::fs::read_to_string(&ran).unwrap(), "1\n2\n");
     assert!(place.text("x/all").ends_with("\n2\n") && place.get("x/all").unwrap().len() == text.len() + 2);
-    // What each said is kept apart.
+    // Each program's log is kept apart.
     let says = spec(ReadToNothing, &["sh", "-c", "echo one >&2"]).and(words(&["sh", "-c", "echo two >&2"]));
     let report = place.run(&says, &["in"], Splits::Auto).unwrap();
     let log = place.store.jobs().split(report.job.id, 0).unwrap().unwrap().log;

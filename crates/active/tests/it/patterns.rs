@@ -1,4 +1,4 @@
-//! What each pattern promises, over stored files and over files that are being written.
+//! The promises of each pattern, over stored files and over files that are being written.
 
 use crate::support;
 
@@ -112,7 +112,7 @@ fn a_program_that_reads_by_fits_and_starts_is_given_all_and_it_is_counted() {
     let place = Place::new();
     let text = numbered(400_000);
     place.put("big", &text);
-    // Little by little, then not at all for longer than anybody waits by the clock, then as fast as it can.
+    // First slowly, then not at all for longer than any timed wait, then as fast as possible.
     let script = "dd bs=4096 count=100 2>&-; sleep 0.2; dd bs=512 count=1 2>&-; sleep 0.1; cat";
     let job = lines(spec(ReadToFile, &["sh", "-c", script])).output("out");
     let job = place.submit(&job, &["big"], ONE).unwrap();
@@ -192,7 +192,7 @@ fn many_files_become_one() {
         place.get("joined").unwrap(),
         [numbered(300_000), b"3\n1\n".to_vec(), numbered(300_000)].concat()
     );
-    // Of the data nothing was written: names, a manifest and a catalogue block were.
+    // No data was written: only names, a manifest and a catalogue block.
     assert!(stored(&place) < before + (256 << 10), "{} beside {before}", stored(&place));
     place.assert_sound();
 }

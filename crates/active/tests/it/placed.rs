@@ -1,4 +1,5 @@
-//! Where programs run and where what they write lies: on hosts that hold the packs, by an engine that says so.
+//! Locality: programs run, and outputs lie, on hosts that hold the packs, by an engine that knows
+//! the holders.
 
 use crate::support;
 
@@ -28,7 +29,7 @@ fn found(store: &Store, path: &str) -> Whereabouts {
     whereabouts(store, At::Now, &require(&*store.meta, At::Now, &path).unwrap()).unwrap()
 }
 
-/// The store of `place` again, as one whose packs lie on these hosts.
+/// Opens the store of `place` again, with packs spread over these hosts.
 fn spread(place: &Place, hosts: &[&str]) -> Arc<Store> {
     let mut store = Store::open(place.store.dir(), false).unwrap();
     testing::spread(&mut store, hosts);
@@ -40,7 +41,7 @@ fn what_a_job_writes_lies_on_the_host_that_ran_it() {
     let place = Place::new();
     let text = numbered(20_000);
     place.put("in", &text);
-    // Of many hosts: that it lies on this one by chance, each time, is out of the question.
+    // Among many hosts an output cannot lie on this one by chance each time.
     let others: Vec<String> = (0..20).map(|number| format!("other{number}")).collect();
     let own = host::name();
     let names: Vec<&str> = others.iter().map(String::as_str).chain([own.as_str()]).collect();
@@ -109,7 +110,7 @@ fn how_much_lies_here_is_told_before_and_how_much_was_read_here_after() {
     let sum = |of: fn(&Measured) -> Option<u64>| noted.values().map(|took| of(took).unwrap()).sum::<u64>();
     assert_eq!(sum(|took| took.bytes_here), view.bytes_here);
     assert_eq!(sum(|took| took.bytes_elsewhere), view.bytes_elsewhere);
-    // And of packs of which nobody knows where they lie nothing is told.
+    // Nothing is counted for packs whose holders are unknown.
     let counters = Arc::new(Counters::default());
     let job = lines(spec(ReadToNothing, &["wc", "-c"]));
     let job = place.submit(&job, &["far", "near"], Splits::Count(3)).unwrap();
@@ -118,7 +119,8 @@ fn how_much_lies_here_is_told_before_and_how_much_was_read_here_after() {
     assert!(runner::measured(&place.store, job).unwrap().values().all(|took| took.bytes_here.is_none()));
 }
 
-/// A place with two files, of which this host holds `near` and another one, `elsewhere`, the other: 25 MB, a fifth of a second from afar.
+/// A place with two files: this host holds `near`, and another one, `elsewhere`, the other file: 25
+/// MB, a fifth of a second of remote reads.
 fn halves() -> (Place, Arc<Store>) {
     let place = Place::new();
     place.put("far", &Rng::new(1).bytes(25_000_000));
@@ -134,7 +136,7 @@ fn agent_called(name: &str) -> Role {
     Role::Agent(AgentRole { name: name.into(), slots: 1, uid: 0, place: name.into() })
 }
 
-/// An agent of the other host that lives, as the database knows it.
+/// A live agent of the other host, as the database shows it.
 fn agent(place: &Place, store: &Arc<Store>) -> Arc<outrigger_store::session::Session> {
     let agent = store.session(SessionKind::Reader, agent_called("there")).unwrap();
     let db = testing::database(&place.store.dir().join("meta.db")).unwrap();
@@ -143,7 +145,7 @@ fn agent(place: &Place, store: &Arc<Store>) -> Arc<outrigger_store::session::Ses
     agent
 }
 
-/// For each of the splits whose programs have begun, in this order, how long after the job.
+/// For each of the splits whose programs have begun, in this order: how long after the job.
 fn begun(place: &Place, store: &Arc<Store>) -> Vec<(String, Duration)> {
     let order = place.dir.path().join("order");
     let _ = std::fs::remove_file(&order);
@@ -169,7 +171,7 @@ fn a_split_is_left_for_a_while_to_the_agent_that_has_it_and_to_none_that_stands_
     let splits = begun(&place, &store);
     assert_eq!(splits.iter().map(|(input, _)| input.as_str()).collect::<Vec<_>>(), ["near", "far"]);
     assert!(splits[1].1 >= Duration::from_millis(200), "{splits:?}");
-    // Nobody takes it, so it is not left alone for ever.
+    // Its host does not take it, so it is not left alone for ever.
     assert!(began.elapsed() < Duration::from_secs(60));
     // One that stands back, for others wait there, or is drained, is not waited for: what it has goes elsewhere.
     let records = store.meta.records();
@@ -218,11 +220,11 @@ fn an_agent_that_stands_back_says_so_and_another_runner_takes_its_splits() {
             }
         };
         until(&stands_back);
-        // What it would have begun, its local split too, another runner does.
+        // Another runner takes the splits that it would have begun, also its local one.
         let report = runner::run(&store, job, &options(2), &Arc::new(Counters::default())).unwrap();
         assert_eq!((report.job.state, report.elsewhere.splits), (JobState::Done, 0));
         busy.store(false, Ordering::SeqCst);
-        // It says so as soon as it looks again: when there is something to do.
+        // The agent reports it as soon as it looks again: when there is something to do.
         let more = spec(ReadToNothing, &["wc", "-c"]);
         let more = outrigger_active::plan::submit(&store, &more, &inputs, &[], Splits::Auto).unwrap();
         until(&|| store.jobs().job(more).unwrap().unwrap().state == JobState::Done);

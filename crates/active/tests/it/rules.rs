@@ -1,4 +1,4 @@
-//! Rules: what fires, what waits, and what goes on when something is wrong with one of them.
+//! Rules: which files fire them, which wait, and what goes on when one of them fails.
 
 use crate::support;
 
@@ -239,7 +239,8 @@ fn of_agents_that_begin_at_once_with_one_name_one_has_it() {
                 }
             });
         }
-        // Whoever has it goes on until all others were refused; or for long, if several have it.
+        // The agent that has the name goes on until all others were refused; or for long, if
+        // several have it.
         let end = Instant::now() + Duration::from_secs(60);
         while refused.load(Ordering::SeqCst) < AGENTS - 1 && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(10));

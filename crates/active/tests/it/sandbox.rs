@@ -1,4 +1,5 @@
-//! Hostile components, and what stops each of them. Needs bubblewrap and a kernel that lets it make name spaces; says so where they are missing.
+//! Hostile components, and the protection against each. Needs bubblewrap and a kernel that lets it
+//! make name spaces; reports when they are missing.
 
 use crate::support;
 
@@ -13,7 +14,7 @@ use outrigger_active::sandbox::Sandbox;
 use outrigger_store::meta::jobs::JobState;
 use support::{Place, can_sandbox, numbered, spec};
 
-/// Runs a shell script kept in, under limits.
+/// Runs a shell script in the sandbox, under limits.
 fn kept_in(place: &Place, script: &str, limits: &str) -> Report {
     let mut job = Spec { sandbox: Mode::Strict, ..spec(ReadToFile, &["sh", "-c", script]) }.output("out");
     job.limits.set(limits).unwrap();
@@ -26,7 +27,7 @@ fn place() -> Place {
     place
 }
 
-/// It was stopped, for this reason, and nothing of it is visible.
+/// It was stopped, for this reason, and none of its output is visible.
 fn assert_stopped(place: &Place, report: &Report, why: &str) {
     assert_eq!(report.job.state, JobState::Failed);
     assert!(report.job.why.contains(why), "{}", report.job.why);
@@ -78,7 +79,7 @@ fn a_program_that_is_brought_along_is_what_it_was_when_the_job_was_made() {
     assert_eq!(jobs.inputs(id).unwrap().len(), 2);
     assert!(place.store.meta.holders().unwrap().iter().all(|holder| !holder.starts_with("early:")));
     assert_eq!(place.go(id).unwrap().job.state, JobState::Failed);
-    // Somebody puts another one in its place, or takes it away: what is tried again is what was tried before.
+    // Another program takes its place, or it is removed: a retry runs the same program as before.
     std::fs::write(place.dir.path().join("go"), "").unwrap();
     write("echo second");
     jobs.retry_job(id).unwrap();
@@ -160,7 +161,8 @@ fn it_has_no_rights_that_its_submitter_has() {
     assert_eq!(place.text("out"), "CapEff:0000000000000000\nNoNewPrivs:1\nSeccomp:2\n");
 }
 
-/// Tries calls by their numbers, and says which of them were not refused. (`ENOSYS` is a refusal, too.)
+/// Tries calls by their numbers, and lists those that were not refused. (`ENOSYS` is a refusal,
+/// too.)
 const CALLS: &str = r#"
 import ctypes, errno, socket, os, sys
 libc = ctypes.CDLL(None, use_errno=True)
@@ -269,7 +271,7 @@ fn files_without_end_are_stopped_while_they_are_written() {
         assert_eq!(report.job.state, JobState::Failed, "{name}");
         assert!(report.job.why.contains("wrote more into files than it may"), "{name}: {}", report.job.why);
     }
-    // What fits is let be.
+    // Files within the limit are allowed.
     let report = kept_in(&place, "head -c 10M /dev/zero > $AS_WORK/x; sleep 2; echo done", "output=20M");
     assert_eq!(report.job.state, JobState::Done, "{}", report.job.why);
 }

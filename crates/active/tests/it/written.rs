@@ -1,4 +1,4 @@
-//! Files that are followed while they are written: rules, mount, socket, runner and programs together, without a kernel.
+//! Tailed files: rules, mount, socket, runner and programs together, without a kernel.
 
 use crate::support;
 
@@ -30,7 +30,7 @@ use support::{Place, spec};
 
 const ME: Caller = Caller { uid: 0, gid: 0, pid: 1 };
 
-/// A store that is mounted, as far as that goes without a kernel.
+/// A store that is mounted, except for the kernel.
 struct Mounted {
     volume: Arc<LiveVolume>,
     _counted: Arc<Counted<LiveVolume>>,
@@ -80,7 +80,7 @@ impl Drop for Held {
     }
 }
 
-/// Has a mount, if there is one, stand still.
+/// Has a mount, if there is one, stop changes.
 fn quiet(dir: PathBuf) -> impl Fn() -> Result<Box<dyn Any>> + Sync {
     move || {
         let Some(mut mount) = Client::connect(&dir)? else { return Ok(Box::new(()) as Box<dyn Any>) };
@@ -183,7 +183,7 @@ fn a_job_whose_mount_has_gone_runs_over_what_the_tree_has_or_fails() {
     let lost = newest(&place);
     mount.write(file, 0, b"lost");
     mount.volume.destage_all().unwrap();
-    // It ends without a word. What is in its log would be taken over by the next.
+    // It ends without a word. The next mount would take over its log.
     drop(mount);
     let report = run(&place, stored);
     assert_eq!((report.job.state, place.text("up/a")), (JobState::Done, "STORED".to_string()));
@@ -246,7 +246,7 @@ fn what_the_owner_of_a_rule_may_not_read_is_not_followed_for_it_and_the_log_says
     let log = |name: &str| rules::log(&place.store, name, 100).unwrap();
     create(directory, "open", 0o644);
     assert_eq!((made(), log("theirs").0.len(), log("ours").0.len()), (2, 1, 1));
-    // Of a file that only its maker may read the one rule makes a job.
+    // Only its maker may read the file: only one rule makes a job.
     create(directory, "open-not", 0o600);
     assert_eq!((made(), log("theirs").0.len(), log("ours").0.len()), (3, 1, 2));
     let refused = log("theirs").1;
@@ -257,11 +257,13 @@ fn what_the_owner_of_a_rule_may_not_read_is_not_followed_for_it_and_the_log_says
         "{}",
         refused[0].why
     );
-    // Nor of one in a directory that its owner may not search, of which only the mount knows yet.
+    // Nor does a rule get a file in a directory that its owner may not search, and that only the
+    // mount knows yet.
     create(inner, "any", 0o644);
     assert_eq!((made(), log("theirs").1.len()), (3, 2));
     assert!(log("theirs").1.iter().any(|refused| refused.why.contains("search the directory `in/closed`")));
-    // A file of which nobody was to see what is written is made like any other then: a rule keeps nobody from writing.
+    // The file cannot be hidden for this rule, so it is made like any other: a rule keeps nobody
+    // from writing.
     rules::remove(&place.store, "theirs").unwrap();
     rule(&place, "hides", "in/secret*", owned(WriteToFile));
     place.store.jobs();

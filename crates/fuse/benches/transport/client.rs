@@ -1,4 +1,4 @@
-//! What a program does to the mount; in a process of its own, as programs are.
+//! The program that uses the mount, in a process of its own.
 
 use std::fs::{File, OpenOptions};
 use std::io;

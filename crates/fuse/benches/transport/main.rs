@@ -1,11 +1,12 @@
-//! What a request costs on its way between a program, the kernel and a file system that does nothing:
+//! The cost of a request between a program, the kernel and a file system that does nothing:
 //!
 //! ```text
 //! cargo bench -p outrigger-fuse --bench transport [-- read write getattr create readlarge writelarge]
 //! ```
 //!
-//! Operations per second, the median of several rounds in turns, with one and with two programs' threads. Needs the right to mount.
-//! `cargo test --benches` runs everything once, for a moment. What comes back is checked.
+//! Operations per second, the median of several rounds in turns, with one and with two client
+//! threads. Needs the right to mount. `cargo test --benches` runs everything once, for a moment.
+//! Results are checked.
 #![allow(clippy::disallowed_methods, reason = "tests wait and measure in real time")]
 
 mod client;
@@ -131,8 +132,8 @@ fn measure(variant: &Variant, columns: &[(Work, usize)], time: Duration) -> io::
     rates.map(Some)
 }
 
-/// Waits, not for ever, until the machine does nothing else: a processor that others keep awake is woken at once, and the differences that
-/// are to be measured are gone.
+/// Waits, with a limit, until the machine is otherwise idle: a processor that other work keeps
+/// awake reacts at once, which hides the differences to be measured.
 fn wait_for_quiet(time: Duration) {
     let busy = || {
         let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();

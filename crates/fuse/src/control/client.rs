@@ -1,4 +1,4 @@
-//! The end of the conversation that commands have.
+//! A command's end of the conversation with a mount.
 
 use std::io::{self, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -15,7 +15,7 @@ use super::through;
 use crate::follow::{BLOCK, Followed};
 use crate::live::Input;
 
-/// A command's end.
+/// The connection.
 pub struct Client {
     stream: BufReader<Line>,
 }
@@ -37,13 +37,15 @@ impl Client {
         }
     }
 
-    /// Connects to a mount on another host that offers its open files ([`super::Remote`]), as whoever has this session; `None` when it offers none, or cannot be reached.
+    /// Connects to a mount on another host that offers its open files ([`super::Remote`]), as the
+    /// client with this session; `None` when it offers none, or cannot be reached.
     ///
     /// # Errors
     /// When it does not let us in, and those of the database.
     pub fn reach(store: &Store, mount: SessionId, session: SessionId) -> Result<Option<Self>> {
         let Some(offer) = remote::offer_of(store, mount)? else { return Ok(None) };
-        // Whoever is there, if it is not this mount: it has gone, and another one listens where it did.
+        // Anybody else who answers there: this mount has gone, and another one listens where it
+        // did.
         let Ok(stream) = offer.talk(DEADLINE) else { return Ok(None) };
         let mut client = Self { stream: BufReader::new(Line::There(stream)) };
         let Ok(greeting) = client.hear() else { return Ok(None) };
@@ -82,7 +84,8 @@ impl Client {
         }
     }
 
-    /// Waits for no answer longer than this from now on: one that is late is `Io`, and the conversation is at an end.
+    /// Waits at most this long for an answer from now on: a later one is `Io`, and the conversation
+    /// is over.
     ///
     /// # Errors
     /// When the kernel does not take it.
@@ -121,7 +124,7 @@ impl Client {
         }
     }
 
-    /// Stores a file for the mount from now on, which is on another host; false if that is not wanted.
+    /// Stores a file of this mount, on another host, from now on; false if that is not wanted.
     ///
     /// # Errors
     /// What the mount says, and `Io` when it has gone.
@@ -129,7 +132,8 @@ impl Client {
         self.yes(&format!("carry {inode}"))
     }
 
-    /// Says that the first `len` bytes of a file are stored, and held as [`outrigger_store::early::carried_by`] says; false if the mount does not want them.
+    /// Reports that the first `len` bytes of a file are stored and held
+    /// ([`outrigger_store::early::carried_by`]); false if the mount does not want them.
     ///
     /// # Errors
     /// What the mount says, and `Io` when it has gone.
@@ -146,7 +150,8 @@ impl Client {
         }
     }
 
-    /// Waits for a file that a rule (JSON in a line) wants, and the job that reads it; `awaits` is called when a file that is made now will be noticed.
+    /// Waits for a file that matches a rule (JSON in a line), and returns the job that reads it.
+    /// `awaits` is called when new files will be noticed.
     ///
     /// # Errors
     /// What the mount says, and `Io` when it has gone.

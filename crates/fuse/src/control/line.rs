@@ -1,4 +1,4 @@
-//! What a conversation goes over: a socket of this host, or a connection from another.
+//! The connection below a conversation: a socket of this host, or a sealed connection from another.
 
 use std::io::{self, BufRead, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -16,7 +16,7 @@ pub(super) enum Line {
     There(Sealed),
 }
 
-/// What a conversation is ended by.
+/// A second descriptor, to end a conversation by.
 pub(super) enum End {
     Here(UnixStream),
     There(TcpStream),

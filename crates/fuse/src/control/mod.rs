@@ -1,21 +1,24 @@
-//! How commands that run beside a mount find it, and what they ask of it.
+//! The control socket: commands that run beside a mount find it there, and ask it for things.
 //!
-//! A mount listens on a socket: of a store in a directory, in that; of one in PostgreSQL, which a host may have mounted several times, where it has its log. A client sends a line and gets a line:
+//! The mount of a store in a directory listens there. A store in PostgreSQL may be mounted several
+//! times on a host, so its mounts listen where they have their logs. A client sends a line and gets
+//! a line:
 //!
 //! | line | answer |
 //! | --- | --- |
-//! | `stored` | `ok` once everything that was acknowledged before is in the store, where the client will read it, and the kernel has forgotten what clients have changed before |
-//! | `closed` | `ok` once all files that were closed before are in the store as they were closed |
-//! | `pause` (and the next two: of a mount that owns its store) | `ok` once that is so, and nothing more will be stored until `release` or the end of the connection: for a client that takes a snapshot. Changes go on |
-//! | `hold`, `hold SESSION` | `ok` once that is so and nothing changes any more, until `release` or the end of the connection: for a client that changes the store. With the client's session it ends after a minute as well, and the session with it |
-//! | `release` | `ok` once the mount has forgotten what it knew, and changes go on |
-//! | `follow INODE FROM` | of a file that is being written, the bytes from FROM on as far as they are there: `data LENGTH` and so many bytes; `nothing` when there was none for a while; `closed` when nobody writes it (any more) |
-//! | `input JOB NUMBER` | of a job that reads several files while they are written: `inode INODE` of that one, `nothing` if it was not made yet, `closed` when the job has its content, `unknown` |
-//! | `rules` | `ok` once the mount knows which files are to be followed as the store says now |
-//! | `next RULE` | `awaits` once the mount does, and then `job NUMBER` when a file was made that the rule (JSON in a line) wants, and that job reads; the rule is forgotten with that, or with the connection |
-//! | `status` | how the mount fares ([`measures`]), as JSON |
+//! | `stored` | `ok` once everything acknowledged before is in the store where the client reads, and the kernel has dropped what clients have changed before |
+//! | `closed` | `ok` once all files that were closed before are stored as they were at the close |
+//! | `pause` (this and the next two: only to a mount that owns its store) | as `stored`, and nothing more is stored until `release` or the end of the connection. For a client that takes a snapshot; changes go on |
+//! | `hold`, `hold SESSION` | as `stored`, and nothing changes any more until `release` or the end of the connection. For a client that changes the store. With the client's session, the hold and that session also end after a minute |
+//! | `release` | `ok` once the mount has dropped what it knew, and changes go on |
+//! | `follow INODE FROM` | for a file that is being written: `data LENGTH` and that many bytes from FROM on; `nothing` if none came for a while; `closed` if it is not being written (any more) |
+//! | `input JOB NUMBER` | for an input of a job that tails several files: `inode INODE`; `nothing` if it was not made yet; `closed` once the job has its content; `unknown` |
+//! | `rules` | `ok` once the mount has read the store's present rules |
+//! | `next RULE` | `awaits` once the mount waits for a file that matches the rule (JSON in a line), then `job NUMBER` of the job that reads it. The rule ends with that or with the connection |
+//! | `status` | the mount's numbers ([`measures`]), as JSON |
 //!
-//! or `error`, a kind and a sentence. Only who may write to that directory can connect. What a mount offers to agents on other hosts is less: see `remote.rs`.
+//! or `error`, a kind and a sentence. Only users who may write to that directory can connect. A
+//! mount offers less to agents on other hosts: see `remote.rs`.
 
 mod client;
 mod line;
@@ -51,31 +54,32 @@ use crate::shared::{SharedVolume, dir_of_mount, dirs_of_mounts};
 const SOCKET: &str = "mount.sock";
 /// How long a follower waits for bytes before it is asked whether it still wants them.
 const FOLLOW_WAIT: Duration = Duration::from_millis(500);
-/// How long nobody is heard after somebody could not be.
+/// Pause in hearing clients after one could not be served.
 const REFUSED_FOR: Duration = Duration::from_millis(100);
-/// Bytes of a line of a client on this host at most: a rule with its program's arguments is one.
+/// Bytes of a line at most, from a client on this host: a rule with its program's arguments is one
+/// line.
 const ASKED_MAX: u64 = 4 << 20;
-/// How long nothing changes for a client that can be ended.
+/// How long a hold lasts at most for a client whose session can be ended.
 const HOLD_MAX: Duration = Duration::from_secs(60);
-/// How often it is looked whether who waits for a file is still there.
+/// How often to check if a client that waits for a file is still there.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// What the kernel should forget after another process has changed the store.
+/// Makes the kernel forget, after another process has changed the store.
 pub type Forget = dyn Fn(&Stale) + Send + Sync;
 
-/// What a mount that can be written to is asked.
+/// Operations of a writable mount that its control socket offers.
 pub trait Controlled: Watched + Send + Sync + 'static {
-    /// Stores what was acknowledged.
+    /// Stores everything that was acknowledged.
     ///
     /// # Errors
     /// Those of the store.
     fn stored(&self) -> Result<()>;
-    /// Stores what was closed.
+    /// Stores everything that was closed.
     ///
     /// # Errors
     /// Those of the store.
     fn closed(&self) -> Result<()>;
-    /// Looks again which files are to be followed.
+    /// Looks again which files are to be tailed.
     ///
     /// # Errors
     /// When that cannot be found out.
@@ -90,14 +94,14 @@ pub trait Controlled: Watched + Send + Sync + 'static {
     /// # Errors
     /// When they cannot be read.
     fn follow(&self, inode: u64, from: u64, wait: Duration) -> Result<Followed>;
-    /// Where one of several inputs of a job is; see [`Follows::input`](crate::live::Follows::input).
+    /// State of one of a job's inputs; see [`Follows::input`](crate::live::Follows::input).
     fn input_of(&self, job: JobId, number: u32) -> Input;
-    /// Names that the kernel has to look up again when other files are to be followed than before.
+    /// Names that the kernel has to look up again when other files are to be tailed than before.
     ///
     /// # Errors
     /// When the database cannot be read.
     fn known_names(&self) -> Result<Stale>;
-    /// This, if it owns its store.
+    /// The mount itself, if it owns its store.
     fn owner(self: &Arc<Self>) -> Option<&Arc<LiveVolume>>;
 }
 
@@ -161,7 +165,8 @@ impl Controlled for SharedVolume {
     }
 
     fn known_names(&self) -> Result<Stale> {
-        // The kernel asks for each name anyway, or (`SharedOptions::names_for`) soon; where a file is that it did not ask for is looked for in its directory.
+        // None: the kernel asks for each name anyway, or (`SharedOptions::names_for`) soon. The
+        // place of a file that it opens without asking is searched for in its directory.
         Ok(Stale::default())
     }
 
@@ -175,17 +180,17 @@ pub fn listens_at(store: &Store, mount: SessionId) -> PathBuf {
     if store.is_shared() { dir_of_mount(store, mount) } else { store.home().path().to_path_buf() }
 }
 
-/// True when the mount that has this session can be asked from here, or could be until it was killed.
+/// True if the mount that has this session can be asked from here, or could be until it was killed.
 pub fn is_within_reach(store: &Store, mount: SessionId) -> bool {
     listens_at(store, mount).join(SOCKET).exists()
 }
 
-/// Where mounts of this store on this host may listen that can be written to.
+/// Where writable mounts of this store on this host may listen.
 pub fn dirs_of(store: &Store) -> Vec<PathBuf> {
     if store.is_shared() { dirs_of_mounts(store) } else { vec![store.home().path().to_path_buf()] }
 }
 
-/// The mounts of this store on this host that can be written to.
+/// Connects to the writable mounts of this store on this host.
 ///
 /// # Errors
 /// When one does not let us in.
@@ -199,7 +204,7 @@ fn through<T>(dir: &Path, work: impl FnOnce(&Path) -> io::Result<T>) -> io::Resu
     work(&PathBuf::from(format!("/proc/self/fd/{}/{SOCKET}", open.as_raw_fd())))
 }
 
-/// A mount's end. Dropping it removes the socket.
+/// The mount's end of the control socket. Dropping it removes the socket.
 pub struct Server {
     home: Home,
 }
@@ -213,7 +218,7 @@ impl Server {
         let home = Home::of(dir);
         let path = home.path().join(SOCKET);
         let what = || format!("cannot listen on {}", home.lies_at().join(SOCKET).display());
-        // Of a mount that was killed: the staging log's lock says that no other one is alive.
+        // Left by a mount that was killed: the staging log's lock shows that no other one is alive.
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error).context(what),
             _ => {}
@@ -224,13 +229,14 @@ impl Server {
             for stream in listener.incoming() {
                 let Some(volume) = volume.upgrade() else { return };
                 let forget = Arc::clone(&forget);
-                // Ends with its client, who may vanish at any moment.
+                // The thread ends with its client, which may vanish at any moment.
                 let thread = std::thread::Builder::new().name("control".to_string());
                 let talks = stream.and_then(|stream| {
                     thread.spawn(move || drop(serve(&volume, stream, &*forget))).map(drop)
                 });
                 if talks.is_err() {
-                    // There can be no more open files or threads just now. The next client is heard all the same.
+                    // Too many open files or threads just now. The next client is heard all the
+                    // same.
                     outrigger_clock::sleep(REFUSED_FOR);
                 }
             }
@@ -245,7 +251,7 @@ impl Drop for Server {
     }
 }
 
-/// What a client says, line by line; `None` when it has gone.
+/// A client's lines; `None` when it has gone.
 struct Lines(BufReader<UnixStream>);
 
 impl Lines {
@@ -289,7 +295,8 @@ fn serve<V: Controlled>(counted: &Counted<V>, stream: UnixStream, forget: &Forge
                     }
                 };
                 let told = answer(&mut answers, Ok("ok".to_string()));
-                // Until it is done, says anything, or is gone; or has had its time, after which it can commit nothing.
+                // Until the client is done, says anything, or is gone; or its time is over, after
+                // which it can commit nothing.
                 let released = told.is_ok() && is_released(volume, &mut lines, session);
                 let forgetting = forgetting();
                 let stale = held.release();
@@ -321,13 +328,15 @@ fn serve<V: Controlled>(counted: &Counted<V>, stream: UnixStream, forget: &Forge
     Ok(())
 }
 
-/// Kept from the moment at which changes go on until the kernel has forgotten what it knew: who has seen the change in the database may wait for it.
+/// Kept from the moment at which changes go on until the kernel has forgotten what it knew. A
+/// client that has seen the change in the database may wait for it.
 fn forgetting() -> MutexGuard<'static, ()> {
     static FORGETTING: Mutex<()> = Mutex::new(());
     FORGETTING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits for the word of a client for whom nothing changes; false when it has gone, or its time and its session are over.
+/// Waits for the word of a client that holds changes; false when it has gone, or its time and its
+/// session are over.
 fn is_released<V: Controlled>(volume: &Arc<V>, lines: &mut Lines, session: Option<SessionId>) -> bool {
     let limit = session.map(|_| HOLD_MAX);
     loop {
@@ -336,7 +345,8 @@ fn is_released<V: Controlled>(volume: &Arc<V>, lines: &mut Lines, session: Optio
         let _ = lines.0.get_ref().set_read_timeout(None);
         let is_late = matches!(&said, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
         match (session, is_late) {
-            // While it is in the middle of a transaction the database refuses: then it is waited for.
+            // In the middle of a transaction the database refuses to end the session: then try
+            // again.
             (Some(session), true) => {
                 if owner(volume).and_then(|volume| volume.end_session(session)).is_ok() {
                     return false;
@@ -362,7 +372,7 @@ fn follow<V: Controlled>(volume: &V, line: &str, answers: &mut UnixStream) -> io
     hand_out(answers, volume.follow(inode, from, FOLLOW_WAIT))
 }
 
-/// Says what there is for a follower.
+/// Answers a follower with the next bytes, or their state.
 fn hand_out(answers: &mut impl io::Write, followed: Result<Followed>) -> io::Result<()> {
     match followed {
         Ok(Followed::Data(bytes)) => {
@@ -370,14 +380,14 @@ fn hand_out(answers: &mut impl io::Write, followed: Result<Followed>) -> io::Res
             answers.write_all(&bytes)
         }
         Ok(Followed::Nothing) => answer(answers, Ok("nothing".to_string())),
-        // Only who stores the file is, and that is nobody on the mount's own host.
+        // Only an agent that stores the file is asked, and none is on the mount's own host.
         Ok(Followed::Asked) => answer(answers, Ok("asked".to_string())),
         Ok(Followed::Closed) => answer(answers, Ok("closed".to_string())),
         Err(error) => answer(answers, Err(error)),
     }
 }
 
-/// Says where one of several inputs is.
+/// Answers with the state of one of several inputs.
 fn input_at<V: Controlled>(volume: &V, line: &str) -> Result<String> {
     let mut words = line.split(' ').skip(1);
     let job = words.next().and_then(|word| word.parse().ok());
@@ -397,13 +407,14 @@ fn input(input: Input) -> String {
     }
 }
 
-/// Has the kernel look up names again: of a file that it opens by its number, where it is must be known if it is to be followed.
+/// Makes the kernel look up names again: the mount must know the place of a file that it is to
+/// tail, also if the kernel opens it by its number.
 fn ask_again<V: Controlled>(volume: &V, forget: &Forget) -> Result<()> {
     forget(&volume.known_names()?);
     Ok(())
 }
 
-/// Waits for a file that a rule wants; `None` when nobody waits for it any more.
+/// Waits for a file that matches a rule; `None` when its client waits no more.
 fn next<V: Controlled>(
     volume: &V,
     line: &str,

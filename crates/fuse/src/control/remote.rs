@@ -1,19 +1,24 @@
-//! What a mount that shares its store offers to agents on other hosts, if it is told to: to read files while they are written, and to store them for it.
+//! Offers of a shared mount to agents on other hosts, if it is told to make them: to read files
+//! while they are written, and to store them for it.
 //!
 //! It listens on an address that an [`Offer`] in the registry names, with the key that it is known by (`sealed.rs`): all that is said is encrypted. A client sends a line and gets a line, as on the mount's socket, but these only:
 //!
 //! | line | answer |
 //! | --- | --- |
-//! | `session SESSION` (the first) | `ok` once it is known who that is, see below |
-//! | `follow INODE FROM` | as on the socket; and `asked` when who stores the file is to say what it has |
+//! | `session SESSION` (the first) | `ok` once the session is confirmed, see below |
+//! | `follow INODE FROM` | as on the socket; and `asked` when the agent that stores the file shall commit what it has |
 //! | `input JOB NUMBER` | as on the socket |
-//! | `carry INODE` | `yes` if who asks stores the file from now on, while it reads it; `no` |
-//! | `stored INODE LENGTH` | `yes` if so many bytes of it, which are stored and held, are taken over; `no` |
+//! | `carry INODE` | `yes` if the client stores the file from now on, while it reads it; `no` |
+//! | `stored INODE LENGTH` | `yes` if the mount takes over these bytes, which are stored and held; `no` |
 //!
 //! **Who may.** Only who may write to the database. The mount greets with a number by chance; the client adds a record of that name to the registry, with its session in it, which lives; the mount finds it there, and removes it. So there is no secret to be read, not by a role either that may read the database only, and
 //! nothing that is said is of use in another conversation. The client in its turn knows the mount by the key in the offer.
 //!
-//! **Bounds.** [`CLIENTS_MAX`] conversations, of which each has [`DEADLINE`] to agree on how to encrypt, and for each byte of the [`WHO_MAX`] at most in which it says who it is. A peer that takes no answer for [`DEADLINE`], or says nothing for [`IDLE_MAX`], is left alone, and one whose host has gone is noticed by the kernel. With its conversation a client stores nothing for the mount any more.
+//! **Bounds.** There are at most [`CLIENTS_MAX`] conversations. Each has [`DEADLINE`] to agree on
+//! the encryption, and as long for each of the at most [`WHO_MAX`] bytes that name its session. The
+//! mount ends a conversation if the peer takes no answer for [`DEADLINE`], or says nothing for
+//! [`IDLE_MAX`]; the kernel notices a peer whose host has gone. When its conversation ends, a
+//! client stores nothing for the mount any more.
 
 use std::collections::BTreeSet;
 use std::io::{self, BufReader, Read as _, Write as _};
@@ -39,9 +44,9 @@ use crate::shared::SharedVolume;
 
 /// What a mount says first, before its number by chance.
 pub(super) const GREETING: &str = "outrigger follow 1 ";
-/// How long a step of the beginning may take, and an answer to be taken.
+/// How long a step of the handshake may take, and the peer to accept an answer.
 pub(super) const DEADLINE: Duration = Duration::from_secs(10);
-/// Bytes of the line by which a client says who it is, at most.
+/// Bytes at most of the line that names the client's session.
 const WHO_MAX: u64 = 40;
 /// How long it may take to find out whether a mount can be reached.
 const REACHED_WITHIN: Duration = Duration::from_secs(2);
@@ -49,7 +54,7 @@ const REACHED_WITHIN: Duration = Duration::from_secs(2);
 pub(super) const ANSWERS_WITHIN: Duration = Duration::from_secs(120);
 /// How long a client may say nothing. Its program may be slow.
 const IDLE_MAX: Duration = Duration::from_secs(3600);
-/// After so long the kernel asks a silent host whether it is there, so often.
+/// After this long the kernel asks a silent host if it is there, this often.
 const ASKED_AFTER: Duration = Duration::from_secs(15);
 const ASKED_TIMES: u32 = 3;
 /// Conversations at once.
@@ -62,9 +67,9 @@ pub struct Offer {
     pub mount: SessionId,
     /// The address.
     pub address: SocketAddr,
-    /// What [`place`] is there.
+    /// The [`place`] there.
     pub place: String,
-    /// Who is there.
+    /// The mount's key.
     pub key: PublicKey,
 }
 
@@ -81,16 +86,17 @@ impl Record for Offer {
 }
 
 impl Offer {
-    /// Whether a mount answers there, as seen from here.
+    /// True if a mount answers there, as seen from here.
     pub fn is_reached(&self) -> bool {
         let greeting = self.talk(REACHED_WITHIN).and_then(|talk| read_line(&mut BufReader::new(talk)));
         greeting.is_ok_and(|greeting| greeting.starts_with(GREETING))
     }
 
-    /// A conversation with this mount, of which nothing was said yet, and in which neither connecting nor anything that is said may take longer than `within`.
+    /// Begins a conversation with this mount. Connecting, and each wait for the peer, may take no
+    /// longer than `within`.
     ///
     /// # Errors
-    /// When it cannot be reached, and when somebody else is there.
+    /// When it cannot be reached, and when a peer with another key answers.
     pub fn talk(&self, within: Duration) -> io::Result<Sealed> {
         let socket = TcpStream::connect_timeout(&self.address, within)?;
         socket.set_nodelay(true)?;
@@ -99,14 +105,15 @@ impl Offer {
     }
 }
 
-/// Tells apart where mounts and agents of a store run: two that have the same place find each other's sockets.
+/// Identifies the directory in which mounts and agents of a store run: two with the same place find
+/// each other's sockets.
 pub fn place(store: &Store) -> String {
     let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let dir = std::fs::metadata(store.home().path()).map(|dir| (dir.dev(), dir.ino())).unwrap_or_default();
     format!("{:016x}", checksum(&[&boot, format!("{dir:?}").as_bytes()]))
 }
 
-/// What the mount that has this session offers, if it does.
+/// The offer of the mount that has this session, if it makes one.
 ///
 /// # Errors
 /// Those of the database.
@@ -163,7 +170,7 @@ pub fn sweep_offers(store: &Store) -> Result<()> {
     store.sweep_records::<KnockRecord>()
 }
 
-/// A mount's end. Dropping it ends all conversations.
+/// The mount's end. Dropping it ends all conversations.
 pub struct Remote {
     store: Arc<Store>,
     /// The offer, by the mount's session at the moment.
@@ -183,7 +190,7 @@ impl Remote {
     /// Offers the open files of a mount at an address that other hosts reach; until this is dropped.
     ///
     /// # Errors
-    /// `Invalid` for an address that says nothing to other hosts; those of the database.
+    /// `Invalid` for an address that other hosts cannot use; those of the database.
     pub fn start(store: &Arc<Store>, volume: &Arc<SharedVolume>, listener: TcpListener) -> Result<Self> {
         let what = || "cannot offer open files to other hosts".to_string();
         let address = listener.local_addr().context(what)?;
@@ -238,7 +245,7 @@ fn accept(serving: &Arc<Serving>, listener: &TcpListener) {
             return;
         }
         let Ok(stream) = stream else {
-            // No more files can be open just now.
+            // Too many open files just now.
             outrigger_clock::sleep(FOLLOW_WAIT);
             continue;
         };
@@ -257,7 +264,7 @@ fn accept(serving: &Arc<Serving>, listener: &TcpListener) {
     }
 }
 
-/// What one client stores.
+/// Files that one client stores.
 struct Carried {
     volume: Weak<SharedVolume>,
     session: SessionId,
@@ -283,7 +290,7 @@ fn serve(serving: &Serving, socket: TcpStream) -> io::Result<()> {
     let challenge = clock::random::<16>().map_err(io::Error::other)?;
     let challenge: String = challenge.iter().map(|byte| format!("{byte:02x}")).collect();
     writeln!(talk.get_mut(), "{GREETING}{challenge}")?;
-    // As long as it has to be: who sends a byte now and then keeps nobody out for long.
+    // A bounded line: a client that sends a byte now and then blocks nobody for long.
     let who = read_line(&mut talk.by_ref().take(WHO_MAX))?;
     let session = match identify(&serving.store, &challenge, &who) {
         Ok(session) => session,
@@ -331,7 +338,7 @@ fn serve(serving: &Serving, socket: TcpStream) -> io::Result<()> {
     }
 }
 
-/// Whose conversation this is: see the module.
+/// Confirms the session of this conversation: see the module.
 fn identify(store: &Store, challenge: &str, line: &str) -> Result<SessionId> {
     let denied = || Error::new(ErrorKind::Denied, "only who may write to the store is let in");
     let session: u64 = line.strip_prefix("session ").and_then(|id| id.parse().ok()).ok_or_else(denied)?;

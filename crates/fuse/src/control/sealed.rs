@@ -1,7 +1,10 @@
 //! Conversations with agents on other hosts, encrypted: TLS 1.3 without certificates.
 //!
-//! A mount makes a key when it begins to offer its open files. The public half of it stands in the note that says where it listens (`remote.rs`), and a client goes on with nobody who has not the other half. Who may write that note may write to the database, so both ends
-//! know each other by the database alone: nothing has to be issued, exchanged or renewed, and whoever may only read the database finds nothing there that is of use.
+//! A mount makes a key pair when it begins to offer its open files. The registry record with its
+//! address has the public key (`remote.rs`), and a client talks only to a peer that has the private
+//! one. Only a client that may write to the database can write that record. So both ends know each
+//! other by the database alone: nothing has to be issued, exchanged or renewed. A role that may
+//! only read the database finds nothing of use there.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -25,7 +28,7 @@ use rustls::{
 };
 use serde::{Deserialize, Serialize};
 
-/// What stands before the 32 bytes of an Ed25519 key in PKCS#8 (RFC 8410).
+/// The bytes before the 32 bytes of an Ed25519 key in PKCS#8 (RFC 8410).
 const PKCS8: [u8; 16] = [0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20];
 
 /// A mount's key.
@@ -35,10 +38,10 @@ pub(super) struct Identity {
 }
 
 impl Identity {
-    /// A new one.
+    /// A new key pair.
     ///
     /// # Errors
-    /// When there is nothing by chance.
+    /// When there are no random bytes.
     pub fn new() -> Result<Self> {
         let failed = |error: rustls::Error| Error::new(ErrorKind::Io, "making a key").caused_by(error);
         let secret = [&PKCS8[..], &clock::random::<32>()?].concat();
@@ -63,7 +66,8 @@ impl Identity {
     /// The mount's end of a conversation.
     ///
     /// # Errors
-    /// Those of the connection, `TimedOut` when it takes longer than `within`, and whatever is no client.
+    /// Those of the connection, `TimedOut` when it takes longer than `within`, and when the peer is
+    /// no client.
     pub fn accept(&self, socket: TcpStream, within: Duration) -> io::Result<Sealed> {
         let tls = ServerConnection::new(Arc::clone(&self.config)).map_err(io::Error::other)?;
         Sealed::begin(tls, socket, within)
@@ -100,10 +104,11 @@ impl PublicKey {
         digits.collect::<Option<Vec<u8>>>().filter(|key| !key.is_empty()).map(Self)
     }
 
-    /// A client's end of a conversation with who has the other half of it.
+    /// A client's end of a conversation with the owner of the private key.
     ///
     /// # Errors
-    /// Those of the connection, `TimedOut` when it takes longer than `within`, and `InvalidData` for anybody else.
+    /// Those of the connection, `TimedOut` when it takes longer than `within`, and `InvalidData`
+    /// for any other peer.
     pub(super) fn connect(&self, socket: TcpStream, within: Duration) -> io::Result<Sealed> {
         let provider = Arc::new(ring::default_provider());
         let expected = Arc::new(Expected { key: self.0.clone(), provider: Arc::clone(&provider) });
@@ -132,7 +137,7 @@ impl fmt::Debug for PublicKey {
     }
 }
 
-/// Believes one key.
+/// Accepts one key.
 #[derive(Debug)]
 struct Expected {
     key: Vec<u8>,
@@ -238,7 +243,8 @@ impl Write for Sealed {
     }
 }
 
-/// A connection on which all that is read together takes no longer than this: who sends a byte now and then keeps nobody busy for long.
+/// A connection whose reads together take no longer than this: a peer that sends a byte now and
+/// then keeps no thread busy for long.
 struct Until<'a> {
     socket: &'a TcpStream,
     until: Instant,
@@ -273,7 +279,7 @@ mod tests {
 
     const WITHIN: Duration = Duration::from_secs(60);
 
-    /// Both ends of a conversation that a client of `key` begins with who has `identity`.
+    /// Both ends of a conversation that a client of `key` begins with the owner of `identity`.
     fn talk(identity: &Identity, key: &PublicKey) -> (io::Result<Sealed>, io::Result<Sealed>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! Programs that read files while they are written in a mount: what all kinds of mounts have in common.
+//! Tailing: programs read files of a mount while they are written. Shared by all kinds of mounts.
 //!
 //! ```text
 //!  create ──▶ Follows::wanted (rules, by path) ──▶ a job whose input is open ──▶ the file's open version (open.rs)
@@ -6,12 +6,13 @@
 //!  release of the last writer ──▶ the closer's thread: stores the file, gives the job its content, forgets the open version
 //! ```
 //!
-//! A mount keeps an [`Open`] beside each file that is followed, under the lock of the file's state, and this registry of them. What it does to store a file, and to hide one, is
-//! its own: `live/follow.rs`, `shared/follow.rs`.
+//! A mount keeps an [`Open`] for each tailed file, under the lock of the file's state, and this
+//! registry. `live/follow.rs` and `shared/follow.rs` store and hide files in their own ways.
 //!
-//! **A writer who is to wait** for its program ([`Open::ahead`]) does so before its write has taken anything: no room in the log, no gate, no lock. It does not wait for ever:
-//! a program that has read nothing for [`STANDSTILL`] may be waiting for something that only this writer does next; then the bound is lifted for this file. Of the threads that serve requests
-//! at least one is never used to wait.
+//! **A writer that must wait** for its program ([`Open::ahead`]) waits before its write has taken
+//! anything: no room in the log, no gate, no lock. The wait is bounded: a program that has read
+//! nothing for [`STANDSTILL`] may itself wait for this writer's next step, so the limit is lifted
+//! for this file. At least one of the threads that serve requests never waits.
 //!
 //! The registry's lock is taken before a file's, and with no other.
 
@@ -39,47 +40,48 @@ pub(crate) use self::places::{Hanging, Places};
 
 /// Bytes handed out at once at most.
 pub const BLOCK: u64 = 1 << 20;
-/// Who asks for bytes from here on has read enough, and waits for the end of the file only.
+/// A follower that asks for bytes from here on needs no more, and waits only for the file's end.
 pub const NOTHING_MORE: u64 = u64::MAX;
 /// How long a program may read nothing before its writer goes on without it.
 pub(crate) const STANDSTILL: Duration = Duration::from_secs(10);
-/// How often rules are looked at, and what could not be closed is tried again.
+/// How often to look at the rules, and to try again files that could not be closed.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// A writer that sets this on its file before it closes it wants it gone.
+/// A writer sets this on its file before closing it, to have the file discarded.
 pub(crate) const ABORT: &[u8] = b"user.outrigger.abort";
 
-/// Who has programs read files while they are written.
+/// The source of wishes that programs tail files: the rules.
 pub trait Follows: Send + Sync {
-    /// Looks what is wanted now.
+    /// Looks up the present rules.
     ///
     /// # Errors
-    /// When that cannot be found out; then what was wanted before is.
+    /// When that fails; then the earlier rules stay.
     fn refresh(&self) -> Result<()>;
     /// False when no file at all is wanted. Quick.
     fn is_any(&self) -> bool;
-    /// What is wanted of a file that is about to be made at this path.
+    /// The rules' wish for a file that is about to be made at this path.
     fn wanted(&self, path: &[Vec<u8>]) -> Option<Box<dyn Wanted>>;
-    /// Wants one file, the next that `rule` says (in the words of who wants it), for as long as `waits` says so; it is asked before a job is made. Says which job reads it, once.
+    /// Wants one file, the next that matches `rule`, as long as `waits` returns true; it is asked
+    /// before a job is made. The channel gives the job that reads the file, once.
     ///
     /// # Errors
-    /// `Invalid`, `Newer`: it is not understood.
+    /// `Invalid`, `Newer`: the rule is not understood.
     fn expect(&self, rule: &str, waits: StillWaits) -> Result<Receiver<JobId>>;
-    /// A file that a job reads was closed with this content; what the job has read is not that, if it is spoilt.
+    /// Gives a job the content of its closed file. `content.1`: the prefix was invalidated.
     ///
     /// # Errors
-    /// Those of the database; it is called again then.
+    /// Those of the database; then it is called again.
     fn close(&self, jobs: &dyn Jobs, job: JobId, inode: u64, content: (&Root, bool)) -> Result<()> {
         let _ = inode;
         jobs.close_input(job, content.0, content.1).map(drop)
     }
-    /// Where an input of a job is that has several.
+    /// Finds one input of a job that has several.
     fn input(&self, job: JobId, number: u32) -> Input {
         let _ = (job, number);
         Input::Unknown
     }
 }
 
-/// Where one of several inputs of a job is, all of which are read while they are written.
+/// State of one of a job's several inputs, all of which are tailed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Input {
     /// It was not made yet.
@@ -92,41 +94,41 @@ pub enum Input {
     Unknown,
 }
 
-/// What is wanted of one file.
+/// A wish that programs tail one file.
 pub trait Wanted: Send {
-    /// Nobody is to see what is written.
+    /// True if only the writer may see the file (an unpublished file).
     fn hides(&self) -> bool;
-    /// See [`Follows`]: how many bytes the writer may be ahead of those who read.
+    /// How many bytes the writer may be ahead of its readers.
     fn ahead(&self) -> Option<u64>;
-    /// Is told before [`Wanted::begin`] as what the file was made, or is there, and in which directories it lies, from the root on: who may read it.
+    /// Called before `begin` with the attributes of file and directories, which say who may read
+    /// it.
     fn made(&mut self, _file: &Attributes, _above: &[Attributes]) {}
-    /// Makes the jobs that will read the file. None: nobody wants it after all, and it is a file like any other. With `again` the file was there and is overwritten: what would take its
-    /// place from before must not do so any more, once this has returned.
+    /// Makes the jobs that will read the file; none if no rule wants it after all. With `again` it
+    /// is overwritten: once this returns, no earlier job's output may take its place any more.
     ///
     /// # Errors
     /// Those of the store: then the file must not be.
     fn begin(self: Box<Self>, inode: u64, mount: SessionId, again: bool) -> Result<Vec<JobId>>;
 }
 
-/// Whether whoever wants a file still does.
+/// Returns false once the file is no longer wanted.
 pub type StillWaits = Box<dyn Fn() -> bool + Send + Sync>;
 
-/// What a follower is told.
+/// An answer to a follower.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Followed {
     /// The next bytes.
     Data(Vec<u8>),
     /// Nothing yet: ask again.
     Nothing,
-    /// Nothing yet, and who asks stores the file: it is to do that with what it has, and say so.
+    /// Nothing yet. The follower stores the file, and shall commit what it has, and say so.
     Asked,
-    /// It is not open, or not any more: the job's rows say what became of it.
+    /// Not open, or not any more: the job's rows have the outcome.
     Closed,
 }
 
 /// A file of a mount, which may have an open version.
 pub(crate) trait Versioned: Send + Sync {
-    /// Its inode.
     fn number(&self) -> u64;
     /// Looks at its open version and its length, with its state locked.
     fn look<T>(&self, look: impl FnOnce(Option<&Open>, u64) -> T) -> T;
@@ -134,7 +136,7 @@ pub(crate) trait Versioned: Send + Sync {
     fn change<T>(&self, change: impl FnOnce(&mut Option<Box<Open>>) -> T) -> T;
 }
 
-/// Wakes those who wait for something to change.
+/// Wakes threads that wait for a change.
 #[derive(Default)]
 struct Pulse {
     beats: Mutex<u64>,
@@ -151,23 +153,22 @@ impl Pulse {
         self.changed.notify_all();
     }
 
-    /// Waits for a beat after `seen`.
     fn wait(&self, seen: u64, most: Duration) {
         let beats = self.beats.lock().expect("no panic while held");
         drop(self.changed.wait_timeout_while(beats, most, |beats| *beats == seen));
     }
 }
 
-/// What is wanted of a file that is there, and is about to lose its content to be written anew; and where it is.
+/// A wish to tail an existing file that is about to be emptied and rewritten, and its place.
 pub(crate) struct Again<'a> {
     /// Directory and name.
     pub place: (u64, Vec<u8>),
     pub wanted: Box<dyn Wanted>,
-    /// Until it is followed.
+    /// Kept until tailing begins.
     pub alone: Alone<'a>,
 }
 
-/// As long as this lives nobody else in this mount begins to overwrite the file.
+/// While this lives, no other thread of this mount begins to overwrite the file.
 pub(crate) struct Alone<'a> {
     beginning: &'a Mutex<HashSet<u64>>,
     moved: &'a Pulse,
@@ -181,11 +182,11 @@ impl Drop for Alone<'_> {
     }
 }
 
-/// What a mount knows of its open versions.
+/// A mount's registry of open versions.
 pub(crate) struct Following<F> {
     follows: OnceLock<Arc<dyn Follows>>,
     open: Mutex<HashMap<u64, Arc<F>>>,
-    /// Files that somebody is about to overwrite: each is to be followed once.
+    /// Files that are about to be overwritten: tailing begins once for each.
     beginning: Mutex<HashSet<u64>>,
     /// Something was written, handed out, or ended.
     moved: Pulse,
@@ -218,7 +219,6 @@ impl<F> Default for Following<F> {
     }
 }
 
-/// A writer that waits, and takes a place of those who may.
 struct Waiting<'a> {
     begun: Instant,
     waiting: &'a AtomicU32,
@@ -232,36 +232,35 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// How many of the threads that serve requests may wait at once: one is left to serve who else may come, a program's own requests among them.
+/// How many threads may wait at once. One is left, also for requests of a waited-for program.
 fn most_waiting(threads: usize) -> u32 {
     threads.clamp(2, 8) as u32 - 1
 }
 
-/// A write that is about to be made.
 pub(crate) struct Write {
     pub offset: u64,
     pub len: usize,
-    /// At the file's end, wherever `offset` is.
+    /// Appends, ignoring `offset`.
     pub appends: bool,
 }
 
 impl<F> Following<F> {
-    /// Files may be followed: making one takes as long as making a job does.
+    /// True if files may be tailed: then making a file takes as long as making a job does.
     pub fn is_any(&self) -> bool {
         self.follows.get().is_some_and(|follows| follows.is_any())
     }
 
-    /// A write may have to wait for a program.
+    /// True if a write may have to wait for a program.
     pub fn may_wait(&self) -> bool {
         self.bounded.load(Ordering::Relaxed) > 0
     }
 
-    /// Who says what is wanted, if anything is.
+    /// The source of wishes, if it has any.
     pub fn wanting(&self) -> Option<&dyn Follows> {
         self.follows.get().map(Arc::as_ref).filter(|follows| follows.is_any())
     }
 
-    /// Looks again which files are to be followed.
+    /// Looks again which files are to be tailed.
     ///
     /// # Errors
     /// When that cannot be found out.
@@ -278,7 +277,6 @@ impl<F> Following<F> {
         self.follows.get().ok_or_else(none)?.expect(rule, waits)
     }
 
-    /// Where one of several inputs of a job is.
     pub fn input(&self, job: JobId, number: u32) -> Input {
         self.follows.get().map_or(Input::Unknown, |follows| follows.input(job, number))
     }
@@ -309,7 +307,6 @@ impl<F> Following<F> {
         Ok(())
     }
 
-    /// Ends the closer's thread.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
         self.ended.beat();
@@ -318,7 +315,7 @@ impl<F> Following<F> {
         }
     }
 
-    /// What is open.
+    /// The open versions' files.
     pub fn left(&self) -> Vec<Arc<F>> {
         self.open.lock().expect("no panic while held").values().cloned().collect()
     }
@@ -327,7 +324,7 @@ impl<F> Following<F> {
         self.open.lock().expect("no panic while held").get(&inode).cloned()
     }
 
-    /// Says of a file, whose state is held, what was done to it.
+    /// Records a change of a file whose state is locked.
     pub fn tell(&self, open: Option<&mut Open>, tell: impl FnOnce(&mut Prefix)) {
         if let Some(open) = open {
             tell(&mut open.prefix);
@@ -335,7 +332,7 @@ impl<F> Following<F> {
         }
     }
 
-    /// The last handle that could write to a file, whose state is held, was released; `is_given_up`: and its writer has said that it is worth nothing.
+    /// The last writing handle of a file was released, or (`is_given_up`) the writer discarded it.
     pub fn writers_left(&self, open: Option<&mut Open>, is_given_up: bool) {
         if let Some(open) = open
             && open.end == End::Open
@@ -346,7 +343,6 @@ impl<F> Following<F> {
         }
     }
 
-    /// The writer of a file, whose state is held, wants none of it.
     pub fn give_up(&self, open: Option<&mut Open>) {
         if let Some(open) = open {
             open.end = End::Aborted;
@@ -357,15 +353,15 @@ impl<F> Following<F> {
 }
 
 impl<F: Versioned> Following<F> {
-    /// A file, whose handle the caller gives to the registry, is followed from now on.
+    /// Begins to tail a file. The caller gives its handle of the file to the registry.
     pub fn begin(&self, file: &Arc<F>, version: Open) {
         self.bounded.fetch_add(u32::from(version.ahead.is_some()), Ordering::Relaxed);
-        // What somebody was quick enough to write already counts as written beyond a gap: it is handed out when the file is closed.
+        // Bytes that were written before this count as beyond a gap, and are read after the close.
         file.change(|open| *open = Some(Box::new(version)));
         self.open.lock().expect("no panic while held").insert(file.number(), Arc::clone(file));
     }
 
-    /// A file is followed no more; its handle is the caller's again. Returns false if it was not.
+    /// Ends the tailing of a file; its handle is the caller's again. False if it was not tailed.
     pub fn end(&self, file: &F) -> bool {
         let Some(ended) = file.change(Option::take) else { return false };
         self.bounded.fetch_sub(u32::from(ended.ahead.is_some()), Ordering::Relaxed);
@@ -373,7 +369,7 @@ impl<F: Versioned> Following<F> {
         true
     }
 
-    /// Waits until nobody else is about to overwrite this file.
+    /// Waits until no other thread is about to overwrite this file.
     ///
     /// # Errors
     /// `EBUSY` when that takes too long.
@@ -397,7 +393,7 @@ impl<F: Versioned> Following<F> {
         Ok(())
     }
 
-    /// Waits until a version of a file that its last writer has just closed is stored. True: it is followed still, and written.
+    /// Waits until a just closed version is stored. True if the file is tailed and being written.
     ///
     /// # Errors
     /// `EBUSY` when that takes too long.
@@ -414,12 +410,13 @@ impl<F: Versioned> Following<F> {
         }
     }
 
-    /// Somebody may wait for a file that has ended.
+    /// Wakes threads that may wait for a file that has ended.
     pub fn told(&self) {
         self.moved.beat();
     }
 
-    /// The next bytes of a file that is being written, from byte `from` on, by `read`; waits for them as long as `wait`. `reader`: the session of who stores the file, if it is that who asks.
+    /// Returns bytes from `from` on, through `read`, and waits at most `wait` for them. `reader`:
+    /// the session of the asking agent, which may store the file.
     ///
     /// # Errors
     /// When they cannot be read.
@@ -445,7 +442,7 @@ impl<F: Versioned> Following<F> {
                     self.bounded.fetch_sub(1, Ordering::Relaxed);
                     self.moved.beat();
                 }
-                // What is left when the writer has gone is read from what was stored.
+                // Bytes that are left when the writer has gone are read from the stored content.
                 let is_open = open.end == End::Open;
                 Some(if is_open { open.prefix.hand_out(from, BLOCK) } else { from..from })
             });
@@ -463,7 +460,7 @@ impl<F: Versioned> Following<F> {
                     );
                     Error::new(ErrorKind::Damaged, why).caused_by(std::io::Error::from(errno))
                 })?;
-                // It was cut since, which spoils what was handed out.
+                // The file was cut since, which invalidates these bytes.
                 return Ok(if bytes.is_empty() { Followed::Nothing } else { Followed::Data(bytes) });
             }
             let left = until.saturating_duration_since(Instant::now());
@@ -474,7 +471,8 @@ impl<F: Versioned> Following<F> {
         }
     }
 
-    /// Waits, as long as `goes_on` says when something has moved and how long to wait for that, in one of the threads that may; false, and nobody has waited, if there is none. `threads` serve requests.
+    /// Waits as long as `goes_on` returns for how long; it is called after each change. If no
+    /// thread of the `threads` that serve requests may wait, returns false at once.
     pub fn wait_while(&self, threads: usize, goes_on: impl FnMut() -> Option<Duration>) -> bool {
         let is_free = self.waiting.fetch_add(1, Ordering::Relaxed) < most_waiting(threads);
         if is_free {
@@ -493,7 +491,8 @@ impl<F: Versioned> Following<F> {
         }
     }
 
-    /// Waits until a write is not too far ahead of those who read the file. `threads` serve requests; `note` is told when the wait is given up.
+    /// Waits until a write is not too far ahead of the readers. `note` reports that it gave that
+    /// up.
     pub fn wait_for(&self, file: &F, write: &Write, threads: usize, note: impl FnOnce(String)) {
         if !self.may_wait() {
             return;
@@ -528,7 +527,7 @@ impl<F: Versioned> Following<F> {
         }
     }
 
-    /// For how long writers have waited for those who read their files.
+    /// Nanoseconds that writers have waited for their files' readers.
     pub fn waited(&self) -> u64 {
         self.waited.load(Ordering::Relaxed)
     }
@@ -549,7 +548,8 @@ impl<F: Versioned> Following<F> {
         }
     }
 
-    /// What the closer's thread does: looks at the rules, and does `close` to what has ended, again and again until that has succeeded.
+    /// The closer's thread: reads the rules, and calls `close` for each ended file until it
+    /// succeeds.
     pub fn run(&self, close: impl Fn(&Arc<F>) -> Result<()>, report: impl Fn(Result<()>)) {
         while !self.stop.load(Ordering::Relaxed) {
             let seen = self.ended.now();
@@ -557,7 +557,7 @@ impl<F: Versioned> Following<F> {
             let has_ended =
                 |file: &Arc<F>| file.look(|open, _| open.is_some_and(|open| open.end != End::Open));
             for file in self.left().into_iter().filter(has_ended) {
-                // What cannot be closed is tried again; its followers wait.
+                // A file that cannot be closed is tried again; its followers wait.
                 report(close(&file));
             }
             self.ended.wait(seen, LOOK_EVERY);

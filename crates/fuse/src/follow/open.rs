@@ -1,11 +1,13 @@
-//! A file that is being written, as programs see it that read it meanwhile.
+//! A file that is being written, as the programs that tail it see it.
 //!
-//! They are given its *prefix*: the bytes that were written without a gap since the file was empty, in the order of the file, however they were written.
-//! What they were given they cannot be asked to forget, so a change of it *spoils* what they did: it has to be done again, over what the file
-//! becomes. Comparing the bytes would need them once more; doing it again is always right.
+//! A program is given the file's *prefix*: the bytes that were written without a gap since the file
+//! was empty, in the file's order, however they were written. A program cannot forget the bytes
+//! that it was given, so a change to them *invalidates* its work: it has to run again, over the
+//! finished file. Comparing the bytes would need them once more; running again is always right.
 //!
-//! All of this is under the lock of the file's state, together with the file's map: a block is handed out, and a byte of it is written, in one order or the
-//! other. A block is counted as handed out before it is read: whoever writes to it from then on spoils it, whichever bytes were read.
+//! All of this happens under the lock of the file's state, as changes of its map do. So handing out
+//! a block and writing a byte of it happen in one order or the other. A block counts as handed out
+//! before it is read: a later write to it invalidates it, whichever bytes were read.
 
 use std::ops::Range;
 
@@ -23,28 +25,28 @@ pub(crate) enum End {
     Open,
     /// The last handle that could write was released.
     Closed,
-    /// Likewise, and its writer had said that it is worth nothing.
+    /// Likewise, and its writer had marked it as worthless.
     Aborted,
 }
 
-/// See the module.
+/// An open version: see the module.
 #[derive(Debug)]
 pub(crate) struct Open {
     pub prefix: Prefix,
     pub end: End,
-    /// Who reads it.
+    /// The jobs that read it.
     pub jobs: Vec<JobId>,
     /// Directory and name.
     pub place: (u64, Vec<u8>),
-    /// Nobody is to see what is written: what the program makes of it takes its name.
+    /// An unpublished file: only the writer sees it, and the program's output takes its name.
     pub is_hidden: bool,
-    /// It was there before, and is overwritten: it stays whatever comes of it.
+    /// It existed before and is overwritten: it stays whatever the outcome.
     pub was_there: bool,
-    /// How many bytes the writer may be ahead of its readers; `None`: as many as it likes.
+    /// How many bytes the writer may be ahead of its readers; `None`: no limit.
     pub ahead: Option<u64>,
-    /// Who stores it for the mount …
+    /// The agent that stores it for the mount …
     pub carrier: Option<Carrier>,
-    /// … or may come to do so until then.
+    /// … or until when one may come to do so.
     pub carried_until: Option<Instant>,
 }
 
@@ -53,24 +55,25 @@ pub(crate) struct Open {
 pub(crate) struct Carrier {
     /// Its session.
     pub session: SessionId,
-    /// It is to store what it has, and to say so, once it has so many bytes.
+    /// How far it is asked to store the file and to commit, if it is asked.
     pub asked: Option<u64>,
 }
 
 impl Open {
-    /// Agents could have come to store it, and have not.
+    /// True if agents could have come to store it, and none has.
     pub fn has_nobody_come(&self) -> bool {
         self.end == End::Open
             && self.carrier.is_none()
             && self.carried_until.is_some_and(|until| Instant::now() >= until)
     }
 
-    /// Whether the mount leaves it to somebody else to store the file while it is written.
+    /// True if the mount leaves storing the file to an agent while it is written.
     pub fn is_left_to_others(&self) -> bool {
         self.carrier.is_some() || self.carried_until.is_some_and(|until| Instant::now() < until)
     }
 
-    /// Whether a reader that has read up to byte `from` is the file's carrier, and is asked for that much.
+    /// True if this reader is the file's carrier, has read up to byte `from`, and is asked for that
+    /// much.
     pub fn asks(&self, reader: Option<SessionId>, from: u64) -> bool {
         let is_it = |carrier: &Carrier| {
             Some(carrier.session) == reader && carrier.asked.is_some_and(|asked| from >= asked)
@@ -79,11 +82,11 @@ impl Open {
     }
 }
 
-/// What of a file can be handed out, and what has been.
+/// The part of a file that can be handed out, and the part that has been.
 #[derive(Debug, Default)]
 pub(crate) struct Prefix {
     end: u64,
-    /// What was written beyond it: apart from each other, rising.
+    /// Ranges written beyond it: not touching each other, rising.
     beyond: Vec<Range<u64>>,
     consumed: u64,
     spoilt: bool,
@@ -107,7 +110,7 @@ impl Prefix {
     }
 
     fn note(&mut self, range: Range<u64>) {
-        // Those that it touches become one with it.
+        // Merge the ranges that it touches.
         let from = self.beyond.partition_point(|known| known.end < range.start);
         let to = self.beyond.partition_point(|known| known.start <= range.end);
         let (mut start, mut end) = (range.start, range.end);
@@ -119,7 +122,7 @@ impl Prefix {
         self.beyond.truncate(BEYOND_MAX);
     }
 
-    /// The file was cut to this length. One that is made longer so has a gap.
+    /// The file was cut to this length, or lengthened, which makes a gap.
     pub fn cut(&mut self, len: u64) {
         self.changed(len);
         self.end = self.end.min(len);
@@ -129,18 +132,18 @@ impl Prefix {
         });
     }
 
-    /// Something at this byte or beyond was changed that does not count as written: a hole, zeroes.
+    /// Something at this byte or beyond was changed without being written: a hole, zeroes.
     pub fn changed(&mut self, from: u64) {
         self.spoilt |= from < self.consumed;
     }
 
-    /// All of it was changed.
+    /// All bytes were changed.
     pub fn replaced(&mut self) {
         self.spoilt |= self.consumed > 0;
         (self.end, self.beyond) = (0, Vec::new());
     }
 
-    /// How far it goes.
+    /// The prefix's end.
     pub fn end(&self) -> u64 {
         self.end
     }
@@ -154,7 +157,7 @@ impl Prefix {
         range
     }
 
-    /// Everything before byte `end` was handed out, or may have been.
+    /// Everything before byte `end` counts as handed out.
     pub fn handed_out(&mut self, end: u64) {
         self.consumed = self.consumed.max(end);
     }
@@ -164,7 +167,7 @@ impl Prefix {
         self.consumed
     }
 
-    /// What was handed out was changed afterwards.
+    /// True if handed-out bytes were changed afterwards.
     pub fn is_spoilt(&self) -> bool {
         self.spoilt
     }
@@ -228,7 +231,7 @@ mod tests {
                         }
                     }
                     _ => {
-                        // Most go on where the prefix ends, or it would hardly grow.
+                        // Most writes go on where the prefix ends, or it would hardly grow.
                         let from = if below(3) > 0 { model.prefix().min(100) } else { below(100) };
                         let len = below(20);
                         prefix.wrote(from as u64..(from + len) as u64);
@@ -245,7 +248,7 @@ mod tests {
             spoilt += usize::from(model.spoilt);
             grown += usize::from(model.prefix() > 0);
         }
-        // Or the rounds say nothing.
+        // Otherwise the rounds test nothing.
         assert!(spoilt > 500 && spoilt < 2990 && grown > 500, "{spoilt} spoilt, {grown} grown");
     }
 

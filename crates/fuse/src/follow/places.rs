@@ -1,7 +1,9 @@
 //! From a directory's or a file's number to its path.
 //!
-//! Nothing needs it but rules, which name files by their paths: names are looked up downwards. Where a directory hangs is known; which name it has there is looked for once, by
-//! going through the directory above it, and remembered. What is remembered is looked up before it is used, so it need not be kept right.
+//! Only rules need paths, as they name files by them; all else looks names up downwards. The
+//! directory above a directory is known. Its name there is searched for once, by reading the
+//! directory above, and remembered. A remembered name is looked up before it is used, so it need
+//! not be kept right.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -11,35 +13,36 @@ use outrigger_store::meta::ROOT_INODE;
 
 /// Directories that are remembered; with more, all are forgotten.
 const KNOWN_MAX: usize = 16 << 10;
-/// Files that are remembered; what does not fit in has to be looked for when it is overwritten.
+/// Files that are remembered; others must be searched for when they are overwritten.
 const FILES_MAX: usize = 1 << 20;
-/// Directories above each other at most: names may change while they are looked up.
+/// Depth at most: names may change while they are looked up.
 const DEPTH_MAX: usize = 4096;
 
-/// Where directories hang, and what is in them.
+/// Looks up directories' parents and entries.
 pub(crate) trait Hanging {
-    /// What a name stands for.
+    /// The inode that a name stands for.
     ///
     /// # Errors
     /// When that cannot be found out; those below likewise.
     fn number_at(&self, parent: u64, name: &[u8]) -> Result<Option<u64>>;
     /// The directory that a directory is in.
     fn parent_of(&self, directory: u64) -> Result<Option<u64>>;
-    /// The name that a directory or file has in the directory that it is in, by looking through that.
+    /// The name of a directory or file, found by reading the directory above it.
     fn name_in(&self, parent: u64, number: u64) -> Result<Option<Vec<u8>>>;
 }
 
 /// Parents and names.
 #[derive(Default)]
 pub(crate) struct Places {
-    /// Of directories whose place was looked for.
+    /// Places of directories that were searched for.
     directories: Mutex<HashMap<u64, (u64, Vec<u8>)>>,
-    /// Of files that the kernel knows, by the name that it was told of last: it opens a file by its number.
+    /// Places of files that the kernel knows, by the name that it was told last: it opens a file by
+    /// its number.
     files: Mutex<HashMap<u64, (u64, Vec<u8>)>>,
 }
 
 impl Places {
-    /// The path of a directory, by names; `None` when it is in the tree no more.
+    /// A directory's path as names; `None` if it is no longer in the tree.
     ///
     /// # Errors
     /// When that cannot be found out.
@@ -55,7 +58,7 @@ impl Places {
         Ok(Some(path))
     }
 
-    /// The kernel is told of a file's name.
+    /// The kernel is given a file's name.
     pub fn saw(&self, parent: u64, name: &[u8], file: u64) {
         let mut files = self.files.lock().expect("no panic while held");
         if files.len() < FILES_MAX || files.contains_key(&file) {
@@ -68,7 +71,8 @@ impl Places {
         self.files.lock().expect("no panic while held").remove(&file);
     }
 
-    /// Directory and name of a file, if need be by looking through `parent`; `None` when it has none, or nobody knows.
+    /// A file's directory and name, found by reading `parent` if need be; `None` if it has none, or
+    /// that is unknown.
     ///
     /// # Errors
     /// When that cannot be found out.

@@ -1,7 +1,8 @@
 //! A file system whose operations are counted.
 //!
-//! It stands between a file system and whatever carries it to the kernel, so that every transport counts the same, and counts what
-//! programs were told: an error that the file system has mended on the way is none.
+//! It stands between a file system and its transport to the kernel, so that every transport counts
+//! the same. It counts the results that programs get: an error that the file system has mended on
+//! the way does not count.
 
 use std::sync::Arc;
 
@@ -43,7 +44,7 @@ impl<F> Counted<F> {
 }
 
 impl<F: Watched> Counted<F> {
-    /// How it fares.
+    /// The counts.
     pub fn status(&self) -> Status {
         let mut status =
             Status { uptime_seconds: self.began.elapsed().as_nanos() as u64, ..Status::default() };
@@ -83,7 +84,7 @@ impl<F: FileSystem> FileSystem for Counted<F> {
         self.inner.forget(number, count);
     }
 
-    /// What comes of it is told to whoever asked, and to nobody else.
+    /// The outcome is not counted: only the caller gets it.
     fn lock(&self, number: u64, asked: &LockRequest, answer: Answer) {
         self.tally.operation(Operation::Other);
         self.inner.lock(number, asked, answer);

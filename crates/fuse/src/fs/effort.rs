@@ -14,7 +14,7 @@ pub enum Keeps {
     Waiting,
 }
 
-/// What an operation asks for, as far as it matters for how long it takes.
+/// The properties of an operation that decide how long it takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Effort {
     /// Names and attributes, opening and closing.
@@ -33,7 +33,7 @@ pub enum Effort {
         /// Bytes.
         len: usize,
     },
-    /// To report what delayed writes came to, at the end of a descriptor.
+    /// Reporting errors of delayed writes, at the end of a descriptor.
     Flush,
     /// To make changes durable.
     Sync,

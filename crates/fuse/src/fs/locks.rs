@@ -5,31 +5,32 @@ use rustix::io::Errno;
 
 use super::{Handle, Result};
 
-/// What is asked of a lock.
+/// A request for a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LockRequest {
     /// The open file by which it is asked.
     pub handle: Handle,
     /// A number of its own, by which it can be interrupted.
     pub request: u64,
-    /// What is wanted.
+    /// The lock that is asked for.
     pub lock: Lock,
-    /// If it cannot be had now, the asker waits.
+    /// If others have the lock, the caller waits.
     pub waits: bool,
 }
 
-/// What an owner lets go of.
+/// Locks that an owner releases.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Unlock {
-    /// Which locks.
+    /// The kind of locks.
     pub family: LockFamily,
-    /// Whose.
+    /// The owner.
     pub owner: u64,
-    /// Where.
+    /// The range.
     pub range: LockRange,
 }
 
-/// Takes the outcome to whoever asked, at any time and from any thread. One that is dropped says `EIO`: nobody is left waiting.
+/// Gives the outcome to the caller, at any time and from any thread. Dropping it answers `EIO`, so
+/// that nobody is left waiting.
 pub struct Answer(Option<Box<dyn FnOnce(Result<()>) + Send>>);
 
 impl Answer {
@@ -38,7 +39,7 @@ impl Answer {
         Self(Some(Box::new(give)))
     }
 
-    /// Says what came of it.
+    /// Gives the outcome.
     pub fn give(mut self, done: Result<()>) {
         if let Some(give) = self.0.take() {
             give(done);

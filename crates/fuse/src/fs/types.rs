@@ -1,4 +1,4 @@
-//! What operations of a file system take and give.
+//! Arguments and results of a file system's operations.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ pub type Result<T> = std::result::Result<T, Errno>;
 /// An open file or directory, as numbered by the file system.
 pub type Handle = u64;
 
-/// The process that asked. A kernel that reads ahead or writes back on its own is user 0, process 0.
+/// The calling process. A kernel that reads ahead or writes back on its own is user 0, process 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Caller {
     /// User.
@@ -23,7 +23,7 @@ pub struct Caller {
     pub pid: u32,
 }
 
-/// What `stat` tells.
+/// The attributes that `stat` shows.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Attr {
     /// Inode number; unique in the file system.
@@ -32,7 +32,7 @@ pub struct Attr {
     pub kind: FileKind,
     /// Permission bits, set-id bits and the sticky bit (`0o7777`).
     pub mode: u32,
-    /// Names it has.
+    /// Number of names.
     pub links: u32,
     /// Owner.
     pub uid: u32,
@@ -52,32 +52,33 @@ pub struct Attr {
     pub ctime: Time,
 }
 
-/// Attributes, and how long the asker may rely on them, and on the name that led to them, without asking again.
+/// Attributes, and how long the kernel may cache them and the name that led to them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Entry {
     /// The attributes.
     pub attr: Attr,
-    /// How long they hold.
+    /// How long the attributes may be cached.
     pub valid: Duration,
-    /// How long the name does.
+    /// How long the name may be cached.
     pub name_valid: Duration,
 }
 
 impl Entry {
-    /// Attributes that hold as long as the name that led to them. Those of a file with set-id bits do not: a write takes the bits away,
-    /// and a kernel that was told of the bits for longer would go on to honour them.
+    /// Attributes that may be cached as long as the name that led to them, except for a file with
+    /// set-id bits. A write clears the bits, and a kernel that cached them would go on to honour
+    /// them.
     pub fn new(attr: Attr, valid: Duration) -> Self {
         let has_set_id = attr.kind == FileKind::File && attr.mode & 0o6000 != 0;
         Self { valid: if has_set_id { Duration::ZERO } else { valid }, attr, name_valid: valid }
     }
 }
 
-/// What a name stands for.
+/// The result of a lookup.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Found {
-    /// This.
+    /// The name exists.
     Entry(Entry),
-    /// Nothing; the asker may rely on that for so long.
+    /// The name does not exist, and the kernel may cache that.
     Missing {
         /// How long.
         valid: Duration,
@@ -89,9 +90,10 @@ pub enum Found {
 pub struct Opened {
     /// To be given to later operations, and at last to `release`.
     pub handle: Handle,
-    /// `flush` is to be called at the end of every descriptor; where nothing is ever delayed, that would be a message for nothing.
+    /// `flush` must be called at the end of every descriptor. False where nothing is ever delayed,
+    /// to save the message.
     pub flushes: bool,
-    /// What the asker still has cached from earlier (bytes of a file, entries of a directory) is still right.
+    /// The kernel's cache from earlier (bytes of a file, entries of a directory) is still right.
     pub keep_cache: bool,
 }
 
@@ -110,10 +112,10 @@ pub struct DirEntry<'a> {
     pub entry: Option<Entry>,
 }
 
-/// Takes entries of a directory; `false`: this one did not fit, and no more are wanted.
+/// Takes entries of a directory; `false` if this one did not fit, and no more are wanted.
 pub type TakeEntry<'t> = dyn FnMut(&DirEntry<'_>) -> bool + 't;
 
-/// What `statfs` tells.
+/// The numbers that `statfs` shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Statfs {
     /// Bytes of a block.
@@ -132,7 +134,7 @@ pub struct Statfs {
     pub name_max: u32,
 }
 
-/// What to look for in a file with holes.
+/// The kind of range to seek in a file with holes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Seek {
     /// The next byte that is not in a hole.

@@ -2,7 +2,7 @@
 
 /// Unit of `st_blocks`, bytes.
 pub const SECTOR: u64 = 512;
-/// What `stat` recommends for reading: a frame's worth.
+/// The size of reads that `stat` recommends: one frame.
 pub const IO_BYTES: u32 = 256 << 10;
 
 /// A device number as FUSE has it: 32 bits, the minor's upper part above the major.

@@ -1,8 +1,9 @@
 //! Where threads that read the device run: each on a processor of its own.
 //!
-//! Threads that wait for the device are woken in turn, wherever they are. Left to itself, the scheduler wakes them on the processor that
-//! idles, which takes longer than the request; with one on every processor, the turn often falls to the one where the request was made.
-//! Measured in `docs/decisions/0005-fuse-transport.md`.
+//! The kernel wakes threads that wait for the device in turn, on any processor. The scheduler alone
+//! would wake them on an idle processor, which takes longer than the request. With one thread on
+//! every processor, the turn often falls to the one where the request was made. Measured in
+//! `docs/decisions/0005-fuse-transport.md`.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 

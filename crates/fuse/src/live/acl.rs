@@ -1,6 +1,6 @@
-//! Access control lists, as far as a file system has to understand them: the kernel checks them, but what a new file inherits, and how lists
-//! and permission bits follow each other, is ours.
-//! How they are written down: [`outrigger_store::local::acl`].
+//! Access control lists. The kernel checks them; the file system decides which lists a new file
+//! inherits, and keeps lists and permission bits consistent. Their encoding:
+//! [`outrigger_store::local::acl`].
 
 use outrigger_format::catalogue::Xattrs;
 use outrigger_store::local::acl::{self, AclEntry, Tag, encode};
@@ -45,7 +45,7 @@ fn apply(items: &mut [AclEntry], change: impl Fn(u16, u16) -> u16) {
     }
 }
 
-/// What something new inherits from the default list of its directory, if that has one: its mode and lists.
+/// The mode and lists that a new inode inherits from its directory's default list, if there is one.
 pub(crate) fn inherited(above: &Xattrs, is_directory: bool, mode: u32) -> Option<(u32, Xattrs)> {
     let default = get(above, DEFAULT)?;
     let mut items = decode(default).ok()?;

@@ -175,7 +175,7 @@ pub(crate) fn check_xattr(name: &[u8], value: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// What setting an extended attribute makes of the mode, and the value that is kept, if any.
+/// The mode that follows from setting an extended attribute, and the value to keep, if any.
 pub(crate) fn set_xattr(
     attributes: &Attributes,
     name: &[u8],

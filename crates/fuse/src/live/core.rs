@@ -1,10 +1,14 @@
-//! What all operations of a writable mount share: the log, the tree, and the rules for touching them.
+//! The state that all operations of a writable mount share: the log, the tree, and the rules for
+//! touching them.
 //!
-//! **Locks**, in the order they are taken: room in the log ([`Core::room`], which may wait for the destager, so nothing else is held then); the turn to
-//! destage; `gate` (shared by every change; a batch and a barrier take it alone); `tree`; a node; `dirty`. A change appends its record to the log and changes memory
-//! with the locks held that make the two have one order: the tree's for names, the node's for content and attributes.
+//! **Locks**, in the order they are taken: room in the log, the flusher's turn, `gate`, `tree`, a
+//! node, `dirty`. [`Core::room`] may wait for the flusher, so nothing else is held then. Every
+//! change shares the freeze lock `gate`; a batch and a barrier take it alone. A change appends its
+//! record to the log and changes memory under the lock that gives both one order: the tree's for
+//! names, the node's for content and attributes.
 //!
-//! A change is acknowledged when its record is appended: it survives the death of the process from then on.
+//! A change is acknowledged when its record is appended: from then on it survives the death of the
+//! process.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -40,7 +44,7 @@ use crate::view::{FOREVER, attr, space};
 
 /// Room that a record needs beside its data, names and attributes.
 const RECORD_ROOM: u64 = 256;
-/// How long a change waits for room while the destager fails, before its caller is told.
+/// How long a change waits for room while the flusher fails, before its caller gets the error.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Inode numbers reserved in the database at once.
 const INODES_AT_ONCE: u64 = 16 << 10;
@@ -64,7 +68,7 @@ pub(super) struct Core {
     inodes: Mutex<Range<u64>>,
     pub files: Handles<OpenFile>,
     pub dirs: Handles<LiveDir>,
-    /// Files that were opened since another process last changed the store: of those the kernel has the right bytes.
+    /// Files opened since another process last changed the store: the kernel has their right bytes.
     pub fresh: Mutex<HashSet<u64>>,
     statfs: Mutex<Option<(Instant, Statfs)>>,
     pub ahead: ReadAhead,
@@ -76,7 +80,7 @@ pub(super) struct Core {
     pub counters: Counters,
 }
 
-/// What has happened since the mount began.
+/// Counts of events since the mount began.
 #[derive(Default)]
 pub(super) struct Counters {
     pub destaged: AtomicU64,
@@ -99,7 +103,7 @@ impl Counters {
 
     pub fn note_reload(&self) {
         Self::add(&self.reloads, 1);
-        // What directories being read have in hand is out of date, too.
+        // Open directory pages are out of date, too.
         Self::add(&self.batches, 1);
     }
 }
@@ -158,7 +162,8 @@ impl Core {
         self.gate.is_closed() || fill.waiting > 0 || fill.used + fill.reserved > fill.capacity / 8 * 7
     }
 
-    /// Waits until the log has room for a change with so many bytes of data, names and attributes.
+    /// Waits until the log has room for a change with this many bytes of data, names and
+    /// attributes.
     pub fn room(&self, bytes: usize) -> Result<Reservation<'_>> {
         let bytes = bytes as u64 + RECORD_ROOM;
         loop {
@@ -181,7 +186,8 @@ impl Core {
         self.log.is_out_of_disk(bytes)
     }
 
-    /// As [`Core::room`], for a change that will make room: while nothing can be stored it goes beyond the log's bound, or a full store could not be emptied.
+    /// As [`Core::room`], for a change that will make room: while nothing can be stored it may
+    /// exceed the log's bound. Otherwise a full store could not be emptied.
     pub fn room_to_free(&self, bytes: usize) -> Option<Reservation<'_>> {
         if self.control.trouble().is_some() || self.log.fill().is_bounded {
             return self.log.reserve(bytes as u64 + RECORD_ROOM, Some(Duration::ZERO)).ok();
@@ -195,7 +201,7 @@ impl Core {
         self.world.fail(self.log.append(operation, data))
     }
 
-    /// Makes all durable that was appended, in a store that is still there.
+    /// Makes all appended records durable, if the store still exists.
     pub fn sync(&self) -> Result<()> {
         let there = self.world.store.meta.still_there();
         self.world.fail(there.and_then(|()| self.log.sync())).map(drop)
@@ -213,7 +219,7 @@ impl Core {
 
     // ---- from numbers and names to nodes --------------------------------------------------------------------------
 
-    /// What a number means: a node in memory, or a row of the database.
+    /// A number's inode: a node in memory, or a row of the database.
     pub fn seen(&self, number: u64) -> Result<Seen> {
         let tree = self.tree();
         if let Some(node) = tree.nodes.get(&number) {
@@ -261,7 +267,7 @@ impl Core {
         Ok(statfs)
     }
 
-    /// True when the kernel may keep what it has of a file that is being opened.
+    /// True if the kernel may keep its cache of a file that is being opened.
     pub fn keeps_cache(&self, number: u64) -> bool {
         self.counters.reloads.load(Ordering::Relaxed) == 0
             || !self.fresh.lock().expect("no panic while held").insert(number)
@@ -269,7 +275,7 @@ impl Core {
 
     // ---- attributes -----------------------------------------------------------------------------------------------
 
-    /// What `stat` says of something.
+    /// The answer to `stat`.
     pub fn entry(&self, seen: &Seen) -> Entry {
         match seen {
             Seen::Node(node) => self.entry_of(node),
@@ -280,13 +286,14 @@ impl Core {
         }
     }
 
-    /// What `stat` says of a node. The name of one that is followed may vanish without the kernel's doing.
+    /// The answer to `stat` for a node. The name of a tailed file may vanish without the kernel, so
+    /// it is not cached.
     pub fn entry_of(&self, node: &Node) -> Entry {
         let valid = if node.read().open.is_some() { Duration::ZERO } else { FOREVER };
         Entry::new(self.attr(node), valid)
     }
 
-    /// What `stat` says of a node.
+    /// A node's attributes.
     pub fn attr(&self, node: &Node) -> Attr {
         let state = node.read();
         let allocated = match node.kind {
@@ -331,12 +338,12 @@ impl Core {
     }
 }
 
-/// The present.
+/// The current time.
 pub(super) fn now() -> Time {
     Time::from_nanos(outrigger_clock::now_nanos())
 }
 
-/// May do what set-id bits and sticky groups keep others from.
+/// True if the caller is exempt from the rules on set-id bits and sticky groups.
 pub(super) fn is_privileged(caller: Caller) -> bool {
     caller.uid == 0
 }

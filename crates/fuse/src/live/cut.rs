@@ -1,7 +1,7 @@
-//! What a batch consists of: the state of everything that is staged, at one moment.
+//! A dirty snapshot: the staged state of one moment, from which a batch is stored.
 //!
-//! It is taken with the gate closed, and is a copy: what is written on meanwhile belongs to a later batch. So what a batch commits is a state that the
-//! tree was in, names, attributes and contents together.
+//! It is a copy that is taken with the gate closed; later writes belong to a later batch. So a
+//! batch commits a state that the tree was in, names, attributes and contents together.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,13 +18,13 @@ use super::tree::Taken;
 
 /// See the module.
 pub(super) struct Cut {
-    /// Of the last record before it.
+    /// Sequence number of the last record before it.
     pub sequence: u64,
     pub names: Vec<Taken>,
     /// For [`super::tree::Tree::drop_taken`].
     pub generation: u64,
     pub nodes: Vec<CutNode>,
-    /// Contents stay behind, with nothing but the log to hold them.
+    /// Some contents stay behind, and only the log holds them.
     pub leaves_some: bool,
 }
 
@@ -34,13 +34,13 @@ pub(super) struct CutNode {
     pub attributes: Attributes,
     pub parent: u64,
     pub edition: u64,
-    /// What was committed of its content.
+    /// Its committed content.
     pub root: Root,
-    /// Of a file whose content goes along.
+    /// Content to store, of a file whose content goes along.
     pub content: Option<CutContent>,
     /// It has no name any more.
     pub is_orphan: bool,
-    /// What is committed is held already, for an orphan.
+    /// It is an orphan whose committed content is held already.
     pub is_held: bool,
 }
 
@@ -49,7 +49,7 @@ pub(super) struct CutContent {
     pub pieces: Vec<(Range<u64>, Piece)>,
     pub staged: u64,
     pub was_closed: bool,
-    /// What is committed is an earlier version.
+    /// The committed content is an earlier version, to be kept.
     pub keep: bool,
     pub in_place: bool,
 }
@@ -79,7 +79,7 @@ impl CutNode {
 }
 
 impl Core {
-    /// Cuts, with the gate closed.
+    /// Takes the dirty snapshot, with the gate closed.
     pub fn cut(&self, select: Select) -> Cut {
         let sequence = self.log.last();
         let (names, generation) = self.tree_mut().take();
@@ -97,7 +97,8 @@ impl Core {
         Cut { sequence, names, generation, nodes, leaves_some }
     }
 
-    /// The dirty nodes, and which of them are orphans. What is buried leaves the set: the database will not have it any more.
+    /// The dirty nodes, and which of them are orphans. Buried nodes leave the set: the database
+    /// will not have them any more.
     fn take_dirty(&self) -> Vec<(Arc<Node>, bool)> {
         let mut dirty = self.world.dirty.lock().expect("no panic while held");
         let mut taken = Vec::with_capacity(dirty.len());

@@ -1,18 +1,22 @@
-//! Destaging: from the log to packs and the database.
+//! Write-back: from the log to packs and the database.
 //!
-//! One batch at a time, by the destager's thread or by whoever waits for a barrier:
+//! One batch at a time, by the flusher or by a thread that waits for a barrier:
 //!
-//! 1. *Cut* (`cut.rs`): with the gate closed for a moment, the staged names, the dirty nodes and the contents that go along are copied. All names so far
-//!    belong to the batch, and all attributes; of the contents the least recently written ones (what was just written will likely be
-//!    written again), until the batch is full, and those that the oldest segment of the log waits for.
+//! 1. *Cut* (`cut.rs`): with the gate closed for a moment, a dirty snapshot is taken of the staged
+//!    names, the dirty nodes, and some contents. All names and attributes so far belong to the
+//!    batch. It takes the contents that the log's oldest segment waits for, and then the least
+//!    recently written ones until it is full. (A file that was just written will likely be written
+//!    again.)
 //! 2. *Write*: all of it goes through a [`Writer`] of its own. If contents stay behind, the log is made durable: a loss of power must not leave a name
 //!    without its content. Then the writer commits everything in one transaction, after its packs are durable.
-//! 3. *Settle*: files give up what was stored and has not been written again since; names that were committed leave the tree's memory; segments of the
-//!    log that nothing needs any more are removed. A crash before this leaves more in the log than is needed: replaying it says again what is so.
+//! 3. *Settle*: files drop what was stored and has not been written again since; committed names
+//!    leave the tree's memory; and segments of the log that nothing needs are removed. A crash
+//!    before this leaves more in the log than is needed: its replay repeats what is already true.
 //!
-//! *Orphans*, files that have lost their last name and are still open, or known to the kernel, have no row in the database. What is stored of them is held by the commit
-//! that takes their names away, so that it is not reclaimed until they are gone; what is staged of them goes along only when room is
-//! needed: most are gone before.
+//! *Orphans* are files that have lost their last name and are still open, or known to the kernel.
+//! They have no row in the database. The commit that takes their names away also holds their stored
+//! content, so that it is not reclaimed until they are gone. Their staged data goes along only when
+//! room is needed, as most orphans are gone before.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -46,19 +50,21 @@ const NODES_MAX: usize = 16 << 10;
 /// Blocks of files that are rewritten in place, and the frames that hold them.
 const BLOCK: u32 = 16 << 10;
 const BLOCK_FRAME: u32 = 64 << 10;
-/// Files of at least so many bytes are read here and there more often than whole, and then each read decodes a frame: theirs are no larger than this.
+/// Files of at least this many bytes are read here and there more often than whole, and each such
+/// read decodes a frame: their frames are no larger than this.
 const LARGE: u64 = 4 << 20;
 const LARGE_FRAME: u32 = 128 << 10;
-/// When nothing is staged, a segment with more than this in it is begun anew, so that there is little to replay.
+/// When nothing is staged, a segment with more than this in it is replaced, so that there is little
+/// to replay.
 const RESTART_MIN: u64 = 1 << 20;
-/// So many small overwrites make a file one that is rewritten in place.
+/// Number of small overwrites after which a file counts as rewritten in place.
 const REWRITES: u32 = 64;
 
-/// A node in a batch, and what is to be told of it when the batch is committed.
+/// A node in a batch, with what its commit will settle.
 struct Sent {
     node: Arc<Node>,
     edition: u64,
-    /// Of a file whose content goes along.
+    /// Its content, if that goes along.
     content: Option<SentContent>,
     is_orphan: bool,
 }
@@ -70,7 +76,8 @@ struct SentContent {
 }
 
 impl Core {
-    /// Destages one batch; see the module. It must be the caller's turn. `closed`: the gate, if the caller has closed it.
+    /// Stores one batch; see the module. The caller has the flusher's turn. `closed`: the gate, if
+    /// the caller has closed it.
     pub fn batch(self: &Arc<Self>, select: Select, closed: Option<&Closed<'_>>) -> Result<()> {
         self.session.check()?;
         if self.log.fill().is_bounded {
@@ -102,7 +109,8 @@ impl Core {
             writer.submit(Item::Change(Change::Name { parent, name, inode }))?;
         }
         if leaves_some {
-            // Else a loss of power could leave a file's name, or another file that was written later, without this one's content.
+            // Otherwise a loss of power could leave a file's name, or another file that was written
+            // later, without this one's content.
             self.log.sync()?;
         }
         let summary = writer.finish()?;
@@ -126,7 +134,7 @@ impl Core {
         self.reclaim(sequence)
     }
 
-    /// What to write of a node, if anything.
+    /// The item to write for a node, if any.
     fn item(self: &Arc<Self>, cut: CutNode, policies: &Policies) -> Result<Option<(Item, Sent)>> {
         let CutNode { node, attributes, parent, edition, root, content, is_orphan, is_held } = cut;
         let inode = node.number;
@@ -193,7 +201,7 @@ impl Core {
         above.iter().rev().try_fold(policies.store_default(), |policy, inode| policies.below(policy, *inode))
     }
 
-    /// Gives up what a batch, cut at `sequence`, has stored of a node.
+    /// Drops from a node what a batch, cut at `sequence`, has stored.
     fn settle(&self, note: Sent, sequence: u64, roots: &HashMap<u64, Root>) -> Result<()> {
         let Sent { node, edition, content, is_orphan } = note;
         let mut state = node.write();
@@ -206,7 +214,7 @@ impl Core {
         }
         state.in_database = !is_orphan;
         if state.file.is_held && !is_orphan {
-            // It had no name, and was given one.
+            // It had no name, and got one.
             self.world.let_go(node.number);
         }
         state.file.is_held = is_orphan;
@@ -238,13 +246,13 @@ impl Core {
         Ok(())
     }
 
-    /// What was held of orphans that are closed now.
+    /// Releases the content of orphans that are closed now.
     pub fn release_orphans(&self) -> Result<()> {
         let gone = std::mem::take(&mut *self.world.gone.lock().expect("no panic while held"));
         gone.into_iter().try_for_each(|inode| self.world.store.meta.release(&orphan_holder(inode), None))
     }
 
-    /// Gives back what the log does not need any more, names being committed up to `sequence`.
+    /// Removes segments that the log does not need, once names are committed up to `sequence`.
     fn reclaim(&self, sequence: u64) -> Result<()> {
         self.log.remove_dead(sequence)?;
         self.release_orphans()?;
@@ -252,11 +260,12 @@ impl Core {
         if !idle {
             return Ok(());
         }
-        // Nothing is staged: not even the last segment is needed, and so no root that its records name.
+        // Nothing is staged: even the last segment is not needed, nor any root that its records
+        // name.
         if !self.control.holds() {
             return self.log.restart(sequence, RESTART_MIN).map(drop);
         }
-        // Else one is held just now, and its record will be in the log.
+        // Otherwise a root is being held just now, and its record will be in the log.
         if let Some(_alone) = self.control.alone()
             && self.log.restart(sequence, 0)?
         {

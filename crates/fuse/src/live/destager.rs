@@ -1,7 +1,8 @@
-//! When something is destaged, and what goes first.
+//! When staged data is written back, and which data goes first.
 //!
-//! A thread looks a few times a second whether the log is filling up, or something has not been written for a while; or is woken by a writer who
-//! finds the log half full. After a failure it tries again every second, and writers who wait for room are told.
+//! The flusher, a thread, checks a few times a second if the log is filling up, or some data has
+//! not been written for a while. A writer that finds the log half full wakes it. After a failure it
+//! tries again every second, and writers that wait for room get the error.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,27 +20,27 @@ use super::core::{Core, Counters};
 use super::gate::Closed;
 use super::node::Node;
 
-/// Nodes that wait for a commit at most, about: what they take in memory is bounded by this.
+/// Nodes that wait for a commit at most, about: this bounds their memory.
 const WAITING_MAX: usize = 20_000;
-/// How often it is looked whether something has waited long enough.
+/// How often to check for data that has waited long enough.
 const TICK: Duration = Duration::from_millis(250);
-/// After a failure, when to try again.
+/// Pause after a failure.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Which content a batch takes.
+/// Which contents a batch takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Select {
     /// Everything that has a name.
     All,
     /// A batch's worth.
     Batch,
-    /// What has not been written for a while.
+    /// Files that have not been written for a while.
     Idle,
     /// One, with a name or without.
     One(u64),
 }
 
-/// What the destager is asked for, and how it fares.
+/// Requests to the flusher, and its state.
 #[derive(Default)]
 pub(super) struct Control {
     state: Mutex<Asked>,
@@ -48,9 +49,10 @@ pub(super) struct Control {
     turn: Mutex<()>,
     /// The log is filling up.
     pressed: AtomicBool,
-    /// There may be roots that are held for the log.
+    /// There may be roots that are held for the log's records.
     holds: AtomicBool,
-    /// Shared from holding a root until the record that says so is appended; taken alone to let go of all of them.
+    /// Taken shared from holding a root until its record is appended; taken alone to release all of
+    /// them.
     sharing: RwLock<()>,
 }
 
@@ -72,7 +74,8 @@ impl Control {
         }
     }
 
-    /// A root is being held for a record that will share it: until that is appended, this is kept. Taken after the record's room.
+    /// A guard for holding a root that a record will share: kept until the record is appended.
+    /// Taken after the record's room.
     pub fn sharing(&self) -> RwLockReadGuard<'_, ()> {
         self.sharing.read().expect("no panic while held")
     }
@@ -82,12 +85,12 @@ impl Control {
         self.holds.store(true, Ordering::Relaxed);
     }
 
-    /// True when there may be roots that are held for the log.
+    /// True if there may be roots that are held for the log.
     pub fn holds(&self) -> bool {
         self.holds.load(Ordering::Relaxed)
     }
 
-    /// Keeps others from holding roots, unless one is just being held.
+    /// Keeps other threads from holding roots; `None` while one is being held.
     pub fn alone(&self) -> Option<RwLockWriteGuard<'_, ()>> {
         self.sharing.try_write().ok()
     }
@@ -97,17 +100,17 @@ impl Control {
         self.holds.store(false, Ordering::Relaxed);
     }
 
-    /// Why writers who wait for room should not go on waiting.
+    /// The error for writers that wait for room, if they should give up.
     pub fn trouble(&self) -> Option<Errno> {
         self.state.lock().expect("no panic while held").failed.map(|(errno, _)| errno)
     }
 
-    /// The turn to store something: nobody else does as long as this is kept.
+    /// The flusher's turn: no other thread stores anything while this is kept.
     pub fn turn(&self) -> MutexGuard<'_, ()> {
         self.turn.lock().expect("no panic while held")
     }
 
-    /// Ends the destager's thread.
+    /// Ends the flusher's thread.
     pub fn stop(&self) {
         self.state.lock().expect("no panic while held").stop = true;
         self.changed.notify_all();
@@ -130,7 +133,7 @@ fn is_high(fill: Fill) -> bool {
 }
 
 impl Core {
-    /// The destager's thread.
+    /// The flusher's loop.
     pub fn run_destager(self: &Arc<Self>) {
         loop {
             let asked = {
@@ -155,10 +158,10 @@ impl Core {
         }
     }
 
-    /// Destages one batch.
+    /// Stores one batch.
     ///
     /// # Errors
-    /// Those of the store; what could not be destaged stays staged.
+    /// Those of the store; what could not be stored stays staged.
     pub fn destage(self: &Arc<Self>, select: Select) -> Result<()> {
         let _turn = self.control.turn();
         self.batch(select, None)
@@ -172,7 +175,7 @@ impl Core {
         state.ended = Some(Instant::now());
     }
 
-    /// What should be destaged now, if anything.
+    /// Which contents should be stored now, if any.
     fn due(&self) -> Option<Select> {
         let fill = self.log.fill();
         let high = is_high(fill);
@@ -184,7 +187,8 @@ impl Core {
             return Some(Select::Batch);
         }
         let idle = self.options.idle;
-        // Not all the time: what is still being written would have to be synced again and again, and packs would be small.
+        // Not all the time: files that are still being written would be synced again and again, and
+        // packs would be small.
         let ended = self.control.state.lock().expect("no panic while held").ended;
         if ended.is_some_and(|ended| ended.elapsed() < idle / 2) {
             return None;
@@ -199,10 +203,10 @@ impl Core {
         waited.then_some(Select::Idle)
     }
 
-    /// Destages everything that is staged now.
+    /// Stores everything that is staged now.
     ///
     /// # Errors
-    /// Those of the store; what could not be destaged stays staged.
+    /// Those of the store; what could not be stored stays staged.
     pub fn flush(self: &Arc<Self>) -> Result<()> {
         let done = self.destage(Select::All);
         self.note_outcome(&done);
@@ -214,7 +218,7 @@ impl Core {
     /// # Errors
     /// Those of the store; then the gate is open.
     pub fn barrier(self: &Arc<Self>) -> Result<Barrier<'_>> {
-        // Most of it while changes go on.
+        // Most of it is stored while changes go on.
         self.flush()?;
         let turn = self.control.turn();
         let gate = self.gate.close();
@@ -222,12 +226,13 @@ impl Core {
         Ok(Barrier { _gate: gate, _turn: turn })
     }
 
-    /// Stores everything that was acknowledged up to some moment within this call; nothing is stored from then on, and changes go on.
+    /// Stores everything that was acknowledged up to some moment within this call. Nothing is
+    /// stored from then on, and changes go on.
     ///
     /// # Errors
     /// Those of the store.
     pub fn pause(self: &Arc<Self>) -> Result<Paused<'_>> {
-        // Most of it first, so that the log has room while this lasts.
+        // Most of it first, so that the log has room meanwhile.
         self.flush()?;
         let turn = self.control.turn();
         self.batch(Select::All, None)?;

@@ -44,7 +44,7 @@ struct Item {
     name: Vec<u8>,
     number: u64,
     kind: FileKind,
-    /// What the database said of it, if it was asked.
+    /// Its row, if the database was asked.
     row: Option<Inode>,
 }
 

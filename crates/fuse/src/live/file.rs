@@ -27,8 +27,8 @@ impl Core {
         let begin = out.len();
         let mut state = node.read();
         if state.file.map.is_clean() {
-            // What is committed does not change under a reader, and need not be read under the lock; but a collector may take it once
-            // something else is committed. Then that is what should be read.
+            // Committed content does not change under a reader, and is read without the lock. But a
+            // collector may take it once something else is committed. Then the new content is read.
             let stored = Arc::clone(&state.file.stored);
             drop(state);
             let read = stored.read(&self.reader(), &self.ahead, offset, len, out);
@@ -44,7 +44,7 @@ impl Core {
         done.map_err(|error| self.world.reports.errno_at(error, format_args!("inode {}", node.number)))
     }
 
-    /// As [`Core::read_file`], with the node held.
+    /// As [`Core::read_file`], with the node locked.
     fn read_pieces(
         &self,
         state: &State,
@@ -106,7 +106,7 @@ impl Core {
         Ok(())
     }
 
-    /// Cuts or lengthens a file, with its node held.
+    /// Cuts or lengthens a file whose node is locked.
     pub fn truncate_in(&self, node: &Arc<Node>, state: &mut State, len: u64) -> Result<()> {
         if len > LEN_MAX {
             return Err(Errno::FBIG);
@@ -164,7 +164,8 @@ impl Core {
             state.modified(appended.time);
             self.tell_followers(&mut state, |prefix| prefix.changed(offset));
         } else if end > now_len {
-            // Room cannot be set aside for what may be deduplicated: this only sets the length.
+            // Space cannot be reserved for data that may be deduplicated: this only sets the
+            // length.
             self.truncate_in(node, &mut state, end)?;
         }
         if caller.uid != 0 && drop_privileges(&mut state.attributes) {
@@ -197,7 +198,8 @@ impl Core {
         if to == Seek::Hole { Ok(len) } else { Err(Errno::NXIO) }
     }
 
-    /// Copies a range between two files, or within one, by sharing what is committed. Returns how many bytes.
+    /// Copies a range between two files, or within one, by sharing committed content. Returns how
+    /// many bytes.
     pub fn copy_between(
         &self,
         from: &OpenFile,
@@ -229,7 +231,7 @@ impl Core {
         Ok(done)
     }
 
-    /// Copies the beginning of a range: as much of it as is of one kind.
+    /// Copies the beginning of a range: the part that is of one kind.
     fn copy_part(&self, from: &Node, from_offset: u64, to: &OpenFile, offset: u64, len: u64) -> Result<u64> {
         let piece = {
             let state = from.read();
@@ -244,7 +246,8 @@ impl Core {
             let root = stored.root().clone();
             let _room = self.room(root.encode().len())?;
             let _sharing = self.control.sharing();
-            // Held before the record is there, so that no collector comes between; and the file's content is still that.
+            // Held before the record exists, so that no collector comes between; and the file still
+            // has that content.
             self.control.note_hold();
             self.world.fail(self.world.store.meta.hold(super::HOLDER, std::slice::from_ref(&root)))?;
             let still = Arc::ptr_eq(&from.read().file.stored, &stored);
@@ -264,7 +267,7 @@ impl Core {
         Ok(data.len() as u64)
     }
 
-    /// Appends a record, whose room is there, of a range that shares what is held.
+    /// Appends a record of a range that shares a held root. The log has room for it.
     fn clone_into(
         &self,
         to: &OpenFile,
@@ -289,10 +292,10 @@ impl Core {
     }
 }
 
-/// Whether an allocation is to leave zeroes, holes among them, or only to make room.
+/// True if an allocation is to leave zeroes or holes, false if it only makes room.
 ///
 /// # Errors
-/// `EOPNOTSUPP` for what else the kernel may ask.
+/// `EOPNOTSUPP` for other modes.
 pub(crate) fn zeroes(mode: FallocateFlags) -> Result<bool> {
     match mode.difference(FallocateFlags::KEEP_SIZE) {
         rest if rest.is_empty() => Ok(false),

@@ -35,8 +35,8 @@ impl LiveVolume {
     fn opened(&self, node: Arc<Node>, flags: OpenFlags) -> Result<Opened> {
         let writes = writes(flags);
         {
-            // Held, so that it is not buried in between. One without a name can be opened for as long as the kernel knows it: it
-            // may have looked it up just before.
+            // Opened under the lock, so that it is not buried in between. A file without a name can
+            // be opened while the kernel knows it: it may have just looked it up.
             let state = node.read();
             if state.is_buried {
                 return Err(Errno::STALE);
@@ -47,11 +47,11 @@ impl LiveVolume {
         let appends = flags.contains(OFlags::APPEND);
         let _run = self.core.running.opened(node.number, flags);
         let handle = self.core.files.insert(OpenFile { node, writes, appends, _run });
-        // What was written was acknowledged: there is nothing to report when it is closed.
+        // Every write was acknowledged: a close has no error to report.
         Ok(Opened { handle, flushes: false, keep_cache })
     }
 
-    /// Opens a file that is overwritten, and has it followed.
+    /// Opens a file that is overwritten, and has it tailed.
     fn overwrite(
         &self,
         caller: Caller,
@@ -60,7 +60,7 @@ impl LiveVolume {
         again: Again<'_>,
     ) -> Result<Opened> {
         let Again { place, wanted, alone: _alone } = again;
-        // By when it is followed it has a writer, and is emptied only when its jobs are there.
+        // When tailing begins it has a writer, and it is emptied only when its jobs exist.
         let opened = self.opened(Arc::clone(&node), flags)?;
         let begun = self.core.world.fail(self.core.begin_following(&node, place, wanted, true));
         let empties = flags.contains(OFlags::TRUNC);
@@ -69,7 +69,7 @@ impl LiveVolume {
         match done {
             Ok(()) => Ok(opened),
             Err(errno) => {
-                // If it is followed already, its jobs read what it was.
+                // If it is tailed already, its jobs read the old content.
                 self.release(node.number, opened.handle);
                 Err(errno)
             }
@@ -93,7 +93,7 @@ impl LiveVolume {
         Ok(())
     }
 
-    /// Makes a file that is followed and that nobody is to see; `None` if nobody wants it after all.
+    /// Makes an unpublished file that is tailed; `None` if no rule wants it after all.
     fn create_hidden(
         &self,
         caller: Caller,
@@ -124,7 +124,7 @@ impl LiveVolume {
 }
 
 impl Core {
-    /// What has no name leaves memory, unless it is open: nobody can come by it any more once the kernel has forgotten it, which it has, or `anyhow`.
+    /// Removes a node without a name unless it is open or, without `anyhow`, known to the kernel.
     pub fn bury_if_unused(&self, node: &Arc<Node>, anyhow: bool) {
         let mut tree = self.tree_mut();
         let mut state = node.write();
@@ -141,7 +141,7 @@ impl FileSystem for LiveVolume {
             Effort::Sync | Effort::Copy => Keeps::Waiting,
             // All of these may change something, and then wait for room in the log, or for a snapshot.
             Effort::Names | Effort::Write { .. } | Effort::Flush if self.core.may_wait() => Keeps::Waiting,
-            // Making a file that a program is to read makes its job, too.
+            // Making a tailed file makes its job, too.
             Effort::Names if self.core.following.is_any() => Keeps::Waiting,
             Effort::Write { .. } if self.core.following.may_wait() => Keeps::Waiting,
             Effort::Flush => Keeps::Shortly,
@@ -423,7 +423,7 @@ impl FileSystem for LiveVolume {
                 self.core.world.fail(begun)
             };
             if let Err(errno) = begun {
-                // A program that was to read it would never hear of it.
+                // A program that waits to read it would never hear of it.
                 let _ = self.core.unlink_node(parent, name, false);
                 self.release(node.number, opened.handle);
                 return Err(errno);

@@ -1,18 +1,26 @@
-//! Files of a mount that owns its store, while programs read them ([`crate::follow`]): how they begin, and what happens when they are closed.
+//! Tailed files of a mount that owns its store ([`crate::follow`]): how tailing begins, and what
+//! happens when they are closed.
 //!
-//! **Order.** The job is there before `create` is answered: no followed file is ever written that no job knows. A byte is in the log before it counts as written,
-//! so nothing is handed out that the end of this process would take back. When the last writer has gone nothing is handed out any more: the closer stores the
-//! file, and in one transaction its content becomes the job's input and, if the prefix was spoilt, all attempts so far are void. Only then is a follower told
-//! that the file is closed; it asks the database for the verdict, and reads the rest from what is stored. Between storing and that transaction the closer has the
-//! destager's turn, so no other content takes the place of this one. If this process ends in between, or at any earlier moment, the job's input stays open; its
-//! runner finds that the mount has gone and takes what the log's replay has made of the file (`outrigger_active::written`).
+//! **Order.** The job exists before `create` is answered, so a job knows every file that is tailed.
+//! A byte counts as written only when it is in the log, so the end of this process takes back
+//! nothing that was handed out. When the last writer has gone, nothing more is handed out. The
+//! closer's thread stores the file. In one transaction the content becomes the job's input and, if
+//! the prefix was invalidated, all attempts so far become void. Only then are followers told that
+//! the file is closed. A follower asks the database for the verdict, and reads the rest from the
+//! stored content. From storing to that transaction the closer has the flusher's turn, so no other
+//! content takes the place of this one. If this process ends at any earlier moment, the job's input
+//! stays open. The job's runner finds that the mount has gone, and takes the content that the log's
+//! replay has given the file (`outrigger_active::written`).
 //!
-//! **A file that is overwritten** (opened with `O_TRUNC`, or cut to nothing while it is open to be written) is followed from then on like one that was just made: the job is there before the content goes.
+//! **An overwritten file** (opened with `O_TRUNC`, or cut to nothing while it is open for writing)
+//! is tailed from then on like a new file. Its job exists before the old content goes.
 //!
-//! **Hidden files** (1W→1W) have no name but in [`Tree::hide`]: this mount finds them by it and does not list them; the log and the database know of no name, so a
-//! crash leaves nothing. What is stored of one is held as an orphan's content is, until its job holds it.
+//! **Unpublished files** (1W→1W) have a name only in [`Tree::hide`]: this mount finds them by it
+//! and does not list them. The log and the database know no name, so a crash leaves nothing. Their
+//! stored content is held as an orphan's is, until their job holds it.
 //!
-//! The registry has a handle on each file (so that nobody buries it), its lock is taken before a node's, and never together with the gate or the tree.
+//! The registry has a handle on each file, so that it is not buried. Its lock is taken before a
+//! node's, and never together with the gate or the tree.
 //!
 //! [`Tree::hide`]: super::tree::Tree::hide
 
@@ -109,7 +117,7 @@ impl LiveVolume {
 }
 
 impl Core {
-    /// What is wanted of a file that is about to be made.
+    /// The rules' wish for a file that is about to be made.
     pub fn wanted(&self, parent: u64, name: &[u8]) -> crate::fs::Result<Option<Box<dyn Wanted>>> {
         let Some(follows) = self.following.wanting() else { return Ok(None) };
         let path = self.world.fail(self.path_of(parent))?;
@@ -118,15 +126,16 @@ impl Core {
         Ok(follows.wanted(&path))
     }
 
-    /// What is wanted of a file that is there, and is about to lose its content to be written anew; and where it is. A version of it that its last writer has just
-    /// closed is stored first.
+    /// The rules' wish for an existing file that is about to lose its content to be written anew,
+    /// and the file's place. If its last writer has just closed a version of it, that is stored
+    /// first.
     pub fn wanted_again(&self, node: &Node) -> crate::fs::Result<Option<Again<'_>>> {
         if !self.following.is_any() {
             return Ok(None);
         }
         let alone = self.following.alone(node.number)?;
         if self.following.wait_for_close(node)? {
-            // Those who read it begin anew.
+            // Its readers begin anew.
             return Ok(None);
         }
         let Some(place) = self.world.fail(self.place_of_file(node))? else { return Ok(None) };
@@ -134,7 +143,8 @@ impl Core {
         Ok(wanted.map(|wanted| Again { place, wanted, alone }))
     }
 
-    /// Makes the jobs that follow a file that was just made, or (`again`) is about to lose its content, and is held open by who does it, whom nobody has answered yet.
+    /// Makes the jobs that tail a file that was just made, or (`again`) is about to lose its
+    /// content. The caller holds the file open and has not answered its program yet.
     pub fn begin_following(
         &self,
         node: &Arc<Node>,
@@ -142,7 +152,7 @@ impl Core {
         mut wanted: Box<dyn Wanted>,
         again: bool,
     ) -> Result<()> {
-        // What others see by its name cannot be hidden from them.
+        // A file that others see by its name cannot be hidden from them.
         let (is_hidden, ahead) = (wanted.hides() && !again, wanted.ahead());
         let made = node.read().attributes.clone();
         wanted.made(&made, &self.attributes_above(place.0)?);
@@ -157,14 +167,14 @@ impl Core {
         let open =
             Open { prefix, end, jobs, place, is_hidden, was_there: again, ahead, carrier, carried_until };
         self.following.begin(node, open);
-        // One that was there may have been closed meanwhile, by who has it open beside.
+        // Another program that has an existing file open may have closed it meanwhile.
         if !node.has_writers() {
             self.writers_left(&mut node.write());
         }
         Ok(())
     }
 
-    /// Says of a file, whose state is held, what was done to it.
+    /// Records a change of a file whose state is locked.
     pub fn tell_followers(&self, state: &mut State, tell: impl FnOnce(&mut Prefix)) {
         self.following.tell(state.open.as_deref_mut(), tell);
     }
@@ -175,7 +185,7 @@ impl Core {
         self.following.writers_left(state.open.as_deref_mut(), is_given_up);
     }
 
-    /// Its writer has removed a hidden file.
+    /// The writer of an unpublished file has removed it.
     pub fn give_up_hidden(&self, node: &Node) {
         self.following.give_up(node.write().open.as_deref_mut());
     }
@@ -205,7 +215,8 @@ impl Core {
                 rows.end_job(job, JobState::Failed, "its writer gave the file up")?;
             }
             if was_there {
-                // It was somebody's file before; the next one who overwrites it has not given up. What there is of it stays if even that fails.
+                // The file existed before, and its next writer has not given up. If even this
+                // fails, its content so far stays.
                 let _ = self.remove_xattr_of(node.number, ABORT);
             } else if !is_hidden {
                 self.unlink_aborted(node, &place)?;
@@ -234,7 +245,7 @@ impl Core {
         Ok(())
     }
 
-    /// Removes a file that its writer has given up, if its name still stands for it.
+    /// Removes a file that its writer has given up, if its name still belongs to it.
     fn unlink_aborted(&self, node: &Node, (parent, name): &(u64, Vec<u8>)) -> Result<()> {
         let stands = self.world.find_in(&self.tree(), *parent, name)?;
         if stands.is_some_and(|seen| seen.number() == node.number) {
@@ -255,7 +266,7 @@ impl Core {
         Ok(())
     }
 
-    /// Whether a name stands for something already.
+    /// True if the name exists already.
     pub fn is_taken(&self, parent: u64, name: &[u8]) -> crate::fs::Result<bool> {
         Ok(self.world.lookup_in(&self.tree(), parent, name)?.is_some())
     }

@@ -1,4 +1,5 @@
-//! The gate that every change passes, and that a barrier closes. Whoever closes it, for however long, has the destager's turn.
+//! The freeze lock: every change passes this gate, and a barrier closes it. A thread that closes
+//! it, for however long, has the flusher's turn.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -41,7 +42,8 @@ impl Gate {
 
 impl Drop for Closed<'_> {
     fn drop(&mut self) {
-        // Two barriers follow one another: the later one may have this wrong for a while, and its changes wait on the thread they are on.
+        // Two barriers follow one another. The flag may be wrong for a while during the later one,
+        // and changes then wait on their own thread.
         self.gate.closed.store(false, Ordering::Relaxed);
     }
 }

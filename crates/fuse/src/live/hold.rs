@@ -10,10 +10,11 @@ use super::LiveVolume;
 use super::core::Core;
 use super::destager::Barrier;
 
-/// Names in the root at most that a kernel is told to forget one by one.
+/// Names in the root at most that a kernel is asked to forget one by one.
 const NAMES_PAGE: usize = 4096;
 
-/// What was known before another process changed the store: a kernel must not rely on it any more.
+/// Inodes and names known before another process changed the store: a kernel must not rely on them
+/// any more.
 #[derive(Clone, Debug, Default)]
 pub struct Stale {
     /// Files that are open, and the root.
@@ -30,7 +31,8 @@ pub struct Held<'a> {
 }
 
 impl LiveVolume {
-    /// All names that a kernel may know: what hangs below them it asks for again once it has forgotten these.
+    /// All names that a kernel may know: once it has forgotten these, it asks again for everything
+    /// below.
     ///
     /// # Errors
     /// When the database cannot be read.
@@ -57,7 +59,7 @@ impl LiveVolume {
 }
 
 impl Held<'_> {
-    /// Forgets what the store may not say any more, and lets changes go on.
+    /// Forgets all that may have changed in the store, and lets changes go on.
     ///
     /// # Errors
     /// When the database cannot be read: then files that are open are as they were.
@@ -97,7 +99,8 @@ impl Core {
                 Some(row) if row.attributes.kind == node.kind => {
                     state.reload(row, &self.world.usage, &self.world.budget);
                 }
-                // It was removed: who has it open still reads what it was, which the next batch holds.
+                // It was removed: its openers still read the old content, which the next batch
+                // holds.
                 _ => {
                     state.links = 0;
                     self.world.mark(node);

@@ -1,4 +1,5 @@
-//! A store's tree, to be changed: a POSIX file system whose changes are staged in a log, and destaged into packs and the database.
+//! A store's writable tree: a POSIX file system whose changes are staged in a log and written back
+//! into packs and the database.
 //!
 //! ```text
 //!   a change ──► staging log (appended: survives the process)  ──fsync──► durable
@@ -15,10 +16,10 @@
 //! | `core.rs`, `world.rs`, `gate.rs` | what all operations share; the locks and their order |
 //! | `tree.rs`, `node.rs` | names and inodes in memory |
 //! | `names.rs`, `nameless.rs`, `attributes.rs`, `acl.rs`, `file.rs`, `directory.rs` | the operations |
-//! | `destager.rs`, `cut.rs`, `destage.rs`, `plan.rs` | when and how from the log to the store; what of a file must be cut again |
+//! | `destager.rs`, `cut.rs`, `destage.rs`, `plan.rs` | when and how write-back stores the log's data; which parts of a file are cut again |
 //! | `replay.rs` | the log of a mount that was killed |
-//! | `follow.rs`, `places.rs` | programs that read files while they are written: what is this kind of mount's own (`crate::follow`) |
-//! | `reads.rs` | which files are opened to be read, for those who want to know |
+//! | `follow.rs`, `places.rs` | tailed files: the part that this kind of mount adds to `crate::follow` |
+//! | `reads.rs` | which files programs open to read, for rules |
 //! | `hold.rs`, `status.rs` | for commands beside the mount |
 //! | `filesystem.rs` | the trait [`FileSystem`](crate::fs::FileSystem) in terms of all these |
 
@@ -76,12 +77,13 @@ pub const STAGING_BYTES_MIN: u64 = 8 << 20;
 /// Which staged data goes first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Order {
-    /// What was written longest ago: what was just written will likely be written again (GHOST).
+    /// Data that was written longest ago: a file that was just written will likely be written again
+    /// (GHOST).
     #[default]
     LeastRecentlyWritten,
-    /// What was written first.
+    /// Data that was written first.
     FirstWritten,
-    /// What was just written: the worst case, for experiments.
+    /// Data that was just written: the worst case, for experiments.
     MostRecentlyWritten,
 }
 
@@ -90,21 +92,21 @@ pub enum Order {
 pub struct LiveOptions {
     /// Bytes of the staging log at most.
     pub staging_bytes: u64,
-    /// Bytes of staged data that are destaged at once, about.
+    /// Bytes of staged data that are stored at once, about.
     pub batch_bytes: u64,
-    /// How long data may be left alone before it is destaged.
+    /// How long data may rest before it is stored.
     pub idle: Duration,
     /// Which goes first when room is needed.
     pub order: Order,
     /// Threads that cut, hash and compress.
     pub write_threads: usize,
-    /// Threads that decode ahead of reads in order.
+    /// Threads that decode ahead of sequential reads.
     pub ahead_threads: usize,
     /// Show `.snapshots` in the root.
     pub snapshots: bool,
     /// See [`ReadOptions::tame_snapshots`].
     pub tame_snapshots: bool,
-    /// How everything is stored that is destaged, whatever the policies say.
+    /// Override the policies for all data that is stored.
     pub overrides: Overrides,
 }
 
@@ -144,18 +146,18 @@ pub fn staging_dir(store: &Path) -> PathBuf {
     store.join("staging")
 }
 
-/// What the log of an earlier mount held.
+/// Content of an earlier mount's log.
 #[derive(Clone, Debug, Default)]
 pub struct Recovered {
     /// Operations.
     pub records: u64,
     /// Bytes of them.
     pub bytes: u64,
-    /// What was not whole at its end: never acknowledged as durable.
+    /// The torn end: never acknowledged as durable.
     pub torn: Option<staging::Torn>,
 }
 
-/// See the module. Dropping it stops the destager; what is staged stays in the log.
+/// A writable volume: see the module. Dropping it stops the flusher; staged data stays in the log.
 pub struct LiveVolume {
     core: Arc<Core>,
     snapshots: Option<ReadVolume>,
@@ -193,7 +195,7 @@ impl LiveVolume {
         if !clones && !store.meta.held(HOLDER)?.is_empty() {
             store.meta.release(HOLDER, None)?;
         }
-        // What was open without a name went with the mount that had it open.
+        // Files that were open without a name ended with the mount that had them open.
         for holder in store.meta.holders()?.iter().filter(|holder| holder.starts_with(ORPHAN)) {
             store.meta.release(holder, None)?;
         }
@@ -221,7 +223,7 @@ impl LiveVolume {
         Ok(Self { core, snapshots, destager, recovered })
     }
 
-    /// What an earlier mount had left.
+    /// Content of an earlier mount's log.
     pub fn recovered(&self) -> &Recovered {
         &self.recovered
     }
@@ -234,8 +236,9 @@ impl LiveVolume {
         self.core.flush()
     }
 
-    /// Stores everything that was acknowledged before, and nothing that comes after some moment within this call, until the answer is dropped: for a
-    /// snapshot. Changes go on meanwhile, as far as the log has room.
+    /// For a snapshot: stores everything that was acknowledged before. Until the returned guard is
+    /// dropped, nothing is stored that comes after some moment within this call. Changes go on
+    /// meanwhile, as far as the log has room.
     ///
     /// # Errors
     /// Those of the store.

@@ -1,11 +1,13 @@
-//! Files without a name that may get one (`O_TMPFILE`, then `linkat`).
+//! Anonymous files, which have no name but may get one (`O_TMPFILE`, then `linkat`).
 //!
-//! While it has no name such a file is what a removed one is that is still open: gone after a crash, and what is stored of it is held. So the log
-//! says nothing of it but what is written to it, which a replay passes over.
+//! While it has no name, such a file is like a removed file that is still open: gone after a crash,
+//! and its stored content is held. So the log has only the writes to it, which a replay skips.
 //!
-//! When it is linked, it must be there after a crash with all it had, or not at all; but of what it had, the log may have given up some by
-//! then, and the database knows nothing. So all of it is said anew: the inode without a name, its content, and last its name. Of content that
-//! is stored, that says which; what is staged is written again, or stored first where that would be much.
+//! After `linkat`, a crash must leave the file with all its data, or not at all. But by then the
+//! log may have dropped some of its records, and the database does not know the file. So new
+//! records repeat all of it: first the inode without a name, then its content, and last its name.
+//! They name stored content by its root. Staged data is written to the log again, or stored first
+//! if it is much.
 
 use std::sync::Arc;
 
@@ -22,15 +24,15 @@ use super::names::{check_name, inherit};
 use super::node::{Node, State};
 use crate::fs::{Caller, NewNode, Result};
 
-/// What saying it anew may take in the log, bytes: well below the shortest segment.
+/// Bytes that these records may take in the log: well below the shortest segment.
 const SAID_MAX: u64 = 1 << 20;
-/// What each record takes beside names, attributes and data.
+/// Bytes of each record beside names, attributes and data.
 const RECORD: u64 = 256;
-/// What attributes may take.
+/// Bytes that attributes may take.
 const ATTRIBUTES: u64 = 64 << 10;
 
 impl Core {
-    /// Makes a file without a name, with what it inherits from directory `parent`.
+    /// Makes an anonymous file, which inherits from directory `parent`.
     pub fn make_nameless(&self, caller: Caller, parent: u64, new: NewNode) -> Result<Arc<Node>> {
         if new.kind != FileKind::File {
             return Err(Errno::INVAL);
@@ -90,7 +92,7 @@ impl Core {
         }
     }
 
-    /// Appends a file's attributes and content, as of an inode that nothing was said of.
+    /// Appends a file's attributes and content, as of an inode that is not in the log.
     fn say_anew(&self, inode: u64, parent: u64, state: &mut State) -> Result<()> {
         let create =
             Operation::Create { parent, name: Vec::new(), inode, attributes: state.attributes.clone() };
@@ -127,7 +129,7 @@ impl Core {
     }
 }
 
-/// What saying all of a file anew takes in the log, bytes.
+/// Bytes in the log to repeat all of a file.
 fn said_bytes(state: &State) -> u64 {
     let root = state.file.stored.root();
     let each = state.file.map.pieces(0..u64::MAX).map(|(range, piece)| {

@@ -1,6 +1,5 @@
-//! Names: making, linking, removing, moving.
-//!
-//! Each does the same three things with the tree held: looks at what is there, appends one record, and changes memory.
+//! Names: making, linking, removing, moving. Each operation does three things with the tree locked:
+//! it looks the names up, appends one record, and changes memory.
 
 use std::sync::Arc;
 
@@ -30,7 +29,7 @@ pub(crate) fn check_name(name: &[u8]) -> Result<()> {
 }
 
 impl Core {
-    /// Makes something that is not there; with an existing file of that name and `open` it is that, and `false`.
+    /// Makes something new. If the name exists and `open` is set, returns that and `false`.
     pub fn make_node(
         &self,
         caller: Caller,
@@ -103,7 +102,7 @@ impl Core {
         let above = self.world.directory_in(tree, parent)?;
         let node = self.world.child_in(tree, parent, name)?.ok_or(Errno::NOENT)?;
         if tree.hidden(parent, name).is_some() && !directory {
-            // Its writer gives it up: nobody else has ever seen it.
+            // Its writer gives it up: no other program has ever seen it.
             tree.show(parent, name, node.number);
             self.give_up_hidden(&node);
             return Ok(());
@@ -133,7 +132,7 @@ impl Core {
         let to_dir = self.world.directory_in(tree, to.0)?;
         let moved = self.world.child_in(tree, from.0, from.1)?.ok_or(Errno::NOENT)?;
         if tree.hidden(from.0, from.1).or(tree.hidden(to.0, to.1)).is_some() {
-            // What takes the place of what is being written there has its name already.
+            // A program's output will take the unpublished file's name, so nothing else may.
             return Err(Errno::BUSY);
         }
         let replaced = self.world.child_in(tree, to.0, to.1)?;

@@ -1,4 +1,4 @@
-//! What is known of one inode while it is in memory.
+//! The state of one inode while it is in memory.
 //!
 //! A node is *clean* when the database has all of it; then it may be forgotten at any time, and is read again when it is asked for. It is
 //! *dirty* while the log has something of it that the database lacks: attributes (`changed`), or content (its map of extents). A node
@@ -29,7 +29,7 @@ pub(super) struct Node {
     writers: AtomicU32,
 }
 
-/// What its lock guards.
+/// An inode's state, behind its lock.
 pub(super) struct State {
     pub attributes: Attributes,
     /// Names it has. Changed with the tree's lock held, too.
@@ -38,40 +38,42 @@ pub(super) struct State {
     pub parent: u64,
     /// The database lacks its attributes, or all of it.
     pub changed: bool,
-    /// Rises with every change of the attributes: tells whether what was committed is still all.
+    /// Rises with every change of the attributes: a commit is complete if it has not risen since.
     pub edition: u64,
-    /// The database has a row of it.
+    /// The database has a row for it.
     pub in_database: bool,
-    /// It was made without a name, and has had none so far: it may get one.
+    /// An anonymous file: it had no name so far and may get one.
     pub may_be_named: bool,
     /// It has no name, and the kernel does not know it any more.
     pub is_forgotten: bool,
-    /// Nobody can come by it, and its content was given up.
+    /// Nobody can find it, and its content was given up.
     pub is_buried: bool,
     /// Content; of files only.
     pub file: File,
-    /// Programs read it while it is written.
+    /// Its open version, while programs tail it.
     pub open: Option<Box<Open>>,
-    /// It was cut to nothing by its name, so whoever opens it next to write it overwrites it.
+    /// It was cut to nothing by its name, so the next program that opens it for writing overwrites
+    /// it.
     pub emptied: bool,
 }
 
 /// A file's content.
 pub(super) struct File {
-    /// What is committed.
+    /// Its committed content.
     pub stored: Arc<StoredFile>,
-    /// What is staged over it.
+    /// Extents that are staged over it.
     pub map: ExtentMap,
-    /// What is committed is held: it has no name any more.
+    /// The committed content is held, as the file has no name any more.
     pub is_held: bool,
     /// Bytes of the committed content that are not in holes, once somebody has asked.
     pub allocated: Option<u64>,
     /// The committed content is what the file was when its last writer closed it: a version worth keeping.
     pub is_version: bool,
-    /// When it was last written, and when it became dirty: which files are destaged first.
+    /// When it was last written, and when it became dirty: they decide which files are stored
+    /// first.
     pub written: Instant,
     pub dirty_since: Option<Instant>,
-    /// Small ranges that were overwritten, at all destagings together.
+    /// Small ranges that were overwritten, counted over all batches.
     pub rewrites: u32,
     /// It is rewritten in place: fixed blocks, small frames, staged for longer.
     pub in_place: bool,
@@ -250,7 +252,7 @@ impl State {
         self.attributes.times.get_or_insert(OtherTimes { atime: mtime, ctime: mtime })
     }
 
-    /// Names, as they are shown: one that only this mount knows is one, too.
+    /// Its number of names, as programs see it: a name that only this mount knows counts, too.
     pub fn links_shown(&self) -> u32 {
         self.links.max(self.open.as_ref().is_some_and(|open| open.is_hidden).into())
     }

@@ -1,8 +1,9 @@
-//! From what a file has, staged and committed, to what must be read and cut again.
+//! Plans a file's new content: which staged and committed bytes must be read and cut again.
 //!
-//! Staged bytes are cut afresh, and of the committed content no more than must be: a range of it is kept as the entries that it consists of, and
-//! where a staged range begins or ends within a chunk, the rest of that chunk is cut with it. So cut points meet the old ones again at the
-//! next old boundary. What is appended begins with the last chunk, whose end was the end of the file and not a cut point.
+//! Staged bytes are cut afresh, and committed content only where necessary. A committed range is
+//! kept as whole entries; if a staged range begins or ends within a chunk, the rest of that chunk
+//! is cut with it. So new cut points meet the old ones again at the next old boundary. An append
+//! begins with the last chunk, whose end was the file's end and no cut point.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,7 +21,7 @@ const SHARED_MIN: u64 = 64 << 10;
 /// Overwritten ranges of less than this count as rewriting in place.
 const REWRITE_MAX: u64 = 128 << 10;
 
-/// A file's new content, and what it says of how the file is used.
+/// A file's new content, and how the file is used.
 pub(crate) struct Plan {
     pub parts: Vec<Part>,
     /// Small ranges within the committed content that were overwritten.

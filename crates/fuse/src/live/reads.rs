@@ -1,4 +1,4 @@
-//! Which files are opened to be read ([`crate::reads`]), in a mount that owns its store.
+//! Reports which files programs open to read ([`crate::reads`]), in a mount that owns its store.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ impl Core {
     }
 }
 
-/// What is told of is stored first.
+/// Stores the files that are about to be reported.
 struct Stored(Arc<Core>);
 
 impl Source for Stored {
@@ -38,7 +38,7 @@ impl Source for Stored {
             let Some(node) = known else { continue };
             let is_stored = {
                 let state = node.read();
-                // What a program reads while it is written is stored when it is closed.
+                // A tailed file is stored when it is closed.
                 state.open.is_some() || (state.file.map.is_clean() && !state.changed && state.in_database)
             };
             if !is_stored {

@@ -1,10 +1,11 @@
-//! What a mount that ended without unmounting had acknowledged: its log, applied to memory.
+//! Replay: applies the log of a mount that ended without unmounting to memory.
 //!
-//! Records say what names, inodes and bytes *are* afterwards. They are applied in order, to names and nodes as the database has them, which may
-//! be those of any moment up to the last commit: in the end everything a record was about is as the last one said. Nothing is
-//! committed meanwhile, so an inode may be without a name for a while; what has none at the end goes.
+//! Records say what names, inodes and bytes *are* afterwards. They are applied in order to the
+//! database's names and nodes, which may be those of any moment up to the last commit. In the end,
+//! everything is as its last record says. Nothing is committed meanwhile, so an inode may be
+//! without a name for a while; one that has none at the end is dropped.
 //!
-//! What each gives to times is the time it was appended.
+//! Each record's effects on times use the time at which it was appended.
 
 use std::sync::Arc;
 
@@ -55,7 +56,7 @@ impl Replay<'_> {
                 state.edited();
                 drop(state);
                 self.world.mark(&node);
-                // One that is to be linked comes without a name.
+                // A file that is to be linked comes without a name.
                 if name.is_empty() { Ok(()) } else { self.name(*parent, name, Some(&node), time) }
             }
             Operation::Link { parent, name, inode } => {
@@ -117,7 +118,7 @@ impl Replay<'_> {
         }
     }
 
-    /// What is left has its names: the tree as it was acknowledged.
+    /// Drops inodes without names: the rest is the tree as it was acknowledged.
     pub fn finish(self) -> Tree {
         let mut tree = self.tree;
         let mut dirty = self.world.dirty.lock().expect("no panic while it is held");

@@ -1,4 +1,4 @@
-//! What a mount that can be written to has done so far, and where its store is, for those who watch it.
+//! Status of a writable mount: its counters, and where its store is.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,7 +7,8 @@ use crate::measures::{Status, Watched};
 use crate::mounts::Whereabouts;
 
 impl LiveVolume {
-    /// If the store was removed, and the log with it: that, and what is lost.
+    /// The report that the store was removed together with the log, and what is lost; `None` if it
+    /// was not.
     pub fn lost(&self) -> Option<String> {
         let store = &self.core.world.store;
         let gone = store.meta.still_there().err().filter(|_| !staging_dir(store.home().path()).exists())?;
@@ -20,7 +21,7 @@ impl LiveVolume {
         Some(format!("{gone}; {files}"))
     }
 
-    /// What the mount tells of its store under [`WHEREABOUTS`](crate::mounts::WHEREABOUTS).
+    /// The mount's answer about its store under [`WHEREABOUTS`](crate::mounts::WHEREABOUTS).
     pub(super) fn whereabouts(&self) -> Vec<u8> {
         match self.lost() {
             Some(why) => Whereabouts::Lost(why),

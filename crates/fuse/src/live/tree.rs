@@ -1,12 +1,13 @@
-//! Names and nodes in memory: what the database does not have yet, laid over what it has.
+//! Names and nodes in memory: changes that the database does not have yet, laid over its rows.
 //!
-//! Of every directory the *staged* names are kept: those that changed since the last commit, each with what it stands for now, or with
-//! nothing. A name that is not staged is as the database says. Whoever reads names holds the tree's lock over reading the database and
-//! looking at what is staged; a commit takes its names out under the lock, after its transaction: so a reader sees a name in one place or
-//! the other, and both say the same.
+//! The tree keeps each directory's *staged* names: those that changed since the last commit, each
+//! with the inode that it stands for now, or none. For all other names the database is right. A
+//! reader of names holds the tree's lock while it reads the database and the staged names. A commit
+//! takes its names out under the lock, after its transaction. So a reader sees a name in one place
+//! or the other, and both agree.
 //!
-//! Each staged name belongs to a *generation*. A commit takes all names of the generations so far and begins the next; when it is through, it
-//! drops those of its generations that did not change meanwhile.
+//! Each staged name belongs to a *generation*. A commit takes all names of the generations so far
+//! and begins the next. When it is done, it drops those of its names that did not change meanwhile.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use outrigger_format::catalogue::FileKind;
 
 use super::node::Node;
 
-/// What a changed name stands for now.
+/// The inode that a changed name stands for now, if any.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Staged {
     pub target: Option<(u64, FileKind)>,
@@ -38,14 +39,14 @@ pub(super) struct Tree {
     /// How many names are staged.
     staged: usize,
     generation: u64,
-    /// Names that only this mount knows, of files whose writers nobody is to see at work.
+    /// Names of unpublished files, which only this mount knows.
     hidden: HashMap<(u64, Vec<u8>), u64>,
     /// Directories that were moved or made since the last commit → the directory they are in.
     pub parents: HashMap<u64, u64>,
 }
 
 impl Tree {
-    /// What is staged of a name.
+    /// A name's staged state, if it changed.
     pub fn staged(&self, parent: u64, name: &[u8]) -> Option<Staged> {
         self.names.get(&parent)?.get(name).copied()
     }
@@ -63,7 +64,7 @@ impl Tree {
         }
     }
 
-    /// What such a name stands for.
+    /// The unpublished file of this name.
     pub fn hidden(&self, parent: u64, name: &[u8]) -> Option<&Arc<Node>> {
         if self.hidden.is_empty() {
             return None;
@@ -71,12 +72,12 @@ impl Tree {
         self.nodes.get(self.hidden.get(&(parent, name.to_vec()))?)
     }
 
-    /// There are such names in this directory.
+    /// True if this directory has such names.
     pub fn hides_in(&self, parent: u64) -> bool {
         self.hidden.keys().any(|(directory, _)| *directory == parent)
     }
 
-    /// What is staged of a directory's names after `after`, in their order.
+    /// A directory's staged names after `after`, in order.
     pub fn staged_after(
         &self,
         parent: u64,
@@ -92,7 +93,7 @@ impl Tree {
         self.staged
     }
 
-    /// A name stands for something else now.
+    /// Records that a name stands for something else now.
     pub fn set(&mut self, parent: u64, name: &[u8], target: Option<&Node>) {
         let target = target.map(|node| (node.number, node.kind));
         let staged = Staged { target, generation: self.generation };
@@ -109,7 +110,8 @@ impl Tree {
         }
     }
 
-    /// All staged names, for a commit; those that change from now on belong to a later one. Returns the generation for [`Tree::drop_taken`].
+    /// Takes all staged names for a commit; later changes belong to the next one. Returns the
+    /// generation for [`Tree::drop_taken`].
     pub fn take(&mut self) -> (Vec<Taken>, u64) {
         let mut taken = Vec::with_capacity(self.staged);
         for (&parent, names) in &self.names {
@@ -123,7 +125,7 @@ impl Tree {
         (taken, self.generation)
     }
 
-    /// The commit that took the names before `generation` is through: the database says the same.
+    /// Ends the commit that took the names before `generation`: the database has them now.
     pub fn drop_taken(&mut self, generation: u64) {
         let (mut left, parents) = (0, &mut self.parents);
         self.names.retain(|parent, names| {
@@ -142,14 +144,14 @@ impl Tree {
         self.staged = left;
     }
 
-    /// Forgets nodes that the database has all of and nobody uses, when there are more than `limit`.
+    /// Forgets unused nodes that the database has completely, when there are more than `limit`.
     pub fn evict(&mut self, limit: usize) {
         if self.nodes.len() <= limit {
             return;
         }
         let mut surplus = self.nodes.len() - limit / 2;
         self.nodes.retain(|_, node| {
-            // Nobody can come by another reference: they are handed out with the tree's lock held.
+            // No other thread can get a reference: they are handed out with the tree's lock held.
             let idle = surplus > 0 && Arc::strong_count(node) == 1 && !node.is_open();
             let forget = idle && {
                 let state = node.read();

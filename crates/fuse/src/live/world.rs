@@ -1,4 +1,5 @@
-//! Names and nodes, as operations and the replay of the log change them: looking in memory first, then in the database.
+//! Names and nodes: lookups in memory first, then in the database, and changes to memory. For
+//! operations and for the log's replay.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -19,18 +20,18 @@ use crate::view::content::Budget;
 /// See the module.
 pub(super) struct World {
     pub store: Arc<Store>,
-    /// What the log's segments are needed for.
+    /// Counts of what still needs each of the log's segments.
     pub usage: Arc<Usage>,
     /// Manifest entries that open files keep.
     pub budget: Arc<Budget>,
     pub reports: Arc<Reports>,
     /// Nodes of which the database lacks something.
     pub dirty: Mutex<HashMap<u64, Arc<Node>>>,
-    /// Inodes whose content was held without a name, and need not be any more.
+    /// Inodes whose content was held without a name, and may be released.
     pub gone: Mutex<Vec<u64>>,
 }
 
-/// What a number or a name means.
+/// An inode that was looked up.
 pub(super) enum Seen {
     /// In memory.
     Node(Arc<Node>),
@@ -52,14 +53,14 @@ impl World {
         done.map_err(|error| self.reports.errno(&error))
     }
 
-    /// The database lacks something of this node, whose state is held.
+    /// Records that the database lacks something of this node, whose state is locked.
     pub fn mark(&self, node: &Arc<Node>) {
         if !node.listed.swap(true, Ordering::Relaxed) {
             self.dirty.lock().expect("no panic while it is held").insert(node.number, Arc::clone(node));
         }
     }
 
-    /// The node of a number, brought into memory, with the tree held.
+    /// Brings the node of a number into memory, with the tree locked.
     pub fn node_in(&self, tree: &mut Tree, number: u64) -> Result<Arc<Node>> {
         self.fail(self.load_in(tree, number))?.ok_or(Errno::STALE)
     }
@@ -75,7 +76,7 @@ impl World {
         Ok(Some(node))
     }
 
-    /// A directory that is still in the tree, with the tree held.
+    /// Finds a directory that is still in the tree, with the tree locked.
     pub fn directory_in(&self, tree: &mut Tree, number: u64) -> Result<Arc<Node>> {
         let node = self.node_in(tree, number)?;
         if !node.is_directory() {
@@ -87,7 +88,7 @@ impl World {
         Ok(node)
     }
 
-    /// What a name stands for, with the tree held.
+    /// Looks a name up, with the tree locked.
     pub fn lookup_in(&self, tree: &Tree, parent: u64, name: &[u8]) -> Result<Option<Seen>> {
         self.fail(self.find_in(tree, parent, name))
     }
@@ -104,7 +105,7 @@ impl World {
             }
             return Ok(self.store.meta.inode(At::Now, number)?.map(Seen::Row));
         }
-        // Nothing of a directory that was just made is in the database.
+        // The database has nothing of a directory that was just made.
         if tree.nodes.get(&parent).is_some_and(|node| !node.read().in_database) {
             return Ok(None);
         }
@@ -115,7 +116,7 @@ impl World {
         }))
     }
 
-    /// The node that a name stands for, brought into memory.
+    /// Looks a name up, and brings its node into memory.
     pub fn child_in(&self, tree: &mut Tree, parent: u64, name: &[u8]) -> Result<Option<Arc<Node>>> {
         Ok(match self.lookup_in(tree, parent, name)? {
             None => None,
@@ -128,7 +129,7 @@ impl World {
         })
     }
 
-    /// True when a directory has no entries, with the tree held.
+    /// True if a directory has no entries, with the tree locked.
     pub fn is_empty_in(&self, tree: &Tree, directory: u64) -> Result<bool> {
         let is_named = tree.staged_after(directory, None).any(|(_, staged)| staged.target.is_some());
         if is_named || tree.hides_in(directory) {
@@ -138,7 +139,7 @@ impl World {
         let mut after: Option<Vec<u8>> = None;
         loop {
             let page = self.fail(self.store.meta.read_dir(At::Now, directory, after.as_deref(), PAGE))?;
-            // What is staged of these names is that they are gone.
+            // A staged name that the database still has was removed.
             if page.iter().any(|entry| tree.staged(directory, &entry.name).is_none()) {
                 return Ok(false);
             }
@@ -178,7 +179,7 @@ impl World {
         self.mark(parent);
     }
 
-    /// Gives up what nobody can come by any more, with its state held.
+    /// Gives up a node that nobody can find any more, with its state locked.
     pub fn bury(&self, node: &Node, state: &mut State) {
         if state.file.is_held {
             self.let_go(node.number);
@@ -186,7 +187,8 @@ impl World {
         state.bury(&self.usage, &self.budget);
     }
 
-    /// Gives up everything that has no name: nobody has anything open any more, though the kernel may not have said that it has forgotten it.
+    /// Gives up everything without a name. Nothing is open any more, though the kernel may not have
+    /// said that it has forgotten it.
     pub fn bury_all(&self, tree: &mut Tree) {
         tree.nodes.retain(|_, node| {
             let mut state = node.write();
@@ -198,7 +200,7 @@ impl World {
         });
     }
 
-    /// What was held of an inode without names need not be any more.
+    /// The held content of an inode without names may be released.
     pub fn let_go(&self, number: u64) {
         self.gone.lock().expect("no panic while held").push(number);
     }
@@ -215,7 +217,7 @@ impl World {
     ) {
         self.set_name(tree, to.0, to.1, replaced, Some(node), time);
         self.set_name(tree, from.0, from.1, Some(node), None, time);
-        // Taking the old name away must not leave a directory hanging there.
+        // Removing the old name must not leave the old parent recorded.
         if node.is_directory() {
             tree.parents.insert(node.number, to.0.number);
         }
@@ -230,7 +232,7 @@ impl World {
         self.mark(node);
     }
 
-    /// Two names exchange what they stand for.
+    /// Exchanges two names' inodes.
     pub fn exchange_names(
         &self,
         tree: &mut Tree,

@@ -1,4 +1,4 @@
-//! What a mount measures of itself, for those who watch it.
+//! Numbers that a mount measures of itself, for monitoring.
 //!
 //! ```text
 //!   requests ─► fs::Counted ─► Tally ──┐
@@ -21,9 +21,9 @@ use outrigger_store::latency::{PACK_READS, PACK_WRITES, TRANSACTIONS};
 use outrigger_store::meta::{Meta, WriteCounts};
 use outrigger_store::packs::{FrameCounts, PackReader};
 
-/// What can say how it fares.
+/// A source of numbers.
 pub trait Watched {
-    /// Puts what it knows of into `status`, and leaves the rest as it is.
+    /// Puts its numbers into `status`, and leaves the others as they are.
     fn watch(&self, status: &mut Status);
 }
 
@@ -42,7 +42,7 @@ impl Watched for PackReader {
     }
 }
 
-/// What a shared store's database costs.
+/// A shared store's database: transactions, retries and time.
 pub fn database(meta: &dyn Meta, status: &mut Status) {
     status.database_transaction_seconds = TRANSACTIONS.spread();
     status.database_trouble = u64::from(meta.trouble().is_some());

@@ -11,7 +11,7 @@ pub enum Kind {
     Gauge,
 }
 
-/// What a number counts in.
+/// The unit of a number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unit {
     /// Bytes, operations, files: as the name says.
@@ -37,11 +37,11 @@ pub struct Field {
     pub name: &'static str,
     /// How it behaves.
     pub kind: Kind,
-    /// What it counts in.
+    /// Its unit.
     pub unit: Unit,
     /// If it is one of a family.
     pub label: Option<Label>,
-    /// What it means, in a phrase.
+    /// Its meaning, in a phrase.
     pub help: &'static str,
     /// Reads it.
     pub get: fn(&Status) -> u64,
@@ -53,7 +53,7 @@ pub struct Field {
 pub struct Shown {
     /// Its name.
     pub name: &'static str,
-    /// What it means, in a phrase.
+    /// Its meaning, in a phrase.
     pub help: &'static str,
     /// Reads it.
     pub get: fn(&Status) -> Spread,
@@ -63,7 +63,7 @@ pub struct Shown {
 
 macro_rules! table {
     (histograms { $($spread:ident: $what:literal;)* } $($name:ident: $kind:ident, $unit:ident $(, $family:literal by $label:literal = $value:literal)?; $help:literal;)*) => {
-        /// How a mount fares. All counts are since it began.
+        /// A mount's numbers. All counts are since it began.
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
         pub struct Status {
             $(#[doc = $help] #[doc = "."] pub $name: u64,)*

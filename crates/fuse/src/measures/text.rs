@@ -7,9 +7,9 @@ use outrigger_store::ops::errors::{self, Met};
 
 use super::status::{FIELDS, Field, HISTOGRAMS, Kind, Shown, Status, Unit};
 
-/// What every name begins with where many programs' numbers meet.
+/// Prefix of every name, for places where many programs' numbers meet.
 const PREFIX: &str = "outrigger_";
-/// What [`exposition`] is, for an answer's header.
+/// The media type of [`exposition`], for an answer's header.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 fn shown(unit: Unit, value: u64) -> String {

@@ -1,6 +1,8 @@
-//! Attributes: each change is one transaction, which is refused when another host has changed the row since it was read, and then made again.
+//! Attributes: each change is one transaction, which the database refuses if another host has
+//! changed the row since it was read. Then it is made again.
 //!
-//! What a program sets of a file that it is just writing goes with what it writes, in the transaction of the close: nobody else sees these bytes before.
+//! If a program sets attributes of a file that it is just writing, they are committed with the
+//! written bytes at the close: no other host sees those bytes before.
 
 use std::sync::Arc;
 
@@ -15,8 +17,9 @@ use crate::fs::{Caller, Result, SetAttr};
 use crate::live::attributes::{apply, check_xattr, drop_privileges, put_xattr, set_xattr};
 
 impl Core {
-    /// Changes attributes. If that sets the time of the last modification (`times`), it holds, although something that was written before will be stored later.
-    /// Likewise the rights: those that go with what was written go before the change, so that rights that are set now stay.
+    /// Changes attributes. If that sets the modification time (`times`), that time remains,
+    /// although earlier writes are stored later. Likewise earlier writes drop rights before the
+    /// change, so that rights that are set now stay.
     fn change(
         self: &Arc<Self>,
         number: u64,
@@ -30,7 +33,7 @@ impl Core {
             if let Some(file) = &open {
                 let mut state = file.write();
                 if state.is_removed || state.is_hidden {
-                    // Nobody else can come by it.
+                    // Nobody else can find it.
                     let mut attributes = state.attributes();
                     change(&mut attributes)?;
                     state.set_at_once(attributes);
@@ -39,7 +42,7 @@ impl Core {
                 }
             }
             if row.links == 0 {
-                // It has got a name meanwhile.
+                // It has a name again.
                 row = self.row(number)?;
                 continue;
             }
@@ -48,7 +51,7 @@ impl Core {
                 (state.edition, state.written, state.drops_rights)
             });
             let mut attributes = row.attributes.clone();
-            // What waits for the close was said before this.
+            // Changes that wait for the close came before this one.
             let edits = open.as_ref().map_or(0, |file| file.read().edit(&mut attributes));
             if seen.is_some_and(|(_, _, drops)| drops) {
                 drop_privileges(&mut attributes);
@@ -76,10 +79,10 @@ impl Core {
                     let is_newest = state.edition == edition;
                     state.edition += 1;
                     if !is_newest {
-                        // Which one came last, the database says.
+                        // The database tells which one came last.
                         self.forget_row(number);
                     } else if state.is_committing {
-                        // The content is that batch's to tell.
+                        // The outcome of that batch decides the content.
                         state.row.attributes = row.attributes.clone();
                         self.forget_row(number);
                     } else {

@@ -1,4 +1,5 @@
-//! Whoever on another host has to have all that was closed, in the store, although some mount's closes come back before they are committed (`behind.rs`).
+//! The close barrier: waits until all files that any mount has closed are in the store, although
+//! some mounts defer closes (`behind.rs`).
 //!
 //! Such a mount registers [`DeferredCloses`]. Who waits adds a [`CloseBarrier`] for each such mount, and the mount, which looks once a second, stores what was closed and removes it. So what had been closed in any mount before the barrier was added is in the store when all of these barriers have gone. A mount without such closes has nothing to wait for: each
 //! was in the store when it came back. One that is gone has lost what it had not stored, and nobody waits for it.
@@ -60,7 +61,7 @@ const ASK_EVERY: Duration = Duration::from_millis(50);
 /// Waits until everything is in the store that was closed in any mount before, for as long as `most`.
 ///
 /// # Errors
-/// `Busy` when a mount has not done it by then; those of the database.
+/// `Busy` if a mount has not done it by then; those of the database.
 pub fn await_closed(store: &Store, most: Duration) -> Result<()> {
     let (registry, until) = (store.registry(), Instant::now() + most);
     let mounts = registry.all::<DeferredCloses>()?;
@@ -109,17 +110,17 @@ impl Core {
         self.session().id()
     }
 
-    /// Says that closes come back before they are committed in the mount that has this session.
+    /// Records that the mount with this session defers closes.
     pub fn tell_behind(&self, mount: SessionId) -> Result<()> {
         self.store.registry().put(&DeferredCloses { mount })
     }
 
-    /// Says that they do not any more. If this fails whoever waits finds that this mount is gone.
+    /// Removes that record. If this fails, waiting clients find that this mount is gone.
     pub fn tell_behind_no_more(&self) {
         let _ = self.store.registry().remove(&DeferredCloses { mount: self.id() });
     }
 
-    /// Stores what was closed, if somebody waits for it.
+    /// Stores closed files, if a client waits for them.
     pub fn answer_waiting(self: &Arc<Self>) -> Result<()> {
         let (registry, own) = (self.store.registry(), self.id());
         let mut barriers: Vec<Registered<CloseBarrier>> = registry.all()?;

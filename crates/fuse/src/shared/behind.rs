@@ -1,4 +1,5 @@
-//! Closes that come back before they are committed (`SharedOptions::closes_within`), for who makes many small files.
+//! Deferred close: a close of a small file may return before its commit
+//! (`SharedOptions::closes_within`). This serves programs that make many small files.
 //!
 //! ```text
 //!   close ──► waits here ──► with the name that this mount makes next: one transaction for both
@@ -6,16 +7,20 @@
 //!                       └──► alone, when it has waited for as long as it may
 //! ```
 //!
-//! **In order.** Nothing that this mount commits comes before what was closed earlier: another host that sees a later change sees the closed file, too. So who writes a file, closes it and then renames it, or
-//! makes another one that says that it is there, is understood as ever. What is given up is only this: that whoever learns of the close in another way finds the bytes at once, and not that much later. A name is never
-//! made behind: it is exclusive among all hosts, and has to be committed before its maker is told.
+//! **In order.** This mount commits nothing before a close that came earlier: another host that
+//! sees a later change sees the closed file, too. So programs may write a file, close it, and then
+//! rename it or make another one that announces it. Only one promise is given up: a reader that
+//! learns of the close in another way may find the bytes that much later. Making a name is never
+//! deferred, as it is exclusive among all hosts and must be committed before its maker gets the
+//! answer.
 //!
-//! **In this mount** nothing differs: a file that waits is an open one, of which something is not stored.
+//! **In this mount** nothing differs: a waiting file is an open one with data that is not stored.
 //!
-//! **What cannot be stored** stays among the open files and is tried again, as after any close; who closed it is not told any more, but whoever runs the mount is. Until it is stored, all others who close
-//! wait as they do without this, and are told.
+//! **A file that cannot be stored** stays open here and is tried again, as after any close. The
+//! program that closed it does not see the error; the mount reports it. Until it is stored, no
+//! further close is deferred, so closes return errors.
 //!
-//! Files that are large, that programs read while they are written, or that have no name do not wait here.
+//! Large files, tailed files and files without a name do not wait here.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
@@ -31,7 +36,7 @@ use super::file::{File, State};
 use super::store::Cut;
 use super::worker::Worker;
 
-/// Files that wait at most: they are changes of one transaction.
+/// Waiting files at most: they are changes of one transaction.
 const FILES_MAX: usize = 32;
 /// Bytes of these.
 const BYTES_MAX: u64 = 1 << 20;
@@ -41,26 +46,26 @@ const BYTES_MAX: u64 = 1 << 20;
 pub(super) struct Behind {
     state: Mutex<Waiting>,
     changed: Condvar,
-    /// Whoever has it stores what waited. Whoever commits something after that waits for it.
+    /// Held by the thread that stores the waiting files. A later commit waits for it.
     storing: Mutex<()>,
     thread: Worker,
 }
 
-/// What is to be done.
+/// The thread's next step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Due {
-    /// Something has waited long enough.
+    /// A file has waited long enough.
     Store,
-    /// Others may wait.
+    /// Other mounts may be waiting at a close barrier.
     Look,
 }
 
 #[derive(Default)]
 struct Waiting {
-    /// In the order in which they were closed. Each has a handle.
+    /// In the order of their closes. Each has a handle.
     files: Vec<Arc<File>>,
     bytes: u64,
-    /// Since when the first of them waits.
+    /// When the first of them began to wait.
     since: Option<Instant>,
     is_ending: bool,
 }
@@ -79,14 +84,14 @@ impl Behind {
         self.thread.start("closes", work)
     }
 
-    /// Ends it. What waits still waits.
+    /// Ends the thread. Waiting files still wait.
     pub fn stop(&self) {
         self.lock().is_ending = true;
         self.changed.notify_all();
         self.thread.join();
     }
 
-    /// Whether a file waits.
+    /// True if the file waits.
     fn has(&self, number: u64) -> bool {
         self.lock().files.iter().any(|file| file.number == number)
     }
@@ -97,7 +102,8 @@ impl Behind {
         std::mem::take(&mut waiting.files)
     }
 
-    /// Waits until something has waited for so long, or it is time to look whether others wait; `None` at the end.
+    /// Waits until a file has waited for `within`, or it is time to look for close barriers; `None`
+    /// at the end.
     fn next(&self, within: Duration, looked: Instant) -> Option<Due> {
         let mut waiting = self.lock();
         loop {
@@ -116,14 +122,14 @@ impl Behind {
 }
 
 impl Core {
-    /// What the thread does.
+    /// The thread's loop.
     pub fn store_behind_in_time(self: &Arc<Self>) {
         let mut looked = Instant::now();
         while let Some(due) = self.behind.next(self.options.closes_within, looked) {
             match due {
                 Due::Store => self.store_behind(),
                 Due::Look => {
-                    // Whoever waits is told of nothing but that it is done.
+                    // A waiting client learns only that the closes are committed, no errors.
                     let _ = self.fail(self.answer_waiting());
                     looked = Instant::now();
                 }
@@ -135,7 +141,8 @@ impl Core {
         !self.options.closes_within.is_zero()
     }
 
-    /// A descriptor of a file that was written to is closed. True: what was written is stored soon, and who closes need not wait for it.
+    /// A descriptor of a written file is closed. True if the close is deferred: the file is stored
+    /// soon, and the close need not wait.
     pub fn closes_behind(&self, file: &Arc<File>) -> bool {
         if !self.is_behind() || file.is_stored() {
             return false;
@@ -171,23 +178,23 @@ impl Core {
         true
     }
 
-    /// A file that waits is stored before it is written to again: what it was at the close is a version of it.
+    /// Stores a waiting file before it is written again: its content at the close is a version.
     pub fn reopens(self: &Arc<Self>, number: u64) {
         if self.is_behind() && self.behind.has(number) {
             self.store_behind();
         }
     }
 
-    /// Stores what was closed and waits. Whoever is about to commit something that does not go with it does this before.
+    /// Stores the waiting files. Called before a commit that does not include them.
     pub fn store_behind(self: &Arc<Self>) {
         if self.is_behind() {
-            // Somebody may be storing what waited.
+            // Another thread may be storing them.
             let _storing = self.behind.storing();
             self.store_taken(self.behind.take());
         }
     }
 
-    /// As [`Core::commit`], of changes that make one new name, together with all that was closed before.
+    /// As [`Core::commit`], of changes that make one new name, together with all deferred closes.
     pub fn commit_behind(self: &Arc<Self>, changes: Vec<Change>) -> Result<Option<()>> {
         if !self.is_behind() {
             return self.commit(changes);
@@ -203,12 +210,13 @@ impl Core {
                 self.closed_behind(&files);
                 return Ok(Some(()));
             }
-            // Perhaps the name is there: who makes it is not to be told that it is another's.
+            // In doubt: perhaps the commit made the name. Retrying would tell the maker that it is
+            // another's.
             Err(error) if self.turn.unsettled().is_some() => {
                 self.closed_behind(&files);
                 return Err(error);
             }
-            // That may be one of the files, or the name: they are asked for one by one.
+            // One of the files or the name may be the cause: they are committed one by one.
             _ => {}
         }
         self.store_taken(files);
@@ -230,7 +238,8 @@ impl Core {
         self.closed_behind(&files);
     }
 
-    /// One transaction of `changes` and of what was written to these files; false if they are not for that.
+    /// Commits `changes` and the data of these files in one transaction. False if the files do not
+    /// allow that.
     fn carry(self: &Arc<Self>, files: &[Arc<File>], changes: &[Change]) -> Result<bool> {
         let mut asked = self.take_turn()?;
         let policies = self.policies(&mut asked)?;
@@ -244,7 +253,7 @@ impl Core {
         carried
     }
 
-    /// They do not wait any more. What could not be stored stays among the open files.
+    /// These files wait no more. A file that could not be stored stays open here.
     fn closed_behind(&self, files: &[Arc<File>]) {
         for file in files {
             if file.is_stored() {
@@ -256,13 +265,13 @@ impl Core {
 }
 
 impl State {
-    /// What was written to it may be stored after the close: see the module.
+    /// True if its close may be deferred: see the module.
     fn may_close_behind(&self) -> bool {
         let is_only_here = self.is_removed || self.is_hidden || self.may_be_named || self.is_noted;
         self.open.is_none() && !is_only_here
     }
 
-    /// Whoever wrote it has closed it.
+    /// Its writer has closed it.
     fn closed(&mut self) {
         (self.is_new, self.writer) = (false, None);
     }

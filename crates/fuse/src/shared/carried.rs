@@ -1,4 +1,6 @@
-//! Files that an agent on another host stores while its program reads them (`--attach path`): the bytes go from this mount to the agent once, and from there into the program and into packs.
+//! Delegated upload: an agent on another host stores a file while its program reads it (`--attach
+//! path`). This mount sends the bytes to the agent once, and the agent gives them to the program
+//! and writes them into packs.
 //!
 //! ```text
 //!  writer ─▶ log ─▶ control/remote.rs ─▶ the agent ─┬─▶ program
@@ -6,16 +8,29 @@
 //!  close  ─▶ asks for what there is ─▶ the agent commits, and says how far that goes ─▶ it is what the file begins with, as if a round of early.rs had stored it
 //! ```
 //!
-//! Such an agent is the file's *carrier*. As long as there is one the mount stores nothing of the file by itself before it has to: at close, at fsync, and when the log is half full. Then it asks, and waits; so the writer waits as for the mount's own storing. What
-//! the carrier has becomes the prefix that the file is stored over, and the transaction is the one that there always was. At close and fsync the rest, if there is any, is cut from the log. To make room the carrier is asked for no more than it was given, and
-//! only that is committed: what is behind it stays in the log, and goes to the carrier, and nowhere else.
+//! Such an agent is the file's *carrier*, the upload delegate. While a file has one, the mount
+//! stores the file only when it must: at close, at fsync, and when the log is half full. Then it
+//! asks the carrier and waits, so the writer waits as for the mount's own flush. The carrier's
+//! content becomes the prefix that the file is stored over, in the usual transaction. At close and
+//! fsync a dirty snapshot provides the rest, if there is any. To make room the mount asks the
+//! carrier for no more than it was given, and commits only that. The bytes behind it stay in the
+//! log and go to the carrier.
 //!
-//! Who closes or syncs a large file before any agent has come waits for one, for [`COMES_WITHIN`] since the file was begun: else all of it would go to the store from here, and then to the agent. Once nobody has come in that time, nobody is waited for until one does.
+//! A close or fsync of a large file before any agent has come waits for one, until [`COMES_WITHIN`]
+//! after the file was begun. Otherwise this mount would send the whole file to the store, and then
+//! to the agent. Once no agent has come in that time, the mount waits for none until one comes.
 //!
-//! **What is believed.** Not the agent's word, but the database's: the root is read from what is held in the name that this mount knows for file and agent ([`outrigger_store::early::carried_by`]), so it was committed with its packs. It must be as long as what
-//! was said, and no longer than what this mount has handed out, and nothing of that may have been changed since; the bytes had checksums on their way. Whoever can write to the database could do the same without this.
+//! **The mount trusts the database, not the agent.** The agent holds the root under a name that the
+//! mount knows for file and agent ([`outrigger_store::early::carried_by`]). The mount reads it from
+//! there, so the root was committed with its packs. The root must be as long as the agent said, and
+//! no longer than the bytes that this mount has handed out. The writer must not have changed any of
+//! these since. The bytes had checksums on their way. A client that can write to the database could
+//! do the same without this.
 //!
-//! **In any doubt** (the connection breaks, a program reads nothing for [`STANDSTILL`], storing takes longer than [`STORES_WITHIN`], the prefix is spoilt, no thread is left that may wait) the file has no carrier any more, and the mount stores it from its log, which has all of it until then.
+//! **In any doubt** the file loses its carrier, and the mount stores it from its log, which has all
+//! of it until then. That is so when the connection breaks, a program reads nothing for
+//! [`STANDSTILL`], storing takes longer than [`STORES_WITHIN`], the prefix is invalidated, or no
+//! thread is left that may wait.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -38,9 +53,9 @@ use crate::follow::{Carrier, End, Open, STANDSTILL};
 
 /// How long an agent may take to store what it was given last.
 const STORES_WITHIN: Duration = Duration::from_secs(60);
-/// For so long after a file was begun it is left to agents to come and store it.
+/// How long after a file was begun the mount waits for agents to come and store it.
 const COMES_WITHIN: Duration = Duration::from_secs(5);
-/// Who closes or syncs a file of which so many bytes are not stored waits for that.
+/// A close or sync waits for an agent if the file has this many bytes that are not stored.
 const WAITS_FOR: u64 = 8 << 20;
 
 impl SharedVolume {
@@ -52,7 +67,7 @@ impl SharedVolume {
     /// Makes the agent that has this session a file's carrier; false if it cannot be.
     pub(crate) fn carry(&self, inode: u64, session: SessionId) -> bool {
         let core = &self.core;
-        // How this mount is told to store what is written through it an agent does not know.
+        // An agent does not know this mount's overrides of how to store files.
         let Some(file) = core.open.get(inode).filter(|_| core.options.overrides == Overrides::default())
         else {
             return false;
@@ -71,20 +86,21 @@ impl SharedVolume {
         true
     }
 
-    /// An agent stores a file no more.
+    /// The agent stops storing the file.
     pub(crate) fn carries_no_more(&self, inode: u64, session: SessionId) {
         if let Some(file) = self.core.open.get(inode) {
             self.core.drop_carrier(&file, Some(session));
         }
     }
 
-    /// Takes what a carrier says that it has stored: the first `len` bytes of a file. False: it is not wanted.
+    /// Takes over the first `len` bytes that a carrier says it has stored. False if they are not
+    /// wanted.
     ///
     /// # Errors
     /// Those of the database.
     pub(crate) fn take_carried(&self, inode: u64, len: u64, session: SessionId) -> Result<bool> {
         let Some(file) = self.core.open.get(inode) else { return Ok(false) };
-        // Nothing: it could not.
+        // Zero bytes: the agent could not store them.
         let taken = if len == 0 { Ok(false) } else { self.core.take_carried(&file, len, session) };
         if !matches!(taken, Ok(true)) {
             self.core.drop_carrier(&file, Some(session));
@@ -95,13 +111,14 @@ impl SharedVolume {
 }
 
 impl State {
-    /// Its first bytes are stored, so many at least, or committed.
+    /// True if the first `end` bytes are stored or committed.
     fn has_carried(&self, end: u64) -> bool {
         self.stored_early().is_some_and(|len| len >= end)
             || self.map.pieces(0..end).all(|(_, piece)| piece == Piece::Committed)
     }
 
-    /// How much of the file is to be stored now, where that is not all of it: what its carrier has stored, if nobody waits for more. So of what is written meanwhile nothing is stored here that the carrier will have as well.
+    /// How much of the file to store now, if not all: the carrier's part, unless a thread waits for
+    /// more. So this mount stores nothing that the carrier will store as well.
     pub fn carried_part(&self) -> Option<u64> {
         self.open.as_deref().filter(|open| open.end == End::Open && open.carrier.is_some())?;
         self.stored_early().filter(|len| *len >= self.awaited)
@@ -116,7 +133,7 @@ impl State {
         Some(left).filter(|left| !left.is_zero())
     }
 
-    /// Whether what an agent was given up to byte `len` is what the file begins with.
+    /// True if the file still begins with the `len` bytes that the agent was given.
     fn begins_as_carried(&self, len: u64, session: SessionId) -> bool {
         let is_it = |carrier: &Carrier| carrier.session == session;
         let sound = self.open.as_ref().is_some_and(|open| {
@@ -129,12 +146,12 @@ impl State {
 }
 
 impl Core {
-    /// Until when a file that is begun now, and is to be read in the path, is left to agents.
+    /// Until when a file that begins now, and is to be read in-line, waits for agents.
     pub fn waits_for_carriers(&self) -> Option<Instant> {
         self.has_carriers.load(Ordering::Relaxed).then(|| Instant::now() + COMES_WITHIN)
     }
 
-    /// It has no carrier any more; with a session, if it was that.
+    /// Takes the file's carrier away; with `session`, only if that is the carrier.
     fn drop_carrier(&self, file: &File, session: Option<SessionId>) {
         if let Some(open) = file.write().open.as_deref_mut()
             && open.carrier.is_some_and(|carrier| session.is_none_or(|session| carrier.session == session))
@@ -147,7 +164,7 @@ impl Core {
     fn take_carried(&self, file: &File, len: u64, session: SessionId) -> Result<bool> {
         let (number, mount) = (file.number, self.session().id());
         let (its, ours) = (carried_by(number, mount, session), holder(number, mount));
-        // Nothing is being committed over what was stored of it before.
+        // Under the lock, no commit over the earlier prefix is in progress.
         let mut asked = self.take_turn()?;
         if !file.read().begins_as_carried(len, session) {
             return Ok(false);
@@ -159,7 +176,8 @@ impl Core {
         };
         self.early.will_hold(number);
         self.store.meta.hold(&ours, std::slice::from_ref(&root))?;
-        // What is held by its maker after that has been held all the time.
+        // This mount holds the root already. If its maker still holds it now, it was held all the
+        // time.
         if !has(&root)? {
             self.store.meta.release(&ours, Some(&[root]))?;
             return Ok(false);
@@ -185,7 +203,8 @@ impl Core {
         Ok(true)
     }
 
-    /// Before a file is stored: what its carrier has of it is waited for, if it is worth it; and first for a carrier, if one may come.
+    /// Before a file is stored: waits for a carrier if one may come, and then for the carrier's
+    /// content, if it is large enough.
     pub fn await_carried(&self, file: &Arc<File>) {
         if !self.has_carriers.load(Ordering::Relaxed) {
             return;
@@ -194,7 +213,7 @@ impl Core {
         self.await_carrier(file);
         let mut state = file.write();
         if !state.has_carried(all) {
-            // Others may be about to store less of it.
+            // Another thread may be about to store less of it.
             state.awaited = state.awaited.max(all);
         }
     }
@@ -221,7 +240,8 @@ impl Core {
         }
     }
 
-    /// To make room: has a carrier store what it was given, and stores that; of one that was given little, or has not come, nothing.
+    /// To make room: has the carrier store what it was given, and stores that. Does nothing if it
+    /// was given little or there is none.
     ///
     /// # Errors
     /// Those of the store.
@@ -242,7 +262,8 @@ impl Core {
         self.store_one(file)
     }
 
-    /// Asks the carrier, and again if it has answered somebody who wanted less. How long to wait for it to go on; `None`: it has stored that much, or it is waited for no more.
+    /// Asks the carrier, and again if it has answered a request for less. Returns how long to wait
+    /// for progress; `None` if it has stored that much or cannot.
     fn ask_on(&self, asking: &mut Asking<'_>) -> Option<Duration> {
         let mut state = asking.file.write();
         if state.has_carried(asking.end) {
@@ -270,7 +291,7 @@ impl Core {
 struct Asking<'a> {
     file: &'a File,
     end: u64,
-    /// When something was read of it last, and how much had been then.
+    /// When the agent last read something of it, and how much it had read by then.
     moved: Instant,
     consumed: Option<u64>,
 }

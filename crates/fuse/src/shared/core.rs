@@ -1,4 +1,4 @@
-//! What all operations share: rows of the database and how long they count, transactions, room in the log.
+//! The base of all operations: rows and how long they count, transactions, room in the log.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -38,7 +38,7 @@ use crate::view::directory::StoredDir;
 use crate::view::handles::Handles;
 use crate::view::{attr, space};
 
-/// How long attributes may be told again without asking: of an open file, and between a lookup and what follows it at once.
+/// How long attributes may be reused without asking: of an open file, and right after a lookup.
 const A_MOMENT: Duration = Duration::from_secs(1);
 /// Room that a record needs beside its data.
 const RECORD_ROOM: u64 = 256;
@@ -46,7 +46,7 @@ const RECORD_ROOM: u64 = 256;
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Inode numbers reserved at once.
 const INODES_AT_ONCE: u64 = 1 << 10;
-/// Other hosts' changes that an operation gives way to before it fails with `EBUSY`.
+/// Conflicts with other hosts that an operation retries before it fails with `EBUSY`.
 pub(super) const TRIES: u32 = 1000;
 
 /// An open file.
@@ -54,32 +54,32 @@ pub(super) struct OpenFile {
     pub file: Arc<File>,
     pub writes: bool,
     pub appends: bool,
-    /// A lock that was taken by it is lost, or something that was written to the file: see [`super::lease`].
+    /// A lock taken by it, or bytes written to the file, are lost: see [`super::lease`].
     pub is_lost: AtomicBool,
     pub _run: Option<Run>,
 }
 
 impl OpenFile {
-    /// Fails with `EIO` where something was lost that was locked or written by it. Whoever stages something asks while the file's state is
-    /// held, and whoever has stored something asks after that: it may have been lost meanwhile.
+    /// Fails with `EIO` if a lock or bytes of this handle were lost. A thread that stages asks with
+    /// the file's state locked; one that has stored asks afterwards, as a loss may be recent.
     pub fn require_sound(&self) -> Result<()> {
         if self.is_lost.load(Ordering::SeqCst) { Err(Errno::IO) } else { Ok(()) }
     }
 }
 
-/// What is remembered of an inode that the kernel knows. None of it need be so.
+/// An entry of the inode cache. Any of it may be out of date.
 struct Known {
     /// A directory that it has, or had, a name in.
     parent: u64,
-    /// The row that the database told last.
+    /// The last row from the database.
     row: Option<Inode>,
-    /// When, unless that may have changed since.
+    /// When it was read, unless it may have changed since.
     asked: Option<Instant>,
     /// The content that the kernel's cache holds bytes of.
     cached: Option<Root>,
-    /// Of a directory: a time that its times are not before, by a commit of this mount.
+    /// A directory's time that this mount has committed: the directory's times are not before it.
     touched: Time,
-    /// Of a file: it was cut to nothing while nobody had it open to write. Whoever is the next to write to it overwrites it.
+    /// The file was emptied while no program had it open to write: the next writer overwrites it.
     emptied: bool,
 }
 
@@ -111,7 +111,7 @@ pub(super) struct Core {
     known: Mutex<HashMap<u64, Known>>,
     pub paths: Paths,
     pub fresh: Fresh,
-    /// Rises with every change that this mount commits: what was read before it may be older.
+    /// Rises with every commit of this mount: rows that were read before may be older.
     changes: AtomicU64,
     inodes: Mutex<Range<u64>>,
     statfs: Mutex<Option<(Instant, Statfs)>>,
@@ -122,9 +122,9 @@ pub(super) struct Core {
     pub hidden: Hidden,
     pub running: Running,
     pub early: Earlies,
-    /// Agents on other hosts can store files that they read in the path.
+    /// Agents on other hosts can store files that they read in-line.
     pub has_carriers: AtomicBool,
-    /// None came when one was waited for last.
+    /// The last wait for an agent was in vain.
     pub nobody_came: AtomicBool,
     pub behind: Behind,
     pub counters: Counters,
@@ -174,7 +174,7 @@ impl Core {
     /// An open file by its handle.
     ///
     /// # Errors
-    /// `EBADF`, and `EIO` where something was lost that was locked or written by it.
+    /// `EBADF`, and `EIO` if a lock or bytes of this handle were lost.
     pub fn opened(&self, handle: Handle) -> Result<Arc<OpenFile>> {
         let open = self.files.get(handle)?;
         open.require_sound()?;
@@ -191,7 +191,7 @@ impl Core {
 
     // ---- rows -------------------------------------------------------------------------------------------------------
 
-    /// What the database says of an inode now. Of a file that is open here and was removed, what it was.
+    /// An inode's present row; for a file that is open here and removed, its last one.
     pub fn row(&self, number: u64) -> Result<Inode> {
         let before = self.changes.load(Ordering::SeqCst);
         let open = self.open.get(number);
@@ -220,19 +220,19 @@ impl Core {
         }
     }
 
-    /// Of a file that only this mount knows, what it is.
+    /// The row of a file that only this mount knows.
     fn row_of_hidden(file: &Arc<File>) -> Option<Inode> {
         let state = file.read();
         (state.is_hidden || state.may_be_named).then(|| state.row.clone())
     }
 
-    /// What a name stands for that only this mount knows.
+    /// Looks up a name that only this mount knows.
     pub fn look_hidden(&self, parent: u64, name: &[u8]) -> Option<Inode> {
         let number = self.hidden.number(parent, name)?;
         Self::row_of_hidden(&self.open.get(number)?)
     }
 
-    /// As [`Core::row`], if that was asked a moment ago.
+    /// As [`Core::row`], or the row that was read a moment ago.
     pub fn row_soon(&self, number: u64) -> Result<Inode> {
         let known = self.known.lock().expect("no panic while held");
         if let Some(Known { row: Some(row), asked: Some(asked), .. }) = known.get(&number)
@@ -252,7 +252,7 @@ impl Core {
         Ok(Inode { links: 0, ..row })
     }
 
-    /// The attributes in [`Core::row_soon`], with what goes with the close.
+    /// The attributes in [`Core::row_soon`], with the changes that wait for the close.
     pub fn attributes_soon(&self, number: u64) -> Result<Attributes> {
         let mut attributes = self.row_soon(number)?.attributes;
         if let Some(file) = self.open.get(number) {
@@ -261,7 +261,7 @@ impl Core {
         Ok(attributes)
     }
 
-    /// What a name stands for now.
+    /// Looks up a name.
     pub fn look(&self, parent: u64, name: &[u8]) -> Result<Option<Inode>> {
         match self.look_hidden(parent, name) {
             Some(row) => Ok(Some(row)),
@@ -269,7 +269,7 @@ impl Core {
         }
     }
 
-    /// What each of several names stands for now that others may know.
+    /// Looks up several names in the database.
     fn look_each(&self, names: &[(u64, &[u8])]) -> Result<Vec<Option<Inode>>> {
         let before = self.changes.load(Ordering::SeqCst);
         let found = self.fail(self.store.meta.lookup_each(names))?;
@@ -281,7 +281,7 @@ impl Core {
         Ok(found)
     }
 
-    /// As [`Core::look`], for a thread that walks a path: the directories that it will probably come to next are asked for, too ([`super::paths`]).
+    /// As [`Core::look`] on a path: also prefetches the next directories ([`super::paths`]).
     pub fn look_on(&self, thread: u32, parent: u64, name: &[u8]) -> Result<Option<Inode>> {
         if let Some(row) = self.look_hidden(parent, name) {
             return Ok(Some(row));
@@ -307,18 +307,18 @@ impl Core {
         Ok(first)
     }
 
-    /// A row that was read when so many changes had been made here.
+    /// Caches a row that was read when this mount's count of changes was `before`.
     fn remember(&self, row: &Inode, parent: Option<u64>, before: u64) {
         let mut known = self.known.lock().expect("no panic while held");
         let known = known.entry(row.number).or_insert_with(Known::new);
         known.parent = parent.unwrap_or(known.parent);
-        // Else a change of ours may be younger.
+        // Otherwise a change of ours may be younger.
         if self.changes.load(Ordering::SeqCst) == before {
             (known.row, known.asked) = (Some(row.clone()), Some(Instant::now()));
         }
     }
 
-    /// What this mount has just committed.
+    /// Caches a row that this mount has just committed.
     pub fn remember_own(&self, row: &Inode, parent: Option<u64>) {
         let now = self.changes.fetch_add(1, Ordering::SeqCst) + 1;
         self.remember(row, parent, now);
@@ -332,7 +332,7 @@ impl Core {
         self.forget_row(number);
     }
 
-    /// It is not known any more what an inode's row says.
+    /// An inode's cached row does not count any more.
     pub fn forget_row(&self, number: u64) {
         self.changes.fetch_add(1, Ordering::SeqCst);
         if let Some(known) = self.known.lock().expect("no panic while held").get_mut(&number) {
@@ -340,13 +340,13 @@ impl Core {
         }
     }
 
-    /// Whether this mount has told the database that a directory had other entries at this time already.
+    /// True if this mount has committed this very time as a directory's time of change.
     pub fn is_touched(&self, number: u64, time: Time) -> bool {
         let known = self.known.lock().expect("no panic while held");
         known.get(&number).is_some_and(|known| known.touched == time)
     }
 
-    /// This mount has told the database that a directory had other entries at this time; `None` if it has told something else of its times.
+    /// This mount has committed this time of a directory; `None` if it set its times otherwise.
     pub fn note_touched(&self, number: u64, time: Option<Time>) {
         self.forget_row(number);
         if let Some(known) = self.known.lock().expect("no panic while held").get_mut(&number) {
@@ -354,26 +354,26 @@ impl Core {
         }
     }
 
-    /// How long what is remembered of an inode's row counts.
+    /// How long a cached row counts.
     fn counts_for(&self, number: u64) -> Duration {
         let known = self.known.lock().expect("no panic while held");
         let at = known.get(&number).and_then(|known| known.asked);
         at.map_or(Duration::ZERO, |at| A_MOMENT.saturating_sub(at.elapsed()))
     }
 
-    /// A file is cut to nothing, and nobody has it open to write; or (not `emptied`) it is followed.
+    /// The file was emptied while no program had it open to write; or (not `emptied`) it is tailed.
     pub fn note_emptied(&self, number: u64, emptied: bool) {
         if let Some(known) = self.known.lock().expect("no panic while held").get_mut(&number) {
             known.emptied = emptied;
         }
     }
 
-    /// Whether a file was cut to nothing before it is opened to be written.
+    /// True if a file was emptied before it was opened to be written.
     pub fn was_emptied(&self, number: u64) -> bool {
         self.known.lock().expect("no panic while held").get(&number).is_some_and(|known| known.emptied)
     }
 
-    /// The kernel is told of a name. Only while some files are followed it matters.
+    /// The kernel is given a name. This matters only while some files are tailed.
     pub fn saw(&self, parent: u64, name: &[u8], row: &Inode) {
         if row.attributes.kind == FileKind::File && self.following.is_any() {
             self.places.saw(parent, name, row.number);
@@ -388,12 +388,12 @@ impl Core {
         self.known.lock().expect("no panic while held").remove(&number);
     }
 
-    /// A directory that an inode has a name in, as far as is known.
+    /// A directory that an inode has a name in, if known.
     pub fn parent_of(&self, number: u64) -> u64 {
         self.known.lock().expect("no panic while held").get(&number).map_or(ROOT_INODE, |known| known.parent)
     }
 
-    /// Whether the bytes that the kernel may have of a file are those of its content; from here on it has bytes of that.
+    /// True if the kernel's cached bytes of a file are this content's; from here on they are.
     pub fn keeps_cache(&self, number: u64, content: &Root) -> bool {
         let mut known = self.known.lock().expect("no panic while held");
         known
@@ -401,7 +401,7 @@ impl Core {
             .is_some_and(|known| known.cached.replace(content.clone()).as_ref() == Some(content))
     }
 
-    /// The kernel may have bytes of a file that are none of its content.
+    /// The kernel may have bytes of a file that are not of its content.
     pub fn forget_cached(&self, number: u64) {
         if let Some(known) = self.known.lock().expect("no panic while held").get_mut(&number) {
             known.cached = None;
@@ -410,7 +410,7 @@ impl Core {
 
     // ---- changes ----------------------------------------------------------------------------------------------------
 
-    /// One transaction: all of it or, on an error, nothing. `Ok(None)`: another host was faster, so look again.
+    /// One transaction: all or, on an error, nothing. `Ok(None)`: another host was faster.
     pub fn commit(&self, changes: Vec<Change>) -> outrigger_store::Result<Option<()>> {
         let session = self.lease.live()?;
         let committing = self.packer.begin_commit()?;
@@ -425,13 +425,13 @@ impl Core {
             Err(error) if error.kind() == ErrorKind::Changed => Ok(None),
             Err(error) => {
                 session.note(&error);
-                // What was looked at may have been changed under the session before.
+                // The rows may have changed since the session ended.
                 if error.kind() == ErrorKind::Fenced { self.lease.live().map(|_| None) } else { Err(error) }
             }
         }
     }
 
-    /// The session, whatever became of it.
+    /// The session, even if it is over.
     pub fn session(&self) -> Arc<Session> {
         self.lease.session()
     }
@@ -448,12 +448,12 @@ impl Core {
         }
     }
 
-    /// Fails unless something can be changed; see [`Lease::live`].
+    /// Fails if nothing can be changed now; see [`Lease::live`].
     pub fn require_session(&self) -> Result<()> {
         self.fail(self.lease.live()).map(drop)
     }
 
-    /// The catalogue is to be told of these changes, unless they were refused.
+    /// Adds these changes to the change outbox, unless they were refused.
     pub fn note_committed<T>(
         &self,
         committing: Committing<'_>,
@@ -485,10 +485,10 @@ impl Core {
         }
         match self.log.reserve(bytes, Some(PATIENCE)) {
             Err(error) if error.kind() == ErrorKind::Busy => {
-                // What of it could be stored has made room, whatever became of the rest.
+                // The files that could be stored have made room, even if others failed.
                 let stored = self.with_session(|| self.fail(self.make_all_room()));
                 match self.log.reserve(bytes, Some(PATIENCE)) {
-                    // If there was no error, files that have lost their names fill it: nothing of them can be stored.
+                    // Without an error, files without names fill it, and these cannot be stored.
                     Err(error) if error.kind() == ErrorKind::Busy => stored.and(Err(Errno::NOSPC)),
                     reserved => self.fail(reserved),
                 }
@@ -507,7 +507,7 @@ impl Core {
         self.fail(self.log.append(operation, data))
     }
 
-    /// Open files of which something is not stored, and can be.
+    /// Open files with data that is not stored, and can be.
     pub fn dirty(&self) -> Vec<Arc<File>> {
         let mut files = self.open.all();
         files.retain(|file| {
@@ -519,7 +519,7 @@ impl Core {
 
     // ---- attributes -------------------------------------------------------------------------------------------------
 
-    /// What `stat` says of a row that was just read.
+    /// The kernel's entry for a row that was just read.
     pub fn entry(&self, row: &Inode) -> Entry {
         let open = self.open.get(row.number);
         let attr = match open.as_ref().map(|file| file.read()) {
@@ -529,7 +529,7 @@ impl Core {
         // A flush in flight may hide what another host has stored.
         let is_behind = open.as_ref().is_some_and(|file| file.read().row.root != row.root);
         let valid = if is_behind { Duration::ZERO } else { self.counts_for(row.number) };
-        // Unless told otherwise, whoever looks for the name next is told what it stands for then. One that programs follow may go when it is closed.
+        // By default the kernel asks each time. A tailed file may go when it is closed.
         let is_followed = open.is_some_and(|file| file.read().open.is_some());
         let name_valid = if is_followed { Duration::ZERO } else { self.options.names_for };
         Entry { attr, valid, name_valid }

@@ -1,16 +1,21 @@
-//! Large files are stored while they are written, so that a close has little left to do, and programs on other hosts can read what there is ([`outrigger_store::early`]).
+//! Incremental flush: a shared mount stores large files while they are written, so that a close has
+//! little left to store and other hosts can read their beginning ([`outrigger_store::early`]).
 //!
-//! One thread, in turn with all else that is stored. A round takes a file of which enough was written in order, from its beginning on or behind what it had, and stores that *prefix* as a content without a
-//! name, over the one of the round before. What is staged stays where it is: the file's row, its map and the log know nothing of it. When the file is stored, what is cut lies over the prefix, if that is
-//! still what the file begins with and the row is still the one that the file was begun over; else all of it is stored as if there had been no rounds, and what they have stored is found again.
-//! So a round that fails, or was for nothing, costs time and nothing else.
+//! One thread does this, under the flush lock. An increment (`Round`) takes a file of which enough
+//! was written in order, from byte 0 or from the end that it had. It stores that *prefix* as a
+//! content without a name, over the increment before it. The file's row, its map and the log do not
+//! change. When the file is stored, its dirty snapshot lies over the prefix, unless the file no
+//! longer begins with it or its row has changed. Then all of it is stored, and finds the
+//! increments' chunks again. So a failed or useless increment costs only time.
 //!
-//! The same thread makes room in the log when that is half full: whoever writes goes on meanwhile, and waits only where all of it is. Of what an agent stores it takes what there is ([`super::carried`]).
+//! The same thread makes room in the log when that is half full. Writers go on meanwhile, and wait
+//! only when it is full. From agents it takes what they have stored so far ([`super::carried`]). It
+//! releases a prefix soon after its file is stored, closed or changed, but not during a commit over
+//! it.
 //!
-//! A prefix is let go of when its file is stored, closed or changed, a moment later, by the same thread; never while something is committed that may lie over it.
-//!
-//! **Programs that read the file meanwhile** count as having been handed what a round stores, from before it can be seen: if that changes, what they did is void. What was stored of a file before it was
-//! followed is not theirs, and gone before their job is there ([`Core::forget_early`]).
+//! **Programs that tail the file** count as having read an increment before it becomes visible: if
+//! the writer changes those bytes, their work is void. A prefix from before the file was tailed is
+//! not theirs, and is released before their job exists ([`Core::forget_early`]).
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::{Deref, Range};
@@ -31,29 +36,30 @@ use super::unsettled::Tried;
 use super::worker::Worker;
 use crate::follow::Prefix;
 
-/// Bytes of one round, at least, unless told otherwise: some packs.
+/// Minimum bytes of an increment, unless the options say otherwise: a few packs.
 pub(super) const ROUND: u64 = 64 << 20;
-/// Of a file that programs wait for the first round is so many times shorter, so that they begin soon.
+/// A tailed file's first increment is this many times shorter, for an early start.
 const FIRST: u64 = 64;
-/// Each one after it is so many times as long as all before it, up to a whole one: a round ends with a pack that is not full, and a commit, while nothing else of the file is stored; and a program that is slower than that has enough to read meanwhile. Of a
-/// writer that is slow, or pauses, what has waited for a look is stored, be it as little as the first one.
+/// Each later one is this many times as long as all before it, up to a whole one. Few are better,
+/// as each ends with a partly filled pack and a commit, and a slow program has enough to read. If
+/// the writer is slow or pauses, data that has waited is stored once it fills a first increment.
 const GROWS: u64 = 3;
-/// Where a reader is further than what is stored, or others store it, a round is so many times shorter.
+/// An increment is this many times shorter if a reader is past what is stored, or others store it.
 pub(super) const SHORTER: u64 = 4;
-/// How often it is looked what need not be held any more, and what has waited.
+/// How often the thread looks for prefixes to release and for data that has waited.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How long after there was too little to make room of.
+/// Pause after making room freed too little.
 const AGAIN: Duration = Duration::from_millis(100);
-/// How long after a failure nothing is stored early.
+/// Pause after a failure, before the next increment.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// What is stored of a file that is still written.
+/// The stored prefix of a file that is still written.
 pub(super) struct Early {
-    /// What was written since the file was begun.
+    /// All that was written since the file was begun.
     pub prefix: Prefix,
     /// The content that the file's row had then.
     over: Root,
-    /// What is stored, and how much of the file that is; at first what the file had.
+    /// The stored content and how much of the file it has; at first, the file's own content.
     stored: Root,
     len: u64,
     /// How much the file had when it was begun.
@@ -64,21 +70,19 @@ pub(super) struct Early {
     since: Instant,
 }
 
-/// Why there is a round.
 #[derive(Clone, Copy)]
 enum Due {
     /// Enough was written.
     Enough,
-    /// What was written has waited for long.
+    /// Written data has waited for long.
     Waited,
 }
 
-/// Bytes of the next round of a file that programs wait for, where `stored` were stored since it was begun.
+/// Bytes of a tailed file's next increment, after `stored` bytes since the file was begun.
 fn followed_round(round: u64, stored: u64) -> u64 {
     (stored * GROWS).clamp(round / FIRST, round)
 }
 
-/// What a round stores.
 #[derive(Clone)]
 pub(super) struct Round {
     attributes: Attributes,
@@ -89,7 +93,7 @@ pub(super) struct Round {
 }
 
 impl State {
-    /// Byte `at` is about to be written: from here on a prefix grows, if that is where the file ends, and nothing else was done to it.
+    /// Begins a prefix if byte `at`, about to be written, is the end of an unchanged file.
     pub fn begin_early(&mut self, at: u64) {
         let len = self.map.len();
         // A file that was cut to nothing begins anew, whatever it had.
@@ -105,28 +109,28 @@ impl State {
         self.early = Some(Early { prefix, over, stored, len, began: len, is_held: false, since });
     }
 
-    /// What was stored of it before it is closed counts no more.
+    /// Drops the prefix: a later store does not use it.
     pub fn forget_early(&mut self) {
         self.early = None;
     }
 
-    /// Others do not find it by a name.
+    /// True if no other host can find the file by a name.
     pub fn is_only_here(&self) -> bool {
         self.is_removed || self.is_hidden || self.may_be_named || self.is_noted
     }
 
-    /// What there is of a prefix, if it is still what the file begins with.
+    /// The prefix, if the file still begins with it.
     fn sound_early(&self) -> Option<&Early> {
         let sound = |early: &&Early| !early.prefix.is_spoilt() && early.over == self.row.root;
         self.early.as_ref().filter(sound).filter(|_| !self.is_only_here())
     }
 
-    /// It is time for a round, where a whole one has so many bytes.
+    /// True if an increment is due, where a whole one has `round` bytes.
     fn is_early_due(&self, round: u64, due: Due) -> bool {
         let is_due = |early: &Early| {
             let round = match (&self.open, due) {
                 (Some(open), _) if open.is_left_to_others() => return false,
-                // Who reads it from the log of this mount is further than what is stored, and waits for no round.
+                // Its readers, at this mount's log, are past what is stored.
                 (Some(open), _) if open.prefix.consumed() > early.len => round / SHORTER,
                 (Some(_), Due::Waited) if early.since.elapsed() >= LOOK_EVERY => round / FIRST,
                 (Some(_), _) => followed_round(round, early.len.saturating_sub(early.began)),
@@ -137,7 +141,7 @@ impl State {
         self.sound_early().is_some_and(is_due)
     }
 
-    /// Programs wait for the first round of the file, to begin.
+    /// True if programs wait for the file's first increment before they can start.
     fn begins_early(&self) -> bool {
         let waits = |early: &Early| {
             let open = self.open.as_ref().filter(|open| !open.is_left_to_others());
@@ -146,13 +150,13 @@ impl State {
         self.sound_early().is_some_and(waits)
     }
 
-    /// How long a part of the file there is of which all is stored, is held, and what is behind it is staged.
+    /// Length of the stored prefix, if everything behind it is staged.
     pub fn stored_early(&self) -> Option<u64> {
         let early = self.sound_early().filter(|early| early.is_held)?;
         self.pieces_over(early, u64::MAX).map(|_| early.len)
     }
 
-    /// The pieces of the file, and what they lie over if that is not the content of its row.
+    /// The file's pieces, and the content below them if that is not the row's.
     pub fn early_pieces(&self) -> (Option<Root>, Vec<(Range<u64>, Piece)>) {
         if let Some(early) = self.sound_early().filter(|early| early.is_held)
             && let Some(pieces) = self.pieces_over(early, u64::MAX)
@@ -162,7 +166,7 @@ impl State {
         (None, self.map.pieces(0..u64::MAX).collect())
     }
 
-    /// The pieces up to byte `end` over a prefix; `None`: the content of the row is needed as well.
+    /// The pieces up to byte `end` over a prefix. `None` if the row's content is needed, too.
     fn pieces_over(&self, early: &Early, end: u64) -> Option<Vec<(Range<u64>, Piece)>> {
         let mut pieces = Vec::new();
         if early.len > 0 {
@@ -175,7 +179,7 @@ impl State {
         pieces.iter().all(is_ours).then_some(pieces)
     }
 
-    /// What there is to be stored. From here on it must not change, and whoever follows the file may read it.
+    /// Begins an increment. Its bytes must not change from here on, as followers may read them.
     fn begin_round(&mut self, round: u64, due: Due) -> Option<Round> {
         if !self.is_early_due(round, due) || self.is_committing {
             return None;
@@ -183,7 +187,7 @@ impl State {
         let early = self.sound_early()?;
         let mut len = early.prefix.end();
         if self.begins_early() {
-            // However much there is by now: it is all that its program needs to begin.
+            // A program needs no more to start, even if more is there.
             len = len.min(early.len + round / FIRST);
         }
         let round = Round {
@@ -200,7 +204,7 @@ impl State {
         Some(round)
     }
 
-    /// A round was stored. False: for nothing.
+    /// Records a stored increment. False if it was useless.
     pub fn end_round(&mut self, round: &Round, root: Root) -> bool {
         let Some(early) =
             self.early.as_mut().filter(|early| early.over == round.over && early.len < round.len)
@@ -212,7 +216,7 @@ impl State {
         true
     }
 
-    /// What somebody else has stored is what the file begins with, up to byte `len`: it is as if a round had stored it. What was stored before, if it was.
+    /// Makes the `len` bytes that an agent stored the file's prefix. Returns the earlier one.
     pub fn take_over(&mut self, root: Root, len: u64) -> Option<Root> {
         let before = self.early.take().filter(|early| early.is_held).map(|early| early.stored);
         let mut prefix = Prefix::default();
@@ -224,13 +228,13 @@ impl State {
         before
     }
 
-    /// Whether the file may yet be stored over its prefix, or is just now.
+    /// True if the file may still be stored over its prefix, or is being stored over it.
     fn needs_early(&self) -> bool {
         self.is_committing || self.sound_early().is_some_and(|early| early.is_held)
     }
 }
 
-/// Which files are due, and of which something is held.
+/// Which files are due for an increment, and which have a stored prefix.
 #[derive(Default)]
 pub(super) struct Earlies {
     state: Mutex<Waiting>,
@@ -240,7 +244,7 @@ pub(super) struct Earlies {
 
 #[derive(Default)]
 struct Waiting {
-    /// Those of which programs wait for the first round.
+    /// Files whose first increment programs wait for.
     begin: Vec<Arc<File>>,
     /// The others, in turn.
     due: VecDeque<Arc<File>>,
@@ -249,17 +253,16 @@ struct Waiting {
     looked: Option<Instant>,
     /// The log is half full.
     is_filling: bool,
-    /// Nobody knows what became of a commit.
+    /// A commit is in doubt.
     is_unsettled: bool,
     is_ending: bool,
 }
 
-/// What is next for the thread.
 enum Next {
-    /// Of one file; the first ones of several together, which are short.
+    /// An increment of one file, or the short first ones of several files together.
     Rounds(Vec<Arc<File>>),
     Room,
-    /// At what is held, at what has waited, and at a commit of which nobody knows.
+    /// At stored prefixes, data that has waited, and a commit in doubt.
     Look,
 }
 
@@ -268,37 +271,35 @@ impl Earlies {
         self.state.lock().expect("no panic while held")
     }
 
-    /// Something of a file is about to be held.
+    /// A prefix of this file is about to be stored.
     pub fn will_hold(&self, number: u64) {
         self.lock().held.insert(number);
-        // Whoever looks what need not be held any more may have nothing else to do.
+        // The thread may be asleep, with nothing else to do.
         self.changed.notify_all();
     }
 
-    /// Nothing is held any more: the session is over by whose number it was.
+    /// The session that held the prefixes is over, and so are they.
     pub fn forget_held(&self) {
         self.lock().held.clear();
     }
 
-    /// Nobody knows what became of a commit: that is looked at until it is known.
+    /// A commit is in doubt: the thread asks until its outcome is known.
     pub fn will_settle(&self) {
         self.lock().is_unsettled = true;
         self.changed.notify_all();
     }
 
-    /// Starts the thread that does `work`, once.
     pub fn start(&self, work: impl FnOnce() + Send + 'static) -> Result<()> {
         self.thread.start("early", work)
     }
 
-    /// Ends it.
     pub fn stop(&self) {
         self.lock().is_ending = true;
         self.changed.notify_all();
         self.thread.join();
     }
 
-    /// Enough of a file was written, for a first round that programs wait for or another one.
+    /// Queues a file for an increment; `begins` if programs wait for its first one.
     fn is_due(&self, file: &Arc<File>, begins: bool) {
         let mut state = self.lock();
         let Waiting { begin, due, .. } = &mut *state;
@@ -332,7 +333,7 @@ impl Earlies {
                 return None;
             }
             if state.not_before.is_none_or(|at| now >= at) {
-                // Before there is room made, which takes long: the log is only half full.
+                // First increments do not wait for room to be made, which takes long.
                 if !state.begin.is_empty() {
                     return Some(Next::Rounds(std::mem::take(&mut state.begin)));
                 }
@@ -361,7 +362,6 @@ impl Earlies {
 }
 
 impl Core {
-    /// What the thread does.
     pub fn store_early(self: &Arc<Self>) {
         while let Some(next) = self.early.next() {
             match next {
@@ -370,24 +370,24 @@ impl Core {
                     self.let_go_of_early();
                     self.store_waiting();
                 }
-                // There is some still, so nobody has to fail if it cannot be done. What was written while it was made may have said so again.
+                // A failure fails no writer, as there is room yet. Writers may have asked twice.
                 Next::Room => {
                     if !self.is_filling() {
                         continue;
                     }
                     let pause = match self.fail(self.make_some_room()) {
                         Err(_) => RETRY,
-                        // The rest is for agents, which have not read it yet.
+                        // Agents have not read the rest yet.
                         Ok(()) if self.is_filling() => AGAIN,
                         Ok(()) => continue,
                     };
                     self.early.lock().not_before = Some(Instant::now() + pause);
                 }
                 Next::Rounds(files) => {
-                    // Whoever closes the file says what is wrong, if it still is.
+                    // If the fault persists, the file's close reports it.
                     if self.early_rounds(&files, Due::Enough).is_err() {
                         self.early.lock().not_before = Some(Instant::now() + RETRY);
-                        // Perhaps nothing more is written that would say so.
+                        // Queue them again: perhaps nothing more is written.
                         files
                             .iter()
                             .filter(|file| self.open.get(file.number).is_some())
@@ -398,7 +398,7 @@ impl Core {
         }
     }
 
-    /// Finds out what became of a commit of which nobody knew, and stores what waited for that.
+    /// Resolves a commit in doubt, and stores what waited for that.
     fn settle_in_time(self: &Arc<Self>) {
         let is_unsettled = std::mem::take(&mut self.early.lock().is_unsettled);
         if !is_unsettled {
@@ -409,12 +409,12 @@ impl Core {
                 drop(turn);
                 let _ = self.fail(self.store_closed());
             }
-            // Whoever stores something says what is wrong, if it still is.
+            // If the fault persists, the next one to store something reports it.
             Err(_) => self.early.will_settle(),
         }
     }
 
-    /// Stores what programs have waited for, of files of which there was a round: the first one waits for nothing but the bytes.
+    /// Stores data that programs have waited for, of files that had an increment.
     fn store_waiting(self: &Arc<Self>) {
         let held: Vec<u64> = {
             let waiting = self.early.lock();
@@ -433,7 +433,7 @@ impl Core {
         }
     }
 
-    /// A round of each of these of which it is time for one.
+    /// Stores an increment of each of these files that is due.
     fn early_rounds(self: &Arc<Self>, files: &[Arc<File>], due: Due) -> Result<()> {
         let mut asked = self.take_turn()?;
         let policies = self.policies(&mut asked)?;
@@ -473,7 +473,7 @@ impl Core {
         Ok(())
     }
 
-    /// Says so, if it is time for a round, by the file's state, which is held until that is known.
+    /// Queues the file if an increment is due. `state` stays locked until that is known.
     pub fn early_is_due(&self, file: &Arc<File>, state: impl Deref<Target = State>) {
         let is_due = state.is_early_due(self.options.early_bytes, Due::Enough);
         let begins = is_due && state.begins_early();
@@ -483,11 +483,11 @@ impl Core {
         }
     }
 
-    /// Lets go of what no file needs any more.
+    /// Releases prefixes that no file needs any more.
     fn let_go_of_early(&self) {
         let held: Vec<u64> = self.early.lock().held.iter().copied().collect();
         for number in held {
-            // What an agent has stored is held, and then the file's, by whoever has the turn.
+            // An agent's prefix is held before it becomes the file's: both under the flush lock.
             let _turn = self.turn.turn.lock().expect("no panic while held");
             let is_needed = self.open.get(number).is_some_and(|file| file.read().needs_early());
             if !is_needed && self.store.meta.release(&holder(number, self.session().id()), None).is_ok() {
@@ -496,22 +496,22 @@ impl Core {
         }
     }
 
-    /// Before a file is followed that was there: nobody is to read what was stored of it before.
+    /// Before a file that exists is tailed: nobody must read a prefix that was stored earlier.
     pub fn forget_early(&self, file: &File) -> Result<()> {
         if file.read().early.is_none() && !self.early.lock().held.contains(&file.number) {
             return Ok(());
         }
-        // After a round that is going on.
+        // Waits for an increment in progress.
         let _turn = self.take_turn()?;
         file.write().early = None;
         self.store.meta.release(&holder(file.number, self.session().id()), None)
     }
 
-    /// Lets go of everything; at the end, when all is stored.
+    /// Releases every prefix at the end, when all is stored.
     pub fn end_early(&self) {
         self.early.stop();
         for number in std::mem::take(&mut self.early.lock().held) {
-            // What stays goes with the session.
+            // A prefix that stays ends with the session.
             let _ = self.store.meta.release(&holder(number, self.session().id()), None);
         }
     }
@@ -536,7 +536,7 @@ mod tests {
         earlies.is_filling();
         earlies.is_due(&files[2], true);
         earlies.is_due(&files[3], true);
-        // Each once, whatever it is due for by now.
+        // Each file once, whatever it is due for by now.
         earlies.is_due(&files[2], false);
         earlies.is_due(&files[0], true);
         let mut said = Vec::new();

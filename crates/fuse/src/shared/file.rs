@@ -1,4 +1,5 @@
-//! A file that is open here: what the database said of it, and what was written here and is not stored yet.
+//! A file that is open here: its row as the database last reported it, and what was written here
+//! and is not stored yet.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -24,51 +25,55 @@ pub(super) struct File {
     writers: AtomicU32,
 }
 
-/// What its lock guards.
+/// An open file's data, behind its lock.
 pub(super) struct State {
     /// As the database had it when it was last asked, or told.
     pub row: Inode,
     /// Its content.
     pub stored: Arc<StoredFile>,
-    /// What was written over that.
+    /// Extents that were written over it.
     pub map: ExtentMap,
-    /// When, if that is to be the time of the last modification.
+    /// Time of the last write, if it is to be the modification time.
     pub written: Option<Time>,
-    /// Set-id bits and capabilities go with what was written.
+    /// The next store drops set-id bits and capabilities, as the file was written.
     pub drops_rights: bool,
-    /// What else was done to its attributes, in order, and goes with what was written.
+    /// Other changes of attributes, in order, that are committed with what was written.
     edits: Vec<Edit>,
-    /// The process that opened it last to write, until it has closed it.
+    /// The last process to open it for writing, until that process closes it.
     pub writer: Option<u32>,
     /// It was made here, and not closed yet.
     pub is_new: bool,
     /// All of what was written was appended.
     pub only_appended: bool,
-    /// It has no name any more: nobody else can come by it, and nothing of it is stored, but for programs that read it while it is written.
+    /// It has no name any more. Nobody else can find it, and it is stored only for programs that
+    /// tail it.
     pub is_removed: bool,
-    /// The content that it had when this host removed its last name, and that is pinned since; or what was stored of it after that.
+    /// The content that was pinned when this host removed its last name, or what was stored after
+    /// that.
     pinned: Option<Root>,
     /// Programs read it while it is written.
     pub open: Option<Box<Open>>,
-    /// What is stored of it before it is closed.
+    /// The stored prefix of an incremental flush.
     pub early: Option<Early>,
-    /// Somebody waits until so many bytes of it are stored, or has, and not only by an agent.
+    /// A thread waits, or has waited, until this many bytes are stored, and not only by an agent.
     pub awaited: u64,
     /// It has a name in this mount only, and the database knows of no such inode.
     pub is_hidden: bool,
-    /// It was made without a name and may get one; until then it is as one that was removed.
+    /// An anonymous file, which may get a name; until then it is treated like a removed file.
     pub may_be_named: bool,
-    /// A note says that something of it is stored, and held, although it has no name yet.
+    /// A registry record says that a content of this file is held although it has no name yet.
     pub is_noted: bool,
-    /// What is staged is being committed: until that has ended, the database says either.
+    /// Its staged data is being committed. Until that has ended, the database may report the old or
+    /// the new row.
     pub is_committing: bool,
     /// The committed content was once the file's at a close: a version worth keeping.
     pub is_version: bool,
-    /// Rises with everything that this host makes of it.
+    /// Rises with each change of the file by this host.
     pub edition: u64,
-    /// Rises with every content and all attributes that came from elsewhere, in place of what was known here and in the kernel …
+    /// Counts contents and attributes from elsewhere that replaced what this host and its kernel
+    /// knew …
     pub others: u64,
-    /// … and so far the kernel has forgotten that.
+    /// … and up to which count the kernel has dropped its cache.
     pub dropped: u64,
 }
 
@@ -125,7 +130,7 @@ impl File {
         self.state.write().expect("no panic while it is held")
     }
 
-    /// Nothing of it is staged, or nobody can come by it any more.
+    /// True if nothing is staged, or nobody can find the file any more.
     pub fn is_stored(&self) -> bool {
         let state = self.read();
         state.is_void() || !state.is_dirty()
@@ -162,7 +167,7 @@ impl Versioned for File {
 }
 
 impl State {
-    /// Takes over what the database says, unless it may be older than what is known.
+    /// Takes over a row from the database, unless it may be older than the known one.
     pub fn take(&mut self, row: &Inode, budget: &Arc<Budget>) {
         if self.is_committing || self.is_removed || self.is_hidden {
             return;
@@ -172,7 +177,7 @@ impl State {
         self.row = row.clone();
     }
 
-    /// What is staged lies over this content from now on.
+    /// Puts staged data over this content.
     fn lie_over(&mut self, root: &Root, budget: &Arc<Budget>) {
         if *self.stored.root() != *root {
             self.replace(root, budget);
@@ -193,7 +198,7 @@ impl State {
         self.is_version = true;
     }
 
-    /// What was written here and is not stored is given up, for the file as it was last stored.
+    /// Drops all changes that are not stored; the file is what was stored last.
     pub fn forget_changes(&mut self, map: ExtentMap) {
         self.map = map;
         (self.written, self.drops_rights, self.only_appended) = (None, false, false);
@@ -201,7 +206,7 @@ impl State {
         (self.edition, self.others) = (self.edition + 1, self.others + 1);
     }
 
-    /// It has no name any more, and never will have one again: the inode is gone. Its number is not given to another one.
+    /// Its last name is gone, and its inode with it. The number is not used again.
     pub fn lose(&mut self) {
         self.is_removed = true;
         self.row.links = 0;
@@ -218,7 +223,7 @@ impl State {
         (self.may_be_named, self.is_removed, self.row.links) = (false, false, 1);
     }
 
-    /// This host has taken its last name, when it was what `row` says, and has pinned the content of that.
+    /// This host has removed its last name and pinned the content of `row`.
     pub fn lose_pinned(&mut self, row: &Inode, budget: &Arc<Budget>) {
         self.pinned = Some(row.root.clone());
         self.row.attributes = row.attributes.clone();
@@ -226,44 +231,46 @@ impl State {
         self.settle_pinned(budget);
     }
 
-    /// No name leads to it, but programs read it while it is written: what of it is stored is held for their jobs.
+    /// True if it has no name but programs tail it: what is stored of it is held for their jobs.
     pub fn is_kept(&self) -> bool {
         self.open.is_some() && (self.is_hidden || self.pinned.is_some())
     }
 
-    /// Nobody else can come by it, and nothing of it is stored.
+    /// True if nobody else can find it, and it is not stored.
     pub fn is_void(&self) -> bool {
         self.is_removed && !self.is_kept()
     }
 
-    /// It has no name, and nothing keeps its content from being reclaimed.
+    /// True if it has no name, and nothing protects its content from the collector.
     pub fn is_given_up(&self) -> bool {
         self.is_removed && self.pinned.is_none() && !self.may_be_named
     }
 
-    /// What was stored of it is gone, so it gets no name any more.
+    /// Its stored content is gone, so it can get no name any more.
     pub fn can_have_no_name(&mut self) {
         self.may_be_named = false;
     }
 
-    /// The session is over that had pinned it.
+    /// The session that had pinned it is over.
     pub fn forget_pin(&mut self) {
         self.pinned = None;
     }
 
-    /// The content that it had when this host removed its last name; or what was stored of it after that.
+    /// The content that was pinned when this host removed its last name, or what was stored after
+    /// that.
     pub fn pinned(&self) -> Option<Root> {
         self.pinned.clone()
     }
 
-    /// Something of what nobody finds by a name was stored, and is held.
+    /// A part of a file without a name was stored, and is held.
     pub fn keep(&mut self, root: &Root) {
         if let Some(pinned) = &mut self.pinned {
             *pinned = root.clone();
         }
     }
 
-    /// What is read is what is pinned, unless it is not known yet what a batch has made of the content.
+    /// Makes the pinned content the one that reads use, except while a commit of the file is in
+    /// progress.
     pub fn settle_pinned(&mut self, budget: &Arc<Budget>) {
         if !self.is_committing
             && let Some(root) = self.pinned.clone()
@@ -273,8 +280,8 @@ impl State {
         }
     }
 
-    /// Attributes were set, when `written` was the time of the last write: what was written until then says nothing of rights any more, and with `times`
-    /// nothing of the time.
+    /// Attributes were set when `written` was the time of the last write. Earlier writes no longer
+    /// drop rights, and with `times` no longer set the modification time.
     pub fn changed(&mut self, written: Option<Time>, times: bool) {
         if self.written == written {
             self.drops_rights = false;
@@ -284,21 +291,24 @@ impl State {
         }
     }
 
-    /// Attributes were set of a file that only this mount knows: they are what they are from now on, with all that was to go with a close.
+    /// Sets attributes of a file that only this mount knows. They replace those that were to go
+    /// with a close.
     pub fn set_at_once(&mut self, attributes: Attributes) {
         self.row.attributes = attributes;
         (self.written, self.drops_rights) = (None, false);
         self.edits.clear();
-        // What is just being stored of it says what they were before.
+        // A commit in progress carries the old attributes.
         self.edition += 1;
     }
 
-    /// Something of it is not stored.
+    /// True if something of it is not stored.
     pub fn is_dirty(&self) -> bool {
         !self.map.is_clean() || !self.edits.is_empty()
     }
 
-    /// The caller is just writing it, and will close it: what it sets of its attributes can go with that. (Processes of another namespace have no number.)
+    /// True if the caller is the process that is writing it and will close it: its changes of
+    /// attributes can be committed with that close. (Processes of another PID namespace have no
+    /// number.)
     pub fn is_written_by(&self, caller: Caller) -> bool {
         caller.pid != 0
             && self.writer == Some(caller.pid)
@@ -315,7 +325,7 @@ impl State {
         self.changed(self.written, set.mtime.is_some());
     }
 
-    /// Does to attributes what waits to be done to those of the file; returns how much that is.
+    /// Applies the waiting changes to `attributes`; returns how many there are.
     pub fn edit(&self, attributes: &mut Attributes) -> usize {
         for edit in &self.edits {
             match edit {
@@ -331,7 +341,7 @@ impl State {
         self.edits.len()
     }
 
-    /// So much of what waited is in the row now.
+    /// The row now has this many of the waiting changes.
     pub fn edited(&mut self, edits: usize) {
         self.edits.drain(..edits.min(self.edits.len()));
     }
@@ -377,7 +387,8 @@ impl Files {
         self.gate(number).read().expect("no panic while held")
     }
 
-    /// Held from before it is decided whether a file that loses a name is open, until it has lost it: so nobody has opened it meanwhile, as it was before.
+    /// Held from before a rename or unlink checks if the file is open until its name is gone, so
+    /// that nobody opens the old row meanwhile.
     pub fn removing(&self, number: u64) -> RwLockWriteGuard<'_, ()> {
         self.gate(number).write().expect("no panic while held")
     }
@@ -395,7 +406,7 @@ impl Files {
         (Arc::clone(file), was_open)
     }
 
-    /// One more handle of a file; `false`, and nothing has happened, if it has none any more.
+    /// Adds a handle to a file. `false`, and nothing has happened, if it has none any more.
     pub fn again(&self, file: &File) -> bool {
         let files = self.lock();
         let is_open = files.contains_key(&file.number);
@@ -405,10 +416,11 @@ impl Files {
         is_open
     }
 
-    /// One handle less; the last one takes the file out. `false`, and nothing has happened, if with that something would be lost that is not stored.
+    /// Removes a handle; the last one takes the file out. `false`, and nothing has happened, if
+    /// that would lose data that is not stored.
     pub fn close(&self, file: &File) -> bool {
         let mut files = self.lock();
-        // Whoever adds one, or takes one, holds the lock; and without a handle nobody writes.
+        // Handles change only under the lock, and without a handle nobody writes.
         let is_last = file.handles.load(Ordering::Relaxed) == 1;
         if is_last && !file.is_stored() {
             return false;

@@ -85,7 +85,7 @@ impl FileSystem for SharedVolume {
         if let Some(other) = self.other(number) {
             return other.attributes(caller, number, handle);
         }
-        // Of the root no lookup comes before.
+        // No lookup precedes requests for the root.
         let row = if number == ROOT { self.core.row(number) } else { self.core.row_soon(number) };
         let row = match row {
             Err(Errno::STALE) => self.core.removed_directory(number)?,
@@ -217,7 +217,7 @@ impl FileSystem for SharedVolume {
 
     fn fsync_dir(&self, number: u64, _: Handle) -> Result<()> {
         if self.other(number).is_none() {
-            // Names are committed.
+            // Names are committed already.
             self.core.store_behind();
         }
         Ok(())
@@ -231,7 +231,7 @@ impl FileSystem for SharedVolume {
         if self.core.row_soon(number)?.attributes.kind != FileKind::Directory {
             return Err(Errno::NOTDIR);
         }
-        // What is listed can be looked for.
+        // A listed name must be found by later lookups.
         self.core.fresh.forget(number);
         let handle = self.core.dirs.insert(StoredDir::new(At::Now, number));
         Ok(Opened { handle, flushes: false, keep_cache: false })
@@ -282,7 +282,7 @@ impl FileSystem for SharedVolume {
         }
         if let Some(len) = set.size {
             let opened = match set.handle.map(|handle| core.opened(handle)).transpose()? {
-                // What is open is stored when it is closed.
+                // An open file is stored when it is closed.
                 Some(open) => {
                     core.truncate(&open.file, len, caller.uid != 0, Some(&open))?;
                     None
@@ -350,7 +350,7 @@ impl FileSystem for SharedVolume {
             return Ok(made);
         }
         let (row, made) = self.core.make_node(caller, parent, name, new, &[], !exclusive)?;
-        // Of what was just made there is nothing to cut.
+        // A file that was just made has nothing to truncate.
         let flags = if made { flags.difference(OFlags::TRUNC) } else { flags };
         let number = row.number;
         self.core.saw(parent, name, &row);
@@ -362,7 +362,8 @@ impl FileSystem for SharedVolume {
             let opened = self.overwrite(caller, number, flags, again)?;
             return Ok((self.core.entry(&self.core.row_soon(number)?), opened));
         }
-        // One that was there and is gone by now is `ESTALE`: the kernel looks again, and asks again.
+        // If it existed and is gone by now, this is `ESTALE`: the kernel looks the name up and asks
+        // again.
         let opened = self.open_file(number, made.then_some(row), flags, caller)?;
         if made && let Some(wanted) = wanted {
             let begun = if wanted.hides() {
@@ -374,7 +375,7 @@ impl FileSystem for SharedVolume {
                 self.core.fail(begun).map(drop)
             };
             if let Err(errno) = begun {
-                // A program that was to read it would never hear of it.
+                // A program that waits to read it would never hear of it.
                 let _ = self.core.unlink_node(parent, name, false);
                 self.release_handle(number, opened.handle);
                 return Err(errno);
@@ -440,7 +441,7 @@ impl FileSystem for SharedVolume {
         let zeroes = zeroes(mode)?;
         core.require_session()?;
         let _room = core.room(0)?;
-        // Held from reading the length until it is set: it only grows here.
+        // Held from reading the length until the new one is set: it only grows here.
         let mut state = open.file.write();
         open.require_sound()?;
         let now_len = state.map.len();

@@ -1,16 +1,28 @@
-//! Files of a mount that shares its store, while programs read them ([`crate::follow`]): how they begin, and what happens when they are closed.
+//! Tailed files of a shared mount ([`crate::follow`]): how tailing begins, and what happens when
+//! they are closed.
 //!
-//! **Who reads.** Programs of this host: what is written lies in this mount's log, and nobody else has it before it is stored. Agents elsewhere leave such a job alone until its file is closed.
+//! **Readers** are programs of this host: written bytes lie in this mount's log, and no other host
+//! has them before they are stored. Agents elsewhere leave such a job alone until its file is
+//! closed.
 //!
-//! **Order.** A note in the database ([`super::noted`]), then the job, then the answer to `create`. What a program is given was acknowledged, and may not be stored yet: if the mount ends, the program's work counts for
-//! nothing, and the job fails (`outrigger_active::written`). When the last writer has gone nothing is handed out any more. Its `release` has stored the file, or the closer does. Then the closer has the content held,
-//! sees that it still is the file's, and gives it to the job, whose attempts so far are void if the prefix was spoilt; only then is a follower told that the file is closed. If another host has put another content in
-//! its place meanwhile, the job has that, and the prefix is spoilt.
+//! **Order.** First comes a registry record in the database ([`super::noted`]), then the job, then
+//! the answer to `create`. A program is given bytes that were acknowledged but may not be stored
+//! yet. If the mount ends, the program's work counts for nothing, and the job fails
+//! (`outrigger_active::written`). When the last writer has gone, nothing more is handed out. Its
+//! `release` has stored the file, or else the closer's thread does. The closer then has the content
+//! held, checks that it is still the file's, and gives it to the job. The job's attempts so far are
+//! void if the prefix was invalidated. Only then are followers told that the file is closed. If
+//! another host has put another content in its place meanwhile, the job gets that one, and the
+//! prefix is invalidated.
 //!
-//! **A file that is overwritten** (opened with `O_TRUNC`, or cut to nothing while it is open to be written) is followed from then on like one that was just made: the job is there before the content goes. Where it is the
-//! database knows; the name that the kernel was told of last is looked up first. Several mounts may overwrite one file at the same time: each has an open version, and a note, of its own.
+//! **An overwritten file** (opened with `O_TRUNC`, or cut to nothing while it is open for writing)
+//! is tailed from then on like a new file. Its job exists before the old content goes. The database
+//! knows its path; the name that the kernel was told last is looked up first. Several mounts may
+//! overwrite one file at the same time: each has an open version, and a registry record, of its
+//! own.
 //!
-//! **Without its session** this mount can store nothing, and whatever a program reads here counts for nothing: its followers are told that the file is closed, and find that its job's input is not.
+//! **Without its session** this mount can store nothing, and programs' reads here count for
+//! nothing. Its followers are told that the file is closed, and find that the job's input is not.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -62,7 +74,7 @@ impl SharedVolume {
 
     /// Where one of several inputs of a job is.
     pub fn input_of(&self, job: JobId, number: u32) -> Input {
-        // As of a single file: whoever asks finds that the job is open, and its mount gone.
+        // As for a single file, the follower finds that the job's input is open and its mount gone.
         let is_over = self.core.session().check().is_err();
         if is_over { Input::Closed } else { self.core.following.input(job, number) }
     }
@@ -75,7 +87,8 @@ impl SharedVolume {
         self.follow_as(None, inode, from, wait)
     }
 
-    /// As [`SharedVolume::follow`], for whoever has this session, who may store the file ([`SharedVolume::carry`]).
+    /// As [`SharedVolume::follow`], for the agent with this session, which may store the file
+    /// ([`SharedVolume::carry`]).
     pub(crate) fn follow_as(
         &self,
         reader: Option<SessionId>,
@@ -106,7 +119,7 @@ impl SharedVolume {
 }
 
 impl Core {
-    /// What is wanted of a file that is about to be made.
+    /// The rules' wish for a file that is about to be made.
     pub fn wanted(&self, parent: u64, name: &[u8]) -> crate::fs::Result<Option<Box<dyn Wanted>>> {
         let Some(follows) = self.following.wanting() else { return Ok(None) };
         let path = self.fail(self.places.path_of(self, parent))?;
@@ -115,8 +128,9 @@ impl Core {
         Ok(follows.wanted(&path))
     }
 
-    /// What is wanted of a file that is there, and is about to lose its content to be written anew; and where it is. A version of it that its last writer here has just
-    /// closed is stored first.
+    /// The rules' wish for an existing file that is about to lose its content to be written anew,
+    /// and the file's place. If its last writer here has just closed a version of it, that is
+    /// stored first.
     pub fn wanted_again(&self, number: u64) -> crate::fs::Result<Option<Again<'_>>> {
         if !self.following.is_any() {
             return Ok(None);
@@ -125,7 +139,7 @@ impl Core {
         if let Some(file) = self.open.get(number)
             && self.following.wait_for_close(&file)?
         {
-            // Those who read it begin anew.
+            // Its readers begin anew.
             return Ok(None);
         }
         let place = self.places.place_of_file(self, number, self.parent_of(number));
@@ -134,8 +148,9 @@ impl Core {
         Ok(wanted.map(|wanted| Again { place, wanted, alone }))
     }
 
-    /// Makes the jobs that follow a file that was just made, or (`again`) is about to lose its content, and is held open by who does it, whom nobody has answered yet. False: nobody wants it
-    /// after all.
+    /// Makes the jobs that tail a file that was just made, or (`again`) is about to lose its
+    /// content. The caller holds the file open and has not answered its program yet. False if no
+    /// rule wants it after all.
     pub fn begin_following(
         &self,
         file: &Arc<File>,
@@ -144,7 +159,7 @@ impl Core {
         again: bool,
     ) -> Result<bool> {
         let session = self.lease.live()?;
-        // What others see by its name cannot be hidden from them.
+        // A file that others see by its name cannot be hidden from them.
         let (is_hidden, ahead) = (wanted.hides() && !again, wanted.ahead());
         self.forget_early(file)?;
         let made = file.read().attributes();
@@ -155,7 +170,7 @@ impl Core {
         let jobs = wanted.begin(file.number, session.id(), again);
         let is_wanted = jobs.as_ref().is_ok_and(|jobs| !jobs.is_empty());
         if !is_wanted && !is_hidden {
-            // If this fails, whoever finds this mount gone does it.
+            // If this fails, the next client that finds this mount gone does it.
             let _ = self.fail(self.unnote(file.number, None, false));
         }
         let jobs = jobs?;
@@ -170,13 +185,13 @@ impl Core {
                 Open { prefix, end, jobs, place, is_hidden, was_there: again, ahead, carrier, carried_until };
             let hidden = is_hidden.then(|| open.place.clone());
             self.following.begin(file, open);
-            // From here on whoever ends what the session had begun finds it.
+            // From here on, the end of the session finds this record.
             if let Err(error) = session.check() {
                 self.drop_open(file, hidden.as_ref());
                 return Err(error);
             }
             if again {
-                // It may have been closed meanwhile, by who has it open beside.
+                // Another program that has it open may have closed it meanwhile.
                 self.writers_left(file);
             }
         }
@@ -231,7 +246,7 @@ impl Core {
         };
         let hidden = is_hidden.then_some(&place);
         if self.session().check().is_err() {
-            // Whoever runs its jobs finds that out, and does what is left to be done.
+            // The runners of its jobs find that out, and do what is left to do.
             self.drop_open(file, hidden);
             return Ok(());
         }
@@ -241,7 +256,8 @@ impl Core {
                 rows.end_job(job, JobState::Failed, "its writer gave the file up")?;
             }
             if file.read().open.as_ref().is_some_and(|open| open.was_there) {
-                // It was somebody's file before; the next one who overwrites it has not given up. What there is of it stays if even that fails.
+                // The file existed before, and its next writer has not given up. If even this
+                // fails, its content so far stays.
                 let _ = self.remove_xattr_of(file.number, ABORT);
             } else if !is_hidden {
                 self.unlink_aborted(file, &place)?;
@@ -261,7 +277,8 @@ impl Core {
         Ok(())
     }
 
-    /// Ends what is followed, whose jobs are those of a session that is over: whoever runs them finds that out, and does what is left to be done.
+    /// Ends all tailing for jobs of a session that is over. The runners of these jobs find that
+    /// out, and do what is left to do.
     ///
     /// # Errors
     /// When what was written to a file that nobody else sees cannot be kept aside.
@@ -284,7 +301,7 @@ impl Core {
         }
         if self.following.end(file) {
             if hidden.is_some() {
-                // Nobody comes by it any more.
+                // Nobody can find it any more.
                 file.write().lose();
                 self.forget_row(file.number);
             }
@@ -293,7 +310,7 @@ impl Core {
         self.following.told();
     }
 
-    /// Its writer, or anybody else, has said that it is worth nothing.
+    /// True if its writer, or anybody else, has marked it as worthless.
     fn is_given_up(&self, file: &File) -> Result<bool> {
         let state = file.read();
         if state.is_hidden || state.is_removed {
@@ -304,7 +321,8 @@ impl Core {
         Ok(row.is_some_and(|row| row.attributes.xattrs.iter().any(|(name, _)| name == ABORT)))
     }
 
-    /// Stores a file whose writers have gone. Its content, which is kept from being reclaimed, and whether what was read of it before is something else; `None` if it has gone.
+    /// Stores a file whose writers have gone. Returns its content, protected from the collector,
+    /// and whether that differs from what was read of it; `None` if the file is gone.
     fn content_at_end(self: &Arc<Self>, file: &Arc<File>) -> Result<Option<(Root, bool)>> {
         for _ in 0..TRIES {
             self.store_file(file, true)?;
@@ -314,14 +332,16 @@ impl Core {
                     return Ok(None);
                 }
                 let spoilt = state.open.as_ref().is_none_or(|open| open.prefix.is_spoilt());
-                // From here on only spoilt can change, if somebody opens it again and writes: for nothing, then.
+                // From here on only `spoilt` can change, if a program opens it again and writes: in
+                // vain, then.
                 if state.is_kept() {
                     // It is held since it was stored, or pinned since its name was removed.
                     return Ok(Some((state.row.root.clone(), spoilt)));
                 }
                 (state.row.root.clone(), spoilt)
             };
-            // What is held before it is seen to be the file's has been rooted ever since.
+            // The content is held before it is seen to be the file's, so it has been rooted all the
+            // time.
             let holder = closed_holder(file.number, self.session().id());
             self.store.meta.hold(&holder, std::slice::from_ref(&root))?;
             let now = self.store.meta.inode(At::Now, file.number)?;
@@ -333,7 +353,7 @@ impl Core {
         Err(Error::new(ErrorKind::Busy, "other hosts change a file all the time that programs have read"))
     }
 
-    /// Removes a file that its writer has given up, if its name still stands for it.
+    /// Removes a file that its writer has given up, if its name still belongs to it.
     fn unlink_aborted(self: &Arc<Self>, file: &File, (parent, name): &(u64, Vec<u8>)) -> Result<()> {
         let stands = self.store.meta.lookup(At::Now, *parent, name)?;
         if stands.is_some_and(|row| row.number == file.number) {

@@ -1,9 +1,14 @@
-//! Directories that this mount has made a moment ago (`SharedOptions::names_for`): it knows every name in them, so that one that is not there is not asked for.
+//! The negative-lookup cache: directories that this mount has just made
+//! (`SharedOptions::names_for`). The mount knows every name in them, so it need not ask the
+//! database for a missing one.
 //!
-//! Before a file is made the kernel looks whether there is one of that name, and who unpacks a tree does so for each of its files: that is half of the round trips. In a directory that this mount has made there are
-//! the names that it has made there since, and what another host has, which may be overlooked for as long as a name of this mount may be believed.
+//! Before the kernel makes a file it looks the name up. A program that unpacks a tree causes one
+//! such lookup for each file: half of its round trips. A directory that this mount has made
+//! contains the names that the mount has made there since, and names of other hosts. The mount may
+//! overlook those for as long as the kernel may trust a name.
 //!
-//! **Only look-ups are answered by this.** Whether a name can be made is the database's to say, as ever: of two hosts one makes it, and the other is told.
+//! **The cache answers only lookups.** The database decides if a name can be made: if two hosts
+//! try, one succeeds and the other gets the error.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard};
@@ -13,14 +18,14 @@ use outrigger_clock::Instant;
 use outrigger_format::catalogue::FileKind;
 use outrigger_store::meta::Change;
 
-/// Names that are remembered at most, in all directories, and these count as one.
+/// Names that are remembered at most in all directories. A directory counts as one name.
 const NAMES_MAX: usize = 1 << 16;
 
 /// A directory.
 struct Directory {
-    /// Before it was made.
+    /// A time before it was made.
     since: Instant,
-    /// All that this mount has given it since, whatever has become of them.
+    /// All names that this mount has given it since, also those that are gone.
     names: HashSet<Vec<u8>>,
 }
 
@@ -38,7 +43,7 @@ pub(super) struct Fresh {
 }
 
 impl Fresh {
-    /// What is known of a directory counts for so long after it was made; zero: for no look-up.
+    /// A directory is cached for this long after it was made; zero turns the cache off.
     pub fn new(counts_for: Duration) -> Self {
         Self { counts_for, state: Mutex::default() }
     }
@@ -47,8 +52,9 @@ impl Fresh {
         self.state.lock().expect("no panic while held")
     }
 
-    /// To be called before this mount commits these changes, so that who learns of a name finds it. Whether they are committed does not matter: a name too many is asked for, and the number of a directory that was not
-    /// made is nobody's.
+    /// To be called before this mount commits these changes, so that a program that learns of a
+    /// name finds it. The outcome of the commit does not matter: a name too many is asked for, and
+    /// the number of a directory that was not made is nobody's.
     pub fn will_have(&self, changes: &[Change]) {
         if self.counts_for.is_zero() {
             return;
@@ -71,7 +77,7 @@ impl Fresh {
         }
     }
 
-    /// Whether there is no such name, or was none a moment ago.
+    /// True if the name does not exist, or did not a moment ago.
     pub fn lacks(&self, parent: u64, name: &[u8]) -> bool {
         if self.counts_for.is_zero() {
             return false;
@@ -87,7 +93,8 @@ impl Fresh {
         }
     }
 
-    /// The kernel does not know it any more, or it is listed: what was seen in a list is there.
+    /// Drops a directory that the kernel no longer knows, or that is listed: every listed name must
+    /// be found.
     pub fn forget(&self, number: u64) {
         if !self.counts_for.is_zero() {
             self.lock().forget(number);
@@ -107,7 +114,7 @@ impl State {
         }
     }
 
-    /// Before one more directory is remembered.
+    /// Makes room for one more directory.
     fn make_room(&mut self, counts_for: Duration) {
         if !self.is_full() {
             return;
@@ -168,7 +175,7 @@ mod tests {
         fresh.will_have(&[Change::Rename { parent, name, new_parent: 7, new_name: b"h".to_vec() }]);
         assert!([&b"f"[..], b"g", b"h"].iter().all(|name| !fresh.lacks(7, name)));
         assert!(fresh.lacks(7, b"x"));
-        // What was removed is asked for; nobody is told that it is there.
+        // A removed name is looked up in the database again.
         fresh.will_have(&[Change::Remove { parent: 7, name: b"f".to_vec(), recursive: false }]);
         assert!(!fresh.lacks(7, b"f"));
         fresh.forget(7);
@@ -196,7 +203,7 @@ mod tests {
             }
             assert_eq!(state.names, state.directories.values().map(|of| of.names.len()).sum::<usize>());
             drop(state);
-            // A directory that was forgotten is one of which nothing is known.
+            // Nothing is known of a forgotten directory.
             let knows = fresh.lock().directories.contains_key(&7);
             assert_eq!(fresh.lacks(7, b"not there"), knows);
             assert!(!fresh.lacks(7, number.to_string().as_bytes()));

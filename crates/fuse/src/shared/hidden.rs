@@ -1,7 +1,11 @@
-//! Files that nobody is to see but who writes them (1W→1W): they have a name in this mount only, and the database knows of no such inode.
+//! Unpublished files, which only their writer sees (1W→1W): they have a name in this mount only,
+//! and the database knows no such inode.
 //!
-//! A look-up finds one by its name before it asks the database; no directory lists it, and no other host finds it. Its name is reserved by a note ([`super::noted`]): two mounts that know the
-//! rule cannot both hide a file of that name. Who makes one otherwise, before the rule, with another command, finds nothing in his way, and what the program makes becomes a newer version of that.
+//! A lookup finds one by its name before it asks the database; no directory lists it, and no other
+//! host finds it. A registry record reserves its name ([`super::noted`]): two mounts that know the
+//! rule cannot both hide a file of that name. A program that makes the name otherwise (before the
+//! rule, or with another command) finds it free, and the job's output becomes a newer version of
+//! that file.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -24,7 +28,7 @@ use crate::live::names::{check_name, inherit};
 pub(super) struct Hidden(Mutex<HashMap<u64, HashMap<Vec<u8>, u64>>>);
 
 impl Hidden {
-    /// What is hidden by a name.
+    /// The inode of an unpublished file.
     pub fn number(&self, parent: u64, name: &[u8]) -> Option<u64> {
         self.0.lock().expect("no panic while held").get(&parent)?.get(name).copied()
     }
@@ -34,7 +38,7 @@ impl Hidden {
         hidden.entry(parent).or_default().insert(name.to_vec(), number);
     }
 
-    /// A file is hidden no more.
+    /// The file is unpublished no more.
     pub fn remove(&self, (parent, name): (u64, &[u8]), number: u64) {
         let mut hidden = self.0.lock().expect("no panic while held");
         if let Some(names) = hidden.get_mut(&parent)
@@ -49,7 +53,7 @@ impl Hidden {
 }
 
 impl Core {
-    /// Gives a hidden file up, whose writer has removed its name.
+    /// Gives up an unpublished file whose writer has removed its name.
     pub fn give_up_hidden(&self, parent: u64, name: &[u8], number: u64) {
         self.hidden.remove((parent, name), number);
         if let Some(file) = self.open.get(number) {
@@ -59,7 +63,7 @@ impl Core {
 }
 
 impl SharedVolume {
-    /// Makes a file that is followed and that nobody is to see; `None` if nobody wants it after all.
+    /// Makes an unpublished file that is tailed; `None` if no rule wants it after all.
     pub(super) fn create_hidden(
         &self,
         caller: Caller,
@@ -84,7 +88,7 @@ impl SharedVolume {
         if let Ok(Some((_, opened))) = &begun
             && core.session().id() != session
         {
-            // The session was ended by whose number the name is reserved.
+            // The session that reserved the name was ended.
             if let Some(file) = core.open.get(number) {
                 file.write().lose();
             }
@@ -92,7 +96,7 @@ impl SharedVolume {
             begun = Err(Errno::IO);
         }
         if !matches!(begun, Ok(Some(_))) {
-            // If this fails, whoever finds this mount gone does it.
+            // If this fails, the next client that finds this mount gone does it.
             let _ = core.fail(core.unnote(number, Some(&place), true));
         }
         begun
@@ -108,7 +112,7 @@ impl SharedVolume {
         wanted: Box<dyn Wanted>,
     ) -> Result<Option<(Entry, Opened)>> {
         let core = &self.core;
-        // It may have been made before the name was reserved.
+        // The name may have been made before it was reserved.
         if core.look(place.0, &place.1)?.is_some() {
             return Err(Errno::EXIST);
         }

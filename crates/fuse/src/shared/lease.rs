@@ -1,25 +1,29 @@
 //! The session of a mount, and the next one once another client has ended it.
 //!
-//! A lease that is over ends no session: it allows others to. A collector does that, and whoever wants a lock that the mount has. A mount that
-//! was cut off for so long is told with its next transaction. The thread that renewed the lease then opens another session, as soon as the
-//! database lets it, and the mount goes on:
+//! An expired lease does not end a session: it allows other clients to. A collector does that, and
+//! so does a client that wants a lock of this mount. A mount that was cut off for so long learns of
+//! it with its next transaction. The thread that renewed the lease then opens another session, as
+//! soon as the database lets it, and the mount goes on:
 //!
-//! | what there was | what becomes of it |
+//! | before | after |
 //! | --- | --- |
 //! | names, attributes, open files | stay: inodes have the store's numbers, and the kernel relies on nothing that others can change |
-//! | bytes in the log | are stored by the next session, as any others |
-//! | prefixes of files that were stored | are forgotten, as the log has their bytes |
+//! | bytes in the log | are stored by the next session, like any others |
+//! | stored prefixes of files | are dropped, as the log has their bytes |
 //! | locks | are taken over, or lost: see below |
-//! | a file that programs read while it is written | their jobs fail; if it has its name here only, it is lost |
-//! | a file without a name of which something was stored | goes on if nobody has released that, and is lost otherwise |
-//! | a file that was removed while it was open | is pinned no more, and can be read while its chunks are there |
+//! | a tailed file | its jobs fail; an unpublished file is lost |
+//! | an anonymous file with stored content | goes on if nobody has released that, and is lost otherwise |
+//! | a file that was removed while it was open | is no longer pinned, and can be read while its chunks exist |
 //!
-//! **A lock is lost** if somebody else has wanted one that the mount had, whether or not that one is free again. Whoever has taken it is told
-//! `EIO` by everything that it does with that handle from then on. What was written to the file and is not stored may rest on the
-//! lock. So it is not stored but kept aside, in a file of its own ([`UNSAVED`]), and all who may write to the file are told `EIO` likewise.
+//! **A lock is lost** if another client has wanted a lock that the mount had, even if that is free
+//! again. The program that has taken it gets `EIO` for everything that it does with that handle
+//! from then on. Bytes of the file that are not stored may depend on the lock. So they are not
+//! stored but kept aside, in a file of their own ([`UNSAVED`]), and all handles that may write to
+//! the file get `EIO`, too.
 //!
-//! **Order.** Whoever stores something has the turn, which the renewal has, too: no batch is of both sessions. Locks are taken over before
-//! anybody else here sees the next session. An operation that comes meanwhile waits for a while.
+//! **Order.** A thread that stores something has the flush lock, and so does the renewal: no batch
+//! belongs to both sessions. Locks are taken over before any other thread here sees the next
+//! session. Operations that come meanwhile wait for a while.
 
 use std::collections::BTreeSet;
 use std::fs::{DirBuilder, File as Copy, OpenOptions};
@@ -46,7 +50,7 @@ use crate::fs::Handle;
 
 /// How long an operation waits for the next session.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long after a failure another session is opened.
+/// Pause after a failure to open another session.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// Called with the number of the next session.
@@ -57,15 +61,16 @@ pub(super) struct Lease {
     state: Mutex<Current>,
     changed: Condvar,
     renewed: Mutex<Vec<Renewed>>,
-    /// How many sessions were ended by others.
+    /// Number of sessions that others have ended.
     lost: AtomicU64,
-    /// Files of which changes were kept aside.
+    /// Number of files with changes that were kept aside.
     kept: AtomicU64,
 }
 
 struct Current {
     session: Arc<Session>,
-    /// A thread opens the next session. No other one waits for it, as it may wait for that one's end.
+    /// A thread opens the next session. No other thread waits for it, as it may wait for that
+    /// thread's end.
     is_renewing: bool,
     is_ending: bool,
 }
@@ -85,12 +90,13 @@ impl Lease {
         self.state.lock().expect("no panic while held")
     }
 
-    /// The session, whatever became of it.
+    /// The session, even if it is over.
     pub fn session(&self) -> Arc<Session> {
         Arc::clone(&self.lock().session)
     }
 
-    /// The session. If another client has ended it, the next one is waited for. Who has the turn must not wait: the renewal needs it.
+    /// The session. If another client has ended it, waits for the next one. The holder of the flush
+    /// lock must not wait: the renewal needs the lock.
     ///
     /// # Errors
     /// `Fenced` when there is none in time; `Io` when the store was removed.
@@ -107,7 +113,7 @@ impl Lease {
         }
     }
 
-    /// How many sessions were ended by others, and of how many files changes were kept aside.
+    /// How many sessions others have ended, and of how many files changes were kept aside.
     pub fn counts(&self) -> (u64, u64) {
         (self.lost.load(Ordering::Relaxed), self.kept.load(Ordering::Relaxed))
     }
@@ -123,13 +129,14 @@ impl Lease {
         self.renewed.lock().expect("no panic while held").push(then);
     }
 
-    /// Whether the caller is to open the next session, and nobody else does.
+    /// True if the caller is to open the next session, and no other thread does.
     fn begin(&self) -> bool {
         let mut current = self.lock();
         !std::mem::replace(&mut current.is_renewing, true)
     }
 
-    /// Whether the caller, who has begun, is to open one now: else it has ended.
+    /// True if the caller, which has begun, is to open a session now; otherwise it has ended its
+    /// task.
     fn goes_on(&self) -> bool {
         let mut current = self.lock();
         current.is_renewing = !current.is_ending && current.session.check().is_err();
@@ -143,7 +150,7 @@ impl Lease {
     }
 }
 
-/// Has the mount go on once its session was ended by another client.
+/// Lets the mount go on after another client has ended its session.
 pub(super) fn watch(core: &Arc<Core>, locks: &Arc<LockService>) {
     let session = core.session();
     let (weak, weak_locks) = (Arc::downgrade(core), Arc::downgrade(locks));
@@ -174,7 +181,7 @@ impl Core {
     }
 
     fn renew_session(self: &Arc<Self>, locks: &Arc<LockService>) -> Result<()> {
-        // With a session that is over, what begins to be followed after this ends by itself.
+        // Without a live session, tailing that begins after this ends by itself.
         self.end_followed_of_lost_session()?;
         let mut asked = self.take_turn()?;
         let before = self.session();
@@ -207,7 +214,7 @@ impl Core {
         drop(asked);
         watch(self, locks);
         self.lease.changed.notify_all();
-        // The kernel may have bytes that were given up.
+        // The kernel may have bytes that were dropped.
         lost.iter().for_each(|(file, _)| locks.forget(file.number));
         let why = "another client had ended the mount's session, as it was cut off for more than a minute; the mount goes on";
         self.reports.note(format!("{why} with session {} in place of {}", id.0, before.id().0));
@@ -217,7 +224,7 @@ impl Core {
         Ok(())
     }
 
-    /// Others on this host find the mount by its session.
+    /// Lets others on this host find the mount by its session.
     fn link_dir(&self, before: SessionId, now: SessionId) -> Result<()> {
         let [old, new] = [before, now].map(|id| dir_of_mount(&self.store, id));
         let dir = if old.is_symlink() { std::fs::read_link(&old).ok() } else { None };
@@ -229,7 +236,8 @@ impl Core {
         Ok(())
     }
 
-    /// Has what is stored of a file without a name held for the next session. False: somebody has released it.
+    /// Has the stored content of a file without a name held for the next session. False if another
+    /// client has released it.
     fn holds_on(&self, file: &File, session: SessionId) -> Result<bool> {
         let (is_noted, root) = {
             let state = file.read();
@@ -238,23 +246,24 @@ impl Core {
         if !is_noted {
             return Ok(true);
         }
-        // The note first: whoever releases what the session before has left finds that it is another one's, too.
+        // The record first: a client that releases the earlier session's leftovers finds that they
+        // belong to another session, too.
         self.note_open(file.number, session)?;
         Ok(root == Root::Empty || self.store.meta.held(&orphan_holder(file.number))?.contains(&root))
     }
 
-    /// Something of a file is lost: `handles`, and all that may write to it, answer `EIO`.
+    /// A part of a file is lost: `handles`, and all that may write to it, answer `EIO`.
     ///
     /// # Errors
-    /// When what is not stored of it cannot be kept aside.
+    /// When its data that is not stored cannot be kept aside.
     pub fn lose(&self, file: &Arc<File>, handles: &BTreeSet<Handle>) -> Result<()> {
         for (handle, open) in self.files.all() {
-            // A process's locks are those of all its descriptors.
+            // A process's locks belong to all its descriptors.
             if Arc::ptr_eq(&open.file, file) && (open.writes || handles.contains(&handle)) {
                 open.is_lost.store(true, Ordering::SeqCst);
             }
         }
-        // From here on nothing is staged by these.
+        // From here on these handles stage nothing.
         let mut state = file.write();
         if state.is_dirty() || state.is_only_here() {
             self.keep_aside(file.number, &mut state)?;
@@ -263,7 +272,8 @@ impl Core {
         Ok(())
     }
 
-    /// Writes what a file is here into a file of its own, and gives up what of it is not stored.
+    /// Writes this mount's content of a file into a file of its own, and drops the part that is not
+    /// stored.
     fn keep_aside(&self, number: u64, state: &mut State) -> Result<()> {
         let bytes = state.map.staged_bytes();
         let path = self.copy_aside(number, state)?;
@@ -294,7 +304,7 @@ impl Core {
 
     fn copy_changes(&self, state: &State, copy: &Copy) -> Result<()> {
         let what = || "writing".to_string();
-        // A length that no file here can have says nothing of the bytes.
+        // A length that no file here can have tells nothing about the bytes.
         let _ = copy.set_len(state.map.len());
         let mut bytes = Vec::new();
         for (range, piece) in state.map.pieces(0..u64::MAX) {

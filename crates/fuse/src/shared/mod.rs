@@ -7,43 +7,50 @@
 //!   lookup, stat by name, open ──► the database, each time
 //! ```
 //!
-//! **Nothing is believed.** The mount owns nothing, so it keeps nothing that it would have to be told about: a kernel may rely on no name and no attribute, and
-//! asks again each time; each answer is what the database says then. So there is no feed of changes that could lose one, and nothing to wait for. What
-//! is kept: bytes of files, as long as the content is the same (its root tells); and attributes of what is open, for a second.
+//! **Nothing is cached on trust.** The mount owns nothing, so nobody would have to tell it about
+//! changes: the kernel may keep no name and no attribute. It asks each time. Each answer is what
+//! the database says then. So no feed of changes exists that could lose one, and nothing waits for
+//! it. The mount keeps only the bytes of files, while their root is the same, and the attributes of
+//! open files, for a second.
 //!
-//! **Names and attributes** are changed by one transaction each, which states what it went out from ([`Change::Expect`], [`Change::Swap`]). If another host was
-//! faster, the database refuses it, and it is looked and decided again: so `O_EXCL`, `mkdir`, `link` and `rename` are exclusive among all hosts, and no
+//! **Names and attributes**: each change is one transaction with preconditions ([`Change::Expect`],
+//! [`Change::Swap`]). If another host was faster, the database refuses it, and the mount looks and
+//! decides again. So `O_EXCL`, `mkdir`, `link` and `rename` are exclusive among all hosts, and no
 //! host's `chmod` undoes another's.
 //!
-//! **Bytes** that are written lie in this mount's log until the file is closed or synced (or the log is half full), and nobody else sees them. (Of a large file most is stored by then, under no name.) Then they are stored, and
-//! the content becomes the file's, if it is still the one that they were written over. If it is not, what was written is laid over the new one and stored
-//! again: byte by byte the last close wins, and what was only appended follows the new end. The log is no promise: when the mount is killed, it goes with it.
+//! **Bytes** that are written lie in this mount's log until the file is closed or synced (or the
+//! log is half full), and no other host sees them. (Most of a large file is stored by then, under
+//! no name.) Then they are stored, and the new content becomes the file's, if the file still has
+//! the old one. If not, they are laid over the new content and stored again: byte by byte the last
+//! close wins, and data that was only appended follows the new end. The log promises nothing: it is
+//! lost when the mount is killed.
 //!
-//! **The session** has a lease, which the server judges. Every transaction locks the session's row. Once another client has ended it, the mount goes on with another one (`lease.rs`).
+//! **The session** has a lease, which the server judges. Every transaction locks the session's row.
+//! If another client ends the session, the mount goes on with a new one (`lease.rs`).
 //!
-//! Locks, in the order they are taken: the gate of opening and removing; the turn to store; the map of what is open, for a moment; a file's state; the map of
-//! what is known, for a moment.
+//! Locks, in the order they are taken: the gate of opening and removing; the flush lock; the map of
+//! open files, for a moment; a file's state; the inode cache, for a moment.
 //!
 //! | file | holds |
 //! | --- | --- |
 //! | `core.rs` | what all operations share: rows, transactions, room in the log |
 //! | `file.rs` | an open file: what is committed, and what is staged over it |
 //! | `names.rs`, `attributes.rs` | the operations that are transactions |
-//! | `paths.rs` | directories on a path, asked for before the kernel comes to them |
-//! | `fresh.rs` | directories that this mount has made a moment ago, with all their names |
-//! | `nameless.rs` | files that have no name yet |
+//! | `paths.rs` | path prefetch: directories on a path, asked for before the kernel comes to them |
+//! | `fresh.rs` | directories that this mount has just made, with all their names |
+//! | `nameless.rs` | anonymous files, which may get a name |
 //! | `store.rs` | from the log to the store |
-//! | `unsettled.rs` | commits of which nobody knows whether they have happened |
-//! | `early.rs` | large files, while they are written |
-//! | `carried.rs` | those that agents on other hosts store |
-//! | `behind.rs`, `awaited.rs` | closes that come back before they are committed, if that is wanted; and who waits for them |
+//! | `unsettled.rs` | commits in doubt |
+//! | `early.rs` | incremental flush of large files |
+//! | `carried.rs` | delegated uploads by agents on other hosts |
+//! | `behind.rs`, `awaited.rs` | deferred closes, and the close barrier that waits for them |
 //! | `lease.rs` | the session, and the next one when another client has ended it |
 //! | `locks/` | locks of programs, among all hosts |
-//! | `follow.rs`, `hidden.rs`, `noted.rs` | programs that read files while they are written: what is this kind of mount's own (`crate::follow`) |
-//! | `packer.rs` | what small files have left in the database, into packs |
-//! | `untold.rs` | names and inodes that the catalogue is still to be told of |
-//! | `worker.rs` | a thread of a mount's own |
-//! | `opening.rs`, `bytes.rs` | opening files; what is written to them, and read |
+//! | `follow.rs`, `hidden.rs`, `noted.rs` | tailed files: the part that this kind of mount adds to `crate::follow` |
+//! | `packer.rs` | packs small files' chunks from the database |
+//! | `untold.rs` | the change outbox: names and inodes to publish to the catalogue |
+//! | `worker.rs` | a mount's background thread |
+//! | `opening.rs`, `bytes.rs` | opening files, writing and reading their bytes |
 //! | `filesystem.rs` | the trait [`FileSystem`](crate::fs::FileSystem) in terms of these |
 //!
 //! [`Change::Expect`]: outrigger_store::meta::Change::Expect
@@ -121,21 +128,24 @@ pub struct SharedOptions {
     pub staging_bytes: u64,
     /// Threads that cut, hash and compress.
     pub write_threads: usize,
-    /// Threads that serve requests. All but one (of eight, if there are more) may wait for programs that read files while they are written, and for agents that store them.
+    /// Threads that serve requests. All but one (of eight, if there are more) may wait for programs
+    /// that tail files, and for agents that store them.
     pub request_threads: usize,
-    /// Threads that decode ahead of reads in order.
+    /// Threads that decode ahead of sequential reads.
     pub ahead_threads: usize,
     /// Show `.snapshots` in the root.
     pub snapshots: bool,
     /// See [`ReadOptions::tame_snapshots`].
     pub tame_snapshots: bool,
-    /// How everything is stored, whatever the policies say.
+    /// Override the policies.
     pub overrides: Overrides,
-    /// A file is stored while it is written whenever so many bytes were added to it.
+    /// An incremental flush stores a file each time this many bytes were added to it.
     pub early_bytes: u64,
-    /// For how long the kernel may take a name for what it was, without asking; and for how long a name in a directory that this mount has made is not there unless this mount has made it, too.
+    /// How long the kernel may cache a name. For the same time after this mount made a directory, a
+    /// name in it counts as free unless this mount has made it.
     pub names_for: Duration,
-    /// So much later what was closed may be there for other hosts, if it is small. Zero: who closes waits until it is.
+    /// How much later than its close a small file may be visible to other hosts. Zero: the close
+    /// waits until it is.
     pub closes_within: Duration,
 }
 
@@ -161,7 +171,7 @@ impl SharedOptions {
     }
 }
 
-/// See the module.
+/// A shared mount's volume: see the module.
 pub struct SharedVolume {
     core: Arc<Core>,
     snapshots: Option<ReadVolume>,
@@ -210,7 +220,7 @@ impl SharedVolume {
         Ok(Self { core, snapshots, dir, locks, opens: Arc::default() })
     }
 
-    /// Tells `reads` from now on which files are opened to be read; once.
+    /// Reports to `reads` from now on which files are opened for reading; once.
     ///
     /// # Errors
     /// When there are too many threads, or it cannot be found out whether somebody wants to know.
@@ -218,12 +228,14 @@ impl SharedVolume {
         self.opens.start(reads, Box::new(Stored(Arc::clone(&self.core.reports))))
     }
 
-    /// How the kernel is made to forget what it has cached of a file that another host has changed. It is asked to by threads of this volume, which serve no requests.
+    /// Sets how to make the kernel drop its cache of a file that another host has changed. Only
+    /// threads that serve no requests call it.
     pub fn forget_by(&self, forget: impl Fn(u64) + Send + Sync + 'static) {
         self.locks.forget_by(Box::new(forget));
     }
 
-    /// Has `then` called with the number of each session that takes the place of one which another client has ended.
+    /// Has `then` called with each new session's number, after another client has ended the one
+    /// before.
     pub fn when_renewed(&self, then: impl Fn(SessionId) -> Result<()> + Send + Sync + 'static) {
         self.core.lease.when_renewed(Box::new(then));
     }
@@ -246,7 +258,7 @@ impl SharedVolume {
         self.core.store_all()
     }
 
-    /// Stores all files that were closed, and have been promised to be in the store soon.
+    /// Stores all closed files, including those whose close was deferred.
     ///
     /// # Errors
     /// Those of the store.
@@ -258,7 +270,8 @@ impl SharedVolume {
     /// nothing left for followers to ask, and before the directory is removed in which its socket lies.
     ///
     /// # Errors
-    /// Those of the store: what could not be stored is lost. What could not be packed is not: another mount or `gc` does it.
+    /// Those of the store; data that could not be stored is lost. Chunks that could not be packed
+    /// are not lost: another mount or `gc` packs them.
     pub fn close(&self, end_server: impl FnOnce()) -> Result<()> {
         self.opens.stop();
         self.locks.end();
@@ -272,7 +285,7 @@ impl SharedVolume {
         self.core.lease.end();
         end_server();
         self.core.log.discard(self.core.log.last())?;
-        // Mostly gone with the log; what is left is the next mount's to sweep.
+        // Usually gone with the log; otherwise the next mount sweeps it.
         let _ = std::fs::remove_dir_all(&self.dir);
         let link = dir_of_mount(&self.core.store, self.session_id());
         let _ = if link.is_symlink() { std::fs::remove_file(link) } else { Ok(()) };
@@ -280,7 +293,7 @@ impl SharedVolume {
     }
 }
 
-/// What others can read of a file is stored, whoever opens it.
+/// Stores nothing when a program opens a file to read: others can read only what is stored already.
 struct Stored(Arc<Reports>);
 
 impl Source for Stored {
@@ -303,7 +316,7 @@ impl Drop for SharedVolume {
     }
 }
 
-/// Removes the logs of mounts that are no more: nothing in them was promised.
+/// Removes the logs of mounts that are gone: their content was never promised.
 fn sweep(above: &Path, store: &Store, options: &SharedOptions) {
     // First the directories, then the sessions: a mount's session is there before its directory is.
     let found: Vec<_> = std::fs::read_dir(above).into_iter().flatten().flatten().collect();
@@ -323,7 +336,8 @@ fn sweep(above: &Path, store: &Store, options: &SharedOptions) {
             Ok(_locked) => drop(std::fs::remove_dir_all(entry.path())),
             // Nobody reads it any more, and it was locked when that was found.
             Err(error) if error.kind() == ErrorKind::Damaged => drop(std::fs::remove_dir_all(entry.path())),
-            // One whose session is over, and which does not know yet, is busy. Of others nothing is known.
+            // A mount whose session is over and that does not know it yet is busy. Nothing is known
+            // of the others.
             Err(_) => {}
         }
     }

@@ -1,9 +1,14 @@
-//! Files without a name that may get one (`O_TMPFILE`, then `linkat`).
+//! Anonymous files, which have no name but may get one (`O_TMPFILE`, then `linkat`).
 //!
-//! While it has no name such a file is what a removed one is that is still open: the database knows of no such inode, neither close nor fsync stores anything of it, and a mount that is killed leaves nothing
-//! of it. Only where the log has no room otherwise is it stored: as a content that is held in the name of its inode. A note ([`super::noted`]) is there before, so that others let go of it when this mount is gone.
+//! While it has no name, such a file is like a removed file that is still open: the database knows
+//! no such inode, and neither close nor fsync stores anything of it. A mount that is killed leaves
+//! nothing of it. The mount stores it only when the log has no room otherwise: as a content that is
+//! held in the name of its inode. A registry record ([`super::noted`]) exists before that, so that
+//! other clients release the content when this mount is gone.
 //!
-//! When it is linked, it is there for all hosts with all it has, or not at all: one transaction makes name, attributes and content. What is small is in that transaction; all else is stored first, and held until then.
+//! `linkat` makes it appear for all hosts with all its data, or not at all: one transaction makes
+//! name, attributes and content. A small content is in that transaction; a larger one is stored
+//! first, and held until then.
 
 use std::sync::Arc;
 
@@ -25,7 +30,7 @@ use crate::fs::{Caller, Entry, NewNode, OpenFlags, Opened, Result};
 use crate::live::names::{check_name, inherit};
 
 impl SharedVolume {
-    /// Makes a file without a name, with what it inherits from directory `parent`.
+    /// Makes an anonymous file, which inherits from directory `parent`.
     pub(super) fn make_nameless(
         &self,
         caller: Caller,
@@ -38,7 +43,7 @@ impl SharedVolume {
             return Err(Errno::INVAL);
         }
         core.require_session()?;
-        // No commit will say whether what is inherited has been set elsewhere since.
+        // No commit will tell if the inherited attributes have changed elsewhere since.
         let above = core.row(parent)?;
         if !is_directory(&above) {
             return Err(Errno::NOTDIR);
@@ -59,22 +64,22 @@ impl Core {
     pub fn name_nameless(self: &Arc<Self>, file: &Arc<File>, parent: u64, name: &[u8]) -> Result<Inode> {
         check_name(name)?;
         self.store_behind();
-        // What is refused is not stored before.
+        // Check what would be refused before anything is stored.
         if !is_directory(&self.row_soon(parent)?) {
             return Err(Errno::NOTDIR);
         }
         if self.look(parent, name)?.is_some() {
             return Err(Errno::EXIST);
         }
-        // It stays among the open ones, also if its last descriptor is closed meanwhile.
+        // It stays open here, even if its last descriptor is closed meanwhile.
         if !self.open.again(file) {
             return Err(Errno::NOENT);
         }
-        // It is stored as that directory wants it.
+        // The policies of that directory apply.
         self.moved(file.number, parent);
         let mut named = self.with_session(|| self.store_and_name(file, parent, name));
         if named == Err(Errno::NOENT) {
-            // Nobody may have known of the first try that it has happened.
+            // The first try may have succeeded without an answer.
             let found = self.look(parent, name)?;
             named = found.filter(|row| row.number == file.number).ok_or(Errno::NOENT);
         }
@@ -94,7 +99,8 @@ impl Core {
         self.name_in_turn(&mut asked, file, (parent, name), true)?.ok_or(Errno::BUSY)
     }
 
-    /// As [`Core::name_nameless`], with the turn to store; `None` if it has much that must be stored before, and was not `just_stored`.
+    /// As [`Core::name_nameless`], with the flush lock. `None` if its data is large and must be
+    /// stored first, unless it was `just_stored`.
     fn name_in_turn(
         self: &Arc<Self>,
         asked: &mut Asked,
@@ -103,7 +109,8 @@ impl Core {
         just_stored: bool,
     ) -> Result<Option<Inode>> {
         let policies = self.fail(self.policies(asked))?;
-        // Held until it has the name: nothing is written to it meanwhile, and whoever finds it by its name waits.
+        // Locked until it has the name: no thread writes to it meanwhile, and a lookup of its name
+        // waits.
         let mut state = file.write();
         if !state.may_be_named {
             return Err(Errno::NOENT);
@@ -112,7 +119,7 @@ impl Core {
         let small = if cut.is_content { self.fail(self.compose_small(&cut, &policies))? } else { None };
         let (composed, is_all) = match small {
             Some(composed) => (composed, true),
-            // What is written while it is linked goes with its next close, as with any file.
+            // Bytes that are written during `linkat` are stored at its next close, as for any file.
             None if !cut.is_content || just_stored => (cut.as_it_was(), !cut.is_content),
             None => return Ok(None),
         };
@@ -146,7 +153,7 @@ impl Core {
         Ok(Some(state.row.clone()))
     }
 
-    /// Stores what was written to files that have no name yet, for want of room.
+    /// Stores data of anonymous files, for want of room.
     ///
     /// # Errors
     /// Those of the store; what could not be stored stays staged.
@@ -159,7 +166,7 @@ impl Core {
         });
         let kept = self.keep_in_turn(&mut asked, &files);
         drop(asked);
-        // Who closed one meanwhile may not have known that something is held.
+        // The close of one of them meanwhile may not have known that its content is held.
         files.iter().for_each(|file| self.nameless_closed(file));
         kept
     }
@@ -174,21 +181,22 @@ impl Core {
         if files.is_empty() { Ok(()) } else { self.batch(asked, files) }
     }
 
-    /// A handle of a file was closed. If it was the last one of a file that has no name yet, nothing of that is held any more.
+    /// A handle of a file was closed. If it was the last one of an anonymous file, its content is
+    /// released.
     pub fn nameless_closed(&self, file: &File) {
         if !file.read().is_noted || self.open.get(file.number).is_some() {
             return;
         }
-        // With the turn nobody is just storing it; and nobody will, as it is not among the open ones.
+        // Under the flush lock no thread is storing it; and none will, as it is not open any more.
         let _turn = self.turn.turn.lock().expect("no panic while held");
         self.let_go_of_nameless(file);
     }
 
-    /// A file has got a name, or is gone: what is stored of it need not be held for its sake.
+    /// The file got a name, or is gone: its content need not be held for its sake.
     pub fn let_go_of_nameless(&self, file: &File) {
         let is_noted = std::mem::take(&mut file.write().is_noted);
         if is_noted {
-            // If this fails, whoever finds this mount gone does it.
+            // If this fails, the next client that finds this mount gone does it.
             let _ = self.fail(self.unnote(file.number, None, true));
         }
     }

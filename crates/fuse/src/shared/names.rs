@@ -1,4 +1,5 @@
-//! Names: making, linking, removing, moving. Each is one transaction that says what it went out from; it is answered when it is committed.
+//! Names: making, linking, removing, moving. Each is one transaction with preconditions, and is
+//! answered when it is committed.
 
 use std::sync::Arc;
 
@@ -13,15 +14,16 @@ use super::core::{Core, TRIES, now};
 use crate::fs::{Caller, NewNode, Result};
 use crate::live::names::{TARGET_MAX, check_name, inherit};
 
-/// A name must stand for this.
+/// Precondition: the name stands for this inode, or none.
 pub(super) fn expect(parent: u64, name: &[u8], inode: Option<u64>) -> Change {
     Change::Expect { parent, name: name.to_vec(), inode }
 }
 
-/// How exactly a directory's times say when its entries changed, as kernels have it for local file systems: within a tick, one of many changes has to write them.
+/// How exactly a directory's times say when its entries changed, as kernels have it for local file
+/// systems. One of many changes within such a tick has to write the times.
 const TICK: u32 = 10_000_000;
 
-/// The tick that a time is in.
+/// Rounds a time down to its tick.
 fn tick(time: Time) -> Time {
     Time { nanos: time.nanos - time.nanos % TICK, ..time }
 }
@@ -46,7 +48,7 @@ impl Core {
         if error.kind() == ErrorKind::Exists { Errno::NOTEMPTY } else { self.reports.errno(error) }
     }
 
-    /// Makes something that is not there; with something of that name and `open` it is that, and `false`.
+    /// Makes something new. If the name exists and `open` is set, returns that and `false`.
     pub fn make_node(
         self: &Arc<Self>,
         caller: Caller,
@@ -65,7 +67,7 @@ impl Core {
             Some(_) => return Err(Errno::EXIST),
             None => {}
         }
-        // If what is inherited has been set elsewhere since, the commit is refused.
+        // The commit is refused if the inherited attributes have been set elsewhere since.
         let mut above = self.row_soon(parent)?;
         let number = self.next_inode()?;
         for _ in 0..TRIES {
@@ -96,7 +98,7 @@ impl Core {
                     match self.look(parent, name)? {
                         Some(_) if !open => return Err(Errno::EXIST),
                         Some(row) => return Ok((row, false)),
-                        // It has gone again by now, or it was the directory.
+                        // It is gone again by now, or it was the directory.
                         None => above = self.row(parent)?,
                     }
                 }
@@ -118,7 +120,7 @@ impl Core {
             if self.look_hidden(parent, name).is_some() {
                 return Err(Errno::EXIST);
             }
-            // Of one that nobody is to see there is nothing to be named.
+            // Nobody may see a hidden file, so it cannot be linked.
             if row.links == 0 || self.open.get(number).is_some_and(|file| file.read().is_hidden) {
                 return Err(Errno::NOENT);
             }
@@ -131,7 +133,7 @@ impl Core {
                     self.touched(touched);
                     return self.row(number);
                 }
-                // Somebody was faster, or has ended the session.
+                // Another client was faster, or has ended the session.
                 Ok(None) if self.look(parent, name)?.is_some() => return Err(Errno::EXIST),
                 Ok(None) => {}
                 Err(error) => return Err(self.refused(&error)),
@@ -140,8 +142,9 @@ impl Core {
         Err(Errno::BUSY)
     }
 
-    /// Has the times of these directories set, but for those of which this mount knows that they say so already: who makes many entries does not wait for the row of
-    /// their directory each time, and nor does another who makes some there.
+    /// Adds changes that set the times of these directories, except those that have this tick
+    /// already as far as this mount knows. So a program that makes many entries does not wait for
+    /// its directory's row each time, and neither does another one that makes some there.
     pub fn touch(&self, directories: &[u64], time: Time, changes: &mut Vec<Change>) -> (Vec<u64>, Time) {
         let time = tick(time);
         let wanted = directories.iter().copied().filter(|number| !self.is_touched(*number, time));
@@ -151,7 +154,7 @@ impl Core {
         (touched, time)
     }
 
-    /// What [`Core::touch`] added has been committed.
+    /// The changes that [`Core::touch`] added are committed.
     pub fn touched(&self, (directories, time): (Vec<u64>, Time)) {
         directories.into_iter().for_each(|number| self.note_touched(number, Some(time)));
     }
@@ -166,7 +169,7 @@ impl Core {
             if directory {
                 return Err(Errno::NOTDIR);
             }
-            // Its writer gives it up: nobody else has ever seen it.
+            // Its writer gives it up: no other program has ever seen it.
             self.give_up_hidden(parent, name, number);
             return Ok(());
         }
@@ -197,14 +200,16 @@ impl Core {
         Err(Errno::BUSY)
     }
 
-    /// Two names stand for what the other one stood for: by way of a third one, which is gone again at the end of the same transaction.
+    /// Exchanges two names by way of a third one, which is gone again at the end of the same
+    /// transaction.
     fn exchange(&self, from: (u64, &[u8]), to: (u64, &[u8])) -> Result<()> {
         for _ in 0..TRIES {
             let one = self.look(from.0, from.1)?.ok_or(Errno::NOENT)?;
             let other = self.look(to.0, to.1)?.ok_or(Errno::NOENT)?;
             let expected = [expect(from.0, from.1, Some(one.number)), expect(to.0, to.1, Some(other.number))];
             if one.number == other.number {
-                // Two names of one file; unless another host has exchanged them between the two looks.
+                // Two names of one file, unless another host has exchanged them between the two
+                // lookups.
                 match self.commit(expected.to_vec()) {
                     Ok(Some(())) => return Ok(()),
                     Ok(None) => continue,
@@ -252,7 +257,7 @@ impl Core {
         if flags.intersects(!(RenameFlags::NOREPLACE | RenameFlags::EXCHANGE)) {
             return Err(Errno::INVAL);
         }
-        // Neither has a name that could be moved, or taken.
+        // Hidden files have no name that could be moved or replaced.
         if [from, to].iter().any(|(parent, name)| self.hidden.number(*parent, name).is_some()) {
             return Err(Errno::BUSY);
         }
@@ -302,14 +307,16 @@ impl Core {
         Err(Errno::BUSY)
     }
 
-    /// Of a file that is open here and is about to lose a name: the commit goes through only if it has as many names as in this row, and its content. So what
-    /// [`Core::lost_name`] concludes is so; and if it is the last name, the content stays until this mount ends.
+    /// A precondition for removing a name of a file that is open here: the file still has as many
+    /// names as in this row, and its content. So [`Core::lost_name`] concludes rightly; and if it
+    /// is the last name, the content stays until this mount ends.
     fn pin(&self, row: &Inode) -> Option<Change> {
         let Inode { number, links, ref root, .. } = *row;
         self.open.get(number).map(|_| Change::Pin { inode: number, links, root: root.clone() })
     }
 
-    /// An inode has a name less than in this row, by a commit with what [`Core::pin`] says. The gate has kept others from opening it meanwhile.
+    /// An inode has one name less than in this row, by a commit with [`Core::pin`]'s precondition.
+    /// The gate has kept others from opening it meanwhile.
     fn lost_name(&self, row: &Inode) {
         self.forget_row(row.number);
         if let Some(file) = self.open.get(row.number) {

@@ -52,7 +52,7 @@ pub fn left_open(store: &Store) -> Result<Vec<LeftOpen>> {
     store.leftover_records()
 }
 
-/// What a mount that is gone had stored of a file that no name led to.
+/// The content that a mount that is gone had stored of a file without a name.
 ///
 /// # Errors
 /// Those of the database.
@@ -60,7 +60,7 @@ pub fn held_of(store: &Store, inode: u64) -> Result<Option<Root>> {
     Ok(store.meta.held(&orphan_holder(inode))?.pop())
 }
 
-/// Lets go of what a mount that is gone has left.
+/// Releases what a mount that is gone has left.
 ///
 /// # Errors
 /// Those of the database.
@@ -77,7 +77,7 @@ pub fn let_go(store: &Store, left: &LeftOpen) -> Result<()> {
     store.registry().take_read(left).map(drop)
 }
 
-/// Who holds the content of a file that was closed, until its job does.
+/// The owner of the hold on a closed file's content, until its job holds it.
 pub(super) fn closed_holder(inode: u64, mount: SessionId) -> String {
     format!("{} {inode} {}", OpenVersion::KIND, mount.0)
 }
@@ -111,10 +111,11 @@ impl Core {
         Ok(false)
     }
 
-    /// A file is open no more: its job has what was held of it, if it is to have it. `is_kept`: no name leads to it for others.
+    /// A file is not open any more: its job has its held content, if it is to have it. `is_kept`:
+    /// the file has no name for others.
     pub fn unnote(&self, inode: u64, hidden: Option<&(u64, Vec<u8>)>, is_kept: bool) -> Result<()> {
         let mount = self.session().id();
-        // Of one that has lost its name since it was closed, too.
+        // Also for a file that has lost its name since its close.
         self.store.meta.release(&closed_holder(inode, mount), None)?;
         if is_kept {
             self.store.meta.release(&orphan_holder(inode), None)?;

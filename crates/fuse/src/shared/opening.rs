@@ -1,4 +1,4 @@
-//! Opening files, by name or by file handle, emptying those that programs are to follow, and giving handles up.
+//! Opening files by name or file handle, emptying those that programs tail, and releasing handles.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -14,8 +14,9 @@ use crate::follow::Again;
 use crate::fs::{Caller, Entry, Handle, OpenFlags, Opened, Result, writes};
 
 impl Core {
-    /// Reads the row of an open file again, and takes over what other hosts have stored until now. A flush of the file that is in
-    /// flight here may lie over an older content: then this waits until it has ended.
+    /// Reads the row of an open file again, and takes over what other hosts have stored until now.
+    /// A flush of the file in progress here may lie over an older content: then this waits for its
+    /// end.
     fn catch_up(&self, file: &Arc<File>) -> Result<()> {
         let row = self.row(file.number)?;
         let is_known = {
@@ -46,11 +47,11 @@ impl SharedVolume {
         let _run = self.core.running.opened(file.number, flags);
         let handle =
             self.core.files.insert(OpenFile { file, writes, appends, is_lost: AtomicBool::new(false), _run });
-        // Of whoever reads, too: it may have locks, which end when it closes the file.
+        // Also that of a reader: it may have locks, which end when it closes the file.
         Opened { handle, flushes: true, keep_cache }
     }
 
-    /// Opens a file; its row, if it was just made.
+    /// Opens a file. `row` is given if the file was just made.
     pub(super) fn open_file(
         &self,
         number: u64,
@@ -84,7 +85,7 @@ impl SharedVolume {
         Ok(self.opened(file, flags))
     }
 
-    /// Opens a file that is overwritten, and has it followed.
+    /// Opens a file that is overwritten, and has it tailed.
     pub(super) fn overwrite(
         &self,
         caller: Caller,
@@ -95,11 +96,11 @@ impl SharedVolume {
         let core = &self.core;
         let Again { place, wanted, alone: _alone } = again;
         let empties = flags.contains(OFlags::TRUNC);
-        // By when it is followed it has a writer, and is emptied only when its jobs are there.
+        // When tailing begins it has a writer, and it is emptied only when its jobs exist.
         let opened = self.open_file(number, None, flags.difference(OFlags::TRUNC), caller)?;
         let file = Arc::clone(&core.files.get(opened.handle)?.file);
         if !empties && !file.read().map.is_empty() {
-            // Another host has written to it since it was cut to nothing.
+            // Another host has written to it since it was emptied.
             core.note_emptied(number, false);
             return Ok(opened);
         }
@@ -109,7 +110,7 @@ impl SharedVolume {
         match done {
             Ok(()) => Ok(Opened { keep_cache: false, ..opened }),
             Err(errno) => {
-                // If it is followed already, its jobs read what it was.
+                // If it is tailed already, its jobs read the old content.
                 self.release_handle(number, opened.handle);
                 Err(errno)
             }
@@ -133,11 +134,12 @@ impl SharedVolume {
         Ok(())
     }
 
-    /// Gives up a handle, whatever became of what was written by it.
+    /// Releases a handle, even if its writes could not be stored.
     pub(super) fn release_handle(&self, number: u64, handle: Handle) {
         let Some(open) = self.core.files.take(handle) else { return };
         if open.writes {
-            // Pages of a mapping come after the last descriptor was closed. Nobody is there to be told of an error but whoever runs the mount.
+            // Pages of a mapping come after the last descriptor was closed. No program is there to
+            // get the error, so the mount reports it.
             if !self.core.closes_behind(&open.file) {
                 let _ = self.core.fail(self.core.store_file(&open.file, true));
             }

@@ -1,11 +1,17 @@
-//! Packing in the background what closes have left in the database, and telling the catalogue which names and inodes have changed (`untold.rs`).
+//! Packing in the background: small files' chunks from the database, and the change outbox
+//! (`untold.rs`), which tells the catalogue of changed names and inodes.
 //!
-//! One thread, with a session of its own: rows of small files are its session's ([`outrigger_store::loose`]), so that no other mount packs them while it lives, and who closes never
-//! waits for a pack. It packs when enough has gathered, when nothing has come for a moment, when the oldest has waited for long, and at the unmount; now and then it also looks for what
-//! sessions that are over have left. Names are told at the same times, or when many have gathered: what they are is read first, then what lies in the database is packed, so that the packs have what the block refers to. Where it cannot pack, the rows stay, and it tries again.
+//! One thread with a session of its own. Rows of small files belong to that session
+//! ([`outrigger_store::loose`]), so no other mount packs them while it lives, and a close never
+//! waits for a pack. The thread packs when enough has gathered, when nothing has come for a moment,
+//! when the oldest has waited for long, and at the unmount. Now and then it also looks for
+//! leftovers of sessions that are over. It publishes the outbox at the same times, or when many
+//! names have gathered. For that it reads the names first and then packs the chunks that lie in the
+//! database, so that the packs contain everything the catalogue refers to. If it cannot pack, the
+//! rows stay, and it tries again.
 //!
-//! When another client has ended its session, it opens another one. Until it has, new contents get packs of their own. It takes over the rows
-//! that are left of the old one, if nobody else has.
+//! When another client has ended its session, it opens another one. Until it has, new contents get
+//! packs of their own. It takes over the rows of the old session, if nobody else has.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread::JoinHandle;
@@ -22,17 +28,17 @@ use crate::report::Reports;
 
 /// Bytes that are packed at once when they have gathered.
 const ENOUGH: u64 = 8 << 20;
-/// Nothing has come for so long.
+/// Packs when nothing has come for this long.
 const QUIET: Duration = Duration::from_secs(2);
-/// The oldest has waited for so long.
+/// Packs when the oldest has waited for this long.
 const LONG: Duration = Duration::from_secs(20);
 /// Bytes that may wait: beyond them contents get packs of their own, so that the database does not grow when packing is slow.
 const WAITING_MAX: u64 = 64 << 20;
-/// How often it is looked for what others have left.
+/// How often to look for leftovers of other sessions.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
-/// How long after a failure it is tried again.
+/// Pause after a failure.
 const RETRY: Duration = Duration::from_secs(5);
-/// And after the session was found to be over.
+/// Pause after the session was found to be over.
 const AGAIN: Duration = Duration::from_secs(1);
 
 const ROLE: &str = "packing";
@@ -57,14 +63,14 @@ struct Shared {
 struct State {
     /// Bytes that wait.
     waiting: u64,
-    /// Names and inodes that are to be told, about.
+    /// Names and inodes to publish, about.
     untold: usize,
-    /// Since when something of both waits.
+    /// Since when chunks or names wait.
     oldest: Option<Instant>,
     newest: Option<Instant>,
-    /// It is not tried before.
+    /// No try before this time.
     not_before: Option<Instant>,
-    /// When it was last looked for what others have left.
+    /// When it last looked for leftovers of other sessions.
     looked: Option<Instant>,
     ending: Option<Ending>,
     /// The session is over.
@@ -73,7 +79,7 @@ struct State {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ending {
-    /// What waits is packed first.
+    /// Pack the waiting chunks first.
     Pack,
     Leave,
 }
@@ -93,18 +99,18 @@ impl Packer {
         Ok(Self { shared, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Whether there may be more; else contents get packs of their own.
+    /// False if new contents must get packs of their own.
     pub fn has_room(&self) -> bool {
         let state = self.shared.lock();
         state.waiting <= WAITING_MAX && !state.is_over && state.ending.is_none()
     }
 
-    /// Whose rows new ones are.
+    /// The session that owns new rows.
     pub fn session(&self) -> SessionId {
         self.shared.session().id()
     }
 
-    /// So many bytes were committed for it.
+    /// This many bytes were committed for the packer.
     pub fn note(&self, bytes: u64) {
         if bytes == 0 {
             return;
@@ -126,7 +132,7 @@ impl Packer {
         self.shared.untold.begin()
     }
 
-    /// … and this, when it has been made, or nobody knows.
+    /// … and this after the commit, even one in doubt.
     pub fn end_commit(&self, committing: Committing<'_>, touched: Touched) {
         if touched.is_empty() {
             return;
@@ -134,7 +140,7 @@ impl Packer {
         let count = committing.end(touched);
         let mut state = self.shared.lock();
         let now = Instant::now();
-        // Else it wakes up early enough by itself: this happens with each name.
+        // Otherwise it wakes up early enough by itself: this happens with each name.
         let wakes = state.oldest.is_none() || (count >= ENOUGH_NAMES && state.untold < ENOUGH_NAMES);
         state.untold = count;
         state.oldest.get_or_insert(now);
@@ -150,7 +156,8 @@ impl Packer {
         self.shared.lock().waiting
     }
 
-    /// Packs and tells what waits, and ends. What cannot be packed stays for another one.
+    /// Packs the waiting chunks, publishes the outbox, and ends. Chunks that cannot be packed are
+    /// left to another packer.
     pub fn finish(&self) {
         self.end(Ending::Pack);
     }
@@ -220,7 +227,7 @@ impl Shared {
                     state.untold = self.untold.len();
                     state.oldest = (state.waiting > 0 || state.untold > 0).then_some(now);
                 }
-                // The mount says so itself, when something is asked of it.
+                // The mount reports the error itself when it is used.
                 Err(error) if error.kind() == ErrorKind::Fenced => {
                     self.session().note(&error);
                     self.untold.end();
@@ -251,7 +258,7 @@ impl Shared {
         let told = self.untold.tell(&self.store, &session, || {
             is_packed = true;
             match loose::pack(&self.store, &session, self.threads) {
-                // All others are packed, and names have to be told all the same.
+                // All other chunks are packed, and names must be published all the same.
                 Err(error) if error.kind() == ErrorKind::Damaged => packed = Err(error),
                 done => drop(done?),
             }
@@ -267,7 +274,7 @@ impl Shared {
 }
 
 impl State {
-    /// How long there is nothing to do, if nothing comes.
+    /// How long the thread may sleep if nothing comes.
     fn pause(&self, now: Instant) -> Duration {
         let look = self.looked.map_or(Duration::ZERO, |at| LOOK_EVERY.saturating_sub(now.duration_since(at)));
         let (Some(oldest), Some(newest)) = (self.oldest, self.newest) else { return look };

@@ -1,18 +1,25 @@
-//! The directories of a path, asked for in one round trip.
+//! Path prefetch: the directories of a path are asked for in one round trip.
 //!
-//! The kernel walks a path component by component, and waits for each answer; as it may keep no name, each is a round trip to the database. But who opens one file in a
-//! directory mostly opens another one there next. So the mount remembers of each directory which one in it was last gone *through*, and when somebody takes the first step on
-//! such a way, asks for those that will probably follow in the same statement. They are told to whoever takes these steps at once.
+//! The kernel walks a path component by component and waits for each answer. As it may keep no
+//! name, each answer is a round trip to the database. But a program that opens one file in a
+//! directory mostly opens another one there next. So the mount remembers of each directory which
+//! subdirectory was last gone *through*. When a thread takes the first step on such a way, the same
+//! statement asks for the directories that probably follow. The mount answers the thread's next
+//! steps from these at once.
 //!
-//! **No answer is older than the first step of its walk.** What was asked for ahead is told only
+//! **No answer is older than the first step of its walk.** A prefetched answer is used only
 //!
-//! - to the thread that took the first step, for the very next steps, in their order, and not once it has opened a directory;
+//! - for the thread that took the first step, for the very next steps, in their order, and not once
+//!   it has opened a directory;
 //! - for [`COUNTS_FOR`] after it was asked for, which was after the walk had begun;
 //! - while this mount has changed nothing since;
-//! - of directories that are there: for names that are not there, and all that is no directory, the database is asked in its turn.
+//! - for directories that exist: for missing names and for everything else the database is asked in
+//!   its turn.
 //!
-//! So a walk sees directories as they were at one instant after it began, which is what it might have seen without. Only a program that goes on from a directory by a handle,
-//! or by its working directory, within that time, with the path it took last, may be told of directories beneath as they were when it came to that one.
+//! So a walk sees the directories of one instant after it began, as it might without prefetch.
+//! There is one exception: a program that goes on from a directory by a handle, or by its working
+//! directory, within that time and along the path it took last. It may see the directories below as
+//! they were when it came to that directory.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Mutex;
@@ -23,39 +30,39 @@ use outrigger_store::meta::Inode;
 
 use super::names::is_directory;
 
-/// For so long after they were asked for, directories may be told of.
+/// How long a prefetched directory may be used.
 const COUNTS_FOR: Duration = Duration::from_millis(2);
-/// Directories ahead that are asked for at most.
+/// Prefetched directories of one path at most.
 const AHEAD_MAX: usize = 16;
-/// Threads whose ways are remembered.
+/// Threads at most whose ways are remembered.
 const THREADS_MAX: usize = 1024;
 
 /// A name in a directory.
 pub(super) type Step = (u64, Vec<u8>);
 
-/// The way of a thread.
+/// A thread's way.
 struct Way {
-    /// The directory that it is in, and the step that led there.
+    /// The directory that it is in, after the step that led there.
     last: (Step, u64),
-    /// When the steps ahead were asked for, and how often this mount had changed something.
+    /// When the steps ahead were asked for, and this mount's count of changes then.
     asked: (Instant, u64),
-    /// What was found there.
+    /// The answers to these steps.
     ahead: VecDeque<(Step, Inode)>,
 }
 
 #[derive(Default)]
 struct Remembered {
-    /// The directory that was last gone through, of each directory.
+    /// For each directory, the subdirectory that was last gone through.
     through: HashMap<u64, (Vec<u8>, u64)>,
     /// By threads.
     ways: HashMap<u32, Way>,
 }
 
-/// What is known of a step.
+/// How to answer a step.
 pub(super) enum Taken {
-    /// It was asked for ahead.
+    /// From this prefetched row.
     Known(Inode),
-    /// It is to be asked for, with these that will probably follow.
+    /// By asking the database, together with the steps that probably follow.
     Ask(Vec<Step>),
 }
 
@@ -64,7 +71,7 @@ pub(super) enum Taken {
 pub(super) struct Paths(Mutex<Remembered>);
 
 impl Paths {
-    /// A thread takes a step, when this mount has changed something so often.
+    /// A thread takes a step. `changes` counts this mount's changes.
     pub fn take(&self, thread: u32, parent: u64, name: &[u8], changes: u64) -> Taken {
         let mut remembered = self.0.lock().expect("no panic while held");
         let Remembered { through, ways } = &mut *remembered;
@@ -92,7 +99,8 @@ impl Paths {
         Taken::Ask(ahead)
     }
 
-    /// A step led to this, and those ahead to these, as far as they were asked for: at that time, when this mount had changed something so often.
+    /// Records where a step led, and the steps ahead as far as they were asked for, with the time
+    /// and the count of changes at which they were asked for.
     pub fn took(
         &self,
         thread: u32,
@@ -112,7 +120,7 @@ impl Paths {
         remembered.ways.insert(thread, Way { last, asked, ahead: connected(row.number, ahead) });
     }
 
-    /// What a thread does next is not the next step.
+    /// The thread does something other than the next step.
     pub fn leave(&self, thread: u32) {
         self.0.lock().expect("no panic while held").ways.remove(&thread);
     }
@@ -170,7 +178,7 @@ mod tests {
     fn went_once() -> Paths {
         let paths = Paths::default();
         assert_eq!(walk(&paths, 7, 0), [Some(0), Some(0), Some(0)]);
-        // A file there, which is not gone through.
+        // A file there is not gone through.
         assert!(matches!(paths.take(7, 4, b"file", 0), Taken::Ask(ahead) if ahead.is_empty()));
         paths
     }
@@ -178,10 +186,11 @@ mod tests {
     #[test]
     fn what_was_gone_through_once_is_asked_for_with_the_first_step() {
         let paths = went_once();
-        // By another thread, too.
+        // Another thread finds it, too.
         assert_eq!(walk(&paths, 8, 0), [Some(2), None, None]);
         assert!(matches!(paths.take(8, 4, b"other", 0), Taken::Ask(ahead) if ahead.is_empty()));
-        // Of a directory that the kernel has forgotten it is not known where it leads to, until somebody has gone through it again.
+        // After the kernel has forgotten a directory, its next step is unknown until a thread goes
+        // through it again.
         paths.forget(2);
         assert_eq!(walk(&paths, 8, 0), [Some(0), Some(0), Some(0)]);
         assert_eq!(walk(&paths, 8, 0), [Some(2), None, None]);

@@ -1,19 +1,23 @@
 //! From the log to the store: what close and fsync wait for.
 //!
-//! One at a time has the turn; it takes along what all who wait for it want stored, in one batch, so that many closes are one transaction. A batch:
+//! One thread at a time has the flush lock. It stores what all that wait for the lock want stored,
+//! in one batch, so that many closes share one transaction. A batch:
 //!
-//! 1. of each file a copy is taken of what is staged, and of the row that it lies over;
-//! 2. small contents are cut and hashed in memory, and do not wait for packs: see 4. Of the others a writer cuts, hashes, compresses, packs; when its packs are durable, one transaction
-//!    gives every file its content, if its row is what it was;
-//! 3. the files give up what was stored, and the log the segments that nothing needs;
-//! 4. the small ones likewise, with a transaction that also adds their new chunks to the database ([`outrigger_store::loose`]). `packer.rs` packs these later.
+//! 1. takes of each file a dirty snapshot (`Cut`): the staged data and the row that it lies over;
+//! 2. sends larger files through a writer, which cuts, hashes, compresses and packs. When its packs
+//!    are durable, one transaction gives each file its content, if the row is still the same;
+//! 3. drops what was stored from the files, and from the log the segments that nothing needs;
+//! 4. does the same for small files, which are cut and hashed in memory and wait for no pack: their
+//!    transaction also adds the new chunks to the database ([`outrigger_store::loose`]).
+//!    `packer.rs` packs these later.
 //!
-//! If a row is not what it was, or a file cannot be stored, none of the large or none of the small ones have been stored. Then each who waits stores its own file alone, if it has not been: if another host has
-//! changed that, it is read again, its bytes are laid over what is there now, and so on until that succeeds. What was cut and packed is not lost: it is found again.
+//! If a row has changed or a file cannot be stored, the whole transaction fails, for large or small
+//! files. Then each waiting thread stores its own file alone, if it still has to. If another host
+//! changed the file, the thread reads it again and lays its bytes over the new content, until that
+//! succeeds. Deduplication finds again what was packed.
 //!
-//! When nobody knows whether a batch was committed, that is found out before anything else is stored (`unsettled.rs`).
-//!
-//! A file that is closed and cannot be stored stays among the open ones, and is tried again with what is stored later.
+//! A batch in doubt is resolved before anything else is stored (`unsettled.rs`). A closed file that
+//! cannot be stored stays open here, and is tried again with later batches.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -44,28 +48,28 @@ use crate::live::plan::plan;
 use crate::measures::{Histogram, Status};
 use crate::view::content::StoredFile;
 
-/// How long it may be unknown which packs other hosts have made (what is in them is stored once more until then), and which policies they have set.
+/// How long other hosts' new policies and packs (whose chunks are stored again) may stay unknown.
 const FOLLOW_EVERY: Duration = Duration::from_secs(1);
 
-/// How often it is tried again to store what could not be when it was closed.
+/// Pause before storing again what could not be stored at its close.
 const RETRY_EVERY: Duration = Duration::from_secs(5);
-/// How much longer than before a file waits that other hosts have changed again, and how often that grows.
+/// Growth of the pause after each time that other hosts have changed the file again.
 const PAUSE: Duration = Duration::from_millis(1);
 const PAUSES_MAX: u32 = 50;
-/// Bytes of small contents in one batch: of more, packs are made at once, as they are not small any more.
+/// Bytes of small contents in one batch. More than that is packed at once, as it is not small.
 const SMALL_BATCH_MAX: u64 = 1 << 20;
 
-/// Who stores, and what others wait for.
+/// The flush lock, and the files that wait for it.
 #[derive(Default)]
 pub(super) struct Turn {
     pub turn: Mutex<Asked>,
     waiting: Mutex<Vec<Arc<File>>>,
     left: Mutex<Left>,
-    /// Whoever has the turn has it.
+    /// The commit in doubt. Only the holder of the flush lock sets or clears it.
     unsettled: Mutex<Option<Arc<Unsettled>>>,
 }
 
-/// What the database said when it was last asked.
+/// The database's last answers.
 #[derive(Default)]
 pub(super) struct Asked {
     at: Option<Instant>,
@@ -91,7 +95,6 @@ struct Left {
     tried: Option<Instant>,
 }
 
-/// What has happened since the mount began.
 #[derive(Default)]
 pub(super) struct Counters {
     stored: AtomicU64,
@@ -128,13 +131,13 @@ pub(super) struct Cut {
     pieces: Vec<(Range<u64>, Piece)>,
     staged: u64,
     pub was: (Attributes, Root),
-    /// The content that the pieces lie over, if it is not that of `was`: what was stored of the file before.
+    /// The content below the pieces, if it is not that of `was`: the file's stored prefix.
     base: Option<Root>,
     pub attributes: Attributes,
     edits: usize,
     /// Not only attributes were changed.
     pub is_content: bool,
-    /// It is only what the file begins with.
+    /// Only the file's first `len` bytes are stored.
     is_part: bool,
     /// No name leads to it: see [`State::is_kept`](super::file::State::is_kept).
     pub is_kept: bool,
@@ -150,7 +153,7 @@ impl Core {
     pub fn store_file(self: &Arc<Self>, file: &Arc<File>, closes: bool) -> Result<()> {
         let mut stored = Ok(());
         if self.is_unsettled_of(file.number) {
-            // Perhaps it has a name now.
+            // Perhaps the outcome in doubt gave it a name.
             drop(self.take_turn()?);
         }
         if !file.is_stored() {
@@ -167,12 +170,12 @@ impl Core {
         Ok(())
     }
 
-    /// These files are stored by whoever has the turn next.
+    /// Adds these files to the batch of the next holder of the flush lock.
     pub fn will_store(&self, files: &[Arc<File>]) {
         self.turn.waiting().extend(files.iter().cloned());
     }
 
-    /// As [`Core::store_file`], of this one alone and those that wait for the turn.
+    /// As [`Core::store_file`], of this file and those that wait for the flush lock.
     pub fn store_one(self: &Arc<Self>, file: &Arc<File>) -> Result<()> {
         self.turn.waiting().push(Arc::clone(file));
         for tries in 0..TRIES {
@@ -180,7 +183,7 @@ impl Core {
             let pauses = tries.saturating_sub(1).min(PAUSES_MAX);
             outrigger_clock::sleep(PAUSE * pauses);
             let mut turn = self.take_turn()?;
-            // During the pause another host may have stored the file again. A host that writes without a pause would win each time.
+            // The row may have changed during the pause. A busy host would win each time.
             if pauses > 0 {
                 self.refresh(file)?;
             }
@@ -188,7 +191,7 @@ impl Core {
                 self.turn.waiting().retain(|other| !Arc::ptr_eq(other, file));
                 return Ok(());
             }
-            // After an error each goes alone, as it may have been another file's.
+            // After an error each file goes alone: another file may have caused the error.
             let mut files = if tries == 0 { std::mem::take(&mut *self.turn.waiting()) } else { Vec::new() };
             let mut numbers = HashSet::from([file.number]);
             files.retain(|other| !other.is_stored() && numbers.insert(other.number));
@@ -225,7 +228,7 @@ impl Core {
     /// The first one; what could not be stored stays staged.
     pub fn store_all(self: &Arc<Self>) -> Result<()> {
         let (carried, files) = self.dirty_carried();
-        // Most of it at once; what others store alone, when they have: all that is written to it meanwhile would be stored here as well.
+        // Agents' files come later: a batch would store all that is written to them meanwhile.
         self.will_store(&files);
         self.store_each(files.iter().chain(&carried))
     }
@@ -234,7 +237,7 @@ impl Core {
         let mut first = Ok(());
         for file in files {
             let stored = self.store_file(file, false);
-            // Without the session nothing can be.
+            // Nothing can be stored without the session.
             let goes_on = stored.as_ref().err().is_none_or(|error| error.kind() != ErrorKind::Fenced);
             first = first.and(stored);
             if !goes_on {
@@ -244,14 +247,14 @@ impl Core {
         first
     }
 
-    /// What there is to be stored: first what others do.
+    /// The files with data to store: first those that agents store.
     fn dirty_carried(&self) -> (Vec<Arc<File>>, Vec<Arc<File>>) {
         let by_others =
             |file: &Arc<File>| file.read().open.as_ref().is_some_and(|open| open.is_left_to_others());
         self.dirty().into_iter().partition(by_others)
     }
 
-    /// Stores everything that can be without waiting for others: of what they store, what they have.
+    /// Stores all that it can without waiting for agents: of their files, the parts they stored.
     ///
     /// # Errors
     /// The first one.
@@ -263,7 +266,7 @@ impl Core {
         self.keep_some()
     }
 
-    /// Stores everything that can be, and only if that was not enough what may never have a name.
+    /// Stores everything that can be stored, and anonymous files only if that was not enough.
     ///
     /// # Errors
     /// The first one.
@@ -276,7 +279,7 @@ impl Core {
         if self.is_filling() { self.keep_nameless() } else { Ok(()) }
     }
 
-    /// One handle of a file less. If it is the last one, and something of it could not be stored, the file stays, and that is tried again later.
+    /// Closes a handle. If it is the last one of a file that could not be stored, the file stays.
     pub fn close_file(&self, file: &Arc<File>) {
         if !self.open.close(file) {
             let mut left = self.turn.left.lock().expect("no panic while held");
@@ -287,7 +290,7 @@ impl Core {
         self.nameless_closed(file);
     }
 
-    /// Something could not be stored when it was closed, nor since.
+    /// True if something could not be stored, at its close or since.
     pub fn has_left(&self) -> bool {
         !self.turn.left.lock().expect("no panic while held").files.is_empty()
     }
@@ -315,7 +318,7 @@ impl Core {
         first
     }
 
-    /// Stores all that was closed: it is in the store when this returns.
+    /// Stores all closed files, so that they are in the store when this returns.
     ///
     /// # Errors
     /// The first one.
@@ -325,7 +328,6 @@ impl Core {
         self.store_left_if(|_| true)
     }
 
-    /// Reads a file's row again.
     pub fn refresh(&self, file: &Arc<File>) -> Result<()> {
         let knows_only_here = |state: &State| state.is_hidden || state.may_be_named;
         if knows_only_here(&file.read()) {
@@ -340,7 +342,7 @@ impl Core {
         Ok(())
     }
 
-    /// The policies as they were a moment ago; and the session has followed the collector since.
+    /// Recent policies. The session has followed the collector since they were read.
     pub fn policies(&self, asked: &mut Asked) -> Result<Arc<Policies>> {
         let session = self.session();
         session.check()?;
@@ -355,7 +357,7 @@ impl Core {
         Ok(policies)
     }
 
-    /// Stores these files, whoever has the turn.
+    /// Stores these files. The caller has the flush lock.
     pub fn batch(self: &Arc<Self>, asked: &mut Asked, files: &[Arc<File>]) -> Result<()> {
         let began = Instant::now();
         let policies = self.policies(asked)?;
@@ -376,7 +378,7 @@ impl Core {
         done
     }
 
-    /// They are not being committed any more, or were; but those of which nobody knows.
+    /// Ends the commits of these snapshots, except for those in doubt.
     pub fn give_up_cuts(&self, cuts: &[Cut]) {
         let known = cuts.iter().filter(|cut| !self.is_unsettled_of(cut.file.number));
         known.for_each(|cut| self.give_up_cut(cut));
@@ -388,7 +390,7 @@ impl Core {
         state.settle_pinned(&self.budget);
     }
 
-    /// What is to be stored of a file, as it is now.
+    /// Takes a dirty snapshot of the file.
     pub fn cut(&self, file: &Arc<File>) -> Cut {
         let mut state = file.write();
         state.is_committing = true;
@@ -411,7 +413,7 @@ impl Core {
         }
         Cut {
             file: Arc::clone(file),
-            // What is written to this file from now on has a later one.
+            // Later writes to this file have later sequence numbers.
             sequence: self.log.last(),
             len,
             base,
@@ -428,7 +430,7 @@ impl Core {
         }
     }
 
-    /// Writes, commits and settles. What is small does not need the packs' place: neither to store it, nor to know what lies there.
+    /// Writes, commits and settles. Small files need no access to the packs' place.
     fn write(
         self: &Arc<Self>,
         cuts: &[Cut],
@@ -461,7 +463,7 @@ impl Core {
         self.write_kept(kept, policies, chunk_max)
     }
 
-    /// Learns of other hosts' packs, unless that was a moment ago.
+    /// Reads about other hosts' packs, unless that was done a moment ago.
     pub fn follow_packs(&self, packs_at: &mut Option<Instant>) -> Result<()> {
         if packs_at.is_none_or(|at| at.elapsed() >= FOLLOW_EVERY) {
             self.store.follow_packs()?;
@@ -470,7 +472,7 @@ impl Core {
         Ok(())
     }
 
-    /// What no name leads to: its content is held, in a transaction of its own, as those of names are of another kind.
+    /// Holds the content of files without a name, by transactions of another kind.
     fn write_kept(self: &Arc<Self>, cuts: Vec<&Cut>, policies: &Policies, chunk_max: usize) -> Result<()> {
         let (cuts, same): (Vec<&Cut>, Vec<&Cut>) = cuts.into_iter().partition(|cut| cut.is_content);
         same.into_iter().for_each(|cut| self.settle(cut, cut.was.1.clone()));
@@ -478,7 +480,6 @@ impl Core {
         self.write_large(items.collect::<Result<Vec<_>>>()?, chunk_max)
     }
 
-    /// Through the pipeline, into packs.
     fn write_large(&self, large: Vec<(&Cut, FileItem)>, chunk_max: usize) -> Result<()> {
         if large.is_empty() {
             return Ok(());
@@ -497,7 +498,7 @@ impl Core {
         Ok(())
     }
 
-    /// Cuts, compresses, packs and commits; what became of each inode. Who calls it has the turn.
+    /// Cuts, compresses, packs and commits under the flush lock; returns each inode's root.
     pub fn through_pipeline(&self, items: Vec<FileItem>, chunk_max: usize) -> Result<HashMap<u64, Root>> {
         let options =
             WriteOptions { threads: self.options.write_threads, chunk_max, commit: CommitWhen::AtTheEnd };
@@ -530,7 +531,7 @@ impl Core {
         writer.finish()
     }
 
-    /// Writes, commits and settles in one transaction with changes that come after that; false, and nothing has happened, if not all of it is small.
+    /// Writes and settles in one transaction, followed by `more`. False: a file is not small.
     pub fn write_with(
         self: &Arc<Self>,
         cuts: &[Cut],
@@ -551,7 +552,6 @@ impl Core {
         self.write_small(small, changes).map(|()| true)
     }
 
-    /// Into the database, with the new chunks, and with `more`.
     fn write_small(&self, small: Vec<(&Cut, Composed)>, more: &[Change]) -> Result<()> {
         if small.is_empty() && more.is_empty() {
             return Ok(());
@@ -591,7 +591,7 @@ impl Core {
         Ok(())
     }
 
-    /// The content of a cut, if it is small.
+    /// The content of a snapshot, if it is small.
     pub fn compose_small(self: &Arc<Self>, cut: &Cut, policies: &Policies) -> Result<Option<Composed>> {
         if cut.staged > NEW_BYTES_MAX || !self.packer.has_room() {
             return Ok(None);
@@ -640,7 +640,7 @@ impl Core {
         above.iter().rev().try_fold(policies.store_default(), |policy, inode| policies.below(policy, *inode))
     }
 
-    /// Gives up what was stored of a file.
+    /// Drops from a file what was stored.
     fn settle(&self, cut: &Cut, root: Root) {
         self.settle_in(&mut cut.file.write(), cut, root);
     }
@@ -671,7 +671,7 @@ impl Core {
 }
 
 impl State {
-    /// What is in a cut was stored, as a content of `len` bytes.
+    /// Drops what the snapshot has: it was stored as a content of `len` bytes.
     pub fn give_up_stored(&mut self, cut: &Cut, len: u64) {
         self.is_committing = false;
         match cut.is_part {

@@ -1,11 +1,14 @@
-//! Commits of which nobody knows whether they have happened: the database went away while one was made, and did not come back in time.
+//! Commits in doubt: the database went away during a commit and did not come back in time.
 //!
-//! Until that is known the files of such a commit are *being committed*. What the database says of them may be the row before it or the one after it, and is not taken over: else this host would take
-//! what it has written itself for another host's, lay what is staged over that, and append a second time what was only appended. Whoever has the turn to store asks first ([`Core::take_turn`]), and stores nothing
-//! before it knows.
+//! Until the outcome is known, the files of such a commit count as *being committed*. The database
+//! may report the row before it or the row after it, and this host takes over neither. Otherwise it
+//! would mistake its own write for another host's and lay its staged data over that. Appended bytes
+//! would be appended twice. A thread that takes the flush lock asks for the outcome first
+//! ([`Core::take_turn`]) and stores nothing before it knows.
 //!
-//! If it has happened, the files give up what was stored, as after any commit; their rows may have been changed by others since, and are read again. If it has not, it never will, and what is staged
-//! is stored with the next one.
+//! If the commit has happened, the files drop what was stored, as after any commit. Their rows are
+//! read again, as others may have changed them since. If it has not happened, it never will, and
+//! the next commit stores the staged data.
 
 use std::sync::{Arc, MutexGuard};
 
@@ -19,11 +22,12 @@ use super::early::Round;
 use super::file::{File, State};
 use super::store::{Asked, Cut};
 
-/// What such a commit was to do.
+/// The purpose of a commit in doubt.
 pub(super) enum Tried {
     /// Give files their content.
     Store(Vec<Cut>),
-    /// Give a file without one its first name, in this directory; with all that was written to it, or with what was stored before.
+    /// Give an anonymous file its first name, in this directory; with all that was written to it,
+    /// or with what was stored before.
     Name { cut: Box<Cut>, parent: u64, is_all: bool },
     /// Hold prefixes of files.
     Hold(Vec<(Arc<File>, Round)>),
@@ -35,34 +39,35 @@ pub(super) struct Unsettled {
     tried: Tried,
 }
 
-/// What the database says of a file now.
+/// The database's present answer about a file.
 enum Found {
     Row(Option<Inode>),
     Held(Option<Root>),
 }
 
 impl Core {
-    /// The turn to store, once it is known what became of all that was tried.
+    /// Takes the flush lock, and resolves what is in doubt.
     ///
     /// # Errors
-    /// When it cannot be found out now.
+    /// If the outcome cannot be found out now.
     pub fn take_turn(&self) -> Result<MutexGuard<'_, Asked>> {
         let mut asked = self.turn.turn.lock().expect("no panic while held");
         self.settle_unsettled(&mut asked)?;
         Ok(asked)
     }
 
-    /// Who has the turn has failed to commit: if nobody knows whether that has happened, what was tried is settled later.
+    /// The holder of the flush lock failed to commit: if that commit is in doubt, records it to be
+    /// resolved later.
     pub fn note_unsettled(&self, error: &Error, tried: impl FnOnce() -> Tried) {
         let unanswered = error.unanswered().filter(|unanswered| self.session().is_unanswered(*unanswered));
         if let Some(unanswered) = unanswered {
             *self.turn.unsettled() = Some(Arc::new(Unsettled { unanswered, tried: tried() }));
-            // Perhaps nobody has anything to store for long.
+            // Perhaps no thread has anything to store for long.
             self.early.will_settle();
         }
     }
 
-    /// Whether nobody knows what became of a file's content, or whether it has a name.
+    /// True if it is in doubt which content a file has, or whether it has a name.
     pub fn is_unsettled_of(&self, number: u64) -> bool {
         match self.turn.unsettled().as_ref().map(|unsettled| &unsettled.tried) {
             Some(Tried::Store(cuts)) => cuts.iter().any(|cut| cut.file.number == number),
@@ -72,7 +77,7 @@ impl Core {
     }
 
     fn settle_unsettled(&self, asked: &mut Asked) -> Result<()> {
-        // Who has the turn sets it, and takes it away; until then others see it.
+        // Only the holder of the flush lock sets and clears it; others see it until then.
         let Some(unsettled) = self.turn.unsettled().clone() else { return Ok(()) };
         self.settle_tried(asked, &unsettled)?;
         *self.turn.unsettled() = None;
@@ -83,10 +88,10 @@ impl Core {
         let has_happened = self.session().has_happened(unsettled.unanswered)?;
         match &unsettled.tried {
             Tried::Store(cuts) if has_happened => {
-                // All of it is known before anything is changed.
+                // Find out everything before anything is changed.
                 let found = cuts.iter().map(|cut| self.find(cut)).collect::<Result<Vec<_>>>()?;
                 cuts.iter().zip(found).for_each(|(cut, found)| self.settle_found(cut, found));
-                // It may lie in packs that count only now.
+                // The content may lie in packs that are visible only now.
                 asked.packs_at = None;
             }
             Tried::Store(cuts) => cuts.iter().for_each(|cut| self.give_up_cut(cut)),
@@ -119,7 +124,8 @@ impl Core {
         let mut state = cut.file.write();
         match found {
             Found::Row(Some(row)) => self.settle_row(&mut state, cut, &row),
-            // Somebody has removed it since: this host, which has pinned what it was, or another one.
+            // Its last name was removed since: by this host, which has pinned the content, or by
+            // another one.
             Found::Row(None) => match state.pinned() {
                 Some(root) => self.settle_in(&mut state, cut, root),
                 None => {
@@ -132,7 +138,7 @@ impl Core {
         }
     }
 
-    /// A cut is in a file's row, or was.
+    /// The snapshot is in the file's row, or was.
     fn settle_row(&self, state: &mut State, cut: &Cut, row: &Inode) {
         if row.attributes == cut.attributes && row.root.len() == cut.len {
             self.settle_in(state, cut, row.root.clone());
@@ -144,11 +150,11 @@ impl Core {
         }
     }
 
-    /// A file has had its first name.
+    /// The file got its first name.
     fn settle_named(&self, cut: &Cut, parent: u64, is_all: bool, row: Option<Inode>) {
         let mut state = cut.file.write();
         let Some(row) = row else {
-            // And has lost it again.
+            // It has lost it again.
             state.may_be_named = false;
             return;
         };

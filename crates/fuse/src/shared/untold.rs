@@ -1,8 +1,12 @@
-//! What this mount has changed and the catalogue does not have yet: names and inodes, noted after each commit, told by the packer's thread ([`outrigger_store::tell`]).
+//! The change outbox: names and inodes that this mount has changed and the catalogue does not have
+//! yet. They are added after each commit, and the packer's thread publishes them
+//! ([`outrigger_store::tell`]).
 //!
-//! A note in the database says that there is something, from before the first commit until all of it has been told. It is of the packer's session: if the mount is killed, a collector
-//! finds the note and no session, and writes the catalogue anew. The note is taken back only while nothing is noted and nobody commits; whoever begins to commit just then waits for
-//! that transaction.
+//! A registry record in the database exists from before the first commit until all of it has been
+//! published. It belongs to the packer's session: if the mount is killed, a collector finds the
+//! record without its session, and rewrites the whole catalogue. The mount withdraws the record
+//! only while the outbox is empty and no commit is in progress. A commit that begins at that moment
+//! waits for the withdrawal's transaction.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -12,9 +16,10 @@ use outrigger_store::tell::{self, Touched};
 use outrigger_store::write::tell_catalogue;
 use outrigger_store::{Result, Store};
 
-/// Noted names and inodes at which they are told at once.
+/// Size of the outbox at which it is published at once.
 pub(super) const ENOUGH: usize = 8 << 10;
-/// Noted names and inodes at most, some 100 bytes each. Beyond them (the packs' place is away) they are forgotten, and the whole catalogue is to be written anew.
+/// Names and inodes in the outbox at most, some 100 bytes each. Beyond them (the packs' place is
+/// away) the outbox is dropped, and the whole catalogue must be rewritten.
 const MAX: usize = 1 << 17;
 
 /// See the module.
@@ -27,17 +32,17 @@ struct State {
     /// The packer's session.
     owner: SessionId,
     touched: Touched,
-    /// Commits that may be going on.
+    /// Commits that may be in progress.
     committing: u32,
-    /// The database says that there is something.
+    /// The database has a record.
     is_noted: bool,
-    /// There was too much.
+    /// The outbox was dropped, as there was too much.
     is_forgotten: bool,
-    /// Nobody will tell it.
+    /// The session is over that would publish it.
     is_over: bool,
 }
 
-/// A commit that may be going on.
+/// A commit that may be in progress.
 pub(super) struct Committing<'a>(&'a Untold);
 
 impl Untold {
@@ -64,12 +69,13 @@ impl Untold {
         Ok(Committing(self))
     }
 
-    /// How much is noted.
+    /// Size of the outbox.
     pub fn len(&self) -> usize {
         self.lock().touched.len()
     }
 
-    /// Tells what is noted now. Between what is read for that and what is told, `before` makes durable what it refers to.
+    /// Publishes the present outbox. `before` runs between reading the names and publishing them,
+    /// and makes durable what they refer to.
     ///
     /// # Errors
     /// Those of the store; what could not be told stays noted.
@@ -98,7 +104,7 @@ impl Untold {
         Ok(())
     }
 
-    /// Takes the note in the database back, if there is nothing that it could be about.
+    /// Withdraws the database's record, if the outbox is empty.
     ///
     /// # Errors
     /// Those of the database.
@@ -111,13 +117,13 @@ impl Untold {
         Ok(())
     }
 
-    /// The packer's session is over. Until it has another one, each commit is noted.
+    /// The packer's session is over. Until it has another one, each commit makes the record.
     pub fn end(&self) {
         let mut state = self.lock();
         (state.is_over, state.is_noted) = (true, false);
     }
 
-    /// The packer has another session. A commit that goes on meanwhile was noted by the one before.
+    /// The packer has another session. A commit in progress was recorded for the one before.
     ///
     /// # Errors
     /// Those of the database.
@@ -152,9 +158,9 @@ impl State {
 }
 
 impl Committing<'_> {
-    /// This was committed, or may have been. Returns how much is noted now.
+    /// Adds what was committed, or may have been. Returns the size of the outbox.
     pub fn end(self, touched: Touched) -> usize {
-        // The lock is let go of before this is dropped, which takes it.
+        // Unlocked before this is dropped, as the drop takes the lock.
         let mut state = self.0.lock();
         state.note(touched);
         let count = state.touched.len();

@@ -1,4 +1,4 @@
-//! What `stat` says of a stored inode.
+//! Attributes of a stored inode, for `stat`.
 
 use outrigger_format::catalogue::{Attributes, FileKind, OtherTimes, Time};
 use outrigger_format::{Entry, Root};

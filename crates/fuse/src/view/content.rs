@@ -41,7 +41,7 @@ struct Window {
     end: u64,
     /// Positions and entries, rising.
     entries: Vec<(u64, Entry)>,
-    /// What it takes of the budget.
+    /// Its share of the budget.
     kept: Option<Arc<Budget>>,
 }
 
@@ -101,7 +101,7 @@ impl StoredFile {
     ) -> Result<()> {
         let end = offset.saturating_add(len as u64).min(self.len);
         if let Some((from, to)) = self.next_ahead(offset, end) {
-            // What is wrong further on is not this read's to report.
+            // An error further on is not this read's to report.
             let _ = self.post(reader, ahead, from, to);
         }
         let mut at = offset;
@@ -189,7 +189,8 @@ impl StoredFile {
         Ok(Window { start, end, entries, kept })
     }
 
-    /// What to decode ahead, now that `offset..end` is read. Posts are made when half of what was posted is used up, not at every read.
+    /// The range to decode ahead, now that `offset..end` is read. A new range is posted when half
+    /// of the last one is used up, not at every read.
     fn next_ahead(&self, offset: u64, end: u64) -> Option<(u64, u64)> {
         let mut order = self.order.lock().expect("no panic while held");
         if offset.abs_diff(order.next) > NEAR {
@@ -244,7 +245,7 @@ fn append(reader: &Reader<'_>, entry: &Entry, skip: usize, want: u64, out: &mut 
             out.drain(before..before + skip);
         }
     }
-    // A chunk is cut to what is wanted; a hole has given nothing yet.
+    // A chunk is cut to the wanted bytes; a hole has given nothing yet.
     out.resize(before + want as usize, 0);
     Ok(())
 }

@@ -1,8 +1,9 @@
 //! An open directory, read a page at a time.
 //!
-//! Offsets are ordinals: 0 is `.`, 1 is `..`, and the entries follow in bytewise order of their names. A page of entries is kept, and of every page
-//! that was ever loaded the ordinal it began at and the name it began after: so a reader can go back to any offset it was
-//! given, in a directory of a million entries, for some names of memory.
+//! Offsets are ordinals: 0 is `.`, 1 is `..`, and the entries follow in bytewise order of their
+//! names. The directory keeps one page of entries, and for every page ever loaded its first ordinal
+//! and the name before it. So a reader can go back to any offset that it was given, in a directory
+//! of a million entries, for some names of memory.
 
 use std::sync::Mutex;
 
@@ -14,7 +15,7 @@ const PAGE: usize = 1024;
 /// Ordinal of the first entry after `.` and `..`.
 pub const FIRST: u64 = 2;
 
-/// What is being listed.
+/// A directory that is being listed.
 pub enum Listing {
     /// A stored directory.
     Stored(StoredDir),
@@ -43,7 +44,7 @@ impl StoredDir {
         Self { at, inode, state: Mutex::new(state) }
     }
 
-    /// What comes next is read afresh: for a directory that changes.
+    /// Reads the next entries afresh: for a directory that changes.
     pub fn restart(&self) {
         let mut state = self.state.lock().expect("no panic while held");
         *state = State { marks: vec![(FIRST, None)], first: FIRST, page: Vec::new() };

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use crate::fs::{Handle, Result};
 
-/// What is open; numbers are never used twice.
+/// Open files or directories; handles are never reused.
 pub struct Handles<T> {
     next: AtomicU64,
     open: RwLock<HashMap<Handle, Arc<T>>>,
@@ -21,14 +21,14 @@ impl<T> Default for Handles<T> {
 }
 
 impl<T> Handles<T> {
-    /// Takes something in.
+    /// Adds an open file or directory.
     pub fn insert(&self, value: T) -> Handle {
         let handle = self.next.fetch_add(1, Ordering::Relaxed);
         self.open.write().expect("no panic while held").insert(handle, Arc::new(value));
         handle
     }
 
-    /// What `handle` stands for.
+    /// The file or directory of `handle`.
     ///
     /// # Errors
     /// `EBADF`.
@@ -41,7 +41,7 @@ impl<T> Handles<T> {
         self.take(handle);
     }
 
-    /// Forgets `handle`, and returns what it stood for.
+    /// Forgets `handle`, and returns its file or directory.
     pub fn take(&self, handle: Handle) -> Option<Arc<T>> {
         self.open.write().expect("no panic while held").remove(&handle)
     }

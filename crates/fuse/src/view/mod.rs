@@ -1,16 +1,16 @@
 //! A store's tree, read-only: the mounted epoch, and every snapshot under `.snapshots`.
 //!
-//! What is mounted is pinned, so it never changes: everything that a kernel has cached of it stays right, and it is told so. Only `.snapshots` is
-//! live. It is not listed in the root, so that walks of the tree do not walk through all snapshots; a stored entry of that name
-//! takes its place.
+//! The mounted epoch is pinned, so it never changes: the kernel may cache it for ever, and is told
+//! so. Only `.snapshots` is live. It is not listed in the root, so that walks of the tree do not
+//! walk through all snapshots; a stored entry of that name takes its place.
 //!
 //! | file | holds |
 //! | --- | --- |
 //! | `number.rs`, `trees.rs` | which tree an inode number means, and what keeps that tree from being reclaimed |
-//! | `attr.rs`, `space.rs` | what `stat` and `statfs` say |
+//! | `attr.rs`, `space.rs` | answers to `stat` and `statfs` |
 //! | `directory.rs` | open directories, a page at a time |
-//! | `content.rs`, `ahead.rs` | open files: manifest to bytes; decoding ahead of reads in order |
-//! | `handles.rs` | what is open |
+//! | `content.rs`, `ahead.rs` | open files: manifest to bytes; decoding ahead of sequential reads |
+//! | `handles.rs` | open files and directories |
 
 pub(crate) mod ahead;
 pub(crate) mod attr;
@@ -47,13 +47,13 @@ use crate::report::Reports;
 
 /// The directory of snapshots.
 pub(crate) const SNAPSHOTS_NAME: &[u8] = b".snapshots";
-/// What a program may do although its user may not.
+/// Rights of a program beyond those of its user.
 const CAPABILITY: &[u8] = b"security.capability";
-/// How long what cannot change may be relied on.
+/// How long the kernel may cache a thing that cannot change.
 pub(crate) const FOREVER: Duration = Duration::from_secs(365 * 24 * 60 * 60);
-/// Bytes of decoded frames that a mount keeps: what is read here and there is often read near there again.
+/// Bytes of decoded frames that a mount keeps: random reads often come back to a place near by.
 pub(crate) const FRAMES_BYTES: usize = 64 << 20;
-/// How long what is live may be relied on.
+/// How long the kernel may cache live entries.
 const A_MOMENT: Duration = Duration::from_secs(1);
 
 /// How to show a store.
@@ -61,8 +61,9 @@ const A_MOMENT: Duration = Duration::from_secs(1);
 pub struct ReadOptions {
     /// Show `.snapshots` in the root.
     pub snapshots: bool,
-    /// Show what is in snapshots without set-id bits, device numbers and capabilities: for mounts on which the kernel honours those. It knows one set of flags
-    /// for a whole mount, and a program that was replaced because it was dangerous must not stay in force in every snapshot.
+    /// Show snapshots without set-id bits, device numbers and capabilities, for mounts on which the
+    /// kernel honours those. It knows one set of flags for a whole mount, and a program that was
+    /// replaced because it was dangerous must not stay in force in every snapshot.
     pub tame_snapshots: bool,
     /// Threads that decode ahead of reads in order.
     pub ahead_threads: usize,
@@ -73,7 +74,7 @@ pub struct ReadVolume {
     store: Arc<Store>,
     trees: Trees,
     options: ReadOptions,
-    /// How long the mounted tree may be relied on: for ever, unless it could not be pinned.
+    /// How long the kernel may cache the mounted tree: for ever, unless it could not be pinned.
     valid: Duration,
     inodes: u64,
     files: Handles<StoredFile>,
@@ -96,7 +97,7 @@ impl ReadVolume {
     ) -> outrigger_store::Result<Self> {
         store.packs.set_cache_bytes(FRAMES_BYTES);
         let totals = store.meta.totals()?;
-        // Totals are of the current tree, which a snapshot is not.
+        // Totals are known for the current tree only, not for a snapshot.
         let inodes = if options.snapshots { totals.files + totals.directories + totals.others } else { 0 };
         let valid = if view.at == At::Now { A_MOMENT } else { FOREVER };
         let ahead = ReadAhead::start(&store, options.ahead_threads)?;
@@ -120,7 +121,7 @@ impl ReadVolume {
         Ok((self.fail(self.trees.get(&self.store, slot))?, inode))
     }
 
-    /// What a number means, with the tree that it is in; not for `.snapshots`.
+    /// A number's inode, with its tree; not for `.snapshots`.
     fn placed(&self, number: u64) -> Result<(Arc<Tree>, Inode)> {
         let (tree, inode) = self.place(number)?;
         let inode = self.fail(self.store.meta.inode(tree.at, inode))?.ok_or(Errno::STALE)?;
@@ -144,12 +145,12 @@ impl ReadVolume {
         Reader::new(&self.store)
     }
 
-    /// How long what is in a tree may be relied on.
+    /// How long the kernel may cache entries of a tree.
     fn valid_in(&self, tree: &Tree) -> Duration {
         if tree.slot == number::MAIN { self.valid } else { FOREVER }
     }
 
-    /// Whether what is in a tree is shown without what could give rights.
+    /// True if a tree is shown without anything that could give rights.
     fn is_tame(&self, tree: &Tree) -> bool {
         self.options.tame_snapshots && tree.slot != number::MAIN
     }
@@ -164,7 +165,8 @@ impl ReadVolume {
         Ok(Entry::new(attr, self.valid_in(tree)))
     }
 
-    /// As [`Self::entry`] for one of many: where finding the holes would take reading a manifest, they count as data, for no time at all.
+    /// As [`Self::entry`] for one of many. If finding the holes would take reading a manifest, they
+    /// count as data, and the kernel may not cache that.
     fn entry_at_once(&self, tree: &Tree, inode: &Inode) -> Result<Entry> {
         let allocated = attr::allocated_at_once(&inode.root);
         let valid = if allocated.is_some() { self.valid_in(tree) } else { Duration::ZERO };
@@ -206,7 +208,7 @@ impl ReadVolume {
     ) -> Result<()> {
         let skip = usize::try_from(offset.saturating_sub(FIRST)).unwrap_or(usize::MAX);
         for (ordinal, snapshot) in (FIRST..).zip(snapshots).skip(skip) {
-            // One that was deleted since the directory was opened is passed over.
+            // A snapshot that was deleted since the directory was opened is skipped.
             let Some(entry) = self.snapshot_root(snapshot)? else { continue };
             let (name, number, next) = (snapshot.name.as_bytes(), entry.attr.number, ordinal + 1);
             let kind = FileKind::Directory;
@@ -368,7 +370,8 @@ impl FileSystem for ReadVolume {
         take: &mut TakeEntry<'_>,
     ) -> Result<()> {
         let listing = self.dirs.get(handle)?;
-        // Where a directory hangs is not stored with it; the kernel knows, and asks nobody for `..`.
+        // A directory's parent is not stored with it; the kernel knows it, and asks nobody for
+        // `..`.
         for (ordinal, name) in [b".".as_slice(), b".."].into_iter().enumerate().skip(offset as usize) {
             let (kind, next) = (FileKind::Directory, ordinal as u64 + 1);
             if !take(&DirEntry { name, number, kind, next, entry: None }) {

@@ -8,14 +8,14 @@
 //!       slot         inode in the store            slot 0: the mounted tree   1: .snapshots   from 2: snapshots
 //! ```
 //!
-//! Nothing has to be remembered per file, and a number means the same as long as the mount lives.
+//! Nothing is remembered per file, and a number means the same as long as the mount lives.
 
 use outrigger_store::meta::ROOT_INODE;
 use rustix::io::Errno;
 
 const INODE_BITS: u32 = 40;
 
-/// Slot of the mounted tree, whose numbers are the store's own.
+/// Slot of the mounted tree: its numbers are the store's own.
 pub const MAIN: u64 = 0;
 /// Number of the directory `.snapshots`.
 pub const SNAPSHOTS: u64 = 1 << INODE_BITS;

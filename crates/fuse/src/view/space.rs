@@ -1,4 +1,4 @@
-//! What `statfs` says of a store.
+//! A store's sizes, for `statfs`.
 
 use outrigger_store::disk::Disk;
 use outrigger_store::{Result, Store};
@@ -7,9 +7,10 @@ use crate::fs::Statfs;
 
 const BLOCK_BYTES: u32 = 4096;
 
-/// Used is what the store's packs take on the disk, free is what that disk has free for content: so `df` shows what deduplication and compression
-/// left, and `du` what the files would take without. `files`: inodes in the tree, 0 when that is not known. As many more as there are free
-/// blocks can be made.
+/// The used space is that of the store's packs on the disk; the free space is the disk's that
+/// content may take. So `df` shows the size after deduplication and compression, and `du` the size
+/// without. `files`: inodes in the tree, 0 if unknown. As many more can be made as there are free
+/// blocks.
 ///
 /// # Errors
 /// When the database or the disk cannot be asked.

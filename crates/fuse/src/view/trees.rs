@@ -1,7 +1,9 @@
 //! The trees that a mount shows: the one it was made for, and the snapshots under `.snapshots`.
 //!
-//! A snapshot gets a slot of numbers when it is first seen, and is pinned when something in it is first asked for: listing `.snapshots` pins
-//! nothing, so that snapshots nobody looked into can be deleted and reclaimed. A pin lasts as long as the mount's session, and is made again by the next one.
+//! A snapshot gets a slot of numbers when it is first seen, and is pinned when something in it is
+//! first asked for. Listing `.snapshots` pins nothing, so snapshots that nobody looked into can be
+//! deleted and reclaimed. A pin lasts as long as the mount's session, and the next session makes it
+//! again.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};

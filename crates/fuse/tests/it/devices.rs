@@ -1,5 +1,6 @@
-//! A writable volume whose destaging is given to a device that works, fails, hangs, writes wrong results and lies about what it has found: what was
-//! acknowledged is read back, before a crash and after, and nothing in the store is damaged.
+//! Write-back through a device that works, fails, hangs, writes wrong results, or lies about the
+//! chunks that it has found. Every acknowledged byte is read back, before a crash and after, and
+//! nothing in the store is damaged.
 
 use crate::support;
 
@@ -31,7 +32,8 @@ fn mount_with(place: &Place, faults: Faults) -> Mounted {
         SimOptions { faults, time_scale: 0.1, ..SimOptions::new("sim:0", Speed::PCIE5_GPU) };
     let device = SimDevice::new(options_of_device);
     let control = device.control();
-    // Every result is compared: a wrong fingerprint that got through would be the reader's error. What hangs is not waited for long.
+    // Every result is compared: a wrong fingerprint that got through would fail the reader. A hung
+    // device is not waited for long.
     let policy = Policy {
         objective: Objective::Cpu,
         cpu_slack: 1000.0,
@@ -92,14 +94,14 @@ fn what_was_acknowledged_stays_whatever_the_device_does() {
         injected += control.injected();
         let tasks: u64 = mounted.runtime.metrics().devices.iter().map(|device| device.tasks).sum();
         assert!(tasks > 0, "{name}: destaging went through the runtime");
-        // Who watches the mount sees what became of the device.
+        // The mount's status shows how the device fared.
         let (before, mut status) = (mounted.runtime.metrics().devices.swap_remove(1), Status::default());
         volume.watch(&mut status);
         assert!(status.device_tasks >= before.tasks && status.device_given_up >= before.given_up, "{name}");
         assert!(status.device_trips >= before.trips, "{name}");
         trips += status.device_trips;
         drop(mounted);
-        // The next one goes on with a device that does the same, and stores what was left.
+        // The next mount goes on with a device of the same kind, and stores what was left.
         mounted = mount_with(&place, faults);
         let entry = find(&mounted.volume, name);
         assert!(

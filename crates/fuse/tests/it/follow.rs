@@ -1,4 +1,4 @@
-//! Files that programs read while they are written, without a kernel and without programs: what a follower may have seen, and what becomes of its job.
+//! Tailed files, without kernel and programs: a follower's bytes, and its job's outcome.
 
 use crate::support;
 
@@ -142,7 +142,7 @@ impl Site {
         self.content(&root)
     }
 
-    /// What there is from `from` on.
+    /// The follower's next bytes from `from` on.
     fn follow(&self, inode: u64, from: u64) -> Followed {
         self.volume().follow(inode, from, Duration::ZERO).unwrap()
     }
@@ -434,7 +434,7 @@ fn a_writer_that_is_attached_is_never_further_ahead_than_it_may_be() {
         }
         assert!(seen == expected);
     });
-    // Who has read enough keeps nobody waiting.
+    // A follower that has read enough keeps nobody waiting.
     let file = create(site.volume(), ROOT, b"raw2");
     assert_eq!(site.follow(file.0, NOTHING_MORE), Followed::Nothing);
     write(site.volume(), file, 0, &expected);

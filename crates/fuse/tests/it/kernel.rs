@@ -18,7 +18,8 @@ use rustix::io::Errno;
 
 use support::Place;
 
-/// The source against the mount. What was put into the root are the source's entries, not its attributes.
+/// Compares the source with the mount: the entries of the root, but not its own attributes, which
+/// were not copied.
 fn compare(place: &Place, mount: &Mount) -> Vec<Difference> {
     let options = CompareOptions { roots: false, ..CompareOptions::default() };
     compare_trees_with(&place.source(), &mount.point, &options).unwrap()

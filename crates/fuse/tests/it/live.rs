@@ -85,7 +85,7 @@ fn what_was_looked_up_can_be_opened_though_its_name_went_meanwhile() {
     assert_eq!(read(&volume, (old, handle), 10), b"old");
     close(&volume, (old, handle));
     assert_eq!(volume.open(ROOT_USER, old, OFlags::RDONLY).err(), Some(Errno::STALE));
-    // Nor does what the kernel never said it had forgotten keep anything from ending.
+    // Nor does an inode that the kernel never said it had forgotten keep anything from ending.
     let file = create(&volume, ROOT, b"brief");
     write(&volume, file, 0, b"brief");
     close(&volume, file);
@@ -241,7 +241,7 @@ fn a_snapshot_has_all_that_was_written_before_it_and_nothing_after() {
     let files = [create(&volume, ROOT, b"one"), create(&volume, ROOT, b"two")];
     let stop = Arc::new(AtomicBool::new(false));
     let (writing, ended) = (Arc::clone(&volume), Arc::clone(&stop));
-    // Whoever sees a number in `two` must find it in `one`; and `one` is at most one ahead.
+    // A reader that sees a number in `two` must find it in `one`; and `one` is at most one ahead.
     let writer = std::thread::spawn(move || {
         let mut count = 0_u64;
         while !ended.load(Ordering::Relaxed) {
@@ -335,7 +335,7 @@ fn what_has_been_idle_is_stored_without_being_asked_for() {
         assert!(begun.elapsed() < Duration::from_secs(30), "it was not stored");
         std::thread::sleep(Duration::from_millis(20));
     }
-    // What is read is the same before and after.
+    // Reads return the same before and after.
     assert_eq!(read(&volume, file, 100), b"a few bytes");
 }
 
@@ -494,7 +494,7 @@ fn a_store_that_cannot_be_reached_is_an_error_until_it_is_back() {
     volume.destage_all().unwrap();
     write(&volume, files[1], 0, &expected(1));
     let vanished = Vanished::new(&place);
-    // Nothing can be stored. What is staged is there, and more can be, until the log is full.
+    // Nothing can be stored. Staged data can be read, and more can be staged until the log is full.
     volume.destage_all().unwrap_err();
     assert!(read(&volume, files[1], 2 << 20) == expected(1));
     let (number, handle) = files[2];

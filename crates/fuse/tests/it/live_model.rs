@@ -451,7 +451,7 @@ impl Run {
         });
     }
 
-    /// What is said to be a hole is zeros; data is found where there is any.
+    /// A reported hole is zeros; data is found where there is any.
     fn seek(&self, number: u64, handle: Handle, data: &[u8], offset: u64) {
         if offset >= data.len() as u64 {
             assert_eq!(self.volume().seek(number, handle, offset, Seek::Data), Err(Errno::NXIO));

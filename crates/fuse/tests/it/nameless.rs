@@ -17,7 +17,7 @@ fn nameless(volume: &LiveVolume) -> (u64, Handle) {
     (entry.attr.number, opened.handle)
 }
 
-/// What a mount that comes after a crash, or after a clean end, has of `name`: its bytes, or nothing.
+/// The bytes of `name`, or nothing, in the mount after a crash or a clean end.
 fn after(place: &Place, volume: LiveVolume, crash: bool, name: &str) -> Option<Vec<u8>> {
     if !crash {
         volume.close().unwrap();
@@ -48,7 +48,7 @@ fn what_is_staged_stored_or_both_is_there_once_it_was_linked_and_not_before() {
         (0, 300_000, true, true),
         (3 << 20, 0, true, true),
         (3 << 20, 300_000, true, true),
-        // More than is said anew: it is stored first.
+        // More than new records may repeat: it is stored first.
         (0, 5 << 20, true, true),
         (12 << 20, 200_000, true, false),
         (3 << 20, 300_000, false, true),
@@ -62,7 +62,7 @@ fn what_is_staged_stored_or_both_is_there_once_it_was_linked_and_not_before() {
             write(&volume, file, (at << 20) as u64, part);
         }
         if stored > 0 {
-            // Storing is not for what may never have a name; only for want of room.
+            // An anonymous file is stored only for want of room.
             let other = create(&volume, ROOT, b"other");
             for at in 0..8 {
                 write(&volume, other, at << 20, &random(at, 1 << 20));

@@ -1,4 +1,5 @@
-//! What a mount says over the policies holds for everything that is written through it: new files, and those that are rewritten in place.
+//! A mount's overrides of the policies hold for everything that is written through it: new files,
+//! and those that are rewritten in place.
 
 use crate::support;
 
@@ -175,7 +176,7 @@ fn a_mount_cuts_by_windows() {
         mounted.file("two", &moved);
         let added = mounted.stored() - before;
         assert!((1..150_000).contains(&added), "{chunker}: {added} bytes for one");
-        // What is overwritten is cut again, from where a chunk begins to where one ends.
+        // Overwritten bytes are cut again, from one chunk's beginning to another's end.
         let mut changed = bytes.clone();
         changed[700_000..710_000].fill(9);
         mounted.write(number, &changed, std::iter::once((700_000, 710_000)));

@@ -20,7 +20,7 @@ use rustix::fs::{
 
 use recorder::{Recorder, options};
 
-/// What a program did and got, in order.
+/// A program's calls and results, in order.
 #[derive(Default)]
 struct Said(Vec<String>);
 
@@ -61,7 +61,7 @@ fn seen(by: Transport) -> Option<(Vec<String>, Vec<String>)> {
     names(&point, &mut said);
     attributes(&point, &mut said);
     contents(&point, &mut said);
-    // What is released is released in the background.
+    // The kernel sends `release` in the background.
     std::thread::sleep(Duration::from_millis(100));
     let calls = recorder.take();
     mounts::unmount(&point, false).unwrap();

@@ -8,7 +8,8 @@ use rustix::io::ioctl_fionread;
 
 use super::{Nap, PACED_MIN, enlarge};
 
-/// So much is read as it comes: most outputs are short, and their end is to be found at once.
+/// Up to this many bytes are read as they come: most outputs are short, and their end should be
+/// seen at once.
 const AT_ONCE: u64 = 1 << 20;
 
 /// See the module above.
@@ -29,7 +30,7 @@ impl PacedOutput {
     }
 
     fn read_by(&mut self, room: &mut [u8], sleep: &mut dyn FnMut(Duration)) -> Result<usize> {
-        // Of nothing it is not known when it becomes something, or whether: the kernel tells.
+        // If the pipe is empty, only the kernel knows when, or if, more comes.
         if self.holds >= PACED_MIN
             && self.came >= AT_ONCE
             && (1..self.holds / 2).contains(&ioctl_fionread(&self.stdout)?)
@@ -84,7 +85,8 @@ mod tests {
             let (mut time, mut blocked, mut due) = (0.0, 0.0, 0.0);
             let (mut room, mut woken) = (vec![0; 1 << 20], 0);
             loop {
-                // By a clock of the test's own; nothing else takes time. A block at a time, as far as there is room.
+                // The test has a clock of its own; nothing else takes time. Writes a block at a
+                // time, as far as there is room.
                 let mut write = |time_passes: f64| {
                     time += time_passes;
                     due += time_passes * rate;
@@ -103,7 +105,7 @@ mod tests {
                     }
                 };
                 if ioctl_fionread(&output.stdout).unwrap() == 0 {
-                    // Whoever waits in the kernel is woken by the next block.
+                    // A reader that waits in the kernel is woken by the next block.
                     woken += 1;
                     write(4096.0 / rate + 1e-9);
                 }
@@ -115,7 +117,7 @@ mod tests {
                 read += got;
             }
             assert_eq!(read, len);
-            // Else it would be woken by each block.
+            // Otherwise each block would wake it.
             let most = (time / NAP_MAX.as_secs_f64()).max(len as f64 / PIPE_BYTES as f64 * 4.0) * 1.2;
             assert!(f64::from(woken) < most, "{rate}: woken {woken} times, not {most}");
             assert!(blocked < time / 100.0, "{rate}: {blocked} of {time} s without room");

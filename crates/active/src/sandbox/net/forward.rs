@@ -1,15 +1,20 @@
-//! Forwards what a program connects to: accepts inside, connects outside, passes bytes on in both directions.
+//! Forwards a program's connections: accepts inside, connects outside, passes bytes on in both
+//! directions.
 //!
 //! ```text
 //!  one thread      waits for connections, until the attempt has ended; takes no more while CONNECTIONS_MAX are open: the kernel has the others wait
 //!  two for each    up: connects outside, then program ─▶ destination    down: destination ─▶ program
 //! ```
 //!
-//! Who has sent all is told so on the other side, and may still receive. An error on either side is one on the other: the connection is reset. What cannot be reached outside is seen inside
-//! as a connection that is reset at once, because it was accepted before anybody could know.
+//! When one side has sent all, the other side sees the end and may go on sending. An error on
+//! either side becomes one on the other: the connection is reset. A destination that cannot be
+//! reached looks, inside, like a connection that is reset at once, because it was accepted before
+//! that was known.
 //!
-//! A program that has ended well may have sent something that is still under way; as the kernel would, this delivers it first ([`Forward::end`]). If that cannot be done the attempt has failed, as it
-//! has when a program sent something, closed the connection, and was gone before it could be told that nobody was there.
+//! A program that has ended well may have sent bytes that are still in transit; like the kernel,
+//! this delivers them first ([`Forward::end`]). If that fails, the attempt has failed. It has also
+//! failed if the program sent something, closed the connection, and ended before it could learn
+//! that the destination was not there.
 
 #[cfg(test)]
 mod tests;
@@ -33,13 +38,13 @@ use crate::job::{DESTINATIONS_MAX, Destination};
 
 /// Connections of one attempt at a time.
 const CONNECTIONS_MAX: usize = 256;
-/// How long one address of a destination is tried.
+/// Time limit for connecting to one address.
 const CONNECT_MAX: Duration = Duration::from_secs(20);
-/// How long what a program has sent may take after its end.
+/// How long delivery may take after the program's end.
 const DELIVER_MAX: Duration = Duration::from_secs(30);
-/// How often it is asked whether all shall stop meanwhile.
+/// How often to check if all shall stop meanwhile.
 const ASK_EVERY: Duration = Duration::from_millis(100);
-/// How long nothing is accepted after that failed.
+/// Pause after accepting has failed.
 const PAUSE: Duration = Duration::from_millis(50);
 const BLOCK: usize = 64 << 10;
 /// For threads that keep their blocks elsewhere, and may ask for addresses.
@@ -57,18 +62,18 @@ struct Connection {
 struct State {
     next: u64,
     open: HashMap<u64, Connection>,
-    /// The program has ended: nobody is there inside any more.
+    /// The program has ended: nobody is left inside.
     is_over: bool,
     /// Nothing more is to be delivered.
     is_cut: bool,
-    /// What cannot be delivered, and why.
+    /// Why data cannot be delivered.
     lost: Option<String>,
 }
 
 struct Shared {
     state: Mutex<State>,
     changed: Condvar,
-    /// Has who accepts look up.
+    /// Wakes the accepting thread.
     wake: OwnedFd,
 }
 
@@ -79,7 +84,7 @@ pub(crate) struct Forward {
 }
 
 impl Forward {
-    /// Begins; the program has been started, and this process has nothing of its end of the channel any more.
+    /// Begins. The program has been started, and this process has closed its end of the channel.
     ///
     /// # Errors
     /// When the kernel has no thread or descriptor to spare.
@@ -88,7 +93,7 @@ impl Forward {
         let shared = Arc::new(Shared { state: Mutex::default(), changed: Condvar::new(), wake });
         let all = Arc::clone(&shared);
         let accepts = Builder::new().spawn(move || {
-            // If the stage has failed it says so itself.
+            // If the stage has failed, it reports that itself.
             if let Ok(listening) = receive(&reach.channel) {
                 accept(&all, &listening, &reach.to);
             }
@@ -96,10 +101,11 @@ impl Forward {
         Ok(Self { shared, accepts: Some(accepts) })
     }
 
-    /// Ends it after the program: what that has sent is delivered, unless it does not count (`cut`), or `stopped` says that all shall stop.
+    /// Ends it after the program: delivers what that has sent, unless it does not count (`cut`), or
+    /// `stopped` says that all shall stop.
     ///
     /// # Errors
-    /// In words, what could not be delivered.
+    /// In words, the data that could not be delivered.
     pub fn end(mut self, cut: bool, stopped: impl Fn() -> bool) -> std::result::Result<(), String> {
         self.close(cut);
         let until = Instant::now() + DELIVER_MAX;
@@ -121,7 +127,7 @@ impl Forward {
         lost.map_or(Ok(()), Err)
     }
 
-    /// Takes no more connections, and ends those that have nothing more to deliver.
+    /// Accepts no more connections, and ends those that have nothing more to deliver.
     fn close(&mut self, cut: bool) {
         let mut state = self.shared.lock();
         state.is_cut |= cut;
@@ -140,13 +146,13 @@ impl Forward {
 
 impl Drop for Forward {
     fn drop(&mut self) {
-        // After a good end there is nothing left but what took too long.
+        // After a good end, only deliveries that took too long are left.
         self.close(true);
     }
 }
 
 impl Connection {
-    /// Whoever waits for either end finds it closed.
+    /// Closes both ends, which wakes all that wait for them.
     fn end(&self) {
         for end in [Some(&self.inside), self.outside.as_ref()].into_iter().flatten() {
             let _ = end.shutdown(Shutdown::Both);
@@ -161,7 +167,7 @@ impl Shared {
 
     #[allow(clippy::host_endian_bytes, reason = "the kernel counts with it")]
     fn wake(&self) {
-        // It is full when it has been told already.
+        // A full pipe has woken it already.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
@@ -179,7 +185,8 @@ impl Shared {
         self.wake();
     }
 
-    /// All that the program sent on it has been passed on; when the program has ended, nobody is there for what is to come.
+    /// All that the program sent on it has been passed on; after the program's end nobody is there
+    /// for answers.
     fn sent(&self, number: u64) {
         let mut state = self.lock();
         let is_over = state.is_over;
@@ -229,7 +236,7 @@ fn accept(shared: &Arc<Shared>, listening: &[TcpListener], to: &[Destination]) {
             let state = shared.lock();
             (state.is_over, state.is_cut, CONNECTIONS_MAX.saturating_sub(state.open.len()))
         };
-        // Of what was begun by the end there is no more than the kernel has wait.
+        // At the end, no more connections are left than the kernel queues.
         let mut room = if is_cut {
             0
         } else if is_over {
@@ -251,7 +258,7 @@ fn accept(shared: &Arc<Shared>, listening: &[TcpListener], to: &[Destination]) {
                     }
                     Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                     Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
-                    // This process has no descriptors to spare, say.
+                    // Perhaps this process has no descriptors left.
                     Err(_) => {
                         failed = true;
                         break;
@@ -271,14 +278,14 @@ fn accept(shared: &Arc<Shared>, listening: &[TcpListener], to: &[Destination]) {
     }
 }
 
-/// Has a thread of its own take care of a connection.
+/// Starts a thread for a connection.
 fn begin(shared: &Arc<Shared>, inside: TcpStream, to: Destination) {
     let inside = Arc::new(inside);
     let number = shared.add(&inside);
     let (all, ours) = (Arc::clone(shared), Arc::clone(&inside));
     let started = Builder::new().stack_size(STACK).spawn(move || {
         carry(&all, number, &ours, &to);
-        // The last one that has it: it is closed, or reset, before it is said to be over.
+        // The last reference: the connection is closed, or reset, before it counts as over.
         drop(ours);
         all.remove(number);
     });
@@ -311,7 +318,7 @@ fn carry(shared: &Arc<Shared>, number: u64, inside: &Arc<TcpStream>, to: &Destin
     }
     std::thread::scope(|scope| {
         let down = Builder::new().stack_size(STACK).spawn_scoped(scope, || {
-            // To a program that has ended nothing can be passed; what it sent may still be under way.
+            // An ended program gets nothing more; bytes that it sent may still be in transit.
             if pass(&outside, inside).is_err() && !shared.lock().is_over {
                 reset(&outside);
                 reset(inside);
@@ -340,7 +347,8 @@ fn connect(shared: &Shared, to: &Destination) -> Result<TcpStream> {
     Err(last)
 }
 
-/// True when the program has sent something and closed the connection already: it cannot be told any more.
+/// True if the program has sent something and closed the connection already: it cannot see an error
+/// any more.
 fn has_gone(mut inside: &TcpStream) -> bool {
     if inside.set_nonblocking(true).is_err() {
         return false;
@@ -355,7 +363,7 @@ fn has_gone(mut inside: &TcpStream) -> bool {
     }
 }
 
-/// Passes on what comes, and that no more comes.
+/// Passes bytes on, and then the end.
 fn pass(mut from: &TcpStream, mut to: &TcpStream) -> Result<()> {
     let mut block = vec![0; BLOCK];
     loop {
@@ -368,7 +376,7 @@ fn pass(mut from: &TcpStream, mut to: &TcpStream) -> Result<()> {
     }
 }
 
-/// Has the other side see an error once this is closed, and who reads here see the end.
+/// Makes the other side see an error once this is closed, and the reader here see the end.
 fn reset(end: &TcpStream) {
     let _ = set_socket_linger(end, Some(Duration::ZERO));
     let _ = end.shutdown(Shutdown::Read);

@@ -6,11 +6,14 @@
 //!                                                              │    (accepts from that socket)
 //! ```
 //!
-//! The program has a network name space without devices, as one without `--net` has. In it sockets listen on addresses of the loopback, one for each destination; they were made there by the
-//! stage (`stage.rs`), and are accepted from by the runner, outside. So nothing leads out but connections that the runner makes, and it makes none but to the destinations that were granted.
-//! A name has an address of the loopback's of its own, which `/etc/hosts` tells; an address is given to the loopback as it is.
+//! The program has a network name space without devices, like one without `--net`. In it, sockets
+//! listen on loopback addresses, one for each destination. The stage (`stage.rs`) has made them
+//! there, and the runner, outside, accepts from them. So only connections that the runner makes
+//! lead out, and it connects only to the granted destinations. A name gets a loopback address of
+//! its own, which `/etc/hosts` lists; an address is given to the loopback as it is.
 //!
-//! The stage is this program once more ([`begin`]), as a process of its own before the sandbox's. So is what a program with all of the network goes through (`sandbox/scope.rs`).
+//! The stage is this program once more ([`begin`]), as a process of its own before the sandbox's.
+//! So is the stage for programs with all of the network (`sandbox/scope.rs`).
 
 mod forward;
 mod link;
@@ -32,20 +35,21 @@ use super::{Kept, scope, variables};
 use crate::job::Destination;
 pub(crate) use forward::Forward;
 
-/// What this program is called with to be the stage.
+/// This program's first argument when it is started as the stage.
 const MARK: &str = "sandbox-stage";
-/// This program, whatever became of its file; and opened, for others to become it.
+/// This program, even if its file is gone; and opened, for other processes to become it.
 const SELF: &str = "/proc/self/exe";
 const OPENED: &str = "/proc/self/fd/";
-/// Files of `/etc` that say what names there are.
+/// Files of `/etc` for looking up names.
 const HOSTS: &str = "hosts";
 const SWITCH: &str = "nsswitch.conf";
 
 /// True once [`begin`] was called: this program can be started as the stage.
 static IS_STAGED: AtomicBool = AtomicBool::new(false);
 
-/// To be called first by a program that runs jobs, with its arguments. If it was started as the stage it does that, and what comes back is why it could not; otherwise nothing comes back,
-/// and jobs may have destinations from then on.
+/// To be called first by a program that runs jobs, with its arguments. If it was started as a
+/// stage, it does that stage's work and returns only an error. Otherwise it returns `None`, and
+/// jobs may have destinations from then on.
 pub fn begin(arguments: &[OsString]) -> Option<std::io::Error> {
     let enter: Option<fn(&[OsString]) -> std::io::Error> =
         match arguments.get(1).and_then(|mark| mark.to_str()) {
@@ -56,7 +60,7 @@ pub fn begin(arguments: &[OsString]) -> Option<std::io::Error> {
         };
     if let Some(enter) = enter {
         let opened = arguments[0].to_str().and_then(|own| own.strip_prefix(OPENED)?.parse().ok());
-        // What comes after must not inherit it.
+        // Later programs must not inherit it.
         let closed = opened.map_or(Ok(()), |number| shim::kept(number).map(drop));
         return Some(closed.err().unwrap_or_else(|| enter(&arguments[2..])));
     }
@@ -64,7 +68,8 @@ pub fn begin(arguments: &[OsString]) -> Option<std::io::Error> {
     None
 }
 
-/// The words before a command that has it run in a network of its own, which nobody forwards from: to see whether it can be made.
+/// The words before a command that run it in a network of its own, without a forwarder: to test if
+/// one can be made.
 ///
 /// # Errors
 /// When this program cannot do it.
@@ -73,7 +78,8 @@ pub(super) fn alone() -> std::result::Result<Before, String> {
     Ok((before(program, stage::NOBODY, &[]), opened))
 }
 
-/// The words before a command that shares all of the network, and nothing else of the host's that comes with that.
+/// The words before a command that shares the host's network, but none of the other things that
+/// come with it.
 ///
 /// # Errors
 /// When this program cannot do it.
@@ -82,7 +88,7 @@ pub(super) fn scoped() -> std::result::Result<Before, String> {
     Ok((vec![program, scope::MARK.into()], opened))
 }
 
-/// Words before a command, and what its child has to inherit.
+/// Words before a command, and a descriptor that its child has to inherit.
 pub(super) type Before = (Vec<OsString>, OwnedFd);
 
 pub(super) fn staged() -> std::result::Result<(OsString, OwnedFd), String> {
@@ -92,7 +98,8 @@ pub(super) fn staged() -> std::result::Result<(OsString, OwnedFd), String> {
     open_own().map_err(|error| error.to_string())
 }
 
-/// This program, opened, and what it is called with that: other programs come between this one and the stage, whose `/proc/self/exe` is another.
+/// This program, opened, and its path for that: other programs come between this one and the stage,
+/// and their `/proc/self/exe` differs.
 fn open_own() -> Result<(OsString, OwnedFd)> {
     let own = rustix::fs::open(SELF, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
         .map_err(std::io::Error::from)
@@ -104,10 +111,10 @@ fn before(program: OsString, socket: &str, addresses: &[SocketAddr]) -> Vec<OsSt
     [program, MARK.into()].into_iter().chain(stage::words(socket, addresses.iter())).collect()
 }
 
-/// Destinations as a program finds them: each beside where it finds it, and the text of its `/etc/hosts`.
+/// Destinations with their addresses inside, and the text of the program's `/etc/hosts`.
 fn inside(destinations: &[Destination]) -> (Vec<(SocketAddr, Destination)>, String) {
     let literal: Vec<IpAddr> = destinations.iter().filter_map(Destination::address).collect();
-    // 127.64.0.1 and on, but for those that were granted as they are.
+    // 127.64.0.1 and on, except for addresses that were granted as they are.
     let mut free = (0x7f40_0001..)
         .map(|bits| IpAddr::V4(Ipv4Addr::from_bits(bits)))
         .filter(|one| !literal.contains(one));
@@ -122,7 +129,7 @@ fn inside(destinations: &[Destination]) -> (Vec<(SocketAddr, Destination)>, Stri
             next
         });
         let address = SocketAddr::new(address, destination.port);
-        // `localhost` and its address are the same inside: the first is meant.
+        // `localhost` and its address are the same inside: the first destination counts.
         if !found.iter().any(|(other, _)| *other == address) {
             found.push((address, destination.clone()));
         }
@@ -131,7 +138,7 @@ fn inside(destinations: &[Destination]) -> (Vec<(SocketAddr, Destination)>, Stri
     (found, hosts)
 }
 
-/// Writes down in `dir` what names there are for programs with these destinations.
+/// Writes the files in `dir` that list the names for programs with these destinations.
 ///
 /// # Errors
 /// When it cannot be written.
@@ -140,20 +147,21 @@ pub(crate) fn write_names(dir: &Path, destinations: &[Destination]) -> std::io::
     std::fs::write(dir.join(SWITCH), "hosts: files\n")
 }
 
-/// Which of them the sandbox puts where.
+/// The files to put into the sandbox, and their places there.
 pub(super) fn names_in(dir: &Path) -> [(std::path::PathBuf, String); 2] {
     [HOSTS, SWITCH].map(|name| (dir.join(name), format!("/etc/{name}")))
 }
 
-/// What a program of its own network is forwarded by, once it runs.
+/// The forwarder of a program with a network of its own, to be started when it runs.
 pub struct Reach {
-    /// Here come the sockets.
+    /// Receives the sockets.
     channel: UnixStream,
     to: Vec<Destination>,
 }
 
 impl Reach {
-    /// The words that have `destinations` be there for what follows them; `kept` is what their command is to be started with, and has what forwards.
+    /// The words that make `destinations` reachable for the command after them. `kept` gets the
+    /// command's descriptors and the forwarder.
     ///
     /// # Errors
     /// When the kernel has no socket to spare.

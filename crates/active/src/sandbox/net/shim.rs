@@ -8,7 +8,8 @@ use std::path::Path;
 use rustix::io::FdFlags;
 use rustix::thread::UnshareFlags;
 
-/// What this process inherited under this number, as [`Kept`](crate::sandbox::Kept) handed it over.
+/// Takes over an inherited descriptor of this number, as [`Kept`](crate::sandbox::Kept) passed it
+/// on.
 ///
 /// # Errors
 /// When it is not open.
@@ -22,7 +23,8 @@ pub(in crate::sandbox) fn kept(number: RawFd) -> Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Keeps what this process inherited, but for its standard streams, from all programs that it starts. To be called before it opens anything itself.
+/// Keeps inherited descriptors, except the standard streams, from all programs that this process
+/// starts. To be called before it opens anything itself.
 ///
 /// # Errors
 /// When the table of descriptors cannot be read.

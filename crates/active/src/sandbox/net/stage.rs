@@ -1,7 +1,9 @@
-//! The stage: what this program does as another process, between its start and the sandbox's, where a network name space is to be prepared.
+//! The stage: this program as another process, between its start and the sandbox's, which prepares
+//! a network name space.
 //!
-//! It has one thread and nothing in its memory, so it may do what a thread of the runner may not: enter a user name space, in which it may make a network. It makes sockets there
-//! that listen, hands them to the runner, and becomes the sandbox. With that it loses what it may do in that name space.
+//! It has one thread and nothing in its memory, so it may do what a thread of the runner may not:
+//! enter a user name space, in which it may make a network. It makes listening sockets there, hands
+//! them to the runner, and becomes the sandbox. With that it loses its rights in that name space.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::write;
@@ -18,7 +20,7 @@ use super::link::Loopback;
 use super::shim;
 use crate::job::DESTINATIONS_MAX;
 
-/// What [`enter`] is told of where to send sockets, if nobody wants any.
+/// In place of a descriptor number for [`enter`], if nobody wants the sockets.
 pub(super) const NOBODY: &str = "-";
 const END: &str = "--";
 
@@ -31,7 +33,7 @@ pub(super) fn words<'a>(
     std::iter::once(socket.into()).chain(addresses).chain(std::iter::once(END.into()))
 }
 
-/// Does what these words say; it comes back only with an error.
+/// Does what these words say; returns only with an error.
 pub(super) fn enter(words: &[OsString]) -> Error {
     let text = |word: &OsStr| word.to_str().map(str::to_string).unwrap_or_default();
     let (Some((socket, rest)), Some(end)) =
@@ -75,7 +77,7 @@ pub(super) fn enter(words: &[OsString]) -> Error {
     }
 }
 
-/// Sends sockets to whoever has the other end, in this order.
+/// Sends sockets to the owner of the other end, in this order.
 pub(super) fn hand_over(socket: impl AsFd, listening: &[TcpListener]) -> Result<()> {
     let borrowed: Vec<_> = listening.iter().map(AsFd::as_fd).collect();
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESTINATIONS_MAX))];

@@ -61,7 +61,7 @@ impl Place {
         self.go(self.submit(spec, inputs, splits)?)
     }
 
-    /// What no `check` may find.
+    /// Checks that the store is undamaged.
     pub fn assert_sound(&self) {
         assert_eq!(self.store.meta.check().unwrap(), [""; 0]);
     }
@@ -118,7 +118,7 @@ pub fn lines(spec: Spec) -> Spec {
     Spec { records: Records::parse("lines").unwrap(), ..spec }
 }
 
-/// True when this machine can keep programs in; says so if not.
+/// True if this machine can sandbox programs; reports if not.
 pub fn can_sandbox() -> bool {
     match Sandbox::find(Mode::Strict) {
         Ok(_) => true,

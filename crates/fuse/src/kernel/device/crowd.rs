@@ -1,11 +1,12 @@
-//! The threads that serve the device, what each is at work on, and the callers that do not wait for it any longer.
+//! The threads that serve the device, each one's request, and callers that no longer wait.
 //!
 //! A request may wait for a server that does not answer. Two things must not wait with it.
 //!
-//! - **Its caller, if that is being killed**, or gets a signal after having waited for [`PATIENT`]. The kernel tells us of signals by `INTERRUPT`. The
-//!   request is then answered with `EINTR`; its thread goes on, its answer goes nowhere, and what the answer would have given the kernel (a
-//!   reference to an inode, an open file) is taken back ([`take_back`]). Other signals are no reason: programs do not expect `EINTR` from
-//!   files, and some send themselves signals all the time.
+//! - **Its caller, if that is being killed**, or gets a signal after having waited for [`PATIENT`].
+//!   The kernel reports signals by `INTERRUPT`. The request is then answered with `EINTR`. Its
+//!   thread goes on, but its answer goes nowhere, and any reference to an inode or an open file in
+//!   that answer is taken back ([`take_back`]). Other signals are no reason: programs do not expect
+//!   `EINTR` from files, and some send themselves signals all the time.
 //! - **Other requests.** While all threads have been at work on one request each for a second, one more thread is started at a time, up to [`MORE`].
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

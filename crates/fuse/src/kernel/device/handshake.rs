@@ -1,4 +1,4 @@
-//! `INIT`: what the kernel offers, and what of it we take.
+//! `INIT`: the kernel's offers, and those that we accept.
 
 use std::io;
 
@@ -12,7 +12,7 @@ use crate::kernel::wire::opcode::INIT;
 
 /// The protocol's version.
 const MAJOR: u32 = 7;
-/// What we know of it.
+/// The minor version that we know.
 const MINOR: u32 = 45;
 /// The oldest that this was tried with or is likely to work with (Linux 5.4).
 const MINOR_LEAST: u32 = 31;
@@ -24,7 +24,7 @@ const TIME_GRAIN: u32 = 1;
 const PAGE: u32 = 4096;
 const INIT_OUT_BYTES: usize = 64;
 
-/// What can be agreed on: bits of two words, the second from bit 32 on.
+/// Flags of the handshake: bits of two words, the second from bit 32 on.
 mod flag {
     pub const ASYNC_READ: u64 = 1 << 0;
     pub const POSIX_LOCKS: u64 = 1 << 1;
@@ -47,7 +47,9 @@ mod flag {
     pub const OVER_IO_URING: u64 = 1 << 41;
 }
 
-/// Waits for the kernel's `INIT` and answers it. `changes_elsewhere`, `keeps_locks`, `is_exportable`: see [`FileSystem`](crate::fs::FileSystem). `rings` is asked, if the kernel offers to use them, whether to accept.
+/// Waits for the kernel's `INIT` and answers it. `changes_elsewhere`, `keeps_locks`,
+/// `is_exportable`: see [`FileSystem`](crate::fs::FileSystem). If the kernel offers rings, `rings`
+/// decides whether to accept.
 ///
 /// # Errors
 /// When the kernel is too old, or the mount is gone.
@@ -114,7 +116,7 @@ pub fn shake_hands(
         if offer.flags & flag::OVER_IO_URING != 0 && rings() {
             wanted |= flag::OVER_IO_URING;
         }
-        // An older kernel does without what it does not know.
+        // An older kernel ignores flags that it does not know.
         device.answer(unique, Ok(&answer(offer.read_ahead, wanted & offer.flags)));
         return Ok(());
     }

@@ -1,6 +1,7 @@
-//! The device `/dev/fuse`: each read takes one request, each write gives one answer, or tells the kernel something of our own accord.
+//! The device `/dev/fuse`: each read takes one request; each write gives one answer, or notifies
+//! the kernel.
 //!
-//! Answers go to the clone of the device that the request was read from; what we tell, to any.
+//! Answers go to the clone of the device that the request was read from; notifications, to any.
 
 mod crowd;
 mod handshake;
@@ -20,7 +21,7 @@ pub(super) use self::crowd::Crowd;
 pub use self::handshake::shake_hands;
 pub(super) use self::serve::serve;
 
-/// What the kernel is told without having asked.
+/// Codes of notifications.
 const INVAL_INODE: i32 = 2;
 const INVAL_ENTRY: i32 = 3;
 
@@ -62,17 +63,17 @@ impl Device {
         loop {
             return match rustix::io::read(&self.file, &mut *room) {
                 Ok(len) => Ok(Some(&room[..len])),
-                // The second is for who was just being given a request when the mount went.
+                // A thread gets the second if the mount went just as it was being given a request.
                 Err(Errno::NODEV | Errno::CONNABORTED) => Ok(None),
-                // Whoever asked has given up before it was read, or a signal came.
+                // The caller gave up before the request was read, or a signal came.
                 Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => continue,
                 Err(errno) => Err(errno.into()),
             };
         }
     }
 
-    /// Answers a request. The kernel has ended it, whatever comes of that: a refused answer is an error to whoever asked, and who has given
-    /// up needs none.
+    /// Answers a request, which ends it in the kernel in any case: a refused answer is an error for
+    /// the caller, and a caller that has given up needs none.
     pub fn answer(&self, unique: u64, answer: Result<&[u8]>) {
         let (bytes, error) = match answer {
             Ok(bytes) => (bytes, 0),

@@ -70,7 +70,7 @@ fn forget<F: FileSystem>(fs: &F, request: &Request<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Whoever waits for the answer to a request is not willing to any more.
+/// The caller of a request does not want to wait for the answer any more.
 fn interrupt<F: FileSystem>(fs: &F, crowd: &Crowd, request: &Request<'_>) -> Result<()> {
     let mut fields = request.fields;
     let unique = fields.u64()?;

@@ -1,18 +1,22 @@
 //! Requests through io_uring: a queue for each processor, answered on the processor that asked.
 //!
-//! Through the device, whoever asks wakes a thread on some other processor and sleeps until that one wakes it; waking a processor that idles
-//! takes longer than most requests. Here the kernel gives a request to the queue of the processor it was made on, whose thread
-//! ([`worker`]) is pinned there: one takes the other's place, and back. One system call sends an answer and fetches the next request.
+//! Through the device, a caller wakes a thread on some other processor and sleeps until that one
+//! wakes it; waking an idle processor takes longer than most requests. Here the kernel gives a
+//! request to the queue of the caller's processor. That queue's thread ([`worker`]) is pinned
+//! there: caller and thread take each other's place. One system call sends an answer and fetches
+//! the next request.
 //!
 //! ```text
 //!   program ─► kernel ─► queue of its CPU ─► worker (ring) ─┬─► wire::answer ─► FileSystem ─┬─► ring ─► kernel
 //!                                                           └─► pool: what may wait ────────┘
 //! ```
 //!
-//! The kernel offers this since 6.14, where it was switched on (`/sys/module/fuse/parameters/enable_uring`). Having accepted the offer, a
-//! server must come with queues for all processors, or every request waits for them: so the rings are made first ([`Rings::prepare`],
-//! within the handshake), and the offer is accepted only if that went well. `FORGET` and `INTERRUPT` still come through the device, as
-//! does everything if the kernel then refuses a queue.
+//! The kernel offers this since 6.14, where it was switched on
+//! (`/sys/module/fuse/parameters/enable_uring`). Having accepted the offer, a server must come with
+//! queues for all processors, or every request waits for them. So the rings are made first
+//! ([`Rings::prepare`], within the handshake), and the offer is accepted only if that went well.
+//! `FORGET` and `INTERRUPT` still come through the device, as does everything if the kernel then
+//! refuses a queue.
 
 mod pool;
 mod shim;
@@ -88,7 +92,7 @@ impl Serving {
     }
 }
 
-/// What one worker serves.
+/// The queues that one worker serves.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Plan {
     cpu: usize,

@@ -1,7 +1,9 @@
 //! Threads for requests that may wait, so that the quick ones of the same processor do not wait behind them.
 //!
-//! A worker hands a held request over with the way back to it; the pool's thread puts the answer in, and the worker, woken by its event,
-//! sends it: only the thread of a ring may use it. No more requests can be under way than there are entries, so nothing here needs a bound.
+//! A worker hands a held request over with the way back to it. The pool's thread puts the answer in
+//! and wakes the worker by its event; the worker sends the answer, as only the thread of a ring may
+//! use it. No more requests can be in progress than there are entries, so nothing here needs a
+//! bound.
 
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -23,7 +25,7 @@ pub struct Answered {
 }
 
 impl Answered {
-    /// None yet.
+    /// An empty one.
     ///
     /// # Errors
     /// When there are too many open files.
@@ -39,7 +41,7 @@ impl Answered {
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
-    /// All there are.
+    /// Takes all of them.
     pub fn take(&self) -> Vec<Held> {
         mem::take(&mut self.held.lock().unwrap_or_else(PoisonError::into_inner))
     }

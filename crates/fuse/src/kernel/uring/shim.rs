@@ -1,7 +1,8 @@
 //! The unsafe part: memory that is lent to the kernel, and the submission of it.
 //!
-//! An entry is a page of headers and room for the longest request or answer. It belongs to the kernel from the submission of `REGISTER` or
-//! `COMMIT_AND_FETCH` to that command's completion, and to us, as [`Held`], from then on; nobody has a reference into it in between. What the
+//! An entry is a page of headers and room for the longest request or answer. It belongs to the
+//! kernel from the submission of `REGISTER` or `COMMIT_AND_FETCH` to that command's completion.
+//! From then on it is ours, as [`Held`]; in between nobody has a reference into it. Memory that the
 //! kernel may still write to when a queue ends is never freed.
 #![allow(unsafe_code)]
 #![allow(clippy::host_endian_bytes, reason = "both sides of this protocol are on one machine")]
@@ -25,12 +26,13 @@ use crate::fs::Result;
 /// Commands, as `include/uapi/linux/fuse.h` has them.
 const REGISTER: u32 = 1;
 const COMMIT_AND_FETCH: u32 = 2;
-/// Of the header page: the request's or answer's header, the operation's fields, what the ring adds.
+/// Offsets in the header page: the header of request or answer, the operation's fields, the ring's
+/// part.
 const IN_OUT: usize = 0;
 const FIELDS: usize = 128;
 const RING: usize = 256;
 const HEADERS_LEN: usize = 288;
-/// In what the ring adds.
+/// Offsets in the ring's part.
 const COMMIT_ID: usize = RING + 8;
 const PAYLOAD_LEN: usize = RING + 16;
 /// Where in the header page, behind what the kernel knows of, the two segments are listed.
@@ -136,7 +138,7 @@ impl Held {
     }
 }
 
-/// What came.
+/// A completed event of the ring.
 #[derive(Debug)]
 pub enum Event {
     /// A request.

@@ -108,7 +108,7 @@ fn carry_out<F: FileSystem>(fs: &F, request: &Request<'_>, out: &mut Vec<u8>) ->
         FLUSH => {
             let (handle, _, owner) = (head.u64()?, head.u64()?, head.u64()?);
             let flushed = fs.flush(caller, number, handle);
-            // Whatever came of it.
+            // Also after a failed flush.
             fs.closed_by(number, owner);
             flushed?;
         }
@@ -123,7 +123,8 @@ fn carry_out<F: FileSystem>(fs: &F, request: &Request<'_>, out: &mut Vec<u8>) ->
         }
         RELEASEDIR => fs.release_dir(number, head.u64()?),
         FSYNCDIR => fs.fsync_dir(number, head.u64()?)?,
-        // Asked only when the kernel was told not to check: then whoever may enter the mount may all.
+        // Asked only if the kernel was told not to check: then any user that may enter the mount
+        // may do anything.
         ACCESS | DESTROY => (),
         CREATE | TMPFILE => {
             let (flags, mode, umask) = (head.u32()?, head.u32()?, head.u32()?);
@@ -168,7 +169,7 @@ fn carry_out<F: FileSystem>(fs: &F, request: &Request<'_>, out: &mut Vec<u8>) ->
     Ok(())
 }
 
-/// What a request asks of the file system, for [`FileSystem::keeps`].
+/// The effort of a request, for [`FileSystem::keeps`].
 pub fn effort(request: &Request<'_>) -> Effort {
     let mut head = request.fields;
     let mut len = || Range::new(&mut head).map_or(0, |range| range.len);

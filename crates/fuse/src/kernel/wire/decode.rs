@@ -10,7 +10,8 @@ use crate::fs::{Caller, Result};
 /// Bytes of the header that every request begins with.
 pub const HEADER_BYTES: usize = 40;
 
-/// A request: a header, fields whose number depends on the operation, and what has no fixed length: names, values, data.
+/// A request: a header, fixed fields that depend on the operation, and parts of variable length:
+/// names, values, data.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// Operation; one of [`super::opcode`].
@@ -19,7 +20,7 @@ pub struct Request<'a> {
     pub unique: u64,
     /// The inode it is about; the directory, where there is a name.
     pub number: u64,
-    /// Who asks.
+    /// The caller.
     pub caller: Caller,
     /// Fixed fields; may be longer than what the operation has.
     pub fields: Fields<'a>,
@@ -44,8 +45,8 @@ impl<'a> Request<'a> {
         Ok(Self { opcode, unique, number, caller, fields: Fields(fields), rest: Fields(rest) })
     }
 
-    /// Reads a request as the device sends it, in one piece. `EIO` when it is too short. Of an
-    /// operation that is not known, nothing is taken for fixed fields.
+    /// Reads a request as the device sends it, in one piece. `EIO` if it is too short. An unknown
+    /// operation has no fixed fields.
     pub fn from_device(message: &'a [u8]) -> Result<Self> {
         let (header, body) = message.split_at_checked(HEADER_BYTES).ok_or(Errno::IO)?;
         let mut request = Self::new(header, &[], body)?;

@@ -9,19 +9,19 @@ use crate::fs::{Handle, Result};
 
 /// The lock is one of `flock`.
 const LK_FLOCK: u32 = 1;
-/// What is done with it, as `fcntl` has it.
+/// Values of `l_type`, as `fcntl` has them.
 const READ: u32 = 0;
 const WRITE: u32 = 1;
 const UNLOCK: u32 = 2;
 
-/// What a request says of a lock.
+/// A lock request's fields.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Asked {
     /// The open file by which it is asked.
     pub handle: Handle,
-    /// Which lock; its mode says nothing if it is to be given up.
+    /// The lock; its mode has no meaning in a release.
     pub lock: Lock,
-    /// It is to be given up.
+    /// It is a release.
     pub gives_up: bool,
 }
 
@@ -35,7 +35,8 @@ impl Asked {
         let (handle, owner) = (fields.u64()?, fields.u64()?);
         let range = LockRange { first: fields.u64()?, last: fields.u64()? };
         let (kind, process, flags) = (fields.u32()?, fields.u32()?, fields.u32()?);
-        // An open file has one handle, and no other ever has that. The kernel's number for it may be another one's by the time that the release of this one comes.
+        // An open file has one handle, which is never reused. By the time that its release comes,
+        // the kernel may have reused its own number for the file.
         let (family, owner) = match flags & LK_FLOCK {
             0 => (LockFamily::Ranges, owner),
             _ => (LockFamily::Whole, handle),
@@ -50,7 +51,7 @@ impl Asked {
     }
 }
 
-/// Appends what is in the way of a lock to an answer.
+/// Appends a lock that is in the way to an answer.
 pub fn in_the_way(out: &mut Vec<u8>, lock: Option<Lock>) {
     let (range, kind, process) = match lock {
         Some(Lock { range, mode: LockMode::Shared, process, .. }) => (range, READ, process),

@@ -20,8 +20,8 @@ pub mod opcode;
 
 pub use self::decode::Request;
 
-/// What comes of `work`; `EIO` of a panic: a bug in one operation must not leave a thread's requests without anybody who answers, and every
-/// program that makes them waiting for ever.
+/// The result of `work`, or `EIO` if it panics. A bug in one operation must not end a thread that
+/// answers requests: its callers would wait for ever.
 pub fn guarded<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or(Err(Errno::IO))
 }

@@ -62,7 +62,7 @@ pub fn fields_len(opcode: u32) -> Option<usize> {
     })
 }
 
-/// What an operation is called.
+/// An operation's name.
 pub fn name(opcode: u32) -> &'static str {
     match opcode {
         LOOKUP => "LOOKUP",

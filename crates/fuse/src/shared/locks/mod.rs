@@ -1,4 +1,5 @@
-//! Locks that hold on all hosts: rows of the database, taken and given up by transactions of their own (`store/src/meta/locks.rs`).
+//! Locks that hold on all hosts: rows of the database, taken and released by transactions of their
+//! own (`store/src/meta/locks.rs`).
 //!
 //! ```text
 //!   SETLK, SETLKW ──► queue ──► a thread of this pool: one transaction ──taken──► the row is read again, the kernel forgets ──► answer
@@ -7,20 +8,32 @@
 //!   unlock, close ──► what was written is stored ──► one transaction; who waits here tries at once
 //! ```
 //!
-//! **Who waits** keeps no thread that answers requests: it lies in the queue, and is tried again, at first after some milliseconds, later four times a second; by a statement that only reads, as long as what is in the way stays the same.
-//! Among those of all hosts who wait for the same, whoever came first goes first for a while: longer than the longest pause of those who have waited, so that a program that takes a lock again and again
-//! leaves the others a turn.
+//! **Waiting.** A waiting request blocks no thread that answers requests: it lies in the queue and
+//! is tried again, at first after some milliseconds, later four times a second. As long as the
+//! locks in the way stay the same, a statement that only reads checks them. Among the waiters of
+//! all hosts for the same range, the first comer goes first for a while. That while is longer than
+//! the longest pause of a waiter, so that a program that takes a lock again and again leaves the
+//! others a turn.
 //!
-//! **A lock is a point where hosts agree.** Before a lock is taken, changed or given up, what was written to the file here is stored, as by fsync; only if that succeeds is it given up, but for what a close does. When it was taken, the row is
-//! read again, and if another host has stored another content since, the kernel is made to forget what it has of the old one, before whoever asked is told. So whoever has a lock reads what those before it wrote under theirs.
-//! Threads that answer requests must not make the kernel forget: it may be waiting for them. So it is done here, where no request is served.
+//! **A lock is a point where hosts agree.** Before a lock is taken, changed or released, this mount
+//! stores what was written to the file here, as by fsync. The lock is released only if that
+//! succeeds, except by a close. After a lock is taken, the mount reads the row again. If another
+//! host has stored another content since, it makes the kernel drop its cache of the old one before
+//! it answers. So the owner of a lock reads what earlier owners wrote under theirs. Threads that
+//! answer requests must not make the kernel drop its cache, as the kernel may be waiting for them.
+//! This pool's threads do it, as they serve no requests.
 //!
-//! **What ends a lock.** The kernel knows of none of them, and so sends none of its own to unlock what a process leaves behind. `FLUSH` comes whenever a descriptor is closed, by exit, too, and names who closed it. An open file's last
-//! `RELEASE` ends all that was taken by it: locks of `flock`, and those of open files (`F_OFD_SETLK`), which look like a process's. For this it is kept who may have a lock here, and by which handles. As `RELEASE` comes when nobody waits for
-//! it any more, the kernel may have given the open file's number as an owner to another one by then; so an owner of `flock`'s is known by its handle, which nobody else ever has. What cannot be given up just then is tried again until it
-//! can, or the session is over.
+//! **How a lock ends.** The kernel does not know these locks, and so sends no unlock for a process
+//! that ends. It sends `FLUSH` whenever a descriptor is closed, also at exit, and names the
+//! process. An open file's last `RELEASE` ends all locks that were taken by it: those of `flock`,
+//! and those of open files (`F_OFD_SETLK`), which look like a process's. So the queue records who
+//! may have a lock here, and by which handles. `RELEASE` comes when no program waits for it any
+//! more, and by then the kernel may have reused the owner number of the open file. So an owner of
+//! `flock` is known by its handle, which is never reused. A release that fails is tried again until
+//! it succeeds or the session is over.
 //!
-//! **When the session is ended** by another client its locks go. What each owner has is kept here, too, so that the mount can take it again (`../lease.rs`).
+//! **When the session is ended** by another client, its locks go. The queue also records what each
+//! owner has, so that the mount can take it again (`../lease.rs`).
 
 mod queue;
 
@@ -41,21 +54,22 @@ use self::queue::{Job, Key, Queue, Task};
 use super::core::{Core, TRIES};
 use crate::fs::{Answer, Handle, LockRequest, Result, Unlock};
 
-/// Threads that take locks. Each waits for the database, and for the kernel to forget.
+/// Threads that take locks. Each waits for the database, and for the kernel to drop its cache.
 const THREADS: usize = 4;
-/// Whoever waits tries again after this part of the time that it has waited, but neither sooner …
+/// A waiter tries again after this part of the time that it has waited, but neither sooner …
 const PAUSE_PART: u32 = 8;
 const PAUSE_MIN: Duration = Duration::from_millis(5);
 /// … nor later than this.
 const PAUSE_MAX: Duration = Duration::from_millis(250);
-/// So long those who have waited for longer go first: each of them has tried again by then, if its host is there.
+/// How long a waiter yields to those that have waited longer: each of them has tried again by then,
+/// if its host is alive.
 const GIVES_WAY: Duration = Duration::from_millis(300);
-/// How often it is looked whether whoever is in the way was a process of this host, and has ended.
+/// How often to check if a session in the way was a process of this host that has ended.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How long after a failure it is tried again to give something up.
+/// Pause after a release has failed.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Makes the kernel forget what it has cached of a file.
+/// Makes the kernel drop its cache of a file.
 type Forget = Box<dyn Fn(u64) + Send + Sync>;
 
 /// See the module.
@@ -94,12 +108,12 @@ impl Locks {
         Ok(locks)
     }
 
-    /// What a renewal of the session needs.
+    /// For the renewal of the session.
     pub fn service(&self) -> &Arc<LockService> {
         &self.shared
     }
 
-    /// How the kernel is made to forget what it has cached of a file; the first one counts.
+    /// Sets how to make the kernel drop its cache of a file; only the first call counts.
     pub fn forget_by(&self, forget: Forget) {
         let _ = self.shared.forget.set(forget);
     }
@@ -117,7 +131,7 @@ impl Locks {
         }))
     }
 
-    /// Takes a lock; tells `answer`.
+    /// Takes a lock and gives `answer` the result.
     pub fn take(&self, inode: u64, asked: &LockRequest, answer: Answer) {
         let ticket = self.shared.tickets.fetch_add(1, Ordering::Relaxed);
         let since = Instant::now();
@@ -126,14 +140,15 @@ impl Locks {
         self.shared.queue.push(task);
     }
 
-    /// Whoever asked for a lock by this number waits no longer.
+    /// Ends the wait of the lock request with this number.
     pub fn interrupt(&self, request: u64) {
         if let Some(task) = self.shared.queue.interrupt(request) {
             self.shared.give_up(task);
         }
     }
 
-    /// Gives up what an owner has in a range; what was written is stored before, or it is not given up.
+    /// Releases an owner's locks in a range, after storing what was written. They stay if that
+    /// fails.
     pub fn give_up(&self, inode: u64, unlock: &Unlock) -> Result<()> {
         let key = Key { inode, family: unlock.family, owner: unlock.owner };
         let shared = &self.shared;
@@ -151,7 +166,8 @@ impl Locks {
     pub fn closed_by(&self, inode: u64, owner: u64) {
         let key = Key { inode, family: LockFamily::Ranges, owner };
         if self.shared.queue.may_hold(key) {
-            // What was written by another descriptor, too. Whoever closes is told of an error by that; its locks end all the same.
+            // Includes writes by other descriptors. The close of that descriptor reports an error;
+            // the locks end all the same.
             let _ = self.shared.store(inode);
             self.shared.end(key);
         }
@@ -162,7 +178,7 @@ impl Locks {
         self.shared.queue.released(inode, handle).into_iter().for_each(|key| self.shared.end(key));
     }
 
-    /// Ends the threads. Whoever still waits is told `EIO`.
+    /// Ends the threads. Requests that still wait get `EIO`.
     pub fn end(&self) {
         let left = self.shared.queue.end();
         for thread in std::mem::take(&mut *self.threads.lock().expect("no panic while held")) {
@@ -206,7 +222,7 @@ impl LockService {
 
     fn try_to_take(&self, mut task: Task) {
         let (request, key) = (task.asked.request, task.key());
-        // A bug in here must not leave the mount without whoever takes locks.
+        // A panic in here must not end a thread that takes locks.
         let tried = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.attempt(&mut task)));
         match tried.unwrap_or(Err(Errno::IO)) {
             Ok(false) => {
@@ -224,21 +240,21 @@ impl LockService {
                 if task.blockers.is_some() {
                     self.stop_waiting(task.ticket);
                 }
-                // It may have been let go of while it waited.
+                // It may have been released while it waited.
                 self.queue.wake(key.inode);
                 task.answer.give(Err(errno));
             }
         }
     }
 
-    /// Tries once. `false`: others are in the way, and it is waited for.
+    /// Tries once. `false` if others are in the way and the request waits.
     fn attempt(&self, task: &mut Task) -> Result<bool> {
         let (core, engine) = (&self.core, self.engine()?);
         let live = core.fail(core.lease.live())?;
         let session = live.id();
         let (inode, lock, wait) = (task.inode, task.asked.lock, task.wait());
         if task.session.replace(session) != Some(session) {
-            // That it waits was recorded of a session that is over.
+            // Its wait was recorded for a session that is over.
             task.blockers = None;
         }
         if let Some(known) = &task.blockers {
@@ -248,20 +264,20 @@ impl LockService {
             }
         }
         let key = task.key();
-        // Of whoever had this number before.
+        // Left over from an earlier owner with this number.
         if self.queue.owed(key)
             && let Err(errno) = self.release(key, LockRange::ALL)
         {
             self.queue.later(Job::Release(key), RETRY);
             return Err(errno);
         }
-        // One that excludes less than before may let others in.
+        // A weaker lock than before may let others in, so they must find the data stored.
         self.store(inode)?;
         self.queue.begins(key, task.asked.handle);
         loop {
             let taken = engine.take_lock(session, inode, &lock, wait);
             if let Some(error) = taken.as_ref().err().filter(|error| error.kind() == ErrorKind::Fenced) {
-                // Once more, for the next session.
+                // Try again with the next session.
                 live.note(error);
                 return Ok(false);
             }
@@ -283,27 +299,29 @@ impl LockService {
                 }
             }
         }
-        // Once more: whoever closed the file meanwhile has found none.
+        // Again: a close of the file meanwhile has found no owner.
         self.queue.begins(key, task.asked.handle);
         self.queue.has(key, lock.range, Some(lock.mode));
-        // If the session has ended since, the next one may have taken what was known before this, and not this one.
+        // If the session has ended since, the next one may have taken over the locks that were
+        // known before this one, but not this one.
         if live.check().is_err() {
             self.queue.has(key, lock.range, None);
             return Ok(false);
         }
         if lock.mode == LockMode::Shared {
-            // It may have been an exclusive one.
+            // The lock may have been exclusive before.
             self.queue.wake(inode);
         }
         let agreed = self.agree(inode);
         if agreed.is_err() {
-            // Nobody is told that it has it.
+            // The program is not told that it has the lock.
             let _ = self.release(key, lock.range);
         }
         agreed.map(|()| true)
     }
 
-    /// Ends those sessions in the way whose process was one of this host, and is gone: then nobody has to wait until their leases are over.
+    /// Ends sessions in the way whose process was one of this host and is gone, so that nobody
+    /// waits for the end of their leases.
     fn end_gone(&self, blockers: &[Blocker], looked: &mut Option<Instant>) -> Result<bool> {
         let core = &self.core;
         let own = core.session().id();
@@ -322,7 +340,7 @@ impl LockService {
         Ok(!gone.is_empty())
     }
 
-    /// Stores what was written to a file here, so that it is there for whoever has the lock next.
+    /// Stores what was written to a file here, for the lock's next owner.
     fn store(&self, inode: u64) -> Result<()> {
         self.core.store_behind();
         match self.core.open.get(inode) {
@@ -331,23 +349,24 @@ impl LockService {
         }
     }
 
-    /// From here on the file is what the database says now, or will: here and in the kernel.
+    /// Brings this mount and the kernel up to the database's present row of the file.
     fn agree(&self, inode: u64) -> Result<()> {
         let core = &self.core;
         for _ in 0..TRIES {
-            // What was read before counts for nothing, not even for the moment that it usually does.
+            // A cached row counts for nothing here, although it is used elsewhere for a moment.
             core.forget_row(inode);
             let row = core.row(inode)?;
             let Some(file) = core.open.get(inode) else { return Ok(()) };
             let (is_so, is_committing, others, dropped) = {
                 let state = file.read();
-                // Of what only this mount knows nobody commits anything else.
+                // Nobody else commits anything to a file that only this mount knows.
                 let is_committing = state.is_committing && !state.is_removed;
                 let is_so = state.is_removed || *state.stored.root() == row.root;
                 (is_so && !is_committing, is_committing, state.others, state.dropped)
             };
             if is_committing {
-                // A batch of ours, of which nobody knows yet what it has made of the content: it has the turn, which this waits for.
+                // One of our batches, whose effect on the content is not known yet. It has the
+                // flush lock, and this call waits for that.
                 core.fail(core.store_file(&file, false))?;
             }
             if !is_so {
@@ -356,7 +375,8 @@ impl LockService {
             if others != dropped {
                 self.forget(inode);
                 let mut state = file.write();
-                // Others that came meanwhile are for whoever asks next: the kernel may have read either.
+                // Changes that came meanwhile are left to the next request: the kernel may have
+                // read either content.
                 state.dropped = state.dropped.max(others);
             }
             return Ok(());
@@ -364,11 +384,13 @@ impl LockService {
         Err(Errno::BUSY)
     }
 
-    /// Takes the locks that this mount had when `before` was ended over for the next session. Returns the files of those that it cannot have,
-    /// as somebody else has wanted some, with the handles by which they were taken.
+    /// Takes the locks that this mount had, when `before` was ended, again for the next session.
+    /// Returns the files whose locks it cannot have, as another client wanted some of them, with
+    /// the handles by which they were taken.
     ///
     /// # Errors
-    /// Those of the database. Then it is done again, for another session: what was taken over is lost.
+    /// Those of the database. Then it is repeated for another session: the locks taken so far are
+    /// lost.
     pub fn take_over(&self, before: SessionId, session: &Session) -> Stored<Vec<(u64, BTreeSet<Handle>)>> {
         let Some(engine) = self.core.store.meta.file_locks() else { return Ok(Vec::new()) };
         let mut lost = Vec::new();
@@ -377,11 +399,11 @@ impl LockService {
                 lost.push(Key { inode: locks.inode, family: locks.family, owner: locks.owner });
             }
         }
-        // Only now: if it is done again, they are found lost again.
+        // Only now: if it is repeated, they are found lost again.
         Ok(lost.into_iter().map(|key| (key.inode, self.queue.lose(key))).collect())
     }
 
-    /// Makes the kernel forget what it has cached of a file. Whoever calls it keeps no request waiting.
+    /// Makes the kernel drop its cache of a file. The calling thread must not be serving a request.
     pub fn forget(&self, inode: u64) {
         if let Some(forget) = self.forget.get() {
             forget(inode);
@@ -393,7 +415,7 @@ impl LockService {
         let begun = self.queue.begun(key);
         let Key { inode, family, owner } = key;
         let left = loop {
-            // Until there is one it may be taken over: it is not forgotten.
+            // Without a session the lock may still be taken over: it is not forgotten.
             let session = core.fail(core.lease.live())?;
             match engine.release_lock(session.id(), inode, family, owner, range) {
                 // The next session has taken it over.
@@ -411,7 +433,7 @@ impl LockService {
         core.fail(left).map(drop)
     }
 
-    /// Ends all that an owner has on a file, now or as soon as that can be done.
+    /// Ends all locks of an owner on a file, now or as soon as possible.
     fn end(&self, key: Key) {
         if self.release(key, LockRange::ALL).is_err() {
             self.queue.later(Job::Release(key), RETRY);
@@ -420,7 +442,7 @@ impl LockService {
 
     fn give_up(&self, task: Task) {
         if task.blockers.is_some() {
-            // By a thread of the pool: this one may have been asked by the kernel.
+            // In the pool: this thread may be serving a request of the kernel.
             self.queue.later(Job::StopWaiting(task.ticket), Duration::ZERO);
         }
         task.answer.give(Err(Errno::INTR));

@@ -1,4 +1,5 @@
-//! Who wants locks and when each is tried again; and who may have some here.
+//! The queue of lock requests, with the time of each one's next try; and the owners that may have
+//! locks here.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard};
@@ -11,10 +12,12 @@ use rustix::io::Errno;
 
 use crate::fs::{Answer, Handle, LockRequest};
 
-/// Interruptions of what has not been heard of yet, at most. Between the moment that a request is read and the one that it is here there are never more requests than threads, and all others that end up here do not matter.
+/// Interruptions at most of requests that have not arrived here yet. Between the reading of a
+/// request and its arrival here there are never more requests than threads; other interruptions
+/// that end up here do not matter.
 const EARLY_MAX: usize = 1024;
 
-/// A lock that somebody wants.
+/// A request for a lock.
 pub struct Task {
     pub inode: u64,
     pub asked: LockRequest,
@@ -22,21 +25,22 @@ pub struct Task {
     /// Its number in the database.
     pub ticket: u64,
     pub since: Instant,
-    /// For which it was last tried.
+    /// The session for which it was last tried.
     pub session: Option<SessionId>,
-    /// What was in its way when it was last tried: that it waits for that is recorded.
+    /// The locks that were in its way when it was last tried. The database has a record that it
+    /// waits for them.
     pub blockers: Option<Vec<Blocker>>,
-    /// When it was last looked whether those are gone.
+    /// When it was last checked if their sessions are gone.
     pub looked: Option<Instant>,
 }
 
-/// What the threads do.
+/// Work of the pool's threads.
 pub enum Job {
-    /// To take a lock, if that can be done.
+    /// Take a lock, if possible.
     Take(Task),
-    /// To end all that an owner has, as that could not be done when it was due.
+    /// Release all that an owner has, as that failed when it was due.
     Release(Key),
-    /// To take back that somebody waits.
+    /// Withdraw the record that a request waits.
     StopWaiting(u64),
 }
 
@@ -48,13 +52,13 @@ pub struct Key {
     pub owner: u64,
 }
 
-/// How an owner may have come by locks.
+/// The locks of an owner, and the handles by which it may have come by them.
 #[derive(Default)]
 struct Hold {
     handles: BTreeSet<Handle>,
-    /// What it has.
+    /// Its locks.
     owned: Owned,
-    /// It had more, and does not know that somebody else has it.
+    /// It had more, and does not know that another client has them.
     is_lost: bool,
     /// Rises with every attempt to take one.
     begun: u64,
@@ -65,10 +69,11 @@ struct State {
     jobs: Vec<(Instant, Job)>,
     /// Requests that are being tried, and whether they have been interrupted.
     trying: HashMap<u64, bool>,
-    /// Interruptions of requests that have not been heard of.
+    /// Interruptions of requests that have not arrived here yet.
     early: VecDeque<u64>,
     holds: BTreeMap<Key, Hold>,
-    /// Until when one of the threads waits for the first job to be due. The others wait until they are woken.
+    /// One thread waits until the first job is due, at this time. The others wait until they are
+    /// woken.
     watched: Option<Instant>,
     is_ending: bool,
 }
@@ -87,7 +92,7 @@ impl Queue {
 
     // ---- jobs -------------------------------------------------------------------------------------------------------
 
-    /// Somebody wants a lock.
+    /// Adds a request for a lock.
     pub fn push(&self, task: Task) {
         let mut state = self.lock();
         let request = task.asked.request;
@@ -105,7 +110,7 @@ impl Queue {
         }
     }
 
-    /// Something is to be done after `pause`.
+    /// Adds a job that is due after `pause`.
     pub fn later(&self, job: Job, pause: Duration) {
         let mut state = self.lock();
         if !state.is_ending {
@@ -147,7 +152,8 @@ impl Queue {
         }
     }
 
-    /// A task that was tried is to be tried again after `pause`. It is returned if it has been interrupted meanwhile, or nobody tries any more.
+    /// Puts a task back, to be tried again after `pause`. Returns it if it was interrupted
+    /// meanwhile, or the queue has ended.
     pub fn put_back(&self, task: Task, pause: Duration) -> Option<Task> {
         let mut state = self.lock();
         let was_interrupted = state.trying.remove(&task.asked.request).unwrap_or(false);
@@ -156,17 +162,18 @@ impl Queue {
         }
         state.jobs.push((Instant::now() + pause, Job::Take(task)));
         drop(state);
-        // Another thread may be waiting for something that is due later.
+        // Another thread may be waiting for a job that is due later.
         self.changed.notify_one();
         None
     }
 
-    /// A task that was tried needs not be tried again.
+    /// The task need not be tried again.
     pub fn settled(&self, request: u64) {
         self.lock().trying.remove(&request);
     }
 
-    /// The task that was interrupted, if it was waiting. If it is just being tried, [`Queue::put_back`] gives it back.
+    /// Returns the interrupted task if it was waiting. If it is being tried, [`Queue::put_back`]
+    /// returns it.
     pub fn interrupt(&self, request: u64) -> Option<Task> {
         let mut state = self.lock();
         let is_it = |job: &Job| matches!(job, Job::Take(task) if task.asked.request == request);
@@ -188,7 +195,7 @@ impl Queue {
         None
     }
 
-    /// Whoever waits for a lock on this file tries at once.
+    /// Requests for locks on this file are tried at once.
     pub fn wake(&self, inode: u64) {
         let mut state = self.lock();
         let now = Instant::now();
@@ -205,7 +212,7 @@ impl Queue {
         }
     }
 
-    /// Nothing is done any more. Returns what was waiting.
+    /// Ends all work. Returns the jobs that were waiting.
     pub fn end(&self) -> Vec<Job> {
         let mut state = self.lock();
         state.is_ending = true;
@@ -215,7 +222,7 @@ impl Queue {
         left
     }
 
-    /// True, once, if this is still to be given up.
+    /// True, once, if a release of this owner's locks is still due.
     pub fn owed(&self, key: Key) -> bool {
         let mut state = self.lock();
         let before = state.jobs.len();
@@ -225,7 +232,7 @@ impl Queue {
 
     // ---- who may have locks -----------------------------------------------------------------------------------------
 
-    /// An owner may have locks, from now on, by this handle.
+    /// Records that an owner may have locks, taken by this handle.
     pub fn begins(&self, key: Key, handle: Handle) {
         let mut state = self.lock();
         let hold = state.holds.entry(key).or_default();
@@ -233,7 +240,7 @@ impl Queue {
         hold.begun += 1;
     }
 
-    /// An owner has a lock of this mode in a range, or none.
+    /// Records that an owner has a lock of this mode in a range, or none.
     pub fn has(&self, key: Key, range: LockRange, mode: Option<LockMode>) {
         if let Some(hold) = self.lock().holds.get_mut(&key) {
             hold.owned.set(range, mode);
@@ -241,7 +248,7 @@ impl Queue {
         }
     }
 
-    /// What every owner has.
+    /// Every owner's locks.
     pub fn owned(&self) -> Vec<OwnersLocks> {
         let state = self.lock();
         let has_some = state.holds.iter().filter(|(_, hold)| !hold.owned.ranges().is_empty());
@@ -252,7 +259,8 @@ impl Queue {
         owned.collect()
     }
 
-    /// An owner has nothing any more, and does not know. Returns the handles by which it had something.
+    /// Records that an owner has lost its locks without knowing it. Returns the handles by which it
+    /// took them.
     pub fn lose(&self, key: Key) -> BTreeSet<Handle> {
         let mut state = self.lock();
         let Some(hold) = state.holds.get_mut(&key) else { return BTreeSet::new() };
@@ -260,12 +268,12 @@ impl Queue {
         hold.handles.clone()
     }
 
-    /// Whether an owner has lost what it had, and has taken nothing since.
+    /// True if an owner has lost its locks, and has taken none since.
     pub fn is_lost(&self, key: Key) -> bool {
         self.lock().holds.get(&key).is_some_and(|hold| hold.is_lost)
     }
 
-    /// Whether an owner may have locks.
+    /// True if an owner may have locks.
     pub fn may_hold(&self, key: Key) -> bool {
         self.lock().holds.contains_key(&key)
     }
@@ -275,7 +283,7 @@ impl Queue {
         self.lock().holds.get(&key).map_or(0, |hold| hold.begun)
     }
 
-    /// An owner has none, unless it has begun to take one since.
+    /// Records that an owner has no locks, unless it has begun to take one since.
     pub fn let_go(&self, key: Key, begun: u64) {
         let mut state = self.lock();
         if state.holds.get(&key).is_some_and(|hold| hold.begun == begun) {
@@ -283,8 +291,9 @@ impl Queue {
         }
     }
 
-    /// A handle is gone: owners that may have locks which they have come by with no other one. What a process has by another one it has taken after it closed this one, which ended
-    /// those before.
+    /// A handle is gone. Returns the owners that may have locks and have taken them by no other
+    /// handle. If a process took locks by another handle, it did so after it closed this one, which
+    /// ended the earlier locks.
     pub fn released(&self, inode: u64, handle: Handle) -> Vec<Key> {
         let first = Key { inode, family: LockFamily::Ranges, owner: 0 };
         let last = Key { inode, family: LockFamily::Whole, owner: u64::MAX };

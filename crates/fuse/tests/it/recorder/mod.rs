@@ -95,7 +95,7 @@ fn entry(number: u64, kind: FileKind) -> Entry {
 }
 
 impl Recorder {
-    /// What was asked since the last time.
+    /// The calls since the last time.
     pub fn take(&self) -> Vec<String> {
         std::mem::take(&mut self.calls.lock().unwrap())
     }
@@ -115,7 +115,7 @@ impl Recorder {
     }
 }
 
-/// Of the caller, what does not depend on the thread.
+/// The part of the caller that does not depend on the thread.
 fn who(caller: Caller) -> (u32, u32) {
     (caller.uid, caller.gid)
 }

@@ -1,4 +1,5 @@
-//! Closes that come back before they are committed: in order, within their time, and for this mount as if they had been.
+//! Deferred closes: they are committed in order and within their time, and this mount sees them as
+//! if they had been.
 
 use std::time::{Duration, Instant};
 
@@ -75,7 +76,7 @@ fn what_waits_is_stored_in_time_and_at_the_unmount_and_a_killed_mount_loses_it()
     cluster.check();
 }
 
-/// What it was when it was closed is a version; and what is open again is one file.
+/// The content at the close is a version; a file that is opened again is one file.
 #[test]
 fn a_file_that_waits_is_opened_changed_and_removed_like_any_other() {
     let Some(cluster) = Cluster::new() else { return };
@@ -119,7 +120,7 @@ fn what_others_do_to_a_file_that_waits_is_in_nobodys_way() {
         } else {
             two.put(&format!("{name} waits"), b"longer text").unwrap();
         }
-        // What goes with the name is refused, and each is looked at alone.
+        // The batch with the name is refused, and each file is committed alone.
         one.put(&format!("{name} last"), b"last").unwrap();
         one.volume.fsync_dir(ROOT, 0).unwrap();
         assert_eq!(two.cat(name).unwrap(), b"here");

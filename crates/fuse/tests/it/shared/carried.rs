@@ -1,4 +1,5 @@
-//! Files that somebody on another host stores while he reads them: what the mount takes over, what it does not believe, and who is let in.
+//! Delegated uploads by an agent on another host: which content the mount takes over, which claims
+//! it does not believe, and which clients it lets in.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -24,20 +25,20 @@ use super::follow::{MAKE, Site, wait_closed};
 use super::hosts::Host;
 use super::random;
 
-/// How somebody stores a file.
+/// How the agent behaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
-    /// As he should.
+    /// As it should.
     Well,
-    /// He hangs up when he has read half of it.
+    /// It hangs up when it has read half of the file.
     HangsUp,
-    /// He says that he cannot.
+    /// It says that it cannot store the file.
     CannotStore,
-    /// He says that he has stored it, and has not.
+    /// It says that it has stored the file, and has not.
     Lies,
-    /// What he has stored is shorter than he says.
+    /// Its content is shorter than it says.
     IsShort,
-    /// He says that he has more than he was given.
+    /// It says that it has more than it was given.
     HasMore,
 }
 
@@ -85,7 +86,8 @@ impl Carrier {
         self.store.meta.release(&holder, None).unwrap();
     }
 
-    /// Reads a file until it is closed, and stores it; what it has read, and how often what it had stored was taken.
+    /// Reads a file until it is closed, and stores it. Returns the bytes that it has read, and how
+    /// often the mount took over its content.
     fn carry(&self, inode: u64, way: Way, half: u64, begins: &Barrier) -> (Vec<u8>, usize) {
         let (mut client, mut read, mut taken) = (self.reach(), Vec::new(), 0);
         assert!(client.carry(inode).unwrap());
@@ -180,7 +182,8 @@ fn what_is_stored_elsewhere_is_taken_over_at_each_sync_and_at_the_close_and_the_
     site.cluster.check();
 }
 
-/// Two files are written at once, and together they are longer than the log: what makes room is what others have stored, and nothing of either is stored here.
+/// Two files are written at once, and together they are longer than the log. The agents' content
+/// makes room, and this mount stores nothing of either file.
 #[test]
 fn room_is_made_of_what_is_stored_elsewhere_and_the_rest_waits_for_that() {
     let Some(site) = Site::new() else { return };
@@ -206,7 +209,7 @@ fn room_is_made_of_what_is_stored_elsewhere_and_the_rest_waits_for_that() {
                     for (at, part) in data.chunks(1 << 20).enumerate() {
                         open.write((at as u64) << 20, part).unwrap();
                     }
-                    // Nobody has synced it yet: this is what made room.
+                    // No sync has happened yet: the agent's content made room.
                     let stored = two.cat(name).unwrap();
                     assert!(data.starts_with(&stored));
                     open.close().unwrap();
@@ -247,7 +250,7 @@ fn who_syncs_a_large_file_before_anybody_has_come_waits_for_that_and_once_for_no
     std::thread::scope(|scope| {
         let carried = scope.spawn(|| {
             syncs.wait();
-            // Whether it waits by then or not.
+            // Both orders are fine: the sync may wait by then, or not yet.
             std::thread::sleep(Duration::from_millis(500));
             carrier.carry(number, Way::Well, 0, &begins)
         });
@@ -262,7 +265,7 @@ fn who_syncs_a_large_file_before_anybody_has_come_waits_for_that_and_once_for_no
     assert_eq!(new_bytes(&one), 0, "the mount itself has stored nothing");
     wait_closed(&one, number);
     carrier.let_go(number);
-    // And nobody comes.
+    // And no agent comes.
     for name in ["raw2-near", "raw3-near"] {
         let open = one.open(name, MAKE).unwrap();
         let (number, job) = (open.number, site.newest());
@@ -293,7 +296,7 @@ fn in_any_doubt_the_mount_stores_the_file_itself_and_nothing_is_held_for_ever() 
         let open = one.open(&name, MAKE).unwrap();
         let (number, job) = (open.number, site.newest());
         site.claim(job);
-        // Of the last one it changes what was read.
+        // In the last round the writer changes bytes that were read.
         let spoils = way == Way::Well;
         let before = new_bytes(&one);
         let begins = Barrier::new(2);
@@ -304,7 +307,7 @@ fn in_any_doubt_the_mount_stores_the_file_itself_and_nothing_is_held_for_ever() 
                 open.write((at as u64) << 20, part).unwrap();
             }
             if spoils {
-                // What was synced is taken over; what is changed after that is another content.
+                // The synced bytes are taken over; a change after that makes another content.
                 open.sync().unwrap();
                 open.write(5, b"changed").unwrap();
                 open.write(2 << 20, &[7; 300_000]).unwrap();
@@ -322,10 +325,10 @@ fn in_any_doubt_the_mount_stores_the_file_itself_and_nothing_is_held_for_ever() 
         assert!(site.input(job) == data, "{way:?}");
         let state = if spoils { SplitState::Waiting } else { SplitState::Running };
         assert_eq!(site.split(job).state, state, "{way:?}: what was read counts, or does not");
-        // What others have stored all the same is found.
+        // The chunks that the agent stored all the same are found.
         let stores_all = matches!(way, Way::HangsUp | Way::CannotStore | Way::Lies);
         assert!(!stores_all || new_bytes(&one) >= before + data.len() as u64, "{way:?}: it has stored it");
-        // Who carried it goes without a word: what it held goes with the collector's next run.
+        // The agent goes without a word: the collector's next run releases what it held.
         drop(carrier);
         site.reclaim();
         assert!(two.cat(&name).unwrap() == data, "{way:?}");
@@ -356,7 +359,7 @@ fn who_cannot_write_to_the_database_is_not_let_in_and_a_mount_that_ends_offers_n
             .and_then(|()| stream.write_all(format!("\nfollow {} 0\n", open.number).as_bytes()));
         talk.lines().map_while(Result::ok).collect::<Vec<_>>()
     };
-    // A session that lives, of which everybody may know.
+    // A live session, which everybody may know.
     for line in [
         format!("session {}", carrier.session.id().0),
         "session 12345".into(),
@@ -365,7 +368,8 @@ fn who_cannot_write_to_the_database_is_not_let_in_and_a_mount_that_ends_offers_n
         let said = say(line.as_bytes());
         assert!(said.len() == 1 && said[0].starts_with("error Denied"), "{line}: {said:?}");
     }
-    // What is behind the first words of it is not read, so that the answer may be lost with the connection.
+    // The mount does not read on after the first words, so the answer may be lost with the
+    // connection.
     let said = say(&vec![b'x'; 1 << 20]);
     assert!(said.iter().all(|line| line.starts_with("error Denied")), "a line without an end: {said:?}");
     let mut client = carrier.reach();
@@ -373,7 +377,8 @@ fn who_cannot_write_to_the_database_is_not_let_in_and_a_mount_that_ends_offers_n
     for line in ["stored", "status", "hold", "rules", "next {}"] {
         assert_eq!(client.ask(line).unwrap_err().kind(), ErrorKind::Invalid, "{line}");
     }
-    // What it does not carry it cannot say to have stored; what nobody writes cannot be carried.
+    // A client cannot report a file that it does not carry, and cannot carry a file that is not
+    // being written.
     assert_eq!(client.ask(&format!("stored {} 6", open.number)).unwrap_err().kind(), ErrorKind::Invalid);
     assert!(!client.carry(open.number + 1000).unwrap());
     assert!(client.carry(open.number).unwrap());
@@ -394,7 +399,8 @@ fn who_cannot_write_to_the_database_is_not_let_in_and_a_mount_that_ends_offers_n
     drop((third, three));
 }
 
-/// Somebody in between who passes on what is said to this address, and writes it down. Where he listens.
+/// An eavesdropper that passes on the conversation with this address, and records it. Returns where
+/// it listens.
 fn overhear(to: std::net::SocketAddr, heard: &Arc<Mutex<Vec<u8>>>) -> std::net::SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (address, heard) = (listener.local_addr().unwrap(), Arc::clone(heard));

@@ -1,4 +1,5 @@
-//! Large files that are stored while they are written: what others may read of them before they are closed, and that it changes nothing of what they become.
+//! Incremental flush: what others may read of large files before they are closed, and that it does
+//! not change the files' final content.
 
 use std::time::{Duration, Instant};
 
@@ -83,7 +84,7 @@ fn most_of_a_large_file_is_stored_before_it_is_closed_and_once() {
     assert!(two.cat("large").unwrap() == data);
     let packed = site.packed_bytes();
     assert!(packed < data.len() as u64 * 11 / 10, "{packed} bytes of packs");
-    // What is added later is, too.
+    // Bytes that are added later are stored early, too.
     let open = one.open("large", outrigger_fuse::fs::OpenFlags::WRONLY).unwrap();
     open.write(data.len() as u64, &data[..3 << 20]).unwrap();
     let root = site.wait_for_prefix(open.number, 7 << 20);
@@ -115,7 +116,7 @@ fn who_reads_a_file_from_the_log_has_no_need_of_small_rounds() {
         }
     };
     write_and_read(900 << 10);
-    // Enough for many a small round, which would be there by now or soon.
+    // Enough for many small increments, which would exist by now or soon.
     std::thread::sleep(Duration::from_millis(300));
     assert!(site.prefix(open.number).is_none());
     write_and_read(data.len());
@@ -123,11 +124,11 @@ fn who_reads_a_file_from_the_log_has_no_need_of_small_rounds() {
     assert!(site.content(&root) == data[..root.len() as usize]);
     open.close().unwrap();
     wait_closed(&one, number);
-    // Nobody reads this one here: who does so elsewhere is to begin soon.
+    // Nobody reads this file here: a reader elsewhere is to start early.
     let open = one.open("raw unread", MAKE).unwrap();
     open.write(0, &data[..100 << 10]).unwrap();
     let number = open.number;
-    // However much there is by then: the first round is short.
+    // Even if more is there by then, the first increment is short.
     assert_eq!(site.wait_for_prefix(number, 64 << 10).len(), 64 << 10);
     open.close().unwrap();
     wait_closed(&one, number);
@@ -236,14 +237,15 @@ fn of_a_file_that_programs_wait_for_steps_grow_and_what_has_waited_is_stored() {
     let data = random(13, 17 << 20);
     let open = one.open("raw-long", MAKE).unwrap();
     let (number, job) = (open.number, site.newest());
-    // Up to where it is written, in MiB, and how much of it is stored at once then: without that which would be another step.
+    // Positions up to which it is written, in MiB, and how much is stored at once there; without
+    // that, it would be another step.
     let mut from = 0;
     for (to, stored) in [(1, 1), (4, 4), (16, 16)] {
         open.write(from, &data[from as usize..to << 20]).unwrap();
         from = (to as u64) << 20;
         assert_eq!(site.wait_for_prefix(number, stored << 20).len(), stored << 20, "{to} MiB are written");
     }
-    // Much less than the next step, and nothing more is written: it is not left waiting for that.
+    // Much less than the next step, and nothing more is written: it is stored all the same.
     open.write(16 << 20, &data[16 << 20..]).unwrap();
     assert_eq!(site.wait_for_prefix(number, 17 << 20).len(), 17 << 20);
     open.close().unwrap();
@@ -276,12 +278,13 @@ fn what_programs_on_other_hosts_may_have_read_is_spoilt_when_it_changes() {
         open.close().unwrap();
         wait_closed(&one, number);
         let split = site.split(job);
-        // An attempt that read what was changed since is void: the split is to be claimed again.
+        // An attempt is void if it has read bytes that were changed since: its split is to be
+        // claimed again.
         let void = split.state != SplitState::Running || split.attempt != claimed.attempt;
         assert_eq!(void, spoils, "{split:?}");
         assert!(site.input(job) == wanted);
     }
-    // What was there before a file is followed is nobody's to read.
+    // A prefix from before a file was tailed is for nobody to read.
     let open = one.open("other", MAKE).unwrap();
     open.write(0, &random(12, 9 << 20)).unwrap();
     site.wait_for_prefix(open.number, 4 << 20);

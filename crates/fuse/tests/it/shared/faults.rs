@@ -1,4 +1,5 @@
-//! What goes wrong while a file is open: names that hosts take and give at the same moment, contents that are reclaimed, packs that are damaged.
+//! Faults while a file is open: hosts add and remove its names at the same moment, its content is
+//! reclaimed, or packs are damaged.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +13,8 @@ use rustix::io::Errno;
 use super::hosts::{Cluster, USER};
 use super::{RDWR, random, reclaim};
 
-/// What was acknowledged at a close is under every name that the file has then, whoever gave it that name, and when.
+/// Data of an acknowledged close is under every name that the file has then, even if another host
+/// gave it that name at any time.
 #[test]
 fn what_is_closed_is_kept_if_another_host_links_the_file_while_its_name_is_removed() {
     let Some(cluster) = Cluster::new() else { return };
@@ -121,7 +123,7 @@ fn room_that_is_reserved_cuts_nothing_off() {
     cluster.check();
 }
 
-/// Makes other bytes of what lies in the middle of all packs; returns what makes it good again.
+/// Changes bytes in the middle of all packs; the returned function restores them.
 pub fn damage(cluster: &Cluster) -> impl FnOnce() {
     let mut before = Vec::new();
     let mut above = vec![cluster.packs.path().to_path_buf()];

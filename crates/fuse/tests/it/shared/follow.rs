@@ -1,4 +1,4 @@
-//! Files that programs read while they are written in one of several mounts: what a follower may have seen, and what becomes of its job.
+//! Tailed files in one of several mounts: a follower's bytes, and its job's outcome.
 
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -65,7 +65,7 @@ impl Wanted for One {
 
     fn begin(self: Box<Self>, _: u64, _: SessionId, again: bool) -> outrigger_store::Result<Vec<JobId>> {
         if again && self.path.ends_with(b"slow") {
-            // Whoever overwrites it, too, comes meanwhile.
+            // Meanwhile another writer overwrites it, too.
             std::thread::sleep(Duration::from_millis(300));
         }
         if self.path.ends_with(b"fails") {
@@ -83,7 +83,7 @@ impl Wanted for One {
     }
 }
 
-/// A store, and who looks at its jobs.
+/// A store, with access to its jobs.
 pub struct Site {
     pub cluster: Cluster,
     pub store: Store,
@@ -125,7 +125,7 @@ impl Site {
     }
 
     pub fn content(&self, root: &Root) -> Vec<u8> {
-        // What others have packed meanwhile.
+        // Others may have packed something meanwhile.
         self.store.refresh_index().unwrap();
         let mut bytes = Vec::new();
         Reader::new(&self.store)
@@ -149,7 +149,7 @@ impl Site {
         }
     }
 
-    /// Nothing is held for files that are open no more.
+    /// Nothing is held for files that are not open any more.
     #[track_caller]
     pub fn nothing_is_left(&self) {
         assert_eq!(self.store.meta.records().records("open-version").unwrap(), []);
@@ -185,7 +185,7 @@ fn a_follower_is_told_the_same_of_files_that_are_stored_while_they_are_written()
 
 fn follow_files(options: SharedOptions) {
     let Some(site) = Site::new() else { return };
-    // Whoever reads what is stored early may have read anything of it.
+    // A reader of the stored prefix may have read any of its bytes.
     let is_early = options.early_bytes < 1 << 20;
     let (mut one, two) = (site.mount_as(options.clone()), site.mount());
     let (mut clean, mut spoilt, mut killed, mut aborted, mut outside) = (0, 0, 0, 0, 0);
@@ -302,7 +302,7 @@ fn follow_files(options: SharedOptions) {
     let ends = [clean, spoilt, killed, aborted, outside];
     assert!(clean > 10 && spoilt > 4 && ends.iter().all(|count| *count > 1), "{ends:?}");
     one.volume.close(|| ()).unwrap();
-    // What was stored early by mounts that were killed goes with this.
+    // The collector also removes prefixes of mounts that were killed.
     site.reclaim();
     site.nothing_is_left();
     site.cluster.check();
@@ -423,7 +423,7 @@ fn a_mount_without_its_session_hands_nothing_out_and_closes_nothing() {
         site.cluster.schema, site.cluster.schema
     );
     site.cluster.server.sql(&sql);
-    // What others see by its name goes on without followers; what nobody sees is lost.
+    // A file with a name for others goes on without followers; an unpublished file is lost.
     open.sync().unwrap();
     for inode in [number, hidden.number] {
         assert_eq!(follow(&one, inode, 0), Followed::Closed);
@@ -521,7 +521,7 @@ fn what_is_made_where_rules_look_is_found_by_its_path_and_is_no_other_file_than_
         assert_eq!([&one, &two].map(|host| host.find(name)), [Err(Errno::NOENT); 2]);
     }
     assert_eq!(jobs(), before);
-    // What is open when a mount ends is closed with what it has.
+    // A file that is open when its mount ends is closed with its bytes so far.
     let open = one.open("rawlast", MAKE).unwrap();
     let job = site.newest();
     open.write(0, b"so far").unwrap();

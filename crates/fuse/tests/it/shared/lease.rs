@@ -32,7 +32,8 @@ impl Cluster {
     }
 }
 
-/// What a collector does to a host that was silent for so long, or who wants its locks.
+/// Ends a host's session, as a collector does to a host that was silent for too long, or a host
+/// that wants its locks.
 fn end(host: &Host, by: &Host) -> SessionId {
     let session = host.volume.session_id();
     by.store.meta.fence(session).unwrap();
@@ -99,7 +100,7 @@ fn a_mount_goes_on_when_its_session_was_ended() {
         let now = one.volume.session_id();
         assert!(now > ended);
         eventually("it is counted", || status(&one).sessions_lost == round);
-        // Whoever looks for the mount by its session finds it, as did whoever knew the one before.
+        // The mount is found by its new session, and by the earlier one.
         assert!(dir_of_mount(&one.store, now).is_dir() && one.volume.dir().is_dir());
     }
     large.close().unwrap();
@@ -161,7 +162,7 @@ fn who_has_lost_a_lock_is_told_and_nothing_that_rested_on_it_is_stored() {
     let waiting = there.ask(1, all(1, Exclusive), true);
     cluster.becomes("file_lock_wait", 1);
     cluster.outlive(&one);
-    // Whoever waits ends the session that is in the way.
+    // The waiting client ends the session that is in the way.
     assert_eq!(waiting.recv().unwrap(), Ok(()));
     there.write(0, b"after").unwrap();
     there.unlock(all(1, Exclusive)).unwrap();
@@ -183,7 +184,7 @@ fn who_has_lost_a_lock_is_told_and_nothing_that_rested_on_it_is_stored() {
     assert_eq!(kept.iter().map(|path| fs::read(path).unwrap()).collect::<Vec<_>>(), [b"\0\0never"]);
     assert!(cluster.said(&kept[0].display().to_string()), "{:?}", cluster.said.lock().unwrap());
     assert_eq!(status(&one).files_kept_aside, 1);
-    // Whoever opens it anew begins anew.
+    // A program that opens the file anew begins anew.
     one.put("f", b"anew").unwrap();
     assert_eq!(two.cat("f").unwrap(), b"anew");
     drop(one);

@@ -1,4 +1,5 @@
-//! Locks that programs take through several mounts: whom they exclude, what ends them, and what whoever gets one reads.
+//! Locks that programs take through several mounts: which others they exclude, how they end, and
+//! that a new owner reads the latest bytes.
 
 use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex};
@@ -88,13 +89,13 @@ fn locks_exclude_on_all_hosts_and_end_when_their_process_closes_the_file() {
     assert_eq!(there.try_lock(lock(1, 9, 9, Shared)), Err(Errno::AGAIN));
     assert_eq!(here.try_lock(lock(2, 9, 9, Shared)), Err(Errno::AGAIN), "another process of the same host");
     there.try_lock(lock(1, 10, 19, Exclusive)).unwrap();
-    // Who is in the way: a process of this host, or of another.
+    // The lock in the way may be that of a process of this host, or of another.
     let asked = |open: &Open<'_>, lock| open.host.volume.locked_by(open.number, &lock).unwrap();
     assert_eq!(asked(&here, lock(2, 0, 0, Shared)), Some(lock(1, 0, 9, Exclusive)));
     assert_eq!(asked(&there, lock(2, 0, 0, Shared)), Some(Lock { process: 0, ..lock(1, 0, 9, Exclusive) }));
     assert_eq!(asked(&here, lock(1, 0, 9, Exclusive)), None, "not what it has itself");
     assert_eq!(asked(&here, lock(2, 20, 29, Exclusive)), None);
-    // A part is given up; another handle of the same process ends all.
+    // A part is released; another handle of the same process ends all.
     here.unlock(lock(1, 0, 4, Exclusive)).unwrap();
     there.try_lock(lock(1, 0, 4, Exclusive)).unwrap();
     assert_eq!(there.try_lock(lock(1, 5, 5, Shared)), Err(Errno::AGAIN));
@@ -118,7 +119,7 @@ fn locks_exclude_on_all_hosts_and_end_when_their_process_closes_the_file() {
     there.close().unwrap();
     reader.close().unwrap();
     assert_eq!(cluster.count("file_lock"), 0);
-    // What was never locked costs nothing to close, and a name that goes takes no lock with it.
+    // Closing a file that was never locked costs nothing, and removing a name removes no lock.
     let (here, there) = open_both(&one, &two, "gone");
     here.try_lock(all(1, Exclusive)).unwrap();
     two.unlink("gone").unwrap();
@@ -142,7 +143,7 @@ fn who_waits_gets_it_when_it_is_free_or_gives_up() {
     cluster.becomes("file_lock_wait", 12);
     assert_eq!(there.try_lock(lock(99, 0, 0, Shared)), Err(Errno::AGAIN), "others are answered");
     assert!(waiters.iter().all(|waiter| waiter.try_recv().is_err()));
-    // One is interrupted, and one of which nobody has heard yet.
+    // One request is interrupted, and one that has not arrived yet.
     two.volume.interrupt(3);
     assert_eq!(waiters[3].recv_timeout(LONG).unwrap(), Err(Errno::INTR));
     two.volume.interrupt(500);
@@ -153,7 +154,8 @@ fn who_waits_gets_it_when_it_is_free_or_gives_up() {
         assert_eq!(waiter.recv_timeout(LONG).unwrap(), Ok(()), "{at}");
     }
     assert_eq!((cluster.count("file_lock"), cluster.count("file_lock_wait")), (11, 0));
-    // Who waits on the same host, too; and who still waits at the end is told.
+    // A waiter on the same host gets the lock, too; and one that still waits at the end gets an
+    // error.
     let waiting = here.ask(1, all(1, Exclusive), true);
     there.closed_by(10);
     cluster.becomes("file_lock_wait", 1);
@@ -203,7 +205,7 @@ fn whoever_has_a_lock_reads_what_was_written_under_those_before() {
         );
         assert_eq!(said(), [there.number], "the kernel has forgotten the content before, once");
         there.unlock(all(1, Shared)).unwrap();
-        // What is the same is kept.
+        // The kernel keeps its cache of an unchanged content.
         there.wait_lock(all(1, Shared)).unwrap();
         there.unlock(all(1, Shared)).unwrap();
         assert_eq!(said(), [0; 0]);

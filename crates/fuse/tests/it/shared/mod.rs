@@ -1,5 +1,6 @@
-//! What is promised of a store that several hosts have mounted: each sentence of `docs/semantics.md` about it, without a kernel. Behind it: random operations
-//! through random mounts beside a plain directory, and mounts that get in each other's way on purpose.
+//! The promises for a store that several hosts have mounted: each sentence of `docs/semantics.md`
+//! about it, without a kernel. After these: random operations through random mounts beside a plain
+//! directory, and mounts that get in each other's way on purpose.
 
 mod behind;
 mod carried;
@@ -54,7 +55,7 @@ fn close_and_fsync_make_visible_and_nothing_else_does() {
     open.close().unwrap();
     assert_eq!(two.cat("f").unwrap(), b"first, second");
     assert_eq!(two.stat("f").unwrap().mtime, mtime, "when it was written, not when it was closed");
-    // What was open there shows it when it is asked again.
+    // A file that was open there shows the new content when it is asked again.
     let reader = two.open("f", OpenFlags::RDONLY).unwrap();
     one.put("f", &random(1, 300_000)).unwrap();
     assert_eq!(two.stat("f").unwrap().size, 300_000);
@@ -347,7 +348,7 @@ fn what_a_program_sets_of_a_file_that_it_writes_is_there_with_its_close() {
     set(USER, &mode(0o4600));
     open.write(0, b"secret").unwrap();
     let owner = SetAttr { uid: Some(7), gid: Some(8), ..SetAttr::default() };
-    // An owner that is changed takes set-id bits along, as does what was written by somebody who is not root.
+    // A change of owner clears set-id bits, as does a write by a user other than root.
     let attr = set(USER, &owner);
     assert_eq!((attr.mode, attr.uid, attr.gid, attr.size), (0o600, 7, 8, 6), "here it is seen at once");
     set(USER, &mode(0o4640));
@@ -359,7 +360,7 @@ fn what_a_program_sets_of_a_file_that_it_writes_is_there_with_its_close() {
     // Written after the time was set: the time is that of the write.
     open.write(6, b"!").unwrap();
     set(USER, &mode(0o644));
-    // What another process does, others see at once, and in its order.
+    // A change by another process is visible to others at once, and in its order.
     set(OTHER, &mode(0o604));
     assert_eq!(two.stat("f").unwrap().mode, 0o604);
     // Meanwhile another host sets something else: both are kept.
@@ -370,7 +371,7 @@ fn what_a_program_sets_of_a_file_that_it_writes_is_there_with_its_close() {
     let attr = two.stat("f").unwrap();
     assert_eq!((attr.mode, attr.uid, attr.gid, attr.size), (0o666, 7, 9, 7));
     assert!(attr.mtime.secs > mtime.secs && two.cat("f").unwrap() == b"secret!");
-    // Of an empty file, too; and nothing waits for long when nothing is being written.
+    // The same for an empty file; and nothing waits for long when nothing is being written.
     let open = one.open("g", RDWR | OFlags::CREATE | OFlags::EXCL).unwrap();
     one.volume.set_attributes(USER, open.number, &times).unwrap();
     open.close().unwrap();

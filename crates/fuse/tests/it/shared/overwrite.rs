@@ -70,7 +70,8 @@ fn what_is_emptied_and_written_is_followed_from_then_on_and_others_see_it_when_i
         let split = site.split(job);
         assert_eq!((split.state, split.attempt), (SplitState::Running, claimed.attempt), "round {round}");
     }
-    // What is only appended to is not; nor what another host has written since it was cut.
+    // A file that is only appended to is not followed; nor is one that another host has written
+    // since it was cut.
     let before = jobs();
     one.append("raw", b"more").unwrap();
     one.truncate("raw", 0).unwrap();
@@ -79,7 +80,7 @@ fn what_is_emptied_and_written_is_followed_from_then_on_and_others_see_it_when_i
     wrote.close().unwrap();
     one.append("raw", b", and one").unwrap();
     assert_eq!((jobs(), two.cat("raw").unwrap()), (before, b"from two, and one".to_vec()));
-    // Where it is now says what is wanted of it.
+    // The rules for its present place count.
     two.rename("raw", "other", RenameFlags::empty()).unwrap();
     one.put("other", b"none").unwrap();
     assert_eq!(jobs(), before);

@@ -1,4 +1,5 @@
-//! Directories on a path that are asked for with its first step: it costs a round trip instead of one each, and nobody is told of what another host has changed before.
+//! Path prefetch: a path's directories cost one round trip instead of one each, and no answer is
+//! older than another host's change.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -154,7 +155,8 @@ fn who_believes_names_need_not_ask_for_what_is_not_in_a_directory_just_made() {
     }
     one.unlink("d/f").unwrap();
     assert_eq!(one.stat("d/f").err(), Some(Errno::NOENT));
-    // What another host has put there may be overlooked, but not be made once more, nor overwritten unseen.
+    // A file that another host has put there may be overlooked, but not made once more, nor
+    // overwritten unseen.
     two.put("d/theirs", b"theirs").unwrap();
     two.put("d/more", b"more").unwrap();
     missing(one, number, b"theirs");
@@ -167,7 +169,7 @@ fn who_believes_names_need_not_ask_for_what_is_not_in_a_directory_just_made() {
     assert_eq!(two.cat("d/theirs").unwrap(), b"theirs, and ours");
     assert_eq!(one.rmdir("d").err(), Some(Errno::NOTEMPTY));
     one.unlink("d/more").unwrap();
-    // What is listed is found.
+    // A listed name is found.
     two.put("d/late", b"late").unwrap();
     assert!(one.list("d").unwrap().contains(&"late".to_owned()));
     assert_eq!(one.cat("d/late").unwrap(), b"late");

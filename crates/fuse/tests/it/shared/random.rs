@@ -15,7 +15,7 @@ use crate::shared::hosts::{Cluster, Host};
 
 const NAMES: [&str; 8] = ["a", "b", "c", "a/x", "a/y", "b/x", "b/y", "a/x/z"];
 
-/// What one operation does, and to which names.
+/// One operation, with its names.
 #[derive(Debug)]
 enum Step {
     Put(&'static str, Vec<u8>),

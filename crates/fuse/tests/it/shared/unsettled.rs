@@ -1,5 +1,6 @@
-//! The database goes away while a mount commits, and does not come back for as long as the mount waits. Whatever became of the commit, what was written is in the
-//! file once: also if another host has written to it meanwhile.
+//! Commits in doubt: the database goes away while a mount commits, and does not come back for as
+//! long as the mount waits. In either outcome the written bytes are in the file once, even if
+//! another host has written to it meanwhile.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -22,12 +23,14 @@ struct Pieces {
 
 /// A small commit is a round trip or two …
 const FEW: Pieces = Pieces { at_once: 8, apart: 1 };
-/// … and packs are many. Most of the time all wait. Every other piece is an answer, about: what is lost with that is lost with the next question, too.
+/// … and packs are many. Most of the time all wait. About every other piece is an answer: if it is
+/// lost, so is the next question.
 const MANY: Pieces = Pieces { at_once: 24, apart: 2 };
 
 const APPEND: OpenFlags = OFlags::WRONLY.union(OFlags::APPEND);
 
-/// A way to the database that is lost when so many pieces have gone through it: the last of them arrives, and nothing after it, until [`Way::heal`].
+/// A connection to the database that breaks after this many pieces: the last of them arrives, and
+/// nothing after it, until [`Way::heal`].
 struct Way {
     /// So many.
     pieces: i64,
@@ -74,19 +77,21 @@ impl Way {
     }
 }
 
-/// What has become of a commit.
+/// The outcome of a commit.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Became {
-    /// The mount was told.
+    /// The mount got the answer.
     Told,
-    /// The way was lost, and nothing has happened, or the mount was told.
+    /// The connection broke, and either nothing has happened or the mount got the answer.
     Lost,
-    /// It has happened, and the mount was not told.
+    /// It has happened, and the mount got no answer.
     Untold,
 }
 
-/// Runs `work` with a mount of its own for every piece that may be the last one, or some of them, until the way is not lost any more. `work` is given a number of which it has not
-/// heard yet. Some commit has to have happened untold: as other threads of a mount speak to the database too, that may take several tries.
+/// Runs `work` with a mount of its own for every piece that may be the last one, or some of them,
+/// until the connection does not break any more. `work` is given a number that it has not had
+/// before. Some commit has to happen without an answer: as other threads of a mount use the
+/// database, too, that may take several tries.
 #[track_caller]
 fn at_every_piece(
     cluster: &Cluster,
@@ -102,7 +107,8 @@ fn at_every_piece(
                 let number = numbers.fetch_add(1, Ordering::SeqCst);
                 let way = Way::new(cluster, pieces);
                 let one = way.mount(cluster, options.clone());
-                // So that the way is lost in what is tried, and not in what a mount does first.
+                // So that the connection breaks in the tested step, and not in the mount's first
+                // ones.
                 one.put(&format!("warm{number}"), b"so").unwrap();
                 one.append(&format!("warm{number}"), &random(1000 + number, 200_000)).unwrap();
                 one.publish(&format!("warmer{number}"), b"too").unwrap();
@@ -126,7 +132,7 @@ fn at_every_piece(
         }
     }
     assert!(untold.into_inner() > 0, "no commit happened of which the mount was not told");
-    // What was being packed when a way was lost.
+    // Removes what was being packed when a connection broke.
     reclaim(cluster);
     cluster.check();
 }
@@ -237,7 +243,7 @@ fn a_file_that_gets_its_first_name_has_it_or_not_and_goes_on() {
         if has_happened {
             assert_eq!(two.cat(&name).unwrap(), b"first", "{name}");
         }
-        // Whoever was not told, and sees that it is there, goes on with it.
+        // A program that got no answer, and sees that the name exists, goes on with it.
         open.write(5, b", second").unwrap();
         open.sync().unwrap();
         open.close().unwrap();
@@ -284,7 +290,7 @@ fn what_is_held_of_a_file_that_is_written_is_what_it_is_stored_over() {
         way.heal();
         let is_untold = was_lost && held() > before;
         if is_untold {
-            // What is not held goes.
+            // Content that is not held is reclaimed.
             let _alone = reclaiming.lock().unwrap();
             reclaim(&cluster);
         }

@@ -81,7 +81,7 @@ impl Place {
     }
 }
 
-/// What a path stands for; it must be there.
+/// Looks up a path, which must exist.
 pub fn find(fs: &impl FileSystem, path: impl AsRef<Path>) -> Entry {
     use std::os::unix::ffi::OsStrExt;
     let mut entry = fs.attributes(ROOT_USER, ROOT, None).unwrap();

@@ -1,4 +1,4 @@
-//! What is forwarded, on this host's own loopback.
+//! Tests of forwarding, on this host's own loopback.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -6,7 +6,8 @@ use std::net::SocketAddr;
 use super::super::stage::hand_over;
 use super::*;
 
-/// A program's side: what forwards, and where the program would connect to reach `to`; what it connects to before `begin` waits.
+/// A program's side: the forwarder, and the address inside for `to`. Connections made before
+/// `begin` wait.
 struct Inside {
     at: SocketAddr,
     reach: Reach,
@@ -44,7 +45,8 @@ fn much_goes_both_ways_at_once_and_who_has_sent_all_still_receives() {
     let inside = Inside::new(server.local_addr().unwrap());
     let at = inside.at;
     let forward = inside.begin();
-    // Each writes all before it reads: nobody may be kept from writing because somebody does not read.
+    // Each side writes everything before it reads: a side that does not read must not block the
+    // other's writes.
     let answers = std::thread::spawn(move || {
         let (mut stream, _) = server.accept().unwrap();
         let mut writer = stream.try_clone().unwrap();
