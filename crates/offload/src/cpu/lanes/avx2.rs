@@ -1,6 +1,7 @@
 //! Eight lanes of AVX2, twice: sixteen.
 //!
-//! Without rotations and three-operand functions a step takes more instructions, and its chain is longer; two vectors at once hide that.
+//! Rotations and three-operand functions take several instructions here, so the chain of a step is
+//! longer. Two vectors at once hide that.
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::*;
@@ -13,7 +14,7 @@ use crate::SimdLevel;
 /// Takes `blocks` of each lane into its state.
 ///
 /// # Panics
-/// When the processor lacks AVX2.
+/// If the processor lacks AVX2.
 pub(super) fn blocks<F: Function<W>, const W: usize>(
     state: &mut [[u32; LANES]; W],
     blocks: &[&[[u8; 64]]; LANES],
@@ -34,7 +35,7 @@ fn run_blocks<F: Function<W>, const W: usize>(state: &mut [[u32; LANES]; W], blo
 /// Hashes groups of [`LANES`] windows.
 ///
 /// # Panics
-/// When the processor lacks AVX2.
+/// If the processor lacks AVX2.
 pub(super) fn windows<F: Function<W>, const W: usize>(windows: &Windows<'_>, groups: usize, out: &mut [u8]) {
     assert!(SimdLevel::detect() >= SimdLevel::Avx2);
     // SAFETY: the line above checked that the processor has the feature that `run_windows` enables.
@@ -46,7 +47,8 @@ fn run_windows<F: Function<W>, const W: usize>(windows: &Windows<'_>, groups: us
     windows.groups::<F, Pair<V8>, W, LANES>(groups, out);
 }
 
-/// Values exist only inside functions that enable AVX2: `run_blocks`, `run_windows` and what is inlined into them.
+/// Values exist only inside functions that enable AVX2: `run_blocks`, `run_windows` and the
+/// functions inlined into them.
 #[derive(Clone, Copy)]
 struct V8(__m256i);
 

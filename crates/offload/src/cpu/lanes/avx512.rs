@@ -13,7 +13,7 @@ use crate::SimdLevel;
 /// Takes `blocks` of each lane into its state.
 ///
 /// # Panics
-/// When the processor lacks AVX-512.
+/// If the processor lacks AVX-512.
 pub(super) fn blocks<F: Function<W>, const W: usize>(
     state: &mut [[u32; LANES]; W],
     blocks: &[&[[u8; 64]]; LANES],
@@ -34,7 +34,7 @@ fn run_blocks<F: Function<W>, const W: usize>(state: &mut [[u32; LANES]; W], blo
 /// Hashes groups of [`WINDOW_LANES`] windows.
 ///
 /// # Panics
-/// When the processor lacks AVX-512.
+/// If the processor lacks AVX-512.
 pub(super) fn windows<F: Function<W>, const W: usize>(windows: &Windows<'_>, groups: usize, out: &mut [u8]) {
     assert!(SimdLevel::detect() >= SimdLevel::Avx512);
     // SAFETY: the line above checked that the processor has the features that `run_windows` enables.
@@ -49,7 +49,8 @@ fn run_windows<F: Function<W>, const W: usize>(windows: &Windows<'_>, groups: us
     windows.groups::<F, Pair<V16>, W, WINDOW_LANES>(groups, out);
 }
 
-/// Values exist only inside functions that enable AVX-512 F and BW: `run_blocks`, `run_windows` and what is inlined into them.
+/// Values exist only inside functions that enable AVX-512 F and BW: `run_blocks`, `run_windows` and
+/// the functions inlined into them.
 #[derive(Clone, Copy)]
 struct V16(__m512i);
 
