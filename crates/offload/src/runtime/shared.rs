@@ -45,7 +45,7 @@ pub(super) struct Shared {
 /// How many submitters can execute small tasks at the same time without allocating.
 const HANDS: usize = 64;
 
-/// What is known about a task before the queues are read.
+/// The facts about a task that are known before the queues are read.
 struct Plan {
     advice: Advice,
     /// The devices that could take it.

@@ -53,8 +53,8 @@ mod tests {
 
     #[test]
     fn a_page_of_another_place_becomes_equal() {
-        // The adrp x3 on the frame's third page points one page back, and the one on the first page
-        // points to the page of that result.
+        // Two `adrp x3` to the frame's second page: one page back from the third page, and one page
+        // ahead from the first.
         let mut bytes = vec![0; 3 * 4096];
         let adrp = |pages: u32| 0x9000_0003 | (pages & 3) << 29 | (pages >> 2 & 0x7_ffff) << 5;
         bytes[8192..8196].copy_from_slice(&adrp(u32::MAX).to_le_bytes());

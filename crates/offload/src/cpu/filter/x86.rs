@@ -2,14 +2,18 @@
 //! relative to the frame. Calls of one function from many places then have equal bytes, which a
 //! codec finds.
 //!
-//! It converts the four bytes after `e8` and `e9` (call, jump), after `8b` or `8d` and a byte
-//! `00xxx101` (a load, an address relative to the instruction pointer), and after `ff 15` and `ff
-//! 25` (a call, a jump through a pointer), if their value is from −2^24 to 2^24 − 1. It adds the
-//! position of the byte after the instruction, modulo 2^25. So the result is in the same range, and
-//! undoing, which walks in the same order, finds the same instructions. The four bytes of an
-//! operand out of range are skipped as well. If an instruction among them were converted, undoing
-//! could find the first operand within the range. The filter does not check that these are
-//! instructions. It pays if they mostly are.
+//! The filter converts the four bytes of an operand if their value is from −2^24 to 2^24 − 1:
+//!
+//! - after `e8` and `e9` (call, jump),
+//! - after `8b` or `8d` and a byte `00xxx101` (a load, an address relative to the instruction
+//!   pointer),
+//! - after `ff 15` and `ff 25` (a call, a jump through a pointer).
+//!
+//! It adds the position of the byte after the instruction, modulo 2^25. So the result is in the
+//! same range, and undoing, which walks in the same order, finds the same instructions. The four
+//! bytes of an operand out of range are skipped as well. If an instruction among them were
+//! converted, undoing could find the first operand within the range. The filter does not check that
+//! these are instructions. It pays if they mostly are.
 
 use super::Direction;
 

@@ -23,8 +23,8 @@ use crate::SimdLevel;
 use crate::op::{Digest, WindowSpec};
 
 /// The digest of each of `count` messages, in any order. Calls `put(n, digest)` for message `n`,
-/// which is `get(n)`. Of the 32 bytes, the first [`Digest::len`] are the digest, and the others are
-/// zero. `digest` must not be BLAKE3.
+/// which is `get(n)`. The digest fills the first [`Digest::len`] of the 32 bytes, and the others
+/// are zero. `digest` must not be BLAKE3.
 pub(super) fn digests<'a>(
     level: SimdLevel,
     digest: Digest,
