@@ -293,8 +293,9 @@ impl HostLane {
             .collect();
         let mut pointers: Vec<*mut c_void> =
             values.iter_mut().map(|value| std::ptr::from_mut(value).cast()).collect();
-        // SAFETY: the grid is ours and idle; `pointers` has as many arguments as it says, each eight bytes that live
-        // beyond the call. What kernels do with the addresses in them is what plans are tested for.
+        // SAFETY: the grid is ours and idle. `pointers` has the given number of arguments, each of
+        // eight bytes that outlive the call. The tests of the plans cover how kernels use the
+        // addresses in them.
         unsafe {
             outrigger_grid_launch(
                 self.raw.as_ptr(),

@@ -30,7 +30,8 @@ pub(super) enum Place {
 }
 
 impl Place {
-    /// The memory of `area`, at least `bytes` of it, aligned to [`ALIGNMENT`]. What it held may be lost if it has to grow.
+    /// The memory of `area`, at least `bytes` of it, aligned to [`ALIGNMENT`]. If it has to grow,
+    /// its content may be lost.
     pub(super) fn memory(&mut self, area: Area, bytes: usize) -> Result<u64, Fault> {
         match self {
             Self::Gpu(gpu) => gpu.memory(area, bytes),
