@@ -1,20 +1,20 @@
 /*
- * Outrigger: hashing, chunking, fingerprint look-up and compression, on whichever processor does them best.
+ * Outrigger: hashing, chunking, fingerprint lookup and compression, each on the processor or device that is best for it.
  *
  * Made from crates/capi by cbindgen (scripts/header.sh): not to be edited. docs/c-api.md introduces it, and
  * crates/capi/examples has programs.
  *
- * What holds everywhere:
+ * These rules hold everywhere:
  *
- * - Pointers point to what they are said to point to, for as long as the call lasts, or as is said. A pointer to no
- *   elements may be null. Handles that are null are an error, not a crash.
- * - What a function named ..._new or ..._load gives is freed by ..._free, a runtime by outrigger_runtime_shutdown.
- *   Anything else that is pointed to belongs to the handle that it came from.
+ * - Pointers are valid as described, for the duration of the call unless described otherwise. A pointer to no elements
+ *   may be null. A null handle is an error, not a crash.
+ * - The result of a function named ..._new or ..._load is freed by ..._free, and a runtime by
+ *   outrigger_runtime_shutdown. Other memory belongs to the handle that it came from.
  * - Functions that return a status, or null for an error, say more in outrigger_last_error(), which is per thread.
- * - All functions may be called by all threads at once, but for those that change a handle that another thread uses in
- *   that moment, where its description does not allow it.
+ * - All threads may call all functions at once. But no function may change a handle that another thread is using, unless
+ *   the handle's description allows it.
  * - Enumerations are passed as numbers of a fixed size, so that an unknown one is an error.
- * - Sizes are in bytes where nothing else is said. Numbers in results are in the machine's byte order.
+ * - Sizes are in bytes unless stated otherwise. Numbers in results are in the machine's byte order.
  */
 
 
@@ -464,7 +464,7 @@ outrigger_status outrigger_builder_threads(struct outrigger_builder *builder, si
 // Sets how many bytes of unused buffers are kept. The default is 256 MiB.
 outrigger_status outrigger_builder_keep_bytes(struct outrigger_builder *builder, uint64_t bytes);
 
-// Adds a device, at most 7. "cuda:0", "nvcomp:0" and "qat:0" are devices of this machine
+// Adds a device, at most 23. "cuda:0", "nvcomp:0" and "qat:0" are devices of this machine
 // (OUTRIGGER_ABSENT says why one is missing). "auto" adds all that exist; none is no error
 // (outrigger_builder_missing() says why). "sim:PRESET" is a simulated device, with right results
 // and modelled times: "sim:pcie5-gpu", "sim:geforce-8800", "sim:integrated" or "sim:slow".
@@ -601,10 +601,11 @@ struct outrigger_operation *outrigger_operation_new(const char *name,
                                                     outrigger_release release);
 
 // Declares that the operation's function is brief: it never blocks, and takes no lock that a
-// thread may hold while it submits. If such a task is predicted to take less time than handing it
-// over (the threshold inline_max, 20 microseconds), the submitting thread may execute it before
-// outrigger_submit() returns, unless it has a callback or a deadline. To be called right after
-// outrigger_operation_new(). Once a task has the operation, this is OUTRIGGER_STATE.
+// thread may hold while it submits. The submitting thread may then execute a task before
+// outrigger_submit() returns, if that is predicted to take less time than handing it over (the
+// threshold inline_max, 20 microseconds). Tasks with a callback or a deadline are excluded. To be
+// called right after outrigger_operation_new(). Once a task has the operation, this is
+// OUTRIGGER_STATE.
 outrigger_status outrigger_operation_set_brief(struct outrigger_operation *operation);
 
 // Executes the operation's function on this thread. The output for `len` bytes of data goes to
@@ -734,8 +735,8 @@ outrigger_status outrigger_table_clear(const struct outrigger_table *table);
 // entry and 40, is stored in `written` (if not null), even if they do not fit (OUTRIGGER_SPACE).
 outrigger_status outrigger_table_save(const struct outrigger_table *table, uint8_t *out, size_t room, size_t *written);
 
-// The table that outrigger_table_save() wrote, with room for `capacity` entries. Those that do not
-// fit are dropped. Null if the bytes are damaged or something else, or after another error.
+// The table that outrigger_table_save() wrote, with room for `capacity` entries. Entries that do
+// not fit are dropped. Null if the bytes are damaged or something else, or after another error.
 struct outrigger_table *outrigger_table_load(const void *data, size_t len, size_t capacity);
 
 // A task with its own empty buffer for at least `bytes` bytes, at most 2 GiB. Null after an error.

@@ -128,7 +128,7 @@ pub extern "C" fn outrigger_builder_keep_bytes(
     })
 }
 
-/// Adds a device, at most 7. "cuda:0", "nvcomp:0" and "qat:0" are devices of this machine
+/// Adds a device, at most 23. "cuda:0", "nvcomp:0" and "qat:0" are devices of this machine
 /// (OUTRIGGER_ABSENT says why one is missing). "auto" adds all that exist; none is no error
 /// (outrigger_builder_missing() says why). "sim:PRESET" is a simulated device, with right results
 /// and modelled times: "sim:pcie5-gpu", "sim:geforce-8800", "sim:integrated" or "sim:slow".

@@ -167,10 +167,11 @@ unsafe fn kernel(kernel: &outrigger_kernel) -> Result<Kernel> {
 }
 
 /// Declares that the operation's function is brief: it never blocks, and takes no lock that a
-/// thread may hold while it submits. If such a task is predicted to take less time than handing it
-/// over (the threshold inline_max, 20 microseconds), the submitting thread may execute it before
-/// outrigger_submit() returns, unless it has a callback or a deadline. To be called right after
-/// outrigger_operation_new(). Once a task has the operation, this is OUTRIGGER_STATE.
+/// thread may hold while it submits. The submitting thread may then execute a task before
+/// outrigger_submit() returns, if that is predicted to take less time than handing it over (the
+/// threshold inline_max, 20 microseconds). Tasks with a callback or a deadline are excluded. To be
+/// called right after outrigger_operation_new(). Once a task has the operation, this is
+/// OUTRIGGER_STATE.
 #[unsafe(no_mangle)]
 pub extern "C" fn outrigger_operation_set_brief(
     operation: Option<&mut outrigger_operation>,

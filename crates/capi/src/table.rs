@@ -190,8 +190,8 @@ pub unsafe extern "C" fn outrigger_table_save(
     })
 }
 
-/// The table that outrigger_table_save() wrote, with room for `capacity` entries. Those that do not
-/// fit are dropped. Null if the bytes are damaged or something else, or after another error.
+/// The table that outrigger_table_save() wrote, with room for `capacity` entries. Entries that do
+/// not fit are dropped. Null if the bytes are damaged or something else, or after another error.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_table_load(
     data: *const c_void,

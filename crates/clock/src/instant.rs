@@ -1,14 +1,15 @@
-//! A moment by a [`Clock`](crate::Clock)'s monotonic time: what `std::time::Instant` is to the system's.
+//! A moment of a [`Clock`](crate::Clock)'s monotonic time, in place of `std::time::Instant`.
 
 use std::ops::{Add, AddAssign, Sub};
 use std::time::Duration;
 
 use crate::ask;
 
-/// Moments are counted from so long before the clock's own beginning, so that what was an hour ago can be said of a host that has run for a minute.
+/// The moment zero lies so long before the clock's beginning. So a host that has run for a minute
+/// can represent a moment an hour ago.
 const BEFORE: Duration = Duration::from_secs(1 << 40);
 
-/// A moment. Those of one host can be compared, and of one clock.
+/// A moment. Moments of one host and one clock can be compared.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Instant(Duration);
 
