@@ -1,6 +1,6 @@
-//! The result is the same on every device: the processor with each of its instruction sets, its
-//! threads on a shared large task, a simulated device behind the runtime's queues and buffers, and
-//! the CUDA kernels on the host's grid.
+//! The result is the same on every device. Compared are the processor with each of its instruction
+//! sets, its threads on a shared large task, a simulated device behind the runtime's queues and
+//! buffers, and the CUDA kernels on the host's grid.
 //!
 //! A device may also cut segments of a large file as if a chunk began with each. Their cuts join
 //! those of one walk through the whole file.

@@ -147,8 +147,8 @@ pub fn output() -> io::Result<Output> {
     Ok(Output(Kind::Stream(BufWriter::with_capacity(BUFFER, io::stdout()))))
 }
 
-/// The output `name`: that of `--out NAME=…`, or a file of that name in a directory output (`--out
-/// DIR/`).
+/// The output `name`: that of `--out NAME=…`, or a file of that name in a directory output
+/// (`--out DIR/`).
 ///
 /// # Errors
 /// `InvalidInput` for an invalid name; an error if the file cannot be created.

@@ -272,7 +272,8 @@ typedef struct outrigger_chunk {
     struct outrigger_fingerprint fingerprint;
     // The table's number for it, if it is found.
     uint64_t place;
-    // Where it ends in the batch, bytes. It begins where the one before it ends, or its stream begins.
+    // Where it ends in the batch, bytes. It begins where the one before it ends, or its stream
+    // begins.
     uint32_t end;
     // 1 if it is in the table, 0 if not.
     uint32_t found;
@@ -718,7 +719,8 @@ outrigger_status outrigger_table_remove(const struct outrigger_table *table,
                                         size_t count,
                                         size_t *removed);
 
-// Looks `count` fingerprints up: `found[i]` is 1 and `places[i]` the number of the entry, or both are 0.
+// Looks `count` fingerprints up: `found[i]` is 1 and `places[i]` the number of the entry, or both
+// are 0.
 outrigger_status outrigger_table_lookup(const struct outrigger_table *table,
                                         const struct outrigger_fingerprint *keys,
                                         size_t count,

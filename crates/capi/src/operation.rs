@@ -119,7 +119,8 @@ pub unsafe extern "C" fn outrigger_operation_new(
             out.reserve(room);
             let mut written = 0;
             let (to, parameters_len) = (out.spare_capacity_mut().as_mut_ptr().cast(), parameters.len());
-            // SAFETY: C's contract: the function reads what it is given and writes `room` bytes at most, for which there is room.
+            // SAFETY: C's contract: the function reads what it is given and writes `room` bytes at
+            // most, for which there is room.
             let answer = unsafe {
                 let data_len = data.len();
                 let (parameters, data) = (parameters.as_ptr(), data.as_ptr());

@@ -11,8 +11,8 @@ use crate::status::{Error, Result};
 /// `len` elements to read. Without elements, the pointer may be null.
 ///
 /// # Safety
-/// C's contract: unless it is null, `pointer` points to `len` elements, which nobody writes while `'a`
-/// lasts.
+/// C's contract: unless it is null, `pointer` points to `len` elements, which nobody writes while
+/// `'a` lasts.
 pub unsafe fn slice<'a, T>(pointer: *const T, len: usize, what: &str) -> Result<&'a [T]> {
     if len == 0 {
         return Ok(&[]);
@@ -34,8 +34,8 @@ pub unsafe fn bytes<'a>(pointer: *const c_void, len: usize, what: &str) -> Resul
 /// Room for `len` elements, to write.
 ///
 /// # Safety
-/// C's contract: unless it is null, `pointer` points to room for `len` elements, which nobody else uses
-/// while `'a` lasts.
+/// C's contract: unless it is null, `pointer` points to room for `len` elements, which nobody else
+/// uses while `'a` lasts.
 pub unsafe fn room<'a, T: Copy>(pointer: *mut T, len: usize, what: &str) -> Result<&'a mut [MaybeUninit<T>]> {
     if len == 0 {
         return Ok(&mut []);
@@ -61,8 +61,8 @@ fn check<T>(pointer: *const T, len: usize, what: &str) -> Result {
 /// A string.
 ///
 /// # Safety
-/// C's contract: unless it is null, `pointer` points to a string that ends with a zero and is not written
-/// while `'a` lasts.
+/// C's contract: unless it is null, `pointer` points to a string that ends with a zero and is not
+/// written while `'a` lasts.
 pub unsafe fn text<'a>(pointer: *const c_char, what: &str) -> Result<&'a str> {
     if pointer.is_null() {
         return Err(Error::invalid(format!("{what} is null")));
@@ -106,7 +106,8 @@ pub unsafe fn put_struct<T: Copy>(value: &T, out: *mut T, size: usize) -> Result
         return Err(Error::invalid("the structure to be filled in is null"));
     }
     let known = size.min(size_of::<T>());
-    // SAFETY: `out` has `size` bytes, of which `known` come from a structure of ours that has as many.
+    // SAFETY: `out` has `size` bytes, of which `known` come from a structure of ours that has as
+    // many.
     unsafe {
         let out = out.cast::<u8>();
         std::ptr::copy_nonoverlapping(std::ptr::from_ref(value).cast::<u8>(), out, known);

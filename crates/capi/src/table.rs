@@ -116,7 +116,8 @@ pub unsafe extern "C" fn outrigger_table_remove(
     })
 }
 
-/// Looks `count` fingerprints up: `found[i]` is 1 and `places[i]` the number of the entry, or both are 0.
+/// Looks `count` fingerprints up: `found[i]` is 1 and `places[i]` the number of the entry, or both
+/// are 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_table_lookup(
     table: Option<&outrigger_table>,

@@ -128,7 +128,8 @@ pub struct outrigger_chunk {
     pub fingerprint: outrigger_fingerprint,
     /// The table's number for it, if it is found.
     pub place: u64,
-    /// Where it ends in the batch, bytes. It begins where the one before it ends, or its stream begins.
+    /// Where it ends in the batch, bytes. It begins where the one before it ends, or its stream
+    /// begins.
     pub end: u32,
     /// 1 if it is in the table, 0 if not.
     pub found: u32,

@@ -60,7 +60,8 @@ pub const GEAR_XOR: [u8; 4] = [0x1d, 0x63, 0xb7, 0xf1];
 /// The 8×8 bit matrix of [`GEAR`]. Its byte `7 − i` is row `i`, which makes bit `i` of a result.
 pub const GEAR_MATRIX: u64 = 0xF1E3_C78F_1F3E_7CF8;
 
-/// The table: byte `k` of `GEAR[b]` is `M · (b ^ C[k])^−1` in GF(2^8) mod x^8+x^4+x^3+x+1, where `0^−1 = 0`.
+/// The table: byte `k` of `GEAR[b]` is `M · (b ^ C[k])^−1` in GF(2^8) mod x^8+x^4+x^3+x+1, where
+/// `0^−1 = 0`.
 pub static GEAR: [u32; 256] = gear_table();
 
 /// The product in GF(2^8) modulo x^8 + x^4 + x^3 + x + 1 (AES's field).

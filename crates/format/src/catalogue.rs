@@ -103,7 +103,7 @@ pub struct Attributes {
 /// One change of the tree.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Record {
-    /// An entry was made or its file changed. Entries with the same inode are hard links of one file.
+    /// An entry was made or its file changed. Entries with the same inode are hard links.
     Upsert {
         /// The file.
         inode: u64,

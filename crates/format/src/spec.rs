@@ -112,7 +112,8 @@ impl ChunkerSpec {
         }
     }
 
-    /// Parses `gear32:MIN/AVG/MAX`, `fixed:SIZE`, or, for experiments, `rabin:`, `lbfs-md5:` or `lbfs-sha1:MIN/AVG/MAX`.
+    /// Parses `gear32:MIN/AVG/MAX`, `fixed:SIZE`, or, for experiments, `rabin:`, `lbfs-md5:` or
+    /// `lbfs-sha1:MIN/AVG/MAX`.
     ///
     /// # Errors
     /// [`FormatError::Text`] names the broken rule. For content-defined chunks: 64 bytes ≤ min <

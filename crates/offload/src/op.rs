@@ -226,10 +226,12 @@ pub enum WindowFunction {
     Md5,
     /// SHA-1, 20 bytes.
     Sha1,
-    /// The Rabin fingerprint, 8 bytes, little-endian: the window as a polynomial over GF(2), the top bit of its first byte being
-    /// the highest coefficient, modulo [`outrigger_format::boundary::RABIN_POLYNOMIAL`].
+    /// The Rabin fingerprint, 8 bytes, little-endian: the window as a polynomial over GF(2), the
+    /// top bit of its first byte being the highest coefficient, modulo
+    /// [`outrigger_format::boundary::RABIN_POLYNOMIAL`].
     Rabin,
-    /// 4 bytes, little-endian: `h` of [`outrigger_format::boundary`] after the window's bytes, from 0 before them.
+    /// 4 bytes, little-endian: `h` of [`outrigger_format::boundary`] after the window's bytes, from
+    /// 0 before them.
     Gear32,
 }
 
@@ -333,7 +335,8 @@ pub struct Stream {
 /// A chunk, as [`Ingest`] reports it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ingested {
-    /// Where it ends in the batch's buffer, bytes. It begins where the one before it ends, or its stream begins.
+    /// Where it ends in the batch's buffer, bytes. It begins where the one before it ends, or its
+    /// stream begins.
     pub end: u32,
     /// Its fingerprint.
     pub fingerprint: Fingerprint,

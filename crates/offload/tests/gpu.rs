@@ -1,5 +1,5 @@
-//! Tests a CUDA device against the references. Without one, every test says so and passes. `make
-//! test-gpu` is for machines with one.
+//! Tests a CUDA device against the references. Without one, every test says so and passes.
+//! `make test-gpu` is for machines with one.
 #![allow(clippy::disallowed_methods, reason = "tests wait and measure in real time")]
 
 use std::sync::Arc;

@@ -74,7 +74,8 @@ fn worker(board: &Board<u64>, lane: usize, done: &Mutex<Vec<u64>>) {
 #[test]
 fn whatever_is_admitted_is_done_once_though_there_is_little_room() {
     explore(|| {
-        // Two lanes that take from each other, room for two items, two submitters, a canceller, an evicting failure.
+        // Two lanes that take from each other, room for two items, two submitters, a canceller, an
+        // evicting failure.
         let board = Arc::new(Board::new(&[(1, true), (1, true)], 2));
         let done = Arc::new(Mutex::new(Vec::new()));
         let workers: Vec<_> = (0..2)

@@ -32,7 +32,8 @@ pub extern "C" fn outrigger_task_new(
 pub unsafe extern "C" fn outrigger_task_free(task: *mut outrigger_task) {
     status(|| {
         if !task.is_null() {
-            // SAFETY: C's contract: the pointer is from outrigger_task_new(), and this is the end of it.
+            // SAFETY: C's contract: the pointer is from outrigger_task_new(), and this is the end
+            // of it.
             drop(unsafe { Arc::from_raw(task) });
         }
         Ok(())

@@ -1,6 +1,5 @@
-//! Hashing primitives as ratios: against the plain loop over the functions' crates on one core,
-//! which is the papers' baseline, and of all cores together against the sum of what each does
-//! alone.
+//! Hashing primitives as two ratios: against the plain loop over the functions' crates on one core
+//! (the papers' baseline), and of all cores together against the sum of what each does alone.
 
 use std::hint::black_box;
 use std::sync::Barrier;
@@ -83,7 +82,8 @@ fn windows(function: WindowFunction, window: usize, step: usize, keep: usize) ->
     }
 }
 
-/// The unmodified scalar loop: one window after the other, by the crates. Rabin and gear32 have no such baseline.
+/// The unmodified scalar loop: one window after the other, by the crates. Rabin and gear32 have no
+/// such baseline.
 fn plain_windows(function: WindowFunction, window: usize, step: usize) -> Option<Run<'static>> {
     use md5::Digest as _;
     let starts = move |data: &[u8]| (0..(data.len() + 1).saturating_sub(window)).step_by(step);

@@ -255,9 +255,10 @@ fn rate_of(kind: Kind, quick: bool) -> f64 {
 /// The least duration of a stream in seconds.
 const LEAST: f64 = 0.03;
 
-/// Seconds of a stream on the processor, on the device, and with placement; the device's share of
-/// the last in per cent; and the ratio of the last to the better of the others, as the median of
-/// all rounds. The three take turns, so that the machine's state affects all alike.
+/// Five values: seconds of a stream on the processor, on the device, and with placement; the
+/// device's share of the last in per cent; and the ratio of the last to the better of the others.
+/// The ratio is the median of all rounds. The three take turns, so that the machine's state affects
+/// all alike.
 fn compare(runtime: &Runtime, kind: Kind, buffer: &Arc<Buffer>, quick: bool) -> [f64; 5] {
     let bytes = buffer.len();
     let submit = |pinned: Option<usize>| {

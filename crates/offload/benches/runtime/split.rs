@@ -48,9 +48,9 @@ fn noise(runtime: &Runtime, bytes: usize) -> Arc<Buffer> {
     Arc::new(buffer)
 }
 
-/// Prints GB/s for each operation: of one thread, of all threads with a task each (the sum of what
-/// the cores can do), and of all threads with one task together. The last number is the ratio of
-/// the third to the second, which should be at least 0.9.
+/// Prints GB/s for each operation: of one thread, of all threads with a task each (the capacity of
+/// the cores), and of all threads with one task together. The last number is the ratio of the third
+/// to the second, which should be at least 0.9.
 pub fn split(quick: bool) {
     let bytes = if quick { 2 << 20 } else { 64 << 20 };
     let rounds = if quick { 1 } else { 9 };

@@ -225,7 +225,8 @@ fn arm64_signs(sample: &Sample) -> Option<(u8, f32)> {
             let highest = |bytes: &[usize]| -> u32 {
                 bytes.iter().map(|&byte| sample.count(byte, 4, (phase + 3) % 4)).sum()
             };
-            // The sample has 1,024 words. Frequent in code: loads, stores, moves, additions, branches; then calls and pages.
+            // The sample has 1,024 words. Frequent in code: loads, stores, moves, additions,
+            // branches; then calls and pages.
             let usual =
                 highest(&[0xf9, 0xa9, 0x91, 0xaa, 0xb9, 0x52, 0xd2, 0xf1, 0xeb, 0x54, 0xb4, 0xb5, 0xd6]);
             let calls = highest(&[0x94, 0x97, 0x90, 0xb0, 0xd0, 0xf0]);

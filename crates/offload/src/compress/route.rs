@@ -13,7 +13,7 @@
 //!
 //! - A named device may take up to `codec_slack` times as long as the processor. Nobody waits for
 //!   the frame, and meanwhile the thread does something else.
-//! - Without a name, a device gets the frame only if no thread is idle, and if the frame comes back
+//! - Without a name, a device gets a frame only if no thread is idle. The frame must also come back
 //!   before the processor's threads would have done it and all that waits for them ([`Backlog`]).
 //!   The estimate is how long frames were away lately. Until there is one, the processor
 //!   compresses, and the device gets copies of a few frames ([`Router::to_be_tried`]). With the

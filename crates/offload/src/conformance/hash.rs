@@ -87,7 +87,8 @@ pub(super) fn check_hash_many(device: &mut dyn Device) {
 
 pub(super) fn check_pmd_hash(device: &mut dyn Device) {
     const SEGMENT: usize = PMD_SEGMENT;
-    // Around one segment, one segment of digests (256, 204.8 and 128 of them), and a segment of those.
+    // Around one segment, one segment of digests (256, 204.8 and 128 of them), and a segment of
+    // those.
     let lengths =
         [0, 1, 55, 56, 64, SEGMENT - 1, SEGMENT, SEGMENT + 1, 2 * SEGMENT, 16 * SEGMENT + 5, 100_003];
     let levels = [128, 129, 204, 205, 256, 257].map(|segments| segments * SEGMENT);

@@ -6,8 +6,9 @@
 //! their chunks (the number is part of the hash), and so the parents of one level. Only a chunk's
 //! last leaf, which is seldom whole, is hashed alone.
 //!
-//! This uses the crate's `platform` module, which is public but not documented, hence the exact version in `Cargo.toml`.
-//! The specification is <https://github.com/BLAKE3-team/BLAKE3-specs>; sections 2.1 and 2.5 define leaves and parents.
+//! This uses the crate's `platform` module, which is public but not documented, hence the exact
+//! version in `Cargo.toml`. The specification is <https://github.com/BLAKE3-team/BLAKE3-specs>;
+//! sections 2.1 and 2.5 define leaves and parents.
 
 use std::ops::Range;
 

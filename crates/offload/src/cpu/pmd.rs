@@ -9,7 +9,8 @@ use super::{lanes, scratch};
 use crate::SimdLevel;
 use crate::op::{Digest, PMD_SEGMENT, PMD_TAG};
 
-/// Appends the parallel Merkle-Damgård digest of `data`, [`Digest::len`] bytes, to `out`; see [`crate::op::PmdHash`].
+/// Appends the parallel Merkle-Damgård digest of `data`, [`Digest::len`] bytes, to `out`; see
+/// [`crate::op::PmdHash`].
 ///
 /// # Panics
 /// Unless the construction is defined over `digest`: see [`Digest::has_pmd`].

@@ -81,7 +81,8 @@ impl Memory {
     }
 
     fn bytes(&self) -> &[u8] {
-        // SAFETY: it was initialised when it was allocated, and kernels only run under `&mut` of the grid that owns it.
+        // SAFETY: it was initialised when it was allocated, and kernels only run under `&mut` of
+        // the grid that owns it.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.layout.size()) }
     }
 
@@ -282,7 +283,8 @@ impl HostLane {
     }
 
     fn call(&mut self, name: &CStr, blocks: u32, threads: u32, shared: u32, arguments: &[Argument]) -> c_int {
-        // Eight bytes each; words lie in the first four of them, wherever bytes are in little-endian order.
+        // Eight bytes each; words lie in the first four of them, wherever bytes are in
+        // little-endian order.
         let mut values: Vec<u64> = arguments
             .iter()
             .map(|argument| match argument {

@@ -56,7 +56,8 @@ impl Place {
         match self {
             Self::Gpu(gpu) => {
                 for (to, from) in pieces.iter().filter(|(_, from)| !from.is_empty()) {
-                    // SAFETY: as the caller has promised; the source stays borrowed until the wait below.
+                    // SAFETY: as the caller has promised; the source stays borrowed until the wait
+                    // below.
                     let status = unsafe {
                         sys::cuMemcpyHtoDAsync_v2(*to, from.as_ptr().cast(), from.len(), gpu.stream)
                     };
@@ -92,7 +93,8 @@ impl Place {
         match self {
             Self::Gpu(gpu) => {
                 for (from, to) in pieces.iter_mut().filter(|(_, to)| !to.is_empty()) {
-                    // SAFETY: as the caller has promised; the target stays borrowed until the wait below.
+                    // SAFETY: as the caller has promised; the target stays borrowed until the wait
+                    // below.
                     let status = unsafe {
                         sys::cuMemcpyDtoHAsync_v2(to.as_mut_ptr().cast(), *from, to.len(), gpu.stream)
                     };

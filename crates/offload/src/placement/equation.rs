@@ -1,4 +1,5 @@
-//! The papers' model of a task on a GPU (StoreGPU, equation 1), with the stages named as in their table 1:
+//! The papers' model of a task on a GPU (StoreGPU, equation 1), with the stages named as in their
+//! table 1:
 //!
 //! ```text
 //! T_Total = T_GPUInit + T_MemAlloc + T_PreProc + T_DataHtoG + T_Processing + T_DataGtoH + T_PostProc

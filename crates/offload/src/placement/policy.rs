@@ -149,7 +149,7 @@ pub enum PolicyError {
         name: &'static str,
         /// The given value.
         value: String,
-        /// What the threshold accepts.
+        /// The accepted values.
         wanted: &'static str,
     },
 }

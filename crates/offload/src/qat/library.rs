@@ -130,7 +130,8 @@ impl Library {
     /// The code's fault. A code that reports a fallback to software is a fault here.
     pub(super) fn start(&self) -> Result<(), Fault> {
         let mut session = abi::Session::EMPTY;
-        // SAFETY: an empty session, which the call may fill; nothing is kept of it (its `internal` is set by set-up only).
+        // SAFETY: an empty session, which the call may fill; nothing is kept of it (its `internal`
+        // is set by set-up only).
         let code = unsafe { (self.init)(&raw mut session, 0) };
         match code {
             status::OK | status::DUPLICATE => Ok(()),
@@ -196,7 +197,8 @@ impl Session {
     fn set_up(library: &Arc<Library>, setup: Setup, parameters: &mut Deflate) -> (Self, i32) {
         let mut raw = Box::new(abi::Session::EMPTY);
         let session = &raw mut *raw;
-        // SAFETY: an empty session and parameters as qatzip.h has them. The session does not move: it is boxed.
+        // SAFETY: an empty session and parameters as qatzip.h has them. The session does not move:
+        // it is boxed.
         let code = unsafe {
             match setup {
                 Setup::Gzip(_) | Setup::Deflate(_) => (library.setup_deflate)(session, &raw mut *parameters),

@@ -1,8 +1,8 @@
 //! A simulated device: results by the processor, times by a model, faults on demand.
 //!
 //! With it, runtime and placement are tested and measured on machines without any device. It models
-//! what the runtime can see: three engines (copy in, kernels, copy out) that run in parallel, each
-//! on one task at a time, with a latency for each launch, and bandwidths ([`Speed`]). A separate
+//! what the runtime can see: three engines (copy in, kernels, copy out), a latency for each launch,
+//! and bandwidths ([`Speed`]). The engines run in parallel, each on one task at a time. A separate
 //! thread computes the results by an [`Execute`], which is the processor unless the options name
 //! another. A result is returned once it exists and its modelled time has come. So the device is
 //! never faster than the computation, unless that may repeat its results ([`SimOptions::replay`]).

@@ -58,8 +58,8 @@ struct Walk {
     marks: Marks,
 }
 
-/// The positions in a block of the last byte before a possible operand, one bit for each byte: the
-/// opcode of a call or jump (`one`), and the second byte of the others (`two`).
+/// The positions in a block of the last byte before a possible operand, one bit for each byte.
+/// `one` marks the opcode of a call or jump, and `two` the second byte of the others.
 #[derive(Clone, Copy, Default)]
 struct Marks {
     one: u64,

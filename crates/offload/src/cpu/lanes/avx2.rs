@@ -60,17 +60,20 @@ impl Vector<8> for V8 {
     }
     #[inline(always)]
     fn load(words: &[u32; 8]) -> Self {
-        // SAFETY: see the type; the array has the 32 bytes that are read, without need of alignment.
+        // SAFETY: see the type; the array has the 32 bytes that are read, without need of
+        // alignment.
         Self(unsafe { _mm256_loadu_si256(words.as_ptr().cast()) })
     }
     #[inline(always)]
     fn store(self, words: &mut [u32; 8]) {
-        // SAFETY: see the type; the array has the 32 bytes that are written, without need of alignment.
+        // SAFETY: see the type; the array has the 32 bytes that are written, without need of
+        // alignment.
         unsafe { _mm256_storeu_si256(words.as_mut_ptr().cast(), self.0) }
     }
     #[inline(always)]
     fn transposed(blocks: &[&[u8; 64]; 8]) -> [Self; 16] {
-        // SAFETY: see the type; each array has the 64 bytes that are read, without need of alignment.
+        // SAFETY: see the type; each array has the 64 bytes that are read, without need of
+        // alignment.
         unsafe {
             let mut words = [Self(_mm256_setzero_si256()); 16];
             let mut half = 0;
@@ -94,19 +97,22 @@ impl Vector<8> for V8 {
     }
     #[inline(always)]
     fn prefetch(block: &[u8; 64]) {
-        // SAFETY: the processor has SSE if it has this; a prefetch reads nothing, and the address is a valid one besides.
+        // SAFETY: the processor has SSE if it has this; a prefetch reads nothing, and the address
+        // is a valid one besides.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(block.as_ptr().cast()) }
     }
     #[inline(always)]
     fn adjacent(bytes: &[u8]) -> Self {
         let bytes: &[u8; 32] = bytes.first_chunk().expect("four bytes a lane");
-        // SAFETY: see the type; the array has the 32 bytes that are read, without need of alignment.
+        // SAFETY: see the type; the array has the 32 bytes that are read, without need of
+        // alignment.
         Self(unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) })
     }
     #[inline(always)]
     fn sliding(bytes: &[u8]) -> Self {
         let bytes: &[u8; 16] = bytes.first_chunk().expect("sliding_len bytes");
-        // SAFETY: see the type; the array has the 16 bytes that are read, without need of alignment.
+        // SAFETY: see the type; the array has the 16 bytes that are read, without need of
+        // alignment.
         unsafe {
             let bytes = _mm256_broadcastsi128_si256(_mm_loadu_si128(bytes.as_ptr().cast()));
             let words = _mm256_set_epi32(

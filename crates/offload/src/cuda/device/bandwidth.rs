@@ -48,7 +48,8 @@ impl CudaDevice {
                     begin = outrigger_clock::Instant::now();
                 }
                 if input {
-                    // SAFETY: `from` is not touched, and lives until both streams were waited for, here or by their drop.
+                    // SAFETY: `from` is not touched, and lives until both streams were waited for,
+                    // here or by their drop.
                     unsafe { one.input(&[], from.bytes()) }?;
                 }
                 if output {

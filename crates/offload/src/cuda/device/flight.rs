@@ -43,8 +43,8 @@ pub(super) fn start(
     };
     // A lookup does not use the data.
     let data = if matches!(job, Job::Lookup { .. }) { &[] } else { work.data() };
-    // SAFETY: the work is shared and never written, and the flight holds it until the stream is done: flights leave their
-    // slot only then, and a stream waits when it is dropped.
+    // SAFETY: the work is shared and never written. The flight holds it until the stream is done:
+    // flights leave their slot only then, and a stream waits when it is dropped.
     let at = unsafe { stream.input(work.history(), data) }?;
     flight.data = Data { at, len: data.len() };
     flight.step = job.begin(stream, flight.data, flight.table)?;
@@ -65,7 +65,8 @@ fn fetch(stream: &mut Stream, flight: &mut Flight) -> Result<(), Fault> {
     {
         buffer.set_len(bytes);
         flight.to_buffer = true;
-        // SAFETY: the buffer's memory does not move with the buffer, and the flight holds it until the stream is done.
+        // SAFETY: the buffer's memory does not move with the buffer, and the flight holds it until
+        // the stream is done.
         return unsafe { stream.fetch_to(buffer) };
     }
     stream.fetch(bytes)

@@ -30,8 +30,8 @@ pub(crate) struct Context {
 #[derive(Clone, Copy)]
 pub(super) struct Function(pub(super) sys::CUfunction);
 
-// SAFETY: handles of the driver may be used by any thread to which their context is current, which every call here sees
-// to ([`Context::bind`]).
+// SAFETY: handles of the driver may be used by any thread to which their context is current, which
+// every call here sees to ([`Context::bind`]).
 unsafe impl Send for Context {}
 // SAFETY: as above; the driver locks inside, and what is ours is behind a mutex or never changes.
 unsafe impl Sync for Context {}
@@ -157,14 +157,16 @@ pub(super) struct Bound(PhantomData<*const ()>);
 impl Drop for Bound {
     fn drop(&mut self) {
         let mut raw = ptr::null_mut();
-        // SAFETY: `raw` is where the context goes that was current, which [`Context::bind`] has pushed.
+        // SAFETY: `raw` is where the context goes that was current, which [`Context::bind`] has
+        // pushed.
         let _ = unsafe { sys::cuCtxPopCurrent_v2(&mut raw) };
     }
 }
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: nothing that was made in it is left: all of it holds the context. An error means that it is gone already.
+        // SAFETY: nothing that was made in it is left: all of it holds the context. An error means
+        // that it is gone already.
         let _ = unsafe { sys::cuCtxDestroy_v2(self.raw) };
     }
 }

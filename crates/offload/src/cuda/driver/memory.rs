@@ -109,7 +109,8 @@ impl Drop for Registered {
         if let Some(context) = self.context.upgrade()
             && let Ok(_bound) = context.bind()
         {
-            // SAFETY: it was registered in this context, and no copy is under way: buffers in flight are held.
+            // SAFETY: it was registered in this context, and no copy is under way: buffers in
+            // flight are held.
             let _ = unsafe { sys::cuMemHostUnregister(self.start.as_ptr().cast()) };
         }
         // SAFETY: allocated with this layout, and not used any more.

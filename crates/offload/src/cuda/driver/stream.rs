@@ -61,7 +61,8 @@ pub(crate) struct Stream {
     context: Arc<Context>,
 }
 
-// SAFETY: handles of the driver may be used by any thread to which their context is current; every method binds it.
+// SAFETY: handles of the driver may be used by any thread to which their context is current; every
+// method binds it.
 unsafe impl Send for Stream {}
 
 impl Stream {
@@ -97,7 +98,8 @@ impl Stream {
     /// the data at offset [`HISTORY`], and returns the data's address.
     ///
     /// # Safety
-    /// Both stay where they are, unwritten, until [`Stream::is_done`] or [`Stream::wait`] has said so.
+    /// Both stay where they are, unwritten, until [`Stream::is_done`] or [`Stream::wait`] has said
+    /// so.
     pub(crate) unsafe fn input(&mut self, history: &[u8], data: &[u8]) -> Result<Address, Fault> {
         if !self.options.reuse {
             self.areas = std::array::from_fn(|_| None);
@@ -111,8 +113,8 @@ impl Stream {
         // If history and data are adjacent, as in a batch, one copy suffices.
         if std::ptr::eq(before.as_ptr_range().end, data.as_ptr()) {
             let start = at.0 - before.len() as u64;
-            // SAFETY: `before` and `data` are one piece of memory, which stays as the caller has promised; the area has
-            // room for it.
+            // SAFETY: `before` and `data` are one piece of memory, which stays as the caller has
+            // promised; the area has room for it.
             unsafe { self.copy_in(start, before.as_ptr(), before.len() + data.len())? };
         } else {
             // SAFETY: as above, in two pieces.
@@ -126,7 +128,8 @@ impl Stream {
     }
 
     /// # Safety
-    /// `from` has `bytes`, which stay until the stream is done; `to` is device memory with room for them.
+    /// `from` has `bytes`, which stay until the stream is done; `to` is device memory with room for
+    /// them.
     unsafe fn copy_in(&self, to: u64, from: *const u8, bytes: usize) -> Result<(), Fault> {
         if bytes == 0 {
             return Ok(());
@@ -145,7 +148,8 @@ impl Stream {
                 self.results = Some(results.ok_or(Fault::OutOfMemory)?);
             }
             let to = self.results.as_mut().expect("made above").bytes_mut().as_mut_ptr();
-            // SAFETY: it has room for so many bytes, and is not touched or replaced before the stream is done.
+            // SAFETY: it has room for so many bytes, and is not touched or replaced before the
+            // stream is done.
             unsafe { self.copy_out(to, bytes)? };
         }
         self.record(Mark::Done)
@@ -154,7 +158,8 @@ impl Stream {
     /// Copies the result straight to its destination.
     ///
     /// # Safety
-    /// `to` stays where it is, untouched, until [`Stream::is_done`] or [`Stream::wait`] has said so.
+    /// `to` stays where it is, untouched, until [`Stream::is_done`] or [`Stream::wait`] has said
+    /// so.
     pub(crate) unsafe fn fetch_to(&mut self, to: &mut [u8]) -> Result<(), Fault> {
         self.record(Mark::Computed)?;
         // SAFETY: as the caller has promised.
@@ -251,8 +256,9 @@ impl Stream {
             *pointer = std::ptr::from_mut(value).cast();
         }
         let _bound = self.context.bind()?;
-        // SAFETY: the function belongs to this context; the driver copies as many arguments as it has parameters, each at
-        // most the eight bytes that its pointer points to. The shim build is tested to pass as many as there are.
+        // SAFETY: the function belongs to this context; the driver copies as many arguments as it
+        // has parameters, each at most the eight bytes that its pointer points to. The shim build
+        // is tested to pass as many as there are.
         unsafe {
             result::launch_kernel(
                 function.0,
@@ -295,8 +301,8 @@ impl Lane for Stream {
         fill(list);
         let from = list.as_ptr();
         let _bound = self.context.bind()?;
-        // SAFETY: this piece of the list's memory is not written again before the next task, for which the stream is
-        // idle; the area has room for it.
+        // SAFETY: this piece of the list's memory is not written again before the next task, for
+        // which the stream is idle; the area has room for it.
         unsafe { self.copy_in(to.0, from, bytes)? };
         Ok(to)
     }

@@ -13,8 +13,8 @@ pub(super) struct Item<T> {
 }
 
 impl<T> Item<T> {
-    /// What the item adds to a lane's backlog. Zero for a lane that should not do it but got it all
-    /// the same.
+    /// The cost that the item adds to a lane's backlog. Zero for a lane that should not execute it
+    /// but got it all the same.
     pub(super) fn cost_on(&self, lane: usize) -> u64 {
         if self.costs.occupies[lane] == NEVER { 0 } else { self.costs.occupies[lane] }
     }

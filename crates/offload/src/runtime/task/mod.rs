@@ -1,4 +1,5 @@
-//! A task's life: [`Draft`] (idle, being filled), [`Ticket`](super::Ticket) (submitted), [`Finished`] or [`Failed`].
+//! A task's life: [`Draft`] (idle, being filled), [`Ticket`](super::Ticket) (submitted),
+//! [`Finished`] or [`Failed`].
 //!
 //! All of them hold the same [`Body`], which is reused: its vectors keep their capacity, and its
 //! cell and its `Arc` serve again. So in steady state a task allocates nothing.
