@@ -225,8 +225,8 @@ impl FrameDevices {
         }
     }
 
-    /// Measures a device that has no samples yet: it compresses a copy of a frame that the
-    /// processor also compresses. The result is dropped.
+    /// Has a device compress a copy of a frame that the processor also compresses, to measure its
+    /// time. The result is dropped.
     pub fn try_out(&self, plan: &FramePlan, len: usize, lend: impl FnOnce() -> (Arc<Buffer>, Range<usize>)) {
         if plan.filter != Filter::None || !self.is_for_devices(plan, None) {
             return;

@@ -96,7 +96,7 @@ pub struct DeviceLoad {
 
 impl DeviceLoad {
     /// True if the device takes one more task, up to `most`. With 0, the bound is one and a half
-    /// times its tasks in flight.
+    /// times its tasks in flight. A device on trial takes only one task.
     pub fn has_room(&self, most: usize) -> bool {
         let most = if most > 0 { most } else { self.in_flight_max + self.in_flight_max / 2 };
         self.tasks < if self.is_on_trial { 1 } else { most }

@@ -1,12 +1,12 @@
 //! Inverses in GF(2^8) from sixteen-entry tables, computed at compile time for the shuffles of the
 //! AVX2 kernel.
 //!
-//! GF(2^8) is a plane over its subfield GF(2^4). Let `t` be an element with `t + t' = 1`, where `x'
-//! = x^16` is the conjugate, and `n = t·t'`, which lies in the subfield. Every `x` is `i·t + j·t'`
-//! with `i = (x·t) + (x·t)'` and `j = (x·t') + (x·t')'` in the subfield. With `k = i + j`, the norm
-//! of `x` is `N = x·x' = i·j + n·k²`, and `x^−1 = x' / N = (j·t + i·t') / N`. Tables of one operand
-//! cannot give the products in `N`. But with `a = 1 / n`, inverses and sums suffice (the idea is
-//! Mike Hamburg's, "Accelerating AES with vector permute instructions", 2009):
+//! GF(2^8) is a plane over its subfield GF(2^4). Let `x' = x^16` be the conjugate of `x`, let `t`
+//! be an element with `t + t' = 1`, and let `n = t·t'`, which lies in the subfield. Every `x` is
+//! `i·t + j·t'` with `i = (x·t) + (x·t)'` and `j = (x·t') + (x·t')'` in the subfield. With `k = i +
+//! j`, the norm of `x` is `N = x·x' = i·j + n·k²`, and `x^−1 = x' / N = (j·t + i·t') / N`. Tables
+//! of one operand cannot give the products in `N`. But with `a = 1 / n`, inverses and sums suffice
+//! (the idea is Mike Hamburg's, "Accelerating AES with vector permute instructions", 2009):
 //!
 //! ```text
 //! 1 / (1/i + a/k) + j  =  a·N / (k + a·i)  =  1 / u   where  u = k/(a·N) + i/N

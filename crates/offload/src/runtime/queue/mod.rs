@@ -5,10 +5,10 @@
 //! So two submitters cannot both take the last free place. It waits on `room` while `limit` items
 //! are outstanding.
 //!
-//! A lane's threads wait on the lane's own condition for an item, a [`Board::wake`], or a moment. A
-//! device has a single thread, which spins for some microseconds before it sleeps. Placement at
-//! submission is a guess. To correct it, a thread whose lane is empty takes another lane's last
-//! item if this lane would finish it earlier.
+//! A lane's threads wait on the lane's own condition for an item, a [`Board::wake`], or a time
+//! limit. A device has a single thread, which spins for some microseconds before it sleeps.
+//! Placement at submission is a guess. To correct it, a thread whose lane is empty takes another
+//! lane's last item if this lane would finish it earlier.
 //!
 //! An item is admitted once. If its device fails, [`Board::put_back`] returns it, without waiting
 //! and without a bound. A shutdown waits until all admitted items are finished.
@@ -88,7 +88,7 @@ pub(super) enum Next<T> {
     Woken,
     /// There is no item, and [`Board::call`] was called.
     Called,
-    /// The given moment has come.
+    /// The time limit has passed.
     Elapsed,
     /// The thread should end.
     Ended,
@@ -188,8 +188,8 @@ impl<T> Board<T> {
         self.tell(lane);
     }
 
-    /// Takes the next item of `lane` if `may_take`. Otherwise waits for an item, a wake-up, or a
-    /// moment.
+    /// Takes the next item of `lane` if `may_take`. Otherwise waits for an item, a wake-up, or
+    /// the time `until`.
     pub(super) fn next(&self, lane: usize, may_take: bool, until: Option<Instant>) -> Next<T> {
         let mut state = lock(&self.state);
         // The processor has many threads, and perhaps nobody needs them soon. A thread that polls
