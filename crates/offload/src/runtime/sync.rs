@@ -1,4 +1,4 @@
-//! Locks that survive a panicking holder, and waits with a time limit. `queue.rs` and `cell.rs` use
+//! Locks that survive a panicking holder, and waits with a time limit. `queue/` and `cell.rs` use
 //! nothing else of `std::sync`. A test compiles them with another module in place of this one,
 //! whose locks a model checker schedules.
 
