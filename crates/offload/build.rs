@@ -1,5 +1,5 @@
-//! Compiles the CUDA kernels for the host, if the feature `grid` wants them. (For GPUs they are compiled already: see
-//! `scripts/kernels.py`.)
+//! Compiles the CUDA kernels for the host, if the feature `grid` wants them. (For GPUs they are
+//! compiled already: see `scripts/kernels.py`.)
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

@@ -1,7 +1,8 @@
-/* AMINOGEN: the amino-acid sequences whose mass matches a peak of a spectrum within its tolerance.
+/* AMINOGEN lists the amino-acid sequences whose mass matches a peak of a spectrum within its tolerance.
  *
- * Each line of the input has the mass-to-charge ratio of a peak (one charge) and a tolerance, both in dalton. Each line of the output has a sequence
- * and its ratio. A few bytes in, gigabytes out: the work is where the records are, so the input may be split although it is tiny.
+ * Each line of the input has the mass-to-charge ratio of a peak (one charge) and a tolerance, both in dalton. Each
+ * line of the output has a sequence and its ratio. A few bytes of input give gigabytes of output. The work depends on
+ * the records, so even a tiny input may be split.
  *
  *   cc -O2 -o aminogen examples/active/aminogen.c crates/active/asfile/asfile.c -I crates/active/asfile
  *   printf '262.1 0.05\n375.2 0.05\n' | outrigger put - --to peaks
@@ -12,7 +13,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Monoisotopic masses of the residues, in millionths of a dalton, rising. Leucine stands for isoleucine too: they weigh the same. */
+/* Monoisotopic masses of the residues, in millionths of a dalton, rising. Leucine stands for isoleucine too, which has
+ * the same mass. */
 static const struct {
     char name;
     long mass;
@@ -24,7 +26,7 @@ static const struct {
 };
 enum { RESIDUES = sizeof residues / sizeof residues[0], LONGEST = 64 };
 
-/* A sequence has one water besides its residues, and the charge is a proton. */
+/* A sequence also has one water, and the charge is a proton. */
 static const long ENDS = 18010565 + 1007276;
 
 static char sequence[LONGEST + 1];

@@ -1,4 +1,4 @@
-/* DSCAL: multiplies numbers by a scalar. One number a line, in text; the factor is the argument.
+/* DSCAL multiplies numbers by a scalar. The input has one number on each line, in text, and the factor is the argument.
  *
  *   cc -O2 -o dscal examples/active/dscal.c crates/active/asfile/asfile.c -I crates/active/asfile
  *   outrigger run --in numbers --out scaled --records lines --splits 4 -- ./dscal 2.5

@@ -1,4 +1,5 @@
-//! Every kernel finds the candidates that the reference finds, wherever the data is split; cuts respect their bounds.
+//! Every kernel finds the candidates of the reference, wherever the data is split, and cuts respect
+//! their bounds.
 #![no_main]
 
 use outrigger_format::ChunkerSpec;
@@ -10,7 +11,7 @@ libfuzzer_sys::fuzz_target!(|input: (u8, u16, u16, &[u8])| {
     if seed.is_empty() {
         return;
     }
-    // Long enough for blocks and lanes: the input again and again, a little different each time.
+    // Long enough for blocks and lanes: the input many times, a little different each time.
     let repeats = (repeats as usize % 200_000 / seed.len()).max(1);
     let data: Vec<u8> = (0..repeats)
         .flat_map(|turn| seed.iter().map(move |byte| byte.wrapping_add((turn / 7) as u8)))

@@ -1,5 +1,5 @@
-//! Decompressors and filters: whatever is stored and promised, no panic, never more memory than promised; and what was
-//! compressed comes back.
+//! Decompressors and filters. They never panic for any stored bytes and any promised length, and
+//! take no more memory than promised. Compressed data decompresses to its source.
 #![no_main]
 
 use outrigger_format::{Codec, CodecSpec, Encoding, Filter};
@@ -32,7 +32,7 @@ libfuzzer_sys::fuzz_target!(|input: (u8, u32, &[u8])| {
         assert_eq!(back, bytes);
     }
 
-    // Filters are one to one, so both ways round.
+    // Filters are one to one, so they also work in reverse.
     apply_filter(filter, bytes, &mut stored);
     undo_filter(filter, &stored, &mut back);
     assert_eq!(back, bytes);

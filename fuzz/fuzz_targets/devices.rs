@@ -1,6 +1,9 @@
-//! Whoever does it, the result is the same: the processor with each of its instruction sets, its threads sharing a large task, a simulated device
-//! behind the runtime's queues and buffers, and the CUDA kernels on the host's grid. And segments of a large file, each cut by a device as if a chunk
-//! began with it, meet to the cuts of one walk through the whole file.
+//! The result is the same on every device. Compared are the processor with each of its instruction
+//! sets, its threads on a shared large task, a simulated device behind the runtime's queues and
+//! buffers, and the CUDA kernels on the host's grid.
+//!
+//! A device may also cut segments of a large file as if a chunk began with each. Their cuts join
+//! those of one walk through the whole file.
 #![no_main]
 
 use std::ops::Range;
@@ -20,26 +23,28 @@ use outrigger_offload::work::{Input, Output, Request, Work};
 use outrigger_offload::{CpuDevice, Device, SimdLevel, candidates};
 use outrigger_store::testing::cut_in_segments;
 
-/// The runtime's devices: the processor, one whose results are the processor's, one whose results are the kernels'.
+/// The runtime's devices: the processor, one with the processor's results, and one with the
+/// kernels' results.
 const PROCESSOR: usize = 0;
 const SIMULATED: usize = 1;
 const KERNELS: usize = 2;
 
-/// The grid runs a thread after the other: so much at once is enough for it.
+/// The grid runs one thread after the other, so it gets only little data.
 const GRID_MAX: usize = 8_000;
-/// From here on, threads share a task.
+/// From this length on, threads share a task.
 const SHARED: usize = 1 << 20;
 
 struct Devices {
     portable: CpuDevice,
-    /// On the calling thread.
+    /// They run on the calling thread.
     others: Vec<(SimdLevel, CpuDevice)>,
     grids: Vec<(Order, HostGrid)>,
     runtime: Runtime,
 }
 
 static DEVICES: LazyLock<Mutex<Devices>> = LazyLock::new(|| {
-    // No time is modelled, and no result is replaced by the processor's: what a device says is what is compared here.
+    // The device needs no modelled time, and no result is replaced by the processor's, because the
+    // device's own results are compared here.
     let speed = Speed { launch: Duration::ZERO, kernel_rate: f64::INFINITY, ..Speed::INTEGRATED };
     let policy = Policy {
         check_every: 0,
@@ -72,7 +77,7 @@ libfuzzer_sys::fuzz_target!(|input: (u8, u8, u16, u16, u32, &[u8])| {
     if seed.is_empty() {
         return;
     }
-    // One in 64 is long enough to be shared.
+    // One of 64 inputs is long enough to be shared.
     let len = if len % 64 == 0 { SHARED + len as usize % 300_000 } else { len as usize % 60_000 };
     let data = grown(seed, len, b);
     let mut devices = DEVICES.lock().expect("no panic goes on");
@@ -86,7 +91,8 @@ libfuzzer_sys::fuzz_target!(|input: (u8, u8, u16, u16, u32, &[u8])| {
     }
 });
 
-/// `len` bytes: the seed again and again, a little different each time, and perhaps a run of one byte in the middle.
+/// `len` bytes: the seed many times, a little different each time, and perhaps a run of one byte in
+/// the middle.
 fn grown(seed: &[u8], len: usize, run: u16) -> Vec<u8> {
     let turns = (0..).flat_map(|turn: usize| seed.iter().map(move |byte| byte.wrapping_add((turn / 3) as u8)));
     let mut data: Vec<u8> = turns.take(len).collect();
@@ -138,7 +144,8 @@ fn request(what: u8, choice: u8, a: u16, b: u16, data: &[u8]) -> (Request, Range
     }
 }
 
-/// A table of some of these pieces, from which some were removed, and questions: half of them about what was never in it.
+/// A table of some of these pieces, some of which were removed, and lookups. Half of them ask for
+/// fingerprints that were never inserted.
 fn known(
     data: &[u8],
     pieces: impl Iterator<Item = Range<u32>>,
@@ -155,7 +162,7 @@ fn known(
     if how % 2 == 0 {
         table.refresh();
     }
-    // In the bucket of one that is there, and of nobody's.
+    // In the bucket of an existing key, but different from it.
     let others = keys.clone().into_iter().map(|mut key| {
         key.0[usize::from(how) % 32] ^= 1 << (how % 8);
         key
@@ -165,7 +172,7 @@ fn known(
 }
 
 impl Devices {
-    /// Has everybody do it.
+    /// Compares the results of all devices.
     fn compare(&mut self, request: &Request, buffer: &Arc<Buffer>, range: Range<usize>) {
         let len = range.len();
         let work = Work { request: request.clone(), input: Input::Shared(Arc::clone(buffer)), range };
@@ -205,14 +212,14 @@ impl Devices {
         done
     }
 
-    /// One walk through the data, and segments that a device has cut.
+    /// Compares one walk through the data with segments that a device has cut.
     fn meet(&self, chunker: ChunkerSpec, a: u16, b: u16, data: &[u8], buffer: &Arc<Buffer>) {
         let (mut found, mut whole) = (Vec::new(), Vec::new());
         candidates(chunker, &[], data, &mut found);
         let mut walk = CutWalk::new(chunker);
         walk.feed(data.len(), &found, &mut whole);
         whole.extend(walk.finish());
-        // Not too many: each is a task.
+        // Only a few, as each is a task.
         let least = data.len() / 20 + 1;
         let segments = [a, b].map(|len| least + usize::from(len));
         let lane = if data.len() <= GRID_MAX && a % 2 == 0 { KERNELS } else { SIMULATED };

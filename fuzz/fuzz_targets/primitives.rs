@@ -1,4 +1,5 @@
-//! Windows, the parallel construction, many chunks at once and one pass over a batch: each SIMD level gives what the references give.
+//! Windows, the parallel construction, many chunks at once and one pass over a batch. Each SIMD
+//! level gives the reference's results.
 #![no_main]
 
 use std::collections::HashMap;
@@ -9,7 +10,7 @@ use outrigger_offload::{Ingester, SimdLevel, hash_many_with, pmd_hash_with, refe
 
 libfuzzer_sys::fuzz_target!(|input: (u8, u8, u16, u16, u8, &[u8])| {
     let (function, keep, window, step, repeats, seed) = input;
-    // Long enough for lanes and segments: the input again and again, a little different each time.
+    // Long enough for lanes and segments: the input many times, a little different each time.
     let data: Vec<u8> =
         (0..=repeats).flat_map(|turn| seed.iter().map(move |byte| byte.wrapping_add(turn / 3))).collect();
     let data = &data[..data.len().min(100_000)];

@@ -1,4 +1,5 @@
-//! Chunkers, codecs, sizes and fingerprints as users write them: no panic, and what decodes encodes to the same again.
+//! Chunkers, codecs, sizes and fingerprints as users write them: no panic, and what decodes encodes
+//! to the same again.
 #![no_main]
 
 #[path = "../../crates/format/tests/every/mod.rs"]

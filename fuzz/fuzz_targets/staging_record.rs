@@ -1,4 +1,5 @@
-//! Segment headers and records of the staging log: no panic, and what decodes encodes to the same again.
+//! Segment headers and records of the staging log: no panic, and what decodes encodes to the same
+//! again.
 #![no_main]
 
 #[path = "../../crates/format/tests/every/mod.rs"]

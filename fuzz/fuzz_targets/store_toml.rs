@@ -1,4 +1,5 @@
-//! `store.toml`: no panic; what is read is written the same, and with its checksum set right everything but that is reached.
+//! `store.toml`. Its reader never panics, and a valid one is written unchanged. A correct checksum
+//! lets the fuzzer reach the rest.
 #![no_main]
 
 use outrigger_format::checksum;

@@ -1,4 +1,4 @@
-//! A saved fingerprint table: bytes are read as what was saved, or refused.
+//! A saved fingerprint table. The reader returns the saved table or refuses the bytes.
 #![no_main]
 
 use outrigger_offload::table::Table;

@@ -1,4 +1,5 @@
-//! Pack trailers, and the footers they lead to: no panic, and what decodes encodes to the same again.
+//! Pack trailers, and the footers they lead to: no panic, and what decodes encodes to the same
+//! again.
 #![no_main]
 
 #[path = "../../crates/format/tests/every/mod.rs"]

@@ -1,4 +1,5 @@
-//! DSCAL: multiplies numbers by a scalar. One number a line, in text; the factor is the argument. With a second argument, how many there were goes to the output of that name.
+//! DSCAL multiplies numbers by a scalar. The input has one number on each line, in text, and the
+//! factor is the argument. With a second argument, their count goes to the output of that name.
 //!
 //! ```sh
 //! cargo build --release -p outrigger-asfile --example asfile_dscal

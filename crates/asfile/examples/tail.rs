@@ -1,4 +1,5 @@
-//! The last bytes of the input, and a stored file that is looked at besides: what a component does that reads no stream.
+//! Prints the last bytes of the input, and of another stored file: an example of a component that
+//! does not read a stream.
 //!
 //! ```sh
 //! cargo build --release -p outrigger-asfile --example asfile_tail

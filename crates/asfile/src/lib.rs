@@ -1,8 +1,11 @@
-//! How a component reads its input and writes its outputs: for Rust what `asfile.h` is for C and `asfile.py` for Python.
+//! How a component reads its input and writes its outputs, for Rust. `asfile.h` does the same for
+//! C, and `asfile.py` for Python.
 //!
-//! A component is any program that Outrigger runs over stored data. Its input is a stream that another program may still be writing: a read waits for more, and sees the
-//! end only when the writer has closed the file. Nothing that it writes is visible to anybody before it has ended with exit code 0 and the whole
-//! job has succeeded. Outside of a job the same program works on standard input and output, and on files in the current directory.
+//! A component is any program that Outrigger runs over stored data. Its input is a stream that
+//! another program may still be writing. A read waits for more, and reaches the end only once the
+//! writer has closed the file. Nobody sees the component's output before it has ended with exit
+//! code 0 and the whole job has succeeded. Outside of a job the same program uses standard input
+//! and output, and files in the current directory.
 //!
 //! ```no_run
 //! use std::io::{BufRead, Write};
@@ -23,7 +26,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Stdin, Stdout, Write};
 use std::path::{Path, PathBuf};
 
-/// Bytes that are asked for at once, if nobody says how many.
+/// The default size of a read in bytes.
 const BUFFER: usize = 256 << 10;
 
 /// The component's input.
@@ -31,7 +34,7 @@ pub fn input() -> Input {
     input_with(BUFFER)
 }
 
-/// The component's input, with a buffer of so many bytes.
+/// The component's input with a buffer of so many bytes.
 pub fn input_with(buffer: usize) -> Input {
     match std::env::var_os("AS_INPUT_FILE") {
         Some(path) => match File::open(path) {
@@ -42,10 +45,11 @@ pub fn input_with(buffer: usize) -> Input {
     }
 }
 
-/// The stored file `path` that is there to look at (`--with`), or another input where inputs are files (`{in}`); outside of a job a file in the current directory.
+/// Opens the stored file `path` (`--with`), or another input if inputs are files (`{in}`). Outside
+/// of a job it is a file in the current directory.
 ///
 /// # Errors
-/// `InvalidInput` for a path that leads elsewhere; when there is no such file.
+/// `InvalidInput` for a path that leads elsewhere; an error if there is no such file.
 pub fn open(path: &str) -> io::Result<Input> {
     let path = stored(path, |variable| std::env::var_os(variable))?;
     Ok(Input(Source::File(BufReader::with_capacity(BUFFER, File::open(path)?))))
@@ -70,7 +74,7 @@ fn stored(path: &str, variable: impl Fn(&str) -> Option<OsString>) -> io::Result
     }
 }
 
-/// The component's input, see [`input`], or another stored file, see [`open`].
+/// The component's input (see [`input`]) or another stored file (see [`open`]).
 #[derive(Debug)]
 pub struct Input(Source);
 
@@ -78,7 +82,7 @@ pub struct Input(Source);
 enum Source {
     Stream(BufReader<Stdin>),
     File(BufReader<File>),
-    /// It could not be opened, which whoever reads it is told.
+    /// It could not be opened, which its reader learns.
     Lost(io::Error),
 }
 
@@ -111,7 +115,7 @@ impl BufRead for Input {
 }
 
 impl Seek for Input {
-    /// What is a file can be moved in: other stored files, and the component's input where it was asked for as one (`{in}`).
+    /// Moves in a file: another stored file, or the component's input if that is a file (`{in}`).
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         match &mut self.0 {
             Source::Stream(_) => Err(io::Error::new(io::ErrorKind::NotSeekable, "the input is a stream")),
@@ -125,7 +129,7 @@ fn again(error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), error.to_string())
 }
 
-/// An output. Close it: dropping it writes what is buffered, and says nothing of what went wrong.
+/// An output, which must be closed. Dropping it writes buffered data, but reports no errors.
 #[derive(Debug)]
 pub struct Output(Kind);
 
@@ -138,15 +142,16 @@ enum Kind {
 /// The component's unnamed output.
 ///
 /// # Errors
-/// None by now; outputs are opened alike.
+/// None at present. The result matches that of [`named`].
 pub fn output() -> io::Result<Output> {
     Ok(Output(Kind::Stream(BufWriter::with_capacity(BUFFER, io::stdout()))))
 }
 
-/// The output `name`: that of `--out NAME=…`, or a file of that name below a directory output (`--out DIR/`).
+/// The output `name`: that of `--out NAME=…`, or a file of that name in a directory output
+/// (`--out DIR/`).
 ///
 /// # Errors
-/// `InvalidInput` for what cannot be a name; when the file cannot be made.
+/// `InvalidInput` for an invalid name; an error if the file cannot be created.
 pub fn named(name: &str) -> io::Result<Output> {
     let file = File::create(place(name, |variable| std::env::var_os(variable))?)?;
     Ok(Output(Kind::File(BufWriter::with_capacity(BUFFER, file))))
@@ -165,10 +170,10 @@ fn place(name: &str, variable: impl Fn(&str) -> Option<OsString>) -> io::Result<
 }
 
 impl Output {
-    /// Writes what is buffered. A component must look at what this returns: a full disk may show itself only here.
+    /// Writes buffered data. A component must check the result, as a full disk may show only here.
     ///
     /// # Errors
-    /// When not all could be written.
+    /// If not all data could be written.
     pub fn close(mut self) -> io::Result<()> {
         self.flush()
     }
@@ -191,7 +196,7 @@ impl Write for Output {
 }
 
 impl Seek for Output {
-    /// Named outputs can be moved in; the unnamed one is a stream and cannot.
+    /// Moves in a named output. The unnamed one is a stream, in which this is impossible.
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         match &mut self.0 {
             Kind::Stream(_) => {
@@ -206,28 +211,28 @@ fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
-/// This component's job; `None` outside of one.
+/// The id of this component's job. `None` outside of a job.
 pub fn job() -> Option<u64> {
     number("AS_JOB")
 }
 
-/// Which split of the input it has, from 0.
+/// The number of its split of the input, from 0.
 pub fn split() -> u64 {
     number("AS_SPLIT").unwrap_or(0)
 }
 
-/// How many splits there are.
+/// The number of splits.
 pub fn splits() -> u64 {
     number("AS_SPLITS").unwrap_or(1).max(1)
 }
 
-/// Counts the attempts at this split, from 1.
+/// The number of this attempt at the split, from 1.
 pub fn attempt() -> u64 {
     number("AS_ATTEMPT").unwrap_or(1).max(1)
 }
 
-/// A text that is the same for every attempt at this split and differs from that of all others: external effects are marked with it, so that doing them twice
-/// can be noticed. Empty outside of a job.
+/// A text that all attempts at this split share, and that no other split has. A component marks
+/// external effects with it, so that a second attempt can find them. Empty outside of a job.
 pub fn task_id() -> String {
     std::env::var("AS_TASK_ID").unwrap_or_default()
 }

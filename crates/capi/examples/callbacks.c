@@ -1,7 +1,7 @@
 /*
- * Fingerprints the 16 KiB blocks of a file, a megabyte a task, with as many tasks under way as there are: each, when it has
- * ended, is told of by a callback, which prints nothing and waits for nothing, but hands the task on to the thread that
- * fills it again. Which device did a task does not matter; the report says it.
+ * Fingerprints the 16 KiB blocks of a file. Each task has a megabyte, and all tasks are kept in flight. When a task
+ * ends, its callback passes it to the main thread, which fills it again. The callback itself prints nothing and never
+ * blocks. Any device may execute a task, and the report says which one did.
  *
  *     cc callbacks.c $(pkg-config --cflags --libs outrigger) -lpthread -o callbacks
  *     ./callbacks FILE [DEVICE]         auto without a device; sim:pcie5-gpu for a simulated one
@@ -13,7 +13,7 @@
 
 enum { TASKS = 8, BATCH = 1 << 20, BLOCK = 16 << 10 };
 
-/* Tasks that wait to be filled, and what has come of those that have ended. */
+/* Tasks that wait to be filled, and the results of ended ones. */
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -49,7 +49,7 @@ static void ended(void *context, outrigger_task *task) {
     pthread_mutex_unlock(&state.lock);
 }
 
-/* A task that has nothing to do, once there is one. */
+/* Waits for an idle task. */
 static outrigger_task *idle(void) {
     pthread_mutex_lock(&state.lock);
     while (state.idle_count == 0) {
@@ -101,7 +101,7 @@ int main(int count, char **arguments) {
         outrigger_task *task = idle();
         outrigger_range blocks[BATCH / BLOCK];
         size_t pieces = 0;
-        /* A new task is not at its end yet: nothing to be done again. */
+        /* This changes nothing for a new task. */
         outrigger_task_again(task);
         len = fread(outrigger_task_data(task, BATCH), 1, BATCH, file);
         outrigger_task_data(task, len);

@@ -1,6 +1,6 @@
 /*
- * How much of a file is there twice: cuts it by its content, fingerprints the chunks, and looks them up in a table of those
- * seen before, a batch at a time, in one pass on this thread.
+ * Measures how much of a file is duplicate. It cuts the file by content, fingerprints the chunks, and looks them up in a
+ * table of earlier ones, a batch at a time, in one pass on this thread.
  *
  *     cc dedup.c $(pkg-config --cflags --libs outrigger) -o dedup
  *     ./dedup FILE
@@ -46,7 +46,7 @@ int main(int count, char **arguments) {
             size_t chunk = found[n].end - start;
             uint64_t place = bytes + start;
             uint8_t known = (uint8_t)found[n].found;
-            /* It may be there twice within one batch, too. */
+            /* A chunk may also occur twice within one batch. */
             if (!known) {
                 uint64_t earlier;
                 if (outrigger_table_lookup(seen, &found[n].fingerprint, 1, &earlier, &known) != OUTRIGGER_OK ||

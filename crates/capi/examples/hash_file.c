@@ -1,5 +1,5 @@
 /*
- * Hashes files, each read in pieces: what sha256sum does, with any function of the library.
+ * Hashes files, which it reads in pieces, like sha256sum, but with any function of the library.
  *
  *     cc hash_file.c $(pkg-config --cflags --libs outrigger) -o hash_file
  *     ./hash_file sha256 FILE...        or blake3, md5, sha1, pmd-md5, pmd-sha1, pmd-sha256

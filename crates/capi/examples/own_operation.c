@@ -1,7 +1,7 @@
 /*
- * An operation of the program's own: counts how often each byte occurs. It gets queues, buffers, placement and the care for
- * failing devices like the built-in ones; the kernel is for machines with a CUDA device, and its results are compared
- * with the function's.
+ * An operation of the program, which counts how often each byte value occurs. It gets the same queues, buffers, placement
+ * and handling of device failures as the built-in ones. The kernel is for machines with a CUDA device, and its results are
+ * compared with the function's.
  *
  *     cc own_operation.c $(pkg-config --cflags --libs outrigger) -o own_operation
  *     ./own_operation FILE
@@ -13,7 +13,7 @@
 
 enum { BATCH = 1 << 20, COUNTS = 256 * sizeof(uint32_t) };
 
-/* 256 counters, little-endian as all machines that this runs on are. The parameter is what is added to each byte. */
+/* Returns 256 counters, little-endian like all supported machines. The parameter is added to each byte. */
 static int32_t histogram(void *context, const uint8_t *parameters, size_t parameters_len, const uint8_t *data,
                          size_t len, uint8_t *out, size_t room, size_t *written) {
     uint32_t counts[256] = {0};
@@ -34,7 +34,7 @@ static size_t histogram_len(void *context, const uint8_t *parameters, size_t par
     return COUNTS;
 }
 
-/* One thread a byte value, which walks through all data: simple, not fast. */
+/* A thread for each byte value reads all data: simple, not fast. */
 static const char KERNEL[] =
     "extern \"C\" __global__ void histogram(const unsigned char *data, unsigned long long data_len,\n"
     "        const unsigned char *parameters, unsigned long long parameters_len,\n"
@@ -102,7 +102,7 @@ int main(int count, char **arguments) {
         }
     }
 
-    /* What the function says of the data is the task's result. */
+    /* The function rejects this data, which is the task's result. */
     outrigger_task_data(task, 10);
     if (outrigger_task_own(task, operation, NULL, 0) != OUTRIGGER_OK ||
         outrigger_run(runtime, task) != OUTRIGGER_DATA) {

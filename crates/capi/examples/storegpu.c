@@ -1,6 +1,6 @@
 /*
- * StoreGPU's four calls: the hash of a block, and of the windows of a block, by SHA-1 and by MD5; on whichever device of the
- * machine does it best.
+ * StoreGPU's four calls: the hash of a block, and of the windows of a block, by SHA-1 and by MD5, on the best device of the
+ * machine.
  *
  *     cc storegpu.c $(pkg-config --cflags --libs outrigger) -o storegpu
  *     ./storegpu FILE

@@ -9,19 +9,19 @@ use crate::raw::handle;
 use crate::status::outrigger_status::OUTRIGGER_STATE;
 use crate::status::{Error, value};
 
-/// Memory from a runtime's pool, page-locked where one of its devices has such memory: to be filled, and
-/// then shared by tasks.
+/// Memory from a runtime's pool, page-locked if one of its devices has such memory. The program
+/// fills it, and tasks then share it.
 pub struct outrigger_buffer(Mutex<Arc<Buffer>>);
 
 impl outrigger_buffer {
-    /// A share of it.
+    /// A share of the buffer.
     pub fn share(&self) -> Arc<Buffer> {
         Arc::clone(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// A buffer of at least `bytes` bytes, at most 2 GiB, aligned to 4096, whatever was there before in it.
-/// Null after an error. Free it with outrigger_buffer_free().
+/// A buffer of at least `bytes` bytes, at most 2 GiB, aligned to 4096. Its bytes may have any
+/// value. Null after an error. Free it with outrigger_buffer_free().
 #[unsafe(no_mangle)]
 pub extern "C" fn outrigger_buffer_new(
     runtime: Option<&outrigger_runtime>,
@@ -36,8 +36,9 @@ pub extern "C" fn outrigger_buffer_new(
     })
 }
 
-/// Where its memory is, to be written. The pointer stays valid until the buffer is freed; but while a
-/// task that shares the buffer is alive, nothing may be written, and this gives null (OUTRIGGER_STATE).
+/// The address of its memory, to write. The pointer stays valid until the buffer is freed. While a
+/// task that shares the buffer is alive, nothing may be written, and this returns null
+/// (OUTRIGGER_STATE).
 #[unsafe(no_mangle)]
 pub extern "C" fn outrigger_buffer_data(buffer: Option<&outrigger_buffer>) -> *mut u8 {
     value(std::ptr::null_mut(), || {
@@ -61,7 +62,7 @@ pub extern "C" fn outrigger_buffer_is_locked(buffer: Option<&outrigger_buffer>) 
     value(0, || Ok(handle(buffer, "buffer")?.share().is_locked().into()))
 }
 
-/// Gives it back. Its memory goes back to the pool when the last task that shares it is freed. Null is no
+/// Frees it. Its memory returns to the pool when the last task that shares it is freed. Null is no
 /// error.
 #[unsafe(no_mangle)]
 pub extern "C" fn outrigger_buffer_free(buffer: Option<Box<outrigger_buffer>>) {

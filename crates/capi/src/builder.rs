@@ -1,4 +1,4 @@
-//! What a runtime consists of.
+//! Configures and starts a runtime.
 
 use std::ffi::{CString, c_char};
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::raw;
 use crate::status::outrigger_status::{OUTRIGGER_ABSENT, OUTRIGGER_INVALID, OUTRIGGER_IO};
 use crate::status::{Error, Result, outrigger_status, status, value};
 
-/// What a runtime is to consist of. One thread at a time.
+/// The configuration of a runtime. One thread at a time may use it.
 #[derive(Default)]
 pub struct outrigger_builder {
     threads: Option<usize>,
@@ -56,7 +56,7 @@ impl outrigger_builder {
         Ok(())
     }
 
-    /// A device of another kind, if it is there.
+    /// Adds a device of another kind, if it exists.
     fn found(&mut self, name: &str, kind: &str) -> Result {
         let Discovered { devices, missing } = discover();
         if let Some(device) = devices.into_iter().find(|device| device.identity().name == name) {
@@ -81,7 +81,7 @@ fn builder(builder: Option<&mut outrigger_builder>) -> Result<&mut outrigger_bui
     builder.ok_or_else(|| Error::invalid("builder is null"))
 }
 
-/// The path that C gave, or the one that is used without one.
+/// The path from C, or the default path for null.
 ///
 /// # Safety
 /// C's contract: null, or a string.
@@ -94,14 +94,14 @@ pub unsafe fn calibration_path(path: *const c_char) -> Result<PathBuf> {
     Ok(Path::new(unsafe { raw::text(path, "path")? }).to_path_buf())
 }
 
-/// A runtime with one thread a processor and no other device, for now. Never null. Give it to
+/// A configuration with one thread for each processor and no other device. Never null. Pass it to
 /// outrigger_runtime_new() or to outrigger_builder_free().
 #[unsafe(no_mangle)]
 pub extern "C" fn outrigger_builder_new() -> Option<Box<outrigger_builder>> {
     value(None, || Ok(Some(Box::default())))
 }
 
-/// How many threads work on the processor, 1 to 1024.
+/// Sets the number of threads that work on the processor, 1 to 1024.
 #[unsafe(no_mangle)]
 pub extern "C" fn outrigger_builder_threads(
     builder: Option<&mut outrigger_builder>,
@@ -116,7 +116,7 @@ pub extern "C" fn outrigger_builder_threads(
     })
 }
 
-/// How many bytes of unused buffers are kept; 256 MiB without this.
+/// Sets how many bytes of unused buffers are kept. The default is 256 MiB.
 #[unsafe(no_mangle)]
 pub extern "C" fn outrigger_builder_keep_bytes(
     builder: Option<&mut outrigger_builder>,
@@ -128,10 +128,10 @@ pub extern "C" fn outrigger_builder_keep_bytes(
     })
 }
 
-/// Adds a device: "cuda:0", "nvcomp:0", "qat:0" (OUTRIGGER_ABSENT says why, where it is not there);
-/// "auto", everything that is there, and no error if that is nothing (outrigger_builder_missing() tells
-/// why); "sim:PRESET", a simulated one, whose results are right and whose times are a model's:
-/// "sim:pcie5-gpu", "sim:geforce-8800", "sim:integrated", "sim:slow". At most 7.
+/// Adds a device, at most 23. "cuda:0", "nvcomp:0" and "qat:0" are devices of this machine
+/// (OUTRIGGER_ABSENT says why one is missing). "auto" adds all that exist; none is no error
+/// (outrigger_builder_missing() says why). "sim:PRESET" is a simulated device, with right results
+/// and modelled times: "sim:pcie5-gpu", "sim:geforce-8800", "sim:integrated" or "sim:slow".
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_builder_device(
     builder: Option<&mut outrigger_builder>,
@@ -162,16 +162,16 @@ pub unsafe extern "C" fn outrigger_builder_device(
     })
 }
 
-/// Which kinds of devices the last "auto" has not found, and why: a line each, "" if none is missing.
-/// Valid until the next call with this builder.
+/// The kinds of devices that the last "auto" has not found, with reasons: a line for each, "" if
+/// none is missing. Valid until the next call with this builder.
 #[unsafe(no_mangle)]
 pub extern "C" fn outrigger_builder_missing(builder: Option<&outrigger_builder>) -> *const c_char {
     builder.map_or(c"".as_ptr(), |builder| builder.missing.as_ptr())
 }
 
-/// Sets a threshold of placement, or of the care for devices that fail, by its name: "objective" to
-/// "throughput", "latency" or "cpu"; "offload_min_bytes" to "64K"; "check_every" to "1"; docs/offload.md
-/// has all of them with the reasons. Sizes are written as 64K, times as seconds.
+/// Sets a threshold of placement, or of the handling of device failures, by its name: "objective"
+/// to "throughput", "latency" or "cpu"; "offload_min_bytes" to "64K"; "check_every" to "1".
+/// docs/offload.md explains them all. Sizes are written as 64K, times as seconds.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_builder_policy(
     builder: Option<&mut outrigger_builder>,
@@ -186,8 +186,8 @@ pub unsafe extern "C" fn outrigger_builder_policy(
     })
 }
 
-/// Takes what was measured of this machine's devices from a file; from where `outrigger calibrate` keeps
-/// it, if `path` is null. A file that is not there is no error.
+/// Reads the measurements of this machine's devices from a file, or, if `path` is null, from the
+/// file of `outrigger calibrate`. A missing file is no error.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_builder_calibration(
     builder: Option<&mut outrigger_builder>,
@@ -209,7 +209,7 @@ pub extern "C" fn outrigger_builder_free(builder: Option<Box<outrigger_builder>>
     drop(builder);
 }
 
-/// Starts a runtime, and frees the builder, whatever comes of it. Null after an error. End it with
+/// Starts a runtime and frees the builder, even after an error. Null after an error. End it with
 /// outrigger_runtime_shutdown().
 #[unsafe(no_mangle)]
 pub extern "C" fn outrigger_runtime_new(

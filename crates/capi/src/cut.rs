@@ -13,7 +13,7 @@ use crate::table::outrigger_table;
 use crate::types::{self, outrigger_chunk, outrigger_stream};
 
 thread_local! {
-    /// Kept from call to call, so that a thread that scans all the time allocates nothing.
+    /// Kept from call to call, so that a thread that scans repeatedly allocates nothing.
     static CANDIDATES: RefCell<Vec<u32>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -27,7 +27,7 @@ pub fn masks(average: u32) -> Result<GearMasks> {
     Ok(GearMasks::for_average(average))
 }
 
-/// Data that one call, or one task, takes.
+/// Checks the length of the data of one call or one task.
 pub fn fits(len: usize) -> Result {
     if len >= 1 << 31 {
         return Err(Error::invalid(format!("{len} bytes are too many at once: less than 2^31, please")));
@@ -35,14 +35,14 @@ pub fn fits(len: usize) -> Result {
     Ok(())
 }
 
-/// Finds boundary candidates, on this thread. `history` is what precedes `data` in its file: at least its
-/// last 32 bytes, fewer at the beginning of the file only. `average` is the chunk size aimed at, a power
-/// of two. Candidates go to `out`, ascending, as position << 1 | strict; how many there are is stored in
-/// `count` (if not null), also when they do not fit in `room` (OUTRIGGER_SPACE). `data` has less than
-/// 2^31 bytes.
+/// Finds boundary candidates on this thread. `history` holds the bytes before `data` in its file:
+/// at least its last 32, or all at the beginning of the file. `average` is the wanted chunk size, a
+/// power of two. Candidates go to `out`, ascending, as position << 1 | strict. Their number is
+/// stored in `count` (if not null), even if they do not fit in `room` (OUTRIGGER_SPACE). `data` has
+/// less than 2^31 bytes.
 ///
-/// Candidates become cuts by a walk with a minimum and a maximum (docs/format.md); outrigger_ingest()
-/// does both.
+/// A walk with a minimum and a maximum turns candidates into cuts (docs/format.md).
+/// outrigger_ingest() does both.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_scan(
     history: *const c_void,
@@ -71,7 +71,8 @@ pub unsafe extern "C" fn outrigger_scan(
     })
 }
 
-/// Cuts, fingerprints and looks up in one pass. Keeps its memory from call to call; one thread at a time.
+/// Cuts, fingerprints and looks up in one pass. Keeps its memory from call to call. One thread at a
+/// time may use it.
 pub struct outrigger_ingester {
     ingester: Ingester,
     streams: Vec<Stream>,
@@ -80,8 +81,9 @@ pub struct outrigger_ingester {
     counts: Vec<u32>,
 }
 
-/// For one way of cutting ("gear32:4K/16K/64K", "fixed:16K", "rabin:..."; see docs/format.md) and one
-/// fingerprint (enum outrigger_hash_kind). Null after an error. Free it with outrigger_ingester_free().
+/// An ingester with a chunker ("gear32:4K/16K/64K", "fixed:16K", "rabin:..."; see docs/format.md)
+/// and a fingerprint (enum outrigger_hash_kind). Null after an error. Free it with
+/// outrigger_ingester_free().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_ingester_new(
     chunker: *const c_char,
@@ -100,10 +102,10 @@ pub unsafe extern "C" fn outrigger_ingester_new(
     })
 }
 
-/// Cuts the `stream_count` streams that lie in `data` (less than 2^31 bytes) into chunks, fingerprints
-/// them, and looks them up in `table`, unless it is null; on this thread. Stores where the chunks of all
-/// streams are, in their order, in `chunks`, and where the number of each stream's chunks, in `counts`:
-/// both belong to the ingester and are valid until its next call.
+/// Cuts the `stream_count` streams in `data` (less than 2^31 bytes) into chunks, fingerprints them,
+/// and looks them up in `table`, unless it is null; on this thread. Stores a pointer to the chunks
+/// of all streams, in order, in `chunks`, and one to the number of each stream's chunks in
+/// `counts`. Both belong to the ingester and are valid until its next call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_ingest(
     ingester: Option<&mut outrigger_ingester>,
@@ -146,7 +148,7 @@ pub unsafe extern "C" fn outrigger_ingest(
     })
 }
 
-/// Whether all streams lie within `len` bytes.
+/// Checks that all streams lie within `len` bytes.
 pub fn inside(streams: &[outrigger_stream], len: usize) -> Result {
     match streams.iter().find(|stream| stream.start > stream.end || stream.end as usize > len) {
         Some(outrigger_stream { start, end, .. }) => {
@@ -156,7 +158,7 @@ pub fn inside(streams: &[outrigger_stream], len: usize) -> Result {
     }
 }
 
-/// Frees it, and what its last call gave. Null is no error.
+/// Frees it, and the results of its last call. Null is no error.
 #[unsafe(no_mangle)]
 pub extern "C" fn outrigger_ingester_free(ingester: Option<Box<outrigger_ingester>>) {
     drop(ingester);

@@ -4,10 +4,10 @@ use outrigger_offload::runtime::Runtime;
 
 use crate::status::{Error, Result};
 
-/// Threads, devices, queues and buffers that do tasks. All threads may use it at once.
+/// Threads, devices, queues and buffers that execute tasks. All threads may use it at once.
 pub struct outrigger_runtime(pub Runtime);
 
-/// Whether the pool has buffers of so many bytes.
+/// Checks that the pool has buffers of so many bytes.
 pub fn poolable(bytes: usize) -> Result {
     if bytes > 2 << 30 {
         return Err(Error::invalid(format!("a buffer of {bytes} bytes: 2 GiB at most")));

@@ -12,13 +12,13 @@ use crate::status::{Error, Result, outrigger_status, status, value};
 use crate::types::{self, outrigger_fingerprint, outrigger_range, outrigger_window};
 
 thread_local! {
-    /// Kept from call to call, so that a thread that hashes all the time allocates nothing.
+    /// Kept from call to call, so that a thread that hashes repeatedly allocates nothing.
     static FINGERPRINTS: RefCell<Vec<Fingerprint>> = const { RefCell::new(Vec::new()) };
     static BYTES: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// How many bytes of a fingerprint of this kind (enum outrigger_hash_kind) are the hash; the others are
-/// zeros. 0 for an unknown kind.
+/// The number of bytes of a fingerprint of this kind (enum outrigger_hash_kind) that are the hash.
+/// The others are zeros. 0 for an unknown kind.
 #[unsafe(no_mangle)]
 pub extern "C" fn outrigger_hash_len(kind: u32) -> usize {
     value(0, || Ok(Digest::of_kind(types::kind(kind)?).0.len()))
@@ -41,9 +41,9 @@ pub unsafe extern "C" fn outrigger_hash(
     })
 }
 
-/// Hashes many pieces of `data` side by side, on this thread: `count` of them, any order, overlapping as
-/// they like, into as many fingerprints at `out`. `data` has less than 4 GiB. Faster than one after the
-/// other for every function.
+/// Hashes `count` pieces of `data` side by side on this thread, into as many fingerprints at `out`.
+/// Pieces may be in any order and overlap. `data` has less than 4 GiB. With every function this is
+/// faster than one piece after the other.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_hash_many(
     kind: u32,
@@ -76,7 +76,7 @@ pub unsafe extern "C" fn outrigger_hash_many(
     })
 }
 
-/// Whether all pieces lie within `len` bytes.
+/// Checks that all pieces lie within `len` bytes.
 pub fn within(pieces: &[outrigger_range], len: usize) -> Result {
     match pieces.iter().find(|piece| piece.start > piece.end || piece.end as usize > len) {
         Some(outrigger_range { start, end }) => {
@@ -86,16 +86,16 @@ pub fn within(pieces: &[outrigger_range], len: usize) -> Result {
     }
 }
 
-/// How many windows lie in `len` bytes; `keep` bytes come of each. 0 if `spec` is not valid, which
-/// outrigger_last_error() explains.
+/// The number of windows in `len` bytes, each of which gives `keep` bytes. 0 if `spec` is not
+/// valid, which outrigger_last_error() explains.
 #[unsafe(no_mangle)]
 pub extern "C" fn outrigger_window_count(spec: Option<&outrigger_window>, len: usize) -> usize {
     value(0, || Ok(types::window(handle(spec, "spec")?)?.count(len)))
 }
 
-/// Hashes the sliding windows of `data`, on this thread: `spec.keep` bytes of each window's hash, in
-/// order, to `out`, which has room for `room` bytes. How many there are is stored in `written` (if not
-/// null), also when they do not fit (OUTRIGGER_SPACE).
+/// Hashes the sliding windows of `data` on this thread. `spec.keep` bytes of each window's hash go
+/// in order to `out`, which has room for `room` bytes. The number of bytes is stored in `written`
+/// (if not null), even if they do not fit (OUTRIGGER_SPACE).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_window_hash(
     spec: Option<&outrigger_window>,
@@ -115,7 +115,7 @@ pub unsafe extern "C" fn outrigger_window_hash(
         let needed = spec.count(data.len()).checked_mul(spec.keep);
         let needed = needed.ok_or_else(|| Error::invalid("more windows than memory can hold"))?;
         if needed > out.len() {
-            // Not hashed for nothing.
+            // Too little room, so nothing is hashed.
             if let Some(written) = &mut written {
                 written.write(needed);
             }
@@ -155,8 +155,8 @@ pub unsafe extern "C" fn outrigger_hasher_update(
     })
 }
 
-/// The hash of everything since the last call of this function, or since the beginning; what follows is
-/// hashed anew.
+/// The hash of everything since the last call of this function, or since the beginning. The next
+/// bytes begin a new hash.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_hasher_finish(
     hasher: Option<&mut outrigger_hasher>,

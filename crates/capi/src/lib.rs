@@ -1,7 +1,8 @@
-//! Outrigger's hashing, chunking, look-up and offload runtime, for C and whatever can call C.
+//! Outrigger's hashing, chunking, lookup and offload runtime, for C and languages that can call C.
 //!
-//! `include/outrigger.h` is made from this crate by cbindgen (`scripts/header.sh`), its comments from the ones here; `docs/c-api.md`
-//! introduces it. The library is built as `liboutrigger_capi` and installed as `liboutrigger` (`make install`).
+//! cbindgen makes `include/outrigger.h` from this crate (`scripts/header.sh`), with the comments of
+//! this crate. `docs/c-api.md` introduces it. The library is built as `liboutrigger_capi` and
+//! installed as `liboutrigger` (`make install`).
 //!
 //! ```text
 //! hash.rs  cut.rs  table.rs  storegpu.rs    on the calling thread: outrigger_offload's functions
@@ -11,9 +12,10 @@
 //! raw.rs                                    C's pointers become slices, strings, references
 //! ```
 //!
-//! Where a handle is passed, the types say what C cannot: `Option<&T>` may be null and is only read, `Option<Box<T>>` is
-//! given away. What the types cannot say is one contract, at the head of the header: pointers are null or point to what
-//! they are said to point to, for as long as they are said to. `SAFETY` comments call it *C's contract*.
+//! The types of handles say what C cannot. `Option<&T>` may be null and is only read, and
+//! `Option<Box<T>>` gives ownership away. The rest is one contract, at the head of the header: each
+//! pointer is null or valid as described, for as long as described. `SAFETY` comments call it *C's
+//! contract*.
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests wait and measure in real time"))]
 #![allow(unsafe_code, reason = "every function is called by C")]
 #![allow(non_camel_case_types, reason = "these are C's names")]

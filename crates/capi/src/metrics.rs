@@ -1,4 +1,4 @@
-//! What a runtime has done.
+//! Counters of a runtime.
 
 use std::ffi::c_char;
 use std::time::Duration;
@@ -9,11 +9,11 @@ use crate::handles::outrigger_runtime;
 use crate::raw::{self, handle};
 use crate::status::{Error, outrigger_status, status, value};
 
-/// Whether a device is trusted.
+/// The trust in a device.
 #[repr(u32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum outrigger_breaker {
-    /// It is.
+    /// It is trusted.
     OUTRIGGER_CLOSED = 0,
     /// It is cut off.
     OUTRIGGER_OPEN = 1,
@@ -27,7 +27,7 @@ pub enum outrigger_breaker {
 pub struct outrigger_device_metrics {
     /// Its name: "cpu", "cuda:0". Ends with a zero.
     pub name: [c_char; 32],
-    /// What it is: "NVIDIA H200". Ends with a zero; cut if it is longer.
+    /// The hardware: "NVIDIA H200". Ends with a zero; truncated if it is longer.
     pub model: [c_char; 96],
     /// One of enum outrigger_breaker.
     pub breaker: u32,
@@ -37,7 +37,7 @@ pub struct outrigger_device_metrics {
     pub memory_bytes: u64,
     /// How often it was cut off.
     pub trips: u64,
-    /// How often it was re-initialised, or tried to be.
+    /// How often the runtime tried to re-initialise it.
     pub resets: u64,
     /// Tasks that wait for it.
     pub waiting: u64,
@@ -47,19 +47,19 @@ pub struct outrigger_device_metrics {
     pub tasks: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// How long they have waited.
+    /// How long they waited.
     pub queue_ns: u64,
-    /// How long it has copied in.
+    /// How long it copied in.
     pub copy_in_ns: u64,
-    /// How long it has computed.
+    /// How long it computed.
     pub kernel_ns: u64,
-    /// How long it has copied out.
+    /// How long it copied out.
     pub copy_out_ns: u64,
-    /// How long tasks were predicted to take from submission to end, where there was a prediction.
+    /// Predicted times from submission to end, of tasks with a prediction.
     pub predicted_ns: u64,
-    /// How long these took.
+    /// Actual times of the same tasks.
     pub actual_ns: u64,
-    /// Tasks that it was given and the processor did in the end.
+    /// Tasks that it did not finish and the processor took over.
     pub given_up: u64,
     /// Results that were compared with the processor's.
     pub checked: u64,
@@ -67,21 +67,21 @@ pub struct outrigger_device_metrics {
     pub faults: [u64; 7],
 }
 
-/// Beside the devices.
+/// Counters of a runtime, apart from those of its devices.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct outrigger_metrics {
-    /// Devices, the processor included.
+    /// The number of devices, with the processor.
     pub devices: u64,
     /// Tasks that ended without a result.
     pub failed: u64,
     /// Buffers handed out by the pool.
     pub buffers: u64,
-    /// Of these, new ones.
+    /// How many of them were new.
     pub buffers_fresh: u64,
-    /// Of the new ones, those that the device had no memory for.
+    /// How many of the new ones are not page-locked, as the device had no memory.
     pub buffers_not_locked: u64,
-    /// Bytes that lie in the pool, unused.
+    /// Bytes of unused buffers in the pool.
     pub buffers_kept_bytes: u64,
 }
 
@@ -89,21 +89,21 @@ fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// As much of a text as fits, and a zero.
+/// The part of a text that fits, with a zero at its end.
 fn short<const N: usize>(text: &str) -> [c_char; N] {
     let mut short = [0; N];
     short[..N - 1].iter_mut().zip(text.bytes()).for_each(|(to, byte)| *to = byte as c_char);
     short
 }
 
-/// How many devices a runtime has, the processor, which is number 0, included. 0 for null.
+/// The number of devices of a runtime, with the processor, which is number 0. 0 for null.
 #[unsafe(no_mangle)]
 pub extern "C" fn outrigger_runtime_devices(runtime: Option<&outrigger_runtime>) -> usize {
     value(0, || Ok(handle(runtime, "runtime")?.0.device_count()))
 }
 
-/// What a device has done so far. `size` is sizeof *out: a later version of the library may know more
-/// than the program.
+/// The counters of a device. `size` is sizeof *out, as a later version of the library may have more
+/// fields than the program knows.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_runtime_device(
     runtime: Option<&outrigger_runtime>,
@@ -148,7 +148,7 @@ pub unsafe extern "C" fn outrigger_runtime_device(
     })
 }
 
-/// What a runtime has done so far, beside its devices. `size` is sizeof *out.
+/// The counters of a runtime, apart from those of its devices. `size` is sizeof *out.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_runtime_metrics(
     runtime: Option<&outrigger_runtime>,

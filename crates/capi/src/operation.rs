@@ -1,4 +1,4 @@
-//! Operations of the caller's own: a function for the processor, and perhaps a kernel.
+//! Operations of the caller: a function for the processor, and optionally a kernel.
 
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
@@ -9,11 +9,12 @@ use crate::raw::{self, handle};
 use crate::status::outrigger_status::OUTRIGGER_STATE;
 use crate::status::{Error, Result, outrigger_status, status, value};
 
-/// The operation on the processor: reads `len` bytes of data and the parameters that the task was given,
-/// writes at most `room` bytes (what the operation's outrigger_output_len said) to `out`, and stores how
-/// many in `written`. Returns 0, or any other number if the data is no good, which is then the task's
-/// result (OUTRIGGER_DATA). Called by any thread, by several at once, and again for the same task where
-/// results are compared: the same input gives the same output. Must not unwind or jump out.
+/// Executes the operation on the processor. It reads `len` bytes of data and the task's parameters,
+/// writes at most `room` bytes to `out` (the operation's outrigger_output_len has returned `room`),
+/// and stores their number in `written`. It returns 0, or another number if the data is bad, which
+/// is then the task's result (OUTRIGGER_DATA). Any thread may call it, several may at once, and it
+/// is called again for the same task if the result is checked. So equal inputs must give equal
+/// outputs. It must not unwind or jump out.
 pub type outrigger_function = Option<
     unsafe extern "C" fn(
         context: *mut c_void,
@@ -27,7 +28,7 @@ pub type outrigger_function = Option<
     ) -> i32,
 >;
 
-/// The most bytes that come of `len` bytes of data with these parameters. Called by any thread.
+/// The most bytes of output for `len` bytes of data with these parameters. Any thread may call it.
 pub type outrigger_output_len = Option<
     unsafe extern "C" fn(
         context: *mut c_void,
@@ -37,41 +38,43 @@ pub type outrigger_output_len = Option<
     ) -> usize,
 >;
 
-/// Called once with the context, when the operation was freed and no task has it any more; by any thread.
+/// Called once with the context, by any thread, when the operation is freed and no task has it any
+/// more.
 pub type outrigger_release = Option<unsafe extern "C" fn(context: *mut c_void)>;
 
-/// A kernel that gives the same bytes as the operation's function. It is called as
+/// A kernel with the same result as the operation's function. Its signature is
 ///
 ///   extern "C" __global__ void NAME(const unsigned char *data, unsigned long long data_len,
 ///                                   const unsigned char *parameters, unsigned long long parameters_len,
 ///                                   unsigned char *out, unsigned long long out_len);
 ///
-/// with at least one thread for every `bytes_per_thread` bytes of data, in one dimension. All of
-/// `out_len`, which is what the operation's outrigger_output_len says, is the result.
+/// It gets at least one thread for every `bytes_per_thread` bytes of data, in one dimension. All of
+/// `out_len`, which the operation's outrigger_output_len returned, is the result.
 #[repr(C)]
 pub struct outrigger_kernel {
     /// One of enum outrigger_kernel_language.
     pub language: u32,
-    /// Threads a block, 32 to 1024.
+    /// Threads of a block, 32 to 1024.
     pub block_threads: u32,
-    /// The data that one thread is for, at least 1.
+    /// The bytes of data for each thread, at least 1.
     pub bytes_per_thread: usize,
     /// The source, or the PTX. Copied.
     pub code: *const c_char,
-    /// The function's name in it. Copied.
+    /// The function's name in the code. Copied.
     pub name: *const c_char,
 }
 
-/// An operation that tasks can ask for, with outrigger_task_own().
+/// An operation for outrigger_task_own().
 pub struct outrigger_operation(pub Arc<UserOperation>);
 
-/// C's context, and how it ends.
+/// C's context, and the function that releases it.
 struct Context {
     pointer: *mut c_void,
     release: outrigger_release,
 }
 
-// SAFETY: C's contract: the functions that get the context may be called by any thread, and by several at once.
+// SAFETY: C's contract: any thread may call the functions that get the context, and several at
+// once.
 unsafe impl Send for Context {}
 // SAFETY: as above.
 unsafe impl Sync for Context {}
@@ -85,10 +88,10 @@ impl Drop for Context {
     }
 }
 
-/// Registers an operation under a name: calibrations are kept under it, so two of one name must mean the
-/// same. `kernel` may be null: then only the processor does it. `context` is handed to the functions;
-/// `release`, unless it is null, is called with it at the end (also when this fails). Null after an
-/// error. Free it with outrigger_operation_free().
+/// Registers an operation under a name. Two operations of one name must mean the same, as
+/// calibrations are kept under the name. `kernel` may be null: then only the processor executes it.
+/// The functions get `context`. `release`, unless it is null, is called with it at the end, even if
+/// this call fails. Null after an error. Free it with outrigger_operation_free().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_operation_new(
     name: *const c_char,
@@ -116,7 +119,8 @@ pub unsafe extern "C" fn outrigger_operation_new(
             out.reserve(room);
             let mut written = 0;
             let (to, parameters_len) = (out.spare_capacity_mut().as_mut_ptr().cast(), parameters.len());
-            // SAFETY: C's contract: the function reads what it is given and writes `room` bytes at most, for which there is room.
+            // SAFETY: C's contract: the function reads what it is given and writes `room` bytes at
+            // most, for which there is room.
             let answer = unsafe {
                 let data_len = data.len();
                 let (parameters, data) = (parameters.as_ptr(), data.as_ptr());
@@ -140,7 +144,7 @@ pub unsafe extern "C" fn outrigger_operation_new(
     })
 }
 
-/// Checked.
+/// Converts a kernel and checks it.
 ///
 /// # Safety
 /// `kernel`'s texts end with a zero and live until this returns, as C promises.
@@ -163,11 +167,12 @@ unsafe fn kernel(kernel: &outrigger_kernel) -> Result<Kernel> {
     Ok(Kernel { code, name: name.to_string(), block_threads, bytes_per_thread })
 }
 
-/// Says that the operation's function is brief: it waits for nobody, and takes no lock that a thread may
-/// hold while it submits. Then a task that is predicted to take less time than handing it over (the
-/// threshold inline_max, 20 microseconds) may be done by the thread that submits it, before
-/// outrigger_submit() returns; unless it has a callback or a deadline. Right after
-/// outrigger_operation_new(): once a task was asked for it, that is OUTRIGGER_STATE.
+/// Declares that the operation's function is brief: it never blocks, and takes no lock that a
+/// thread may hold while it submits. The submitting thread may then execute a task before
+/// outrigger_submit() returns, if that is predicted to take less time than handing it over (the
+/// threshold inline_max, 20 microseconds). Tasks with a callback or a deadline are excluded. To be
+/// called right after outrigger_operation_new(). Once a task has the operation, this is
+/// OUTRIGGER_STATE.
 #[unsafe(no_mangle)]
 pub extern "C" fn outrigger_operation_set_brief(
     operation: Option<&mut outrigger_operation>,
@@ -185,9 +190,9 @@ pub extern "C" fn outrigger_operation_set_brief(
     })
 }
 
-/// Does the operation on this thread, by its function: what comes of `len` bytes of data goes to `out`,
-/// which has room for `room` bytes; how many there are is stored in `written` (if not null), also when
-/// they do not fit (OUTRIGGER_SPACE).
+/// Executes the operation's function on this thread. The output for `len` bytes of data goes to
+/// `out`, which has room for `room` bytes. Its length is stored in `written` (if not null), even if
+/// it does not fit (OUTRIGGER_SPACE).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_operation_run(
     operation: Option<&outrigger_operation>,
@@ -214,7 +219,7 @@ pub unsafe extern "C" fn outrigger_operation_run(
     })
 }
 
-/// Frees it. Tasks that ask for it may go on. Null is no error.
+/// Frees it. Tasks that use it may continue. Null is no error.
 #[unsafe(no_mangle)]
 pub extern "C" fn outrigger_operation_free(operation: Option<Box<outrigger_operation>>) {
     drop(operation);

@@ -1,5 +1,6 @@
-//! C's pointers become slices, strings and references. Everything here relies on C's contract (see the crate's head), and
-//! checks of it what can be checked: that nothing is null, misaligned, or longer than memory.
+//! C's pointers become slices, strings and references. The code here relies on C's contract (see
+//! the crate's head), and checks what it can: that nothing is null, misaligned, or longer than
+//! memory.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::mem::MaybeUninit;
@@ -7,11 +8,11 @@ use std::mem::MaybeUninit;
 use crate::status::outrigger_status::OUTRIGGER_SPACE;
 use crate::status::{Error, Result};
 
-/// `len` elements to be read. Without any, the pointer may be null.
+/// `len` elements to read. Without elements, the pointer may be null.
 ///
 /// # Safety
-/// C's contract: unless it is null, `pointer` points to `len` elements, which nobody writes while `'a`
-/// lasts.
+/// C's contract: unless it is null, `pointer` points to `len` elements, which nobody writes while
+/// `'a` lasts.
 pub unsafe fn slice<'a, T>(pointer: *const T, len: usize, what: &str) -> Result<&'a [T]> {
     if len == 0 {
         return Ok(&[]);
@@ -21,20 +22,20 @@ pub unsafe fn slice<'a, T>(pointer: *const T, len: usize, what: &str) -> Result<
     Ok(unsafe { std::slice::from_raw_parts(pointer, len) })
 }
 
-/// `len` bytes to be read.
+/// `len` bytes to read.
 ///
 /// # Safety
-/// As [`slice`].
+/// Like [`slice`].
 pub unsafe fn bytes<'a>(pointer: *const c_void, len: usize, what: &str) -> Result<&'a [u8]> {
     // SAFETY: the same contract.
     unsafe { slice(pointer.cast(), len, what) }
 }
 
-/// Room for `len` elements that are to be written.
+/// Room for `len` elements, to write.
 ///
 /// # Safety
-/// C's contract: unless it is null, `pointer` points to room for `len` elements, which nobody else uses
-/// while `'a` lasts.
+/// C's contract: unless it is null, `pointer` points to room for `len` elements, which nobody else
+/// uses while `'a` lasts.
 pub unsafe fn room<'a, T: Copy>(pointer: *mut T, len: usize, what: &str) -> Result<&'a mut [MaybeUninit<T>]> {
     if len == 0 {
         return Ok(&mut []);
@@ -60,8 +61,8 @@ fn check<T>(pointer: *const T, len: usize, what: &str) -> Result {
 /// A string.
 ///
 /// # Safety
-/// C's contract: unless it is null, `pointer` points to a string that ends with a zero and is not written
-/// while `'a` lasts.
+/// C's contract: unless it is null, `pointer` points to a string that ends with a zero and is not
+/// written while `'a` lasts.
 pub unsafe fn text<'a>(pointer: *const c_char, what: &str) -> Result<&'a str> {
     if pointer.is_null() {
         return Err(Error::invalid(format!("{what} is null")));
@@ -71,13 +72,12 @@ pub unsafe fn text<'a>(pointer: *const c_char, what: &str) -> Result<&'a str> {
     text.to_str().map_err(|_| Error::invalid(format!("{what} is not UTF-8")))
 }
 
-/// What a handle points to.
+/// The object of a handle.
 pub fn handle<'a, T>(handle: Option<&'a T>, what: &str) -> Result<&'a T> {
     handle.ok_or_else(|| Error::invalid(format!("{what} is null")))
 }
 
-/// Copies `values` to where C wants them, and stores how many there are in `count`, also when they do not
-/// fit.
+/// Copies `values` to `out`, and stores their number in `count`, even if they do not fit.
 pub fn put<T: Copy>(
     values: &[T],
     out: &mut [MaybeUninit<T>],
@@ -96,8 +96,8 @@ pub fn put<T: Copy>(
     Ok(())
 }
 
-/// Copies a structure that later versions append to: as much of it as the program knows, `size` bytes.
-/// What the program knows and this version does not is zero.
+/// Copies a structure to which later versions append fields: as much of it as the program knows,
+/// `size` bytes. Fields that the program knows and this version does not are zero.
 ///
 /// # Safety
 /// C's contract: unless it is null, `out` points to `size` bytes that nobody else uses.
@@ -106,7 +106,8 @@ pub unsafe fn put_struct<T: Copy>(value: &T, out: *mut T, size: usize) -> Result
         return Err(Error::invalid("the structure to be filled in is null"));
     }
     let known = size.min(size_of::<T>());
-    // SAFETY: `out` has `size` bytes, of which `known` come from a structure of ours that has as many.
+    // SAFETY: `out` has `size` bytes, of which `known` come from a structure of ours that has as
+    // many.
     unsafe {
         let out = out.cast::<u8>();
         std::ptr::copy_nonoverlapping(std::ptr::from_ref(value).cast::<u8>(), out, known);

@@ -1,4 +1,5 @@
-//! The runtime: its end, its calibration and its predictions. `builder.rs` begins it, `task/` uses it, `metrics.rs` says what it has done.
+//! The runtime: shutdown, calibration and predictions. `builder.rs` starts it, `task/` uses it, and
+//! `metrics.rs` counts its work.
 
 use std::ffi::c_char;
 use std::time::Duration;
@@ -13,10 +14,10 @@ use crate::status::outrigger_status::{OUTRIGGER_IO, OUTRIGGER_UNSUPPORTED};
 use crate::status::{Error, outrigger_status, status};
 use crate::task::{failure, outrigger_task};
 
-/// Ends a runtime and frees it. With `finish` = 1, everything that was submitted is done first; with 0,
-/// tasks that have not been begun end as OUTRIGGER_STOPPED. Returns when all callbacks have. Tasks that
-/// are not freed yet can still be looked at and freed, and no longer submitted. Not to be called by a
-/// callback. Null is no error.
+/// Ends a runtime and frees it. With `finish` = 1, all submitted tasks are executed first. With 0,
+/// tasks that have not begun end as OUTRIGGER_STOPPED. Returns when all callbacks have returned.
+/// Tasks that are not freed yet can still be read and freed, but no longer submitted. A callback
+/// must not call this. Null is no error.
 #[unsafe(no_mangle)]
 pub extern "C" fn outrigger_runtime_shutdown(runtime: Option<Box<outrigger_runtime>>, finish: i32) {
     let how = if finish == 0 { Shutdown::HandBack } else { Shutdown::Finish };
@@ -28,9 +29,10 @@ pub extern "C" fn outrigger_runtime_shutdown(runtime: Option<Box<outrigger_runti
     });
 }
 
-/// Measures every device with every built-in operation at one size a decade up to `max_bytes` (4 KiB to 1
-/// GiB), for `milliseconds` at each or four times, whichever is longer; placement knows the results from
-/// then on. With 128 MiB and 20 ms it takes some ten seconds.
+/// Measures every device with every built-in operation, at one size for each decade up to
+/// `max_bytes` (4 KiB to 1 GiB). Each measurement takes `milliseconds`, or four tasks if that is
+/// longer. Placement uses the results from then on. With 128 MiB and 20 ms this takes some ten
+/// seconds.
 #[unsafe(no_mangle)]
 pub extern "C" fn outrigger_runtime_calibrate(
     runtime: Option<&outrigger_runtime>,
@@ -58,8 +60,8 @@ pub extern "C" fn outrigger_runtime_calibrate(
     })
 }
 
-/// Keeps what is known of the devices' speeds, by calibration and by all tasks so far, in a file; where
-/// `outrigger calibrate` keeps it, if `path` is null.
+/// Saves the known speeds of the devices, from calibration and from all tasks so far, in a file. If
+/// `path` is null, it is the file of `outrigger calibrate`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_runtime_save_calibration(
     runtime: Option<&outrigger_runtime>,
@@ -74,9 +76,10 @@ pub unsafe extern "C" fn outrigger_runtime_save_calibration(
     })
 }
 
-/// How long a device is predicted to take for a task that is filled and not submitted, waiting aside, in
-/// nanoseconds. 0 is the processor; outrigger_runtime_device() has the others. OUTRIGGER_UNSUPPORTED if
-/// it does not do this, or was never measured with anything like it.
+/// The predicted time of a device for a task that is filled and not submitted, without waiting, in
+/// nanoseconds. 0 is the processor; outrigger_runtime_device() has the others.
+/// OUTRIGGER_UNSUPPORTED if the device does not support the task, or was never measured with a
+/// similar one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_runtime_predict(
     runtime: Option<&outrigger_runtime>,

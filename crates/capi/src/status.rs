@@ -1,11 +1,11 @@
-//! What functions return, what went wrong last on this thread, and the wall that no panic passes.
+//! Results of functions, the last error of each thread, and the conversion of panics into errors.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// The version of the binary interface. It changes when something is removed or means something else;
-/// what is added leaves it.
+/// The version of the binary interface. It changes if something is removed or changes its meaning,
+/// but not if something is added.
 pub const OUTRIGGER_ABI: u32 = 1;
 
 /// How a call, or a task, ended. After anything but OUTRIGGER_OK and OUTRIGGER_PENDING,
@@ -15,15 +15,14 @@ pub const OUTRIGGER_ABI: u32 = 1;
 pub enum outrigger_status {
     /// Done.
     OUTRIGGER_OK = 0,
-    /// An argument is null that may not be, or out of bounds.
+    /// An argument is null although it must not be, or out of bounds.
     OUTRIGGER_INVALID = 1,
-    /// The task, or the buffer, is not in a state for this: it is under way, or has not ended, or tasks
-    /// share it.
+    /// The task or the buffer is in the wrong state: it is in flight, has not ended, or is shared
+    /// by tasks.
     OUTRIGGER_STATE = 2,
-    /// What comes out does not fit in the memory given for it; how much is needed was stored.
+    /// The output does not fit in the given memory. The required size was stored.
     OUTRIGGER_SPACE = 3,
-    /// No more goes in: as many tasks wait as may, the table holds as many entries as it can, or memory
-    /// is exhausted.
+    /// There is no room: the queue of tasks or the table is full, or memory is exhausted.
     OUTRIGGER_FULL = 4,
     /// The task has not ended yet.
     OUTRIGGER_PENDING = 5,
@@ -33,22 +32,22 @@ pub enum outrigger_status {
     OUTRIGGER_EXPIRED = 7,
     /// The runtime was shut down before the task was begun.
     OUTRIGGER_STOPPED = 8,
-    /// The data is no good: damaged compressed bytes, or the caller's own operation said so.
+    /// The data is bad: damaged compressed bytes, or the caller's own operation rejected it.
     OUTRIGGER_DATA = 9,
-    /// No device does this with these parameters.
+    /// No device supports this with these parameters.
     OUTRIGGER_UNSUPPORTED = 10,
-    /// The device that was asked for is not there.
+    /// The requested device does not exist.
     OUTRIGGER_ABSENT = 11,
     /// A file could not be read or written.
     OUTRIGGER_IO = 12,
-    /// A bug in the library. Nothing is promised about the objects that took part, but that they can be
-    /// freed.
+    /// A bug in the library. The objects of the call can be freed, but nothing else is certain
+    /// about them.
     OUTRIGGER_BUG = 13,
 }
 
 use outrigger_status::{OUTRIGGER_BUG, OUTRIGGER_INVALID, OUTRIGGER_OK};
 
-/// A status that is not OK, and why.
+/// A status that is not OK, with the reason.
 #[derive(Debug)]
 pub struct Error {
     pub status: outrigger_status,
@@ -75,16 +74,16 @@ thread_local! {
 /// Keeps an error for [`outrigger_last_error`].
 fn keep(error: Error) -> outrigger_status {
     let text = error.message.replace('\0', " ");
-    // A thread that is ending has nobody left to ask.
+    // A thread that is ending asks no more.
     let _ = LAST.try_with(|last| {
         *last.borrow_mut() = CString::new(text).unwrap_or_default();
     });
     error.status
 }
 
-/// Runs what a function of C's is made of; a panic becomes an error.
+/// Runs the body of a C function. A panic becomes an error.
 fn caught<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
-    // Whatever a panic leaves behind in the objects is what OUTRIGGER_BUG says of them.
+    // Panics may leave the objects in any state, which the description of OUTRIGGER_BUG says.
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
@@ -105,8 +104,8 @@ pub fn value<T>(otherwise: T, body: impl FnOnce() -> Result<T>) -> T {
     })
 }
 
-/// The library's version of the binary interface: compare it with OUTRIGGER_ABI of the header that the
-/// program was compiled with, where the library was loaded by hand.
+/// The library's version of the binary interface. A program that loads the library by hand compares
+/// it with OUTRIGGER_ABI of its header.
 #[unsafe(no_mangle)]
 pub extern "C" fn outrigger_abi() -> u32 {
     OUTRIGGER_ABI
@@ -118,8 +117,8 @@ pub extern "C" fn outrigger_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
 }
 
-/// What went wrong in the last call on this thread that failed; "" if none has. Valid until the next one
-/// fails.
+/// The error of the last failed call on this thread, "" if none has failed. Valid until the next
+/// call fails.
 #[unsafe(no_mangle)]
 pub extern "C" fn outrigger_last_error() -> *const c_char {
     LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())

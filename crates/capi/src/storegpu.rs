@@ -1,5 +1,5 @@
-//! The four calls of StoreGPU's library, by its paper: `SHA` and `MD5` of a block, and of the windows of a block. C has no
-//! overloading, so they have four names here.
+//! The four calls of StoreGPU's library, from its paper: `SHA` and `MD5` of a block, and of the
+//! windows of a block. C has no overloading, so they have four names here.
 
 use std::ffi::c_void;
 
@@ -18,7 +18,7 @@ unsafe extern "C" {
     fn malloc(bytes: usize) -> *mut u8;
 }
 
-/// Does what is asked, and gives the result to C, which frees it.
+/// Executes the request, and returns the result to C, which frees it.
 fn call(
     runtime: Option<&outrigger_runtime>,
     data: &[u8],
@@ -40,9 +40,9 @@ fn call(
     given(&done.output().bytes)
 }
 
-/// A copy in memory of C's.
+/// A copy in memory that C can free.
 fn given(bytes: &[u8]) -> Result<*mut u8> {
-    // SAFETY: at least one byte is asked for, since `malloc(0)` may give null.
+    // SAFETY: requests at least one byte, because `malloc(0)` may return null.
     let copy = unsafe { malloc(bytes.len().max(1)) };
     if copy.is_null() {
         return Err(Error::new(OUTRIGGER_FULL, format!("no memory for {} bytes", bytes.len())));
@@ -69,10 +69,10 @@ unsafe fn direct(
     })
 }
 
-/// Sliding windows, all bytes of each hash.
+/// Sliding windows, with all bytes of each hash.
 ///
 /// # Safety
-/// As [`direct`].
+/// Like [`direct`].
 unsafe fn windows(
     runtime: Option<&outrigger_runtime>,
     function: WindowFunction,
@@ -92,9 +92,9 @@ unsafe fn windows(
     })
 }
 
-/// StoreGPU's `SHA(data, len)`: the block's hash by the parallel construction over SHA-1, 20 bytes, for
-/// free(). Null after an error. Done by whatever device of `runtime` does it best (at most 2^31 - 1
-/// bytes), or, if that is null, on this thread.
+/// StoreGPU's `SHA(data, len)`: the block's hash by the parallel construction over SHA-1, 20 bytes,
+/// to free with free(). Null after an error. The best device of `runtime` executes it (at most 2^31
+/// - 1 bytes), or, if that is null, this thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_storegpu_sha(
     runtime: Option<&outrigger_runtime>,
@@ -105,7 +105,7 @@ pub unsafe extern "C" fn outrigger_storegpu_sha(
     unsafe { direct(runtime, Digest::Sha1, data, len) }
 }
 
-/// StoreGPU's `MD5(data, len)`: as outrigger_storegpu_sha(), over MD5, 16 bytes.
+/// StoreGPU's `MD5(data, len)`: like outrigger_storegpu_sha(), over MD5, 16 bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_storegpu_md5(
     runtime: Option<&outrigger_runtime>,
@@ -117,8 +117,8 @@ pub unsafe extern "C" fn outrigger_storegpu_md5(
 }
 
 /// StoreGPU's `SHA(data, len, window, offset)`: SHA-1 of each window of `window` bytes, one every
-/// `offset` bytes, 20 bytes each, for free(). There are (len - window) / offset + 1 of them, or none if
-/// `len` is less than `window`. Null after an error.
+/// `offset` bytes, 20 bytes each, to free with free(). There are (len - window) / offset + 1 of
+/// them, or none if `len` is less than `window`. Null after an error.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_storegpu_sha_windows(
     runtime: Option<&outrigger_runtime>,
@@ -131,8 +131,8 @@ pub unsafe extern "C" fn outrigger_storegpu_sha_windows(
     unsafe { windows(runtime, WindowFunction::Sha1, data, len, window, offset) }
 }
 
-/// StoreGPU's `MD5(data, len, window, offset)`: as outrigger_storegpu_sha_windows(), by MD5, 16 bytes
-/// each.
+/// StoreGPU's `MD5(data, len, window, offset)`: like outrigger_storegpu_sha_windows(), by MD5, 16
+/// bytes each.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_storegpu_md5_windows(
     runtime: Option<&outrigger_runtime>,

@@ -11,9 +11,10 @@ use crate::status::outrigger_status::{OUTRIGGER_DATA, OUTRIGGER_FULL};
 use crate::status::{Error, outrigger_status, status, value};
 use crate::types::outrigger_fingerprint;
 
-/// Fingerprints and a number for each, with a summary vector that ends most questions about what was
-/// never inserted. Many threads may look up at once; changes wait for them. A task looks up in the table
-/// as it was when it was asked to: a change while such tasks are alive copies the table first.
+/// Fingerprints with a number for each, and a summary vector that ends most lookups of fingerprints
+/// which were never inserted. Many threads may look up at once, and changes wait for them. A task
+/// uses the table in its state at the request: a change while such tasks are alive first copies the
+/// table.
 pub struct outrigger_table(RwLock<Arc<Table>>);
 
 impl outrigger_table {
@@ -21,7 +22,7 @@ impl outrigger_table {
         Some(Box::new(Self(RwLock::new(Arc::new(table)))))
     }
 
-    /// As it is now.
+    /// The present table.
     pub fn now(&self) -> Arc<Table> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
@@ -31,12 +32,12 @@ impl outrigger_table {
     }
 }
 
-/// An empty table for `capacity` entries, which does not grow. It takes 45 to 91 bytes an entry. Null
-/// after an error. Free it with outrigger_table_free().
+/// An empty table for `capacity` entries, which does not grow. It takes 45 to 91 bytes for each
+/// entry. Null after an error. Free it with outrigger_table_free().
 #[unsafe(no_mangle)]
 pub extern "C" fn outrigger_table_new(capacity: usize) -> Option<Box<outrigger_table>> {
     value(None, || {
-        // More has no address; asking for it would end the process.
+        // No larger table is addressable, and the attempt to allocate it would end the process.
         if capacity > 1 << 40 {
             return Err(Error::invalid(format!("a table for {capacity} entries")));
         }
@@ -44,27 +45,27 @@ pub extern "C" fn outrigger_table_new(capacity: usize) -> Option<Box<outrigger_t
     })
 }
 
-/// Frees it. Tasks that look up in it may go on. Null is no error.
+/// Frees it. Tasks that look up in it may continue. Null is no error.
 #[unsafe(no_mangle)]
 pub extern "C" fn outrigger_table_free(table: Option<Box<outrigger_table>>) {
     drop(table);
 }
 
-/// Entries there; 0 for null.
+/// The number of entries; 0 for null.
 #[unsafe(no_mangle)]
 pub extern "C" fn outrigger_table_len(table: Option<&outrigger_table>) -> usize {
     value(0, || Ok(handle(table, "table")?.now().len()))
 }
 
-/// Entries that fit; 0 for null.
+/// The most entries; 0 for null.
 #[unsafe(no_mangle)]
 pub extern "C" fn outrigger_table_capacity(table: Option<&outrigger_table>) -> usize {
     value(0, || Ok(handle(table, "table")?.now().capacity()))
 }
 
-/// Inserts `count` entries, or replaces the numbers of those that are there. When it is full
-/// (OUTRIGGER_FULL), those before the one that did not fit are in. How many are is stored in `inserted`,
-/// unless it is null.
+/// Inserts `count` entries, or replaces the numbers of existing ones. If the table becomes full
+/// (OUTRIGGER_FULL), the entries before the one that did not fit are inserted. Their number is
+/// stored in `inserted`, unless it is null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_table_insert(
     table: Option<&outrigger_table>,
@@ -90,8 +91,8 @@ pub unsafe extern "C" fn outrigger_table_insert(
     })
 }
 
-/// Removes `count` entries; stores how many of them were there in `removed`, unless it is null. The
-/// summary vector still lets questions about them pass, until outrigger_table_refresh().
+/// Removes `count` entries, and stores how many of them existed in `removed`, unless it is null.
+/// Until outrigger_table_refresh(), the summary vector may still answer "perhaps" for them.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_table_remove(
     table: Option<&outrigger_table>,
@@ -115,7 +116,8 @@ pub unsafe extern "C" fn outrigger_table_remove(
     })
 }
 
-/// Looks `count` fingerprints up: `found[i]` is 1 and `places[i]` the number of the entry, or both are 0.
+/// Looks `count` fingerprints up: `found[i]` is 1 and `places[i]` the number of the entry, or both
+/// are 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_table_lookup(
     table: Option<&outrigger_table>,
@@ -124,7 +126,7 @@ pub unsafe extern "C" fn outrigger_table_lookup(
     places: *mut u64,
     found: *mut u8,
 ) -> outrigger_status {
-    /// Keys looked up at a time: enough to overlap their waits for memory, and they fit on the stack.
+    /// Keys of a batch: enough to overlap their waits for memory, and few enough for the stack.
     const TOGETHER: usize = 256;
     status(|| {
         let table = handle(table, "table")?.now();
@@ -149,7 +151,7 @@ pub unsafe extern "C" fn outrigger_table_lookup(
     })
 }
 
-/// Rebuilds table and summary vector without what was removed.
+/// Rebuilds the table and its summary vector without the removed entries.
 #[unsafe(no_mangle)]
 pub extern "C" fn outrigger_table_refresh(table: Option<&outrigger_table>) -> outrigger_status {
     status(|| {
@@ -158,7 +160,7 @@ pub extern "C" fn outrigger_table_refresh(table: Option<&outrigger_table>) -> ou
     })
 }
 
-/// Removes everything.
+/// Removes all entries.
 #[unsafe(no_mangle)]
 pub extern "C" fn outrigger_table_clear(table: Option<&outrigger_table>) -> outrigger_status {
     status(|| {
@@ -167,8 +169,8 @@ pub extern "C" fn outrigger_table_clear(table: Option<&outrigger_table>) -> outr
     })
 }
 
-/// The table as bytes, to be kept: at most `room` of them go to `out`; how many there are is stored in
-/// `written` (if not null), also when they do not fit (OUTRIGGER_SPACE): 24 bytes an entry, and 40.
+/// The table as bytes, to be stored. At most `room` of them go to `out`. Their number, 24 for each
+/// entry and 40, is stored in `written` (if not null), even if they do not fit (OUTRIGGER_SPACE).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_table_save(
     table: Option<&outrigger_table>,
@@ -189,8 +191,8 @@ pub unsafe extern "C" fn outrigger_table_save(
     })
 }
 
-/// The table that outrigger_table_save() gave, with room for `capacity` entries; those that do not fit
-/// are dropped. Null if the bytes are damaged or something else, or after another error.
+/// The table that outrigger_table_save() wrote, with room for `capacity` entries. Entries that do
+/// not fit are dropped. Null if the bytes are damaged or something else, or after another error.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_table_load(
     data: *const c_void,

@@ -1,4 +1,4 @@
-//! What is easier to see from inside.
+//! Tests that need the crate's internals.
 
 use crate::metrics::{outrigger_device_metrics, outrigger_metrics};
 use crate::status::outrigger_status::*;
@@ -52,8 +52,8 @@ fn every_status_has_its_name() {
     assert_eq!(text(outrigger_status_name(-1)), "unknown");
 }
 
-/// Sizes and offsets of version 1 on 64-bit machines, so that a change of them is noticed: it needs
-/// another OUTRIGGER_ABI, but for what is appended to the last three.
+/// Sizes and offsets of version 1 on 64-bit machines, to notice a change. It needs another
+/// OUTRIGGER_ABI, except for fields that are appended to the last three.
 #[test]
 #[cfg(target_pointer_width = "64")]
 fn the_binary_interface_is_what_it_was() {
@@ -70,7 +70,7 @@ fn the_binary_interface_is_what_it_was() {
     assert_eq!(size_of::<outrigger_device_metrics>(), 312);
 }
 
-/// The numbers that C has are those that the library means.
+/// C's numbers mean the same in the library.
 #[test]
 fn numbers_mean_what_they_say() {
     use outrigger_format::Codec;

@@ -5,7 +5,7 @@ use outrigger_offload::op::{Digest, Ingested, Stream, WindowFunction, WindowSpec
 
 use crate::status::{Error, Result};
 
-/// What hashes whole pieces of data. The numbers are those of the on-disk format.
+/// A function that hashes whole pieces of data. The numbers are those of the on-disk format.
 #[repr(u32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(dead_code, reason = "C uses the numbers")]
@@ -18,9 +18,9 @@ pub enum outrigger_hash_kind {
     OUTRIGGER_MD5 = 3,
     /// SHA-1 (RFC 3174), 20 bytes.
     OUTRIGGER_SHA1 = 4,
-    /// The parallel Merkle-Damgard construction over MD5: not MD5 of the data, but a hash that thousands
-    /// of threads can compute, of segments of 4096 bytes, their digests, and so on (docs/format.md,
-    /// "pmd"). 16 bytes.
+    /// The parallel Merkle-Damgard construction over MD5. It is not MD5 of the data, but thousands
+    /// of threads can compute it. It hashes segments of 4096 bytes, then their digests, and so on
+    /// (docs/format.md, "pmd"). 16 bytes.
     OUTRIGGER_PMD_MD5 = 5,
     /// The same over SHA-1, 20 bytes.
     OUTRIGGER_PMD_SHA1 = 6,
@@ -28,7 +28,7 @@ pub enum outrigger_hash_kind {
     OUTRIGGER_PMD_SHA256 = 7,
 }
 
-/// What hashes sliding windows.
+/// A function that hashes sliding windows.
 #[repr(u32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(dead_code, reason = "C uses the numbers")]
@@ -39,41 +39,41 @@ pub enum outrigger_window_function {
     OUTRIGGER_WINDOW_SHA1 = 2,
     /// The Rabin fingerprint modulo the polynomial 0x3DA3358B4CC173, 8 bytes, little-endian.
     OUTRIGGER_WINDOW_RABIN = 3,
-    /// The hash that boundaries are found by, 4 bytes, little-endian.
+    /// The hash that finds boundaries, 4 bytes, little-endian.
     OUTRIGGER_WINDOW_GEAR32 = 4,
 }
 
-/// How a kernel of the caller's own is written.
+/// The language of a caller's kernel.
 #[repr(u32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(dead_code, reason = "C uses the numbers")]
 pub enum outrigger_kernel_language {
-    /// CUDA C++, compiled where NVRTC is found.
+    /// CUDA C++, which NVRTC compiles if it is installed.
     OUTRIGGER_CUDA = 1,
     /// PTX.
     OUTRIGGER_PTX = 2,
 }
 
-/// Which of the tasks that wait for a device is next. Strictly: a lower one waits while a higher one is
+/// The order of a device's waiting tasks. It is strict: a lower one waits while a higher one is
 /// there.
 #[repr(u32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(dead_code, reason = "C uses the numbers")]
 pub enum outrigger_priority {
-    /// Somebody waits for it.
+    /// A caller waits for it.
     OUTRIGGER_HIGH = 0,
-    /// The rest; what a task has at first.
+    /// The default.
     OUTRIGGER_NORMAL = 1,
-    /// Only when there is nothing else.
+    /// Only when nothing else waits.
     OUTRIGGER_LOW = 2,
 }
 
-/// How frames are stored. The numbers are those of the on-disk format.
+/// The codec of a frame. The numbers are those of the on-disk format.
 #[repr(u32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(dead_code, reason = "C uses the numbers")]
 pub enum outrigger_codec {
-    /// As they are.
+    /// Uncompressed.
     OUTRIGGER_CODEC_NONE = 0,
     /// Zstandard (RFC 8878).
     OUTRIGGER_CODEC_ZSTD = 1,
@@ -115,8 +115,8 @@ pub struct outrigger_stream {
     pub start: u32,
     /// Where it ends.
     pub end: u32,
-    /// 1 if the stream ends with it, and hence its last chunk; 0 if more is to come: what follows the
-    /// last cut is then no chunk yet, and belongs in front of the next piece.
+    /// 1 if the stream, and hence its last chunk, ends with this piece; 0 if more follows. The
+    /// bytes after the last cut then form no chunk yet, and belong in front of the next piece.
     pub last: u32,
 }
 
@@ -126,21 +126,22 @@ pub struct outrigger_stream {
 pub struct outrigger_chunk {
     /// Its fingerprint.
     pub fingerprint: outrigger_fingerprint,
-    /// What the table says of it, if it is found.
+    /// The table's number for it, if it is found.
     pub place: u64,
-    /// Where it ends in the batch, bytes. It begins where the one before it ends, or its stream begins.
+    /// Where it ends in the batch, bytes. It begins where the one before it ends, or its stream
+    /// begins.
     pub end: u32,
     /// 1 if it is in the table, 0 if not.
     pub found: u32,
 }
 
-/// Which windows are hashed, and what is kept of each hash.
+/// The windows to hash, and the part of each hash to keep.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct outrigger_window {
     /// One of enum outrigger_window_function.
     pub function: u32,
-    /// The first so many bytes of each hash are kept: 1 to all of them.
+    /// How many bytes of each hash to keep, from its beginning: 1 to all.
     pub keep: u32,
     /// Bytes in a window, 1 to 4096.
     pub window: usize,
@@ -148,13 +149,13 @@ pub struct outrigger_window {
     pub step: usize,
 }
 
-/// A number that C says is a kind of hash.
+/// Converts a kind of hash from C's number.
 pub fn kind(number: u32) -> Result<FingerprintKind> {
     let known = FingerprintKind::ALL.into_iter().find(|&kind| kind as u32 == number);
     known.ok_or_else(|| Error::invalid(format!("{number} is no kind of hash (enum outrigger_hash_kind)")))
 }
 
-/// A kind that is a parallel construction.
+/// Converts a kind that is a parallel construction.
 pub fn pmd_digest(number: u32) -> Result<Digest> {
     match Digest::of_kind(kind(number)?) {
         (digest, true) => Ok(digest),
@@ -164,7 +165,7 @@ pub fn pmd_digest(number: u32) -> Result<Digest> {
     }
 }
 
-/// Checked.
+/// Converts a window specification and checks it.
 pub fn window(spec: &outrigger_window) -> Result<WindowSpec> {
     let function = match spec.function {
         1 => WindowFunction::Md5,
@@ -199,7 +200,7 @@ pub fn codec(text: &str) -> Result<CodecSpec> {
     CodecSpec::parse(text).map_err(|error| Error::invalid(error.to_string()))
 }
 
-/// A stream as the library has it.
+/// Converts a stream.
 pub fn stream(stream: &outrigger_stream) -> Stream {
     Stream { range: stream.start..stream.end, last: stream.last != 0 }
 }

@@ -1,4 +1,4 @@
-/* What a program can do wrong without lying about memory is an error with a message, and never a crash. */
+/* Every error of a program, except invalid memory, must give an error with a message, and never a crash. */
 #include <outrigger.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -157,7 +157,7 @@ static void tasks(void) {
     CHECK(outrigger_task_set_priority(task, OUTRIGGER_HIGH) == OUTRIGGER_OK);
     CHECK(outrigger_submit(NULL, task) == OUTRIGGER_INVALID && outrigger_submit(runtime, NULL) == OUTRIGGER_INVALID);
 
-    /* There and back. */
+    /* Compresses and decompresses. */
     CHECK(outrigger_task_compress(task, "lz4") == OUTRIGGER_OK && outrigger_run(runtime, task) == OUTRIGGER_OK);
     CHECK(outrigger_task_pin(task, 0) == OUTRIGGER_STATE);
     CHECK(outrigger_task_codec(task) == OUTRIGGER_CODEC_LZ4);
@@ -172,7 +172,7 @@ static void tasks(void) {
     CHECK(outrigger_run(runtime, task) == OUTRIGGER_OK);
     const uint8_t *raw = outrigger_task_bytes(task, &count);
     CHECK(count == 5000 && raw[0] == 7 && memcmp(raw, raw + 1, 4999) == 0);
-    /* Damaged data is the task's end, not the runtime's. */
+    /* Damaged data ends the task, not the runtime. */
     CHECK(outrigger_task_again(task) == OUTRIGGER_OK);
     memset(outrigger_task_data(task, 100), 0xff, 100);
     CHECK(outrigger_run(runtime, task) == OUTRIGGER_DATA && outrigger_task_poll(task) == OUTRIGGER_DATA);
@@ -180,7 +180,7 @@ static void tasks(void) {
     CHECK(outrigger_runtime_predict(runtime, 0, task, &predicted) == OUTRIGGER_OK && predicted > 0);
     CHECK(outrigger_runtime_predict(runtime, 9, task, &predicted) == OUTRIGGER_UNSUPPORTED);
 
-    /* One runs, two wait, no more is taken. */
+    /* One runs, two wait, and a further one is refused. */
     outrigger_operation *operation = outrigger_operation_new("slow", slow, nothing, NULL, &gate, NULL);
     outrigger_operation *lies = outrigger_operation_new("liar", liar, nothing, NULL, NULL, NULL);
     CHECK(outrigger_operation_new("none", NULL, nothing, NULL, NULL, NULL) == NULL);
@@ -218,14 +218,14 @@ static void tasks(void) {
     pthread_mutex_unlock(&gate);
     CHECK(outrigger_task_wait(waiting[0]) == OUTRIGGER_OK && outrigger_task_wait(waiting[2]) == OUTRIGGER_OK);
 
-    /* A function that breaks its word about sizes is caught. */
+    /* A function that writes more than it promised is detected. */
     CHECK(outrigger_task_own(waiting[3], lies, NULL, 0) == OUTRIGGER_OK);
     CHECK(outrigger_run(runtime, waiting[3]) == OUTRIGGER_BUG);
     for (int n = 0; n < 4; n++) {
         outrigger_task_free(waiting[n]);
     }
 
-    /* Tasks that are freed in their own callbacks, one that is freed under way, and one that outlives the runtime. */
+    /* Tasks that are freed in their own callbacks, one that is freed in flight, and one that outlives the runtime. */
     for (int n = 0; n < 50; n++) {
         outrigger_task *one = outrigger_task_new(runtime, 100);
         memset(outrigger_task_data(one, 100), n, 100);
@@ -238,7 +238,7 @@ static void tasks(void) {
     CHECK(outrigger_submit(runtime, unloved) == OUTRIGGER_OK);
     outrigger_task_free(unloved);
 
-    /* A shared buffer is not to be written while tasks have it. */
+    /* A shared buffer must not be written while tasks have it. */
     outrigger_buffer *buffer = outrigger_buffer_new(runtime, 10000);
     CHECK(outrigger_buffer_size(buffer) >= 10000 && outrigger_buffer_data(buffer));
     memset(outrigger_buffer_data(buffer), 1, 10000);
@@ -272,11 +272,11 @@ static int32_t who(void *context, const uint8_t *parameters, size_t parameters_l
     return 0;
 }
 
-/* What is said to be brief is done by the thread that submits it, once it is known how long it takes; nothing else ever is. */
+/* The submitting thread executes brief operations once their time is known, and never others. */
 static void brief(void) {
     outrigger_builder *builder = outrigger_builder_new();
     CHECK(outrigger_builder_threads(builder, 1) == OUTRIGGER_OK);
-    /* However busy the machine is. */
+    /* Also on a busy machine. */
     CHECK(outrigger_builder_policy(builder, "inline_max", "1") == OUTRIGGER_OK);
     outrigger_runtime *runtime = outrigger_runtime_new(builder);
     for (int is_brief = 0; is_brief < 2; is_brief++) {
@@ -303,7 +303,7 @@ static void brief(void) {
     outrigger_runtime_shutdown(runtime, 1);
 }
 
-/* As the library has them (src/tests.rs), on 64-bit machines. */
+/* The library's values (src/tests.rs) on 64-bit machines. */
 static void sizes(void) {
     if (sizeof(void *) == 8) {
         CHECK(sizeof(outrigger_fingerprint) == 32 && sizeof(outrigger_range) == 8 && sizeof(outrigger_stream) == 12);

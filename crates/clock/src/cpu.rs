@@ -1,4 +1,4 @@
-//! The system's clocks, and what processors have done.
+//! The system's clocks, and the processor time of threads.
 
 use std::sync::LazyLock;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -13,15 +13,16 @@ pub(crate) struct System;
 #[expect(clippy::disallowed_methods, reason = "this is the one place")]
 fn read(id: ClockId) -> Duration {
     let time = clock_gettime(id);
-    // A host whose clock says less than 1970 has no time.
+    // A host whose clock is before 1970 gets the time zero.
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), time.tv_nsec as u32)
 }
 
-/// By the C library, not by the kernel: what stands in front of it (libfaketime, the simulation) is asked.
+/// Asks the C library and not the kernel, so that a replacement of it works (libfaketime, the
+/// simulation).
 #[expect(clippy::disallowed_methods, reason = "this is the one place")]
 impl Clock for System {
     fn monotonic(&self) -> Duration {
-        // A moment of the standard library's is nothing but a difference to another one.
+        // The standard library's moments can only be subtracted from each other.
         static FIRST: LazyLock<Instant> = LazyLock::new(Instant::now);
         Instant::now().saturating_duration_since(*FIRST)
     }
@@ -47,17 +48,17 @@ impl Clock for System {
     }
 }
 
-/// What this thread has run for.
+/// The processor time of this thread.
 pub fn thread_time() -> Duration {
     read(ClockId::ThreadCPUTime)
 }
 
-/// What all threads of this process have run for.
+/// The processor time of all threads of this process.
 pub fn process_time() -> Duration {
     read(ClockId::ProcessCPUTime)
 }
 
-/// How long this thread has run, or has been ready to while no processor was free.
+/// The time that this thread has run, or has been ready to run without a free processor.
 pub fn wanted_time() -> Duration {
     let times = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let mut nanos = times.split_ascii_whitespace().map_while(|field| field.parse().ok());

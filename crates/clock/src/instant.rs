@@ -1,19 +1,20 @@
-//! A moment by a [`Clock`](crate::Clock)'s monotonic time: what `std::time::Instant` is to the system's.
+//! A moment of a [`Clock`](crate::Clock)'s monotonic time, in place of `std::time::Instant`.
 
 use std::ops::{Add, AddAssign, Sub};
 use std::time::Duration;
 
 use crate::ask;
 
-/// Moments are counted from so long before the clock's own beginning, so that what was an hour ago can be said of a host that has run for a minute.
+/// The moment zero lies so long before the clock's beginning. So a host that has run for a minute
+/// can represent a moment an hour ago.
 const BEFORE: Duration = Duration::from_secs(1 << 40);
 
-/// A moment. Those of one host can be compared, and of one clock.
+/// A moment. Only moments of one host, or of one clock, can be compared.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Instant(Duration);
 
 impl Instant {
-    /// This moment.
+    /// The present moment.
     pub fn now() -> Self {
         Self(BEFORE + ask(|clock| clock.monotonic()))
     }
@@ -23,27 +24,27 @@ impl Instant {
         Self::now().saturating_duration_since(*self)
     }
 
-    /// The time from `earlier` until then; nothing if that was not earlier.
+    /// The time from `earlier` until this moment, or zero if `earlier` is later.
     pub fn duration_since(&self, earlier: Self) -> Duration {
         self.saturating_duration_since(earlier)
     }
 
-    /// The time from `earlier` until then; nothing if that was not earlier.
+    /// The time from `earlier` until this moment, or zero if `earlier` is later.
     pub fn saturating_duration_since(&self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// The time from `earlier` until then; `None` if that was not earlier.
+    /// The time from `earlier` until this moment. `None` if `earlier` is later.
     pub fn checked_duration_since(&self, earlier: Self) -> Option<Duration> {
         self.0.checked_sub(earlier.0)
     }
 
-    /// So much later; `None` where no clock comes.
+    /// The moment so much later. `None` if it cannot be represented.
     pub fn checked_add(&self, time: Duration) -> Option<Self> {
         self.0.checked_add(time).map(Self)
     }
 
-    /// So much earlier; `None` if that is before the clock's own beginning.
+    /// The moment so much earlier. `None` if it cannot be represented.
     pub fn checked_sub(&self, time: Duration) -> Option<Self> {
         self.0.checked_sub(time).map(Self)
     }

@@ -1,10 +1,12 @@
-//! The only place that asks the system for the time, sleeps, or draws random bytes.
+//! The only code that asks the system for the time, sleeps, or draws random bytes.
 //!
-//! Everything else asks here, so that a test can put another clock in the system's place: leases, retention, retries and write-back then pass hours in a moment, and a run is
-//! repeated from its seed. A clock belongs to a thread ([`with`]); a thread without one has the system's. `clippy.toml` denies the ways around this crate. Why it is not
-//! passed as an argument: docs/decisions/0027-clock.md.
+//! All other code calls this crate, so that a test can replace the system's clock. Leases,
+//! retention, retries and write-back then pass hours in a moment, and a seed repeats a run. A clock
+//! belongs to a thread ([`with`]). A thread without one has the system's. `clippy.toml` denies the
+//! ways around this crate. docs/decisions/0027-clock.md says why no clock is passed as an argument.
 //!
-//! What waits elsewhere keeps the system's time: timeouts of condition variables, sockets and child processes, and tokio's, at the edges towards object stores and PostgreSQL.
+//! Some waits still keep the system's time: timeouts of condition variables, sockets and child
+//! processes, and those of tokio, at the edges towards object stores and PostgreSQL.
 
 mod cpu;
 mod instant;
@@ -21,38 +23,39 @@ pub use instant::Instant;
 
 /// A source of time and of random bytes.
 pub trait Clock: Send + Sync {
-    /// The time since a moment of the clock's own. It never goes back.
+    /// The time since an arbitrary moment of this clock. It never goes back.
     fn monotonic(&self) -> Duration;
 
-    /// As [`Clock::monotonic`], since a moment that all processes of a host have in common.
+    /// Like [`Clock::monotonic`], since a moment that all processes of a host share.
     fn steady(&self) -> Duration {
         self.monotonic()
     }
 
-    /// The time since 1970, as this host believes.
+    /// The time since 1970, according to this host.
     fn wall(&self) -> Duration;
 
-    /// The clock that stamps files: a file stamped with a time before this cannot be stamped with it again.
+    /// The clock that stamps files. Once a file has a stamp below this time, it cannot get the same
+    /// stamp again.
     fn wall_coarse(&self) -> Duration {
         self.wall()
     }
 
-    /// Returns when so much time has passed.
+    /// Returns after so much time.
     fn sleep(&self, time: Duration);
 
-    /// Fills `bytes` with random ones.
+    /// Fills `bytes` with random bytes.
     ///
     /// # Errors
-    /// When the system has none.
+    /// If the system has no random bytes.
     fn random(&self, bytes: &mut [u8]) -> Result<(), NoRandom>;
 }
 
-/// The system has no random bytes, and why.
+/// The system has no random bytes, with the reason.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NoRandom(String);
 
 impl NoRandom {
-    /// With the reason, in words.
+    /// With the reason, for users.
     pub fn new(why: impl Into<String>) -> Self {
         Self(why.into())
     }
@@ -67,13 +70,13 @@ impl fmt::Display for NoRandom {
 impl std::error::Error for NoRandom {}
 
 thread_local! {
-    /// The clock of this thread, if it is not the system's.
+    /// The clock of this thread, unless it is the system's.
     static CURRENT: RefCell<Option<Arc<dyn Clock>>> = const { RefCell::new(None) };
 }
 
-/// Calls `f` with the clock of this thread.
+/// Calls `f` with this thread's clock.
 fn ask<T>(f: impl FnOnce(&dyn Clock) -> T) -> T {
-    // Not borrowed while it is asked: a clock that sleeps may run other code on this thread.
+    // Not borrowed during the call, as a clock that sleeps may run other code on this thread.
     match CURRENT.with_borrow(Clone::clone) {
         Some(clock) => f(&*clock),
         None => f(&cpu::System),
@@ -97,7 +100,8 @@ pub fn now_nanos() -> u64 {
     ask(|clock| clock.wall().as_nanos() as u64)
 }
 
-/// Nanoseconds since this machine was started, but for its sleep: nobody sets this clock, and all processes read the same.
+/// Nanoseconds since this machine started, without its time asleep. Nobody can set this clock, and
+/// all processes read the same value.
 pub fn steady_nanos() -> u64 {
     ask(|clock| clock.steady().as_nanos() as u64)
 }
@@ -108,13 +112,13 @@ pub fn now_coarse() -> Time {
     Time { secs: now.as_secs() as i64, nanos: now.subsec_nanos() }
 }
 
-/// How long ago a file was stamped with this time; `None` if that is still to come.
+/// The age of a file with this stamp. `None` if the stamp lies in the future.
 pub fn age(stamp: SystemTime) -> Option<Duration> {
     let stamp = stamp.duration_since(UNIX_EPOCH).unwrap_or_default();
     ask(|clock| clock.wall()).checked_sub(stamp)
 }
 
-/// Returns when so much time has passed.
+/// Returns after so much time.
 pub fn sleep(time: Duration) {
     ask(|clock| clock.sleep(time));
 }
@@ -122,7 +126,7 @@ pub fn sleep(time: Duration) {
 /// Random bytes.
 ///
 /// # Errors
-/// When the system has none.
+/// If the system has no random bytes.
 pub fn random<const N: usize>() -> Result<[u8; N], NoRandom> {
     let mut bytes = [0; N];
     ask(|clock| clock.random(&mut bytes)).map(|()| bytes)
@@ -134,7 +138,7 @@ mod tests {
 
     use super::*;
 
-    /// A clock that stands still but for those who sleep.
+    /// A clock that advances only when a thread sleeps.
     #[derive(Default)]
     struct Still(Mutex<Duration>);
 

@@ -1,9 +1,10 @@
 //! The chunk-boundary rule `gear32`: table, candidates, and the cut walk over them.
 //!
-//! Two steps, so that the costly one runs anywhere. *Scanning* finds candidates: positions whose hash of the last 32
-//! bytes has zeros on top. It looks at each byte once, needs nothing but those 32 bytes before its first, and hence gives
-//! the same answer in one loop, in sixteen SIMD lanes, or on a GPU. *Walking* picks chunk ends from the candidates in
-//! order ([`CutWalk`]): it touches one number per candidate and byte never.
+//! It has two steps, so that the costly one runs anywhere. *Scanning* finds candidates: positions
+//! whose hash of the last 32 bytes has zeros on top. It reads each byte once and depends only on
+//! the 32 bytes before. So one loop, sixteen SIMD lanes and a GPU give the same result. *Walking*
+//! picks chunk ends from the candidates in order ([`CutWalk`]). It reads one number for each
+//! candidate, and no bytes.
 //!
 //! ```text
 //! h(i)   = (h(i−1) << 1) + g[b(i)]  mod 2^32, from h = 0 before the first byte of the file
@@ -11,24 +12,28 @@
 //! strict = the top a + 1 bits of h(i) are zero,  loose = the top a − 1 bits are,  where avg = 2^a
 //! ```
 //!
-//! The table is computable: `affineinv` is what the instruction GF2P8AFFINEINVQB does, so sixteen lanes need no gathers.
-//! These are on-disk semantics (`docs/format.md`, "Chunk boundaries"): a change here silently ends deduplication against
-//! every store that exists. The golden vectors at the end of this file must never change.
+//! The table is computable: `affineinv` is the instruction GF2P8AFFINEINVQB, so sixteen lanes need
+//! no gathers. These are on-disk semantics (`docs/format.md`, "Chunk boundaries"). A change here
+//! would silently end deduplication against every existing store. The golden vectors at the end of
+//! this file must never change.
 
 use crate::ChunkerSpec;
 
-/// `h` depends on this many bytes: the one it belongs to and those before it.
+/// `h` depends on this many bytes, its own and those before it.
 pub const WINDOW: usize = 32;
 
-/// The window of [`ChunkerSpec::Windowed`]: a candidate's hash covers this many bytes, the one it belongs to and those before it.
+/// The window of [`ChunkerSpec::Windowed`]: a candidate's hash covers this many bytes, its own and
+/// those before it.
 pub const WINDOWED: usize = 48;
 
-/// The irreducible polynomial of degree 53 over GF(2) that Rabin fingerprints are taken modulo: bit `n` stands for `x^n`.
+/// The irreducible polynomial of degree 53 over GF(2) that is the modulus of Rabin fingerprints.
+/// Bit `n` stands for `x^n`.
 pub const RABIN_POLYNOMIAL: u64 = 0x003D_A335_8B4C_C173;
 
 impl ChunkerSpec {
-    /// How many of the bytes before a segment scanning needs to find all of its candidates; fewer at the beginning of the file only.
-    /// Less than any minimum, so what precedes a chunk has no say in where it ends.
+    /// The bytes before a segment that scanning needs to find all of its candidates. The beginning
+    /// of a file has fewer. It is less than any minimum, so the bytes before a chunk do not affect
+    /// where it ends.
     pub fn history_len(self) -> usize {
         match self {
             Self::Gear32 { .. } => WINDOW,
@@ -38,8 +43,9 @@ impl ChunkerSpec {
     }
 }
 
-/// Which low bits of a window's hash must all be one at a candidate of [`ChunkerSpec::Windowed`]. (Not zero: a run of zeros,
-/// whose Rabin fingerprint is 0, would be cut to pieces.)
+/// The low bits of a window's hash that must all be one at a candidate of
+/// [`ChunkerSpec::Windowed`]. (With zeros instead, a run of zero bytes, whose Rabin fingerprint is
+/// 0, would be cut to pieces.)
 ///
 /// ```
 /// assert_eq!(outrigger_format::boundary::windowed_mask(8 << 10), 0x1fff);
@@ -48,13 +54,14 @@ pub fn windowed_mask(avg: u32) -> u32 {
     avg.wrapping_sub(1)
 }
 
-/// What each byte of a table entry xors into its index: see [`GEAR`].
+/// The constant that each byte of a table entry xors into its index: see [`GEAR`].
 pub const GEAR_XOR: [u8; 4] = [0x1d, 0x63, 0xb7, 0xf1];
 
-/// The 8×8 bit matrix of [`GEAR`]: row `i`, which makes bit `i` of a result, is its byte `7 − i`.
+/// The 8×8 bit matrix of [`GEAR`]. Its byte `7 − i` is row `i`, which makes bit `i` of a result.
 pub const GEAR_MATRIX: u64 = 0xF1E3_C78F_1F3E_7CF8;
 
-/// The table: byte `k` of `GEAR[b]` is `M · (b ^ C[k])^−1` in GF(2^8) mod x^8+x^4+x^3+x+1, where `0^−1 = 0`.
+/// The table: byte `k` of `GEAR[b]` is `M · (b ^ C[k])^−1` in GF(2^8) mod x^8+x^4+x^3+x+1, where
+/// `0^−1 = 0`.
 pub static GEAR: [u32; 256] = gear_table();
 
 /// The product in GF(2^8) modulo x^8 + x^4 + x^3 + x + 1 (AES's field).
@@ -106,7 +113,8 @@ const fn gear_table() -> [u32; 256] {
     table
 }
 
-/// Which bits of `h` must be zero at a candidate: runs of ones from the top, `strict` at least as long as `loose`.
+/// The bits of `h` that must be zero at a candidate: runs of ones from the top, `strict` at least
+/// as long as `loose`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GearMasks {
     /// The top `a − 1` bits, for an average of `2^a` bytes.
@@ -119,7 +127,8 @@ impl GearMasks {
     /// The masks for chunks of `avg` bytes on average.
     ///
     /// # Panics
-    /// When `avg` is not a power of two from 4 to 2^30; [`ChunkerSpec::parse`] admits 256 to 8 Mi only.
+    /// Unless `avg` is a power of two from 4 to 2^30. [`ChunkerSpec::parse`] admits only 256 to 8
+    /// Mi.
     ///
     /// ```
     /// use outrigger_format::boundary::GearMasks;
@@ -134,27 +143,28 @@ impl GearMasks {
         Self { loose: !(u32::MAX >> (bits - 1)), strict: !(u32::MAX >> (bits + 1)) }
     }
 
-    /// Packs a candidate as scanning emits it: `position << 1 | strict`.
+    /// Packs a candidate in the form of a scan: `position << 1 | strict`.
     #[inline]
     pub fn candidate(self, position: usize, h: u32) -> u32 {
         (position as u32) << 1 | u32::from(h & self.strict == 0)
     }
 }
 
-/// `h` after the last byte of `history`: what a scan of the bytes that follow starts from. Only the last [`WINDOW`] bytes
-/// matter; a shorter history is right at the beginning of a file only.
+/// `h` after the last byte of `history`, with which a scan of the next bytes begins. Only the last
+/// [`WINDOW`] bytes matter. Only at the beginning of a file may `history` be shorter.
 #[inline]
 pub fn warm_up(history: &[u8]) -> u32 {
     let window = &history[history.len().saturating_sub(WINDOW)..];
     window.iter().fold(0u32, |h, &byte| (h << 1).wrapping_add(GEAR[byte as usize]))
 }
 
-/// The reference: appends every loose candidate in `data` to `out`, ascending, as `position << 1 | strict` with positions
-/// relative to `data`. `history` is what comes before `data` in the file: at least its last [`WINDOW`] bytes, fewer only
-/// where the file has no more. All other scans give the same numbers.
+/// The reference scan: appends every loose candidate in `data` to `out`, ascending, as `position <<
+/// 1 | strict` with positions relative to `data`. `history` holds at least the last [`WINDOW`]
+/// bytes before `data` in the file, or all bytes if there are fewer. All other scans give the same
+/// numbers.
 ///
 /// # Panics
-/// When `data` has 2^31 bytes or more.
+/// If `data` has 2^31 bytes or more.
 ///
 /// ```
 /// use outrigger_format::boundary::{GearMasks, scan_reference};
@@ -176,15 +186,18 @@ pub fn scan_reference(history: &[u8], data: &[u8], masks: GearMasks, out: &mut V
     }
 }
 
-/// The sequential walk that turns candidates into chunk ends, over one file at a time, fed segment by segment.
+/// The sequential walk that turns a file's candidates into chunk ends. Callers feed it segment by
+/// segment.
 ///
-/// Let `L` be the length the open chunk would have if it ended after the byte at hand. It ends there when that byte is
+/// Let `L` be the length of the open chunk if it ended after the present byte. It ends there if
+/// that byte is
 ///
 /// * a strict candidate and `min < L ≤ avg`, or
 /// * a loose candidate (every strict one is loose) and `avg < L < max`, or
 /// * anything, and `L = max`, or the file ends.
 ///
-/// Fixed chunking is the walk without candidates; windowed chunking is the walk with strict candidates only and `avg = max`. How a file is split into segments does not change its ends.
+/// Fixed chunking is the walk without candidates. Windowed chunking is the walk with only strict
+/// candidates and `avg = max`. The ends do not depend on how a file is split into segments.
 ///
 /// ```
 /// use outrigger_format::{ChunkerSpec, boundary::CutWalk};
@@ -199,7 +212,7 @@ pub struct CutWalk {
     min: u64,
     norm: u64,
     max: u64,
-    /// Where the open chunk begins: the last end given out.
+    /// The beginning of the open chunk, which is the last end.
     start: u64,
     /// Bytes fed so far.
     total: u64,
@@ -209,21 +222,21 @@ impl CutWalk {
     /// A walk at the beginning of a file.
     ///
     /// # Panics
-    /// When the chunk size is 0, which [`ChunkerSpec::parse`] does not admit.
+    /// If the chunk size is 0, which [`ChunkerSpec::parse`] does not admit.
     pub fn new(spec: ChunkerSpec) -> Self {
         let (min, norm, max) = match spec {
             ChunkerSpec::Gear32 { min, avg, max } => (min, avg, max),
             ChunkerSpec::Fixed { size } => (size, size, size),
-            // Its candidates are all strict ones: the norm plays no part.
+            // All of its candidates are strict, so the norm has no effect.
             ChunkerSpec::Windowed { min, max, .. } => (min, max, max),
         };
         assert!(max > 0, "chunks have at least one byte");
         Self { min: min.into(), norm: norm.into(), max: max.into(), start: 0, total: 0 }
     }
 
-    /// Takes the next `segment_len` bytes of the file, described by their `candidates` (ascending, as [`scan_reference`]
-    /// gives them), and appends to `ends` the absolute offset of each chunk end within the segment, its last byte
-    /// included. The open chunk goes on in the next segment.
+    /// Takes the next `segment_len` bytes of the file. `candidates` are ascending, as from
+    /// [`scan_reference`]. Appends to `ends` the absolute offset of each chunk end within the
+    /// segment, even at its last byte. The open chunk continues in the next segment.
     ///
     /// # Panics
     /// Debug builds check that candidates lie in the segment.
@@ -236,7 +249,7 @@ impl CutWalk {
                 "candidate {candidate} beyond {segment_len} bytes"
             );
             let (end, strict) = (base + u64::from(candidate >> 1) + 1, candidate & 1 == 1);
-            // Forced cuts come first wherever candidates are further apart than `max`.
+            // If candidates are further apart than `max`, forced cuts come first.
             while end - self.start > self.max {
                 self.cut(self.start + self.max, ends);
             }
@@ -250,8 +263,9 @@ impl CutWalk {
         }
     }
 
-    /// Takes the next `segment_len` bytes of the file, in which another walk over the same bytes has found the ends, the last of them at `last_end`,
-    /// if there are any. From where two walks have ended a chunk at the same place they do so for ever, wherever each began.
+    /// Takes the next `segment_len` bytes of the file, whose ends another walk over the same bytes
+    /// has found. `last_end` is the last of them, if any. Once two walks have ended a chunk at the
+    /// same place, all their later ends are equal, wherever each began.
     ///
     /// # Panics
     /// Debug builds check that the end lies in the segment.
@@ -264,8 +278,8 @@ impl CutWalk {
         }
     }
 
-    /// The end of the file: the end of its last chunk if any bytes are left over, else nothing. The walk is then at the
-    /// beginning of a new file.
+    /// Ends the file. Returns the end of its last chunk if bytes are left. The walk is then ready
+    /// for a new file.
     pub fn finish(&mut self) -> Option<u64> {
         let last = (self.total > self.start).then_some(self.total);
         (self.start, self.total) = (0, 0);
@@ -284,7 +298,8 @@ mod tests {
     use crate::checksum;
     use proptest::prelude::*;
 
-    /// The golden vectors' generator (xorshift64*), written out here so that no dependency can change it.
+    /// The golden vectors' generator (xorshift64*), in full here so that no dependency can change
+    /// it.
     fn golden_bytes(seed: u64, len: usize) -> Vec<u8> {
         let mut state = seed;
         let mut bytes = Vec::with_capacity(len + 8);
@@ -316,7 +331,7 @@ mod tests {
         ends
     }
 
-    /// The rule as `docs/format.md` words it, byte by byte, without candidates or segments.
+    /// The rule in the words of `docs/format.md`, byte by byte, without candidates or segments.
     fn cut_by_the_book(spec: ChunkerSpec, data: &[u8]) -> Vec<u64> {
         let ChunkerSpec::Gear32 { min, avg, max } = spec else { panic!("gear32 only") };
         let top_bits_zero = |h: u32, bits: u32| h >> (32 - bits) == 0;

@@ -1,16 +1,16 @@
-//! Catalogue blocks: names, attributes and roots, kept in packs so that a lost database can be rebuilt.
+//! Catalogue blocks: names, attributes and roots in packs, to rebuild a lost database.
 //!
-//! The byte map is in `docs/format.md`. A block is replayed as a list of [`Record`]s; blocks follow each other by
-//! their sequence.
+//! `docs/format.md` has the byte map. A block is a list of [`Record`]s, which `recover` replays.
+//! Blocks follow each other by their sequence.
 
 use crate::{Cursor, FormatError, Put, Root};
 
 const WHAT: &str = "catalogue block";
 const VERSION: u16 = 1;
-/// In the byte of an inode's kind: two more times follow its attributes.
+/// A flag in the byte of an inode's kind: two more times follow its attributes.
 const HAS_TIMES: u8 = 0x80;
 
-/// What a name stands for.
+/// The kind of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[repr(u8)]
 pub enum FileKind {
@@ -49,7 +49,7 @@ impl FileKind {
     }
 }
 
-/// A time as `stat` gives it.
+/// A time in the form of `stat`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Hash)]
 pub struct Time {
     /// Seconds since 1970, possibly negative.
@@ -68,7 +68,7 @@ impl Time {
 /// Extended attributes, ACLs among them: (name, value), sorted by name.
 pub type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// Times that only a mount keeps: what was put has none of its own.
+/// Times that only a mount keeps. Files from `put` have none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 pub struct OtherTimes {
     /// Last access.
@@ -77,7 +77,7 @@ pub struct OtherTimes {
     pub ctime: Time,
 }
 
-/// What a file is besides its name and content.
+/// A file's metadata, apart from its name and content.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Attributes {
     /// Its kind.
@@ -96,14 +96,14 @@ pub struct Attributes {
     pub target: Vec<u8>,
     /// Extended attributes.
     pub xattrs: Xattrs,
-    /// Where they are not kept, the time of the last modification stands for them.
+    /// More times. `None`: the time of the last modification stands for them.
     pub times: Option<OtherTimes>,
 }
 
 /// One change of the tree.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Record {
-    /// An entry was made or its file changed. Entries with the same inode are hard links of one file.
+    /// An entry was made or its file changed. Entries with the same inode are hard links.
     Upsert {
         /// The file.
         inode: u64,
@@ -134,7 +134,7 @@ pub enum Record {
         /// The name in it.
         name: Vec<u8>,
     },
-    /// An entry was moved, replacing what was there.
+    /// An entry was moved and replaced what was there.
     Rename {
         /// The old directory.
         parent: u64,
@@ -154,7 +154,7 @@ pub enum Record {
         /// Its tags.
         tags: Vec<Vec<u8>>,
     },
-    /// A snapshot has these tags, in place of those that it had.
+    /// A snapshot got these tags in place of its old ones.
     Tags {
         /// Its name.
         name: Vec<u8>,
@@ -166,7 +166,7 @@ pub enum Record {
         /// Its name.
         name: Vec<u8>,
     },
-    /// What follows supersedes all earlier blocks.
+    /// The following records supersede all earlier blocks.
     Reset,
     /// An earlier version that is kept.
     Version {
@@ -181,18 +181,18 @@ pub enum Record {
         /// Its content.
         root: Root,
     },
-    /// A policy of a directory was set, or unset.
+    /// A policy of a directory was set or unset.
     Policy {
         /// The directory.
         inode: u64,
-        /// Which one.
+        /// The policy's name.
         key: Vec<u8>,
         /// Its value; `None`: unset.
         value: Option<Vec<u8>>,
     },
-    /// Ends what a [`Record::Reset`] of the same sequence began: without it the whole sequence is ignored.
+    /// Ends the [`Record::Reset`] of the same sequence. Without it the whole sequence is ignored.
     ResetEnd,
-    /// A name stands for this inode, or for nothing, whatever it stood for before. What has no name at the end of the sequence goes.
+    /// The name stands for `inode` or nothing. An inode without a name at the sequence's end goes.
     Name {
         /// The directory's inode.
         parent: u64,
@@ -201,17 +201,17 @@ pub enum Record {
         /// The inode.
         inode: Option<u64>,
     },
-    /// An inode's attributes and content; it is made if it is not there.
+    /// An inode's attributes and content. The inode is made if it does not exist.
     Node {
         /// The inode.
         inode: u64,
-        /// A directory that it has a name in at the end of the sequence.
+        /// A directory that has a name for it at the end of the sequence.
         parent: u64,
         /// Attributes.
         attributes: Attributes,
         /// Content.
         root: Root,
-        /// The content before becomes an earlier version.
+        /// The previous content becomes an earlier version.
         keep: bool,
     },
 }
@@ -651,7 +651,7 @@ mod tests {
         let mut bytes = Vec::new();
         attributes(FileKind::File).encode(&mut bytes);
         assert!(Attributes::decode(&mut Cursor::new(WHAT, &bytes)).is_ok());
-        // The last varint is the last change's nanoseconds, 999,999,999.
+        // The last varint is the nanoseconds of the last change, 999,999,999.
         bytes.truncate(bytes.len() - 5);
         bytes.put_varint(1_000_000_000);
         assert!(Attributes::decode(&mut Cursor::new(WHAT, &bytes)).is_err());

@@ -2,11 +2,11 @@ use std::fmt;
 
 use crate::FormatError;
 
-/// How a frame's bytes are stored: its number on disk.
+/// The codec of a frame's stored bytes, by its number on disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Codec {
-    /// As they are.
+    /// Uncompressed.
     None = 0,
     /// A Zstandard frame (RFC 8878) without content size, checksum or dictionary id.
     Zstd = 1,
@@ -16,9 +16,9 @@ pub enum Codec {
     Gzip = 3,
     /// A raw deflate stream (RFC 1951).
     Deflate = 4,
-    /// Runs of zeros shortened, all else as it is; the byte map is in `docs/format.md`.
+    /// Shortens runs of zeros and copies all else. `docs/format.md` has the byte map.
     Zle = 5,
-    /// LZJB: short matches within the last 1,023 bytes; the byte map is in `docs/format.md`.
+    /// LZJB: short matches within the last 1,023 bytes. `docs/format.md` has the byte map.
     Lzjb = 6,
 }
 
@@ -52,7 +52,8 @@ impl Codec {
         }
     }
 
-    /// Its levels, lowest and highest, and the one that is meant when none is said; `None` if it has none. 0 is no level of any.
+    /// Its lowest level, its highest, and the default. `None` if it has no levels. No codec has a
+    /// level 0.
     pub fn levels(self) -> Option<(i8, i8, i8)> {
         match self {
             Self::Zstd => Some((-7, 19, 2)),
@@ -72,13 +73,14 @@ pub struct CodecSpec {
 }
 
 impl CodecSpec {
-    /// Stored as it is.
+    /// Uncompressed.
     pub const NONE: CodecSpec = CodecSpec { codec: Codec::None, level: 0 };
 
-    /// Parses a codec's name, with `:LEVEL` where it has levels: `zstd` (−7 to 19), `gzip` and `deflate` (1 to 12).
+    /// Parses a codec's name, with `:LEVEL` if it has levels: `zstd` (−7 to 19), `gzip` and
+    /// `deflate` (1 to 12).
     ///
     /// # Errors
-    /// [`FormatError::Text`] says what would be accepted.
+    /// [`FormatError::Text`] says what is accepted.
     pub fn parse(text: &str) -> Result<Self, FormatError> {
         let bad = || {
             FormatError::Text(format!(
@@ -98,7 +100,7 @@ impl CodecSpec {
         if spec.is_valid() && (level.is_none() || codec.levels().is_some()) { Ok(spec) } else { Err(bad()) }
     }
 
-    /// Whether the codec has this level.
+    /// True if the codec has this level.
     pub fn is_valid(self) -> bool {
         match self.codec.levels() {
             None => self.level == 0,
@@ -116,15 +118,15 @@ impl fmt::Display for CodecSpec {
     }
 }
 
-/// What `auto` aims at.
+/// The aim of `auto`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Default)]
 pub enum Objective {
-    /// As much compression as can be had without slowing writers down.
+    /// As much compression as possible without slowing writers down.
     #[default]
     Throughput,
-    /// Small, at a moderate cost to writers; smaller still where processors have nothing else to do.
+    /// Small results at a moderate cost to writers, and smaller ones if processors are idle.
     Ratio,
-    /// As little processor time as possible; never more of it because some is free.
+    /// As little processor time as possible, even if some is idle.
     Cpu,
 }
 

@@ -1,29 +1,31 @@
-//! What a store, a directory or a file says about its codec: one, none in particular, or a list.
+//! The codec setting of a store, a directory or a file: one codec, `auto`, or a list.
 
 use std::fmt;
 
 use crate::{CodecDevice, CodecList, CodecSpec, FormatError, Listed, ListedCodec, Objective};
 
-/// What a store, a directory or a file says about its codec: `zstd:3`, `auto`, `auto:ratio`, `gzip:6@qat,zstd:3@cpu`.
+/// The codec setting of a store, a directory or a file: `zstd:3`, `auto`, `auto:ratio`,
+/// `gzip:6@qat,zstd:3@cpu`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum CodecChoice {
-    /// This codec at this level, whoever does it.
+    /// This codec at this level, on any device.
     Fixed(CodecSpec),
     /// Chosen frame by frame.
     Auto(Objective),
-    /// The first of these for which a device is there and free.
+    /// The first entry that has a free device.
     Listed(CodecList),
 }
 
 impl CodecChoice {
-    /// Stored as it is.
+    /// Uncompressed.
     pub const NONE: CodecChoice = CodecChoice::Fixed(CodecSpec::NONE);
 
-    /// Parses `auto`, `auto:throughput`, `auto:ratio`, `auto:cpu`, what [`CodecSpec::parse`] takes, or one to four of these with commas between
-    /// them, each with or without `@` and a device (`any`, `cpu`, `qat`, `nvcomp`, `sim`).
+    /// Parses one codec or a list of one to four, separated by commas. A codec is `auto`,
+    /// `auto:throughput`, `auto:ratio`, `auto:cpu`, or what [`CodecSpec::parse`] accepts. In a
+    /// list, `@` and a device (`any`, `cpu`, `qat`, `nvcomp`, `sim`) may follow each.
     ///
     /// # Errors
-    /// [`FormatError::Text`] says what would be accepted.
+    /// [`FormatError::Text`] says what is accepted.
     pub fn parse(text: &str) -> Result<Self, FormatError> {
         if text.contains([',', '@']) {
             return CodecList::parse(text).map(Self::Listed);
@@ -48,7 +50,8 @@ impl From<ListedCodec> for CodecChoice {
 }
 
 impl CodecList {
-    /// What the processor does when no device takes a frame: the first entry that leaves it to the processor, else the first of all.
+    /// The processor's codec if no device takes a frame: that of the first entry for the processor,
+    /// or else of the first entry.
     pub fn in_software(&self) -> CodecChoice {
         let for_cpu = |entry: &Listed| matches!(entry.device, CodecDevice::Any | CodecDevice::Cpu);
         let entry = self.entries().find(for_cpu).or_else(|| self.entries().next());

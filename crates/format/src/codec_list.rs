@@ -1,4 +1,4 @@
-//! Ordered lists of codecs and who is to compress by them: `gzip:6@qat,zstd:3@cpu`.
+//! Ordered lists of codecs with their devices: `gzip:6@qat,zstd:3@cpu`.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use crate::{CodecSpec, FormatError, Objective};
 /// A kind of device that compresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord, Default)]
 pub enum CodecDevice {
-    /// Whatever does it best: a device where that is predicted to pay, else the processor.
+    /// The best one: a device if that is predicted to pay, else the processor.
     #[default]
     Any,
     /// The processor.
@@ -24,7 +24,7 @@ impl CodecDevice {
     /// Every kind.
     pub const ALL: [CodecDevice; 5] = [Self::Any, Self::Cpu, Self::Qat, Self::Nvcomp, Self::Sim];
 
-    /// Its name: what devices' own names begin with.
+    /// Its name, with which devices' own names begin.
     pub fn name(self) -> &'static str {
         match self {
             Self::Any => "any",
@@ -44,23 +44,24 @@ impl CodecDevice {
 /// An entry of a list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct Listed {
-    /// By what.
+    /// The codec.
     pub codec: ListedCodec,
-    /// By whom.
+    /// The kind of device.
     pub device: CodecDevice,
 }
 
-/// What an entry of a list compresses by.
+/// The codec of an entry of a list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum ListedCodec {
     /// This codec at this level.
     Fixed(CodecSpec),
-    /// What `auto` chooses.
+    /// The choice of `auto`.
     Auto(Objective),
 }
 
 impl ListedCodec {
-    /// Parses `auto`, `auto:throughput`, `auto:ratio`, `auto:cpu`, or what [`CodecSpec::parse`] takes.
+    /// Parses `auto`, `auto:throughput`, `auto:ratio`, `auto:cpu`, or what [`CodecSpec::parse`]
+    /// accepts.
     pub(crate) fn parse(text: &str) -> Result<Self, FormatError> {
         let bad =
             || FormatError::Text(format!("`{text}`: use auto, auto:throughput, auto:ratio or auto:cpu"));
@@ -90,14 +91,14 @@ impl fmt::Display for ListedCodec {
     }
 }
 
-/// One to four entries, the most wanted first.
+/// One to four entries, the preferred first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct CodecList {
     entries: [Option<Listed>; CodecList::MOST],
 }
 
 impl CodecList {
-    /// Entries at most.
+    /// The most entries.
     pub const MOST: usize = 4;
 
     /// The entries, in their order.
@@ -105,10 +106,10 @@ impl CodecList {
         self.entries.into_iter().flatten()
     }
 
-    /// Parses entries `CODEC[@DEVICE]` with commas between them.
+    /// Parses entries `CODEC[@DEVICE]`, separated by commas.
     ///
     /// # Errors
-    /// [`FormatError::Text`] says what would be accepted.
+    /// [`FormatError::Text`] says what is accepted.
     pub(crate) fn parse(text: &str) -> Result<Self, FormatError> {
         let mut entries = [None; Self::MOST];
         for (at, entry) in text.split(',').enumerate() {
@@ -137,7 +138,7 @@ impl fmt::Display for CodecList {
         for (at, Listed { codec, device }) in self.entries().enumerate() {
             let comma = if at > 0 { "," } else { "" };
             write!(f, "{comma}{codec}")?;
-            // A list of one entry is told from a codec by its device.
+            // A device distinguishes a list of one entry from a codec.
             if device != CodecDevice::Any || self.entries[1].is_none() {
                 write!(f, "@{}", device.name())?;
             }

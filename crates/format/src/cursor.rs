@@ -15,12 +15,12 @@ impl<'a> Cursor<'a> {
         Self { what, rest: bytes }
     }
 
-    /// What is left.
+    /// The remaining bytes.
     pub fn rest(&self) -> &'a [u8] {
         self.rest
     }
 
-    /// True when nothing is left.
+    /// True if no bytes remain.
     pub fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }

@@ -1,24 +1,24 @@
-//! How a frame's raw bytes became its stored ones: bytes 6, 7 and 21 to 23 of its header.
+//! The encoding of a frame: bytes 6, 7 and 21 to 23 of its header.
 
 use std::fmt;
 
 use crate::{Codec, CodecSpec};
 
-/// A reversible rearrangement of a frame's bytes before the codec, which makes them easier to compress. It never changes their number.
-/// What each does, to the byte, is in `docs/format.md`.
+/// A reversible rearrangement of a frame's bytes before the codec, which makes them easier to
+/// compress and keeps their number. `docs/format.md` defines each filter exactly.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord, Default)]
 pub enum Filter {
-    /// None.
+    /// No filter.
     #[default]
     None,
-    /// The first bytes of all two-byte elements, then the second ones.
+    /// The first bytes of all two-byte elements, then the second bytes.
     Group2,
     /// The same for elements of four bytes.
     Group4,
     /// The same for elements of eight bytes.
     Group8,
-    /// Elements of two bytes, little-endian, are rotated left by one bit (so that a floating-point number's sign comes last, and its exponent begins its
-    /// highest byte), then grouped.
+    /// Little-endian elements of two bytes are rotated left by one bit, then grouped. A
+    /// floating-point number's sign then comes last, and its exponent begins its highest byte.
     Float2,
     /// The same for elements of four bytes.
     Float4,
@@ -26,7 +26,8 @@ pub enum Filter {
     Float8,
     /// Relative addresses in x86-64 instructions become absolute.
     X86,
-    /// The same for ARM64; the value is where in the frame, modulo 4, instructions begin.
+    /// The same for ARM64. The value is the position modulo 4 at which instructions begin in the
+    /// frame.
     Arm64(u8),
 }
 
@@ -62,7 +63,7 @@ impl Filter {
         }
     }
 
-    /// From its number on disk; `None` for one of a newer program.
+    /// From its number on disk. `None` for a filter of a newer program.
     pub fn from_byte(byte: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|filter| filter.byte() == byte)
     }
@@ -82,7 +83,8 @@ impl Filter {
         }
     }
 
-    /// Bytes of the elements that it groups: as many planes come of it. 1 for filters that group nothing.
+    /// The bytes of the elements that it groups, which is the number of planes. 1 for filters that
+    /// do not group.
     ///
     /// ```
     /// use outrigger_format::Filter;
@@ -98,28 +100,28 @@ impl Filter {
     }
 }
 
-/// Why a frame is stored the way it is. Only ever read by people.
+/// Why a frame is stored the way it is. Only people use it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord, Default)]
 #[repr(u8)]
 pub enum Reason {
-    /// Not recorded: written by an older program, or the store's own metadata.
+    /// Not recorded: an older program wrote the frame, or it holds the store's own metadata.
     #[default]
     Unstated = 0,
     /// The policy names codec and level.
     Policy = 1,
-    /// `auto`: writers keep all processors busy, so what it costs least to write.
+    /// `auto`: writers keep all processors busy, so the cheapest level is used.
     Busy = 2,
-    /// `auto`: processors had time for more.
+    /// `auto`: processors had time for a higher level.
     Idle = 3,
     /// `auto`: on a sample, a costlier level gained nothing.
     NoGain = 4,
-    /// `auto`: what its objective begins with.
+    /// `auto`: the first level of its objective.
     Objective = 5,
-    /// Stored as it is: what the codec made of it was beyond the budget.
+    /// Uncompressed, as the compressed form exceeded the budget.
     Budget = 6,
-    /// Stored as it is: a sample looks random, and a quick codec found nothing either.
+    /// Uncompressed, as a sample looks random, and a quick codec found nothing either.
     Random = 7,
-    /// Stored as it is: that it cannot be compressed was known from when it was written first.
+    /// Uncompressed, as it was known to be incompressible from its first write.
     Known = 8,
     /// Compressed by a QAT card.
     Qat = 9,
@@ -127,15 +129,15 @@ pub enum Reason {
     Gpu = 10,
     /// Compressed by another device.
     Device = 11,
-    /// By the processor: no device that was asked for is there, or it is cut off.
+    /// By the processor, as no device that was asked for exists, or it is cut off.
     Absent = 12,
-    /// By the processor: devices had enough to do.
+    /// By the processor, as the devices were busy.
     Overflow = 13,
-    /// By the processor: too small, too large or too dense for a device.
+    /// By the processor, as the frame is too small, too large or too dense for a device.
     Unsuitable = 14,
-    /// By the processor: it was predicted to be faster.
+    /// By the processor, as it was predicted to be faster.
     Slower = 15,
-    /// By the processor: a device failed at it.
+    /// By the processor, as a device failed.
     Failed = 16,
 }
 
@@ -164,7 +166,7 @@ impl Reason {
         Self::ALL.get(usize::from(byte)).copied().unwrap_or_default()
     }
 
-    /// In words.
+    /// A description for people.
     pub fn text(self) -> &'static str {
         match self {
             Self::Unstated => "not recorded",
@@ -188,30 +190,30 @@ impl Reason {
     }
 }
 
-/// How a frame's raw bytes became its stored ones.
+/// How a frame's raw bytes became its stored bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Encoding {
-    /// How they are stored.
+    /// The codec of the stored bytes.
     pub codec: Codec,
-    /// What was done to them before.
+    /// The filter before the codec.
     pub filter: Filter,
-    /// The codec and level that were asked for, where that is recorded. When `codec` is another ([`Codec::None`]), the result
-    /// would not have paid.
+    /// The requested codec and level, if recorded. If `codec` differs ([`Codec::None`]),
+    /// compression would not have paid.
     pub asked: Option<CodecSpec>,
-    /// Why.
+    /// Why this encoding was chosen.
     pub reason: Reason,
 }
 
 impl Encoding {
-    /// Stored as it is, without a try.
+    /// Uncompressed, without a try.
     pub const NONE: Encoding = Encoding::plain(Codec::None);
 
-    /// Stored by `codec`; nothing more is recorded.
+    /// Encoded by `codec`, with nothing else recorded.
     pub const fn plain(codec: Codec) -> Self {
         Self { codec, filter: Filter::None, asked: None, reason: Reason::Unstated }
     }
 
-    /// True when a codec was tried in vain.
+    /// True if a codec was tried in vain.
     pub fn is_incompressible(self) -> bool {
         self.codec == Codec::None && self.asked.is_some_and(|asked| asked.codec != Codec::None)
     }
@@ -222,7 +224,8 @@ impl Encoding {
         [codec, level, self.reason as u8]
     }
 
-    /// From bytes 6, 7 and 21 to 23. The last three are information only: what is not understood there counts as not recorded.
+    /// From bytes 6, 7 and 21 to 23. The last three are only informative. Unknown values count as
+    /// not recorded.
     pub(crate) fn from_record(codec: Codec, filter: Filter, record: [u8; 3]) -> Self {
         let asked = record[0].checked_sub(1).and_then(|byte| Codec::from_byte(byte).ok());
         let asked = asked.map(|codec| CodecSpec { codec, level: record[1] as i8 });
@@ -232,7 +235,7 @@ impl Encoding {
 }
 
 impl fmt::Display for Encoding {
-    /// `zstd:1 +group4`; of what was not recorded, the codec only.
+    /// `zstd:1 +group4`, or only the codec if nothing else was recorded.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.asked {
             Some(asked) if asked.codec == self.codec => write!(f, "{asked}")?,
@@ -269,7 +272,7 @@ mod tests {
             let plain = Encoding::plain(Codec::Zstd);
             assert_eq!(Encoding::from_record(Codec::Zstd, Filter::None, record), plain, "{record:?}");
         }
-        // A frame that is stored by one codec cannot have been asked to be stored by another.
+        // A frame in one codec cannot be the result of a request for another.
         assert_eq!(Encoding::from_record(Codec::Lz4, Filter::None, [2, 1, 1]).asked, None);
     }
 

@@ -1,4 +1,4 @@
-/// Why bytes could not be decoded. The reader of the bytes adds where they lay (pack, frame, offset).
+/// Why bytes could not be decoded. The reader of the bytes adds their place (pack, frame, offset).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
     /// The input ended before the record did.
@@ -8,7 +8,7 @@ pub enum FormatError {
         what: &'static str,
         /// Bytes needed.
         need: usize,
-        /// Bytes there.
+        /// Bytes available.
         have: usize,
     },
     /// The record does not begin with its magic.
@@ -17,7 +17,7 @@ pub enum FormatError {
         /// The record being decoded.
         what: &'static str,
     },
-    /// Written by a newer version, or with a feature this one does not know.
+    /// Written by a newer version, or with a feature that this one does not know.
     #[error(
         "{what}: version {version}, features {features:#x} are newer than this program; use a newer outrigger"
     )]

@@ -1,4 +1,4 @@
-//! The frame header; the byte map is in `docs/format.md`.
+//! The frame header. `docs/format.md` has the byte map.
 //!
 //! ```text
 //!  0  4 magic   4 1 version   5 1 chunk kind   6 1 codec   7 1 filter
@@ -12,15 +12,15 @@ use crate::{Codec, Cursor, Encoding, Filter, FormatError, Put, checksum};
 const WHAT: &str = "frame header";
 const VERSION: u8 = 1;
 
-/// What every frame begins with, so that a pack without its footer can be searched for frames.
+/// The beginning of every frame. A pack without its footer can be searched for it.
 pub const FRAME_MAGIC: [u8; 4] = *b"OFRM";
 /// Bytes before the chunks' lengths.
 pub const FRAME_HEADER_LEN: usize = 40;
-/// No frame is larger, raw or stored, bytes.
+/// The most bytes of a frame, raw or stored.
 pub const MAX_FRAME_LEN: usize = 64 << 20;
 const MAX_CHUNKS: usize = 65_535;
 
-/// What a frame's chunks are.
+/// The content of a frame's chunks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[repr(u8)]
 pub enum ChunkKind {
@@ -50,15 +50,15 @@ impl ChunkKind {
 /// A frame's description: everything but its stored bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FrameHeader {
-    /// What the chunks are.
+    /// The content of the chunks.
     pub kind: ChunkKind,
-    /// How the bytes are stored.
+    /// The encoding of the stored bytes.
     pub encoding: Encoding,
     /// Bytes after the header.
     pub stored_len: u32,
     /// Checksum of these bytes.
     pub stored_sum: u64,
-    /// Length of each chunk in order; their sum is the raw length.
+    /// The length of each chunk in order. Their sum is the raw length.
     pub lengths: Vec<u32>,
 }
 
@@ -68,7 +68,7 @@ impl FrameHeader {
         self.lengths.iter().map(|&len| len as usize).sum()
     }
 
-    /// Bytes the header takes, the lengths included.
+    /// Bytes of the header with its lengths.
     pub fn encoded_len(&self) -> usize {
         FRAME_HEADER_LEN + 4 * self.lengths.len()
     }
@@ -93,11 +93,11 @@ impl FrameHeader {
         out[start + 32..start + 40].copy_from_slice(&sum.to_le_bytes());
     }
 
-    /// Decodes the header at the beginning of `bytes`, which may go on after it.
+    /// Decodes the header at the beginning of `bytes`, which may be longer.
     ///
     /// # Errors
-    /// Any [`FormatError`]: the header's own checksum is verified before a length in it is believed; the stored bytes'
-    /// checksum is the caller's to verify with [`FrameHeader::verify_stored`].
+    /// Any [`FormatError`]. The header's own checksum is verified before its lengths are used. The
+    /// caller must verify the stored bytes with [`FrameHeader::verify_stored`].
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let mut cursor = Cursor::new(WHAT, bytes);
         if cursor.array::<4>()? != FRAME_MAGIC {
@@ -201,12 +201,12 @@ mod tests {
             bytes[32..40].copy_from_slice(&sum.to_le_bytes());
             FrameHeader::decode(&bytes)
         };
-        // Zeros in the bytes that were reserved.
+        // Zeros in bytes that were reserved.
         assert_eq!(with(7, 0).unwrap().encoding, Encoding::plain(Codec::Zstd));
         assert!(matches!(with(7, 200), Err(FormatError::Newer { features: 0xc800, .. })));
         assert!(matches!(with(20, 1), Err(FormatError::Newer { features: 1, .. })));
         assert!(matches!(with(6, 77), Err(FormatError::Range { .. })));
-        // What is information only never refuses a frame.
+        // Informative bytes never make a frame invalid.
         assert_eq!(with(21, 255).unwrap().encoding, Encoding::plain(Codec::Zstd));
     }
 

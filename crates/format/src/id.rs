@@ -4,7 +4,8 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 use crate::FormatError;
 
-/// The first 8 bytes of BLAKE3 over `parts`, concatenated: guards every header, footer and stored frame.
+/// The first 8 bytes of BLAKE3 over the concatenated `parts`. It guards every header, footer and
+/// stored frame.
 pub fn checksum(parts: &[&[u8]]) -> u64 {
     let mut hasher = blake3::Hasher::new();
     for part in parts {
@@ -20,7 +21,8 @@ pub fn checksum(parts: &[&[u8]]) -> u64 {
 pub struct Fingerprint(pub [u8; 32]);
 
 impl Fingerprint {
-    /// Bytes 0..8 as a big-endian number: orders like the fingerprint itself, and is what index runs keep.
+    /// Bytes 0..8 as a big-endian number. It sorts like the fingerprint itself, and index runs keep
+    /// it.
     pub fn prefix(&self) -> u64 {
         let mut first = [0; 8];
         first.copy_from_slice(&self.0[..8]);
@@ -55,7 +57,7 @@ impl Fingerprint {
 /// ```
 pub type FingerprintMap<V> = HashMap<Fingerprint, V, BuildHasherDefault<FingerprintHasher>>;
 
-/// Fingerprints are uniform already: their first bytes are the hash.
+/// Fingerprints are uniform already, so their first bytes serve as the hash.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct FingerprintHasher(u64);
 
@@ -149,8 +151,9 @@ impl FingerprintKind {
         }
     }
 
-    /// Whether equal fingerprints mean equal bytes. Of the others, which exist for experiments, that holds by chance only (anybody
-    /// can make two chunks of one MD5): a store that uses one compares bytes before it relies on a match.
+    /// True if equal fingerprints mean equal bytes. The other kinds exist for experiments, and
+    /// anybody can make two chunks with the same MD5. A store that uses one compares bytes before
+    /// it relies on a match.
     ///
     /// ```
     /// use outrigger_format::FingerprintKind;
@@ -162,7 +165,8 @@ impl FingerprintKind {
     }
 }
 
-/// A pack's number: from a counter in the database, below 2^40, never used twice, never 0.
+/// A pack's number, from a counter in the database. It is below 2^40, never 0, and never used
+/// twice.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PackId(pub u64);
 
@@ -183,7 +187,7 @@ impl fmt::Debug for PackId {
     }
 }
 
-/// Where a chunk lies: a pack, and its rank among that pack's sorted fingerprints.
+/// Where a chunk is: a pack, and the chunk's rank among the pack's sorted fingerprints.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Place {
     /// The pack.
@@ -193,7 +197,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// `pack << 24 | slot`, as index runs keep it.
+    /// `pack << 24 | slot`, as in index runs.
     pub fn to_u64(self) -> u64 {
         self.pack.0 << 24 | u64::from(self.slot)
     }
@@ -204,7 +208,7 @@ impl Place {
     }
 }
 
-/// Sixteen random bytes that name a store; a pack of another store is refused.
+/// Sixteen random bytes that name a store. Packs of other stores are refused.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct StoreId(pub [u8; 16]);
 

@@ -1,8 +1,9 @@
 //! Identifiers, records and byte maps of Outrigger's on-disk format, and the chunk-boundary rule.
 //!
-//! This crate does no I/O and knows no file, thread or database: it turns bytes into checked values and back. The byte
-//! maps are in `docs/format.md` and repeated above the offsets here. Every decoder treats its input as hostile: it
-//! returns a [`FormatError`] that names what was wrong, never panics, and bounds what it allocates by the input's size.
+//! This crate does no I/O and knows no file, thread or database. It turns bytes into checked values
+//! and back. The byte maps are in `docs/format.md`, and repeated above the offsets here. Every
+//! decoder treats its input as hostile. It returns a [`FormatError`] that names the fault, never
+//! panics, and allocates no more than the input's size permits.
 
 pub mod boundary;
 pub mod catalogue;

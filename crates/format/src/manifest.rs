@@ -1,7 +1,8 @@
-//! Manifest nodes and roots; the byte maps are in `docs/format.md`.
+//! Manifest nodes and roots. `docs/format.md` has the byte maps.
 //!
-//! A leaf lists chunks and holes, an inner node lists nodes one level below it. Where nodes end is decided by the
-//! fingerprints in them, so equal runs of chunks become equal nodes, whatever stands before them.
+//! A leaf lists chunks and holes, and an inner node lists nodes one level below it. The
+//! fingerprints in a node decide where it ends, so equal runs of chunks become equal nodes,
+//! whatever precedes them.
 
 use crate::{Cursor, Fingerprint, FormatError, Put};
 
@@ -38,7 +39,7 @@ pub enum Entry {
 }
 
 impl Entry {
-    /// Bytes of the file it stands for.
+    /// The bytes of the file that it stands for.
     pub fn len(&self) -> u64 {
         match *self {
             Self::Chunk { len, .. } => len.into(),
@@ -80,7 +81,7 @@ impl Entry {
     }
 }
 
-/// True when a node of `entries` entries ends after the one named by `fingerprint` (`None`: a hole).
+/// True if a node of `entries` entries ends after the one with `fingerprint` (`None`: a hole).
 pub fn ends_node(entries: usize, fingerprint: Option<&Fingerprint>) -> bool {
     entries >= NODE_ENTRIES_MAX
         || (entries >= NODE_ENTRIES_MIN && fingerprint.is_some_and(|fingerprint| fingerprint.0[0] == 0))
@@ -109,7 +110,7 @@ impl Node {
         }
     }
 
-    /// Bytes of the file below this node; `None` when they do not fit 64 bits.
+    /// The bytes of the file below this node. `None` if they do not fit 64 bits.
     pub fn total_len(&self) -> Option<u64> {
         match self {
             Self::Leaf(entries) => entries.iter().try_fold(0u64, |sum, entry| sum.checked_add(entry.len())),
@@ -122,7 +123,7 @@ impl Node {
     /// The node's bytes, whose fingerprint names it.
     ///
     /// # Panics
-    /// When the node is empty, too large, or its lengths overflow: a bug in the builder.
+    /// If the node is empty, too large, or its lengths overflow, which is a bug in the builder.
     pub fn encode(&self) -> Vec<u8> {
         let count = match self {
             Self::Leaf(entries) => entries.len(),
@@ -146,10 +147,10 @@ impl Node {
         out
     }
 
-    /// Decodes a node and checks it against what its parent (or root) says of it.
+    /// Decodes a node and checks it against its parent's (or the root's) data.
     ///
     /// # Errors
-    /// Any [`FormatError`]; `level` or `total_len` other than expected is [`FormatError::Range`].
+    /// Any [`FormatError`]. An unexpected `level` or `total_len` is [`FormatError::Range`].
     pub fn decode(bytes: &[u8], level: u8, total_len: u64) -> Result<Self, FormatError> {
         let node = Self::decode_any(bytes)?;
         if node.level() != level {
@@ -161,7 +162,7 @@ impl Node {
         Ok(node)
     }
 
-    /// Decodes a node of which nothing is known beforehand.
+    /// Decodes a node without knowing its level or length.
     ///
     /// # Errors
     /// Any [`FormatError`].
@@ -202,7 +203,7 @@ impl Node {
     }
 }
 
-/// Where a file's content begins: what the database and the catalogue keep of it.
+/// The root of a file's content. The database and the catalogue keep it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Root {
     /// No bytes.

@@ -1,4 +1,4 @@
-//! Pack header, footer and trailer; the byte maps are in `docs/format.md`.
+//! Pack header, footer and trailer. `docs/format.md` has the byte maps.
 
 use crate::{
     ChunkKind, Cursor, FRAME_HEADER_LEN, Fingerprint, FingerprintKind, FormatError, MAX_FRAME_LEN, PackId,
@@ -14,12 +14,12 @@ const VERSION: u16 = 1;
 pub const PACK_HEADER_LEN: usize = 64;
 /// Bytes of the trailer, at the end of a sealed pack.
 pub const TRAILER_LEN: usize = 48;
-/// Frames in a pack at most: a frame's number is a u16.
+/// The most frames in a pack: a frame's number is a u16.
 pub const MAX_PACK_FRAMES: usize = 65_535;
-/// Chunks in a pack at most: a slot has 24 bits.
+/// The most chunks in a pack: a slot has 24 bits.
 pub const MAX_PACK_CHUNKS: usize = 1 << 24;
 
-/// What a pack holds.
+/// The content of a pack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[repr(u8)]
 pub enum PackKind {
@@ -46,7 +46,7 @@ impl PackKind {
 /// The first 64 bytes of a pack.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PackHeader {
-    /// What it holds.
+    /// Its content.
     pub kind: PackKind,
     /// The function that names its chunks.
     pub fingerprint: FingerprintKind,
@@ -54,7 +54,7 @@ pub struct PackHeader {
     pub id: PackId,
     /// The store it belongs to.
     pub store: StoreId,
-    /// A number that whoever announced the pack in its database drew at random, and wrote down there; 0: earlier versions did not.
+    /// A random number that the announcer also wrote into its database. 0: an earlier version.
     pub mark: u64,
 }
 
@@ -113,15 +113,15 @@ impl PackHeader {
 /// One frame as the footer describes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FrameEntry {
-    /// Where its header begins, bytes from the start of the pack.
+    /// The offset of its header in the pack, in bytes.
     pub offset: u32,
     /// Chunks in it.
     pub chunks: u16,
-    /// What they are.
+    /// Their content.
     pub kind: ChunkKind,
 }
 
-/// A decoded footer: which chunks the pack holds, and in which frame each lies.
+/// A decoded footer: the chunks of a pack, and the frame of each.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Footer {
     frames: Vec<FrameEntry>,
@@ -134,11 +134,11 @@ impl Footer {
     /// Bytes before the frame table.
     pub const HEADER_LEN: u64 = 16;
 
-    /// Checks what there is of a footer of which the first bytes are `bytes`, so that no more is read of what is none: of a sparse file,
-    /// say. It decides nothing else.
+    /// Checks the first bytes of a footer, so that a reader stops early at something else, such as
+    /// a sparse file. It decides nothing else.
     ///
     /// # Errors
-    /// `Magic`, `Truncated`, or `Range` where fingerprints do not rise.
+    /// `Magic`, `Truncated`, or `Range` if the fingerprints do not rise.
     pub fn check_beginning(bytes: &[u8]) -> Result<(), FormatError> {
         let mut cursor = Cursor::new(FOOTER, bytes);
         if cursor.array::<4>()? != *b"OFTR" {
@@ -155,7 +155,7 @@ impl Footer {
         }
     }
 
-    /// The most bytes that a footer of so many chunks takes, if none of them is in its pack twice: each in a frame of its own.
+    /// The most bytes of a footer of so many different chunks, each in a frame of its own.
     pub fn longest(chunks: u32) -> usize {
         Self::HEADER_LEN as usize + 44 * chunks as usize
     }
@@ -175,19 +175,19 @@ impl Footer {
         self.fingerprints.binary_search(fingerprint).ok().map(|slot| slot as u32)
     }
 
-    /// Frame number and position within the frame of a slot; `None` when there is no such slot.
+    /// The frame number of a slot, and the position in the frame. `None` if there is no such slot.
     pub fn position(&self, slot: u32) -> Option<(u16, u16)> {
         self.positions.get(slot as usize).copied()
     }
 
-    /// Byte range of frame `number`, header included; `None` when there is no such frame.
+    /// The byte range of frame `number`, with its header. `None` if there is no such frame.
     pub fn frame_range(&self, number: u16) -> Option<std::ops::Range<u32>> {
         let start = self.frames.get(number as usize)?.offset;
         let end = self.frames.get(number as usize + 1).map_or(self.end, |next| next.offset);
         Some(start..end)
     }
 
-    /// Bytes of memory it takes, roughly.
+    /// The approximate bytes of memory that it takes.
     pub fn memory(&self) -> usize {
         self.frames.len() * 8 + self.fingerprints.len() * 36
     }
@@ -195,7 +195,7 @@ impl Footer {
     /// Decodes a footer that fills `bytes` and began at `offset` in its pack.
     ///
     /// # Errors
-    /// Any [`FormatError`]: counts, order, and every position are checked, so that lookups need not.
+    /// Any [`FormatError`]. Counts, order and every position are checked, so lookups need not.
     pub fn decode(bytes: &[u8], offset: u32) -> Result<Self, FormatError> {
         let mut cursor = Cursor::new(FOOTER, bytes);
         if cursor.array::<4>()? != *b"OFTR" {
@@ -224,7 +224,7 @@ impl Footer {
         if total < chunk_count {
             return Err(cursor.range("chunks", chunk_count as u64));
         }
-        // A reader takes memory for a whole frame before it sees the frame's own header.
+        // A reader allocates memory for a whole frame before it sees the frame's own header.
         let ends = frames.iter().skip(1).map(|next| next.offset).chain([offset]);
         for (frame, end) in frames.iter().zip(ends) {
             let longest = FRAME_HEADER_LEN + 4 * usize::from(frame.chunks) + MAX_FRAME_LEN;
@@ -267,7 +267,7 @@ impl FooterBuilder {
         self.chunks.len()
     }
 
-    /// True when another frame of `chunks` chunks still fits the format's bounds.
+    /// True if another frame of `chunks` chunks still fits the format's bounds.
     pub fn has_room(&self, chunks: usize) -> bool {
         self.frames.len() < MAX_PACK_FRAMES && self.chunks.len() + chunks <= MAX_PACK_CHUNKS
     }
@@ -280,8 +280,8 @@ impl FooterBuilder {
         self.chunks.extend(numbered.map(|(at, fingerprint)| (*fingerprint, frame, at as u16)));
     }
 
-    /// The footer, its bytes and those of the trailer, for a footer that begins at `offset` of pack `id`. Of equal
-    /// fingerprints the first stays.
+    /// The footer, and the bytes of it and the trailer. The footer begins at `offset` of pack `id`.
+    /// Among equal fingerprints the first stays.
     pub fn finish(mut self, id: PackId, offset: u32) -> (Footer, Vec<u8>) {
         self.chunks.sort_unstable();
         self.chunks.dedup_by_key(|(fingerprint, ..)| *fingerprint);
@@ -324,7 +324,7 @@ impl FooterBuilder {
 /// The last 48 bytes of a sealed pack.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Trailer {
-    /// Where the footer begins, bytes.
+    /// The offset of the footer, in bytes.
     pub footer_offset: u32,
     /// Its length, bytes.
     pub footer_len: u32,
@@ -358,7 +358,7 @@ impl Trailer {
     /// Decodes the trailer in the last 48 bytes of a pack of `pack_len` bytes.
     ///
     /// # Errors
-    /// Any [`FormatError`]; a trailer that does not describe exactly this length is [`FormatError::Range`].
+    /// Any [`FormatError`]. [`FormatError::Range`] if the trailer describes another length.
     pub fn decode(bytes: &[u8], pack_len: u64) -> Result<Self, FormatError> {
         let mut cursor = Cursor::new(TRAILER, bytes);
         if cursor.array::<8>()? != *b"OUTREND1" {
@@ -382,8 +382,8 @@ impl Trailer {
         Ok(Self { footer_offset, footer_len, frames, chunks, footer_sum, id })
     }
 
-    /// Lengths up to which the footer is read, one after the other, and checked by [`Footer::check_beginning`]: a claimed length costs no
-    /// more than twice the memory of what is there.
+    /// Lengths up to which the footer is read in turn, and checked by [`Footer::check_beginning`].
+    /// So a false length costs at most twice the memory of the existing bytes.
     pub fn steps(&self) -> impl Iterator<Item = usize> + use<> {
         let len = self.footer_len as usize;
         let doubled = std::iter::successors(Some(1 << 20), |step| Some(step * 2usize));

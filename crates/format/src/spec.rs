@@ -39,13 +39,14 @@ pub fn print_size(size: u64) -> String {
 /// How files are cut into chunks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum ChunkerSpec {
-    /// Content-defined, `gear32`; `avg` is a power of two and the point where the loose mask begins.
+    /// Content-defined, `gear32`. `avg` is a power of two, and the length from which the loose mask
+    /// applies.
     Gear32 {
-        /// No chunk but the last is shorter, bytes.
+        /// The minimum length of every chunk but the last, in bytes.
         min: u32,
-        /// The average aimed at, bytes.
+        /// The wanted average in bytes.
         avg: u32,
-        /// No chunk is longer, bytes.
+        /// The maximum length of a chunk, in bytes.
         max: u32,
     },
     /// Blocks of one size, bytes.
@@ -53,20 +54,21 @@ pub enum ChunkerSpec {
         /// The size.
         size: u32,
     },
-    /// Content-defined by a hash of each window of 48 bytes, for experiments; `avg` is a power of two.
+    /// Content-defined by a hash of each window of 48 bytes, for experiments. `avg` is a power of
+    /// two.
     Windowed {
         /// The hash function.
         hash: WindowedHash,
-        /// No chunk but the last is shorter, bytes.
+        /// The minimum length of every chunk but the last, in bytes.
         min: u32,
-        /// The average aimed at, bytes: one window in so many ends a chunk.
+        /// The wanted average in bytes: one window in so many ends a chunk.
         avg: u32,
-        /// No chunk is longer, bytes.
+        /// The maximum length of a chunk, in bytes.
         max: u32,
     },
 }
 
-/// What hashes the windows of [`ChunkerSpec::Windowed`].
+/// The hash function of [`ChunkerSpec::Windowed`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum WindowedHash {
     /// The Rabin fingerprint: `rabin`.
@@ -94,7 +96,7 @@ impl ChunkerSpec {
     /// The default profile's chunker, 4K/16K/64K.
     pub const DEFAULT: ChunkerSpec = ChunkerSpec::Gear32 { min: 4 << 10, avg: 16 << 10, max: 64 << 10 };
 
-    /// No chunk is longer, bytes.
+    /// The maximum length of a chunk, in bytes.
     pub fn max_len(self) -> usize {
         match self {
             Self::Gear32 { max, .. } | Self::Windowed { max, .. } => max as usize,
@@ -102,7 +104,7 @@ impl ChunkerSpec {
         }
     }
 
-    /// No chunk but the last of a file is shorter, bytes.
+    /// The minimum length of every chunk of a file but the last, in bytes.
     pub fn min_len(self) -> usize {
         match self {
             Self::Gear32 { min, .. } | Self::Windowed { min, .. } => min as usize,
@@ -110,11 +112,12 @@ impl ChunkerSpec {
         }
     }
 
-    /// Parses `gear32:MIN/AVG/MAX`, `fixed:SIZE`, or, for experiments, `rabin:`, `lbfs-md5:` or `lbfs-sha1:MIN/AVG/MAX`.
+    /// Parses `gear32:MIN/AVG/MAX`, `fixed:SIZE`, or, for experiments, `rabin:`, `lbfs-md5:` or
+    /// `lbfs-sha1:MIN/AVG/MAX`.
     ///
     /// # Errors
-    /// [`FormatError::Text`] says which rule is broken: 64 bytes ≤ min < avg < max ≤ 16 MiB, avg a power of two from 256;
-    /// a fixed size from 512 bytes to 16 MiB.
+    /// [`FormatError::Text`] names the broken rule. For content-defined chunks: 64 bytes ≤ min <
+    /// avg < max ≤ 16 MiB, avg a power of two from 256. For a fixed size: from 512 bytes to 16 MiB.
     pub fn parse(text: &str) -> Result<Self, FormatError> {
         let bad = |why: &str| {
             FormatError::Text(format!(
@@ -143,7 +146,7 @@ impl ChunkerSpec {
         spec.broken_rule().map_or(Ok(spec), |why| Err(bad(why)))
     }
 
-    /// Whether it is one that [`ChunkerSpec::parse`] admits.
+    /// True if [`ChunkerSpec::parse`] admits it.
     ///
     /// ```
     /// use outrigger_format::ChunkerSpec;
@@ -197,7 +200,8 @@ mod tests {
         ] {
             let spec = ChunkerSpec::parse(text).expect(text);
             assert_eq!(spec.to_string(), text);
-            // What comes before a chunk may be unknown: no window of its candidates reaches back so far.
+            // The bytes before a chunk may be unknown, as no window of its candidates includes
+            // them.
             assert!(spec.history_len() < spec.min_len() && spec.min_len() <= spec.max_len());
         }
         for text in

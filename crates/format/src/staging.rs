@@ -1,4 +1,5 @@
-//! The staging log's segments and records; the byte maps are in `docs/format.md`, with the reason why replay converges.
+//! The staging log's segments and records. `docs/format.md` has the byte maps, and explains why
+//! replay converges.
 //!
 //! ```text
 //! segment header   0  8 magic   8 2 version   10 2 reserved   12 4 incompatible features   16 4 number   20 4 reserved
@@ -7,8 +8,8 @@
 //!                 16  8 sequence   24 8 durable   32 8 time   40 8 checksum of fields and data   48 8 checksum of 0..48
 //! ```
 //!
-//! A record has two checksums so that the long one, over its data, can be computed before its sequence is known: only
-//! the short one is left to do while the log is locked.
+//! A record has two checksums. The long one, over its data, can be computed before its sequence is
+//! known. Only the short one is computed while the log is locked.
 
 use twox_hash::XxHash3_64;
 
@@ -24,29 +25,29 @@ const SEGMENT: &str = "staging segment header";
 const RECORD: &str = "staging record";
 const VERSION: u8 = 1;
 
-/// XXH3-64 over `data`, seeded with that over `fields`: a record is summed on every write, and lives for seconds. What it holds gets its
-/// fingerprint when it is stored.
+/// XXH3-64 over `data`, seeded with that over `fields`. A quick hash suffices, as it is computed on
+/// every write, and a record lives for seconds. The content gets its fingerprint when it is stored.
 pub fn record_sum(fields: &[u8], data: &[u8]) -> u64 {
     XxHash3_64::oneshot_with_seed(XxHash3_64::oneshot(fields), data)
 }
 
-/// What every segment begins with.
+/// The beginning of every segment.
 pub const SEGMENT_MAGIC: [u8; 8] = *b"OUTRSTAG";
 /// Bytes of a segment's header.
 pub const SEGMENT_HEADER_LEN: usize = 64;
-/// What every record begins with, so that records after a broken one can be found.
+/// The beginning of every record, by which records after a broken one can be found.
 pub const RECORD_MAGIC: [u8; 4] = *b"OLOG";
 /// Bytes of a record's header.
 pub const RECORD_HEADER_LEN: usize = 56;
-/// Fields and data of one record together, bytes at most.
+/// The most bytes of fields and data together in one record.
 pub const MAX_PAYLOAD_LEN: usize = 32 << 20;
 
-/// What a segment says of itself.
+/// A segment's header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SegmentHeader {
     /// The store whose mount wrote it.
     pub store: StoreId,
-    /// Its number, at least 1; the next segment's is one more.
+    /// Its number, at least 1. The next segment has the next number.
     pub number: u32,
     /// Sequence of its first record, at least 1.
     pub first: u64,
@@ -71,7 +72,7 @@ impl SegmentHeader {
         bytes
     }
 
-    /// Decodes the header at the beginning of `bytes`, which may go on after it.
+    /// Decodes the header at the beginning of `bytes`, which may be longer.
     ///
     /// # Errors
     /// Any [`FormatError`].
@@ -96,7 +97,7 @@ impl SegmentHeader {
     }
 }
 
-/// What a record says of itself before its fields.
+/// A record's header, before its fields.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RecordHeader {
     /// The operation's number on disk.
@@ -109,7 +110,8 @@ pub struct RecordHeader {
     pub sequence: u64,
     /// Records up to this sequence were on disk when this one was appended.
     pub durable: u64,
-    /// When it was appended, nanoseconds since 1970: the times that the operation gives to what it changes.
+    /// The time of appending, in nanoseconds since 1970. The operation sets it as the time of its
+    /// changes.
     pub time: u64,
     /// Checksum of fields and data.
     pub payload_sum: u64,
@@ -138,11 +140,11 @@ impl RecordHeader {
         out
     }
 
-    /// Decodes the header at the beginning of `bytes`, which may go on after it.
+    /// Decodes the header at the beginning of `bytes`, which may be longer.
     ///
     /// # Errors
-    /// Any [`FormatError`]: the header's own checksum is verified before a length in it is believed; fields and data are
-    /// [`Record::decode`]'s to verify.
+    /// Any [`FormatError`]. The header's own checksum is verified before its lengths are used.
+    /// [`Record::decode`] verifies fields and data.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let mut cursor = Cursor::new(RECORD, bytes);
         if cursor.array::<4>()? != RECORD_MAGIC {
@@ -171,28 +173,28 @@ impl RecordHeader {
     }
 }
 
-/// A whole record, its data borrowed from what it was decoded from.
+/// A whole record, whose data is borrowed from the decoded bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Record<'a> {
     /// Rises by one from record to record.
     pub sequence: u64,
     /// Records up to this sequence were on disk when this one was appended.
     pub durable: u64,
-    /// When it was appended, nanoseconds since 1970.
+    /// The time of appending, in nanoseconds since 1970.
     pub time: u64,
-    /// What was done.
+    /// The operation.
     pub operation: Operation,
-    /// What was written; empty for all but [`Operation::Write`].
+    /// The written bytes. Empty for all but [`Operation::Write`].
     pub data: &'a [u8],
     /// Bytes of the record before its data.
     pub head_len: usize,
 }
 
 impl<'a> Record<'a> {
-    /// Decodes the record at the beginning of `bytes`, which may go on after it.
+    /// Decodes the record at the beginning of `bytes`, which may be longer.
     ///
     /// # Errors
-    /// Any [`FormatError`]: nothing is returned that both checksums do not vouch for.
+    /// Any [`FormatError`]. Both checksums are verified.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, FormatError> {
         let header = RecordHeader::decode(bytes)?;
         let mut cursor = Cursor::new(RECORD, &bytes[RECORD_HEADER_LEN..]);
@@ -216,7 +218,8 @@ impl<'a> Record<'a> {
         Ok(Self { sequence, durable, time, operation, data, head_len })
     }
 
-    /// True when both checksums vouch for the record at the beginning of `bytes`, whether or not it makes sense: no power failure has torn it.
+    /// True if both checksums match the record at the beginning of `bytes`, so that no power
+    /// failure has torn it. The record may still be invalid.
     pub fn is_whole(bytes: &[u8]) -> bool {
         let Ok(header) = RecordHeader::decode(bytes) else { return false };
         let Some(payload) = bytes.get(RECORD_HEADER_LEN..header.record_len()) else { return false };
@@ -230,7 +233,7 @@ impl<'a> Record<'a> {
     }
 }
 
-/// A record of which all but its place in the log is known: its fields are encoded, its data hashed.
+/// A record whose place in the log is not known yet: its fields are encoded and its data is hashed.
 ///
 /// ```
 /// use outrigger_format::staging::{Operation, Prepared, Record};
@@ -250,10 +253,10 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// Encodes and hashes. The data itself is the caller's to write behind [`Prepared::head`].
+    /// Encodes the fields and hashes the data. The caller writes the data after [`Prepared::head`].
     ///
     /// # Panics
-    /// When fields and data do not fit 32 bits; writers refuse what is longer than [`MAX_PAYLOAD_LEN`] before.
+    /// If fields and data do not fit 32 bits. Writers refuse more than [`MAX_PAYLOAD_LEN`] before.
     pub fn new(operation: &Operation, data: &[u8]) -> Self {
         let mut head = Vec::with_capacity(128);
         head.resize(RECORD_HEADER_LEN, 0);

@@ -1,5 +1,6 @@
-//! Every decoder against arbitrary and damaged bytes: no panic, no more values than the input has bytes, and what decodes
-//! encodes to the same again. The same checks run under cargo-fuzz (`fuzz/`).
+//! Feeds arbitrary and damaged bytes to every decoder. It must not panic or return more values than
+//! the input has bytes, and its result must encode to the same bytes. The same checks run under
+//! cargo-fuzz (`fuzz/`).
 #![allow(clippy::disallowed_methods, reason = "tests wait and measure in real time")]
 
 mod every;
@@ -12,7 +13,7 @@ use outrigger_format::{
 };
 use proptest::prelude::*;
 
-/// One good example of every record.
+/// A valid example of every record.
 fn records(root: &Root) -> Vec<Record> {
     let attributes = Attributes {
         kind: FileKind::Symlink,
@@ -55,7 +56,7 @@ fn records(root: &Root) -> Vec<Record> {
     ]
 }
 
-/// One good example of every structure.
+/// A valid example of every structure.
 fn examples() -> Vec<Vec<u8>> {
     let fingerprint = |byte: u8| Fingerprint([byte; 32]);
     let kind = FingerprintKind::Blake3;
@@ -127,7 +128,8 @@ fn every_cut_and_flip_of_the_examples() {
                 bytes[at] = before;
             }
         }
-        // Four bytes at once: the counts and lengths that would make a careless decoder allocate.
+        // Overwrites four bytes at once, to hit the counts and lengths that would make a careless
+        // decoder allocate.
         for at in 0..bytes.len().saturating_sub(3) {
             let before = bytes[at..at + 4].to_vec();
             bytes[at..at + 4].fill(0xff);

@@ -1,11 +1,13 @@
-//! Rates of the processor's operations, beside `memcpy`, the `gearhash` crate, and the scalar loops of the `md-5` and `sha1` crates:
+//! Rates of the processor's operations, compared with `memcpy`, the `gearhash` crate, and the
+//! scalar loops of the `md-5` and `sha1` crates:
 //!
 //! ```text
 //! cargo bench -p outrigger-offload [-- scan|hash|primitives|lookup|codec]     (OUTRIGGER_BENCH_FILE=FILE: what codecs compress)
 //! ```
 //!
-//! Figures are GB/s of raw bytes, the best of several runs. `cargo test --benches` runs everything once on little data;
-//! what is timed has been checked by `tests/conformance.rs`, and counts are compared here again.
+//! Figures are GB/s of raw bytes, the best of several runs. `cargo test --benches` runs everything
+//! once on little data. The conformance tests check the operations, and this benchmark compares
+//! counts again.
 #![allow(clippy::disallowed_methods, reason = "tests wait and measure in real time")]
 
 mod primitives;
@@ -19,7 +21,7 @@ use outrigger_offload::{Compressor, Decompressor, SimdLevel, hash_many, scan_wit
 
 /// The best rate of several runs, in GB/s.
 fn rate(bytes: usize, quick: bool, mut run: impl FnMut()) -> f64 {
-    // Many short runs: on a busy machine, some of them are not interrupted.
+    // Many short runs, so that on a busy machine some are not interrupted.
     let calls = if quick { 1 } else { (1 << 20) / bytes.max(1) + 1 };
     let mut best = 0f64;
     let started = Instant::now();
@@ -44,7 +46,7 @@ fn rate_of_frames(frames: &[&[u8]], quick: bool, mut run: impl FnMut(usize)) -> 
     frames.iter().map(|frame| frame.len()).sum::<usize>() as f64 / best.iter().sum::<f64>() / 1e9
 }
 
-/// Bytes that nothing compresses.
+/// Bytes that no codec compresses.
 fn random(len: usize) -> Vec<u8> {
     let mut state = 1u64;
     let next = || {
@@ -89,7 +91,7 @@ fn bench_scan(data: &[u8], quick: bool) {
     let line = |name: &str, scan: &mut dyn FnMut(&[u8])| {
         print!("{name:>16}");
         for size in [1 << 10, 4 << 10, 16 << 10, 256 << 10, 32 << 20] {
-            // Another place each time, so that what is small does not teach the branch predictor.
+            // At a new position each time, so that small inputs do not train the branch predictor.
             let (size, mut at) = (size.min(data.len()), 0);
             let rate = rate(size, quick, || {
                 at = if at + 2 * size <= data.len().min(1 << 20) { at + size } else { 0 };

@@ -1,11 +1,13 @@
-//! Tensors of a model that is trained first: sizes and processor time, with filters and by Zstandard alone.
+//! Tensors of a model that is trained first: sizes and processor time, with filters, and by
+//! Zstandard alone.
 //!
 //! ```text
 //! cargo bench -p outrigger-offload --bench tensors
 //! ```
 //!
-//! `stored`: of what the encoder makes, within its budget. `zstd alone`: its output, whether that would be worth storing or not. Times are of this thread's
-//! processor time, the least of several rounds in turns.
+//! `stored` is the output of the encoder within its budget. `zstd alone` is Zstandard's output,
+//! even if it would not be worth storing. Times are this thread's processor time, the least of
+//! several rounds in turns.
 #![allow(clippy::disallowed_methods, reason = "tests wait and measure in real time")]
 
 use std::time::Duration;
@@ -18,7 +20,7 @@ use model::{Model, bfloat16, float32};
 use outrigger_format::{Codec, CodecSpec, Filter};
 use outrigger_offload::{Auto, Compressor, Decompressor, Encoder, FrameDecoder, Wanted, worst_case};
 
-/// As frames have it.
+/// The usual length of frames.
 const FRAME: usize = 512 << 10;
 const ROUNDS: usize = 5;
 

@@ -1,12 +1,13 @@
-//! Looks for zstd parameters that beat the stock levels on small frames: the tables of
+//! Searches for zstd parameters that beat the stock levels on small frames, for the tables of
 //! `docs/decisions/0002-zstd-parameters.md`.
 //!
 //! ```text
 //! cargo run --release -p outrigger-offload --example tune_zstd -- FRAME_KIB FILE...
 //! ```
 //!
-//! Each file is cut into frames, each compressed on its own. Times are the thread's processor time, the best of
-//! several rounds, so that other load disturbs little. `*` marks what nothing else beats in both rate and size.
+//! Each file is cut into frames, which are compressed separately. Times are the thread's processor
+//! time, the best of several rounds, to limit the effect of other load. `*` marks results that no
+//! other beats in both rate and size.
 #![allow(clippy::disallowed_methods, reason = "tests wait and measure in real time")]
 
 use std::time::Duration;
@@ -15,7 +16,7 @@ use zstd_safe::{CCtx, CParameter, DCtx, ParamSwitch, Strategy};
 
 const ROUNDS: usize = 4;
 
-/// Chain, hash, search, minimum match, strategy, row-based search; `None` is the stock level.
+/// Chain, hash, search, minimum match, strategy, row-based search. `None` is the stock level.
 struct Point {
     name: String,
     level: i32,
@@ -44,7 +45,7 @@ fn points() -> Vec<Point> {
     points
 }
 
-/// What this thread has run for.
+/// The processor time of this thread.
 fn thread_time() -> Duration {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux");
     Duration::from_nanos(stat.split(' ').next().and_then(|nanos| nanos.parse().ok()).expect("nanoseconds"))
@@ -61,7 +62,7 @@ fn context(point: &Point) -> CCtx<'static> {
         set(CParameter::SearchLog(search));
         set(CParameter::MinMatch(min));
         set(CParameter::TargetLength(0));
-        // The library lowers it to what the frame needs; level 1's own would be 2^19.
+        // The library lowers it to the frame's need. Level 1's own would be 2^19.
         set(CParameter::WindowLog(21));
         set(CParameter::Strategy(strategy));
         set(CParameter::UseRowMatchFinder(row));
@@ -83,7 +84,7 @@ fn main() {
             frames.iter().map(|frame| Vec::with_capacity(zstd_safe::compress_bound(frame.len()))).collect();
         let mut raw = Vec::with_capacity(frame << 10);
         let mut decoder = DCtx::create();
-        // In turns, so that a noisy minute hits all alike.
+        // In turns, so that a noisy minute affects all alike.
         for _ in 0..ROUNDS {
             for (context, point, best, size) in &mut points {
                 let begin = thread_time();

@@ -1,15 +1,17 @@
 // hash_many with BLAKE3: standard BLAKE3-256 of many pieces of a buffer. CPU: src/cpu/blake3_many.rs.
 //
-// blake3_ranges: a block a piece, a thread a leaf of 1 KiB, 32 leaves a round; then the tree over them in shared memory. A
-// piece is a whole chunk, or a subtree of one that is too large for one block: a run of leaves that begins at a multiple
-// of 64 and has 64 of them (or, at the end, what is left), whose values blake3_merge joins. The tree is the standard's
-// whatever the pieces: its left subtrees are complete, so every aligned run of 2^n leaves is a subtree.
+// blake3_ranges: a block hashes a piece, in rounds of 32 leaves of 1 KiB, a thread for each leaf.
+// The block then hashes the tree over them in shared memory. A piece is a whole chunk, or a subtree
+// of a chunk that is too large for one block. Such a subtree is a run of 64 leaves (or the rest, at
+// the end) that begins at a multiple of 64. blake3_merge joins the values of the subtrees. The
+// pieces do not change the standard's tree: its left subtrees are complete, so every aligned run of
+// 2^n leaves is a subtree.
 //   grid    one block of 32 threads a piece
 //   memory  6.2 KB of shared memory a block
 //   leaves  null: every piece is a chunk. Else, for each piece, the number of its first leaf in its chunk, with the top
 //           bit set where the piece is the whole chunk
 //
-// blake3_merge: a block a chunk that was cut up joins the values of its pieces, level by level, in place.
+// blake3_merge: a block joins the values of the pieces of one chunk, level by level, in place.
 //   grid    one block of 128 threads a chunk
 
 #include "rows.cuh"
@@ -22,9 +24,10 @@ enum { STACK = 20 };
 
 struct Blake3Tile {
     RowTile rows;
-    // The values of a round's leaves, then of their parents; rows of 9 words so that threads meet no bank twice.
+    // The values of a round's leaves, then of their parents. Rows have 9 words, so that no two
+    // threads access one bank.
     u32 values[ROWS * 9];
-    // Values of complete subtrees of earlier rounds that wait for their siblings.
+    // Values of complete subtrees of earlier rounds, which wait for their siblings.
     u32 stack[STACK * 8];
 };
 
@@ -77,7 +80,8 @@ __device__ inline void parent(const u32* left, const u32* right, u32 flags, u32 
     compress(out, m, 0, 64, PARENT | flags);
 }
 
-// The value of a leaf of `len` bytes at `start`; all threads of the block call it, those without a leaf with `live` unset.
+// The value of a leaf of `len` bytes at `start`. All threads of the block call it. Threads without
+// a leaf pass `live` = false.
 template <bool STAGED>
 __device__ inline void leaf_value(RowTile& tile, const u32* data, u64 words, u64 start, u32 len, u32 number, u32 flags, bool live,
                                   u32 h[8]) {
@@ -128,7 +132,8 @@ __device__ inline void hash_pieces(const u32* data, u64 words, const Range* rang
     u32 root = first & WHOLE ? ROOT : 0;
     first &= ~WHOLE;
     u32 total = range.len ? (range.len + LEAF - 1) / LEAF : 1;
-    // How many values lie on the stack: one for each bit set in the number of rounds done, plus one that waits.
+    // The number of values on the stack: one for each bit set in the number of finished rounds,
+    // plus one that waits.
     u32 height = 0;
     for (u32 base = 0, round = 0; base < total; base += ROWS, round++) {
         u32 count = min((u32)ROWS, total - base);
@@ -150,7 +155,7 @@ __device__ inline void hash_pieces(const u32* data, u64 words, const Range* rang
             if (thread < pairs) {
                 parent(tile.values + 2 * thread * 9, tile.values + (2 * thread + 1) * 9, flags, value);
             } else if (thread == pairs && count % 2 == 1) {
-                // Without a sibling, it goes up as it is.
+                // A value without a sibling goes up unchanged.
                 UNROLL for (int i = 0; i < 8; i++) value[i] = tile.values[2 * pairs * 9 + i];
             }
             count -= pairs;
@@ -161,7 +166,8 @@ __device__ inline void hash_pieces(const u32* data, u64 words, const Range* rang
             __syncthreads();
         }
         if (thread == 0) {
-            // Subtrees of equal size become one as soon as another follows: only then it is known that neither is the root.
+            // Subtrees of equal size are joined only once another one follows, as only then neither
+            // of them can be the root.
             u32 complete = 0;
             for (u32 bits = round; bits; bits &= bits - 1) complete++;
             while (height > complete) {
@@ -173,7 +179,8 @@ __device__ inline void hash_pieces(const u32* data, u64 words, const Range* rang
             UNROLL for (int i = 0; i < 8; i++) tile.stack[height * 8 + i] = tile.values[i];
             height++;
         }
-        // Values are written again only behind the barriers of the next leaves, which thread 0 has to reach first.
+        // Values are written again only after the barriers of the next leaves, which thread 0 must
+        // reach first.
     }
     if (thread == 0) {
         while (height > 1) {
@@ -196,7 +203,8 @@ KERNEL blake3_ranges_direct(const u32* data, u64 words, const Range* ranges, u32
     hash_pieces<false>(data, words, ranges, limit, count_at, leaves, out);
 }
 
-// Chunk n has the values of pieces first[n] to first[n + 1], of which it has one (which is its fingerprint) or more.
+// Chunk n has the values of pieces first[n] to first[n + 1]. If it has only one, that is its
+// fingerprint.
 KERNEL blake3_merge(u32* values, const u32* first, u32 chunks, u32* out) {
     u32 chunk = blockIdx.x, thread = threadIdx.x;
     if (chunk >= chunks) return;
@@ -208,7 +216,7 @@ KERNEL blake3_merge(u32* values, const u32* first, u32 chunks, u32* out) {
             u32 pair = base + thread;
             u32 value[8];
             if (pair < pairs) parent(mine + 16 * (u64)pair, mine + 16 * (u64)pair + 8, count == 2 ? ROOT : 0, value);
-            // All have read: what is written now lies before everything that is read from here on.
+            // All threads have read, so the following writes cannot overwrite unread values.
             __syncthreads();
             if (pair < pairs) {
                 UNROLL for (int i = 0; i < 8; i++) mine[8 * (u64)pair + i] = value[i];

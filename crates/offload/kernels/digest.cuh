@@ -1,7 +1,8 @@
 // MD5 (RFC 1321), SHA-1 (RFC 3174) and SHA-256 (FIPS 180-4): one block of 16 words at a time.
 //
-// A digest has `WORDS` words of state. `block` takes words as they lie in memory (little-endian loads); `word` gives the
-// digest back as it is stored. Loops are unrolled, so that every index is constant and the arrays stay in registers.
+// A digest has `WORDS` words of state. `block` takes words as they are in memory (little-endian
+// loads), and `word` returns the digest in its stored form. Loops are unrolled, so that every index
+// is constant and the arrays stay in registers.
 #pragma once
 
 #include "common.cuh"
@@ -145,10 +146,10 @@ struct Sha256 {
     }
 };
 
-// How many blocks a message of `len` bytes fills, with the byte 0x80 and the length that end it.
+// The number of blocks of a message of `len` bytes, with the byte 0x80 and the length at its end.
 __device__ inline u64 blocks_of(u64 len) { return (len + 72) / 64; }
 
-// Cuts block `number` of a message of `len` bytes off where the message ends, and pads it.
+// Cuts block `number` of a message of `len` bytes off at the message's end, and pads it.
 template <typename Digest> __device__ inline void pad_block(u32 w[16], u64 number, u64 len) {
     UNROLL for (int i = 0; i < 16; i++) {
         u64 at = number * 64 + 4 * i;

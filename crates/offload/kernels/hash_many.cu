@@ -4,8 +4,8 @@
 // memory  4.6 KB of shared memory a block (rows.cuh)
 // out     8 words a piece, the digest and then zeros: a fingerprint (docs/format.md, "Fingerprints")
 //
-// A piece takes as long as its bytes, however many threads there are, so a task takes as long as its longest piece; what
-// fills the device is tasks in flight.
+// The time of a piece depends only on its length, so a task takes as long as its longest piece.
+// Several tasks in flight fill the device.
 
 #include "rows.cuh"
 

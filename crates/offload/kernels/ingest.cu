@@ -1,36 +1,38 @@
-// ingest: what joins scan, hashing and look-up into one pass over a batch (GHOST's pipeline). CPU: src/cpu/ingest.rs.
+// ingest: joins scan, hashing and lookup into one pass over a batch (GHOST's pipeline). CPU:
+// src/cpu/ingest.rs.
 //
-// The host launches, without looking at anything in between: scan_bits, scan_offsets and scan_emit over the whole batch,
-// ingest_cut, scan_offsets, ingest_gather, one of the hash kernels, ingest_report. One copy in, one small report out.
+// The host launches, without reading anything in between: scan_bits, scan_offsets and scan_emit
+// over the whole batch, ingest_cut, scan_offsets, ingest_gather, one of the hash kernels,
+// ingest_report. That takes one copy in and one small report out.
 //
-// Streams lie side by side in the batch and are scanned as if they were one. That is right because no chunk ends within
-// its first 64 bytes (docs/format.md: MIN is at least 64), and a candidate depends on 32: whatever the bytes before a
-// stream make of the candidates at its beginning, none of them is asked for.
+// The streams of a batch are adjacent and are scanned as one. That is correct because no chunk ends
+// within its first 64 bytes (docs/format.md: MIN is at least 64), and a candidate depends on 32
+// bytes. The bytes before a stream only affect candidates at its beginning, and no cut uses those.
 //
-// ingest_cut     the cut walk (docs/format.md, "Chunk boundaries") of each stream over its candidates: thread 0 walks, the
-//                others keep it in candidates, which they load together
+// ingest_cut     the cut walk (docs/format.md, "Chunk boundaries") of each stream over its candidates: thread 0 walks,
+//                and all threads together load the candidates for it
 //   grid         one block of 32 threads a stream
 //   memory       4.1 KB of shared memory a block
-// ingest_gather  chunks of all streams, one after the other, as the hash kernels want them
+// ingest_gather  the chunks of all streams in a row, in the form that the hash kernels need
 //   grid         one block of 32 threads a stream
-// ingest_report  looks chunks up and writes the report, a thread a chunk
+// ingest_report  looks chunks up and writes the report, a thread for each chunk
 //   grid         ceil(most chunks / 128) blocks of 128 threads
 
 #include "table.cuh"
 
 enum { CUT_THREADS = 32, CUT_STAGED = 1024, REPORT_WORDS = 12 };
 
-// A stream, and where its chunks have room: as many as it can have at most.
+// A stream, and the position of its chunks, with room for the most that it can have.
 struct IngestStream {
     u32 start, end;
-    // Whether what is left over at the end is a chunk.
+    // True if the rest at the end is a chunk.
     u32 last;
     u32 slot;
-    // Its first place in the scratch of pmd_many_*.
+    // Its first position in the scratch of pmd_many_*.
     u32 scratch;
 };
 
-// The first of `count` ascending candidates that lies at `position` or after it.
+// The first of `count` ascending candidates at or after `position`.
 __device__ inline u32 first_at(const u32* candidates, u32 count, u32 position) {
     u32 low = 0, high = count;
     while (low < high) {
@@ -44,8 +46,9 @@ __device__ inline u32 first_at(const u32* candidates, u32 count, u32 position) {
     return low;
 }
 
-// `ends` gets each stream's chunk ends from its slot on, `counts` their number. Where there are more candidates than there
-// was room for, no stream gets chunks: the host sees it in the candidates' number, and asks again.
+// `ends` gets each stream's chunk ends from its slot on, and `counts` their number. If there are
+// more candidates than room for them, no stream gets chunks. The host sees it from the number of
+// candidates, and tries again.
 KERNEL ingest_cut(const u32* candidates, const u32* candidate_count, u32 capacity, const IngestStream* streams, u32 min_len,
                   u32 norm, u32 max_len, u32* ends, u32* counts) {
     __shared__ u32 staged[CUT_STAGED];
@@ -68,7 +71,7 @@ KERNEL ingest_cut(const u32* candidates, const u32* candidate_count, u32 capacit
         if (threadIdx.x == 0) {
             for (u32 i = 0; i < here; i++) {
                 u32 end = (staged[i] >> 1) + 1;
-                // Forced cuts come first wherever candidates are further apart than the longest chunk.
+                // If candidates are further apart than the longest chunk, forced cuts come first.
                 while (end - start > max_len) mine[made++] = start += max_len;
                 u32 len = end - start;
                 if (len > norm || (len > min_len && (staged[i] & 1))) mine[made++] = start = end;
@@ -82,7 +85,7 @@ KERNEL ingest_cut(const u32* candidates, const u32* candidate_count, u32 capacit
     }
 }
 
-// `first[n]` becomes the place of chunk n in the scratch of pmd_many_*.
+// `first[n]` becomes the position of chunk n in the scratch of pmd_many_*.
 KERNEL ingest_gather(const IngestStream* streams, u32 count, const u32* ends, const u32* offsets, const u32* total,
                      Range* ranges, u32* first) {
     IngestStream stream = streams[blockIdx.x];
@@ -96,7 +99,8 @@ KERNEL ingest_gather(const IngestStream* streams, u32 count, const u32* ends, co
     }
 }
 
-// A report has 12 words a chunk: its end, whether it was found, its place (two words), its fingerprint.
+// A report has 12 words for each chunk: its end, whether it was found, its place (two words), its
+// fingerprint.
 KERNEL ingest_report(const Range* ranges, const u32* total, const u32* fingerprints, TABLE_PARAMETERS, u32* report) {
     u32 chunk = blockIdx.x * blockDim.x + threadIdx.x;
     if (chunk >= *total) return;

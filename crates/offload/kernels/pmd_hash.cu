@@ -1,12 +1,14 @@
 // pmd_hash: the parallel Merkle-Damgard construction over MD5, SHA-1 or SHA-256 (docs/format.md). CPU: src/cpu/pmd.rs.
 //
-// Of one large block: pmd_level_* makes the digests of all segments of 4096 bytes, a thread a segment, and then of all
-// segments of those digests, until one is left; pmd_finish_* makes the result.
+// One large block: pmd_level_* makes the digests of all segments of 4096 bytes, a thread for each
+// segment. It then does so for the segments of those digests, until one digest is left.
+// pmd_finish_* makes the result.
 //   grid    ceil(segments / 32) blocks of 32 threads; 1 block of 1 thread
 //   memory  4.6 KB of shared memory a block
 //
-// Of many chunks (pmd_many_*): a block a chunk goes through all levels. A chunk of the default sizes has 1 to 16 segments,
-// which leaves most threads of a block idle; that costs little, since what counts is how many threads run in all.
+// Many chunks (pmd_many_*): a block of threads takes one chunk through all levels. A chunk of the
+// default sizes has 1 to 16 segments, so most threads of the block are idle. That costs little, as
+// the total number of running threads counts.
 //   grid    count blocks of 32 threads
 //   scratch two areas of as many digests as the chunks have segments; a chunk's begins at first[chunk]
 
@@ -25,7 +27,7 @@ template <typename Digest, bool STAGED> __device__ inline void level(const u32* 
     if (live) store_digest(digest, out + segment * Digest::WORDS, Digest::WORDS);
 }
 
-// The digest of the name of the construction, the length of the whole and the root.
+// The digest of the construction's name, the total length and the root.
 template <typename Digest> __device__ inline void finish(const u32* root, u64 len, Digest& digest) {
     const u64 size = 24 + 4 * Digest::WORDS;
     // "outrigger pmd1\0\0"
@@ -66,7 +68,7 @@ __device__ inline void many(const u32* data, u64 words, const Range* ranges, u32
             hash_rows<Digest, true>(digest, tile, level_data, level_words, start + at, size, live);
             if (live) store_digest(digest, made + segment * Digest::WORDS, Digest::WORDS);
         }
-        // The next level reads what other threads have written.
+        // The next level reads values that other threads have written.
         __syncthreads();
         if (segments == 1) break;
         level_data = made, start = 0, len = segments * 4 * Digest::WORDS, level_words = len / 4;

@@ -3,7 +3,8 @@
 
 #include "common.cuh"
 
-// Degree 53: the top byte of a value of 53 bits selects what the 8 bits that shifting pushes out are worth.
+// Degree 53: the top byte of a 53-bit value selects the remainder of the 8 bits that a shift pushes
+// out.
 struct Rabin {
     enum { DEGREE = 53 };
     u64 value;

@@ -1,12 +1,13 @@
-// Hashing 32 messages side by side, a thread each, with whole-warp loads.
+// Hashes 32 messages side by side, a thread for each, with whole-warp loads.
 //
-// A thread that walks through its own message would load four bytes from a place of its own: 32 memory transactions
-// where one would do. So the 32 threads load together: 128 consecutive bytes of message 0, then of message 1, and so on,
-// into a tile of shared memory with one row a message; then each thread works on its row. Rows are 33 words apart, so
-// that the threads of a warp, which read word n of their rows at once, read from 32 different banks.
+// If each thread read its own message, a load of four bytes by 32 threads would take 32 memory
+// transactions instead of one. So the 32 threads load together: 128 consecutive bytes of message 0,
+// then of message 1, and so on, into a tile of shared memory with one row for each message. Each
+// thread then works on its row. Rows are 33 words apart, so that the threads of a warp, which all
+// read word n of their rows, read from 32 different banks.
 //
-// Messages begin at any byte. Rows hold aligned words; a thread shifts neighbours together and carries the last word of
-// its row over to the next round.
+// Messages may begin at any byte. Rows hold aligned words. A thread shifts adjacent words together,
+// and carries the last word of its row over to the next round.
 #pragma once
 
 #include "digest.cuh"
@@ -20,10 +21,11 @@ struct RowTile {
     u32 rounds[ROWS];
 };
 
-// Sets up a thread's row for `len` bytes of `data` at `start`, to be read `rounds` times 128 bytes. All 32 threads call it,
-// those without a message with 0 rounds. Gives the most rounds that any row has; the caller's loop is the same for all.
+// Sets up a thread's row, to read `rounds` times 128 bytes from `start` on. All 32 threads call it,
+// those without a message with 0 rounds. Returns the largest number of rounds of all rows, so that
+// the caller's loop is the same for all.
 __device__ inline u32 rows_begin(RowTile& tile, u64 start, u32 rounds) {
-    // Another message may be in the tile whose rounds were not all loaded through it.
+    // The tile may still hold an earlier message that was not read to its end.
     __syncthreads();
     tile.base[threadIdx.x] = start / 4;
     tile.rounds[threadIdx.x] = rounds;
@@ -33,7 +35,8 @@ __device__ inline u32 rows_begin(RowTile& tile, u64 start, u32 rounds) {
     return most;
 }
 
-// Loads words 1 + 32 round to 32 + 32 round of each row that is not done; word 0 is the reader's first carry.
+// Loads words 1 + 32 round to 32 + 32 round of each unfinished row. Word 0 is the reader's first
+// carry.
 __device__ inline void rows_load(RowTile& tile, const u32* data, u64 words, u32 round) {
     __syncthreads();
     UNROLL_BY_8 for (int row = 0; row < ROWS; row++) {
@@ -45,8 +48,9 @@ __device__ inline void rows_load(RowTile& tile, const u32* data, u64 words, u32 
     __syncthreads();
 }
 
-// Hashes `len` bytes at `start` of `data`, which has `words` words, in each of 32 threads; those with `live` unset have
-// none. Without STAGED, every thread loads its own words: what the tile is worth is measured against that.
+// Hashes `len` bytes at `start` of `data`, which has `words` words, in each of 32 threads. Threads
+// with `live` = false have no message. Without STAGED, every thread loads its own words, to measure
+// the benefit of the tile.
 template <typename Digest, bool STAGED>
 __device__ inline void hash_rows(Digest& digest, RowTile& tile, const u32* data, u64 words, u64 start, u64 len, bool live) {
     u64 blocks = live ? blocks_of(len) : 0;
@@ -78,7 +82,7 @@ __device__ inline void hash_rows(Digest& digest, RowTile& tile, const u32* data,
     }
 }
 
-// Stores a digest and zeros up to `stride` words.
+// Stores a digest, padded with zeros to `stride` words.
 template <typename Digest> __device__ inline void store_digest(const Digest& digest, u32* out, u32 stride) {
     UNROLL for (int i = 0; i < Digest::WORDS; i++) out[i] = digest.word(i);
     for (u32 i = Digest::WORDS; i < stride; i++) out[i] = 0;

@@ -1,28 +1,30 @@
 // scan: gear32 boundary candidates, ascending. CPU: src/cpu/scan/; rule: docs/format.md, "Chunk boundaries".
 //
-// Three kernels, so that the output is in order and exactly as large as it must be, however many candidates there are:
-// scan_bits    a block a tile of 16 KiB, a thread 128 bytes of it, warmed up on the 32 before them; two bits a byte go to
-//              device memory (an eighth of the input each), and the number of candidates of each tile
+// Three kernels, so that the output is in order and has exactly the necessary size, for any number
+// of candidates:
+// scan_bits    a block scans a tile of 16 KiB, a thread 128 bytes of it after a warm-up on the 32 before them. It writes two bits
+//              for each byte to device memory (each an eighth of the input), and the number of candidates of each tile
 //   grid       ceil(len / 16384) blocks of 128 threads
 //   memory     18.9 KB of shared memory a block
-// scan_offsets sums the numbers up: where each tile's candidates begin, and how many there are in all. Used for any counts
+// scan_offsets sums the numbers: where each tile's candidates begin, and how many there are in total. Also used for other counts
 //   grid       1 block of 256 threads
-// scan_emit    writes the candidates of each tile from its bits. What lies beyond `capacity` is not written: the host
-//              sees the total and asks again with more room, and nothing has to be hashed twice
+// scan_emit    writes the candidates of each tile from its bits. Those beyond `capacity` are not written. The host sees the
+//              total and runs it again with more room, and nothing has to be hashed twice
 //   grid       as scan_bits
 //
-// `input` is 32 bytes of history, the last of them before the first byte of data, then `len` bytes of data.
+// `input` is 32 bytes of history, directly before the data, then `len` bytes of data.
 
 #include "scan.cuh"
 
 enum { HISTORY_WORDS = 8 };
 
-// Threads read words that are 32 apart; a word of padding after each 32 puts them into 32 banks.
+// Threads read words that are 32 apart. A word of padding after each 32 spreads them over 32 banks.
 __device__ inline u32 padded(u32 word) { return word + word / SPAN_WORDS; }
 
 __device__ inline u32 gear_step(const u32* gear, u32 h, u32 byte) { return (h << 1) + gear[byte]; }
 
-// `words` counts input's, history included. `history` says how many of its bytes exist: 0 to 32, the last ones.
+// `words` is the number of words of `input`, with its history. `history` says how many of the last
+// history bytes exist, 0 to 32.
 KERNEL scan_bits(const u32* input, u64 words, u32 len, u32 history, const u32* gear_table, u32 loose, u32 strict,
                  u32* loose_bits, u32* strict_bits, u32* counts) {
     __shared__ u32 gear[256];
@@ -36,7 +38,7 @@ KERNEL scan_bits(const u32* input, u64 words, u32 len, u32 history, const u32* g
     }
     __syncthreads();
     u32 begin = (blockIdx.x * SCAN_THREADS + thread) * SPAN_WORDS * 4;
-    // Before the first byte of a file, h is 0: bytes that do not exist add nothing.
+    // Before the first byte of a file, h is 0. Bytes that do not exist add nothing.
     u32 missing = begin == 0 ? 32 - history : 0;
     u32 h = 0;
     UNROLL for (u32 i = 0; i < HISTORY_WORDS; i++) {
@@ -68,7 +70,7 @@ KERNEL scan_bits(const u32* input, u64 words, u32 len, u32 history, const u32* g
     if (thread == 0) counts[blockIdx.x] = total;
 }
 
-// counts[i] becomes the sum of those before it, and *total that of all.
+// counts[i] becomes the sum of those before it, and *total the sum of all.
 KERNEL scan_offsets(u32* counts, u32 count, u32* total) {
     enum { EACH = 8 };
     __shared__ u32 sums[256];

@@ -1,10 +1,10 @@
-// What scan and ingest share: prefix sums within a block.
+// Prefix sums within a block, for scan and ingest.
 #pragma once
 
 #include "common.cuh"
 
-// The sum of `value` over the threads before this one; `total` becomes that over all. `sums` has a word a thread. All
-// threads of the block call it; afterwards `sums` may be used again.
+// The sum of `value` over the threads before this one. `total` becomes the sum over all. `sums` has
+// a word for each thread. All threads of the block call it. Afterwards `sums` may be reused.
 __device__ inline u32 sum_before(u32* sums, u32 value, u32& total) {
     u32 thread = threadIdx.x;
     sums[thread] = value;
@@ -21,5 +21,5 @@ __device__ inline u32 sum_before(u32* sums, u32 value, u32& total) {
     return mine;
 }
 
-// A thread's share of a tile, as scan_bits and scan_emit cut it up: 128 bytes, four words of bits.
+// A thread's share of a tile in scan_bits and scan_emit: 128 bytes, and four words of bits.
 enum { SCAN_THREADS = 128, SPAN_WORDS = 32, TILE_WORDS = SCAN_THREADS * SPAN_WORDS };

@@ -1,11 +1,13 @@
 // Candidates of the chunkers rabin, lbfs-md5 and lbfs-sha1, for ingest: positions where the hash of the last 48 bytes has
 // ones in all bits of `mask`. CPU: src/cpu/candidates.rs; rule: docs/format.md, "Chunk boundaries".
 //
-// As scan_bits: two bits a byte (both the same: every candidate is a strict one) and the number of each tile.
+// Like scan_bits: two bits for each byte (both equal, as every candidate is strict), and the number
+// of each tile.
 //   grid    ceil(len / 16384) blocks of 128 threads, a thread 128 bytes
 //   memory  2.5 KB of shared memory a block, for Rabin's table
 //
-// Every window is hashed from its beginning: these chunkers are there to be compared with, not to be fast.
+// Every window is hashed from its beginning. These chunkers serve for comparison and need not be
+// fast.
 
 #include "rabin.cuh"
 #include "rows.cuh"

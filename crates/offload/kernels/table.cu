@@ -1,16 +1,19 @@
-// lookup: many fingerprints in a table, and changes to one, a thread an entry. CPU and layout: src/table/mod.rs.
+// lookup: looks many fingerprints up in a table, or changes it, a thread for each entry. CPU and
+// layout: src/table/mod.rs.
 //
-//   grid    ceil(count / 128) blocks of 128 threads, for table_refresh as many as there are slots; no shared memory
+//   grid    ceil(count / 128) blocks of 128 threads, where table_refresh counts slots; no shared memory
 //
-// A lookup reads one block of the summary vector (32 bytes) and, if that lets it pass, a bucket (64 bytes) or two.
+// A lookup reads one block of the summary vector (32 bytes). If that says "perhaps", it reads a
+// bucket (64 bytes) or two.
 //
-// Lookups may run beside each other; a change runs alone. Keys of one insertion differ from each other. Slots that were
-// removed from are not used again before the table is refreshed: whoever finds one free cannot know what another thread is
-// about to put behind it. The host sees to it that all keys of an insertion find room, and a slot stays unused.
+// Lookups may run concurrently, but a change runs alone. The keys of one insertion must differ.
+// Removed slots are not used again before the table is refreshed: a thread that finds one cannot
+// know what another thread is about to insert after it. The host makes sure that all keys of an
+// insertion fit, and that one slot stays unused.
 
 #include "table.cuh"
 
-// `places` gets a word of 64 bits a key, `found` a byte.
+// `places` gets a 64-bit word for each key, and `found` a byte.
 KERNEL table_lookup(const u32* keys, u32 count, TABLE_PARAMETERS, u64* places, u8* found) {
     u32 index = blockIdx.x * blockDim.x + threadIdx.x;
     if (index >= count) return;
@@ -21,7 +24,7 @@ KERNEL table_lookup(const u32* keys, u32 count, TABLE_PARAMETERS, u64* places, u
     places[index] = place;
 }
 
-// Puts an entry in, or replaces its place. Counts what was added.
+// Inserts an entry, or replaces its place. Counts the inserted ones.
 __device__ inline void table_put(const TableView& table, TableKey key, u64 place, u32* added) {
     for (u64 bucket = key.a & table.bucket_mask;; bucket = (bucket + 1) & table.bucket_mask) {
         for (u32 i = 0; i < BUCKET_SLOTS; i++) {
@@ -39,7 +42,8 @@ __device__ inline void table_put(const TableView& table, TableKey key, u64 place
                     return;
                 }
             }
-            // Another thread is writing this slot: keys of one insertion differ, so it is not this one's.
+            // Another thread is writing this slot. The keys of one insertion differ, so it is for
+            // another key.
             if (state != SLOT_FULL) continue;
             if (slot[0] == key.a && slot[1] == key.b) {
                 slot[2] = place;
@@ -54,7 +58,7 @@ KERNEL table_insert(const u32* keys, const u64* places, u32 count, TABLE_PARAMET
     if (index < count) table_put(TABLE, table_key(keys + (u64)index * 8), places[index], added);
 }
 
-// Counts what was there.
+// Counts the entries that existed.
 KERNEL table_remove(const u32* keys, u32 count, TABLE_PARAMETERS, u32* removed) {
     u32 index = blockIdx.x * blockDim.x + threadIdx.x;
     if (index >= count) return;
@@ -68,7 +72,7 @@ KERNEL table_clear(u64* words, u64 count) {
     if (index < count) words[index] = 0;
 }
 
-// Puts the entries of `old`, a table of as many slots, into one that was cleared. Counts them.
+// Inserts the entries of `old`, a table with as many slots, into a cleared one. Counts them.
 KERNEL table_refresh(const u64* old, u64 count, TABLE_PARAMETERS, u32* entries) {
     u64 index = (u64)blockIdx.x * blockDim.x + threadIdx.x;
     if (index >= count) return;

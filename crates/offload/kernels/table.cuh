@@ -1,4 +1,4 @@
-// The fingerprint table as it lies in memory: src/table/mod.rs has the layout, and the processor's version.
+// The fingerprint table in memory. src/table/mod.rs has the layout, and the processor's version.
 #pragma once
 
 #include "common.cuh"
@@ -6,7 +6,8 @@
 enum { SLOT_WORDS = 4, BUCKET_SLOTS = 2, BLOCK_WORDS = 8 };
 enum { SLOT_EMPTY = 0, SLOT_FULL = 1, SLOT_REMOVED = 2, SLOT_BUSY = 3 };
 
-// Null slots: no table, in which nothing is found. Masks are numbers of buckets and of blocks, less one.
+// With null slots there is no table, and nothing is found. Masks are the numbers of buckets and of
+// blocks, less one.
 struct TableView {
     u64* slots;
     u64 bucket_mask;
@@ -18,7 +19,7 @@ struct TableView {
 #define TABLE                                                                                                          \
     TableView { slots, bucket_mask, summary, block_mask }
 
-// What a table keeps of a fingerprint.
+// The part of a fingerprint that a table keeps.
 struct TableKey {
     u64 a, b;
 };
@@ -34,7 +35,7 @@ __device__ inline u32* table_block(const TableView& table, TableKey key) {
 
 __device__ inline u32 summary_bit(TableKey key, u32 word) { return 1u << (key.b >> 5 * word & 31); }
 
-// The slot of a key, or null. A table always has a slot that was never used, and that ends every probe.
+// The slot of a key, or null. A table always has an unused slot, which ends every probe.
 __device__ inline u64* table_slot(const TableView& table, TableKey key) {
     if (!table.slots) return nullptr;
     const u32* block = table_block(table, key);
@@ -50,7 +51,7 @@ __device__ inline u64* table_slot(const TableView& table, TableKey key) {
     }
 }
 
-// Whether a fingerprint is in the table, and its place.
+// True if a fingerprint is in the table, with its place.
 __device__ inline u32 table_find(const TableView& table, const u32* fingerprint, u64& place) {
     const u64* slot = table_slot(table, table_key(fingerprint));
     if (slot) place = slot[2];

@@ -1,16 +1,19 @@
-// window_hash: a hash of every window of a buffer, of which the first `keep` bytes stay. CPU: src/cpu/window.rs.
+// window_hash: a hash of every window of a buffer, whose first `keep` bytes are kept. CPU:
+// src/cpu/window/.
 //
-// window_{md5,sha1,rabin,gear32}: a thread a window, 128 windows a block, whose bytes are loaded once into shared memory.
+// window_{md5,sha1,rabin,gear32}: a thread for each window, 128 windows in a block. Their bytes are
+// loaded once into shared memory.
 //   grid    ceil(count / 128) blocks of 128 threads
 //   memory  dynamic shared memory for 127 steps and a window, rounded up, and 1/32 more where `pad` is set
-//   limits  MD5 and SHA-1: windows of at most 55 bytes, which fill one block. All: what fits 40 KB
+//   limits  MD5 and SHA-1: windows of at most 55 bytes, which fill one block. All: tiles of at most 40 KB
 // window_rows_{md5,sha1}: windows of any length at any distance, by rows (rows.cuh).
 //   grid    ceil(count / 32) blocks of 32 threads
-// *_direct: the same without shared memory: what it is worth is measured against that. rabin and gear32 use it also where
-// windows lie too far apart for a tile.
+// *_direct: the same without shared memory, to measure its benefit. rabin and gear32 use it also if
+// windows are too far apart for a tile.
 //
-// Banks: threads read words that lie step / 4 apart. Where that is odd, a warp meets 32 banks. Where it is a multiple of
-// four, a word of padding after each 32 (`pad` = 1) spreads them: two threads to a bank at most, mostly one.
+// Banks: threads read words that are step / 4 apart. If that is odd, a warp accesses 32 banks. If
+// it is a multiple of four, a word of padding after each 32 (`pad` = 1) spreads them: at most two
+// threads share a bank, mostly one.
 
 #include "rabin.cuh"
 #include "rows.cuh"
@@ -48,13 +51,13 @@ template <bool STAGED> struct WindowReader {
     }
 };
 
-// Loads the block's tile, and places the reader. Gives whether this thread has a window.
+// Loads the block's tile, and positions the reader. Returns true if this thread has a window.
 template <bool STAGED> __device__ inline bool place(const Windows& windows, u64 index, WindowReader<STAGED>& reader) {
     u64 first = (u64)blockIdx.x * WINDOW_THREADS * windows.step;
     u64 base = STAGED ? first / 4 : 0;
     if (STAGED) {
         u64 here = min((u64)WINDOW_THREADS, windows.count - (u64)blockIdx.x * WINDOW_THREADS);
-        // One word more than the windows cover: a reader always holds the word after.
+        // One word more than the windows cover, because a reader always holds the next word.
         u32 tile_words = (u32)((first % 4 + (here - 1) * windows.step + windows.window + 3) / 4 + 1);
         for (u32 i = threadIdx.x; i < tile_words; i += WINDOW_THREADS) {
             dynamic_shared[i + (i >> 5) * windows.pad] = word_or_zero(windows.data, windows.words, base + i);
@@ -68,7 +71,8 @@ template <bool STAGED> __device__ inline bool place(const Windows& windows, u64 
     return true;
 }
 
-// Appends the first `keep` bytes of `words`. They lie at index * keep: whole words where keep is a multiple of four.
+// Writes the first `keep` bytes of `words` at index * keep. If keep is a multiple of four, these
+// are whole words.
 template <int WORDS> __device__ inline void keep_bytes(const u32* digest, u64 index, u32 keep, u8* out) {
     u8* at = out + index * keep;
     if (keep % 4 == 0) {
@@ -95,7 +99,7 @@ template <typename Digest, bool STAGED> __device__ inline void one_block(const W
     reader.begin();
     u32 w[16];
     UNROLL for (int i = 0; i < 16; i++) {
-        // Uniform: all windows have one length.
+        // Uniform, as all windows have one length.
         w[i] = 4 * i < windows.window ? reader.next() : 0;
     }
     pad_block<Digest>(w, 0, windows.window);
@@ -141,7 +145,7 @@ template <bool STAGED> __device__ inline void gear32(const Windows& windows, con
     u64 index = (u64)blockIdx.x * WINDOW_THREADS + threadIdx.x;
     WindowReader<STAGED> reader;
     if (!place(windows, index, reader)) return;
-    // Only the last 32 bytes of a window are left in h.
+    // Only the last 32 bytes of a window affect h.
     u32 skip = windows.window > 32 ? windows.window - 32 : 0;
     u64 start = reader.word * 4 + reader.shift + skip;
     reader.word = start / 4, reader.shift = start & 3;

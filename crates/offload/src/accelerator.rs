@@ -1,4 +1,4 @@
-//! Devices that work by themselves: the trait, and what passes through it.
+//! The trait of devices that work asynchronously, and the types that it exchanges.
 //!
 //! ```text
 //!   manager thread                        device
@@ -6,9 +6,10 @@
 //!   poll(&mut done)    ◀───────────────── waker.wake() from any thread
 //! ```
 //!
-//! A [`Submission`] is the request with its input, shared and never written ([`Work`]), and the output, which moves. So a
-//! runtime that has lost patience can have the processor do the same work from the same input while the device still
-//! holds its share; whatever the device says later about it is thrown away.
+//! A [`Submission`] has the request with its input ([`Work`]), which is shared and never written,
+//! and the output, which moves. So if a device does not answer in time, the runtime can have the
+//! processor do the same work from the same input, while the device still holds its share. A later
+//! answer of the device is dropped.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -18,23 +19,23 @@ use std::time::Duration;
 use crate::device::HostMemory;
 use crate::work::{Output, Work};
 
-/// What a device is: calibrations are kept under it, and people are shown it.
+/// A device's identity, for users, and as the key of its calibration.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Identity {
     /// Its name in this process: `cuda:0`, `sim:0`. No two devices of a runtime share one.
     pub name: String,
-    /// What it is: `NVIDIA H200`.
+    /// The hardware: `NVIDIA H200`.
     pub model: String,
-    /// The driver's version, in the driver's words; empty where there is none.
+    /// The driver's version, as the driver gives it. Empty if there is none.
     pub driver: String,
-    /// Its own memory in bytes; 0 where it works in the host's.
+    /// Its own memory in bytes. 0 if it works in the host's memory.
     pub memory_bytes: u64,
-    /// Whether it reads and writes host memory in place, so that nothing is copied.
+    /// True if it reads and writes host memory in place, so that nothing is copied.
     pub zero_copy: bool,
 }
 
 impl Identity {
-    /// The key of its calibration: it changes when what was measured may no longer hold.
+    /// The key of its calibration. It changes if the measurements may no longer hold.
     ///
     /// ```
     /// # use outrigger_offload::accelerator::Identity;
@@ -53,40 +54,41 @@ impl Identity {
     }
 }
 
-/// Why a device did not execute a task. Whatever it is, the task goes to the processor.
+/// Why a device did not execute a task. In any case, the processor does it.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Fault {
-    /// It does not do this after all. No failure of the device's.
+    /// The device does not support this task after all. This is no failure of the device.
     #[error("not supported")]
     Unsupported,
-    /// Others are using it: later, perhaps.
+    /// Other users occupy the device. It may work later.
     #[error("busy")]
     Busy,
-    /// Its memory does not suffice at the moment.
+    /// The device's memory does not suffice at the moment.
     #[error("out of device memory")]
     OutOfMemory,
-    /// This task failed; the device may be well. Also where the device takes the *data* for damaged: the processor looks
-    /// again and has the last word.
+    /// This task failed, but the device may be well. Also reported if the device takes the *data*
+    /// for damaged: the processor tries again, and its verdict counts.
     #[error("failed: {0}")]
     Failed(Cow<'static, str>),
     /// The device is gone or its context is unusable, with everything in flight on it.
     #[error("lost: {0}")]
     Lost(Cow<'static, str>),
-    /// It did not answer in time. Said by the runtime, never by a device.
+    /// It did not answer in time. Only the runtime reports this.
     #[error("no answer in time")]
     Hung,
-    /// Its result differs from the processor's. Said by the runtime, never by a device.
+    /// Its result differs from the processor's. Only the runtime reports this.
     #[error("wrong result")]
     Wrong,
 }
 
 impl Fault {
-    /// Whether only a re-initialised device can be trusted again.
+    /// True if the device cannot be trusted again before it is re-initialised.
     pub fn is_grave(&self) -> bool {
         matches!(self, Self::Lost(_) | Self::Hung | Self::Wrong)
     }
 
-    /// Why a device is not there, in the words of who looked for it: nothing was lost that never was there.
+    /// The reason why a device is missing. It omits "lost", as a device that was never found was
+    /// not lost.
     pub fn why_missing(&self) -> String {
         match self {
             Self::Lost(why) => why.to_string(),
@@ -108,8 +110,8 @@ impl Fault {
     }
 }
 
-/// How long each stage of one task took on the device, as the device's own clock has it (events, for CUDA). Stages of
-/// different tasks overlap; these do not contain waiting for another task's.
+/// How long each stage of one task took, by the device's own clock (events, for CUDA). Stages of
+/// different tasks overlap. The times do not include waiting for another task's stage.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct StageTimes {
     /// Host memory to device memory. Zero for zero-copy.
@@ -121,7 +123,7 @@ pub struct StageTimes {
 }
 
 impl StageTimes {
-    /// All of it.
+    /// The sum of all stages.
     pub fn sum(&self) -> Duration {
         self.copy_in + self.kernel + self.copy_out
     }
@@ -130,83 +132,86 @@ impl StageTimes {
 /// A task on its way to a device.
 #[derive(Debug)]
 pub struct Submission {
-    /// Given back as it is.
+    /// The runtime's number, returned unchanged.
     pub id: u64,
     /// The request and its input: read-only, and shared with the runtime.
     pub work: Arc<Work>,
-    /// Empty, with room from earlier tasks; where [`Accelerator::output_room`] is above 0, `output.bytes.buffer()` has room for so
-    /// much, page-locked if the device has such memory.
+    /// Empty, with capacity from earlier tasks. If [`Accelerator::output_room`] is above 0,
+    /// `output.bytes.buffer()` has room for that many bytes, page-locked if the device has such
+    /// memory.
     pub output: Output,
 }
 
-/// A task that a device is done with.
+/// A task that a device has finished.
 #[derive(Debug)]
 pub struct Completion {
-    /// As it was submitted, with the outputs filled in if the result says so. The device keeps nothing of it.
+    /// The submission, with the outputs filled in on success. The device keeps nothing of it.
     pub submission: Submission,
-    /// Stage times, or why not. After an error, outputs are unspecified.
+    /// Stage times, or the fault. After a fault, the outputs are unspecified.
     pub result: Result<StageTimes, Fault>,
 }
 
-/// A device that works by itself on several tasks at once.
+/// A device that works asynchronously on several tasks.
 ///
-/// All methods are called by one thread, the device's manager, so a CUDA context may be bound to it in
-/// [`Accelerator::attach`]. No method may block for long: a manager that is stuck in one has its tasks taken away, and
-/// the device counts as hung.
+/// One thread, the device's manager, calls all methods, so a CUDA context may be bound to it in
+/// [`Accelerator::attach`]. No method may block for long. If a manager is stuck in one, the runtime
+/// takes its tasks away, and the device counts as hung.
 pub trait Accelerator: Send {
-    /// What it is. Constant.
+    /// The device's identity. Constant.
     fn identity(&self) -> &Identity;
 
-    /// How many tasks it wants in flight so that copy-in, kernel and copy-out of different tasks overlap: 3 or 4. The
-    /// runtime never has more than these submitted and not yet completed. Constant.
+    /// How many tasks it wants in flight, so that copy-in, kernel and copy-out of different tasks
+    /// overlap: 3 or 4. The runtime never has more tasks submitted and not completed. Constant.
     fn in_flight_max(&self) -> usize;
 
-    /// Where page-locked memory comes from that this device copies from and to at full speed; `None` if any memory is as
-    /// good. Asked once, before tasks come, from any thread.
+    /// The page-locked memory that this device copies from and to at full speed. `None` if any
+    /// memory is as good. Called once, before the first task, from any thread.
     fn host_memory(&self) -> Option<Arc<dyn HostMemory>> {
         None
     }
 
-    /// The bytes that a task's output buffer should have room for: more than [`Work::output_len_max`] where the device writes results that are
-    /// longer before it is seen that they are of no use.
+    /// The capacity that a task's output buffer should have, in bytes. It exceeds
+    /// [`Work::output_len_max`] if the device may write a longer result before it finds that the
+    /// result is useless.
     fn output_room(&self, work: &Work) -> usize {
         work.output_len_max()
     }
 
-    /// Called once on the manager thread before anything else. From then on, the device calls `waker` (from any thread,
-    /// as often as it likes) when [`Accelerator::poll`] will have something. A device that cannot do that says how often
-    /// it wants to be polled instead.
+    /// Called once on the manager thread before anything else. From then on, the device calls
+    /// `waker` when [`Accelerator::poll`] will return something, from any thread and as often as it
+    /// likes. A device that cannot do that returns a [`Accelerator::poll_interval`] instead.
     ///
     /// # Errors
-    /// [`Fault`]: the device stays out until [`Accelerator::reset`] succeeds.
+    /// [`Fault`]: the device stays cut off until [`Accelerator::reset`] succeeds.
     fn attach(&mut self, waker: Waker) -> Result<(), Fault>;
 
-    /// How often to poll while tasks are in flight, for devices that cannot call the waker.
+    /// How often to poll while tasks are in flight, for a device that cannot call the waker.
     fn poll_interval(&self) -> Option<Duration> {
         None
     }
 
-    /// A function that says whether the device does this operation with these parameters and this size. Asked for once;
-    /// the function is called at each placement, from any thread: quick, and constant for equal arguments (what is
-    /// missing only at the moment is a [`Fault`]).
+    /// A function that says whether the device supports this operation with these parameters and
+    /// this size. The runtime gets it once, and calls it at each placement, from any thread. It
+    /// must be quick, and constant for equal arguments: a temporary lack is a [`Fault`].
     fn capabilities(&self) -> Arc<dyn Fn(&Work) -> bool + Send + Sync>;
 
-    /// Takes a task. Returns at once; whatever becomes of it is told by [`Accelerator::poll`], also that it was refused.
+    /// Takes a task and returns at once. [`Accelerator::poll`] reports the outcome, even a refusal.
     fn submit(&mut self, submission: Submission);
 
-    /// Appends what was completed since the last call, in any order. Returns at once.
+    /// Appends the tasks that were completed since the last call, in any order. Returns at once.
     fn poll(&mut self, done: &mut Vec<Completion>);
 
-    /// Takes a cheap look whether the device still answers.
+    /// Checks cheaply that the device still answers.
     ///
     /// # Errors
-    /// What is wrong.
+    /// The fault that was found.
     fn probe(&mut self) -> Result<(), Fault>;
 
-    /// Gives up everything in flight (it is no longer reported, or as [`Fault::Lost`]) and begins anew. Host memory that
-    /// was handed out stays readable and writable all the same, page-locked or not, until it is dropped.
+    /// Gives up everything in flight (later not reported, or as [`Fault::Lost`]) and re-initialises
+    /// the device. Host memory that it handed out stays readable and writable until it is dropped,
+    /// page-locked or not.
     ///
     /// # Errors
-    /// What is wrong still.
+    /// The fault that persists.
     fn reset(&mut self) -> Result<(), Fault>;
 }

@@ -1,4 +1,5 @@
-//! Calibration on purpose: every operation, on every device, at one size a decade, one task at a time.
+//! Calibration on request: every operation on every device, at one size in each decade, one task at
+//! a time.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -15,11 +16,11 @@ use crate::table::Table;
 use crate::work::split::is_usually_worth_it;
 use crate::work::{Class, Request};
 
-/// An operation to be measured, with data that is typical for it.
+/// An operation to measure, with data that is typical for it.
 #[derive(Clone)]
 pub struct Case {
     request: Asked,
-    /// No larger task of this kind makes sense.
+    /// The size of the largest useful task of this kind.
     max: usize,
 }
 
@@ -29,24 +30,24 @@ enum Asked {
     Compress(CodecSpec),
     Decompress(CodecSpec),
     Other(Request),
-    /// Cut, fingerprinted, and looked up or not.
+    /// Cut and fingerprinted. The flag says if chunks are looked up.
     Ingest(ChunkerSpec, FingerprintKind, bool),
     Lookup,
 }
 
-/// No task of hashing is larger, of lookups and windows, and of codecs: a frame.
+/// The largest tasks: of hashing, of lookups and windows, and of codecs (a frame).
 const LARGE: usize = 128 << 20;
 const MEDIUM: usize = 16 << 20;
 const FRAME: usize = 2 << 20;
 
-/// How carefully.
+/// How thoroughly to measure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CalibrateOptions {
     /// The largest task, bytes.
     pub max_bytes: usize,
-    /// Tasks of one kind and size, at least; the first only warms up.
+    /// The least number of tasks of one kind and size. The first one only warms up.
     pub repeats: u32,
-    /// More of them, until this time has passed.
+    /// Tasks are repeated at least for this time.
     pub at_least: Duration,
 }
 
@@ -61,7 +62,7 @@ pub fn sizes(max: usize) -> impl Iterator<Item = usize> {
     (0..).map(|step| (4 << 10) << (3 * step)).take_while(move |&bytes| bytes <= max)
 }
 
-/// What the store does, and the papers' primitives.
+/// The operations of the store, and the papers' primitives.
 pub fn builtin_cases() -> Vec<Case> {
     let codec = |text| CodecSpec::parse(text).expect("a codec");
     let window = WindowSpec { function: WindowFunction::Md5, window: 20, step: 4, keep: 4 };
@@ -86,7 +87,7 @@ fn scan() -> Request {
     Request::Scan { history: 0, masks: GearMasks::for_average(16 << 10) }
 }
 
-/// Words, as there are few of them in a text.
+/// Words, of which a text has only a few.
 const WORDS: [&[u8; 40]; 4] = [
     b"the height of the tide at the old harbou",
     b"a rope, two oars and a lantern; nothing ",
@@ -94,8 +95,8 @@ const WORDS: [&[u8; 40]; 4] = [
     b"counted, weighed, written down and paid ",
 ];
 
-/// About half of it words and the rest noise, so that every codec has something to do and makes it smaller: a codec that gave it back as it is would be measured as
-/// copying, by another name.
+/// About half words and half noise, so that every codec makes it smaller. If a codec returned it
+/// unchanged, the measurement would be one of copying.
 fn fill(bytes: &mut [u8]) {
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     for piece in bytes.chunks_mut(64) {
@@ -109,7 +110,8 @@ fn fill(bytes: &mut [u8]) {
     }
 }
 
-/// The fingerprint of this number: as evenly spread as true ones, which is all that a lookup's time depends on.
+/// The fingerprint of this number. It is spread as evenly as real ones, and a lookup's time depends
+/// only on that.
 fn fingerprint(number: u64) -> Fingerprint {
     let mut fingerprint = Fingerprint([0; 32]);
     let mut state = number;
@@ -122,10 +124,10 @@ fn fingerprint(number: u64) -> Fingerprint {
     fingerprint
 }
 
-/// Entries of the table that is asked: what a mount's hot table may have.
+/// Entries of the table for lookups: as many as a mount's hot table may have.
 const KNOWN: u64 = 1 << 18;
 
-/// A table that knows every other fingerprint it is asked for.
+/// A table that has every other fingerprint of the lookups.
 fn table() -> Arc<Table> {
     static TABLE: LazyLock<Arc<Table>> = LazyLock::new(|| {
         let mut table = Table::with_capacity(KNOWN as usize);
@@ -143,7 +145,7 @@ fn window(text: &str) -> Option<WindowSpec> {
     let mut numbers = numbers.split('/').map(|number| number.parse::<usize>().ok());
     let spec =
         WindowSpec { function, window: numbers.next()??, step: numbers.next()??, keep: numbers.next()?? };
-    // As many bytes come out as go in, at most.
+    // The output is at most as long as the input.
     (spec.is_valid() && spec.keep <= spec.step).then_some(spec)
 }
 
@@ -151,14 +153,15 @@ impl Case {
     fn of(request: Asked) -> Self {
         let max = match &request {
             Asked::Compress(_) | Asked::Decompress(_) => FRAME,
-            // Four bytes may come out for four that go in.
+            // The output may have four bytes for four bytes of input.
             Asked::Lookup | Asked::Other(Request::WindowHash { .. }) => MEDIUM,
             _ => LARGE,
         };
         Self { request, max }
     }
 
-    /// The operation of a class by its name, as [`Class`] prints it; `None` for what is none, and for a user's own.
+    /// The operation of a class by its name, as [`Class`] prints it. `None` for other names, and
+    /// for a user's operation.
     ///
     /// ```
     /// use outrigger_offload::calibrate::Case;
@@ -189,17 +192,18 @@ impl Case {
             _ => return None,
         };
         let case = Self::of(request);
-        // What codecs do not do to the data that there is to measure with; and whatever else was accepted on the way.
+        // Excludes codecs that do nothing to the test data, and names that the parser accepted in
+        // another form.
         let idle = ["compress/none", "decompress/none", "decompress/zle"];
         (case.name() == name && !idle.contains(&name)).then_some(case)
     }
 
-    /// No larger task of its kind makes sense, bytes.
+    /// The size of the largest useful task of its kind, in bytes.
     pub fn max_bytes(&self) -> usize {
         self.max
     }
 
-    /// Its class's name: `hash_many/blake3`.
+    /// The name of its class: `hash_many/blake3`.
     pub fn name(&self) -> String {
         let request = match &self.request {
             Asked::HashMany(kind) => Request::HashMany { kind: *kind, ranges: Vec::new() },
@@ -215,7 +219,7 @@ impl Case {
         request.class().to_string()
     }
 
-    /// A task of about so many bytes; `None` where that is more than makes sense.
+    /// A task of about so many bytes. `None` if that is too large to be useful.
     pub fn draft(&self, runtime: &Runtime, bytes: usize) -> Option<Draft> {
         if bytes > self.max {
             return None;
@@ -258,20 +262,20 @@ impl Case {
     }
 }
 
-/// What was measured of a task that was alone.
+/// The measurement of a single task.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Measured {
-    /// Its stages; for the processor, what all of its threads have worked.
+    /// Its stages. For the processor, the work of all its threads.
     pub point: Point,
-    /// From when it was begun to its end, in nanoseconds.
+    /// The time from its beginning to its end, in nanoseconds.
     pub took_ns: f64,
 }
 
-/// Measures `case` on a device at a size, puts the result in the runtime's model, and returns it. `None` where the device
-/// does not do it, did not do it, or the size makes no sense.
+/// Measures `case` on a device at a size, puts the result into the runtime's model, and returns it.
+/// `None` if the device does not support it, did not execute it, or the size is not useful.
 ///
 /// # Errors
-/// [`Failed`] when the processor itself fails at it.
+/// [`Failed`] if the processor itself fails.
 pub fn calibrate(
     runtime: &Runtime,
     device: usize,
@@ -289,10 +293,10 @@ pub fn calibrate(
     Ok(Some(point))
 }
 
-/// The same, and changes nothing that is known on purpose.
+/// Like [`calibrate`], without storing the result in the model.
 ///
 /// # Errors
-/// [`Failed`] when the processor itself fails at it.
+/// [`Failed`] if the processor itself fails.
 pub fn measure(
     runtime: &Runtime,
     device: usize,
@@ -317,7 +321,7 @@ pub fn measure(
             return Ok(None);
         }
         let nanos = |time: Duration| time.as_nanos() as f64;
-        // The first one warms up: caches, buffers, the device's clock.
+        // The first run warms up caches, buffers, and the device's clock.
         let first = begun.is_none();
         let begun = *begun.get_or_insert_with(Instant::now);
         if !first && !report.checked {
@@ -341,19 +345,20 @@ pub fn measure(
     Ok(Some((class, Measured { point, took_ns })))
 }
 
-/// Data that another thread has just written is not in the cache of whoever works on it: as in real life.
+/// Writes the data again from this thread. As in real use, it is then not in the cache of the
+/// thread that works on it.
 fn write_again(data: &mut [u8]) {
     for line in data.chunks_mut(64) {
         line[0] = std::hint::black_box(line[0]);
     }
 }
 
-/// What the task's time is predicted from: its range is only set when it is submitted.
+/// The size on which the task's prediction is based. Its range is only set at submission.
 fn bytes_of(draft: &Draft) -> usize {
     draft.work().input.bytes().len() + draft.work().request.side_len()
 }
 
-/// The run that is in the middle by the time it took.
+/// The run with the median time.
 fn median(runs: &[(f64, Stages)]) -> (f64, Stages) {
     let mut runs = runs.to_vec();
     runs.sort_by(|a, b| a.0.total_cmp(&b.0));

@@ -1,9 +1,9 @@
-//! What this processor can do, asked once.
+//! The instruction sets of this processor, detected once.
 
 use std::fmt;
 use std::sync::OnceLock;
 
-/// The instruction sets that scanning has kernels for, slowest first. All give the same answers.
+/// The instruction sets with kernels for scanning, slowest first. All give the same results.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub enum SimdLevel {
     /// Plain Rust: four interleaved loops.
@@ -20,7 +20,7 @@ impl SimdLevel {
     /// Every level, slowest first.
     pub const ALL: [SimdLevel; 4] = [Self::Portable, Self::Avx2, Self::Avx2Gfni, Self::Avx512];
 
-    /// The best level this processor runs.
+    /// The best level of this processor.
     pub fn detect() -> Self {
         #[cfg(target_arch = "x86_64")]
         {
@@ -36,8 +36,9 @@ impl SimdLevel {
         Self::Portable
     }
 
-    /// The level in use: the best one, or what the environment variable `OUTRIGGER_SIMD` names (`portable`, `avx2`,
-    /// `avx2gfni`, `avx512`) if the processor runs it. Read once per process; an unknown name changes nothing.
+    /// The level in use: the best one, or that in the environment variable `OUTRIGGER_SIMD`
+    /// (`portable`, `avx2`, `avx2gfni`, `avx512`) if the processor has it. Read once per process.
+    /// An unknown name has no effect.
     ///
     /// ```
     /// use outrigger_offload::SimdLevel;
@@ -51,12 +52,12 @@ impl SimdLevel {
         })
     }
 
-    /// The levels that this processor runs, slowest first.
+    /// The levels of this processor, slowest first.
     pub fn available() -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().filter(|&level| level <= Self::detect())
     }
 
-    /// Its name, as `OUTRIGGER_SIMD` takes it.
+    /// Its name in `OUTRIGGER_SIMD`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Portable => "portable",

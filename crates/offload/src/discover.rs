@@ -1,39 +1,40 @@
-//! Which devices this machine has, and why others are missing.
+//! Finds the devices of this machine, and why others are missing.
 
 use crate::accelerator::Accelerator;
 use crate::cuda::{self, CudaDevice};
 use crate::nvcomp::{NvcompDevice, NvcompOptions};
 use crate::qat::{QatDevice, QatOptions};
 
-/// Devices beside the processor that a runtime takes.
+/// The most devices of a runtime beside the processor.
 const DEVICES_MAX: usize = crate::placement::LANES_MAX - 1;
 
-/// What was found.
+/// The result of the search.
 #[derive(Default)]
 pub struct Discovered {
     /// Devices that can be used.
     pub devices: Vec<Box<dyn Accelerator>>,
-    /// Kinds of devices that cannot.
+    /// Kinds of devices that cannot be used.
     pub missing: Vec<Missing>,
 }
 
-/// A kind of device that is not there.
+/// A kind of device that is missing.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Missing {
-    /// Which: `cuda`, `nvcomp`, `qat`.
+    /// The kind: `cuda`, `nvcomp` or `qat`.
     pub kind: &'static str,
-    /// Why, in a sentence without a full stop.
+    /// The reason, as a sentence without a full stop.
     pub why: String,
-    /// The machine has it, and it could not be opened.
+    /// True if the machine has the device, but it could not be opened.
     pub is_there: bool,
 }
 
-/// Looks for devices and opens those it finds, which may take a second for each. Fails never: what cannot be used is missing.
+/// Looks for devices and opens them, which may take a second for each. Never fails: devices that
+/// cannot be used are missing.
 pub fn discover() -> Discovered {
     discover_few(usize::MAX)
 }
 
-/// As [`discover`], but opens at most so many GPUs.
+/// Like [`discover`], but opens at most so many GPUs.
 pub fn discover_few(gpus_max: usize) -> Discovered {
     crate::loader::use_drivers();
     let mut found = Discovered::default();
@@ -53,7 +54,8 @@ pub fn discover_few(gpus_max: usize) -> Discovered {
         Ok(device) => found.devices.push(Box::new(device)),
         Err(why) => found.missing.push(missing("qat", why, false)),
     }
-    // Compression on the GPUs that were found; on the first, to say why not.
+    // Compression on the GPUs that were found. Without any, the first is tried, to learn the
+    // reason.
     for ordinal in 0..count.max(1).min(gpus_max) {
         match NvcompDevice::open(&NvcompOptions::of_gpu(ordinal)) {
             Ok(device) => found.devices.push(Box::new(device)),

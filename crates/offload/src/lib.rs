@@ -1,19 +1,22 @@
-//! The work on bytes that Outrigger can hand to whichever processor does it best: finding chunk boundaries, hashing,
-//! looking fingerprints up, compressing.
+//! The operations on bytes that Outrigger can hand to the best processor for them: finding chunk
+//! boundaries, hashing, looking fingerprints up, compressing.
 //!
-//! This crate knows buffers and operations, never files. An operation is data ([`op`]): its inputs, its outputs and their
-//! shape. What executes it is a [`Device`]; the processor ([`CpuDevice`]) is always there, and every other one must give
-//! the same results: [`conformance::check`] is the one function that all of them pass.
+//! This crate knows buffers and operations, never files. An operation is data ([`op`]): its inputs,
+//! its outputs and their form. A [`Device`] executes it. The processor ([`CpuDevice`]) always
+//! exists. All other devices must give the same results and pass the same function,
+//! [`conformance::check`].
 //!
-//! A thread that works on the processor anyway calls [`scan`], [`hash_many`], [`Ingester`], [`Compressor`] and [`Decompressor`]
-//! directly: no queue, no lock, and in steady state few allocations. Instructions are chosen at run time ([`SimdLevel`]).
-//! The [`runtime`] takes tasks that own their buffers ([`work`], [`pool`]) and has whatever device does them best do them:
-//! [`placement`] says which that is, by measurement. A device works by itself ([`accelerator::Accelerator`]); one that is only
-//! simulated ([`sim`]) is always there; [`cuda`] are GPUs; [`qat`] are cards that compress, and [`nvcomp`] are GPUs that do.
+//! A thread that works on the processor calls [`scan`], [`hash_many`], [`Ingester`], [`Compressor`]
+//! and [`Decompressor`] directly. That takes no queue, no lock, and in steady state few
+//! allocations. Instructions are chosen at run time ([`SimdLevel`]). The [`runtime`] takes tasks
+//! that own their buffers ([`work`], [`pool`]) and executes each on the best device. [`placement`]
+//! chooses it by measurements. Devices work asynchronously ([`accelerator::Accelerator`]): GPUs
+//! ([`cuda`]), cards that compress ([`qat`]), and GPUs that compress ([`nvcomp`]). A simulated
+//! device ([`sim`]) is always available.
 //!
-//! `unsafe` is confined to the kernels in `cpu/{scan,lanes}/{avx2,avx512}.rs`, to `table/shim.rs`, and to
-//! `cuda/host.rs`, `cuda/device/`, `cuda/driver/`, `loader.rs`, `qat/library.rs` and
-//! `nvcomp/{library,memory,hand}.rs`.
+//! `unsafe` is confined to the kernels in `cpu/{scan,lanes}/{avx2,avx512}.rs`, to `table/shim.rs`,
+//! and to `cuda/host.rs`, `cuda/device/`, `cuda/driver/`, `loader.rs`, `qat/library.rs` and
+//! `nvcomp/{library,memory,worker}.rs`.
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests wait and measure in real time"))]
 
 pub mod accelerator;

@@ -1,4 +1,4 @@
-//! Libraries of devices, opened at run time, and how a process ends that has opened some.
+//! Opens libraries of devices at run time, and ends processes that have opened some.
 
 #![allow(unsafe_code)]
 
@@ -9,13 +9,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use libloading::Library;
 
-/// Opens the library at `path`, or else the first of `names` that the system has, and says which it is.
+/// Opens the library at `path`, or else the first of `names` that the system has. Returns it with
+/// its path.
 ///
 /// # Errors
-/// Why the first of them could not be opened: what the loader says.
+/// The loader's reason why the first of them could not be opened.
 ///
 /// # Safety
-/// Runs the library's initialisers: they must do nothing but initialise it.
+/// Runs the library's initialisers, which must do nothing but initialise it.
 pub(crate) unsafe fn open(path: Option<&OsStr>, names: &[&str]) -> Result<(Library, PathBuf), String> {
     let candidates: Vec<&OsStr> =
         path.map_or_else(|| names.iter().map(OsStr::new).collect(), |path| vec![path]);
@@ -30,25 +31,27 @@ pub(crate) unsafe fn open(path: Option<&OsStr>, names: &[&str]) -> Result<(Libra
     Err(why.unwrap_or_default())
 }
 
-/// A function by its name; `None` if there is none.
+/// Finds a function by its name.
 ///
 /// # Safety
-/// `T` is the type of a pointer to that function, as the library declares it. It is used no longer than the library is open.
+/// `T` is the type of a pointer to that function, as the library declares it. The caller uses it
+/// only while the library is open.
 pub(crate) unsafe fn find<T: Copy>(opened: &Library, name: &str) -> Option<T> {
     // SAFETY: the caller's promise.
     unsafe { opened.get::<T>(name.as_bytes()) }.ok().map(|function| *function)
 }
 
-/// Whether a driver may have been called.
+/// True if a driver may have been called.
 static IN_USE: AtomicBool = AtomicBool::new(false);
 
-/// Drivers are called from now on.
+/// Records that drivers are called from now on.
 pub(crate) fn use_drivers() {
     IN_USE.store(true, Ordering::SeqCst);
 }
 
-/// Ends the process. Where a driver may be at work on another thread, the clean-up of its library is not run: that would take away what
-/// the thread works with. The kernel frees everything. Nothing else is flushed than the standard streams.
+/// Ends the process. If a driver may be working on another thread, the clean-up of its library is
+/// skipped, because it would destroy what the thread uses. The kernel frees everything. Only the
+/// standard streams are flushed.
 pub fn end_process(code: u8) -> ! {
     unsafe extern "C" {
         fn _exit(code: c_int) -> !;
@@ -61,7 +64,7 @@ pub fn end_process(code: u8) -> ! {
     unsafe { _exit(code.into()) }
 }
 
-/// What the loader says, which the error keeps to itself.
+/// The loader's message, which libloading's error does not print.
 fn reason(error: &libloading::Error) -> String {
     std::error::Error::source(error).map_or_else(|| error.to_string(), |source| source.to_string())
 }

@@ -1,8 +1,9 @@
-//! The operations that devices execute, as data: what goes in, what comes out, in which shape.
+//! The operations of devices as data: inputs, outputs and their form.
 //!
-//! A task borrows its buffers: input slices, and vectors that results are appended to or put in. That is all a device
-//! sees; it knows no files, packs or stores. Every operation has a reference that all devices agree with, bit by bit for
-//! `scan` and `hash_many`; two devices may compress differently, but each can read what the other wrote.
+//! A task borrows its buffers: input slices, and vectors for results. A device sees nothing else,
+//! and knows no files, packs or stores. Every operation has a reference with which all devices
+//! agree. For `scan` and `hash_many` they agree bit by bit. Two devices may compress differently,
+//! but each can decompress the other's output.
 
 use std::fmt;
 use std::ops::Range;
@@ -12,13 +13,14 @@ use outrigger_format::{ChunkerSpec, Codec, CodecSpec, Fingerprint, FingerprintKi
 
 use crate::table::Table;
 
-/// Why stored bytes could not be decompressed. They are damaged, or were written by something else.
+/// Why stored bytes could not be decompressed. They are damaged, or come from something else.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CodecError {
-    /// They are not what the codec writes.
+    /// The codec cannot have written these bytes.
     #[error("the stored bytes are not valid {}", .0.name())]
     Malformed(Codec),
-    /// They hold less than promised; more than promised is malformed, or this.
+    /// The bytes decode to less than promised. If they decode to more, the error is this or
+    /// [`CodecError::Malformed`].
     #[error("{} gave {got} bytes where {expected} were promised", .codec.name())]
     Length {
         /// The codec.
@@ -28,12 +30,12 @@ pub enum CodecError {
         /// The bytes that came out.
         got: usize,
     },
-    /// More is promised than a frame may hold.
+    /// The promised length exceeds that of any frame.
     #[error("a frame of {0} bytes is promised, more than any may have")]
     TooLong(usize),
 }
 
-/// What can be asked of a device.
+/// An operation of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Operation {
     /// See [`Scan`].
@@ -91,11 +93,12 @@ impl fmt::Display for Operation {
 /// Finds boundary candidates. Reference: [`outrigger_format::boundary::scan_reference`].
 #[derive(Debug)]
 pub struct Scan<'a> {
-    /// What precedes `data` in its file: at least the last 32 bytes, fewer at the beginning of the file only.
+    /// The bytes before `data` in its file: at least the last 32, or all at the beginning of the
+    /// file.
     pub history: &'a [u8],
     /// Less than 2^31 bytes.
     pub data: &'a [u8],
-    /// For the average aimed at.
+    /// The masks for the wanted average.
     pub masks: GearMasks,
     /// Candidates are appended, ascending: `position in data << 1 | strict`.
     pub out: &'a mut Vec<u32>,
@@ -108,7 +111,7 @@ pub struct HashMany<'a> {
     pub kind: FingerprintKind,
     /// The buffer, less than 4 GiB.
     pub data: &'a [u8],
-    /// The pieces, in bytes; any order, empty or overlapping as they like, within `data`.
+    /// The pieces, in bytes, within `data`. They may be in any order, empty or overlapping.
     pub ranges: &'a [Range<u32>],
     /// One fingerprint per range is appended, in their order.
     pub out: &'a mut Vec<Fingerprint>,
@@ -123,18 +126,18 @@ pub struct Compress<'a> {
     pub raw: &'a [u8],
     /// Replaced by the bytes to store, never more than `raw` has.
     pub out: &'a mut Vec<u8>,
-    /// Set to the codec used: `spec`'s, or [`Codec::None`] when that gains less than 1/32.
+    /// Set to the codec used: that of `spec`, or [`Codec::None`] if it gains less than 1/32.
     pub used: Codec,
 }
 
-/// Decompresses one frame. Its checksum has been verified if `stored` comes from outside.
+/// Decompresses one frame. If `stored` comes from outside, the caller has verified its checksum.
 #[derive(Debug)]
 pub struct Decompress<'a> {
-    /// The codec it is stored in.
+    /// The codec of `stored`.
     pub codec: Codec,
     /// The stored bytes.
     pub stored: &'a [u8],
-    /// The length that must come out, at most 64 MiB.
+    /// The expected length of the frame, at most 64 MiB.
     pub raw_len: usize,
     /// Replaced by the frame.
     pub out: &'a mut Vec<u8>,
@@ -177,12 +180,14 @@ impl Digest {
         }
     }
 
-    /// Whether the parallel Merkle-Damgård construction is defined over it. (BLAKE3 is a tree already.)
+    /// True if the parallel Merkle-Damgård construction is defined over this function. (BLAKE3 is a
+    /// tree already.)
     pub fn has_pmd(self) -> bool {
         self != Self::Blake3
     }
 
-    /// The function behind a kind of fingerprint, and whether that is its parallel Merkle-Damgård construction.
+    /// The function of a fingerprint kind, and true if the kind is its parallel Merkle-Damgård
+    /// construction.
     pub fn of_kind(kind: FingerprintKind) -> (Digest, bool) {
         match kind {
             FingerprintKind::Blake3 => (Self::Blake3, false),
@@ -198,14 +203,15 @@ impl Digest {
 
 /// Segments of the parallel Merkle-Damgård construction, bytes: `docs/format.md`, "pmd".
 pub const PMD_SEGMENT: usize = 4096;
-/// What its last message begins with.
+/// The beginning of the construction's last message.
 pub const PMD_TAG: [u8; 16] = *b"outrigger pmd1\0\0";
 
-/// Hashes one block of any size by the parallel Merkle-Damgård construction, which is not the function's standard digest, but can
-/// be computed by thousands of threads. Reference: [`crate::reference::pmd_hash`].
+/// Hashes one block of any size by the parallel Merkle-Damgård construction. The result is not the
+/// function's standard digest, but thousands of threads can compute it. Reference:
+/// [`crate::reference::pmd_hash`].
 #[derive(Debug)]
 pub struct PmdHash<'a> {
-    /// The function: one for which [`Digest::has_pmd`]; others are unsupported.
+    /// The function. Unsupported unless [`Digest::has_pmd`].
     pub digest: Digest,
     /// The block.
     pub data: &'a [u8],
@@ -213,17 +219,19 @@ pub struct PmdHash<'a> {
     pub out: &'a mut Vec<u8>,
 }
 
-/// What hashes sliding windows.
+/// A function that hashes sliding windows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum WindowFunction {
     /// MD5, 16 bytes.
     Md5,
     /// SHA-1, 20 bytes.
     Sha1,
-    /// The Rabin fingerprint, 8 bytes, little-endian: the window as a polynomial over GF(2), the top bit of its first byte being
-    /// the highest coefficient, modulo [`outrigger_format::boundary::RABIN_POLYNOMIAL`].
+    /// The Rabin fingerprint, 8 bytes, little-endian: the window as a polynomial over GF(2), the
+    /// top bit of its first byte being the highest coefficient, modulo
+    /// [`outrigger_format::boundary::RABIN_POLYNOMIAL`].
     Rabin,
-    /// 4 bytes, little-endian: `h` of [`outrigger_format::boundary`] after the window's bytes, from 0 before them.
+    /// 4 bytes, little-endian: `h` of [`outrigger_format::boundary`] after the window's bytes, from
+    /// 0 before them.
     Gear32,
 }
 
@@ -253,7 +261,7 @@ impl WindowFunction {
     }
 }
 
-/// Which windows are hashed, and what is kept of each hash.
+/// The windows to hash, and the part of each hash to keep.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct WindowSpec {
     /// The function.
@@ -262,7 +270,7 @@ pub struct WindowSpec {
     pub window: usize,
     /// Window `i` begins at byte `i × step`; at least 1.
     pub step: usize,
-    /// The first so many bytes of each hash are kept: 1 to [`WindowFunction::len`].
+    /// How many bytes of each hash to keep, from its beginning: 1 to [`WindowFunction::len`].
     pub keep: usize,
 }
 
@@ -270,7 +278,7 @@ impl WindowSpec {
     /// The largest window, bytes.
     pub const WINDOW_MAX: usize = 4096;
 
-    /// Whether all of it is within bounds. Devices answer others as unsupported.
+    /// True if all fields are within bounds. Devices report others as unsupported.
     pub fn is_valid(&self) -> bool {
         (1..=Self::WINDOW_MAX).contains(&self.window)
             && self.step >= 1
@@ -286,7 +294,7 @@ impl WindowSpec {
     /// ```
     ///
     /// # Panics
-    /// When `step` is 0.
+    /// If `step` is 0.
     pub fn count(&self, len: usize) -> usize {
         len.checked_sub(self.window).map_or(0, |rest| rest / self.step + 1)
     }
@@ -295,7 +303,7 @@ impl WindowSpec {
 /// Hashes sliding windows. Reference: [`crate::reference::window_hash`].
 #[derive(Debug)]
 pub struct WindowHash<'a> {
-    /// Which windows. When it is not [valid](WindowSpec::is_valid), the task is unsupported.
+    /// The windows. Unless [valid](WindowSpec::is_valid), the task is unsupported.
     pub spec: WindowSpec,
     /// The buffer.
     pub data: &'a [u8],
@@ -303,12 +311,12 @@ pub struct WindowHash<'a> {
     pub out: &'a mut Vec<u8>,
 }
 
-/// Asks a table for many fingerprints. Reference: [`Table::get`], one by one.
+/// Looks many fingerprints up in a table. Reference: [`Table::get`], one by one.
 #[derive(Debug)]
 pub struct Lookup<'a> {
     /// The table.
     pub table: &'a Table,
-    /// The questions.
+    /// The fingerprints.
     pub keys: &'a [Fingerprint],
     /// One answer per key is appended, in their order.
     pub out: &'a mut Vec<Option<u64>>,
@@ -319,36 +327,38 @@ pub struct Lookup<'a> {
 pub struct Stream {
     /// Where it lies in the batch's buffer, bytes.
     pub range: Range<u32>,
-    /// Whether the stream ends with it, and hence its last chunk. If not, what follows the last cut is no chunk yet: it is for the
-    /// caller to put in front of the next piece.
+    /// True if the stream, and hence its last chunk, ends with this piece. Otherwise the bytes
+    /// after the last cut form no chunk yet, and the caller puts them in front of the next piece.
     pub last: bool,
 }
 
 /// A chunk, as [`Ingest`] reports it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ingested {
-    /// Where it ends in the batch's buffer, bytes. It begins where the one before it ends, or its stream begins.
+    /// Where it ends in the batch's buffer, bytes. It begins where the one before it ends, or its
+    /// stream begins.
     pub end: u32,
     /// Its fingerprint.
     pub fingerprint: Fingerprint,
-    /// What the table says of it.
+    /// The table's answer.
     pub place: Option<u64>,
 }
 
-/// Cuts streams into chunks, fingerprints those and looks them up, in one pass. Reference: [`crate::reference::ingest`].
+/// Cuts streams into chunks, fingerprints the chunks and looks them up, in one pass. Reference:
+/// [`crate::reference::ingest`].
 #[derive(Debug)]
 pub struct Ingest<'a> {
     /// The buffer, less than 2^31 bytes.
     pub data: &'a [u8],
     /// The streams in it; any order, within `data`.
     pub streams: &'a [Stream],
-    /// How to cut. When it is not [valid](ChunkerSpec::is_valid), the task is unsupported.
+    /// How to cut. Unless [valid](ChunkerSpec::is_valid), the task is unsupported.
     pub chunker: ChunkerSpec,
     /// The fingerprint.
     pub kind: FingerprintKind,
-    /// Where to look chunks up; without one, every place is `None`.
+    /// The table in which chunks are looked up. Without one, every place is `None`.
     pub table: Option<&'a Table>,
-    /// The chunks of all streams are appended, in the order of the streams and in them.
+    /// The chunks of all streams are appended in order.
     pub out: &'a mut Vec<Ingested>,
     /// The number of chunks of each stream is appended.
     pub counts: &'a mut Vec<u32>,
@@ -369,14 +379,14 @@ pub enum Task<'a> {
     WindowHash(WindowHash<'a>),
     /// Hash one large block.
     PmdHash(PmdHash<'a>),
-    /// Ask a table for fingerprints.
+    /// Look fingerprints up in a table.
     Lookup(Lookup<'a>),
     /// Cut, fingerprint and look up streams.
     Ingest(Ingest<'a>),
 }
 
 impl Task<'_> {
-    /// Which operation it asks for.
+    /// The task's operation.
     pub fn operation(&self) -> Operation {
         match self {
             Self::Scan(_) => Operation::Scan,

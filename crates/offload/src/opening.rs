@@ -1,12 +1,13 @@
-//! Devices that are opened in the background, once there is work enough for them.
+//! Opens devices in the background once there is enough work for them.
 //!
 //! ```text
 //!   NOT BEGUN ── `note` has counted enough work, or `begin` ──▶ OPENING (a thread of its own) ──▶ OVER: a runtime, or none
 //! ```
 //!
-//! Opening a GPU takes most of a second, which is longer than many a program has to do. So nobody waits for it: whoever could use
-//! devices asks [`Opening::runtime`] at each piece of work, and does it on the processor until there is an answer. Whatever is being opened when
-//! the work ends is left to its thread; a process that ends meanwhile must do that by [`end_process`](crate::end_process).
+//! Opening a GPU takes most of a second, which is longer than the work of many programs. So no
+//! thread waits for it. A thread that could use devices asks [`Opening::runtime`] at each piece of
+//! work, and uses the processor until there is one. If the work ends during the opening, its thread
+//! goes on. A process that ends meanwhile must call [`end_process`](crate::end_process).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,13 +16,13 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use crate::FrameDevices;
 use crate::runtime::Runtime;
 
-/// Opens devices and makes a runtime of them; `None` where there are none.
+/// Opens devices and makes a runtime of them. `None` if there are none.
 type Open = dyn FnOnce() -> Option<Runtime> + Send;
 
-/// See the module.
+/// Devices that are opened in the background, as the module describes.
 pub struct Opening {
     open: Mutex<Option<Box<Open>>>,
-    /// Bytes of work after which it begins.
+    /// Bytes of work after which the opening begins.
     after: u64,
     noted: AtomicU64,
     opened: OnceLock<Option<Opened>>,
@@ -40,7 +41,7 @@ impl Opened {
 }
 
 impl Opening {
-    /// Has `open` called on a thread of its own when so many bytes of work were noted.
+    /// Calls `open` on a separate thread once so many bytes of work were noted.
     ///
     /// ```
     /// use outrigger_offload::{Opening, runtime::Runtime};
@@ -58,13 +59,13 @@ impl Opening {
         Arc::new(Self { open, after: bytes, noted, opened: OnceLock::new() })
     }
 
-    /// Devices that are open already.
+    /// For devices that are already open.
     pub fn over(runtime: Arc<Runtime>) -> Arc<Self> {
         let opened = OnceLock::from(Some(Opened::of(runtime)));
         Arc::new(Self { open: Mutex::default(), after: 0, noted: AtomicU64::new(0), opened })
     }
 
-    /// Counts work that devices might have done.
+    /// Counts work that devices could have done.
     pub fn note(self: &Arc<Self>, bytes: usize) {
         let before = self.noted.fetch_add(bytes as u64, Ordering::Relaxed);
         if before < self.after && before + bytes as u64 >= self.after {
@@ -72,7 +73,7 @@ impl Opening {
         }
     }
 
-    /// Begins to open them, unless that was begun before.
+    /// Begins to open the devices, unless that has begun before.
     pub fn begin(self: &Arc<Self>) {
         let Some(open) = self.open.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
         let own = Arc::clone(self);
@@ -86,17 +87,17 @@ impl Opening {
         }
     }
 
-    /// Whether all devices that there are take part, if any.
+    /// True if the opening has ended, with or without devices.
     pub fn is_over(&self) -> bool {
         self.opened.get().is_some()
     }
 
-    /// The runtime, as soon as there is one.
+    /// The runtime, once there is one.
     pub fn runtime(&self) -> Option<&Arc<Runtime>> {
         Some(&self.opened.get()?.as_ref()?.runtime)
     }
 
-    /// Those of its devices that compress.
+    /// The devices that compress.
     pub fn frame_devices(&self) -> Option<&Arc<FrameDevices>> {
         self.opened.get()?.as_ref()?.frames.as_ref()
     }

@@ -1,8 +1,8 @@
-//! Slow and readable versions of the operations: what every device's results are compared with.
+//! Slow and readable versions of the operations. All devices' results are compared with them.
 //!
-//! Each is written after its definition in `docs/format.md` or in [`crate::op`], one window, one segment, one bit at a time; the standard
-//! digests are those of the `md-5`, `sha1`, `sha2` and `blake3` crates. (The reference of `scan` is
-//! [`scan_reference`].)
+//! Each follows its definition in `docs/format.md` or in [`crate::op`], one window, one segment,
+//! one bit at a time. The standard digests are those of the `md-5`, `sha1`, `sha2` and `blake3`
+//! crates. (The reference of `scan` is [`scan_reference`].)
 
 use std::collections::HashMap;
 
@@ -29,7 +29,7 @@ pub fn digest(digest: Digest, data: &[u8]) -> Vec<u8> {
     }
 }
 
-/// The parallel Merkle-Damgård construction over `function`, which is not BLAKE3.
+/// The parallel Merkle-Damgård construction over `function`, which must not be BLAKE3.
 pub fn pmd_hash(function: Digest, data: &[u8]) -> Vec<u8> {
     // Empty data is one empty segment.
     let mut digests = vec![digest(function, &data[..data.len().min(PMD_SEGMENT)])];
@@ -41,7 +41,8 @@ pub fn pmd_hash(function: Digest, data: &[u8]) -> Vec<u8> {
     digest(function, &[&PMD_TAG[..], &length, &digests[0]].concat())
 }
 
-/// The fingerprint of one chunk: a digest, or the parallel construction, and zeros up to 32 bytes.
+/// The fingerprint of one chunk: a digest, or the parallel construction, padded with zeros to 32
+/// bytes.
 pub fn fingerprint(kind: FingerprintKind, chunk: &[u8]) -> Fingerprint {
     let value = match Digest::of_kind(kind) {
         (function, false) => digest(function, chunk),
@@ -72,7 +73,7 @@ pub fn rabin(window: &[u8]) -> u64 {
     remainder
 }
 
-/// The hash of one window, all of its bytes.
+/// The whole hash of one window.
 pub fn window(function: WindowFunction, window: &[u8]) -> Vec<u8> {
     match function {
         WindowFunction::Md5 => digest(Digest::Md5, window),
@@ -85,7 +86,7 @@ pub fn window(function: WindowFunction, window: &[u8]) -> Vec<u8> {
     }
 }
 
-/// What is kept of the hashes of all windows of `data`. `spec` is valid.
+/// The kept parts of the hashes of all windows of `data`. `spec` must be valid.
 pub fn window_hash(spec: WindowSpec, data: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     let mut start = 0usize;
@@ -96,7 +97,7 @@ pub fn window_hash(spec: WindowSpec, data: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Appends the candidates in `data` for a chunker, as [`crate::candidates`] does.
+/// Appends the candidates in `data` for a chunker, like [`crate::candidates`].
 pub fn candidates(chunker: ChunkerSpec, history: &[u8], data: &[u8], out: &mut Vec<u32>) {
     let (function, avg) = match chunker {
         ChunkerSpec::Fixed { .. } => return,
@@ -117,7 +118,7 @@ pub fn candidates(chunker: ChunkerSpec, history: &[u8], data: &[u8], out: &mut V
     }
 }
 
-/// What hashes a chunker's windows.
+/// The function that hashes a chunker's windows.
 pub(crate) fn window_function(hash: WindowedHash) -> WindowFunction {
     match hash {
         WindowedHash::Rabin => WindowFunction::Rabin,
@@ -126,7 +127,8 @@ pub(crate) fn window_function(hash: WindowedHash) -> WindowFunction {
     }
 }
 
-/// Cuts, fingerprints and looks up, one step after the other; returns the chunks of all streams, and their number in each.
+/// Cuts, fingerprints and looks up, one step after the other. Returns the chunks of all streams,
+/// and their number in each.
 pub fn ingest(
     data: &[u8],
     streams: &[Stream],

@@ -1,15 +1,16 @@
-//! A pool: threads that call a driver which blocks, as one device.
+//! A pool of threads that call a blocking driver, as one device.
 //!
 //! ```text
 //!   manager ── submit ──▶ queued ──▶ worker 0: its own session, one call at a time ──▶ ready ──▶ waker, poll
 //!                            └─────▶ worker 1 ...
 //! ```
 //!
-//! Each thread (a *worker*) sets its session up itself and tears it down itself: sessions never change threads. Idle workers take turns, first come, first
-//! served.
+//! Each thread (a *worker*) sets up and tears down its own session, as sessions never change
+//! threads. Idle workers take turns, first come, first served.
 //!
-//! A reset retires the whole pool and spawns another. A worker that is stuck in the driver cannot be called back: it keeps its queue, its session and
-//! what it was given, and whatever it says later is read by nobody. When too many are stuck, no more are spawned.
+//! A reset retires the whole pool and spawns another. A worker that is stuck in the driver cannot
+//! be stopped. It keeps its queue, its session and its tasks, and nobody reads its later answers.
+//! If too many are stuck, no more are spawned.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,20 +22,20 @@ use outrigger_clock::Instant;
 
 use crate::accelerator::{Completion, Fault, StageTimes, Submission};
 
-/// What one thread does its work with.
+/// The work of one thread.
 pub(crate) trait Worker {
-    /// Does all of `batch`, in place, and says of each what became of it, in order. Blocks.
+    /// Executes all of `batch` in place, and returns the result of each task in order. Blocks.
     fn work(&mut self, batch: &mut [Submission]) -> Vec<Result<StageTimes, Fault>>;
 }
 
 /// Makes a worker, on its thread.
 pub(crate) type Spawn = Arc<dyn Fn() -> Result<Box<dyn Worker>, Fault> + Send + Sync>;
 
-/// How long setting sessions up may take.
+/// The time limit for setting up the sessions.
 const SPAWNING: Duration = Duration::from_secs(10);
-/// How long a pool that is retired is waited for.
+/// How long to wait for a retired pool.
 const LEAVING: Duration = Duration::from_millis(300);
-/// With so many workers stuck for ever, the device is left alone.
+/// If more workers than this are stuck for good, the device is not used any more.
 const STUCK_MAX: usize = 64;
 
 pub(crate) struct WorkerPool {
@@ -44,13 +45,13 @@ pub(crate) struct WorkerPool {
     spawn: Spawn,
     waker: Option<Waker>,
     queue: Arc<Queue>,
-    /// Threads that have not ended, of all pools so far.
+    /// Threads of all pools that have not ended.
     present: Arc<AtomicUsize>,
     /// How many of them were stuck when the last pool was retired.
     stuck: usize,
 }
 
-/// What one pool and its manager share.
+/// The state that a pool and its manager share.
 struct Queue {
     state: Mutex<State>,
     changed: Condvar,
@@ -62,7 +63,7 @@ struct State {
     ready: Vec<Completion>,
     spawned: usize,
     refused: usize,
-    /// Why the first one was refused.
+    /// The first worker's reason.
     why: Option<Fault>,
     ended: bool,
 }
@@ -76,7 +77,7 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for the next batch; `false` when all go home.
+    /// Waits for the next batch. Returns false if the worker should end.
     fn take(&self, batch_max: usize, batch: &mut Vec<Submission>) -> bool {
         let mut state = self.lock();
         loop {
@@ -86,7 +87,7 @@ impl Queue {
             if let Some(first) = state.queued.pop_front() {
                 let class = first.work.class();
                 batch.push(first);
-                // What one call can do together: the same operation with the same parameters.
+                // One call can execute tasks of the same operation with the same parameters.
                 while batch.len() < batch_max
                     && state.queued.front().is_some_and(|next| next.work.class() == class)
                 {
@@ -100,21 +101,23 @@ impl Queue {
 }
 
 impl WorkerPool {
-    /// A pool to be, of so many workers, each of which takes up to `batch_max` tasks of a class at once.
+    /// A pool of `workers`, each of which takes up to `batch_max` tasks of a class at once. They
+    /// are not started yet.
     pub(crate) fn new(name: &str, workers: usize, batch_max: usize, spawn: Spawn) -> Self {
         let (queue, present) = (Queue::new(), Arc::default());
         Self { name: name.into(), workers, batch_max, spawn, waker: None, queue, present, stuck: 0 }
     }
 
-    /// Who is to be woken when there is something to poll.
+    /// Sets the waker for when there is something to poll.
     pub(crate) fn set_waker(&mut self, waker: Waker) {
         self.waker = Some(waker);
     }
 
-    /// Retires whoever is there, spawns anew, and waits until their sessions stand. Fewer workers than wanted will do.
+    /// Retires the present workers, spawns new ones, and waits until their sessions are set up.
+    /// Some may be missing.
     ///
     /// # Errors
-    /// Why nobody could be spawned.
+    /// The reason why no worker could be spawned.
     pub(crate) fn start(&mut self) -> Result<(), Fault> {
         self.retire(LEAVING);
         if self.stuck > STUCK_MAX {
@@ -154,7 +157,7 @@ impl WorkerPool {
     /// See [`crate::accelerator::Accelerator::submit`].
     pub(crate) fn submit(&self, submission: Submission) {
         self.queue.lock().queued.push_back(submission);
-        // All of them: one may be the manager's, in `start`.
+        // Notifies all, as one of them may be the manager, in `start`.
         self.queue.changed.notify_all();
     }
 
@@ -163,12 +166,12 @@ impl WorkerPool {
         done.append(&mut self.queue.lock().ready);
     }
 
-    /// Whether anybody is there.
+    /// True if the pool has workers.
     pub(crate) fn has_workers(&self) -> bool {
         self.queue.lock().spawned > 0
     }
 
-    /// Sends everybody home, and waits a while for those who can go.
+    /// Tells all workers to end, and waits a while for those that can.
     fn retire(&mut self, patience: Duration) {
         self.queue.lock().ended = true;
         self.queue.changed.notify_all();
@@ -186,7 +189,7 @@ impl Drop for WorkerPool {
     }
 }
 
-/// Counts a thread as gone, however it ends.
+/// Counts a thread as gone, even after a panic.
 struct Gone(Arc<AtomicUsize>);
 
 impl Drop for Gone {
@@ -195,7 +198,7 @@ impl Drop for Gone {
     }
 }
 
-/// A worker's life.
+/// The main loop of a worker.
 fn run(queue: &Queue, spawn: &Spawn, waker: Option<&Waker>, batch_max: usize) {
     let mut worker = match spawn() {
         Ok(worker) => worker,
@@ -233,7 +236,7 @@ mod tests {
     use super::*;
     use crate::work::{Output, Work};
 
-    /// Says with how many tasks it begins, and then waits to be let go on.
+    /// Reports the number of tasks in its batch, and then waits for permission to continue.
     struct Told {
         says: Sender<usize>,
         go: Arc<Mutex<Receiver<()>>>,
@@ -292,7 +295,7 @@ mod tests {
         pool.start().expect("others are spawned");
         pool.submit(task(2));
         assert_eq!(said.recv(), Ok(1));
-        // Both go on; nobody hears of the first.
+        // Both continue, but the first one's results are not polled.
         lets.send(()).expect("somebody waits");
         lets.send(()).expect("somebody waits");
         assert_eq!(polled(&pool, 1), [2]);

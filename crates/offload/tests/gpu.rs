@@ -1,5 +1,5 @@
-//! A CUDA device against the references. Without one, every test says so and passes: `make test-gpu` is for machines that
-//! have one.
+//! Tests a CUDA device against the references. Without one, every test says so and passes.
+//! `make test-gpu` is for machines with one.
 #![allow(clippy::disallowed_methods, reason = "tests wait and measure in real time")]
 
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use outrigger_offload::work::{Input, Kernel, KernelCode, Output, Request, UserOp
 use outrigger_offload::{CpuDevice, Task, conformance, hash};
 use outrigger_workload::Rng;
 
-/// A device, or nothing where there is none.
+/// A device, or `None` if there is none.
 fn device(options: CudaOptions) -> Option<CudaDevice> {
     match device_count() {
         Ok(_) => Some(CudaDevice::open_with(0, options).expect("a device that is there opens")),
@@ -38,7 +38,7 @@ fn without_a_device_opening_one_says_why() {
     }
 }
 
-/// Devices differ in which of the two they take by themselves ([`CudaOptions::staged`]), so both are asked for by name.
+/// Devices differ in their default ([`CudaOptions::staged`]), so the tests request both.
 #[test]
 fn conforms_with_staging() {
     if let Some(mut device) = device(CudaOptions { staged: Some(true), ..CudaOptions::default() }) {
@@ -186,7 +186,9 @@ fn after_a_reset_buffers_still_serve() {
     }
 }
 
-/// CUDA leaves the whole process without its GPUs then ("any further CUDA work will return the same error": the driver API's manual, `CUDA_ERROR_ILLEGAL_ADDRESS`), so this test has one of its own.
+/// After such a fault, CUDA leaves the whole process without its GPUs ("any further CUDA work will
+/// return the same error": the driver API's manual, `CUDA_ERROR_ILLEGAL_ADDRESS`). So this test has
+/// a process of its own.
 #[test]
 #[ignore = "leaves its process without a GPU: `run.sh test` runs it alone"]
 fn a_kernel_that_breaks_the_context_loses_tasks_and_nothing_else() {
@@ -206,7 +208,8 @@ fn a_kernel_that_breaks_the_context_loses_tasks_and_nothing_else() {
     let lost = run_all(&mut device, &[work]).pop().expect("one");
     assert!(matches!(lost.result, Err(Fault::Lost(_))), "{:?}", lost.result);
     device.probe().expect_err("the context is broken");
-    // Whether there can be another one is the driver's affair; a device that says so is one.
+    // The driver decides whether a new context is possible. Either result is fine, if the device
+    // reports it.
     let mut out = Vec::new();
     let task = PmdHash { digest: Digest::Md5, data: b"abc", out: &mut out };
     match device.reset() {
@@ -219,11 +222,11 @@ fn a_kernel_that_breaks_the_context_loses_tasks_and_nothing_else() {
             assert!(device.execute(&mut Task::PmdHash(task)).is_err(), "a device that is lost does nothing");
         }
     }
-    // What the device was given is whole, and can be given to the processor.
+    // The device's input is intact, so the processor can take the task.
     assert_eq!(lost.submission.work.data(), [1; 4096]);
 }
 
-/// Stores to an address that is nobody's.
+/// Stores to an invalid address.
 const BAD_PTX: &str = "
 .version 8.0
 .target sm_70

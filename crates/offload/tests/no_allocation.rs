@@ -1,5 +1,6 @@
-//! In steady state, a task on its way through the runtime allocates nothing: on the processor, also where several threads share a
-//! large one, and on a device; and hashing, scanning and ingesting themselves do not either.
+//! In steady state, a task allocates nothing in the runtime: on the processor, even if several
+//! threads share a large one, and on a device. Hashing, scanning and ingesting do not allocate
+//! either.
 #![allow(clippy::disallowed_methods, reason = "tests wait and measure in real time")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -15,7 +16,7 @@ use outrigger_offload::sim::{SimDevice, SimOptions, Speed};
 use outrigger_offload::table::Table;
 use outrigger_offload::work::{Request, UserOperation};
 
-/// Counts what all threads allocate while it is told to.
+/// Counts the allocations of all threads while `COUNTS` is set.
 struct Counting;
 
 static COUNTS: AtomicBool = AtomicBool::new(false);
@@ -76,7 +77,7 @@ fn the_hot_path_allocates_nothing() {
         Ok(())
     };
     let sum = UserOperation::new("sum", sum, |_, _| 8).shared();
-    // Always the same, so that there are always as many candidates.
+    // Always the same data, so that the number of candidates does not change.
     let data: Vec<u8> = (0..100_000u32).map(|n| (n.wrapping_mul(0x9e37_79b9) >> 13) as u8).collect();
     let rounds = |rounds: usize| {
         for round in 0..rounds {
@@ -85,7 +86,7 @@ fn the_hot_path_allocates_nothing() {
             }
         }
     };
-    // Vectors grow, classes are met for the first time, results are compared for the first time.
+    // Warm-up: vectors grow, classes are new, first results are checked.
     rounds(40);
     COUNTS.store(true, Ordering::Relaxed);
     rounds(200);
@@ -94,7 +95,7 @@ fn the_hot_path_allocates_nothing() {
     let metrics = runtime.metrics();
     assert!(metrics.devices[1].checked > 40, "comparisons were among them: {metrics:?}");
     large_tasks();
-    // And the counter counts.
+    // Checks that the counter works.
     ALLOCATED.store(0, Ordering::Relaxed);
     COUNTS.store(true, Ordering::Relaxed);
     drop(std::hint::black_box(vec![1u8; 100]));
@@ -102,7 +103,8 @@ fn the_hot_path_allocates_nothing() {
     assert_eq!(ALLOCATED.load(Ordering::Relaxed), 1);
 }
 
-/// Every operation that hashes or scans, on data that several threads share, and on data of which one has enough.
+/// Every operation that hashes or scans, on data that several threads share, and on data for one
+/// thread.
 fn large_tasks() {
     let runtime = Runtime::builder().cpu_threads(3).build();
     let mut table = Table::with_capacity(1000);
@@ -110,7 +112,7 @@ fn large_tasks() {
     let table = Arc::new(table);
     for len in [100_000, 3_000_000] {
         let data: Vec<u8> = (0..len as u32).map(|n| (n.wrapping_mul(0x9e37_79b9) >> 13) as u8).collect();
-        // Of different lengths, so that they have to be put in order, with some that are small.
+        // Of different lengths, so that they must be sorted, with some short ones.
         let pieces: Vec<_> = (0..len as u32 / 9000).map(|n| n * 9000..n * 9000 + 31 * n % 9000).collect();
         let hash = |kind| Request::HashMany { kind, ranges: pieces.clone() };
         let streams = vec![
@@ -132,7 +134,8 @@ fn large_tasks() {
             draft.input().extend_from_slice(&data);
             draft.set_request(request);
             let mut least = u64::MAX;
-            // Each thread's memory grows when it gets its first units, which may be late: but some time, all have what they need.
+            // Each thread's memory grows when it gets its first units, which may be late. At some
+            // time, all threads have enough.
             for _ in 0..30 {
                 ALLOCATED.store(0, Ordering::Relaxed);
                 COUNTS.store(true, Ordering::Relaxed);

@@ -1,5 +1,6 @@
-//! The outstanding queue and the cell that a submitter waits on, under many schedules: the very files of the runtime,
-//! with locks that a model checker schedules. Waiting until a moment is waiting for good here: nothing may depend on a clock.
+//! Tests the outstanding queue, and the cell on which a submitter waits, under many schedules. It
+//! compiles the runtime's own files with locks that a model checker schedules. A timed wait is
+//! without limit here, so nothing may depend on a clock.
 #![allow(clippy::disallowed_methods, reason = "tests wait and measure in real time")]
 #![allow(dead_code, reason = "the files are the runtime's, and it uses more of them")]
 
@@ -16,7 +17,7 @@ mod sync {
         mutex.lock().expect("nobody panics with a lock")
     }
 
-    /// A moment is nothing here.
+    /// A moment has no length here.
     pub(super) fn glance(_: impl Fn() -> bool) {}
 
     pub(super) fn wait<'a, T>(condvar: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
@@ -41,7 +42,7 @@ use queue::{Board, Costs, NEVER, Next, Refusal};
 use shuttle::thread;
 use sync::{Arc, Mutex};
 
-/// Schedules tried of each test.
+/// The number of schedules for each test.
 const SCHEDULES: usize = 3000;
 
 fn costs(of: &[u64]) -> Costs {
@@ -49,13 +50,13 @@ fn costs(of: &[u64]) -> Costs {
     Costs { occupies: costs, alone: costs }
 }
 
-/// Random schedules, and such as need few changes of the thread at the worst moment.
+/// Runs random schedules, and schedules with few thread switches at critical moments.
 fn explore(test: impl Fn() + Send + Sync + Clone + 'static) {
     shuttle::check_random(test.clone(), SCHEDULES);
     shuttle::check_pct(test, SCHEDULES, 3);
 }
 
-/// Takes from a lane until it ends, and remembers what.
+/// Takes items from a lane until it ends, and records them.
 fn worker(board: &Board<u64>, lane: usize, done: &Mutex<Vec<u64>>) {
     loop {
         match board.next(lane, true, None) {
@@ -73,7 +74,8 @@ fn worker(board: &Board<u64>, lane: usize, done: &Mutex<Vec<u64>>) {
 #[test]
 fn whatever_is_admitted_is_done_once_though_there_is_little_room() {
     explore(|| {
-        // Two lanes that take from each other, room for two items, two submitters, a canceller, an evicting failure.
+        // Two lanes that take from each other, room for two items, two submitters, a canceller, an
+        // evicting failure.
         let board = Arc::new(Board::new(&[(1, true), (1, true)], 2));
         let done = Arc::new(Mutex::new(Vec::new()));
         let workers: Vec<_> = (0..2)
@@ -159,7 +161,7 @@ fn a_wake_up_is_never_lost() {
             let board = Arc::clone(&board);
             thread::spawn(move || board.wake(0))
         };
-        // Would wait for ever if the wake-up were missed.
+        // Without the wake-up this would wait for ever.
         assert!(matches!(board.next(0, false, None), Next::Woken));
         waker.join().unwrap();
         board.end();
@@ -171,7 +173,7 @@ fn a_wake_up_is_never_lost() {
 fn a_call_for_help_reaches_the_idle_until_it_is_called_off() {
     explore(|| {
         let board: Arc<Board<u64>> = Arc::new(Board::new(&[(2, false)], 4));
-        // What there is to help with; as the helpers has it, the board is told under its lock.
+        // The tasks to help with. As in the helpers, the board is notified under their lock.
         let jobs: Arc<Mutex<u32>> = Arc::new(Mutex::new(0));
         let helped = Arc::new(Mutex::new(0));
         let helpers: Vec<_> = (0..2)
@@ -207,7 +209,7 @@ fn a_call_for_help_reaches_the_idle_until_it_is_called_off() {
             drop(jobs);
             board.submit(id, 1, id, true, |_, _| (0, costs(&[1]))).expect("it is not closed");
         }
-        // Would wait for ever if a call were lost.
+        // If a call were lost, this would wait for ever.
         while *sync::lock(&helped) < 2 {
             thread::yield_now();
         }
@@ -220,7 +222,7 @@ fn a_call_for_help_reaches_the_idle_until_it_is_called_off() {
 
 #[test]
 fn only_what_is_more_urgent_comes_before_helping() {
-    // One thread: there is one schedule.
+    // With one thread there is a single schedule.
     let once = || {
         let board: Board<u64> = Board::new(&[(1, false), (1, false)], 4);
         for (id, priority, lane) in [(1, 1, 0), (2, 0, 1)] {
@@ -247,7 +249,7 @@ fn an_outcome_reaches_whoever_waits_and_nobody_else() {
         };
         let got = cell.wait(1);
         assert_eq!((got, ender.join().unwrap()), (Some("first"), Ok(())));
-        // The same cell, another task: late comers of the first get nothing, and do no harm.
+        // Another task in the same cell. Late calls for the first get nothing, and do no harm.
         cell.begin(2);
         let late = {
             let cell = Arc::clone(&cell);

@@ -1,4 +1,4 @@
-//! Tasks as C calls them.
+//! The functions that handle tasks.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::raw::handle;
 use crate::status::outrigger_status::{OUTRIGGER_OK, OUTRIGGER_PENDING};
 use crate::status::{Error, Result, outrigger_status, status, value};
 
-/// A task with an empty buffer of its own for at least `bytes` bytes, at most 2 GiB. Null after an error.
+/// A task with its own empty buffer for at least `bytes` bytes, at most 2 GiB. Null after an error.
 /// Free it with outrigger_task_free().
 #[unsafe(no_mangle)]
 pub extern "C" fn outrigger_task_new(
@@ -26,20 +26,21 @@ pub extern "C" fn outrigger_task_new(
     })
 }
 
-/// Frees a task, with its results and its buffer. One that is under way goes on without anybody being
-/// told; what it reads must stay. Null is no error.
+/// Frees a task with its results and its buffer. A task in flight continues without a callback, and
+/// the memory that it reads must stay. Null is no error.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_task_free(task: *mut outrigger_task) {
     status(|| {
         if !task.is_null() {
-            // SAFETY: C's contract: the pointer is from outrigger_task_new(), and this is the end of it.
+            // SAFETY: C's contract: the pointer is from outrigger_task_new(), and this is the end
+            // of it.
             drop(unsafe { Arc::from_raw(task) });
         }
         Ok(())
     });
 }
 
-/// A share of the task for the time of a call.
+/// A share of the task for the duration of a call.
 ///
 /// # Safety
 /// C's contract: null, or a task that is not freed before the call has begun.
@@ -54,8 +55,8 @@ unsafe fn shared(task: *mut outrigger_task) -> Result<Arc<outrigger_task>> {
     }
 }
 
-/// Has `callback` called when the task has ended, with `context`, at this and later submissions; null for
-/// none.
+/// Sets the function to call with `context` when the task ends, for this and later submissions;
+/// null for none.
 #[unsafe(no_mangle)]
 pub extern "C" fn outrigger_task_set_callback(
     task: Option<&outrigger_task>,
@@ -72,7 +73,7 @@ pub extern "C" fn outrigger_task_set_callback(
     })
 }
 
-/// Submits a task. Waits for room while as many tasks wait as may ("outstanding_max", 256).
+/// Submits a task. Blocks while the queue is full ("outstanding_max", 256).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_submit(
     runtime: Option<&outrigger_runtime>,
@@ -85,7 +86,8 @@ pub unsafe extern "C" fn outrigger_submit(
     })
 }
 
-/// Submits a task if there is room (else OUTRIGGER_FULL: it can be submitted again).
+/// Submits a task if there is room. Otherwise returns OUTRIGGER_FULL, and it can be submitted
+/// again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_try_submit(
     runtime: Option<&outrigger_runtime>,
@@ -112,11 +114,11 @@ pub unsafe extern "C" fn outrigger_run(
     })
 }
 
-/// How a submitted task stands: OUTRIGGER_PENDING, or how it ended. Returns at once.
+/// The state of a submitted task: OUTRIGGER_PENDING, or how it ended. Returns at once.
 #[unsafe(no_mangle)]
 pub extern "C" fn outrigger_task_poll(task: Option<&outrigger_task>) -> outrigger_status {
     let state = |task: &outrigger_task| match &task.lock().state {
-        // Nothing went wrong, so that nothing is kept of it.
+        // This is no error, so nothing is kept.
         State::Submitted(_) => Ok(OUTRIGGER_PENDING),
         state => state.status().map(|()| OUTRIGGER_OK),
     };
@@ -127,15 +129,15 @@ pub extern "C" fn outrigger_task_poll(task: Option<&outrigger_task>) -> outrigge
     }
 }
 
-/// Waits for the end of a submitted task, and returns how it ended. The callback, if there is one, may
-/// still be running.
+/// Waits for the end of a submitted task, and returns how it ended. The callback, if any, may still
+/// be running.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_task_wait(task: *mut outrigger_task) -> outrigger_status {
     // SAFETY: C's contract.
     status(|| unsafe { shared(task)? }.wait(None))
 }
 
-/// Waits for the end of a submitted task, for so long at most: then OUTRIGGER_PENDING.
+/// Waits for the end of a submitted task, but at most so long. Then returns OUTRIGGER_PENDING.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_task_wait_for(
     task: *mut outrigger_task,
@@ -146,17 +148,17 @@ pub unsafe extern "C" fn outrigger_task_wait_for(
     status(|| unsafe { shared(task)? }.wait(until))
 }
 
-/// Cancels a submitted task. What waits ends now, as OUTRIGGER_CANCELLED. What a device works on ends so
-/// when the device lets go of it. Returns 1 if that came in time, and 0 if the task ends, or has ended,
-/// in another way.
+/// Cancels a submitted task. A waiting task ends now, as OUTRIGGER_CANCELLED. A task on a device
+/// ends so when the device releases it. Returns 1 if the task ends as cancelled, and 0 if it ends,
+/// or has ended, in another way.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_task_cancel(task: *mut outrigger_task) -> i32 {
     // SAFETY: C's contract.
     value(0, || Ok(unsafe { shared(task)? }.cancel().into()))
 }
 
-/// Makes a task that has ended one that can be filled again: what it asks for, its data and its buffer
-/// stay; its results and its deadline go.
+/// Makes an ended task ready to be filled again. Its request, its data and its buffer stay. Its
+/// results and its deadline are dropped.
 #[unsafe(no_mangle)]
 pub extern "C" fn outrigger_task_again(task: Option<&outrigger_task>) -> outrigger_status {
     status(|| handle(task, "task")?.again())

@@ -1,4 +1,4 @@
-//! What a task is to do, with which data.
+//! The functions that fill a task with a request and data.
 
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::status::{Error, Result, outrigger_status, status, value};
 use crate::table::outrigger_table;
 use crate::types::{self, outrigger_fingerprint, outrigger_range, outrigger_stream, outrigger_window};
 
-/// Says what a task is to do.
+/// Sets a task's request.
 fn ask(task: Option<&outrigger_task>, request: impl FnOnce() -> Result<Request>) -> outrigger_status {
     status(|| {
         let (task, request) = (handle(task, "task")?, request()?);
@@ -29,9 +29,9 @@ fn ask(task: Option<&outrigger_task>, request: impl FnOnce() -> Result<Request>)
     })
 }
 
-/// Makes the task's data the first `len` bytes of its own buffer, and returns where they are, to be
-/// written before it is submitted. Whatever was in the buffer is there. Null if they do not fit in what
-/// outrigger_task_new() was asked for, or tasks share the data.
+/// Makes the first `len` bytes of the task's own buffer its data, and returns their address, to
+/// write before it is submitted. The buffer keeps its old bytes. Null if `len` exceeds the size
+/// given to outrigger_task_new(), or tasks share the data.
 #[unsafe(no_mangle)]
 pub extern "C" fn outrigger_task_data(task: Option<&outrigger_task>, len: usize) -> *mut u8 {
     value(std::ptr::null_mut(), || {
@@ -50,8 +50,8 @@ pub extern "C" fn outrigger_task_data(task: Option<&outrigger_task>, len: usize)
     })
 }
 
-/// Makes the task's data a part of a buffer that other tasks read too. It must not be written until all
-/// of them are freed. The task's own buffer goes back to the pool.
+/// Makes a part of a buffer that other tasks read too the task's data. It must not be written until
+/// all of them are freed. The task's own buffer returns to the pool.
 #[unsafe(no_mangle)]
 pub extern "C" fn outrigger_task_share(
     task: Option<&outrigger_task>,
@@ -72,7 +72,7 @@ pub extern "C" fn outrigger_task_share(
     })
 }
 
-/// Asks for the fingerprints of `count` pieces of the data: outrigger_task_fingerprints().
+/// Requests the fingerprints of `count` pieces of the data: outrigger_task_fingerprints().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_task_hash_many(
     task: Option<&outrigger_task>,
@@ -91,13 +91,14 @@ pub unsafe extern "C" fn outrigger_task_hash_many(
     })
 }
 
-/// Asks for the hash of all data by a parallel construction (OUTRIGGER_PMD_*): outrigger_task_bytes().
+/// Requests the hash of all data by a parallel construction (OUTRIGGER_PMD_*):
+/// outrigger_task_bytes().
 #[unsafe(no_mangle)]
 pub extern "C" fn outrigger_task_pmd_hash(task: Option<&outrigger_task>, kind: u32) -> outrigger_status {
     ask(task, || Ok(Request::PmdHash { digest: types::pmd_digest(kind)? }))
 }
 
-/// Asks for the hashes of sliding windows: outrigger_task_bytes().
+/// Requests the hashes of sliding windows: outrigger_task_bytes().
 #[unsafe(no_mangle)]
 pub extern "C" fn outrigger_task_window_hash(
     task: Option<&outrigger_task>,
@@ -106,9 +107,9 @@ pub extern "C" fn outrigger_task_window_hash(
     ask(task, || Ok(Request::WindowHash { spec: types::window(handle(spec, "spec")?)? }))
 }
 
-/// Asks for boundary candidates (see outrigger_scan()): outrigger_task_candidates(). `history` is how
-/// many bytes right before the data, in the same shared buffer, precede it in its file too; 0 for data of
-/// the task's own.
+/// Requests boundary candidates (see outrigger_scan()): outrigger_task_candidates(). `history` is
+/// the number of bytes directly before the data, in the same shared buffer, that also precede it in
+/// its file. It is 0 for data in the task's own buffer.
 #[unsafe(no_mangle)]
 pub extern "C" fn outrigger_task_scan(
     task: Option<&outrigger_task>,
@@ -118,7 +119,7 @@ pub extern "C" fn outrigger_task_scan(
     ask(task, || Ok(Request::Scan { history, masks: masks(average)? }))
 }
 
-/// Asks for chunks, cut, fingerprinted and looked up in `table`, unless that is null (see
+/// Requests chunks, cut, fingerprinted and looked up in `table`, unless that is null (see
 /// outrigger_ingest()): outrigger_task_chunks() and outrigger_task_counts().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_task_ingest(
@@ -139,8 +140,8 @@ pub unsafe extern "C" fn outrigger_task_ingest(
     })
 }
 
-/// Asks a table, as it is now, for `count` fingerprints: outrigger_task_places(). The task's data plays
-/// no part.
+/// Looks `count` fingerprints up in a table, in its present state: outrigger_task_places(). The
+/// task's data is not used.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_task_lookup(
     task: Option<&outrigger_task>,
@@ -156,8 +157,9 @@ pub unsafe extern "C" fn outrigger_task_lookup(
     })
 }
 
-/// Asks for the data compressed by a codec ("zstd:3", "gzip:6", "lz4", "none"): outrigger_task_bytes(),
-/// and outrigger_task_codec() for what it was: none, where the codec gains too little.
+/// Requests the data compressed by a codec ("zstd:3", "gzip:6", "lz4", "none"):
+/// outrigger_task_bytes(), and outrigger_task_codec() for the codec used. It is none if the codec
+/// gains too little.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_task_compress(
     task: Option<&outrigger_task>,
@@ -170,8 +172,8 @@ pub unsafe extern "C" fn outrigger_task_compress(
     })
 }
 
-/// Asks for the data decompressed by a codec (enum outrigger_codec), to `raw_len` bytes, at most 64 MiB:
-/// outrigger_task_bytes().
+/// Requests the data decompressed by a codec (enum outrigger_codec), to `raw_len` bytes, at most 64
+/// MiB: outrigger_task_bytes().
 #[unsafe(no_mangle)]
 pub extern "C" fn outrigger_task_decompress(
     task: Option<&outrigger_task>,
@@ -188,7 +190,7 @@ pub extern "C" fn outrigger_task_decompress(
     })
 }
 
-/// Asks for an operation of the caller's own, with parameters, which are copied: outrigger_task_bytes().
+/// Requests an operation of the caller with parameters, which are copied: outrigger_task_bytes().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_task_own(
     task: Option<&outrigger_task>,
@@ -204,7 +206,7 @@ pub unsafe extern "C" fn outrigger_task_own(
     })
 }
 
-/// How urgent it is (enum outrigger_priority).
+/// Sets its priority (enum outrigger_priority).
 #[unsafe(no_mangle)]
 pub extern "C" fn outrigger_task_set_priority(
     task: Option<&outrigger_task>,
@@ -224,7 +226,7 @@ pub extern "C" fn outrigger_task_set_priority(
     })
 }
 
-/// If no device has begun with it so many milliseconds from now, it ends as OUTRIGGER_EXPIRED.
+/// If no device begins it within so many milliseconds, it ends as OUTRIGGER_EXPIRED.
 #[unsafe(no_mangle)]
 pub extern "C" fn outrigger_task_set_deadline(
     task: Option<&outrigger_task>,
@@ -240,8 +242,8 @@ pub extern "C" fn outrigger_task_set_deadline(
     })
 }
 
-/// Sends it to one device, whatever placement thinks of it; to the processor, if that device cannot do
-/// it, fails, or is cut off. 0 is the processor.
+/// Sends it to one device, regardless of placement. The processor, 0, executes it if that device
+/// cannot, fails, or is cut off.
 #[unsafe(no_mangle)]
 pub extern "C" fn outrigger_task_pin(task: Option<&outrigger_task>, device: usize) -> outrigger_status {
     status(|| {

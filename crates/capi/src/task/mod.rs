@@ -1,13 +1,13 @@
-//! Tasks: filled, submitted, ended, and used again.
+//! Tasks: filled, submitted, ended, and reused.
 //!
 //! ```text
 //!   FILLING ──submit──▶ SUBMITTED ──▶ ENDED (done or failed) ──again──▶ FILLING
 //! ```
 //!
-//! The runtime tells every end by a callback that each task has had since it was made: it puts the result where C can get
-//! at it, wakes who waits, and calls C's callback, if there is one. A task is an `Arc`: C's pointer is one share, a call that
-//! is under way has another, so that freeing a task in its own callback is fine. The lock is never held while C or
-//! the runtime is called.
+//! Each task has had a callback of the runtime since it was made, which reports every end. The
+//! callback stores the result for C, wakes waiting threads, and calls C's callback, if there is
+//! one. A task is an `Arc`. C's pointer is one share, and a running call holds another, so a
+//! callback may free its own task. The lock is never held during a call of C or of the runtime.
 
 mod calls;
 mod fill;
@@ -28,16 +28,18 @@ use results::Converted;
 #[cfg(test)]
 pub use results::outrigger_report;
 
-/// Called once for each submission of a task, when it has ended, by a thread of the runtime's, or by the
-/// one that cancels it: quick, or it holds up a device. It may look at the task, free it, or use it again
-/// (with outrigger_try_submit(), which does not wait for room), but not wait for another one.
+/// Called once for each submission of a task when it ends, by a thread of the runtime or by the one
+/// that cancels it. It must be quick, as it may hold up a device. It may read the task, free it, or
+/// reuse it (with outrigger_try_submit(), which does not wait for room), but must not wait for
+/// another task.
 pub type outrigger_callback = Option<unsafe extern "C" fn(context: *mut c_void, task: *mut outrigger_task)>;
 
-/// A task. One thread at a time fills it; once it is submitted, any may poll, wait for or cancel it.
+/// A task. One thread at a time fills it. After submission, any thread may poll, wait for or cancel
+/// it.
 pub struct outrigger_task {
     inner: Mutex<Inner>,
     ended: Condvar,
-    /// The runtime's end of it.
+    /// The callback for the runtime.
     told: Callback,
 }
 
@@ -54,16 +56,16 @@ struct Inner {
 #[derive(Clone, Copy)]
 struct Context(*mut c_void);
 
-// SAFETY: C's contract: a callback is called by any thread.
+// SAFETY: C's contract: any thread may call a callback.
 unsafe impl Send for Context {}
 
 enum State {
     Filling(Draft),
-    /// Without a ticket as long as the runtime has not returned one.
+    /// Without a ticket until the runtime has returned one.
     Submitted(Option<Ticket>),
     Done(Finished),
     Failed(Failure, Option<Draft>),
-    /// It was lost by a bug.
+    /// A bug lost it.
     Gone,
 }
 
@@ -111,7 +113,7 @@ impl outrigger_task {
         Arc::new_cyclic(|task| {
             let task: Weak<Self> = task.clone();
             let told = move |ended| {
-                // Who has freed it does not want to be told.
+                // If C has freed the task, nobody needs the result.
                 if let Some(task) = task.upgrade() {
                     Self::end(&task, ended);
                 }
@@ -127,7 +129,7 @@ impl outrigger_task {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does something with the draft of a task that is being filled.
+    /// Calls `fill` with the draft of a task that is being filled.
     pub fn draft<T>(&self, fill: impl FnOnce(&mut Draft) -> Result<T>) -> Result<T> {
         match &mut self.lock().state {
             State::Filling(draft) => fill(draft),
@@ -152,7 +154,7 @@ impl outrigger_task {
             (draft, inner.turn, inner.callback.is_some())
         };
         let told = Arc::clone(&self.told);
-        // Ours takes no lock that is held here; of C's nobody knows.
+        // Our callback takes no lock that is held here, but C's callback may.
         if is_told {
             draft.set_callback(told)
         } else {
@@ -162,7 +164,7 @@ impl outrigger_task {
         let mut inner = self.lock();
         match submitted {
             Ok(ticket) => {
-                // It may have ended by now, and its callback have submitted it again.
+                // The task may have ended already, and its callback may have submitted it again.
                 if inner.turn == turn
                     && let State::Submitted(slot) = &mut inner.state
                 {
@@ -179,7 +181,7 @@ impl outrigger_task {
         }
     }
 
-    /// By the runtime.
+    /// Called by the runtime.
     fn end(self: &Arc<Self>, ended: std::result::Result<Finished, Failed>) {
         let mut inner = self.lock();
         inner.state = match ended {
@@ -213,7 +215,7 @@ impl outrigger_task {
             State::Submitted(ticket) => ticket.take(),
             _ => None,
         };
-        // Not under the lock: what waits ends here and now.
+        // Not under the lock, as a waiting task ends during this call.
         ticket.is_some_and(|ticket| ticket.cancel())
     }
 

@@ -1,4 +1,4 @@
-//! What came of a task.
+//! The results of a task.
 
 use std::time::Duration;
 
@@ -9,33 +9,33 @@ use crate::raw::{self, handle};
 use crate::status::{Error, Result, outrigger_status, status, value};
 use crate::types::{outrigger_chunk, outrigger_fingerprint};
 
-/// What became of a task, and how long it took, in nanoseconds.
+/// How a task was executed, and how long it took in nanoseconds.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct outrigger_report {
-    /// The device that did it; 0 is the processor.
+    /// The device that executed it; 0 is the processor.
     pub device: u32,
-    /// How many devices failed at it before.
+    /// How many devices failed at it.
     pub fallbacks: u32,
     /// 1 if its result was compared with the processor's.
     pub checked: u32,
     /// Zero.
     pub reserved: u32,
-    /// From its submission until a device began with it.
+    /// From submission until a device began.
     pub queue_ns: u64,
     /// Host memory to device memory.
     pub copy_in_ns: u64,
-    /// The work itself.
+    /// The computation.
     pub kernel_ns: u64,
     /// Device memory to host memory.
     pub copy_out_ns: u64,
-    /// From its submission to its end.
+    /// From submission to end.
     pub total_ns: u64,
-    /// What that was predicted to be; 0 without a prediction.
+    /// The prediction of total_ns; 0 if there was none.
     pub predicted_ns: u64,
 }
 
-/// Results as C has them. Their memory is used again.
+/// Results in C's types. Their memory is reused.
 #[derive(Default)]
 pub struct Converted {
     fingerprints: Vec<outrigger_fingerprint>,
@@ -45,7 +45,7 @@ pub struct Converted {
 }
 
 impl Converted {
-    /// Forgets the results of an earlier turn.
+    /// Drops the results of an earlier submission.
     pub fn clear(&mut self) {
         self.fingerprints.clear();
         self.chunks.clear();
@@ -54,7 +54,7 @@ impl Converted {
     }
 }
 
-/// Looks at the output of a task that is done.
+/// Reads the output of a finished task.
 fn look<T>(task: Option<&outrigger_task>, look: impl FnOnce(&Finished, &mut Converted) -> T) -> Result<T> {
     let mut inner = handle(task, "task")?.lock();
     let super::Inner { state, converted, .. } = &mut *inner;
@@ -64,7 +64,7 @@ fn look<T>(task: Option<&outrigger_task>, look: impl FnOnce(&Finished, &mut Conv
     }
 }
 
-/// Hands out a list, which lies where it is until the task is used again or freed.
+/// Returns a list, which stays in its place until the task is used again or freed.
 ///
 /// # Safety
 /// C's contract: null, or a place for a number.
@@ -77,8 +77,8 @@ unsafe fn list<T>(list: *const T, len: usize, count: *mut usize) -> Result<*cons
     Ok(list)
 }
 
-/// The bytes that came of a task, and how many in `count` (unless it is null). Valid until the task is
-/// used again or freed. Null if it is not done.
+/// The output bytes of a task, and their number in `count` (unless it is null). Valid until the
+/// task is used again or freed. Null if it is not done.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_task_bytes(task: Option<&outrigger_task>, count: *mut usize) -> *const u8 {
     value(std::ptr::null(), || {
@@ -88,7 +88,7 @@ pub unsafe extern "C" fn outrigger_task_bytes(task: Option<&outrigger_task>, cou
     })
 }
 
-/// The fingerprints that came of outrigger_task_hash_many(), as outrigger_task_bytes() hands them out.
+/// The fingerprints of outrigger_task_hash_many(), in the manner of outrigger_task_bytes().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_task_fingerprints(
     task: Option<&outrigger_task>,
@@ -107,7 +107,7 @@ pub unsafe extern "C" fn outrigger_task_fingerprints(
     })
 }
 
-/// The candidates that came of outrigger_task_scan(), as outrigger_task_bytes() hands them out.
+/// The candidates of outrigger_task_scan(), in the manner of outrigger_task_bytes().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_task_candidates(
     task: Option<&outrigger_task>,
@@ -121,8 +121,7 @@ pub unsafe extern "C" fn outrigger_task_candidates(
     })
 }
 
-/// The chunks that came of outrigger_task_ingest(), of all streams, as outrigger_task_bytes() hands them
-/// out.
+/// The chunks of outrigger_task_ingest() from all streams, in the manner of outrigger_task_bytes().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_task_chunks(
     task: Option<&outrigger_task>,
@@ -141,7 +140,7 @@ pub unsafe extern "C" fn outrigger_task_chunks(
     })
 }
 
-/// How many chunks each stream has, as outrigger_task_bytes() hands them out.
+/// The number of chunks of each stream, in the manner of outrigger_task_bytes().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_task_counts(
     task: Option<&outrigger_task>,
@@ -155,8 +154,8 @@ pub unsafe extern "C" fn outrigger_task_counts(
     })
 }
 
-/// The numbers that came of outrigger_task_lookup(), as outrigger_task_bytes() hands them out; and,
-/// unless `found` is null, where it says for each whether there is one (1, or 0).
+/// The numbers from outrigger_task_lookup(), in the manner of outrigger_task_bytes(). Unless
+/// `found` is null, it gets the address of a flag for each: 1 if there is a number, else 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_task_places(
     task: Option<&outrigger_task>,
@@ -183,14 +182,14 @@ pub unsafe extern "C" fn outrigger_task_places(
     })
 }
 
-/// What the bytes of outrigger_task_compress() are compressed with (enum outrigger_codec), or -1 if the
-/// task is not done.
+/// The codec of the bytes from outrigger_task_compress() (enum outrigger_codec), or -1 if the task
+/// is not done.
 #[unsafe(no_mangle)]
 pub extern "C" fn outrigger_task_codec(task: Option<&outrigger_task>) -> i32 {
     value(-1, || look(task, |done, _| done.output().codec as i32))
 }
 
-/// Who did a task that is done, and how long each stage took. `size` is sizeof *out.
+/// The device of a finished task, and how long each stage took. `size` is sizeof *out.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_task_report(
     task: Option<&outrigger_task>,

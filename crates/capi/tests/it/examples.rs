@@ -1,5 +1,5 @@
-//! The C programs in `examples/`, compiled with the system's compiler, linked both ways and under sanitizers, give what the
-//! library's Rust functions give.
+//! Compiles the C programs in `examples/` with the system's compiler, linked both ways and under
+//! sanitizers. Their results must equal those of the library's Rust functions.
 
 use crate::common;
 
@@ -14,7 +14,7 @@ use outrigger_offload::{Ingester, hash, pmd_hash, reference, window_hash};
 
 const LINKS: [Link; 3] = [Link::Static, Link::Shared, Link::Sanitized];
 
-/// Half of it is there twice, a little shifted.
+/// Data whose second half repeats the first, a little shifted.
 fn data() -> Vec<u8> {
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     let noise = std::iter::repeat_with(|| {
@@ -50,7 +50,7 @@ fn place() -> Place {
 }
 
 impl Place {
-    /// The program, linked in each way: `check` is to run it.
+    /// Calls `check` with the program, linked in each way.
     fn each(&self, name: &str, check: impl Fn(Command)) {
         let source = crate_dir().join("examples").join(name).with_extension("c");
         for link in LINKS {

@@ -1,4 +1,5 @@
-//! The header says what the library is: sizes, offsets, numbers and names, by the C compiler's word.
+//! The header must agree with the library: sizes, offsets, numbers and names, as the C compiler
+//! sees them.
 
 use crate::common;
 
@@ -16,7 +17,7 @@ fn it_is_c_and_cpp() {
     }
 }
 
-/// Every function of the sources is declared, and nothing else is; each can be linked to.
+/// The header declares every function of the sources and no other, and a program can link to each.
 #[test]
 fn it_declares_every_function() {
     let header = std::fs::read_to_string(crate_dir().join("include/outrigger.h")).expect("the header");
@@ -59,7 +60,7 @@ fn it_declares_every_function() {
     }
 }
 
-/// The shared library has the name that its version of the interface has, and exports nothing else.
+/// The shared library has the name for its version of the interface, and exports nothing else.
 #[test]
 fn the_shared_library_is_named_and_closed() {
     let library = common::library("liboutrigger_capi.so");

@@ -1,4 +1,4 @@
-//! What `make install` puts somewhere is found by pkg-config, compiled with, and run.
+//! pkg-config finds what `make install` installs, and a program compiles with it and runs.
 
 use crate::common;
 
@@ -35,7 +35,7 @@ fn an_installed_library_can_be_used() {
     let line =
         stdout(Command::new(&program).arg("md5").arg("/dev/null").env("LD_LIBRARY_PATH", prefix.join("lib")));
     assert_eq!(line, "d41d8cd98f00b204e9800998ecf8427e  /dev/null\n");
-    // Statically: nothing of ours is needed to run it.
+    // With static linking the program runs without our shared library.
     let archive = prefix.join("lib/liboutrigger.a");
     run(cc("cc", &["-std=c99"])
         .arg(&source)

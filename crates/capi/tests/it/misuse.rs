@@ -1,4 +1,4 @@
-//! `misuse.c`: what a C program can do wrong, under the sanitizers and without.
+//! Runs `misuse.c`, a C program with errors, with and without the sanitizers.
 
 use crate::common;
 

@@ -1,4 +1,4 @@
-//! What a record of the staging log says was done.
+//! The operations in the records of the staging log.
 
 use super::RECORD;
 use crate::catalogue::Attributes;
@@ -6,15 +6,15 @@ use crate::{Cursor, FormatError, Put, Root};
 
 /// One acknowledged operation, without the data of a write.
 ///
-/// Each says what a name, an inode or a range of bytes *is* afterwards, so that replaying one whose effect is there
-/// already changes nothing in the end: see `docs/format.md`.
+/// It says what a name, an inode or a range of bytes *is* afterwards. So replaying an operation
+/// that already took effect changes nothing in the end: see `docs/format.md`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Operation {
     /// A new inode and its first name.
     Create {
         /// The directory's inode.
         parent: u64,
-        /// The name in it; empty for a file that has none yet.
+        /// The name in it. Empty for a file without a name yet.
         name: Vec<u8>,
         /// The new inode.
         inode: u64,
@@ -30,7 +30,7 @@ pub enum Operation {
         /// The inode.
         inode: u64,
     },
-    /// A name went away, of a file or of an empty directory.
+    /// A name of a file or of an empty directory was removed.
     Unlink {
         /// The directory's inode.
         parent: u64,
@@ -60,7 +60,7 @@ pub enum Operation {
         parent: u64,
         /// The name in it.
         name: Vec<u8>,
-        /// The inode that this name stood for before; the other name does now.
+        /// The inode that this name stood for before. The other name now stands for it.
         inode: u64,
         /// The other directory's inode.
         other_parent: u64,
@@ -73,25 +73,25 @@ pub enum Operation {
     Attributes {
         /// The inode.
         inode: u64,
-        /// What they are now.
+        /// The new attributes.
         attributes: Attributes,
     },
-    /// The record's data was written; the file is at least so long afterwards.
+    /// The record's data was written. Afterwards the file is at least long enough to hold it.
     Write {
         /// The file.
         inode: u64,
         /// Where the data begins.
         offset: u64,
     },
-    /// The file has this length; what is new of it reads as zero.
+    /// The file has this length. New bytes read as zero.
     Truncate {
         /// The file.
         inode: u64,
         /// Its length.
         len: u64,
     },
-    /// These bytes read as zero; the file is at least so long afterwards. A hole that is punched is first cut to the file's
-    /// length.
+    /// These bytes read as zero. Afterwards the file is at least long enough to hold them. A writer
+    /// limits a punched hole to the file's length.
     Zero {
         /// The file.
         inode: u64,
@@ -100,9 +100,10 @@ pub enum Operation {
         /// How many, at least 1.
         len: u64,
     },
-    /// These bytes are those of another file's committed content; the file is at least so long afterwards.
+    /// These bytes are those of another file's committed content. The file is at least so long
+    /// afterwards.
     Clone {
-        /// The file that the content belonged to: for messages, it may have changed since.
+        /// The file that the content belonged to, for messages. It may have changed since.
         from: u64,
         /// The committed content.
         root: Root,
@@ -124,14 +125,14 @@ pub enum Operation {
     Destaged {
         /// The file.
         inode: u64,
-        /// Its records up to this sequence are in `root`.
+        /// `root` has its records up to this sequence.
         sequence: u64,
         /// The committed content.
         root: Root,
     },
     /// Name-space operations are in the database.
     Committed {
-        /// Those up to this sequence.
+        /// Operations up to this sequence.
         sequence: u64,
     },
 }
@@ -156,8 +157,8 @@ impl Operation {
         }
     }
 
-    /// True for what a [`Operation::Committed`] covers; false for what is about a file's content, and for the log's own
-    /// records.
+    /// True for operations that a [`Operation::Committed`] covers. False for changes of a file's
+    /// content, and for the log's own records.
     pub fn is_name_space(&self) -> bool {
         matches!(self.kind(), 1..=6 | 11)
     }
@@ -221,7 +222,8 @@ impl Operation {
     /// Decodes the fields of an operation of this kind, which fill `fields`.
     ///
     /// # Errors
-    /// Any [`FormatError`]; [`FormatError::Range`] for an unknown kind, and for ranges that are empty or end beyond 2^64.
+    /// Any [`FormatError`]. [`FormatError::Range`] for an unknown kind, and for ranges that are
+    /// empty or end beyond 2^64.
     pub fn decode(kind: u8, fields: &[u8]) -> Result<Self, FormatError> {
         let cursor = &mut Cursor::new(RECORD, fields);
         let operation = match kind {
@@ -294,7 +296,7 @@ fn get_name(cursor: &mut Cursor<'_>) -> Result<(u64, Vec<u8>), FormatError> {
     Ok((cursor.varint()?, cursor.bytes()?.to_vec()))
 }
 
-/// An offset and a length that is not 0 and does not lead beyond the largest offset.
+/// An offset, and a length that is not 0 and ends at most at the largest offset.
 fn get_range(cursor: &mut Cursor<'_>) -> Result<(u64, u64), FormatError> {
     let (offset, len) = (cursor.varint()?, cursor.varint()?);
     if len == 0 || offset.checked_add(len).is_none() {

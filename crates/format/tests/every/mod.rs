@@ -1,4 +1,5 @@
-//! What must hold of every decoder, whatever the bytes: shared by the tests beside this and the fuzz targets under `fuzz/`.
+//! Checks that every decoder must pass for any bytes. The tests beside it and the fuzz targets
+//! under `fuzz/` share it.
 
 #![allow(dead_code, reason = "each fuzz target uses one of these")]
 
@@ -11,14 +12,14 @@ use outrigger_format::{
     Node, PACK_HEADER_LEN, PackHeader, Root, TRAILER_LEN, Trailer, checksum, parse_size, print_size,
 };
 
-/// Writes the checksum of `bytes` without what lies at `at` there, so that what it guards is reached.
+/// Writes the checksum of `parts` at `at`, so that the decoder reads what it guards.
 fn with_checksum(bytes: &[u8], at: usize, parts: &[&[u8]]) -> Vec<u8> {
     let mut fixed = bytes.to_vec();
     fixed[at..at + 8].copy_from_slice(&checksum(parts).to_le_bytes());
     fixed
 }
 
-/// Pack headers: as they are, and with their checksum set right.
+/// Pack headers, unchanged and with a correct checksum.
 pub fn pack_header(bytes: &[u8]) {
     pack_header_as_is(bytes);
     if bytes.len() >= PACK_HEADER_LEN {
@@ -26,14 +27,14 @@ pub fn pack_header(bytes: &[u8]) {
     }
 }
 
-/// Reserved fields are not kept, so what was decoded is compared, not its bytes.
+/// Reserved fields are not kept, so the decoded values are compared, not the bytes.
 fn pack_header_as_is(bytes: &[u8]) {
     if let Ok(header) = PackHeader::decode(bytes) {
         assert_eq!(PackHeader::decode(&header.encode()), Ok(header));
     }
 }
 
-/// Frame headers: as they are, and with a count of chunks that fits and their checksum set right.
+/// Frame headers, unchanged, and with a count of chunks that fits and a correct checksum.
 pub fn frame_header(bytes: &[u8]) {
     frame_header_as_is(bytes);
     if bytes.len() > FRAME_HEADER_LEN {
@@ -55,7 +56,7 @@ fn frame_header_as_is(bytes: &[u8]) {
     }
 }
 
-/// Footers, as if their checksum held; all that lookups rely on is checked when one is decoded.
+/// Footers, as if their checksum matched. Decoding checks everything that lookups rely on.
 pub fn footer(bytes: &[u8]) {
     if let Ok(footer) = Footer::decode(bytes, u32::MAX) {
         assert!(footer.memory() <= bytes.len(), "no more entries than bytes");
@@ -68,7 +69,7 @@ pub fn footer(bytes: &[u8]) {
     }
 }
 
-/// Trailers, at the end of what would be a pack: as they are, and with their checksum set right.
+/// Trailers, at the end of a possible pack, unchanged and with a correct checksum.
 pub fn trailer(bytes: &[u8]) {
     trailer_as_is(bytes);
     if let Some(start) = bytes.len().checked_sub(TRAILER_LEN) {
@@ -85,7 +86,7 @@ fn trailer_as_is(bytes: &[u8]) {
     }
 }
 
-/// Manifest nodes: every byte of them is kept.
+/// Manifest nodes, all bytes of which are kept.
 pub fn node(bytes: &[u8]) {
     if let Ok(node) = Node::decode_any(bytes) {
         assert_eq!(node.encode(), bytes);
@@ -95,7 +96,7 @@ pub fn node(bytes: &[u8]) {
     }
 }
 
-/// Manifest roots: every byte of them is kept.
+/// Manifest roots, all bytes of which are kept.
 pub fn root(bytes: &[u8]) {
     if let Ok(root) = Root::decode(bytes) {
         assert_eq!(root.encode(), bytes);
@@ -113,7 +114,8 @@ pub fn block(bytes: &[u8]) {
     }
 }
 
-/// Segment headers and records of the staging log: as they are, and with lengths that fit and their checksums set right.
+/// Segment headers and records of the staging log, unchanged, and with lengths that fit and correct
+/// checksums.
 pub fn staging_record(bytes: &[u8]) {
     if let Ok(header) = SegmentHeader::decode(bytes) {
         assert_eq!(SegmentHeader::decode(&header.encode()), Ok(header));
@@ -127,7 +129,8 @@ pub fn staging_record(bytes: &[u8]) {
     record_as_is(bytes);
     if bytes.len() >= RECORD_HEADER_LEN {
         let (head, payload) = bytes.split_at(RECORD_HEADER_LEN);
-        // A write's fields are the first bytes of what follows the header, any other's are all of it.
+        // A write's fields are the first bytes after the header. The fields of other operations are
+        // all of them.
         let fields = if head[5] == 7 { payload.len().min(usize::from(head[8])) } else { payload.len() };
         let number = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("eight bytes"));
         let header = RecordHeader {
@@ -154,7 +157,7 @@ fn record_as_is(bytes: &[u8]) {
     }
 }
 
-/// What users write: chunkers, codecs, sizes, fingerprints.
+/// Text from users: chunkers, codecs, sizes, fingerprints.
 pub fn text(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     if let Ok(spec) = ChunkerSpec::parse(text) {

@@ -1,11 +1,14 @@
-//! What a GPU is worth: every operation at every size, beside the bus that feeds it and the processor that could do it.
+//! Measures a GPU: every operation at every size, compared with the bus that feeds it and with the
+//! processor.
 //!
 //!     cargo bench -p outrigger-offload --bench gpu -- [--quick] [--json FILE] [--device N]
 //!
-//! Bandwidth of page-locked copies first: no operation can be faster than its data comes in. Then tasks of 4 KiB to
-//! 256 MiB, several in flight, over inputs that take turns; results are compared with the processor's before anything is
-//! timed. Then what reuse, overlap and staging are worth, each left out in turn. Beside it the processor: the plain scalar
-//! code on one core, and the best it has on all. Where there is no GPU, it says so and ends.
+//! It first measures the bandwidth of page-locked copies, as no operation can be faster than its
+//! input arrives. Then it runs tasks of 4 KiB to 256 MiB, several in flight, over alternating
+//! inputs. Results are compared with the processor's before anything is timed. Then it measures the
+//! benefit of reuse, overlap and staging, by leaving each out in turn. For comparison it measures
+//! the processor: the plain scalar code on one core, and the best code on all cores. Without a GPU
+//! it says so and ends.
 #![allow(clippy::disallowed_methods, reason = "tests wait and measure in real time")]
 
 mod measure;
@@ -19,7 +22,7 @@ use outrigger_offload::pool::Pool;
 use measure::{Processor, Rate};
 use report::{Report, Row};
 
-/// The size at which ablations and processor are compared.
+/// The size for ablations and for the comparison with the processor.
 const USUAL: usize = 16 << 20;
 
 struct Arguments {
@@ -36,7 +39,7 @@ fn arguments() -> Arguments {
             "--quick" => arguments.quick = true,
             "--json" => arguments.json = given.next(),
             "--device" => arguments.device = given.next().and_then(|n| n.parse().ok()).unwrap_or(0),
-            // What cargo passes on.
+            // Arguments of cargo.
             "--bench" | "--test" => {}
             other => panic!("unknown argument {other}"),
         }
@@ -67,7 +70,8 @@ fn main() {
         identity.driver,
         identity.memory_bytes >> 30
     );
-    // The best of five: everything is compared with it, and one reading of an H100's bus was a tenth too low.
+    // The best of five, as everything is compared with it, and one reading of an H100's bus was a
+    // tenth too low.
     let copies = (0..5)
         .map(|_| device.copy_bandwidth(64 << 20, 20).expect("copies"))
         .max_by(|one, other| one.in_gbs.total_cmp(&other.in_gbs))

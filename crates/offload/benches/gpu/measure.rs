@@ -1,4 +1,4 @@
-//! How fast, and with how much of the processor.
+//! Measures rates, and the processor time that they take.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,20 +11,20 @@ use outrigger_offload::work::{Output, Work, same_result};
 
 use crate::work::scalar;
 
-/// What a run has shown.
+/// The result of a run.
 #[derive(Clone, Copy, Default)]
 pub struct Rate {
     /// Input bytes a second.
     pub bytes: f64,
     /// Tasks a second.
     pub tasks: f64,
-    /// Seconds of the processor for each second that passed, of all threads.
+    /// Processor seconds of all threads for each second that passed.
     pub cores: f64,
     /// Mean stage times of a task, on a device.
     pub stages: Option<StageTimes>,
 }
 
-/// What of the processor.
+/// The code that the processor runs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Processor {
     Scalar,
@@ -37,7 +37,7 @@ fn processor_seconds() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// Runs `task` until `seconds` have passed; it returns the bytes it was for.
+/// Runs `task`, which returns the bytes of its input, until `seconds` have passed.
 fn until(seconds: f64, mut task: impl FnMut() -> usize) -> Rate {
     task();
     let (begin, processor) = (Instant::now(), processor_seconds());
@@ -71,7 +71,7 @@ pub fn check(device: &mut CudaDevice, work: &Arc<Work>) {
     assert!(same_result(work, &expected, &output, &mut cpu), "{} is wrong", work.class());
 }
 
-/// As many tasks in flight as the device wants, outputs reused.
+/// Runs tasks on the device, as many in flight as it wants, with reused outputs.
 pub fn device(device: &mut CudaDevice, works: &[Arc<Work>], seconds: f64) -> Rate {
     let pool = outrigger_offload::pool::Pool::new(device.host_memory(), 1 << 30);
     let mut idle: Vec<Output> = (0..device.in_flight_max())
@@ -125,7 +125,7 @@ pub fn device(device: &mut CudaDevice, works: &[Arc<Work>], seconds: f64) -> Rat
     Rate { stages: Some(stages), ..rate(tasks * works[0].len_in(), tasks, begin, processor) }
 }
 
-/// The same by the processor.
+/// Runs the same tasks on the processor.
 pub fn processor(processor: Processor, works: &[Arc<Work>], seconds: f64) -> Option<Rate> {
     match processor {
         Processor::Scalar => {

@@ -1,4 +1,4 @@
-//! The figures, for people and for programs.
+//! Prints the figures for people, and writes them for programs.
 
 use outrigger_offload::accelerator::Identity;
 use outrigger_offload::cuda::CopyBandwidth;
@@ -9,7 +9,7 @@ use crate::measure::Rate;
 pub struct Row {
     class: &'static str,
     size: usize,
-    /// What was left out, or what of the processor did it; empty for the device as it is.
+    /// The part that was left out, or the processor's code. Empty for the device with all parts.
     how: &'static str,
     rate: Rate,
 }
@@ -20,12 +20,13 @@ impl Row {
     }
 }
 
-/// All of them.
+/// All measurements.
 pub struct Report {
     identity: Identity,
     copies: CopyBandwidth,
     rows: Vec<Row>,
-    /// Where programs read it. It is written after each row, so that a run that is stopped leaves what it has measured.
+    /// The file for programs. It is written after each row, so that an interrupted run keeps its
+    /// measurements.
     path: Option<String>,
 }
 
@@ -62,7 +63,8 @@ impl Report {
         }
     }
 
-    /// For each operation: the processor's best, the device's, and what either costs in cores.
+    /// For each operation: the processor's best rate, the device's rate, and the cores that either
+    /// takes.
     pub fn summarise(&self) {
         println!("\nat {}, per operation:", size(crate::USUAL));
         let find = |class: &str, how: &str| {

@@ -1,4 +1,4 @@
-//! The tasks that are measured.
+//! The tasks to measure.
 
 use std::sync::Arc;
 
@@ -12,15 +12,15 @@ use outrigger_offload::work::{Input, Request, Work};
 use outrigger_offload::{hash, reference};
 use outrigger_workload::Rng;
 
-/// Inputs that take turns, so that no cache holds them all.
+/// Alternating inputs, so that no cache holds them all.
 const INPUTS: usize = 8;
-/// Their bytes are bounded all the same.
+/// The bound of their bytes.
 const INPUT_BYTES: usize = 1 << 30;
 
 /// An operation with its parameters.
 pub struct Class {
     pub name: &'static str,
-    /// Makes the request for so many bytes, if it has one for so many.
+    /// Makes the request for so many bytes. `None` if it does not exist for that size.
     pub request: Box<dyn Fn(usize) -> Option<Request>>,
 }
 
@@ -33,7 +33,8 @@ fn class(name: &'static str, request: impl Fn(usize) -> Option<Request> + 'stati
     Class { name, request: Box::new(request) }
 }
 
-/// A table of ten million fingerprints: 16 times as large as the last cache of the GPUs that there are.
+/// A table of ten million fingerprints. It is 16 times as large as the last-level cache of present
+/// GPUs.
 fn table() -> Arc<Table> {
     let entries: Vec<_> = (0..10_000_000u64).map(|n| (key(n), n)).collect();
     let mut table = Table::with_capacity(entries.len());
@@ -41,17 +42,17 @@ fn table() -> Arc<Table> {
     Arc::new(table)
 }
 
-/// A fingerprint that is uniform, and cheap to make.
+/// A cheap fingerprint that is spread evenly.
 fn key(n: u64) -> outrigger_format::Fingerprint {
     let mut fingerprint = outrigger_format::Fingerprint([0; 32]);
     Rng::new(n).fill(&mut fingerprint.0);
     fingerprint
 }
 
-/// Everything that is measured.
+/// All tasks to measure.
 pub fn classes() -> Vec<Class> {
     let windows = |function, window, step, keep| {
-        // Results of 256 MiB and more would measure the way back.
+        // With results of 256 MiB and more, the copy back would dominate.
         move |len: usize| {
             (len <= 64 << 20)
                 .then_some(Request::WindowHash { spec: WindowSpec { function, window, step, keep } })
@@ -68,7 +69,7 @@ pub fn classes() -> Vec<Class> {
         class("window_hash sha1 20/4/4", windows(WindowFunction::Sha1, 20, 4, 4)),
         class("window_hash rabin 48/4/4", windows(WindowFunction::Rabin, 48, 4, 4)),
         class("lookup", move |len| {
-            // As many keys as fit so many bytes; every other one is known.
+            // As many keys as fit in so many bytes. Every other one is known.
             let keys = (0..len as u64 / 32).map(|n| key(n * 20_011 % 20_000_000)).collect();
             Some(Request::Lookup { table: table.clone(), keys })
         }),
@@ -109,10 +110,10 @@ pub fn works(class: &Class, size: usize, pool: &Pool) -> Option<Vec<Arc<Work>>> 
     (0..count).map(make).collect()
 }
 
-/// By plain code on one core, one window, segment or chunk after the other, as the papers' baseline; where there is such a
-/// thing. Gives the bytes it was for.
+/// Runs plain code on one core, one window, segment or chunk after the other, as the papers'
+/// baseline. Returns the bytes of input. `None` if there is no such code.
 pub fn scalar(work: &Work) -> Option<usize> {
-    // As much as takes a moment.
+    // An amount that takes a moment.
     let part = &work.data()[..work.data().len().min(1 << 20)];
     let mut out = Vec::new();
     match &work.request {

@@ -1,5 +1,5 @@
-//! Hashing primitives as ratios: against the plain loop over the functions' crates on one core, which is the papers' baseline; and of
-//! all cores together against the sum of what each does alone.
+//! Hashing primitives as two ratios: against the plain loop over the functions' crates on one core
+//! (the papers' baseline), and of all cores together against the sum of what each does alone.
 
 use std::hint::black_box;
 use std::sync::Barrier;
@@ -16,10 +16,11 @@ use super::rate;
 
 type Run<'a> = Box<dyn FnMut(&[u8]) + Send + 'a>;
 
-/// One operation: its plain loop, if it has one, and itself, with the instructions of a level.
+/// One operation: its plain loop, if it has one, and the operation with the instructions of a
+/// level.
 struct Primitive {
     name: String,
-    /// Bytes of input that a run takes.
+    /// Bytes of input of a run.
     bytes: usize,
     plain: Option<Run<'static>>,
     run: Box<dyn Fn(SimdLevel) -> Run<'static> + Sync>,
@@ -51,7 +52,7 @@ fn pmd(digest: Digest) -> Primitive {
     Primitive {
         name: format!("pmd-{} of 16 Mi", digest.name()),
         bytes: 16 << 20,
-        // What the papers compare with: the standard digest, on one core.
+        // The papers' baseline: the standard digest on one core.
         plain: Some(Box::new(move |data| drop(black_box(reference::digest(digest, data))))),
         run: Box::new(move |level| {
             let mut out = Vec::new();
@@ -81,7 +82,8 @@ fn windows(function: WindowFunction, window: usize, step: usize, keep: usize) ->
     }
 }
 
-/// The unmodified scalar loop: one window after the other, by the crates. Rabin and gear32 have no such baseline.
+/// The unmodified scalar loop: one window after the other, by the crates. Rabin and gear32 have no
+/// such baseline.
 fn plain_windows(function: WindowFunction, window: usize, step: usize) -> Option<Run<'static>> {
     use md5::Digest as _;
     let starts = move |data: &[u8]| (0..(data.len() + 1).saturating_sub(window)).step_by(step);
@@ -187,8 +189,8 @@ pub fn bench(data: &[u8], quick: bool) {
     }
 }
 
-/// The rate of all cores, each at its own buffer: best of several runs that all begin together, from when the first has begun to
-/// when the last has ended.
+/// The rate of all cores, each with its own buffer. It is the best of several runs, which all cores
+/// begin together, measured from the first beginning to the last end.
 fn all_cores(
     cores: usize,
     data: &[u8],
@@ -241,7 +243,7 @@ pub fn bench_lookup(quick: bool) {
             (0..count).map(|n| uniform(if n % 4 < unknown { u64::MAX - n } else { pick(n) })).collect()
         };
         let all_known = questions(0);
-        // A rate in GB/s of one byte a question is one in G lookups/s.
+        // GB/s with one byte for each question are G lookups/s.
         let one_by_one = rate(all_known.len(), quick, || {
             for key in &all_known {
                 black_box(table.get(key));

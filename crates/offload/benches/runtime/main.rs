@@ -1,11 +1,13 @@
-//! What the runtime costs, what placement decides, and what reuse and overlap are worth:
+//! Measures the cost of the runtime, the decisions of placement, and the benefit of reuse and
+//! overlap:
 //!
 //! ```text
 //! cargo bench -p outrigger-offload --bench runtime [-- overhead|split|auto|ablation]
 //! ```
 //!
-//! `auto` and `ablation` run on simulated devices (`outrigger_offload::sim`): their times are a model's, the processor's
-//! and the runtime's own are this machine's. `cargo test --benches` runs everything once on little data.
+//! `auto` and `ablation` run on simulated devices (`outrigger_offload::sim`). Their times come from
+//! a model, those of the processor and the runtime from this machine. `cargo test --benches` runs
+//! everything once on little data.
 #![allow(clippy::disallowed_methods, reason = "tests wait and measure in real time")]
 
 mod split;
@@ -52,7 +54,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// Submits `count` tasks with at most `window` under way, waiting for them in order.
+/// Submits `count` tasks with at most `window` in flight, and waits for them in order.
 fn stream(count: usize, window: usize, submit: impl Fn() -> Ticket) -> Duration {
     let begun = Instant::now();
     let mut under_way = std::collections::VecDeque::with_capacity(window);
@@ -68,7 +70,7 @@ fn stream(count: usize, window: usize, submit: impl Fn() -> Ticket) -> Duration 
     begun.elapsed()
 }
 
-/// A device that is through with everything at once: what is left is the runtime.
+/// A device that finishes every task at once. The remaining time is the runtime's.
 struct AtOnce {
     identity: Identity,
     done: Vec<Completion>,
@@ -121,8 +123,9 @@ impl Accelerator for AtOnce {
     }
 }
 
-/// The time a task that does nothing takes: one after the other, and with many under way. The simulated device has threads of its own, which have to be
-/// woken; the one that is through at once shows the runtime alone. What the processor would do is done by the submitter, if it is allowed to.
+/// The time of a task that does nothing: one after the other, and with many in flight. The
+/// simulated device has threads that must be woken. The device that finishes at once shows the
+/// runtime alone. The submitter executes the processor's tasks itself, if it is allowed to.
 fn overhead(quick: bool) {
     let nothing = |name: &str| UserOperation::new(name, |_, _, _| Ok(()), |_, _| 0);
     let (brief, handed) = (nothing("brief").brief().shared(), nothing("nothing").shared());
@@ -159,7 +162,7 @@ fn overhead(quick: bool) {
     }
 }
 
-/// What a stream of tasks asks for.
+/// The operation of a stream of tasks.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
     Hash(FingerprintKind),
@@ -188,8 +191,9 @@ impl Kind {
     }
 }
 
-/// `auto` against sending everything to one device, for each operation and size, with simulated devices that are slower and
-/// faster than one thread of this processor. Their results are repeated, not computed: the processor is the one device.
+/// Compares `auto` with sending everything to one device, for each operation and size. The
+/// simulated devices are slower and faster than one thread of this processor. Their results are
+/// repeated, not computed, so only the processor works.
 fn auto(quick: bool) {
     let max = if quick { 256 << 10 } else { 128 << 20 };
     let factors: &[f64] = if quick { &[2.0] } else { &[0.5, 2.0, 8.0] };
@@ -233,7 +237,7 @@ fn auto(quick: bool) {
     println!("worst ratio {worst:.3}; above 1.03: {over}");
 }
 
-/// One thread's rate of a kind, bytes a second, as the runtime's worker has it.
+/// One thread's rate of an operation, in bytes a second, measured through the runtime's worker.
 fn rate_of(kind: Kind, quick: bool) -> f64 {
     let runtime = Runtime::builder().cpu_threads(1).build();
     let bytes = 2 << 20;
@@ -248,12 +252,13 @@ fn rate_of(kind: Kind, quick: bool) -> f64 {
     median(rates)
 }
 
-/// Seconds that a stream takes at least.
+/// The least duration of a stream in seconds.
 const LEAST: f64 = 0.03;
 
-/// Seconds of a stream on the processor, on the device, and as placement likes; the share of the last that the device
-/// did, in percent; and the last by the best of the others, the median of what it was in each round. Rounds take turns, so that the machine's moods
-/// meet all alike.
+/// Five values: seconds of a stream on the processor, on the device, and with placement; the
+/// device's share of the last in per cent; and the ratio of the last to the better of the others.
+/// The ratio is the median of all rounds. The three take turns, so that the machine's state affects
+/// all alike.
 fn compare(runtime: &Runtime, kind: Kind, buffer: &Arc<Buffer>, quick: bool) -> [f64; 5] {
     let bytes = buffer.len();
     let submit = |pinned: Option<usize>| {
@@ -268,7 +273,8 @@ fn compare(runtime: &Runtime, kind: Kind, buffer: &Arc<Buffer>, quick: bool) -> 
     let choices = [Some(0), Some(1), None];
     let mut count = if quick { 4 } else { ((64 << 20) / bytes).clamp(8, 4000) };
     let run = |pinned, count| stream(count, 4, || submit(pinned)).as_secs_f64();
-    // What is known at first is learned first, by each alike; and a stream is to take long enough to be told from the machine's own moods.
+    // First, placement learns what is unknown, with each choice alike. Then the streams are made
+    // long enough to exceed the machine's noise.
     let shortest = choices.map(|pinned| run(pinned, count)).into_iter().fold(f64::INFINITY, f64::min);
     if !quick {
         count *= (LEAST / shortest).ceil().clamp(1.0, 100.0) as usize;
@@ -278,7 +284,7 @@ fn compare(runtime: &Runtime, kind: Kind, buffer: &Arc<Buffer>, quick: bool) -> 
     }
     let (mut times, mut shares) = ([const { Vec::new() }; 3], Vec::new());
     for round in 0..if quick { 1 } else { 9 } {
-        // Who comes first, and after whom, changes too.
+        // The order of the three changes, too.
         for at in 0..choices.len() {
             let at = (at + round) % choices.len();
             let before = runtime.metrics().devices[1].tasks;
@@ -294,8 +300,8 @@ fn compare(runtime: &Runtime, kind: Kind, buffer: &Arc<Buffer>, quick: bool) -> 
     [cpu, device, auto, median(shares), median(ratios)]
 }
 
-/// A stream of ten blocks, as the papers have it: without reuse of buffers and overlap, with reuse, with both, and on two
-/// devices; and how a task's time divides without either.
+/// A stream of ten blocks, as in the papers: without reuse of buffers and overlap, with reuse, with
+/// both, and on two devices. Also how the time of a task without either is divided.
 fn ablation(quick: bool) {
     const BLOCKS: usize = 10;
     let window = WindowSpec { function: WindowFunction::Md5, window: 20, step: 4, keep: 4 };
@@ -334,8 +340,8 @@ fn ablation(quick: bool) {
     }
 }
 
-/// The time of a stream of `blocks` tasks on the processor (`devices` = 0) or on simulated devices; and the shares of
-/// stages in it.
+/// The time of a stream of `blocks` tasks on the processor (`devices` = 0) or on simulated devices,
+/// and the shares of the stages in it.
 fn on_devices(
     request: &Request,
     bytes: usize,
@@ -362,7 +368,7 @@ fn on_devices(
         runtime.submit(draft).expect("admitted")
     };
     let window = if devices == 0 { 1 } else { in_flight * devices };
-    // Results are computed, and buffers are made, once.
+    // Computes the results and makes the buffers once.
     stream(window * 2, window, submit);
     let before = runtime.metrics();
     let time = stream(blocks, window, submit);
@@ -376,7 +382,8 @@ fn on_devices(
     let percent = |part: Duration| 100.0 * part.as_secs_f64() / time.as_secs_f64();
     let (copy_in, kernel, copy_out) = (busy(|s| s.copy_in), busy(|s| s.kernel), busy(|s| s.copy_out));
     let fresh = (after.pool.fresh - before.pool.fresh) as f64;
-    // Page-locking sleeps for what the model says, a little more than once a buffer of the next power of two.
+    // Page-locking sleeps for the model's time, a little more than once for each buffer of the next
+    // power of two.
     let lock = speed.lock.0 + Duration::from_secs_f64(bytes.next_power_of_two() as f64 * speed.lock.1);
     let shares = [percent(lock.mul_f64(fresh)), percent(copy_in), percent(kernel), percent(copy_out)];
     (time, shares.map(|share| format!("{share:.0}")).join(" "))

@@ -1,4 +1,4 @@
-//! One large task on all threads, beside what the threads do when each has such a task of its own.
+//! Compares one large task on all threads with one such task on each thread.
 
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use outrigger_offload::work::{Input, Output, Request, Work, same_result};
 
 use crate::median;
 
-/// What is measured, on `bytes` bytes.
+/// The requests to measure, on `bytes` bytes.
 fn requests(bytes: u32) -> Vec<Request> {
     let chunk = 16 << 10;
     let ranges = || (0..bytes.div_ceil(chunk)).map(|n| n * chunk..bytes.min((n + 1) * chunk)).collect();
@@ -34,7 +34,7 @@ fn requests(bytes: u32) -> Vec<Request> {
     ]
 }
 
-/// Bytes that look like nothing in particular.
+/// Bytes without structure.
 fn noise(runtime: &Runtime, bytes: usize) -> Arc<Buffer> {
     let mut buffer = runtime.pool().alloc(bytes);
     buffer.set_len(bytes);
@@ -48,8 +48,9 @@ fn noise(runtime: &Runtime, bytes: usize) -> Arc<Buffer> {
     Arc::new(buffer)
 }
 
-/// Prints, for each operation, GB/s of one thread, of all threads with a task each (the sum of what the cores can do at once), and of all
-/// with one task together; and the last by the second, which is to be 0.9 at least.
+/// Prints GB/s for each operation: of one thread, of all threads with a task each (the capacity of
+/// the cores), and of all threads with one task together. The last number is the ratio of the third
+/// to the second, which should be at least 0.9.
 pub fn split(quick: bool) {
     let bytes = if quick { 2 << 20 } else { 64 << 20 };
     let rounds = if quick { 1 } else { 9 };
@@ -76,7 +77,7 @@ pub fn split(quick: bool) {
         let works: Vec<Work> = each_data.iter().map(work).collect();
         let mut draft = runtime.draft(0);
         draft.share(Arc::clone(&data), 0..bytes).set_request(request);
-        // The ratio is of times that were taken one after the other, in which the machine was in one mood.
+        // Each ratio is of times measured one after the other, while the machine was in one state.
         let (mut times, mut ratios) = ([const { Vec::new() }; 3], Vec::new());
         // The first round warms up.
         for round in 0..=rounds {
@@ -112,7 +113,8 @@ pub fn split(quick: bool) {
     println!("least {least:.3}");
 }
 
-/// All of `cpus` do their work at once, on a thread each, with data of its own: nobody finds in a cache what another has read.
+/// Runs the work of all `cpus` at once, on a thread each, with separate data, so that no thread
+/// finds another's data in a cache.
 fn own(works: &[Work], cpus: &mut [(CpuDevice, Output)]) -> Duration {
     let start = Barrier::new(cpus.len() + 1);
     std::thread::scope(|scope| {

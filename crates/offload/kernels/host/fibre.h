@@ -1,4 +1,5 @@
-// Fibres: what runs the threads of a block in turn. Switching saves what a call preserves, and the stack pointer.
+// Fibres, which run the threads of a block in turn. A switch saves the registers that a call
+// preserves, and the stack pointer.
 #pragma once
 
 #include <stdint.h>
@@ -15,7 +16,7 @@ struct FibreContext {
     void* stack_pointer;
 };
 
-// Saves the caller's context in `from` and goes on in `to`.
+// Saves the caller's context in `from` and continues in `to`.
 extern "C" void outrigger_fibre_switch(FibreContext* from, FibreContext* to);
 asm(R"(
     .text
@@ -43,7 +44,8 @@ outrigger_fibre_switch:
 )");
 
 static inline void fibre_prepare(FibreContext* context, char* stack, size_t size, void (*entry)()) {
-    // As if `entry` had been called: six registers, its address to return to, and the stack 8 bytes off a multiple of 16.
+    // As after a call of `entry`: six registers, the return address, and a stack that is 8 bytes
+    // off a multiple of 16.
     void** top = (void**)(stack + size) - 1;
     top[0] = nullptr;
     top[-1] = (void*)entry;

@@ -1,9 +1,11 @@
-// A grid of threads on the host: what the kernel sources need of CUDA, for the host's compiler.
+// A grid of threads on the host: the parts of CUDA that the kernel sources need, for the host's
+// compiler.
 //
-// Blocks run one after another on the calling thread. The threads of a block are fibres: each runs until it reaches
-// __syncthreads() or returns, then the next one does, in an order that the caller chooses (forward, backward, shuffled):
-// a kernel whose result depends on it lacks a barrier. All threads of a block must meet at the same barrier; one that
-// returns while others wait is reported.
+// Blocks run one after another on the calling thread. The threads of a block are fibres. Each runs
+// until it reaches __syncthreads() or returns, and then the next one runs. The caller chooses the
+// order (forward, backward, shuffled). If a kernel's result depends on it, a barrier is missing.
+// All threads of a block must reach the same barrier. If one returns while others wait, that is
+// reported.
 #pragma once
 
 #include <stddef.h>
@@ -23,7 +25,7 @@ void grid_barrier();
 #define dynamic_shared grid_dynamic_shared
 #define __syncthreads grid_barrier
 #define __device__
-// One block at a time runs on a thread of the host, so what the block shares belongs to that.
+// A host thread runs one block at a time, so a block's shared memory belongs to the host thread.
 #define __shared__ static thread_local
 #define KERNEL static void
 #define CONSTANT static const

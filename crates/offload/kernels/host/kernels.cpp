@@ -1,5 +1,5 @@
-// All kernels, compiled for the host, and the one way to launch them: as cuLaunchKernel does, by name and with an array of
-// pointers to the arguments. See grid.h.
+// All kernels, compiled for the host, and the function that launches them. Like cuLaunchKernel, it
+// takes a name and an array of pointers to the arguments. See grid.h.
 #include "../common.cuh"
 
 #include <stdlib.h>
@@ -25,7 +25,7 @@ namespace {
 
 typedef void (*Thunk)(void** arguments);
 
-// Calls a kernel with what an array of pointers points to.
+// Calls a kernel with the arguments that an array of pointers points to.
 template <auto F> struct Call;
 template <typename... P, void (*F)(P...)> struct Call<F> {
     static const u32 COUNT = sizeof...(P);
@@ -82,7 +82,7 @@ struct Fibre {
     bool done;
 };
 
-// Everything a launch needs: stacks, and who runs.
+// The state of a grid: stacks, and which fibre runs.
 struct Grid {
     char* stacks;
     Fibre fibres[THREADS_MAX];
@@ -144,7 +144,7 @@ u32 random_below(Grid* grid, u32 bound) {
 
 enum Order { FORWARD, BACKWARD, SHUFFLED };
 
-// The numbers below `count` in the order asked for.
+// The numbers below `count` in the requested order.
 void arrange(Grid* grid, u32* numbers, u32 count, Order order) {
     for (u32 i = 0; i < count; i++) numbers[i] = order == BACKWARD ? count - 1 - i : i;
     if (order != SHUFFLED) return;
@@ -157,7 +157,8 @@ bool run_block(Grid* grid, u32 threads, Order order) {
     for (u32 i = 0; i < threads; i++) {
         grid->fibres[i].done = false;
 #if defined(__SANITIZE_ADDRESS__)
-        // The frames that the last fibre on this stack never returned from: fibre_main's and those below it.
+        // The stack frames from which the last fibre on this stack never returned: fibre_main's and
+        // those below it.
         __asan_unpoison_memory_region(stack_of(grid, i) + STACK_BYTES - ABANDONED_BYTES, ABANDONED_BYTES);
 #endif
         fibre_prepare(&grid->fibres[i].context, stack_of(grid, i), STACK_BYTES, fibre_main);
@@ -191,7 +192,7 @@ Grid* outrigger_grid_new(void) {
         return nullptr;
     }
     grid->stacks = (char*)stacks;
-    // A fibre that needs more stack stops here instead of in its neighbour's.
+    // A fibre that needs more stack fails here instead of writing to its neighbour's.
     for (u32 i = 0; i < THREADS_MAX; i++) mprotect(grid->stacks + i * each, GUARD_BYTES, PROT_NONE);
     grid->random = 0x9e3779b97f4a7c15ull;
     return grid;
@@ -202,8 +203,8 @@ void outrigger_grid_free(Grid* grid) {
     free(grid);
 }
 
-// 0: done. 1: no such kernel. 2: it has another number of parameters. 3: too many threads, or no memory. 4: threads of a
-// block did not meet at a barrier. `order`: see Order.
+// Returns 0: done. 1: no such kernel. 2: wrong number of parameters. 3: too many threads, or no
+// memory. 4: threads of a block did not meet at a barrier. `order`: see Order.
 int outrigger_grid_launch(Grid* grid, const char* name, u32 blocks, u32 threads, u32 shared_bytes, void** arguments,
                           u32 argument_count, u32 order) {
     const Entry* entry = nullptr;
@@ -229,7 +230,7 @@ int outrigger_grid_launch(Grid* grid, const char* name, u32 blocks, u32 threads,
     bool met = true;
     for (u32 i = 0; i < blocks && met; i++) {
         grid_block = {numbers[i], 0, 0};
-        // Nothing may be expected of shared memory at a block's begin.
+        // A kernel must not rely on the content of shared memory at the beginning of a block.
         memset(shared, 0xa5, shared_bytes);
         met = run_block(grid, threads, (Order)order);
     }

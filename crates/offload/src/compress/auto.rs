@@ -1,7 +1,8 @@
-//! `auto`: which level, by what writers leave processors time for.
+//! The levels of `auto`, chosen by how much time writers leave the processors.
 //!
-//! The threads of a writer tell how long they worked and how long they waited for work. Waiting means that data comes slower than it is
-//! compressed: when it goes on, the level goes up a step. When they hardly wait, it comes down again. Each objective has its part of the ladder.
+//! A writer's threads report how long they worked and how long they waited for work. Waiting means
+//! that data arrives more slowly than it is compressed. If the waiting lasts, the level rises by a
+//! step. If the threads hardly wait, it falls again. Each objective has its part of the ladder.
 //!
 //! ```text
 //! ladder       zstd:1  zstd:2  zstd:3  zstd:4  zstd:6  zstd:9  zstd:12
@@ -10,11 +11,12 @@
 //! ratio                          ●──────────────────────────────▶        ● where it begins
 //! ```
 //!
-//! Frames are longer than with a fixed level ([`Compression::frame_factor`](super::Compression::frame_factor)), so that `zstd:1` stores what `zstd:3` does in frames of
-//! the usual length.
+//! Frames are longer than with a fixed level
+//! ([`Compression::frame_factor`](super::Compression::frame_factor)), so that `zstd:1` gets the
+//! size that `zstd:3` gets in frames of the usual length.
 //!
-//! Between the share of waiting that raises the level (half: the next step at most doubles the work) and the one that lowers
-//! it, nothing changes, so that the level does not swing.
+//! The level rises if threads wait at least half of the time, as the next step at most doubles the
+//! work. It falls at a far lower share, so that it does not swing.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -27,15 +29,16 @@ const fn zstd(level: i8) -> CodecSpec {
     CodecSpec { codec: Codec::Zstd, level }
 }
 
-/// Work and waiting after which the level is looked at again, all threads together: nanoseconds.
+/// The level is reviewed after so much work and waiting of all threads together, in nanoseconds.
 const WINDOW: u64 = 500_000_000;
 /// Windows in a row that must speak for a higher level.
 const PATIENCE: usize = 2;
-/// Shares of the time waited, per cent.
+/// Shares of the time waited, in per cent: the level rises from [`RAISE`] on, and falls below
+/// [`LOWER`].
 const RAISE: u64 = 50;
 const LOWER: u64 = 15;
 
-/// The steps of an objective: the first and the last.
+/// The first and the last step of an objective.
 fn steps(objective: Objective) -> (usize, usize) {
     match objective {
         Objective::Cpu => (0, 0),
@@ -44,16 +47,17 @@ fn steps(objective: Objective) -> (usize, usize) {
     }
 }
 
-/// The level of a writer, shared by its threads. Changes no frame's content, and nothing waits for it.
+/// A writer's level, shared by its threads. It changes no frame's content, and no thread waits for
+/// it.
 #[derive(Debug, Default)]
 pub struct Auto {
-    /// Steps above where the objective begins.
+    /// Steps above the objective's first.
     raised: AtomicUsize,
     worked: AtomicU64,
     waited: AtomicU64,
     /// Windows in a row in which threads mostly waited.
     idle: AtomicUsize,
-    /// Windows in which they hardly did.
+    /// Windows in which threads hardly waited.
     busy: AtomicU64,
 }
 
@@ -63,12 +67,13 @@ impl Auto {
         Self::default()
     }
 
-    /// For old data that nobody waits for, and that stays in frames as long as they are: a step above the first.
+    /// For old data that nobody waits for and that keeps its frames for long: one step above the
+    /// first.
     pub fn at_rest() -> Self {
         Self { raised: AtomicUsize::new(1), ..Self::default() }
     }
 
-    /// A thread was busy, and waited: for work, a source or a disk.
+    /// Records a thread's time of work, and its time of waiting for work, a source or a disk.
     pub fn note(&self, worked: Duration, waited: Duration) {
         let worked =
             self.worked.fetch_add(worked.as_nanos() as u64, Ordering::Relaxed) + worked.as_nanos() as u64;
@@ -78,7 +83,8 @@ impl Auto {
         if all < WINDOW {
             return;
         }
-        // Whoever resets the counters decides; a thread that adds in between is counted in the next window or, at worst, not at all.
+        // The thread that resets the counters decides. Time that another thread adds meanwhile
+        // counts in the next window or, at worst, not at all.
         if self.worked.compare_exchange(worked, 0, Ordering::Relaxed, Ordering::Relaxed).is_err() {
             return;
         }
@@ -97,7 +103,7 @@ impl Auto {
         }
     }
 
-    /// Codec and level for now, and why.
+    /// The present codec and level, and why they were chosen.
     pub fn choose(&self, objective: Objective) -> (CodecSpec, Reason) {
         let ((first, last), raised) = (steps(objective), self.raised.load(Ordering::Relaxed));
         let step = (first + raised).min(last);

@@ -1,11 +1,11 @@
-//! Reads what any encoder wrote: codec, then filter.
+//! Decodes frames of any encoder: undoes the codec, then the filter.
 
 use outrigger_format::{Codec, Encoding, Filter};
 
 use crate::cpu::{is_in_place, undo_filter, undo_in_place};
 use crate::{CodecError, Decompressor};
 
-/// Decodes frames, one at a time; keep one per thread.
+/// Decodes frames one at a time. Keep one decoder per thread.
 #[derive(Default)]
 pub struct FrameDecoder {
     decompressor: Decompressor,
@@ -18,7 +18,8 @@ impl FrameDecoder {
         Self::default()
     }
 
-    /// Replaces `out` by the `raw_len` bytes that `stored` holds. Allocates at most twice `raw_len` bytes, whatever `stored` says.
+    /// Replaces `out` by the `raw_len` bytes that `stored` encodes. Allocates at most twice
+    /// `raw_len` bytes, even if `stored` is damaged.
     ///
     /// # Errors
     /// [`CodecError`] unless `stored` decodes to exactly `raw_len` bytes; `out` is then empty.
@@ -43,7 +44,8 @@ impl FrameDecoder {
         result
     }
 
-    /// What a damaged frame that is stored as it is still has: `stored` itself. `None` for others, of which nothing is certain.
+    /// True if the frame is stored as it is. Even if it is damaged, its content is then `stored`
+    /// itself. Nothing is certain about other damaged frames.
     pub fn is_plain(encoding: Encoding) -> bool {
         encoding.codec == Codec::None && encoding.filter == Filter::None
     }

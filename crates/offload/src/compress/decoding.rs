@@ -1,7 +1,9 @@
-//! Frames decompressed by devices: by whoever reads, who waits for it.
+//! Decompresses frames on devices, while the reader waits.
 //!
-//! So it pays only where the device is predicted to be done before the processor would be (or, with the objective `cpu`, within `cpu_slack` times that).
-//! Callers hand over bytes that match their checksum, and nothing else. What a device says is damaged, the processor looks at: it alone has the last word.
+//! As the reader waits, a device is used only if it is predicted to finish before the processor
+//! would. With the objective `cpu` it may take `cpu_slack` times that. Callers hand over only bytes
+//! that match their checksum. If a device calls a frame damaged, the processor decodes it again,
+//! and its verdict counts.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,7 +18,7 @@ use crate::pool::Buffer;
 use crate::runtime::{Priority, Runtime};
 use crate::work::{Class, Input, Request, Work};
 
-/// A decoded frame, where it was written.
+/// A decoded frame, where the decoder left it.
 pub enum Decoded {
     /// In the device's buffer.
     Buffer(Buffer),
@@ -25,7 +27,8 @@ pub enum Decoded {
 }
 
 impl FrameDevices {
-    /// The place of a device that is to decompress a frame of `stored_len` bytes to `raw_len`; `None` where the processor is.
+    /// The index of a device that should decompress a frame of `stored_len` bytes to `raw_len`.
+    /// `None`: the processor should.
     pub fn decoder_for(&self, encoding: Encoding, stored_len: usize, raw_len: usize) -> Option<usize> {
         let codec = encoding.codec;
         if codec == Codec::None {
@@ -45,8 +48,9 @@ impl FrameDevices {
         })
     }
 
-    /// Has that device decompress `range` of `buffer`, which matches its checksum, and waits for it. `out` gets the frame where a filter puts it
-    /// there. `None`: the processor has to, and will say what is wrong, if anything is.
+    /// Has `device` decompress `range` of `buffer`, which must match its checksum, and waits. If a
+    /// filter has to copy, the frame is in `out` afterwards. `None`: the processor has to decode
+    /// the frame, and reports damage, if any.
     pub fn decode(
         &self,
         device: usize,
@@ -77,7 +81,8 @@ impl FrameDevices {
         }
     }
 
-    /// [`FrameDevices::decode`] for who has the frame in memory of its own, from which and to which it is copied. Says whether it was done.
+    /// [`FrameDevices::decode`] for a frame in the caller's own memory, with copies in both
+    /// directions. Returns false if the processor has to decode it.
     pub fn decode_copied(
         &self,
         device: usize,
@@ -99,14 +104,14 @@ impl FrameDevices {
         }
     }
 
-    /// The processor took so long for a frame.
+    /// Records how long the processor took for a frame.
     pub fn observe_decoding(&self, codec: Codec, stored_len: usize, took: Duration) {
         let stages = Stages { work: took.as_nanos() as f64, ..Stages::default() };
         let learn = self.runtime().policy().learn;
         self.runtime().model().observe(0, Class::Decompress(codec), stored_len, stages, true, learn);
     }
 
-    /// Whether any device decompresses this codec, so that the processor's time is worth knowing.
+    /// True if a device decompresses this codec, so that the processor's time is worth measuring.
     pub fn may_decode(&self, codec: Codec) -> bool {
         let request = Request::Decompress { codec, raw_len: 128 << 10 };
         let work = Work { request, input: Input::Empty, range: 0..64 << 10 };

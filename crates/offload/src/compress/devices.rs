@@ -1,4 +1,4 @@
-//! Frames compressed by devices, many under way at once.
+//! Compresses frames on devices, with many in flight at once.
 //!
 //! ```text
 //!  route (route.rs) ──▶ Encoder::plan ──▶ submit ─────────────▶ runtime ──▶ device ──▶ callback ──▶ Encoder::conclude
@@ -6,10 +6,11 @@
 //!                                          it lies                         buffer with room for the worst
 //! ```
 //!
-//! Nothing is copied but what a filter rearranges: the device reads the buffer that the frame was read into, and what it writes is appended to
-//! the pack from where it wrote it ([`Made::bytes`]). At most [`BYTES_MAX`] of raw bytes are under way, from [`FrameDevices::submit`] until what came
-//! of it is dropped. What a device does not do, fails at or does not answer to, the runtime has the processor do: a frame that was submitted always comes
-//! back.
+//! The device reads the frame from the buffer that the file was read into, and the writer appends
+//! the result to the pack straight from the output buffer ([`Made::bytes`]). Only a filter copies.
+//! At most [`BYTES_MAX`] raw bytes are in flight. A frame counts from [`FrameDevices::submit`]
+//! until its [`Made`] is dropped. If a device declines a frame, fails or does not answer, then the
+//! runtime compresses it on the processor, so every submitted frame comes back.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -29,17 +30,17 @@ use crate::pool::Buffer;
 use crate::runtime::{Finished, Runtime};
 use crate::work::{Class, Request};
 
-/// Raw bytes of frames that are under way, at most (a single frame may be larger).
+/// The most raw bytes of frames in flight (a single frame may be larger).
 const BYTES_MAX: usize = 64 << 20;
 
-/// The devices of a runtime that compress, as the writers of a store use them.
+/// The compressing devices of a runtime, for the writers of a store.
 pub struct FrameDevices {
     runtime: Arc<Runtime>,
     router: Router,
     away: AtomicUsize,
 }
 
-/// A frame on its way, or back: as long as it lives, its bytes count.
+/// Counts a frame's bytes as in flight while it lives.
 struct Permit {
     home: Arc<FrameDevices>,
     bytes: usize,
@@ -51,7 +52,7 @@ impl Drop for Permit {
     }
 }
 
-/// What came of a frame.
+/// A compressed frame, with its output buffer.
 pub struct Made {
     finished: Finished,
     plan: FramePlan,
@@ -59,7 +60,8 @@ pub struct Made {
 }
 
 impl Made {
-    /// How it is stored; as [`Encoder::encode`] says it. What was learnt of filters goes to `encoder`.
+    /// How the frame is stored, as [`Encoder::encode`] returns it. `encoder` learns whether the
+    /// filter paid.
     pub fn conclude(&self, encoder: &mut Encoder) -> Encoding {
         let report = self.finished.report();
         let output = self.finished.output();
@@ -69,22 +71,23 @@ impl Made {
         encoder.conclude(&FramePlan { reason, ..self.plan }, len)
     }
 
-    /// What to store, unless it is stored as it is. It lies where it was written.
+    /// The bytes to store, where the device wrote them. Not valid if the frame is stored as it is.
     pub fn bytes(&self) -> &[u8] {
         &self.finished.output().bytes
     }
 
-    /// The place of whoever did it; 0 is the processor.
+    /// The index of the device that did it. 0 is the processor.
     pub fn device(&self) -> usize {
         self.finished.report().device
     }
 }
 
-/// Whoever gets what came of a frame: `None` where the runtime did not do it (it is being shut down, or a function of it panicked).
+/// The callback for a frame. It gets `None` if the runtime did not compress it: the runtime is
+/// shutting down, or one of its functions panicked.
 type Back<T> = dyn Fn(T, Option<Made>) + Send + Sync;
 
 impl FrameDevices {
-    /// Those of `runtime`; `None` where there are none.
+    /// The compressing devices of `runtime`, or `None` if it has none.
     pub fn of(runtime: &Arc<Runtime>) -> Option<Arc<Self>> {
         let devices = devices(runtime);
         if devices.is_empty() {
@@ -94,32 +97,34 @@ impl FrameDevices {
         Some(Arc::new(Self { runtime, router, away: AtomicUsize::new(0) }))
     }
 
-    /// The runtime that they belong to.
+    /// The runtime that the devices belong to.
     pub fn runtime(&self) -> &Arc<Runtime> {
         &self.runtime
     }
 
-    /// Their places in [`Metrics::devices`](crate::runtime::Metrics::devices).
+    /// The devices' indices in [`Metrics::devices`](crate::runtime::Metrics::devices).
     pub(super) fn places(&self) -> impl Iterator<Item = usize> {
         self.router.devices.iter().map(|known| known.place)
     }
 
-    /// What kinds of devices they are.
+    /// The devices' kinds.
     pub fn kinds(&self) -> impl Iterator<Item = CodecDevice> {
         self.router.devices.iter().map(|known| known.kind)
     }
 
-    /// What frames of usually `size` bytes, and at most `limit`, should have at most: `size`, where a device does that and not `limit`.
+    /// The longest useful frame: `size` if some device takes frames of `size` bytes but not of
+    /// `limit`, else `limit`.
     pub fn frame_limit(&self, size: usize, limit: usize) -> usize {
         if self.router.has_limit_between(&self.runtime, size, limit) { size } else { limit }
     }
 
-    /// Frames that devices keep under way at once, all together.
+    /// The frames that all devices together keep in flight.
     pub fn in_flight(&self) -> usize {
         self.router.devices.iter().map(|known| self.runtime.load(known.place).in_flight_max).sum()
     }
 
-    /// Who is to compress a frame of `len` bytes, and by what, as far as that can be said without looking at it.
+    /// Chooses the compressor and the codec for a frame of `len` bytes, without looking at its
+    /// content.
     pub fn route(&self, compression: Compression, auto: &Auto, len: usize, backlog: Backlog) -> Route {
         self.route_behind(compression, auto, len, backlog, None)
     }
@@ -137,8 +142,9 @@ impl FrameDevices {
         self.router.route(&self.runtime, compression, auto, len, (is_full, backlog), declined)
     }
 
-    /// Who is to compress `raw`, and how. What a device that is next in line should not have, now that the frame has been looked at, goes to the next; `refused` is
-    /// who did not take it, in an earlier answer to this question.
+    /// Chooses the compressor for `raw` and plans the frame. If the sample shows that the frame
+    /// does not suit the chosen device, the next candidate is tried. `refused` is an earlier answer
+    /// whose device had no room.
     pub fn plan(
         &self,
         encoder: &mut Encoder,
@@ -161,24 +167,25 @@ impl FrameDevices {
         }
     }
 
-    /// Whether the device should have a frame after all, now that it has been looked at. Planes of numbers that become Zstandard are several
-    /// frames of its kind, which the processor makes.
+    /// True if the frame still suits a device after sampling. The planes of grouped numbers become
+    /// several Zstandard frames, which only the processor makes.
     fn is_for_devices(&self, plan: &FramePlan, bits: Option<f32>) -> bool {
         let dense = bits.is_some_and(|bits| f64::from(bits) > self.runtime.policy().codec_max_bits);
         !dense && (plan.filter.planes() == 1 || plan.spec.codec != Codec::Zstd)
     }
 
-    /// The processor took so long for a frame: what devices are compared with.
+    /// Records how long the processor took for a frame. Devices are compared with it.
     pub fn observe_processor(&self, wanted: &Wanted, len: usize, took: Duration) {
         let stages = Stages { work: took.as_nanos() as f64, ..Stages::default() };
         let class = Class::Compress(wanted.spec.codec, wanted.spec.level);
         self.runtime.model().observe(0, class, len, stages, true, self.runtime.policy().learn);
     }
 
-    /// Has a device compress `range` of `buffer` as planned. `back` gets `carried` and what came of it, on a thread of the runtime's, which it must not keep.
+    /// Submits `range` of `buffer` to `device`, to compress as planned. `back` gets `carried` and
+    /// the result on a thread of the runtime, which it must not block.
     ///
     /// # Errors
-    /// `carried`, where no more tasks are taken at the moment.
+    /// Returns `carried` if the runtime takes no more tasks at the moment.
     pub fn submit<T: Send + 'static>(
         self: &Arc<Self>,
         device: usize,
@@ -210,7 +217,7 @@ impl FrameDevices {
         }));
         match self.runtime.try_submit(draft) {
             Ok(_) => Ok(()),
-            // Dropped with its callback, which nobody has called.
+            // The refused draft was dropped together with its callback, which nobody has called.
             Err(_) => match take(&away) {
                 Some((carried, _)) => Err(carried),
                 None => Ok(()),
@@ -218,7 +225,8 @@ impl FrameDevices {
         }
     }
 
-    /// Has a device that nothing is known of compress a copy of a frame that the processor compresses, for nothing but the time that it takes.
+    /// Has a device compress a copy of a frame that the processor also compresses, to measure its
+    /// time. The result is dropped.
     pub fn try_out(&self, plan: &FramePlan, len: usize, lend: impl FnOnce() -> (Arc<Buffer>, Range<usize>)) {
         if plan.filter != Filter::None || !self.is_for_devices(plan, None) {
             return;
@@ -226,12 +234,12 @@ impl FrameDevices {
         let Some(device) = self.router.to_be_tried(&self.runtime, plan.spec, len) else { return };
         let (mut draft, (buffer, range)) = (self.runtime.draft(0), lend());
         draft.set_request(Request::Compress { spec: plan.spec }).pin(device).share(buffer, range);
-        // Nobody waits for it.
+        // The time is measured in any case, so the ticket is dropped.
         drop(self.runtime.try_submit(draft));
     }
 
-    /// [`Encoder::encode`] by whoever does it best, waiting for it: for threads that have nothing else to do meanwhile. What a device takes is
-    /// copied to its memory and back.
+    /// [`Encoder::encode`] on the best device or the processor. Blocks until the frame is done, for
+    /// threads that have nothing else to do. A device gets a copy, and its result is copied back.
     pub fn encode(
         self: &Arc<Self>,
         encoder: &mut Encoder,

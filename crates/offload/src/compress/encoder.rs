@@ -1,4 +1,5 @@
-//! One frame: sampled, filtered, compressed within its budget, or given back as it is.
+//! Encodes one frame: samples it, filters it and compresses it within its budget, or leaves it as
+//! it is.
 
 use outrigger_format::{Codec, CodecChoice, CodecDevice, CodecSpec, Encoding, Filter, MAX_FRAME_LEN, Reason};
 
@@ -8,13 +9,15 @@ use super::{Auto, Budget, Compression};
 use crate::Compressor;
 use crate::cpu::{Sample, apply_filter, worst_case};
 
-/// What compresses frames.
+/// Compresses frames.
 pub trait FrameCodec {
-    /// Whether `raw` compresses by `spec` to at most `room` bytes, which `out` is then replaced by. `false` says that it is not compressible
-    /// enough; `out` is then unspecified. Whatever is written, the processor's codec of that name must be able to read.
+    /// Compresses `raw` by `spec` into `out`, which it replaces, and returns true if the result has
+    /// at most `room` bytes. On `false` the content of `out` is unspecified. The processor's
+    /// decoder for this codec must be able to read every result.
     fn compress(&mut self, spec: CodecSpec, raw: &[u8], room: usize, out: &mut Vec<u8>) -> bool;
 
-    /// The same for a plane of numbers, one byte of each of many elements, in which repetitions are rare.
+    /// Like [`FrameCodec::compress`], for one plane: the bytes of one position of many elements.
+    /// Repetitions are rare in it.
     fn compress_plane(&mut self, spec: CodecSpec, raw: &[u8], room: usize, out: &mut Vec<u8>) -> bool {
         self.compress(spec, raw, room, out)
     }
@@ -30,8 +33,9 @@ impl FrameCodec for Compressor {
     }
 }
 
-/// Compresses what `filter` made. Zstandard codes literals block by block, and a block would hold bytes of several planes: so each
-/// plane becomes a Zstandard frame of its own, one after the other, which any decoder reads as one.
+/// Compresses filtered bytes. Zstandard codes literals block by block, and one block would mix
+/// bytes of several planes. So each plane becomes a Zstandard frame of its own. A decoder reads the
+/// concatenated frames as one.
 pub(super) fn compress_filtered(
     codec: &mut dyn FrameCodec,
     spec: CodecSpec,
@@ -59,23 +63,24 @@ pub(super) fn compress_filtered(
     true
 }
 
-/// What is wanted of one frame.
+/// The wanted compression of one frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Wanted {
     /// Codec and level.
     pub spec: CodecSpec,
-    /// Why these.
+    /// Why this codec and level were chosen.
     pub reason: Reason,
-    /// A cheaper level will do where the one wanted gains nothing.
+    /// The cheap level may replace the wanted one if that gains nothing.
     pub or_cheaper: bool,
-    /// Whether filters may be put before the codec.
+    /// True if a filter may be applied before the codec.
     pub filters: bool,
-    /// What is worth it.
+    /// The size up to which the compressed frame is kept.
     pub budget: Budget,
 }
 
 impl Wanted {
-    /// What `compression` means now, as `auto` sees it. Of a list, what the processor does of it, and where it begins with a device, that there is none.
+    /// Resolves `compression` for the processor, with the level that `auto` has now. A list yields
+    /// its software entry, with [`Reason::Absent`] if its first entry names a device.
     pub fn of(compression: Compression, auto: &Auto) -> Self {
         let Compression { codec, filters, budget } = compression;
         let (spec, reason) = match codec {
@@ -95,30 +100,31 @@ impl Wanted {
     }
 }
 
-/// What is to be done with a frame: what [`Encoder::plan`] says.
+/// The decision of [`Encoder::plan`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Planned {
-    /// It is stored as it is.
+    /// The frame is stored as it is.
     Plain(Encoding),
-    /// It is compressed so, by whomever.
+    /// The frame is compressed by this plan, here or on a device.
     Compress(FramePlan),
 }
 
 /// How a frame is compressed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FramePlan {
-    /// By what.
+    /// Codec and level.
     pub spec: CodecSpec,
-    /// Why.
+    /// Why this codec and level were chosen.
     pub reason: Reason,
-    /// What is done to it before.
+    /// The filter to apply before the codec.
     pub filter: Filter,
-    /// Bytes that it may have afterwards; else it is stored as it is.
+    /// The most bytes that the result may have. A longer result is dropped, and the frame is stored
+    /// as it is.
     pub room: usize,
 }
 
 impl FramePlan {
-    /// How a frame is stored that was compressed so, and became this long (`None`: it did not fit anything).
+    /// How the frame is stored, if its compressed form has `len` bytes. `None`: the codec gave up.
     pub fn conclude(&self, len: Option<usize>) -> Encoding {
         match len.filter(|&len| len <= self.room) {
             Some(_) => {
@@ -134,19 +140,20 @@ fn plain(asked: CodecSpec, reason: Reason) -> Encoding {
     Encoding { codec: Codec::None, filter: Filter::None, asked: Some(asked), reason }
 }
 
-/// Pieces and levels of the trial whether a costly level pays.
+/// Bytes of the piece on which a costly level is tried.
 const LEVEL_TRIAL: usize = 64 << 10;
 const CHEAP: CodecSpec = CodecSpec { codec: Codec::Zstd, level: 1 };
-/// From this level on a trial is worth its cost.
+/// Levels from this one on cost enough that a trial pays.
 const COSTLY: i8 = 4;
-/// What a costly level must save: a share of what the cheap one takes.
+/// The share that a costly level must save of the cheap level's output.
 const LEVEL_GAIN: f32 = 0.01;
-/// A quick codec for what looks random, and how much of a frame it is shown once several were random indeed.
+/// The codec that checks data which looks random. After several random frames it gets only a piece
+/// of this length.
 const QUICK: CodecSpec = CodecSpec { codec: Codec::Lz4, level: 0 };
 const QUICK_PIECE: usize = 32 << 10;
 
-/// Encodes frames, one at a time; keep one per thread: it remembers what paid for the last ones. Its codec is the processor's, unless
-/// another is given.
+/// Encodes frames one at a time. Keep one encoder per thread, as it remembers which trials paid for
+/// the last frames. The codec is the processor's, unless the caller gives another.
 ///
 /// ```
 /// use outrigger_format::{CodecChoice, Filter};
@@ -165,7 +172,7 @@ pub struct Encoder<C: FrameCodec = Compressor> {
     filters: Filters,
     filtered: Vec<u8>,
     quick: Vec<u8>,
-    /// Of the frame that was planned last.
+    /// Bits per byte of the last planned frame.
     bits: Option<f32>,
     level: Trust,
     random: Trust,
@@ -185,14 +192,15 @@ impl<C: FrameCodec + Default> Default for Encoder<C> {
 }
 
 impl<C: FrameCodec> Encoder<C> {
-    /// An encoder that has `codec` compress.
+    /// An encoder that compresses with `codec`.
     pub fn with_codec(codec: C) -> Self {
         let (filters, filtered, quick) = (Filters::default(), Vec::new(), Vec::new());
         Self { codec, filters, filtered, quick, bits: None, level: Trust::new(8), random: Trust::new(16) }
     }
 
-    /// Makes of `raw` what is to be stored. Where the codec of the result is [`Codec::None`], that is `raw` itself, and `out` is
-    /// unspecified: nothing is copied. Else it is `out`, within the budget.
+    /// Encodes `raw` within the budget. If the resulting codec is [`Codec::None`], then the caller
+    /// stores `raw` itself: nothing is copied, and `out` is unspecified. Otherwise `out` holds the
+    /// compressed frame.
     pub fn encode(&mut self, wanted: Wanted, raw: &[u8], out: &mut Vec<u8>) -> Encoding {
         match self.plan(wanted, raw) {
             Planned::Plain(encoding) => encoding,
@@ -200,8 +208,8 @@ impl<C: FrameCodec> Encoder<C> {
         }
     }
 
-    /// What is to be done with `raw`: samples it, and chooses filter and level. The costly part is left, for this thread
-    /// ([`Encoder::compress`]) or a device.
+    /// Samples `raw` and chooses filter and level. The costly part remains: this thread
+    /// ([`Encoder::compress`]) or a device compresses.
     pub fn plan(&mut self, wanted: Wanted, raw: &[u8]) -> Planned {
         let Wanted { mut spec, mut reason, budget, .. } = wanted;
         if spec.codec == Codec::None {
@@ -211,7 +219,7 @@ impl<C: FrameCodec> Encoder<C> {
         if raw.len() > MAX_FRAME_LEN || room == 0 {
             return Planned::Plain(plain(spec, Reason::Budget));
         }
-        // Of codecs that are as quick as a look at the data, none is taken.
+        // ZLE is as quick as taking a sample, so it gets none.
         let sample = if spec.codec == Codec::Zle { None } else { Sample::take(raw) };
         self.bits = None;
         if let Some(sample) = &sample
@@ -233,12 +241,13 @@ impl<C: FrameCodec> Encoder<C> {
         Planned::Compress(FramePlan { spec, reason, filter, room })
     }
 
-    /// Bits a byte of the sample of the frame that was planned last (the entropy of its byte values); `None` where there was none.
+    /// Entropy of the byte values in the last planned frame's sample, in bits per byte. `None` if
+    /// no sample was taken.
     pub fn bits(&self) -> Option<f32> {
         self.bits
     }
 
-    /// Compresses `raw` as planned; as [`Encoder::encode`].
+    /// Compresses `raw` as planned. The result is as for [`Encoder::encode`].
     pub fn compress(&mut self, plan: &FramePlan, raw: &[u8], out: &mut Vec<u8>) -> Encoding {
         let FramePlan { spec, filter, room, .. } = *plan;
         let fits = match filter {
@@ -251,7 +260,8 @@ impl<C: FrameCodec> Encoder<C> {
         self.conclude(plan, fits.then_some(out.len()))
     }
 
-    /// [`FramePlan::conclude`] of a frame that a device compressed; what it says of filters is learnt.
+    /// [`FramePlan::conclude`] for a frame that a device compressed. The encoder also learns from
+    /// it whether the filter paid.
     pub fn conclude(&mut self, plan: &FramePlan, len: Option<usize>) -> Encoding {
         let encoding = plan.conclude(len);
         if encoding.codec == Codec::None && plan.filter != Filter::None {
@@ -260,8 +270,8 @@ impl<C: FrameCodec> Encoder<C> {
         encoding
     }
 
-    /// Whether a quick codec finds anything in what looks random. Once several frames were random indeed, it is shown a piece
-    /// of most of the next ones only.
+    /// True if a quick codec compresses data that looks random. Once several frames really were
+    /// random, it tries only a piece of most of the next ones.
     fn compresses_quickly(&mut self, raw: &[u8], room: usize) -> bool {
         let known = self.random.ask(1.0) == Some(true);
         let piece = if known { &raw[..QUICK_PIECE.min(raw.len())] } else { raw };
@@ -275,7 +285,8 @@ impl<C: FrameCodec> Encoder<C> {
         found
     }
 
-    /// Whether a costly level is no better than the cheap one, on a piece from the middle.
+    /// True if the costly level is no better than the cheap one. Compares them on a piece from the
+    /// middle.
     fn gains_nothing(&mut self, spec: CodecSpec, raw: &[u8]) -> bool {
         if spec.codec != Codec::Zstd || spec.level < COSTLY || raw.len() < 2 * LEVEL_TRIAL {
             return false;

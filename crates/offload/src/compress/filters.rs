@@ -1,8 +1,9 @@
-//! Which filter a frame gets.
+//! Chooses the filter of a frame.
 //!
-//! The sample proposes; a trial with the codec itself, on a piece of the frame with and without the filter, decides; and what it says is believed for
-//! the next frames that look alike (`trust.rs`). So a filter is used only where it was seen to pay, and a frame that is neither numbers
-//! nor code costs no more than a look at the sample.
+//! The sample proposes a filter. A trial decides: the codec compresses a piece of the frame with
+//! and without the filter. The verdict then holds for the next frames that look alike (`trust.rs`).
+//! So a filter is used only where a trial showed a gain, and a frame of neither numbers nor code
+//! costs only a look at its sample.
 
 use outrigger_format::{Codec, CodecSpec, Filter};
 
@@ -10,22 +11,24 @@ use super::encoder::{FrameCodec, compress_filtered};
 use super::trust::Trust;
 use crate::cpu::{Sample, apply_filter, x86_density};
 
-/// Bytes of a trial: grouping shows on little, calls of the same functions need room.
+/// Bytes of a trial. Grouping shows on a short piece. Branch conversion needs room for several
+/// calls of the same function.
 const GROUP_TRIAL: usize = 32 << 10;
 const BRANCH_TRIAL: usize = 64 << 10;
-/// Longer frames are looked at in parts of at least this.
+/// Longer frames are checked in parts of at least this length.
 const PART: usize = 512 << 10;
-/// What must be saved in a trial: a share of what it takes without the filter.
+/// The share that a filter must save in a trial.
 const GROUP_GAIN: f32 = 0.03;
 const BRANCH_GAIN: f32 = 0.015;
-/// Trials are made with no higher level than this: whether a filter pays hardly depends on it, and their cost does.
+/// The highest level of a trial. It hardly changes whether a filter pays, but it does change the
+/// cost.
 const TRIAL_LEVEL: i8 = 2;
-/// The share of operands that speaks for code: from here on a frame is worth a trial, which decides.
+/// A frame with at least this share of branch operands may be code and gets a trial.
 const X86_DENSITY: f32 = 0.006;
 
-/// What one thread has learnt about filters.
+/// One thread's memory of which filters paid.
 pub(super) struct Filters {
-    /// For elements of two, four and eight bytes: as they are, rotated, or not at all.
+    /// For elements of two, four and eight bytes: grouped, grouped and rotated, or neither.
     group: [Trust<Filter>; 3],
     x86: Trust,
     arm64: Trust,
@@ -46,7 +49,7 @@ impl Default for Filters {
 }
 
 impl Filters {
-    /// The filter for `raw`, of which `sample` was taken.
+    /// The filter for `raw`, whose sample is `sample`.
     pub fn choose(
         &mut self,
         codec: &mut dyn FrameCodec,
@@ -70,7 +73,7 @@ impl Filters {
         }
     }
 
-    /// A frame with `filter` came out larger than could be expected.
+    /// Forgets the verdict on `filter`, as a frame with it exceeded its budget.
     pub fn disappointed(&mut self, filter: Filter) {
         match filter {
             Filter::None => {}
@@ -80,7 +83,7 @@ impl Filters {
         }
     }
 
-    /// How elements of `width` bytes are grouped.
+    /// The grouping filter for elements of `width` bytes.
     fn grouping(
         &mut self,
         codec: &mut dyn FrameCodec,
@@ -110,7 +113,7 @@ impl Filters {
         self.group[place].learn(verdict, strength)
     }
 
-    /// Whether branches are converted.
+    /// True if the branch filter pays.
     fn branches(
         &mut self,
         codec: &mut dyn FrameCodec,
@@ -136,7 +139,7 @@ impl Filters {
         if filter == Filter::X86 { &mut self.x86 } else { &mut self.arm64 }
     }
 
-    /// How long `piece` becomes with `filter`: no longer than it is.
+    /// The length of `piece` when compressed with `filter`, at most its own length.
     fn trial(&mut self, codec: &mut dyn FrameCodec, spec: CodecSpec, filter: Filter, piece: &[u8]) -> usize {
         let spec = CodecSpec { level: spec.level.min(TRIAL_LEVEL), ..spec };
         let filtered = if filter == Filter::None {
@@ -145,14 +148,15 @@ impl Filters {
             apply_filter(filter, piece, &mut self.filtered);
             &self.filtered
         };
-        // More room than the piece has: also that something becomes compressible is a gain.
+        // The output may be longer than the piece, as a filter also gains if it makes planes
+        // compressible.
         let room = piece.len() + piece.len() / 8;
         let fits = compress_filtered(codec, spec, filter, filtered, room, &mut self.scratch);
         if fits { self.scratch.len().min(piece.len()) } else { piece.len() }
     }
 }
 
-/// Where what is known of elements of two, four and eight bytes lies.
+/// The index in [`Filters::group`] for elements of two, four and eight bytes.
 fn group_place(width: usize) -> usize {
     match width {
         2 => 0,
@@ -161,12 +165,13 @@ fn group_place(width: usize) -> usize {
     }
 }
 
-/// Codecs whose results filters change enough to try.
+/// True for codecs that profit enough from filters to try them.
 pub(super) fn may_pay(codec: Codec) -> bool {
     !matches!(codec, Codec::None | Codec::Zle)
 }
 
-/// `len` bytes from the middle of `raw`, which begin at a multiple of 16, or all of it.
+/// `len` bytes from the middle of `raw`, beginning at a multiple of 16. All of `raw` if it is
+/// shorter.
 fn middle(raw: &[u8], len: usize) -> &[u8] {
     if raw.len() <= len {
         return raw;
@@ -175,17 +180,19 @@ fn middle(raw: &[u8], len: usize) -> &[u8] {
     &raw[start..start + len]
 }
 
-/// A frame of several times the usual length, as parts of about that: programs lie beside other things, and what is looked at should not be the other things alone.
+/// Splits a long frame into parts of about the usual length. A program often lies beside other
+/// data, and the whole frame's sample could miss it.
 fn parts(raw: &[u8]) -> impl Iterator<Item = &[u8]> {
     let count = (raw.len() / PART).max(1);
-    // Instructions of all architectures begin at multiples of this at most.
+    // No architecture aligns its instructions to more than this.
     let len = (raw.len() / count) & !15;
     (0..count).map(move |number| {
         &raw[number * len..if number + 1 == count { raw.len() } else { (number + 1) * len }]
     })
 }
 
-/// The mean of what `signs` says of a frame's parts, of which some may speak for code and others not. `sample` is the whole frame's.
+/// The mean of `signs` over a frame's parts, where a part that does not look like code counts as
+/// zero. `sample` is that of the whole frame.
 fn in_parts(raw: &[u8], sample: &Sample, signs: fn(&[u8], &Sample) -> Option<f32>) -> Option<f32> {
     if raw.len() < 2 * PART {
         return signs(raw, sample);
@@ -195,9 +202,11 @@ fn in_parts(raw: &[u8], sample: &Sample, signs: fn(&[u8], &Sample) -> Option<f32
     (all > 0.0).then_some(all / count as f32)
 }
 
-/// The share of operands that the x86-64 filter would convert, if that speaks for code.
+/// The share of operands that the x86-64 filter would convert. `None` if the frame does not look
+/// like code.
 fn x86_signs(raw: &[u8], sample: &Sample) -> Option<f32> {
-    // What is frequent in code: a prefix of 64-bit instructions, near calls, loads. The sample has 4,096 bytes.
+    // Frequent in code are the prefix of 64-bit instructions, near calls and loads. The sample has
+    // 4,096 bytes.
     let often = |byte, least| sample.count(byte, 1, 0) >= least;
     if !often(0x48, 40) || !often(0xe8, 8) || !often(0x8b, 20) {
         return None;
@@ -208,14 +217,16 @@ fn x86_signs(raw: &[u8], sample: &Sample) -> Option<f32> {
     Some(density / stretches as f32).filter(|&density| density >= X86_DENSITY)
 }
 
-/// Where ARM64 instructions begin, and the share of words that are calls, if that speaks for code.
+/// Where ARM64 instructions begin, and the share of words that are calls. `None` if the frame does
+/// not look like code.
 fn arm64_signs(sample: &Sample) -> Option<(u8, f32)> {
     (0..4)
         .filter_map(|phase| {
             let highest = |bytes: &[usize]| -> u32 {
                 bytes.iter().map(|&byte| sample.count(byte, 4, (phase + 3) % 4)).sum()
             };
-            // The sample has 1,024 words. Frequent in code: loads, stores, moves, additions, branches; then calls and pages.
+            // The sample has 1,024 words. Frequent in code: loads, stores, moves, additions,
+            // branches; then calls and pages.
             let usual =
                 highest(&[0xf9, 0xa9, 0x91, 0xaa, 0xb9, 0x52, 0xd2, 0xf1, 0xeb, 0x54, 0xb4, 0xb5, 0xd6]);
             let calls = highest(&[0x94, 0x97, 0x90, 0xb0, 0xd0, 0xf0]);

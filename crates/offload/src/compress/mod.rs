@@ -1,4 +1,4 @@
-//! Compression as a service: what is asked for goes in, the best frame that can be had for it comes out.
+//! Compression as a service: finds the best frame within a policy's budget.
 //!
 //! ```text
 //!  policy: codec or auto ──▶ Auto: level by what processors have time for   (auto.rs; one per writer)
@@ -8,8 +8,9 @@
 //!                          └── plan ──────────────────────────────▶ or a device (route.rs, devices.rs), and nobody waits
 //! ```
 //!
-//! What compresses on the calling thread is a [`FrameCodec`]: the processor's [`Compressor`](crate::Compressor), or what a test gives. Devices take what the
-//! encoder has planned, by way of the runtime ([`FrameDevices`]). Whatever wrote a frame, [`FrameDecoder`] reads it.
+//! The calling thread compresses with a [`FrameCodec`]: the processor's
+//! [`Compressor`](crate::Compressor), or a test's. Devices get planned frames through the runtime
+//! ([`FrameDevices`]). [`FrameDecoder`] reads every frame, no matter who compressed it.
 
 mod auto;
 mod decoder;
@@ -29,24 +30,24 @@ pub use self::devices::{FrameDevices, Made};
 pub use self::encoder::{Encoder, FrameCodec, FramePlan, Planned, Wanted};
 pub use self::route::{Backlog, Route};
 
-/// The most that a compressed frame may have of its source: beyond it, the source is stored as it is.
+/// The largest compressed size, as a share of the source. Above it, the source is stored as it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct Budget {
     percent: u8,
 }
 
 impl Budget {
-    /// Of so many per cent; `None` unless that is from 1 to 99.
+    /// A budget of so many per cent. `None` unless `percent` is from 1 to 99.
     pub fn of_percent(percent: u8) -> Option<Self> {
         (1..100).contains(&percent).then_some(Self { percent })
     }
 
-    /// In per cent.
+    /// The share in per cent.
     pub fn percent(self) -> u8 {
         self.percent
     }
 
-    /// Bytes for a source of `len`.
+    /// The most bytes for a source of `len` bytes.
     ///
     /// ```
     /// assert_eq!(outrigger_offload::Budget::default().room(1000), 900);
@@ -57,30 +58,31 @@ impl Budget {
 }
 
 impl Default for Budget {
-    /// 90 %: what saves less is not worth decompressing.
+    /// 90 %: decompression is not worth a smaller saving.
     fn default() -> Self {
         Self { percent: 90 }
     }
 }
 
-/// What a policy says about compression.
+/// A policy's compression settings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct Compression {
     /// Which codec.
     pub codec: CodecChoice,
-    /// Whether filters may be put before it.
+    /// True if filters may be applied before the codec.
     pub filters: bool,
-    /// What is worth it.
+    /// The size up to which a compressed frame is kept.
     pub budget: Budget,
 }
 
 impl Compression {
-    /// Stored as it is.
+    /// Stores frames as they are.
     pub const NONE: Compression =
         Compression { codec: CodecChoice::NONE, filters: false, budget: Budget { percent: 90 } };
 
-    /// How many times as long as usual its frames are best: `auto` may choose that, too. A longer frame is smaller by what a higher level saves, and costs no time to make, but
-    /// more to read a part of; so those of `ratio` are the longest.
+    /// How many times the usual length its frames should have. A longer frame saves as much as a
+    /// higher level would, and costs no extra time to compress. But reading a part of it costs
+    /// more. So only `auto` chooses longer frames, and `ratio` the longest.
     pub fn frame_factor(&self) -> usize {
         match self.codec {
             CodecChoice::Auto(Objective::Ratio) => 4,

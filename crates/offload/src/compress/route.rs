@@ -1,4 +1,5 @@
-//! Who compresses a frame, and by what: the first entry of the policy's list that has a device for it with room.
+//! Chooses the compressor of a frame: the first entry of the policy's list that has a device with
+//! room.
 //!
 //! ```text
 //!  entry CODEC@DEVICE ──▶ is the device there, and trusted?            absent
@@ -8,12 +9,19 @@
 //!                     ──▶ that is who compresses; else the next entry, and the last is the processor's
 //! ```
 //!
-//! *Fast enough*, where the list names the device: it takes at most `codec_slack` times as long as the processor would, as nobody waits for it: while it
-//! works, the thread that would have compressed does something else. Where nobody is named: no thread is idle, and the frame is back before the
-//! processor's threads would have done it, with all that waits for them ([`Backlog`]). That is said by how long frames were away lately. Until it is
-//! known, the processor does them, and the device gets copies of a few ([`Router::to_be_tried`]). How dense a frame is
-//! (`codec_max_bits`) is looked at later, when it is planned; and a device may refuse a frame after all. Then the walk goes on behind that device, as if
-//! it had not been fit to begin with. Of several reasons why no device did it, the last one tried is told.
+//! *Fast enough* depends on whether the entry names a device:
+//!
+//! - A named device may take up to `codec_slack` times as long as the processor. Nobody waits for
+//!   the frame, and meanwhile the thread does something else.
+//! - Without a name, a device gets a frame only if no thread is idle. The frame must also come back
+//!   before the processor's threads would have done it and all that waits for them ([`Backlog`]).
+//!   The estimate is how long frames were away lately. Until there is one, the processor
+//!   compresses, and the device gets copies of a few frames ([`Router::to_be_tried`]). With the
+//!   objective `cpu`, `codec_slack` decides here too.
+//!
+//! The density of a frame (`codec_max_bits`) is known only once it is planned, and a device may
+//! still refuse a frame for lack of room. The search then continues with the next device. If the
+//! processor compresses in the end, the reason given is that of the last device tried.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -26,36 +34,38 @@ use crate::placement::Objective;
 use crate::runtime::Runtime;
 use crate::work::{Class, Input, Request, Work};
 
-/// Who compresses a frame, and by what.
+/// The chosen compressor of a frame, with codec and level.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Route {
-    /// Its place in [`Metrics::devices`](crate::runtime::Metrics::devices); 0 is the processor.
+    /// The device's index in [`Metrics::devices`](crate::runtime::Metrics::devices). 0 is the
+    /// processor.
     pub device: usize,
-    /// By what, and why.
+    /// Codec and level, and why they were chosen.
     pub wanted: Wanted,
-    /// Whether a device could have done the same: how long the processor takes is then worth knowing.
+    /// True if a device could have done the same. The processor's time is then worth measuring.
     pub comparable: bool,
-    /// Where in the list, and among the devices, this was found.
+    /// Where the search found it: the entry's position in the list, and the device's.
     pub(super) at: (usize, usize),
 }
 
-/// What the processor's threads have to do at a moment.
+/// The work that waits for the processor's threads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Backlog {
-    /// One of them has nothing to do.
+    /// At least one thread is idle.
     pub is_idle: bool,
-    /// How long all of them together need for what waits.
+    /// The time in which all threads together finish the waiting work.
     pub ahead: Duration,
 }
 
 impl Backlog {
-    /// By when a task must be back that the processor would need `own` for; `None` where a thread is free to do it at once.
+    /// The time by which a device must return a frame that the processor would compress in `own`.
+    /// `None` if a thread is free to do it at once.
     pub fn limit(&self, own: Duration) -> Option<Duration> {
         (!self.is_idle).then(|| own.max(self.ahead))
     }
 }
 
-/// A frame that the device of this route does not get after all, and why.
+/// A frame that the chosen device did not get after all.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Declined {
     pub route: Route,
@@ -69,7 +79,7 @@ pub(super) struct Known {
     pub kind: CodecDevice,
 }
 
-/// A frame of usual size: whoever does not compress that, in any codec, is not asked for others.
+/// The usual frame size. A device that compresses no codec at this size is not used.
 const USUAL: usize = 64 << 10;
 
 /// Each codec at its usual level.
@@ -89,15 +99,16 @@ pub(super) fn devices(runtime: &Runtime) -> Vec<Known> {
     places.map(|place| Known { place, kind: kind(&metrics.devices[place].identity.name) }).collect()
 }
 
-/// What a device is asked whether it can do it: of this size, wherever it lies.
+/// A compression task for [`Runtime::supports`]. Only the size counts, so it has no input.
 fn work(spec: CodecSpec, len: usize) -> Work {
     Work { request: Request::Compress { spec }, input: Input::Empty, range: 0..len }
 }
 
-/// Decides; see the module.
+/// Chooses compressors, as the module describes.
 pub(super) struct Router {
     pub devices: Vec<Known>,
-    /// Frames kept from a device because it was predicted to be slow: now and then one goes there all the same.
+    /// How many frames a device lost because it was predicted to be slow. Every few of them, one
+    /// goes to the device all the same, to measure it again.
     slower: AtomicU32,
 }
 
@@ -106,14 +117,15 @@ impl Router {
         Self { devices, slower: AtomicU32::new(0) }
     }
 
-    /// Whether a device takes frames of `size` bytes in any codec, but not of `limit`.
+    /// True if some device takes frames of `size` bytes in some codec but not of `limit`.
     pub fn has_limit_between(&self, runtime: &Runtime, size: usize, limit: usize) -> bool {
         let takes = |place, spec, len| runtime.supports(place, &work(spec, len));
         let stops = |place| specs().any(|spec| takes(place, spec, size) && !takes(place, spec, limit));
         self.devices.iter().any(|known| stops(known.place))
     }
 
-    /// For a frame of `len` bytes. `is_full` says that no more may be under way, whoever does it. With `declined`, the walk goes on behind that.
+    /// Chooses for a frame of `len` bytes. If `is_full`, no device may get more bytes at the
+    /// moment. With `declined`, the search continues after that device.
     pub fn route(
         &self,
         runtime: &Runtime,
@@ -171,7 +183,7 @@ impl Router {
                             at: (number, place),
                         };
                     }
-                    // Who would not do it anyway has no part in it.
+                    // A device that is absent gives no reason.
                     Err(Reason::Absent) => {}
                     Err(reason) => {
                         there = true;
@@ -184,7 +196,7 @@ impl Router {
                 why = Some(Reason::Absent);
             }
             if !asked {
-                // The processor is among whoever may do it.
+                // The processor is a candidate of such an entry.
                 break;
             }
         }
@@ -192,7 +204,7 @@ impl Router {
         Route { device: 0, wanted, comparable, at: (usize::MAX, 0) }
     }
 
-    /// A device that is to get a copy of a frame that the processor does, so that it is known how long it takes.
+    /// A device that should get a copy of a frame, so that its time becomes known.
     pub fn to_be_tried(&self, runtime: &Runtime, spec: CodecSpec, len: usize) -> Option<usize> {
         let (policy, class) = (runtime.policy(), Class::Compress(spec.codec, spec.level));
         let places = self.devices.iter().map(|known| known.place);
@@ -206,7 +218,7 @@ impl Router {
         })
     }
 
-    /// Whether a device takes a frame, and if not, why.
+    /// Checks whether a device may take a frame, and if not, why.
     #[expect(clippy::too_many_arguments, reason = "what it depends on")]
     fn may(
         &self,
@@ -236,7 +248,8 @@ impl Router {
             return Err(Reason::Overflow);
         }
         let processors = Class::Compress(software.codec, software.level);
-        // Where both are as good, the processor is measured too; who names a device wants that.
+        // If anyone may compress, the processor must have been measured too. A policy that names a
+        // device wants that device.
         if !asked && runtime.model().curve(0, processors).samples(len) < policy.first_tasks {
             return Err(Reason::Slower);
         }

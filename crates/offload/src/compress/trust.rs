@@ -1,11 +1,12 @@
-//! Trials cost time, and neighbours are alike: how long what a trial said is believed.
+//! Says for how many frames a trial's verdict holds. Trials cost time, and neighbouring frames are
+//! alike.
 
-/// What the last trial said (the default is a no), and how many more frames it holds for. Each trial that says the same as the
-/// one before doubles that, up to a limit.
+/// The last trial's verdict (the default is a no), and for how many more frames it holds. Each
+/// trial that confirms the one before doubles that number, up to a limit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Trust<Verdict = bool> {
     verdict: Verdict,
-    /// The strength of the signs that led to it.
+    /// The strength of the signs that led to the verdict.
     strength: f32,
     streak: u32,
     credit: u32,
@@ -13,14 +14,15 @@ pub(super) struct Trust<Verdict = bool> {
 }
 
 impl<Verdict: Copy + PartialEq + Default> Trust<Verdict> {
-    /// Believing for `limit` frames at most.
+    /// A verdict that holds for at most `limit` frames.
     pub fn new(limit: u32) -> Self {
         Self { verdict: Verdict::default(), strength: 0.0, streak: 0, credit: 0, limit }
     }
 
-    /// What is believed of a frame whose signs have this strength; `None`: it has to be tried.
+    /// The verdict for a frame whose signs have this strength. `None`: it needs a trial.
     pub fn ask(&mut self, strength: f32) -> Option<Verdict> {
-        // A yes holds for signs as strong, a no for signs as weak.
+        // A yes holds for signs at least as strong, a no for signs at most as strong, with some
+        // tolerance.
         let is_no = self.verdict == Verdict::default();
         let alike = if is_no { strength <= 1.33 * self.strength } else { strength >= 0.75 * self.strength };
         if self.credit == 0 || !alike {
@@ -30,7 +32,7 @@ impl<Verdict: Copy + PartialEq + Default> Trust<Verdict> {
         Some(self.verdict)
     }
 
-    /// What a trial said.
+    /// Records a trial's verdict.
     pub fn learn(&mut self, verdict: Verdict, strength: f32) -> Verdict {
         self.streak =
             if self.streak > 0 && verdict == self.verdict { (2 * self.streak).min(self.limit) } else { 1 };
@@ -38,7 +40,7 @@ impl<Verdict: Copy + PartialEq + Default> Trust<Verdict> {
         verdict
     }
 
-    /// It turned out otherwise: the next one is tried.
+    /// The verdict was wrong, so the next frame gets a trial.
     pub fn forget(&mut self) {
         (self.streak, self.credit) = (0, 0);
     }

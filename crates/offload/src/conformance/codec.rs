@@ -1,4 +1,4 @@
-//! Compression: two devices may compress differently, but each reads what the other wrote.
+//! Compression. Two devices may compress differently, but each reads the other's output.
 
 use outrigger_format::{Codec, CodecSpec};
 
@@ -53,12 +53,12 @@ pub(super) fn check_decompress(device: &mut dyn Device) {
                 oracle.run(&mut task).expect("compress");
                 let Task::Compress(Compress { used, .. }) = task else { unreachable!("it is one") };
                 assert!(decompress(used, &stored, length).expect("what was compressed") == raw);
-                // Any other promise, and any cut, is an error.
+                // Any other promised length, and any truncation, is an error.
                 decompress(used, &stored, length - 1).expect_err("one byte less promised");
                 decompress(used, &stored, length + 1).expect_err("one byte more promised");
                 decompress(used, &stored[..stored.len() - 1], length).expect_err("cut by a byte");
                 decompress(used, &stored[..stored.len() / 2], length).expect_err("cut in half");
-                // Damage gives an error or other bytes of the promised length, and never a panic.
+                // Damage gives an error or other bytes of the promised length, but never a panic.
                 for at in (0..stored.len()).step_by(stored.len() / 50 + 1) {
                     let mut damaged = stored.clone();
                     damaged[at] ^= 1 << (at % 8);

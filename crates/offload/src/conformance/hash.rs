@@ -8,7 +8,8 @@ use super::{LENGTHS, contents, run};
 use crate::op::{Digest, HashMany, PMD_SEGMENT, PmdHash};
 use crate::{Device, Task, TaskError, reference};
 
-/// Published digests: the test suites of RFC 1321 and RFC 3174, FIPS 180-4's examples, BLAKE3's test vectors (lengths 0 and 1025).
+/// Published digests: the test suites of RFC 1321 and RFC 3174, the examples of FIPS 180-4, and
+/// BLAKE3's test vectors (lengths 0 and 1025).
 fn published() -> Vec<(FingerprintKind, Vec<u8>, &'static str)> {
     use FingerprintKind::{Blake3, Md5, Sha1, Sha256};
     let alphabet = "abcdefghijklmnopqrstuvwxyz";
@@ -42,7 +43,7 @@ fn published() -> Vec<(FingerprintKind, Vec<u8>, &'static str)> {
 
 pub(super) fn check_hash_many(device: &mut dyn Device) {
     for (kind, data, expected) in published() {
-        // Alone, and so often that every lane has it.
+        // Alone, and often enough to fill every lane.
         for times in [1, 33] {
             let (ranges, mut got) = (vec![0..data.len() as u32; times], Vec::new());
             let task = HashMany { kind, data: &data, ranges: &ranges, out: &mut got };
@@ -86,14 +87,15 @@ pub(super) fn check_hash_many(device: &mut dyn Device) {
 
 pub(super) fn check_pmd_hash(device: &mut dyn Device) {
     const SEGMENT: usize = PMD_SEGMENT;
-    // Around one segment, one segment of digests (256, 204.8 and 128 of them), and a segment of those.
+    // Around one segment, one segment of digests (256, 204.8 and 128 of them), and a segment of
+    // those.
     let lengths =
         [0, 1, 55, 56, 64, SEGMENT - 1, SEGMENT, SEGMENT + 1, 2 * SEGMENT, 16 * SEGMENT + 5, 100_003];
     let levels = [128, 129, 204, 205, 256, 257].map(|segments| segments * SEGMENT);
     let (_, data) = contents(257 * SEGMENT + 1).pop().expect("contents");
     for digest in Digest::ALL.into_iter().filter(|digest| digest.has_pmd()) {
         for length in lengths.into_iter().chain(levels).chain(levels.map(|length| length + 1)) {
-            // Aligned to nothing, but at the longest.
+            // Unaligned, except the longest.
             let data = &data[(data.len() - length).min(1)..][..length];
             let mut got = vec![7];
             run(device, Task::PmdHash(PmdHash { digest, data, out: &mut got })).expect("pmd_hash");

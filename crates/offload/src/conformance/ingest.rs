@@ -1,4 +1,5 @@
-//! Cut, fingerprint and look up in one pass: the same as one after the other.
+//! Ingestion in one pass gives the same result as cutting, fingerprinting and looking up
+//! separately.
 
 use std::collections::HashMap;
 
@@ -26,7 +27,7 @@ pub(super) fn check_ingest(device: &mut dyn Device) {
         streams(&[1, 0, 0, 63, 64, 65, 255, 256, 257, 511, 512, 1023, 1024, 1025, 4096, 70_000, 100_000]),
         // Small files, one after the other.
         streams(&(0..300).map(|n| n * 37 % 3000).collect::<Vec<_>>()),
-        // Longer than any piece in which it may be scanned.
+        // Longer than every piece in which it may be scanned.
         streams(&[data.len()]),
         // Out of order, overlapping, open.
         vec![

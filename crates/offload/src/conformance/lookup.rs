@@ -8,7 +8,7 @@ use crate::table::Table;
 use crate::{Device, Task, hash};
 
 pub(super) fn check_lookup(device: &mut dyn Device) {
-    // Uniform, and such that all begin in the same bucket.
+    // Fingerprints that are spread evenly, and others that all begin in the same bucket.
     let uniform = |n: u64| hash(FingerprintKind::Blake3, &n.to_le_bytes());
     let crowded = |n: u64| {
         let mut fingerprint = uniform(n);
@@ -17,12 +17,13 @@ pub(super) fn check_lookup(device: &mut dyn Device) {
     };
     for capacity in [0, 1, 5, 300, 20_000] {
         for make in [&uniform as &dyn Fn(u64) -> Fingerprint, &crowded] {
-            // Probes over all of a crowded table take long.
+            // Probes over a whole crowded table take long.
             let entries = (capacity as u64).min(if make(0).0[0] == 0xff { 300 } else { u64::MAX });
             let mut table = Table::with_capacity(capacity);
             let there: Vec<_> = (0..entries).map(|n| (make(n), n << 32 | 7)).collect();
             table.insert_many(&there).expect("room");
-            // Every third is removed; half of the questions are about what was never there.
+            // Every third is removed. Half of the lookups ask for fingerprints that were never
+            // inserted.
             let gone: Vec<Fingerprint> = (0..entries).step_by(3).map(make).collect();
             table.remove_many(&gone);
             for refreshed in [false, true] {

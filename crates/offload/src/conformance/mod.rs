@@ -1,7 +1,8 @@
-//! The one function that every device passes: its results against the references, where devices go wrong.
+//! The function that every device must pass. It compares the device's results with the references,
+//! where devices are prone to errors.
 //!
-//! Lengths lie around every lane count and load width in use; buffers are unaligned; contents are random, constant, short
-//! periods, text, and such that every position is a candidate.
+//! Lengths lie around every lane count and load width in use. Buffers are unaligned. Contents are
+//! random, constant, short periods, text, and such that every position is a candidate.
 
 mod codec;
 mod hash;
@@ -17,7 +18,7 @@ use crate::{Device, Operation, Task, TaskError};
 /// Checks every operation that `device` supports.
 ///
 /// # Panics
-/// On the first result that differs from the reference's, saying for which input.
+/// On the first result that differs from the reference's, with its input.
 ///
 /// ```
 /// outrigger_offload::conformance::check(&mut outrigger_offload::CpuDevice::new());
@@ -38,7 +39,7 @@ pub fn check(device: &mut dyn Device) {
     }
 }
 
-/// Lengths around what kernels load, lanes share and blocks hold.
+/// Lengths around the loads of kernels, the shares of lanes, and the sizes of blocks.
 const LENGTHS: [usize; 42] = [
     0, 1, 2, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 223, 224, 225, 255, 256, 257, 287,
     288, 289, 511, 512, 513, 800, 1023, 1024, 1025, 4095, 4097, 5000, 16_384, 65_537, 131_104, 196_641,
@@ -59,7 +60,8 @@ fn contents(len: usize) -> Vec<(&'static str, Vec<u8>)> {
     let text = b"the outrigger takes load, so that the hull can go fast; ".iter().copied().cycle().take(len);
     let words =
         random.chunks(6).flat_map(|word| [b' ', b'a' + word[0] % 26, b'e', b'a' + word[0] % 7, b't', b's']);
-    // The constant byte whose hash has most zeros on top, -g, makes every position a candidate of some average.
+    // The constant byte whose hash, -g, has the most leading zeros makes every position a candidate
+    // of some average.
     let dense = (0..=255u8).min_by_key(|&byte| GEAR[byte as usize].wrapping_neg()).unwrap_or(0);
     vec![
         ("zeros", vec![0; len]),

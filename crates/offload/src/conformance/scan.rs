@@ -9,12 +9,12 @@ use crate::{Device, Task};
 pub(super) fn check_scan(device: &mut dyn Device) {
     for length in LENGTHS {
         for (name, content) in contents(length + 77) {
-            // History of 0 to 32 bytes and more; starts that are aligned to nothing.
+            // History of 0 to 32 bytes and more, with unaligned starts.
             for history in [0, 1, 31, 32, 33, 77] {
                 let (before, data) = content[..length + history].split_at(history);
                 for bits in [7, 8, 12, 14, 20] {
                     let masks = GearMasks::for_average(1 << bits);
-                    // What is in the vectors already stays.
+                    // Elements that the vectors already have must stay.
                     let (mut expected, mut got) = (vec![1], vec![1]);
                     scan_reference(before, data, masks, &mut expected);
                     let task = Scan { history: before, data, masks, out: &mut got };

@@ -4,10 +4,11 @@ use super::{contents, run};
 use crate::op::{WindowFunction, WindowHash, WindowSpec};
 use crate::{Device, Task, TaskError, reference};
 
-/// Around what one block holds with its padding, what a word holds, what gear32 remembers; and the papers'.
+/// Window lengths around a block with its padding, around a word, and around the memory of gear32;
+/// and the papers'.
 const WINDOWS: [usize; 20] =
     [1, 3, 4, 16, 20, 31, 32, 33, 48, 52, 55, 56, 63, 64, 65, 119, 120, 128, 200, 4096];
-/// Those that have loads of their own, the papers', and one beyond every window.
+/// Steps with special loads, the papers' steps, and one beyond every window.
 const STEPS: [usize; 9] = [1, 2, 3, 4, 20, 52, 64, 5000, usize::MAX];
 
 pub(super) fn check_window_hash(device: &mut dyn Device) {
@@ -24,7 +25,8 @@ pub(super) fn check_window_hash(device: &mut dyn Device) {
                 check(device, spec, &zeros);
             }
         }
-        // Every number of windows around what lanes take, and every distance from the last of them to the end of the data.
+        // Every number of windows around the number of lanes, and every distance from the last
+        // window to the end of the data.
         for (window, step) in [(20, 4), (48, 1), (52, 52), (64, 7), (3, 4)] {
             let spec = WindowSpec { function, window, step, keep: function.len() };
             for length in (0..window + 8).chain(35 * step..36 * step + window + 70).step_by(1 + step / 8) {

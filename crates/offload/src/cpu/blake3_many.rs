@@ -1,12 +1,14 @@
 //! BLAKE3 of many chunks side by side.
 //!
-//! BLAKE3 is a tree over leaves of 1 KiB, and the `blake3` crate hashes as many of them at once as a vector has lanes, 16
-//! with AVX-512. The leaves of one small chunk do not fill those lanes. Here the lanes are filled from all chunks: leaves
-//! that have the same number in their chunks are hashed together (the number is part of the hash), and so are the parents
-//! of one level. Only the last leaf of a chunk, which is seldom whole, is hashed alone.
+//! BLAKE3 is a tree over leaves of 1 KiB. The `blake3` crate hashes as many leaves at once as a
+//! vector has lanes, 16 with AVX-512. The leaves of one small chunk do not fill these lanes, so
+//! this module fills them from all chunks. It hashes leaves together that have the same number in
+//! their chunks (the number is part of the hash), and so the parents of one level. Only a chunk's
+//! last leaf, which is seldom whole, is hashed alone.
 //!
-//! This uses the crate's `platform` module, which is public but not documented, hence the exact version in `Cargo.toml`.
-//! The specification is <https://github.com/BLAKE3-team/BLAKE3-specs>; sections 2.1 and 2.5 define leaves and parents.
+//! This uses the crate's `platform` module, which is public but not documented, hence the exact
+//! version in `Cargo.toml`. The specification is <https://github.com/BLAKE3-team/BLAKE3-specs>;
+//! sections 2.1 and 2.5 define leaves and parents.
 
 use std::ops::Range;
 
@@ -18,7 +20,8 @@ use super::scratch;
 
 const LEAF: usize = 1024;
 const BLOCK: usize = 64;
-/// Leaves are hashed in whole groups of this many within a chunk; the rest is left to be joined with other chunks' leaves.
+/// A chunk's leaves are hashed in whole groups of this many. The rest is joined with other chunks'
+/// leaves.
 const GROUP: usize = 16;
 
 const IV: [u32; 8] =
@@ -31,29 +34,30 @@ const ROOT: u8 = 1 << 3;
 /// The hash of a subtree.
 type Value = [u8; 32];
 
-/// A chunk whose tree is not reduced to its root yet.
+/// A chunk whose tree is not yet reduced to its root.
 struct Tree {
     /// Which chunk.
     chunk: usize,
-    /// Where the values of its present level are, and how many.
+    /// Where the values of its present level begin, and their number.
     first: usize,
     count: usize,
 }
 
-/// A whole leaf that is hashed with other chunks': where it begins in the data, and where its value goes.
+/// A whole leaf that is hashed with other chunks' leaves: its start in the data, and the position
+/// of its value.
 type Loose = (usize, usize);
 
-/// What a thread needs again and again.
+/// A thread's reusable memory.
 #[derive(Default)]
 pub(super) struct Scratch {
     trees: Vec<Tree>,
     values: Vec<Value>,
     made: Vec<Value>,
-    /// Leaf `n` of chunks that have more leaves than whole groups.
+    /// Leaf `n` of each chunk that has more leaves than whole groups.
     loose: [Vec<Loose>; GROUP],
 }
 
-/// Inputs that the platform is given at a time: whole vectors of any width.
+/// The inputs of one call of the platform: whole vectors of any width.
 const TOGETHER: usize = 4 * GROUP;
 
 /// Appends the fingerprint of each of `data`'s `ranges` to `out`, in their order.
@@ -108,7 +112,7 @@ fn hash_in(
         }
     }
     while !trees.is_empty() {
-        // Two values left: their parent is the root, which is hashed with a flag of its own.
+        // If two values are left, their parent is the root, which is hashed with a flag of its own.
         let is_root = |tree: &&Tree| tree.count == 2;
         parents(platform, trees.iter().filter(is_root), values, PARENT | ROOT, made);
         let roots = trees.iter().filter(is_root).zip(&*made);
@@ -120,7 +124,7 @@ fn hash_in(
             let pairs = *count / 2;
             values[*first..*first + pairs].iter_mut().zip(&mut next).for_each(|(value, made)| *value = *made);
             if *count % 2 == 1 {
-                // Without a sibling, it goes up as it is.
+                // A value without a sibling goes up unchanged.
                 values[*first + pairs] = values[*first + *count - 1];
             }
             *count = count.div_ceil(2);
@@ -128,7 +132,7 @@ fn hash_in(
     }
 }
 
-/// The parents of the pairs of values of `trees`, into `made`.
+/// Computes the parents of the pairs of values of `trees` into `made`.
 fn parents<'a>(
     platform: Platform,
     trees: impl Iterator<Item = &'a Tree> + Clone,
@@ -147,7 +151,8 @@ fn parents<'a>(
     }
 }
 
-/// Which part of the tree inputs are; `start` and `end` are those of their first and last blocks.
+/// Marks which part of the tree the inputs are. `start` and `end` apply to their first and last
+/// blocks.
 #[derive(Clone, Copy)]
 struct Flags {
     all: u8,

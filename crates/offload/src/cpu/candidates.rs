@@ -1,4 +1,5 @@
-//! Boundary candidates for any chunker: gear32's by its own scan, the others' by hashing every window of 48 bytes.
+//! Boundary candidates of every chunker. gear32 has its own scan. The others hash every window of
+//! 48 bytes.
 
 use outrigger_format::ChunkerSpec;
 use outrigger_format::boundary::{GearMasks, WINDOWED, windowed_mask};
@@ -8,16 +9,17 @@ use crate::SimdLevel;
 use crate::op::WindowSpec;
 use crate::reference::window_function;
 
-/// Windows hashed at a time: what is kept of them stays in the first cache.
+/// Windows hashed at a time. Their hashes stay in the first-level cache.
 const BLOCK: usize = 2048;
 
-/// Appends to `out` every candidate of `chunker` in `data`, ascending, as `position << 1 | strict`, for
-/// [`CutWalk`](outrigger_format::boundary::CutWalk). `history` is what precedes `data` in its file; only its last
-/// [`ChunkerSpec::history_len`] bytes matter, and it may be shorter at the beginning of a file, or where a chunk begins. Blocks of one
-/// size have no candidates. Reference: [`crate::reference::candidates`].
+/// Appends to `out` every candidate of `chunker` in `data`, ascending, as `position << 1 | strict`,
+/// for [`CutWalk`](outrigger_format::boundary::CutWalk). `history` holds the bytes before `data` in
+/// its file. Only its last [`ChunkerSpec::history_len`] bytes matter. It may be shorter at the
+/// beginning of a file or of a chunk. Blocks of a fixed size have no candidates. Reference:
+/// [`crate::reference::candidates`].
 ///
 /// # Panics
-/// When `data` has 2^31 bytes or more.
+/// If `data` has 2^31 bytes or more.
 ///
 /// ```
 /// use outrigger_format::ChunkerSpec;
@@ -32,10 +34,11 @@ pub fn candidates(chunker: ChunkerSpec, history: &[u8], data: &[u8], out: &mut V
     candidates_with(SimdLevel::current(), chunker, history, data, out);
 }
 
-/// [`candidates`] with the instructions of `level`, or of the best level below it that this processor has.
+/// [`candidates`] with the instructions of `level`, or of the best lower level that this processor
+/// has.
 ///
 /// # Panics
-/// When `data` has 2^31 bytes or more.
+/// If `data` has 2^31 bytes or more.
 pub fn candidates_with(
     level: SimdLevel,
     chunker: ChunkerSpec,
@@ -65,14 +68,14 @@ pub fn candidates_with(
             }
         }
     };
-    // Windows that begin in the history.
+    // First the windows that begin in the history.
     let history = &history[history.len().saturating_sub(BEFORE)..];
     let head = data.len().min(BEFORE);
     let mut around = [0; 2 * BEFORE];
     around[..history.len()].copy_from_slice(history);
     around[history.len()..history.len() + head].copy_from_slice(&data[..head]);
     find(&around[..history.len() + head], BEFORE - history.len());
-    // And in the data.
+    // Then those that begin in the data.
     let mut start = 0;
     while start + WINDOWED <= data.len() {
         let end = data.len().min(start + BLOCK + BEFORE);

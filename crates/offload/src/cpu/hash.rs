@@ -1,8 +1,10 @@
-//! Fingerprints over the chunks of a buffer, or over one chunk that spans several.
+//! Fingerprints of the chunks of a buffer, or of one chunk that spans several buffers.
 //!
-//! BLAKE3 is a tree over blocks of 1 KiB and hashes up to 16 of them side by side, of one chunk or, in [`hash_many`], of all. The other
-//! functions are chains: their chunks are hashed side by side ([`super::lanes`]), and those of the parallel construction
-//! segment by segment ([`super::pmd`]). One chunk alone is left to the functions' crates, which choose their instructions at run time.
+//! BLAKE3 is a tree over blocks of 1 KiB. It hashes up to 16 blocks side by side, of one chunk or,
+//! in [`hash_many`], of all chunks. The other functions are chains, so their chunks are hashed side
+//! by side ([`super::lanes`]), and those of the parallel construction segment by segment
+//! ([`super::pmd`]). A single chunk is left to the functions' crates, which choose their
+//! instructions at run time.
 
 use std::ops::Range;
 
@@ -42,11 +44,12 @@ fn padded(digest: &[u8]) -> Fingerprint {
     fingerprint
 }
 
-/// Appends to `out` the fingerprint of each of `data`'s `ranges`, in their order. All functions are faster on many chunks at once
-/// than on one after the other. In steady state a thread allocates nothing but what `out` grows by.
+/// Appends to `out` the fingerprint of each of `data`'s `ranges`, in their order. With all
+/// functions, many chunks in one call are faster than one after the other. In steady state a thread
+/// allocates nothing apart from the growth of `out`.
 ///
 /// # Panics
-/// When a range lies outside of `data`.
+/// If a range lies outside of `data`.
 ///
 /// ```
 /// use outrigger_format::FingerprintKind::Blake3;
@@ -63,11 +66,11 @@ pub fn hash_many(
     hash_many_with(SimdLevel::current(), kind, data, ranges, out);
 }
 
-/// [`hash_many`] with the instructions of `level`, or of the best level below it that this processor has (BLAKE3 always has the
-/// best).
+/// [`hash_many`] with the instructions of `level`, or of the best lower level that this processor
+/// has. (BLAKE3 always uses the best.)
 ///
 /// # Panics
-/// When a range lies outside of `data`.
+/// If a range lies outside of `data`.
 pub fn hash_many_with(
     level: SimdLevel,
     kind: FingerprintKind,
@@ -91,7 +94,7 @@ pub fn hash_many_with(
     });
 }
 
-/// The fingerprint of a chunk that arrives in pieces. Reusable: [`Hasher::finish`] begins the next chunk.
+/// Fingerprints a chunk that arrives in pieces. After [`Hasher::finish`] it takes the next chunk.
 ///
 /// ```
 /// use outrigger_format::FingerprintKind::Blake3;
@@ -105,14 +108,14 @@ pub struct Hasher(State);
 
 #[derive(Clone, Debug)]
 enum State {
-    // Boxed: it keeps a stack of subtree hashes, 2 KB, where the others need 100 bytes.
+    // Boxed, as its stack of subtree hashes takes 2 KB, while the others need 100 bytes.
     Blake3(Box<blake3::Hasher>),
     Plain(Plain),
     Pmd(Box<Pmd>),
 }
 
 impl Hasher {
-    /// A hasher at the beginning of a chunk. Allocates (once: keep it).
+    /// A hasher at the beginning of a chunk. Allocates, so it should be kept.
     pub fn new(kind: FingerprintKind) -> Self {
         Self(match Digest::of_kind(kind) {
             (Digest::Blake3, _) => State::Blake3(Box::default()),
@@ -144,7 +147,7 @@ impl Hasher {
     }
 }
 
-/// A chain.
+/// A function that is a chain of blocks.
 #[derive(Clone, Debug)]
 enum Plain {
     Md5(md5::Md5),
@@ -179,8 +182,9 @@ impl Plain {
     }
 }
 
-/// The parallel construction over bytes that arrive in pieces: every level is open at once, and what a level's segment gives is
-/// the next level's next bytes. The level that has one segment in the end has the root; those above it are for nothing.
+/// The parallel construction over bytes that arrive in pieces. Every level is open at once, and the
+/// digest of a level's segment is input of the next level. The level that ends up with one segment
+/// has the root. Levels above it are ignored.
 #[derive(Clone, Debug)]
 struct Pmd {
     digest: Digest,
@@ -193,9 +197,9 @@ struct Level {
     hasher: Plain,
     /// Bytes in the open segment.
     open: usize,
-    /// Segments that are closed.
+    /// The number of closed segments.
     closed: u64,
-    /// What the first of them gave.
+    /// The digest of the first of them.
     first: Fingerprint,
 }
 
@@ -231,7 +235,7 @@ impl Pmd {
         &mut self.levels[level]
     }
 
-    /// Ends a segment and hands its digest up.
+    /// Ends a segment and passes its digest to the next level.
     fn close(&mut self, level: usize) {
         let len = self.digest.len();
         let at = self.level(level);

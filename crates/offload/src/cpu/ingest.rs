@@ -1,8 +1,10 @@
-//! Cut, fingerprint and look up in one pass: while a stream's bytes are still in the caches from being scanned, they are hashed.
+//! Cuts, fingerprints and looks up in one pass: a stream's bytes are hashed while they are still in
+//! the caches from the scan.
 //!
-//! Streams are scanned a piece at a time; chunks whose ends are found wait until there are enough of them to fill the lanes
-//! of the hash functions, and are then hashed and looked up together. A chunk that begins in one piece is whole in a later one, since all of
-//! a batch lies in one buffer.
+//! Streams are scanned piece by piece. Chunks whose ends are found wait until there are enough of
+//! them to fill the lanes of the hash functions. Then they are hashed and looked up together. A
+//! chunk that crosses pieces is complete in the later one, since the whole batch lies in one
+//! buffer.
 
 use std::ops::Range;
 
@@ -17,10 +19,12 @@ use crate::table::Table;
 
 /// Bytes scanned at a time.
 const PIECE: usize = 256 << 10;
-/// Bytes hashed together, about: chunks enough to fill the lanes, and still in the caches.
+/// About how many bytes are hashed together: enough chunks to fill the lanes, and still in the
+/// caches.
 const TOGETHER: usize = 1 << 20;
 
-/// Cuts, fingerprints and looks up; keep one, for its scratch memory. See [`crate::op::Ingest`] for inputs and outputs.
+/// Cuts, fingerprints and looks up chunks. Callers keep it, for its scratch memory.
+/// [`crate::op::Ingest`] describes inputs and outputs.
 ///
 /// ```
 /// use outrigger_format::{ChunkerSpec, FingerprintKind};
@@ -46,12 +50,13 @@ pub struct Ingester {
 }
 
 impl Ingester {
-    /// For one way of cutting and one fingerprint, with the instructions of [`SimdLevel::current`].
+    /// An ingester with the instructions of [`SimdLevel::current`].
     pub fn new(chunker: ChunkerSpec, kind: FingerprintKind) -> Self {
         Self::with_level(SimdLevel::current(), chunker, kind)
     }
 
-    /// The same with the instructions of `level`, or of the best level below it that this processor has.
+    /// An ingester with the instructions of `level`, or of the best lower level that this processor
+    /// has.
     pub fn with_level(level: SimdLevel, chunker: ChunkerSpec, kind: FingerprintKind) -> Self {
         Self {
             level,
@@ -65,10 +70,10 @@ impl Ingester {
         }
     }
 
-    /// Appends the chunks of all `streams` to `out`, and how many each has to `counts`.
+    /// Appends the chunks of all `streams` to `out`, and the number of chunks of each to `counts`.
     ///
     /// # Panics
-    /// When a stream lies outside of `data`, or `data` has 2^31 bytes or more.
+    /// If a stream lies outside of `data`, or `data` has 2^31 bytes or more.
     pub fn ingest(
         &mut self,
         data: &[u8],
@@ -86,7 +91,7 @@ impl Ingester {
             let mut walk = CutWalk::new(self.chunker);
             let (mut start, mut count, mut scanned) = (0, 0, 0);
             loop {
-                // The last piece takes up to a piece and a half, so that none is tiny.
+                // The last piece has up to one and a half times the length, so that none is tiny.
                 let left = stream.len() - scanned;
                 let piece = if left <= PIECE + PIECE / 2 { left } else { PIECE };
                 let (history, rest) = stream.split_at(scanned);
@@ -118,7 +123,7 @@ impl Ingester {
         self.finish(data, table, out);
     }
 
-    /// Hashes and looks up what is cut.
+    /// Hashes the cut chunks and looks them up.
     fn finish(&mut self, data: &[u8], table: Option<&Table>, out: &mut Vec<Ingested>) {
         self.fingerprints.clear();
         hash_many_with(self.level, self.kind, data, self.cut.iter().cloned(), &mut self.fingerprints);

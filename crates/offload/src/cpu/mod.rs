@@ -1,4 +1,5 @@
-//! The processor: its operations as plain functions, which the store's threads call directly, and as a [`Device`].
+//! The processor: its operations as plain functions, which the store's threads call, and as a
+//! [`Device`].
 
 mod blake3_many;
 mod candidates;
@@ -28,7 +29,7 @@ use outrigger_format::{ChunkerSpec, FingerprintKind};
 use crate::op::Digest;
 use crate::{Device, Operation, SimdLevel, Task, TaskError};
 
-/// The processor as a device: always there, and the oracle that others are compared with.
+/// The processor as a device. It always exists, and other devices are compared with it.
 ///
 /// ```
 /// use outrigger_format::boundary::GearMasks;
@@ -43,17 +44,18 @@ pub struct CpuDevice {
     level: SimdLevel,
     compressor: Compressor,
     decompressor: Decompressor,
-    /// Of the last ingestion, for what it was.
+    /// The ingester of the last ingestion, with its parameters.
     ingester: Option<(ChunkerSpec, FingerprintKind, Ingester)>,
 }
 
 impl CpuDevice {
-    /// With the instructions of [`SimdLevel::current`].
+    /// A device with the instructions of [`SimdLevel::current`].
     pub fn new() -> Self {
         Self::with_level(SimdLevel::current())
     }
 
-    /// Working with the instructions of `level`, or the best level below it that this processor has.
+    /// A device with the instructions of `level`, or of the best lower level that this processor
+    /// has.
     pub fn with_level(level: SimdLevel) -> Self {
         Self { level, compressor: Compressor::new(), decompressor: Decompressor::new(), ingester: None }
     }
@@ -61,17 +63,17 @@ impl CpuDevice {
 
 /// Parts of operations, for [`crate::work::split`].
 impl CpuDevice {
-    /// As [`candidates`].
+    /// Like [`candidates`].
     pub(crate) fn candidates(&self, chunker: ChunkerSpec, history: &[u8], data: &[u8], out: &mut Vec<u32>) {
         candidates_with(self.level, chunker, history, data, out);
     }
 
-    /// As [`pmd::levels`].
+    /// Like [`pmd::levels`].
     pub(crate) fn pmd_levels(&self, digest: Digest, data: &[u8], levels: u32, out: &mut Vec<u8>) {
         pmd::levels(self.level, digest, data, levels, out);
     }
 
-    /// As [`pmd::finish`].
+    /// Like [`pmd::finish`].
     pub(crate) fn pmd_finish<'a>(
         &self,
         digest: Digest,

@@ -1,16 +1,19 @@
-//! The parallel Merkle-Damgård construction (`docs/format.md`, "pmd") of one block or of many, level by level: the segments
-//! of all blocks are hashed side by side, then the segments of their digests, until each block has one digest left.
+//! The parallel Merkle-Damgård construction (`docs/format.md`, "pmd") of one or many blocks. It
+//! goes level by level: the segments of all blocks are hashed side by side, then the segments of
+//! their digests, until each block has a single digest.
 //!
-//! A block may also be begun by several threads, each with a part of its segments ([`levels`]), and finished by one ([`finish`]).
+//! Several threads may also begin a block, each with a part of its segments ([`levels`]), and one
+//! thread finishes it ([`finish`]).
 
 use super::{lanes, scratch};
 use crate::SimdLevel;
 use crate::op::{Digest, PMD_SEGMENT, PMD_TAG};
 
-/// Appends the parallel Merkle-Damgård digest of `data`, [`Digest::len`] bytes, to `out`; see [`crate::op::PmdHash`].
+/// Appends the parallel Merkle-Damgård digest of `data`, [`Digest::len`] bytes, to `out`; see
+/// [`crate::op::PmdHash`].
 ///
 /// # Panics
-/// When there is none over `digest`: see [`Digest::has_pmd`].
+/// Unless the construction is defined over `digest`: see [`Digest::has_pmd`].
 ///
 /// ```
 /// use outrigger_offload::{op::Digest, pmd_hash, reference};
@@ -22,28 +25,30 @@ pub fn pmd_hash(digest: Digest, data: &[u8], out: &mut Vec<u8>) {
     pmd_hash_with(SimdLevel::current(), digest, data, out);
 }
 
-/// [`pmd_hash`] with the instructions of `level`, or of the best level below it that this processor has.
+/// [`pmd_hash`] with the instructions of `level`, or of the best lower level that this processor
+/// has.
 ///
 /// # Panics
-/// When there is none over `digest`.
+/// Unless the construction is defined over `digest`.
 pub fn pmd_hash_with(level: SimdLevel, digest: Digest, data: &[u8], out: &mut Vec<u8>) {
     many(level, digest, 1, |_| data, |_, value| out.extend_from_slice(&value[..digest.len()]));
 }
 
-/// What a thread needs again and again.
+/// A thread's reusable memory.
 #[derive(Default)]
 pub(super) struct Scratch {
-    /// The digests of one level, one after the other, and those of the next.
+    /// The digests of one level in a row, and those of the next level.
     values: Vec<u8>,
     made: Vec<u8>,
-    /// Where the digests of each block begin among them, and where the last block's end.
+    /// The first digest of each block among them, and the end of the last block's.
     firsts: Vec<usize>,
     next: Vec<usize>,
-    /// The same for the segments of a level. A block that is down to one digest has none: it waits.
+    /// The same for the segments of a level. A block with a single digest is done and has none.
     asked: Vec<usize>,
 }
 
-/// The construction over each of `count` blocks: `put(n, digest)` in any order, as [`lanes::digests`].
+/// The construction over each of `count` blocks. Calls `put(n, digest)` in any order, like
+/// [`lanes::digests`].
 pub(super) fn many<'a>(
     level: SimdLevel,
     digest: Digest,
@@ -101,8 +106,8 @@ pub(super) fn many<'a>(
     });
 }
 
-/// Appends the digests that `levels` levels, 1 or 2, have of `data`, which is some part of a block that begins where a segment of the last of
-/// these levels does, and is not empty.
+/// Appends the digests of 1 or 2 `levels` over `data`. This is a non-empty part of a block, which
+/// begins where a segment of the last of these levels begins.
 pub(super) fn levels(level: SimdLevel, digest: Digest, data: &[u8], levels: u32, out: &mut Vec<u8>) {
     scratch::with(|scratch| {
         let Scratch { values, made, .. } = &mut scratch.pmd;
@@ -117,7 +122,7 @@ pub(super) fn levels(level: SimdLevel, digest: Digest, data: &[u8], levels: u32,
     });
 }
 
-/// Appends the digest of a block of `total` bytes, of which some level's digests are `parts`.
+/// Appends the digest of a block of `total` bytes, given all the digests of one level in `parts`.
 pub(super) fn finish<'a>(
     level: SimdLevel,
     digest: Digest,
@@ -162,7 +167,7 @@ fn root(made: &mut Vec<u8>, total: usize, value: &[u8]) {
     made.extend_from_slice(value);
 }
 
-/// How many segments there are in so many bytes; empty data is one empty segment.
+/// The number of segments in `len` bytes. Empty data is one empty segment.
 fn segments(len: usize) -> usize {
     len.div_ceil(PMD_SEGMENT).max(1)
 }
@@ -181,12 +186,13 @@ fn running_sum(sums: &mut Vec<usize>, counts: impl Iterator<Item = usize>) {
     }));
 }
 
-/// Which block has number `n`, given where each begins. Those that have none are passed over.
+/// The block to which number `n` belongs, given where each block begins. Blocks without numbers are
+/// skipped.
 fn block_of(firsts: &[usize], n: usize) -> usize {
     firsts.partition_point(|&first| first <= n) - 1
 }
 
-/// So many bytes, whatever is in them.
+/// Resizes the vector to `len` bytes. Their content does not matter.
 fn fill(values: &mut Vec<u8>, len: usize) {
     values.resize(len, 0);
 }

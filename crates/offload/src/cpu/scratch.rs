@@ -1,8 +1,8 @@
-//! Memory that a thread's hashing uses again from call to call, so that in steady state it allocates nothing. It grows to what the
-//! largest call has needed: about 4 % of that call's data.
+//! Memory that a thread's hashing reuses from call to call, so that it allocates nothing in steady
+//! state. It grows to the need of the largest call, about 4 % of that call's data.
 //!
-//! It is taken while it is used, so that a call within a call (an iterator of a caller's that hashes) finds none, and makes
-//! its own.
+//! A call takes the memory out while it uses it. So a nested call (from a caller's iterator that
+//! hashes) finds none, and allocates its own.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -10,7 +10,7 @@ use std::thread::LocalKey;
 
 use super::{blake3_many, pmd};
 
-/// See the module.
+/// A thread's memory, as the module describes.
 #[derive(Default)]
 pub(super) struct Scratch {
     pub blake3: blake3_many::Scratch,
@@ -30,12 +30,12 @@ fn with_taken<S: Default, T>(key: &'static LocalKey<Cell<S>>, f: impl FnOnce(&mu
     result
 }
 
-/// Uses this thread's memory.
+/// Runs `f` with this thread's memory.
 pub(super) fn with<T>(f: impl FnOnce(&mut Scratch) -> T) -> T {
     with_taken(&SCRATCH, f)
 }
 
-/// Uses `ranges` as a list.
+/// Runs `f` with `ranges` as a list.
 pub(super) fn with_ranges<T>(
     ranges: impl Iterator<Item = Range<usize>>,
     f: impl FnOnce(&[Range<usize>]) -> T,
@@ -47,7 +47,7 @@ pub(super) fn with_ranges<T>(
     })
 }
 
-/// Uses an empty list of numbers.
+/// Runs `f` with an empty list of numbers.
 pub(super) fn with_order<T>(f: impl FnOnce(&mut Vec<u32>) -> T) -> T {
     with_taken(&ORDER, |list| {
         list.clear();

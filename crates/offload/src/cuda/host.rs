@@ -1,8 +1,8 @@
-//! The kernels on the host: the same sources, compiled by the host's compiler behind a grid of fibres
+//! The kernels on the host: the same sources, compiled by the host's compiler, on a grid of fibres
 //! (`kernels/host/grid.h`). For tests, for sanitizers, and for the `sim` device. Feature `grid`.
 //!
-//! "Device memory" is the allocator's, each area as large as it was asked for and not a byte more, so that an address
-//! sanitizer sees what a GPU would let pass.
+//! "Device memory" comes from the allocator. Each area has exactly the requested size, so that an
+//! address sanitizer finds accesses that a GPU would let pass.
 
 #![allow(unsafe_code)]
 
@@ -43,15 +43,15 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// In which order the threads of a block run between two barriers, and blocks after another. Results do not depend on it
-/// unless a kernel lacks a barrier.
+/// The order in which the threads of a block run between two barriers, and the blocks. Results
+/// depend on it only if a kernel lacks a barrier.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Order {
-    /// As they are numbered.
+    /// In the order of their numbers.
     Forward = 0,
-    /// The last one first.
+    /// In reverse order.
     Backward = 1,
-    /// Anew each time.
+    /// In a new random order each time.
     Shuffled = 2,
 }
 
@@ -70,7 +70,7 @@ impl Memory {
         // SAFETY: the layout has at least one byte.
         let start = unsafe { alloc(layout) };
         let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
-        // What a kernel reads before anything was written there must not look like zeros.
+        // If a kernel reads memory that was never written, it must not find zeros.
         // SAFETY: all of it was allocated just now.
         unsafe { start.write_bytes(0xa5, bytes) };
         Self { start, layout }
@@ -81,7 +81,8 @@ impl Memory {
     }
 
     fn bytes(&self) -> &[u8] {
-        // SAFETY: it was initialised when it was allocated, and kernels only run under `&mut` of the grid that owns it.
+        // SAFETY: it was initialised when it was allocated, and kernels only run under `&mut` of
+        // the grid that owns it.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.layout.size()) }
     }
 
@@ -98,7 +99,8 @@ impl Drop for Memory {
     }
 }
 
-/// A grid on the host: a [`Device`] that runs every kernel of the `cuda` devices on the calling thread, slowly.
+/// A grid on the host: a [`Device`] that runs every kernel of the `cuda` devices on the calling
+/// thread, slowly.
 ///
 /// ```
 /// use outrigger_offload::cuda::{HostGrid, Order};
@@ -141,7 +143,7 @@ impl HostGrid {
     /// A grid that runs threads in this order.
     ///
     /// # Panics
-    /// When there is no memory for the threads' stacks, 34 MB of address space.
+    /// If there is no memory for the threads' stacks, 34 MB of address space.
     pub fn new(order: Order) -> Self {
         // SAFETY: no preconditions.
         let raw = NonNull::new(unsafe { outrigger_grid_new() }).expect("address space for 256 stacks");
@@ -153,7 +155,7 @@ impl HostGrid {
         Self { lane }
     }
 
-    /// Without staging in shared memory, as the benchmark's ablation has it.
+    /// Does not stage in shared memory, for the benchmark's ablation.
     #[must_use]
     pub fn without_staging(mut self) -> Self {
         self.lane.staged = false;
@@ -164,7 +166,7 @@ impl HostGrid {
         Ok(&mut self.lane)
     }
 
-    /// How many kernels it has launched so far.
+    /// The number of launched kernels.
     pub fn launches(&self) -> u64 {
         self.lane.launches
     }
@@ -205,7 +207,7 @@ impl Blocking for HostLane {
         data: &[u8],
         then: &mut dyn FnMut(&mut Self, Data) -> Result<(), Fault>,
     ) -> Result<(), Fault> {
-        // Whole words, of which the last is readable, and nothing behind it.
+        // Whole words, the last of which is readable, and no byte more.
         let at = self.memory_exactly(Area::Input, HISTORY + data.len().next_multiple_of(4));
         let input = self.area(Area::Input).bytes_mut();
         let before = &history[history.len().saturating_sub(HISTORY)..];
@@ -219,11 +221,11 @@ impl Blocking for HostLane {
     }
 }
 
-/// A table in the grid's memory, changed by kernels as one on a GPU is.
+/// A table in the grid's memory. Kernels change it as they change one on a GPU.
 pub struct HostTable(Changing<Memory>);
 
 impl HostTable {
-    /// Its summary vector, as it lies in memory.
+    /// The bytes of its summary vector.
     pub fn summary(&self) -> &[u8] {
         let (memory, resident) = self.0.memory();
         &memory.bytes()[resident.slot_bytes..]
@@ -250,7 +252,7 @@ impl Device for HostGrid {
     }
 }
 
-/// So a simulated device can compute its results with the kernels of a real one.
+/// So a simulated device can use a real device's kernels.
 impl Execute for HostGrid {
     fn execute(&mut self, work: &Work, output: &mut Output) -> Result<(), Fault> {
         work.run_on(self, output).map_err(|error| match error {
@@ -261,7 +263,7 @@ impl Execute for HostGrid {
 }
 
 impl HostLane {
-    /// What a step has left.
+    /// The result of a step.
     fn result(&self, step: Step) -> Vec<u8> {
         match &self.areas[Area::Result as usize] {
             Some(memory) if step.bytes() > 0 => memory.bytes()[..step.bytes()].to_vec(),
@@ -281,7 +283,8 @@ impl HostLane {
     }
 
     fn call(&mut self, name: &CStr, blocks: u32, threads: u32, shared: u32, arguments: &[Argument]) -> c_int {
-        // Eight bytes each; words lie in the first four of them, wherever bytes are in little-endian order.
+        // Eight bytes each; words lie in the first four of them, wherever bytes are in
+        // little-endian order.
         let mut values: Vec<u64> = arguments
             .iter()
             .map(|argument| match argument {
@@ -292,8 +295,9 @@ impl HostLane {
             .collect();
         let mut pointers: Vec<*mut c_void> =
             values.iter_mut().map(|value| std::ptr::from_mut(value).cast()).collect();
-        // SAFETY: the grid is ours and idle; `pointers` has as many arguments as it says, each eight bytes that live
-        // beyond the call. What kernels do with the addresses in them is what plans are tested for.
+        // SAFETY: the grid is ours and idle. `pointers` has the given number of arguments, each of
+        // eight bytes that outlive the call. The tests of the plans cover how kernels use the
+        // addresses in them.
         unsafe {
             outrigger_grid_launch(
                 self.raw.as_ptr(),
@@ -311,7 +315,7 @@ impl HostLane {
 
 impl Lane for HostLane {
     fn memory(&mut self, area: Area, bytes: usize) -> Result<Address, Fault> {
-        // What is there is kept where it is as large as that: plans may ask for an area again.
+        // An area of the same size is kept, as plans may ask for it again.
         match &self.areas[area as usize] {
             Some(memory) if memory.layout.size() == bytes.max(1) => Ok(memory.address()),
             _ => Ok(self.memory_exactly(area, bytes)),

@@ -1,6 +1,6 @@
-//! The kernels by name: which source has them, and how many threads their blocks have.
+//! The kernels by name, with their source and the threads of a block.
 
-/// A kernel source, and the PTX made of it.
+/// A kernel source, and the PTX made from it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub(crate) enum Module {
     Blake3,
@@ -25,7 +25,7 @@ impl Module {
         Self::WindowHash,
     ];
 
-    /// The PTX that is committed: `scripts/kernels.py` made it.
+    /// The committed PTX, which `scripts/kernels.py` made.
     pub(crate) fn ptx(self) -> &'static str {
         match self {
             Self::Blake3 => include_str!("../../kernels/ptx/blake3.ptx"),
@@ -43,10 +43,10 @@ impl Module {
 /// A kernel. Its parameters are documented in the source.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Kernel {
-    /// Its name in the source, as a C string for the interfaces that want one.
+    /// Its name in the source, as a C string for interfaces that need one.
     pub(crate) name: &'static std::ffi::CStr,
     pub(crate) module: Module,
-    /// Threads a block: the source relies on it.
+    /// Threads of a block. The source relies on it.
     pub(crate) threads: u32,
 }
 
@@ -113,7 +113,7 @@ kernels! {
 mod tests {
     use super::*;
 
-    /// The parameters of an entry of PTX: how many, and the most bytes that one has.
+    /// The parameters of a PTX entry: their number, and the size of the largest in bytes.
     fn parameters(ptx: &str, name: &str) -> (usize, usize) {
         let entry =
             ptx.split(&format!(".visible .entry {name}(")).nth(1).unwrap_or_else(|| panic!("no {name}"));

@@ -1,8 +1,10 @@
-//! What a plan needs of a device: memory that stays, lists to be sent, kernels to be launched, all in order.
+//! A lane: what a plan needs from a device, which is lasting memory, transfer of lists, and kernel
+//! launches, all in order.
 //!
-//! A CUDA stream with its buffers is a lane (`driver/`), and so is the grid on the host (`host.rs`). A lane does one task
-//! at a time; what makes tasks overlap is several lanes. Memory belongs to the lane and is reused from task to task: an
-//! area is only replaced when a task needs a larger one.
+//! A CUDA stream with its buffers is a lane (`driver/`), and so is the grid on the host
+//! (`host.rs`). A lane does one task at a time, and several lanes make tasks overlap. A lane owns
+//! its memory and reuses it from task to task. It replaces an area only if a task needs a larger
+//! one.
 
 use outrigger_format::boundary::{GEAR, RABIN_POLYNOMIAL};
 
@@ -17,20 +19,20 @@ pub(crate) struct Address(pub(crate) u64);
 impl Address {
     pub(crate) const NONE: Address = Address(0);
 
-    /// So many bytes further.
+    /// The address `bytes` further.
     pub(crate) fn plus(self, bytes: usize) -> Self {
         Self(self.0 + bytes as u64)
     }
 }
 
-/// Pieces of device memory that a lane keeps, by what they hold.
+/// Areas of device memory that a lane keeps, by content.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Area {
     /// 32 bytes of history and the data.
     Input,
-    /// What is copied back: every plan's result begins at its begin.
+    /// The result that is copied back. Every plan's result begins at its start.
     Result,
-    /// Lists that the host makes: ranges, streams, keys.
+    /// Lists from the host: ranges, streams, keys.
     List,
     LooseBits,
     StrictBits,
@@ -40,7 +42,7 @@ pub(crate) enum Area {
     Ranges,
     First,
     Fingerprints,
-    /// Digests of levels that are hashed again; there are two.
+    /// Digests of levels that are hashed again, in two areas.
     LevelA,
     LevelB,
 }
@@ -60,16 +62,18 @@ pub(crate) enum Argument {
     At(Address),
 }
 
-/// See the module's header. Everything happens in the order of the calls, on the device's time: nothing waits for it but
-/// what says so.
+/// A lane, as the module describes. The device executes all calls in order. Calls do not wait for
+/// it, except where their documentation says so.
 pub(crate) trait Lane {
-    /// The memory of `area`, at least `bytes` of it, aligned to 16. What it held may be lost if it has to grow.
+    /// The memory of `area`, at least `bytes`, aligned to 16. If it has to grow, its content may be
+    /// lost.
     fn memory(&mut self, area: Area, bytes: usize) -> Result<Address, Fault>;
 
-    /// Fills `bytes` of `area` with what `fill` writes: all of them, or they are whatever was there before.
+    /// Sends what `fill` writes to the first `bytes` of `area`. Bytes that `fill` does not write
+    /// may have any value.
     fn send(&mut self, area: Area, bytes: usize, fill: &mut dyn FnMut(&mut [u8])) -> Result<Address, Fault>;
 
-    /// Launches a kernel over `blocks` blocks; none for 0.
+    /// Launches a kernel over `blocks` blocks. Does nothing for 0.
     fn launch(
         &mut self,
         kernel: Kernel,
@@ -78,7 +82,7 @@ pub(crate) trait Lane {
         arguments: &[Argument],
     ) -> Result<(), Fault>;
 
-    /// Launches the kernel of an operation that a user registered.
+    /// Launches the kernel of a user's operation.
     fn launch_user(
         &mut self,
         _operation: &UserOperation,
@@ -89,19 +93,19 @@ pub(crate) trait Lane {
         Err(Fault::Unsupported)
     }
 
-    /// Where [`constants`] lie.
+    /// The address of the [`constants`].
     fn constants(&self) -> Address;
 
-    /// Whether kernels stage through shared memory. Unset only to measure what that is worth.
+    /// True if kernels stage through shared memory. False only to measure the effect.
     fn is_staged(&self) -> bool {
         true
     }
 }
 
-/// What every lane's device holds once: the table of `gear32`, then that of Rabin fingerprints.
+/// The constants in each device's memory: the table of `gear32`, then that of Rabin fingerprints.
 pub(crate) fn constants() -> Vec<u8> {
     let rabin = (0..256u64).map(|high| {
-        // What the eight bits above the degree are worth.
+        // The remainder of the eight bits above the degree.
         let (mut value, degree) = (u128::from(high) << RABIN_DEGREE, RABIN_DEGREE);
         for bit in (degree..degree + 8).rev() {
             if value >> bit & 1 == 1 {
@@ -115,12 +119,12 @@ pub(crate) fn constants() -> Vec<u8> {
     bytes
 }
 
-/// Where the Rabin table begins in [`constants`].
+/// The offset of the Rabin table in [`constants`].
 pub(crate) const RABIN_AT: usize = size_of_val(&GEAR);
 
 const RABIN_DEGREE: u32 = RABIN_POLYNOMIAL.ilog2();
 
-/// Writes words one after the other.
+/// Writes words in a row.
 pub(crate) struct Words<'a>(pub(crate) &'a mut [u8]);
 
 impl Words<'_> {

@@ -9,10 +9,11 @@
 //! host.rs         a lane is the grid on the host       sync.rs     one task at a time, waited for
 //! ```
 //!
-//! So sources, plans and the reading of results are the same on the grid and on a GPU, and are tested without one. What
-//! remains for a machine with a GPU is `driver/` and `device/`: `make test-gpu`. See `docs/offload-cuda.md`.
+//! So the grid and a GPU share sources, plans and the reading of results, which are tested without
+//! a GPU. Only `driver/` and `device/` need a machine with a GPU: `make test-gpu`. See
+//! `docs/offload-cuda.md`.
 //!
-//! `libcuda` is opened at run time; without it, [`device_count`] says so, and nothing else happens.
+//! `libcuda` is opened at run time. Without it, [`device_count`] says so, and nothing else happens.
 
 mod device;
 mod driver;
@@ -28,7 +29,7 @@ mod tables;
 use crate::accelerator::{Fault, Identity};
 pub use device::{CopyBandwidth, CudaDevice, CudaOptions, CudaTable, device_count};
 
-/// What device `ordinal` is.
+/// The identity of device `ordinal`.
 ///
 /// # Errors
 /// [`Fault::Lost`] if there is none.

@@ -1,4 +1,4 @@
-//! One task at a time, waited for: how tests, and callers without a runtime, use a lane.
+//! Synchronous use of a lane, one task at a time, for tests and for callers without a runtime.
 
 use super::lane::{Address, Lane};
 use super::plan::{Data, Job, ResidentTable, Step};
@@ -6,24 +6,24 @@ use crate::Task;
 use crate::accelerator::Fault;
 use crate::table::Table;
 
-/// A lane that can be waited for.
+/// A lane whose caller can wait.
 pub(super) trait Blocking {
-    /// What keeps a table in the device's memory.
+    /// The owner of memory on the device.
     type Held;
 
     /// The lane.
     fn lane(&mut self) -> &mut dyn Lane;
 
-    /// Copies a table there.
+    /// Copies a table to the device.
     fn hold(&mut self, table: &Table) -> Result<(Self::Held, ResidentTable), Fault>;
 
-    /// Memory of its own, so many bytes.
+    /// Allocates separate memory of `bytes` bytes.
     fn allocate(&mut self, bytes: usize) -> Result<(Self::Held, Address), Fault>;
 
-    /// Whether that memory can be reached by this lane: not after a reset, nor on another device.
+    /// True if this lane can reach that memory. False after a reset, and on another device.
     fn reaches(&self, held: &Self::Held) -> bool;
 
-    /// Calls `then` with the data in place, and returns when nothing is under way that needs it.
+    /// Calls `then` with the data in place. Returns once nothing in flight needs the data.
     fn with_input(
         &mut self,
         history: &[u8],
@@ -31,11 +31,11 @@ pub(super) trait Blocking {
         then: &mut dyn FnMut(&mut Self, Data) -> Result<(), Fault>,
     ) -> Result<(), Fault>;
 
-    /// Waits for a step, and gives what it has left.
+    /// Waits for a step, and returns its result.
     fn read(&mut self, step: Step) -> Result<Vec<u8>, Fault>;
 }
 
-/// Runs a task. Nothing is appended to its outputs unless it succeeds.
+/// Runs a task. Appends to its outputs only if it succeeds.
 pub(super) fn execute<L: Blocking>(lane: &mut L, task: &mut Task<'_>) -> Result<(), Fault> {
     let (job, history, data, mut sink) = Job::of_task(task).ok_or(Fault::Unsupported)?;
     if !job.is_supported() {

@@ -1,8 +1,9 @@
-//! Tables that kernels change in a device's memory: what the host sees to so that they may (`kernels/table.cu`).
+//! Tables that kernels change in a device's memory, and the host's bookkeeping for them
+//! (`kernels/table.cu`).
 //!
-//! An insertion by thousands of threads cannot stop half-way because the table is full, nor use a slot again that was
-//! removed from. So the host counts: it inserts only what has room for sure, and refreshes when marks have used up the
-//! slots that end probes.
+//! If thousands of threads insert, they can neither stop half-way at a full table nor reuse removed
+//! slots. So the host counts. It inserts only entries that certainly fit, and refreshes when marks
+//! have used up the slots that end probes.
 
 use outrigger_format::Fingerprint;
 
@@ -12,18 +13,18 @@ use super::sync::Blocking;
 use crate::accelerator::Fault;
 use crate::table::Table;
 
-/// A table in memory that `M` keeps.
+/// A table in memory that `M` owns.
 pub(super) struct Changing<M> {
     held: M,
     resident: ResidentTable,
     capacity: usize,
     len: usize,
-    /// Slots that are in use or marked as removed from.
+    /// Slots that are full or marked as removed.
     used: usize,
 }
 
 impl<M> Changing<M> {
-    /// A copy of a table.
+    /// Copies a table to the device.
     pub(super) fn of<L: Blocking<Held = M>>(lane: &mut L, table: &Table) -> Result<Self, Fault> {
         let (held, resident) = lane.hold(table)?;
         let used = table.slot_words().as_chunks::<4>().0.iter().filter(|slot| slot[3] != 0).count();
@@ -34,7 +35,7 @@ impl<M> Changing<M> {
         self.len
     }
 
-    /// The memory: slots, and from [`ResidentTable::slot_bytes`] on the summary vector.
+    /// The memory: slots, and the summary vector from [`ResidentTable::slot_bytes`] on.
     #[cfg(feature = "grid")]
     pub(super) fn memory(&self) -> (&M, ResidentTable) {
         (&self.held, self.resident)
@@ -113,12 +114,14 @@ impl<M> Changing<M> {
     }
 }
 
-/// The public methods, which are the same for every device: `$device` makes and changes a `$table`, through `$lane`.
+/// The public methods, which are the same for every device. `$device` makes and changes a `$table`
+/// through `$lane`.
 macro_rules! table_methods {
     ($device:ty, $table:ident, $lane:expr) => {
-        /// Tables in the device's memory, changed there. Keys of one call differ from each other.
+        /// Tables in the device's memory, which are changed there. The keys of one call must
+        /// differ.
         impl $device {
-            /// A copy of a table in the device's memory.
+            /// Copies a table into the device's memory.
             ///
             /// # Errors
             /// [`Fault`].
@@ -126,10 +129,11 @@ macro_rules! table_methods {
                 Ok($table(Changing::of($lane(self)?, table)?))
             }
 
-            /// Inserts entries, or replaces the numbers of those that are there; gives how many were added.
+            /// Inserts entries, or replaces the numbers of existing ones. Returns how many were
+            /// added.
             ///
             /// # Errors
-            /// [`Fault::Failed`], and nothing is inserted, when they might not all fit.
+            /// [`Fault::Failed`] if they might not all fit. Nothing is inserted then.
             pub fn insert(
                 &mut self,
                 table: &mut $table,
@@ -138,8 +142,8 @@ macro_rules! table_methods {
                 table.0.insert($lane(self)?, entries)
             }
 
-            /// Removes entries; gives how many of them were there. The summary vector still lets questions about them
-            /// pass, until it is rebuilt.
+            /// Removes entries and returns how many of them existed. Until it is rebuilt, the
+            /// summary vector still answers "perhaps" for them.
             ///
             /// # Errors
             /// [`Fault`].
@@ -147,19 +151,19 @@ macro_rules! table_methods {
                 table.0.remove($lane(self)?, keys)
             }
 
-            /// Rebuilds slots and summary vector from the entries that are there. Takes the table's memory once more while
-            /// it runs.
+            /// Rebuilds the slots and the summary vector from the entries. While it runs, the table
+            /// takes twice its memory.
             ///
             /// # Errors
-            /// [`Fault`]; the table is then as it was.
+            /// [`Fault`]. The table is then unchanged.
             pub fn refresh(&mut self, table: &mut $table) -> Result<(), Fault> {
                 table.0.refresh($lane(self)?)
             }
 
-            /// Appends what is known of each key, in their order.
+            /// Appends the number of each key, in their order.
             ///
             /// # Errors
-            /// [`Fault`]; nothing was appended then.
+            /// [`Fault`]. Nothing was appended then.
             pub fn lookup(
                 &mut self,
                 table: &$table,
@@ -171,12 +175,12 @@ macro_rules! table_methods {
         }
 
         impl $table {
-            /// Entries there.
+            /// The number of entries.
             pub fn len(&self) -> usize {
                 self.0.len()
             }
 
-            /// Whether there are none.
+            /// True if there are no entries.
             pub fn is_empty(&self) -> bool {
                 self.len() == 0
             }

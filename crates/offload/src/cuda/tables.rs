@@ -1,4 +1,4 @@
-//! Tables that lie in a device's memory: each is copied there once, when a task first asks for it.
+//! Tables in a device's memory. Each is copied there when a task first needs it.
 
 use std::sync::{Arc, Weak};
 
@@ -8,7 +8,7 @@ use super::plan::ResidentTable;
 use crate::accelerator::Fault;
 use crate::table::Table;
 
-/// A table in memory of its own.
+/// Copies a table into new device memory.
 pub(super) fn copy(context: &Arc<Context>, table: &Table) -> Result<(DeviceMemory, ResidentTable), Fault> {
     let mut resident = ResidentTable::of(table, Address::NONE);
     let memory = DeviceMemory::new(context, resident.bytes())?;
@@ -18,15 +18,17 @@ pub(super) fn copy(context: &Arc<Context>, table: &Table) -> Result<(DeviceMemor
     Ok((memory, resident))
 }
 
-/// The tables that are there. While its `Weak` is held, the memory of an `Arc` is not used for another, and what is in it
-/// does not change (`Arc::make_mut` moves it away): so a table is known by where it lies on the host.
+/// The tables in the device's memory. As long as its `Weak` is held, the memory of an `Arc` is not
+/// used for another table, and its content does not change (`Arc::make_mut` moves it away). So the
+/// host address identifies a table.
 #[derive(Default)]
 pub(super) struct Tables {
     held: Vec<(Weak<Table>, ResidentTable, DeviceMemory)>,
 }
 
 impl Tables {
-    /// Where `table` lies. Copying it there takes its time; tables that nobody has any more make room first.
+    /// The place of `table`. Copies it first if necessary, which takes time. Tables that nobody
+    /// holds any more are dropped first.
     pub(super) fn place(
         &mut self,
         context: &Arc<Context>,

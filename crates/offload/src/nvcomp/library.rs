@@ -1,5 +1,7 @@
-//! `libnvcomp`, opened at run time: its batched functions, all of one shape. The structures and types are those of nvCOMP 5.3 and 6.0, which differ in the
-//! two functions that say how much temporary memory is needed: `...GetTempSizeAsync` became `...GetTempSize` with a stream.
+//! `libnvcomp`, opened at run time. Its batched functions have the same form for all codecs. The
+//! structures and types are those of nvCOMP 5.3 and 6.0. The two versions differ in the two
+//! functions that return the size of the temporary memory: `...GetTempSizeAsync` became
+//! `...GetTempSize` with a stream.
 
 #![allow(unsafe_code)]
 
@@ -15,17 +17,18 @@ use crate::loader;
 /// A CUDA stream.
 pub(super) type Stream = *mut c_void;
 
-/// Options of every codec, to compress or to decompress: 64 bytes, passed by value; what is not said is zero.
+/// Options of a codec, to compress or to decompress: 64 bytes, passed by value. Fields that are not
+/// set are zero.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub(super) struct Options([u32; 16]);
 
 impl Options {
-    /// The nearest that it has to a level.
+    /// The nearest equivalent of a level.
     pub(super) fn compressing(spec: CodecSpec) -> Self {
         let mut options = Self::default();
         if matches!(spec.codec, Codec::Gzip | Codec::Deflate) {
-            // `algorithm`: 1 is quick, 2 beats zlib's level 1, 4 its level 6, 5 is the best.
+            // `algorithm`: 1 is quick, 2 beats zlib's level 1, 4 beats its level 6, 5 is the best.
             options.0[0] = match spec.level {
                 ..=2 => 1,
                 3..=5 => 2,
@@ -36,7 +39,8 @@ impl Options {
         options
     }
 
-    /// By CUDA kernels: the decompression engine of newer GPUs wants memory that is allocated for it.
+    /// Decompresses by CUDA kernels. The decompression engine of newer GPUs would need memory
+    /// allocated for it.
     pub(super) fn decompressing() -> Self {
         let mut options = Self::default();
         options.0[0] = 2;
@@ -81,7 +85,7 @@ enum TempSize {
     Six(TempSize6),
 }
 
-/// What there is for one codec.
+/// The functions of one codec.
 struct Functions {
     codec: Codec,
     compress_temp: TempSize,
@@ -91,7 +95,7 @@ struct Functions {
     decompress: Decompress,
 }
 
-/// The library. It is never closed: kernels may be running.
+/// The library. It is never closed, because kernels may be running.
 pub(super) struct Library {
     functions: Vec<Functions>,
     version: u32,
@@ -100,17 +104,17 @@ pub(super) struct Library {
 
 const NAMES: [&str; 3] = ["libnvcomp.so.6", "libnvcomp.so.5", "libnvcomp.so"];
 
-/// A batch in device memory: addresses of lists, each with `count` entries.
+/// A batch in device memory: addresses of lists with `count` entries each.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Batch {
     pub count: usize,
-    /// The longest chunk, uncompressed.
+    /// The longest chunk before compression.
     pub longest: usize,
     pub inputs: u64,
     pub input_lens: u64,
     pub outputs: u64,
     pub output_lens: u64,
-    /// Room of the outputs; only for decompressing.
+    /// The room of the outputs, only to decompress.
     pub output_rooms: u64,
     pub statuses: u64,
     pub temp: u64,
@@ -121,9 +125,9 @@ impl Library {
     /// Opens the library at `path`, or the system's.
     ///
     /// # Errors
-    /// What is missing, in words for people.
+    /// What is missing, for users.
     pub(super) fn open(path: Option<&OsStr>) -> Result<Arc<Self>, String> {
-        // SAFETY: the initialisers are NVIDIA's, or of whoever was named on purpose.
+        // SAFETY: the initialisers are NVIDIA's, or those of a library that the user has named.
         let opened = unsafe { loader::open(path, &NAMES) };
         let (opened, _) = opened.map_err(|why| format!("no nvCOMP: {why}"))?;
         Self::with_functions(opened).map(Arc::new)
@@ -131,7 +135,8 @@ impl Library {
 
     fn with_functions(opened: libloading::Library) -> Result<Self, String> {
         fn find<T: Copy>(opened: &libloading::Library, name: &str) -> Result<T, String> {
-            // SAFETY: every symbol is asked for with the type that nvCOMP's headers declare it with, pointers to device memory being addresses.
+            // SAFETY: every symbol is requested with the type that nvCOMP's headers declare.
+            // Pointers to device memory are addresses.
             unsafe { loader::find(opened, name) }
                 .ok_or_else(|| format!("an nvCOMP without {name}: 5.3 or 6.0 is needed"))
         }
@@ -166,7 +171,7 @@ impl Library {
         Ok(Self { functions, version, _opened: ManuallyDrop::new(opened) })
     }
 
-    /// Its version, in words.
+    /// Its version, for users.
     pub(super) fn version(&self) -> String {
         format!("nvCOMP {}", text_of(self.version))
     }
@@ -175,7 +180,7 @@ impl Library {
         self.functions.iter().find(|functions| functions.codec == codec).ok_or(Fault::Unsupported)
     }
 
-    /// The most bytes that a chunk of `longest` becomes.
+    /// The most bytes of a compressed chunk of `longest` bytes.
     pub(super) fn max_output(&self, spec: CodecSpec, longest: usize) -> Result<usize, Fault> {
         let mut bytes = 0;
         // SAFETY: `bytes` is where the answer goes.
@@ -185,7 +190,7 @@ impl Library {
         Ok(bytes)
     }
 
-    /// Temporary memory to compress with.
+    /// The size of the temporary memory to compress.
     pub(super) fn compress_temp(
         &self,
         spec: CodecSpec,
@@ -198,7 +203,7 @@ impl Library {
         temp_size(functions.compress_temp, Options::compressing(spec), count, longest, total, stream)
     }
 
-    /// Temporary memory to decompress with.
+    /// The size of the temporary memory to decompress.
     pub(super) fn decompress_temp(
         &self,
         codec: Codec,
@@ -214,8 +219,8 @@ impl Library {
     /// Launches a compression.
     ///
     /// # Safety
-    /// The batch's lists and what they point to are device memory that is as long as they say, each output has room for
-    /// [`Library::max_output`], and all of it stays until the stream is done.
+    /// The batch's lists and the memory that they point to are device memory of the given lengths.
+    /// Each output has room for [`Library::max_output`]. All of it stays until the stream is done.
     pub(super) unsafe fn compress(
         &self,
         spec: CodecSpec,
@@ -244,7 +249,8 @@ impl Library {
     /// Launches a decompression.
     ///
     /// # Safety
-    /// As for compression, with the room that the batch says. nvCOMP does not promise to survive inputs that no encoder wrote.
+    /// As for compression, with the room that the batch says. nvCOMP does not promise to survive
+    /// inputs that no encoder wrote.
     pub(super) unsafe fn decompress(&self, codec: Codec, batch: &Batch, stream: Stream) -> Result<(), Fault> {
         let decompress = self.of(codec)?.decompress;
         // SAFETY: as the caller has promised.
@@ -289,7 +295,7 @@ fn text_of(version: u32) -> String {
     format!("{}.{}.{}", version / 1000, version % 1000 / 100, version % 100)
 }
 
-/// What a status means.
+/// The meaning of a status.
 pub(super) fn check(status: c_int) -> Result<(), Fault> {
     let name = match status {
         0 => return Ok(()),
@@ -303,7 +309,8 @@ pub(super) fn check(status: c_int) -> Result<(), Fault> {
         17 => "nvcompErrorAlignment",
         19 => "nvcompErrorCannotCompress",
         20 => "nvcompErrorWrongInputLength",
-        // A kernel has failed: the context is of no more use. Of a failure inside nvCOMP nobody knows what it left.
+        // A kernel has failed, so the context is useless. After a failure inside nvCOMP, the state
+        // is unknown.
         1000 => return Err(Fault::Lost("nvcompErrorCudaError".into())),
         10_000 => return Err(Fault::Lost("nvcompErrorInternal".into())),
         other => return Err(Fault::Failed(format!("nvCOMP's status {other}").into())),

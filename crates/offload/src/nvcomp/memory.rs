@@ -1,4 +1,5 @@
-//! Where nvCOMP works: a GPU's memory and a stream of its own, or, for a library that stands in for it, this machine's.
+//! The memory that nvCOMP works in: a GPU's, with a separate stream, or this machine's for a
+//! stand-in library.
 
 #![allow(unsafe_code)]
 
@@ -8,7 +9,7 @@ use super::library::Stream;
 use crate::accelerator::Fault;
 use crate::cuda::driver_fault as fault;
 
-/// Pieces of memory that are kept from batch to batch.
+/// Areas of memory that are kept from batch to batch.
 #[derive(Clone, Copy)]
 pub(super) enum Area {
     Input,
@@ -17,7 +18,7 @@ pub(super) enum Area {
     Temp,
 }
 
-/// What memory begins at a multiple of.
+/// The alignment of all areas.
 pub(super) const ALIGNMENT: usize = 256;
 
 const AREAS: usize = Area::Temp as usize + 1;
@@ -29,7 +30,8 @@ pub(super) enum Place {
 }
 
 impl Place {
-    /// The memory of `area`, at least `bytes` of it, aligned to [`ALIGNMENT`]. What it held may be lost if it has to grow.
+    /// The memory of `area`, at least `bytes` of it, aligned to [`ALIGNMENT`]. If it has to grow,
+    /// its content may be lost.
     pub(super) fn memory(&mut self, area: Area, bytes: usize) -> Result<u64, Fault> {
         match self {
             Self::Gpu(gpu) => gpu.memory(area, bytes),
@@ -37,7 +39,7 @@ impl Place {
         }
     }
 
-    /// The stream that all of it happens on.
+    /// The stream of all operations.
     pub(super) fn stream(&self) -> Stream {
         match self {
             Self::Gpu(gpu) => gpu.stream.cast(),
@@ -45,20 +47,22 @@ impl Place {
         }
     }
 
-    /// Copies pieces there, and waits.
+    /// Copies pieces to the place, and waits.
     ///
     /// # Safety
-    /// Each address has room for its bytes, in memory that [`Place::memory`] gave and has not replaced.
+    /// Each address has room for its bytes, in memory that [`Place::memory`] returned and has not
+    /// replaced.
     pub(super) unsafe fn copy_in(&mut self, pieces: &[(u64, &[u8])]) -> Result<(), Fault> {
         match self {
             Self::Gpu(gpu) => {
                 for (to, from) in pieces.iter().filter(|(_, from)| !from.is_empty()) {
-                    // SAFETY: as the caller has promised; the source stays borrowed until the wait below.
+                    // SAFETY: as the caller has promised; the source stays borrowed until the wait
+                    // below.
                     let status = unsafe {
                         sys::cuMemcpyHtoDAsync_v2(*to, from.as_ptr().cast(), from.len(), gpu.stream)
                     };
                     if let Err(error) = status.result() {
-                        // Nothing may be under way when the borrow ends.
+                        // No copy may be in flight when the borrow ends.
                         let _ = gpu.wait();
                         return Err(fault(error));
                     }
@@ -67,7 +71,7 @@ impl Place {
             }
             Self::Host(_) => {
                 for (to, from) in pieces {
-                    // SAFETY: as the caller has promised: the address is one in this machine's memory.
+                    // SAFETY: as the caller has promised, the address is in this machine's memory.
                     unsafe {
                         std::ptr::copy_nonoverlapping(
                             from.as_ptr(),
@@ -89,7 +93,8 @@ impl Place {
         match self {
             Self::Gpu(gpu) => {
                 for (from, to) in pieces.iter_mut().filter(|(_, to)| !to.is_empty()) {
-                    // SAFETY: as the caller has promised; the target stays borrowed until the wait below.
+                    // SAFETY: as the caller has promised; the target stays borrowed until the wait
+                    // below.
                     let status = unsafe {
                         sys::cuMemcpyDtoHAsync_v2(to.as_mut_ptr().cast(), *from, to.len(), gpu.stream)
                     };
@@ -116,7 +121,7 @@ impl Place {
         }
     }
 
-    /// Waits until nothing is under way.
+    /// Waits until nothing is in flight.
     pub(super) fn wait(&mut self) -> Result<(), Fault> {
         match self {
             Self::Gpu(gpu) => gpu.wait(),
@@ -125,7 +130,8 @@ impl Place {
     }
 }
 
-/// A context and a stream of one thread's own. (A context that a kernel's fault has broken goes with its thread; others are well.)
+/// A context and a stream for one thread. (If a kernel's fault breaks the context, only this thread
+/// is affected.)
 pub(super) struct Gpu {
     context: sys::CUcontext,
     stream: sys::CUstream,
@@ -133,10 +139,10 @@ pub(super) struct Gpu {
 }
 
 impl Gpu {
-    /// On device `ordinal`, for this thread, to which it is current from now on.
+    /// A context on device `ordinal`. From now on it is current on this thread.
     ///
     /// # Errors
-    /// The driver's, as a fault.
+    /// The driver's error as a fault.
     pub(super) fn new(ordinal: usize) -> Result<Self, Fault> {
         crate::cuda::device_count().map_err(|why| Fault::Lost(why.into()))?;
         let device = result::device::get(ordinal as i32).map_err(fault)?;
@@ -155,7 +161,7 @@ impl Gpu {
             return Ok(at);
         }
         if let Some((at, _)) = held.take() {
-            // SAFETY: allocated in this context, and nothing is under way: every method waits.
+            // SAFETY: allocated in this context, and nothing is in flight, as every method waits.
             unsafe { result::free_sync(at) }.map_err(fault)?;
         }
         let bytes = bytes.max(4096).next_power_of_two();
@@ -173,7 +179,8 @@ impl Gpu {
 
 impl Drop for Gpu {
     fn drop(&mut self) {
-        // SAFETY: created by this thread; with the context go its stream and memory. An error means that it is gone already.
+        // SAFETY: created by this thread. Its stream and memory are destroyed with it. An error
+        // means that it is gone already.
         let _ = unsafe { sys::cuCtxDestroy_v2(self.context) };
     }
 }

@@ -1,17 +1,22 @@
-//! Compression on NVIDIA GPUs, by nvCOMP (`libnvcomp`), which users bring and which is opened at run time.
+//! Compression on NVIDIA GPUs by nvCOMP (`libnvcomp`), which users provide, and which is opened at
+//! run time.
 //!
 //! ```text
 //!   pool (worker_pool.rs): threads, each with a stream (worker.rs) ── frames that wait are one batch ──▶ libnvcomp (library.rs)
 //! ```
 //!
-//! A GPU compresses one frame slowly and a thousand as slowly: what waits is taken together, up to [`NvcompOptions::batch_max`] frames of one codec and level. Results
-//! are gzip members, raw deflate streams, Zstandard frames and LZ4 blocks that the processor's codecs read; the runtime compares a sample of them by reading them.
+//! A GPU compresses a thousand frames as slowly as one. So a worker takes all waiting frames of one
+//! codec and level together, up to [`NvcompOptions::batch_max`]. The results are gzip members, raw
+//! deflate streams, Zstandard frames and LZ4 blocks, which the processor's codecs can read. The
+//! runtime checks a sample of them by decompressing.
 //!
-//! Decompression is off unless it is asked for: nvCOMP says of inputs that no encoder wrote that anything may happen, and a checksum proves only that they are what somebody
-//! wrote. In this process, that would be the memory of other frames.
+//! Decompression is off by default. nvCOMP's behaviour is undefined for inputs that no encoder
+//! wrote, and a checksum proves only that the input is what somebody wrote. In this process, the
+//! memory of other frames would be at risk.
 //!
-//! Functions and structures are those of nvCOMP 5.3 and 6.0; others are refused. None of this has met hardware yet: it was tested with a stand-in that has the same
-//! ABI and works in this machine's memory.
+//! Functions and structures are those of nvCOMP 5.3 and 6.0. Other versions are refused. This code
+//! has not run on hardware yet. It was tested with a stand-in that has the same ABI and works in
+//! this machine's memory.
 
 mod library;
 mod memory;
@@ -35,27 +40,28 @@ use crate::worker_pool::{Spawn, Worker, WorkerPool};
 pub enum Memory {
     /// On this GPU.
     Gpu(usize),
-    /// In this machine: for a library that stands in for nvCOMP.
+    /// In this machine, for a library that stands in for nvCOMP.
     Host,
 }
 
-/// How the device is opened.
+/// Options of the device.
 #[derive(Clone, Debug)]
 pub struct NvcompOptions {
-    /// The library; without it, the system's `libnvcomp.so.6` or `.so.5`.
+    /// The library. By default the system's `libnvcomp.so.6` or `.so.5`.
     pub library: Option<OsString>,
-    /// Where it works.
+    /// The memory that it works in.
     pub memory: Memory,
-    /// Streams: while one copies, the other computes.
+    /// Streams. While one copies, another computes.
     pub streams: usize,
-    /// Frames that are taken together at most.
+    /// The most frames in a batch.
     pub batch_max: usize,
-    /// Whether it decompresses too.
+    /// True if it decompresses too.
     pub decompress: bool,
 }
 
 impl NvcompOptions {
-    /// The library that `OUTRIGGER_NVCOMP` names, or the system's, on GPU `ordinal`; two streams, 64 frames, compression only.
+    /// The library that `OUTRIGGER_NVCOMP` names, or the system's, on GPU `ordinal`, with two
+    /// streams and batches of 64 frames, for compression only.
     pub fn of_gpu(ordinal: usize) -> Self {
         Self {
             library: std::env::var_os("OUTRIGGER_NVCOMP"),
@@ -67,7 +73,7 @@ impl NvcompOptions {
     }
 }
 
-/// A GPU that compresses. (What else a GPU does is [`crate::cuda::CudaDevice`]'s.)
+/// A GPU that compresses. ([`crate::cuda::CudaDevice`] does the other work of a GPU.)
 ///
 /// ```
 /// use outrigger_offload::nvcomp::{NvcompDevice, NvcompOptions};
@@ -80,14 +86,14 @@ pub struct NvcompDevice {
     pool: WorkerPool,
 }
 
-/// Frames are no longer: what devices' buffers are made for.
+/// The longest frame, for which devices' buffers are made.
 const MAX_BYTES: usize = 16 << 20;
 
 impl NvcompDevice {
     /// Opens the library, and looks for the GPU.
     ///
     /// # Errors
-    /// Why it cannot be used, in words for people.
+    /// The reason why it cannot be used, for users.
     pub fn open(options: &NvcompOptions) -> Result<Self, String> {
         let library = Library::open(options.library.as_deref())?;
         let identity = match options.memory {
@@ -128,7 +134,7 @@ impl Accelerator for NvcompDevice {
     }
 
     fn in_flight_max(&self) -> usize {
-        // A batch for each stream, and one that gathers meanwhile.
+        // A batch for each stream, and one that fills meanwhile.
         (self.options.streams.max(1) + 1) * self.options.batch_max.max(1)
     }
 

@@ -1,10 +1,11 @@
-//! One stream: a batch of frames copied there, compressed or decompressed together, and copied back.
+//! One stream. It copies a batch of frames to the device, compresses or decompresses them together,
+//! and copies the results back.
 //!
 //! ```text
 //!  Area::Input   frame ▒ frame ▒ ...        Area::Lists   addresses and lengths, and what nvCOMP says of each
 //!  Area::Output  room  ▒ room  ▒ ...        Area::Temp    what nvCOMP asks for
 //! ```
-//! ▒: up to the next multiple of 256, which is more than any codec asks for.
+//! ▒: padding to the next multiple of 256, which suffices for every codec.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -24,14 +25,14 @@ pub(super) struct NvcompWorker {
     pub place: Place,
 }
 
-/// What is done with all frames of a batch.
+/// The operation on all frames of a batch.
 #[derive(Clone, Copy)]
 enum Job {
     Compress(CodecSpec),
     Decompress(Codec),
 }
 
-/// Lists in device memory, one behind the other, of `count` entries of eight bytes each.
+/// Lists in device memory, in a row, with `count` entries of eight bytes each.
 struct Lists {
     bytes: Vec<u8>,
     count: usize,
@@ -43,7 +44,7 @@ impl Lists {
     const OUTPUTS: usize = 2;
     const ROOMS: usize = 3;
     const OUTPUT_LENS: usize = 4;
-    /// Of four bytes each.
+    /// With entries of four bytes.
     const STATUSES: usize = 5;
 
     fn new(count: usize) -> Self {
@@ -54,12 +55,12 @@ impl Lists {
         self.bytes[8 * (list * self.count + at)..][..8].copy_from_slice(&value.to_le_bytes());
     }
 
-    /// Where in the bytes a list begins.
+    /// The offset of a list in the bytes.
     fn start(&self, list: usize) -> usize {
         8 * list * self.count
     }
 
-    /// What nvCOMP has written: lengths, then statuses.
+    /// The lists that nvCOMP has written: lengths, then statuses.
     fn written(&self) -> Range<usize> {
         self.start(Self::OUTPUT_LENS)..self.bytes.len()
     }
@@ -83,7 +84,7 @@ impl Worker for NvcompWorker {
             _ => return batch.iter().map(|_| Err(Fault::Unsupported)).collect(),
         };
         self.batch(job, batch).unwrap_or_else(|fault| {
-            // Nothing may be under way when the frames' memory goes elsewhere.
+            // Nothing may be in flight when the frames' memory is used elsewhere.
             let fault = self.place.wait().err().unwrap_or(fault);
             batch.iter().map(|_| Err(fault.clone())).collect()
         })
@@ -91,7 +92,7 @@ impl Worker for NvcompWorker {
 }
 
 impl NvcompWorker {
-    /// All of it, or what went wrong with all of it.
+    /// The results of all tasks, or the fault that concerns all of them.
     fn batch(&mut self, job: Job, batch: &mut [Submission]) -> Result<Vec<Result<StageTimes, Fault>>, Fault> {
         let begun = Instant::now();
         let count = batch.len();
@@ -111,7 +112,7 @@ impl NvcompWorker {
                 (self.library.decompress_temp(codec, count, longest, total, stream)?, None)
             }
         };
-        // Each frame's room: nvCOMP's worst case, so that nothing is tried twice.
+        // The room of each frame is nvCOMP's worst case, so that no second try is necessary.
         let room = |submission: &Submission| most.unwrap_or(raw_len(submission));
         let padded = |len: usize| len.next_multiple_of(ALIGNMENT);
         let input_bytes = batch.iter().map(|one| padded(one.work.input_len())).sum();
@@ -167,7 +168,7 @@ impl NvcompWorker {
             })
             .collect();
         let results = self.fetch(job, batch, &outputs, results)?;
-        // Each task's part of what all of them took together.
+        // Each task's share of the batch's time.
         let each = |time: Duration| time / count as u32;
         let times = StageTimes {
             copy_in: each(copied - begun),
@@ -177,7 +178,7 @@ impl NvcompWorker {
         Ok(results.into_iter().map(|result| result.map(|()| times)).collect())
     }
 
-    /// Brings results where they belong.
+    /// Copies the results to their tasks.
     fn fetch(
         &mut self,
         job: Job,
@@ -193,7 +194,7 @@ impl NvcompWorker {
             done.push(match (result, job, &work.request) {
                 (Err(fault), ..) => Err(fault),
                 (Ok(len), Job::Decompress(_), Request::Decompress { raw_len, .. }) if len != *raw_len => {
-                    // Damaged, perhaps: the processor looks again.
+                    // The frame may be damaged, so the processor tries again.
                     Err(Fault::Failed(format!("{len} of {raw_len} bytes came out").into()))
                 }
                 (Ok(len), Job::Compress(_), _) if len > work.input_len() - work.input_len().div_ceil(32) => {
@@ -214,7 +215,7 @@ impl NvcompWorker {
     }
 }
 
-/// `len` bytes of the task's buffer, or of its vector where that is too small.
+/// `len` bytes of the task's buffer, or of its vector if the buffer is too small.
 fn room_in(output: &mut crate::work::Output, len: usize) -> &mut [u8] {
     if output.bytes.buffer_room() >= len {
         let buffer = output.bytes.buffer().expect("it has room");
@@ -226,7 +227,7 @@ fn room_in(output: &mut crate::work::Output, len: usize) -> &mut [u8] {
 }
 
 mod calls {
-    //! The calls whose addresses the batch has just made.
+    //! The calls that use addresses which the batch has just made.
 
     #![allow(unsafe_code)]
 
@@ -235,7 +236,7 @@ mod calls {
     use crate::nvcomp::memory::ALIGNMENT;
 
     impl NvcompWorker {
-        /// The frames to `input`, at the places that the lists have, and the lists to `at`.
+        /// Copies the frames to `input`, at the offsets in the lists, and the lists to `at`.
         pub(super) fn copy_in(
             &mut self,
             input: u64,
@@ -255,8 +256,8 @@ mod calls {
 
         pub(super) fn launch(&mut self, job: Job, batch: &Batch) -> Result<(), Fault> {
             let stream = self.place.stream();
-            // SAFETY: lists, frames and rooms lie in areas that were made for this batch and stay until the next one; each output has the room that
-            // nvCOMP asked for.
+            // SAFETY: lists, frames and rooms lie in areas that were made for this batch and stay
+            // until the next one. Each output has the room that nvCOMP asked for.
             unsafe {
                 match job {
                     Job::Compress(spec) => self.library.compress(spec, batch, stream),
@@ -265,9 +266,10 @@ mod calls {
             }
         }
 
-        /// Results from their rooms, or from the lists.
+        /// Copies back results, or lists.
         pub(super) fn copy_back(&mut self, pieces: &mut [(u64, &mut [u8])]) -> Result<(), Fault> {
-            // SAFETY: each piece is the beginning of a room of this batch, whose length was compared with it.
+            // SAFETY: each piece is the beginning of a room of this batch, and its length was
+            // checked against the room.
             unsafe { self.place.copy_out(pieces) }
         }
     }

@@ -1,4 +1,4 @@
-//! The file that calibrations are kept in: text, a line a point, fields separated by tabs.
+//! The calibration file: text, one line for each point, with fields separated by tabs.
 //!
 //! ```text
 //! outrigger calibration 1
@@ -6,7 +6,8 @@
 //! hash_many/blake3  1048576  21000  19065  9800  1200  40  0.031     class, bytes, ns: overhead in work out, samples, error
 //! ```
 //!
-//! It is a cache: a file of another version, and lines that make no sense, count as not there, and are counted ([`Calibration::load_counting`]).
+//! It is a cache: a file of another version and lines that make no sense are ignored and counted
+//! ([`Calibration::load_counting`]).
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -17,14 +18,14 @@ use super::{Curve, Point, Stages};
 
 const HEAD: &str = "outrigger calibration 1";
 
-/// What is known of any devices: by identity, then by class.
+/// The measurements of devices, by identity and then by class.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Calibration {
     devices: BTreeMap<String, BTreeMap<String, Curve>>,
 }
 
-/// Where the calibration is kept: `OUTRIGGER_CALIBRATION`, or `outrigger/calibration` in the user's cache directory.
-/// `None` where neither is known.
+/// The calibration file's default path: `OUTRIGGER_CALIBRATION`, or `outrigger/calibration` in the
+/// user's cache directory. `None` if neither is known.
 pub fn default_path() -> Option<PathBuf> {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     set("OUTRIGGER_CALIBRATION").or_else(|| {
@@ -34,17 +35,17 @@ pub fn default_path() -> Option<PathBuf> {
 }
 
 impl Calibration {
-    /// What is known of a class on a device.
+    /// A device's measurements for a class.
     pub fn get(&self, device: &str, class: &str) -> Option<Curve> {
         self.devices.get(device)?.get(class).copied()
     }
 
-    /// Everything known of a device, by class.
+    /// All measurements of a device, by class.
     pub fn of_device(&self, device: &str) -> impl Iterator<Item = (&str, &Curve)> {
         self.devices.get(device).into_iter().flatten().map(|(class, curve)| (class.as_str(), curve))
     }
 
-    /// Replaces what is known of a class on a device, if anything was measured.
+    /// Replaces a device's measurements for a class, unless `curve` is empty.
     pub fn put(&mut self, device: &str, class: &str, curve: Curve) {
         if curve.points().next().is_some() {
             self.devices.entry(device.to_string()).or_default().insert(class.to_string(), curve);
@@ -56,18 +57,19 @@ impl Calibration {
         self.devices.remove(device);
     }
 
-    /// Reads a file; empty if there is none, or none of this version.
+    /// Reads a file. The result is empty if there is no file, or one of another version.
     ///
     /// # Errors
-    /// When it is there and cannot be read.
+    /// If the file exists and cannot be read.
     pub fn load(path: &Path) -> io::Result<Self> {
         Self::load_counting(path).map(|(all, _)| all)
     }
 
-    /// The same, with the number of lines that made no sense: all of them, if there is something else in the file.
+    /// Like [`Calibration::load`], with the number of ignored lines. In a file of another kind, all
+    /// lines are ignored.
     ///
     /// # Errors
-    /// When it is there and cannot be read.
+    /// If the file exists and cannot be read.
     pub fn load_counting(path: &Path) -> io::Result<(Self, usize)> {
         match std::fs::read(path) {
             Ok(bytes) => Ok(Self::parse(&String::from_utf8_lossy(&bytes))),
@@ -76,10 +78,11 @@ impl Calibration {
         }
     }
 
-    /// Writes a file, by renaming, so that nobody ever reads half of it. Two that write at once: the later one's stays.
+    /// Writes a file by renaming, so that no reader sees half of it. If two processes write at
+    /// once, the later one wins.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// If the file cannot be written.
     pub fn save(&self, path: &Path) -> io::Result<()> {
         if let Some(dir) = path.parent() {
             std::fs::create_dir_all(dir)?;

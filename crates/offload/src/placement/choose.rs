@@ -1,24 +1,25 @@
-//! The decision, as a function of what is known: no clock, no lock, no chance.
+//! The decision as a pure function: no clock, no lock, no random number.
 
 use super::{Objective, Policy, Stages};
 
 /// A device that could take a task.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Candidate {
-    /// How long it would take alone.
+    /// Its stage times if it were alone.
     pub predicted: Stages,
-    /// What waits and runs there already, in nanoseconds of its time.
+    /// The time of the tasks that wait or run there, in nanoseconds.
     pub backlog_ns: f64,
-    /// How many tasks it is busy with or has waiting.
+    /// The number of tasks that wait or run there.
     pub tasks: usize,
-    /// How many tasks it executes at a time without one slowing another down: threads, for the processor.
+    /// How many tasks it executes at a time without one slowing another. For the processor, its
+    /// threads.
     pub width: usize,
 }
 
 impl Candidate {
-    /// When the task would be finished, in nanoseconds from now: the queue, then overhead + in + work + out. On a device
-    /// that is busy anyway, stages overlap with other tasks', and only the longest counts beside the overhead; for
-    /// [`Objective::Latency`] all do.
+    /// The time until the task is finished, in nanoseconds: the queue, then overhead + in + work +
+    /// out. On a busy device, stages overlap with those of other tasks, so only the longest counts
+    /// in addition to the overhead. For [`Objective::Latency`] all count.
     pub fn finish_ns(&self, objective: Objective) -> f64 {
         let wait = if self.tasks < self.width { 0.0 } else { self.backlog_ns / self.width as f64 };
         let overlaps = self.tasks > 0 && self.predicted.overlapped() > 0.0 && objective != Objective::Latency;
@@ -31,20 +32,21 @@ impl Candidate {
     }
 }
 
-/// Which candidate gets the task, and which would be next: places in `candidates`, of which the first is the processor.
-/// `None` where something cannot take it, is not let to, or was never measured; also when all are.
+/// The indices in `candidates` of the device that gets the task and of the next best. The first
+/// candidate is the processor. A candidate is `None` if it cannot or must not take the task, or was
+/// never measured. Without a candidate, the result is `None`.
 pub fn choose(policy: &Policy, candidates: &[Option<Candidate>]) -> (Option<usize>, Option<usize>) {
     let finish = |lane: usize| {
         let candidate = candidates[lane]?;
         let finish = candidate.finish_ns(policy.objective);
-        // Work for the processor is what this objective avoids: a device's promise counts for more.
+        // This objective spares the processor, so a device's prediction is divided by the slack.
         let worth = if policy.objective == Objective::Cpu && lane > 0 { policy.cpu_slack } else { 1.0 };
         Some(finish / worth)
     };
     let (mut best, mut second) = (None::<(usize, f64)>, None::<(usize, f64)>);
     for lane in 0..candidates.len() {
         let Some(finish) = finish(lane) else { continue };
-        // On a tie, the one before: the processor needs no faith.
+        // On a tie the earlier candidate wins, first of all the processor.
         if best.is_none_or(|(_, earliest)| finish < earliest) {
             second = best;
             best = Some((lane, finish));

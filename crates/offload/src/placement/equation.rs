@@ -1,17 +1,18 @@
-//! The papers' model of a task on a GPU (StoreGPU, equation 1), with the stages named as in their table 1:
+//! The papers' model of a task on a GPU (StoreGPU, equation 1), with the stages named as in their
+//! table 1:
 //!
 //! ```text
 //! T_Total = T_GPUInit + T_MemAlloc + T_PreProc + T_DataHtoG + T_Processing + T_DataGtoH + T_PostProc
 //! ```
 //!
-//! T_Processing is in the papers a sum over passes of data from global to shared memory, its processing, and results back;
-//! from outside a device that is one number, a latency and a rate, as is each copy. So every stage is `a + b × bytes`,
-//! fitted to measurements of the smallest and the largest size; the sizes between are predicted, and can be compared with
-//! what was measured there.
+//! In the papers, T_Processing is a sum over passes: from global to shared memory, processing, and
+//! results back. From outside a device, that is one latency and one rate, and so is each copy. So
+//! every stage is `a + b × bytes`, fitted to measurements of the smallest and the largest size. The
+//! sizes in between are predicted, and can be compared with their measurements.
 
 use super::{Curve, Point, Stages};
 
-/// A stage: nanoseconds, and nanoseconds a byte.
+/// A stage's time: a fixed part, and a part for each byte, in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Line {
     /// For any task.
@@ -21,7 +22,7 @@ pub struct Line {
 }
 
 impl Line {
-    /// Through two points `(bytes, nanoseconds)`; neither part is ever below zero.
+    /// The line through two points `(bytes, nanoseconds)`, where neither part is below zero.
     pub fn through(low: (f64, f64), high: (f64, f64)) -> Self {
         let per_byte = if high.0 > low.0 { ((high.1 - low.1) / (high.0 - low.0)).max(0.0) } else { 0.0 };
         Self { fixed: (low.1 - per_byte * low.0).max(0.0), per_byte }
@@ -36,9 +37,10 @@ impl Line {
 /// One operation on one device.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct EquationOne {
-    /// T_MemAlloc: page-locking a buffer. None of it where buffers are reused.
+    /// T_MemAlloc: page-locking a buffer. Zero if buffers are reused.
     pub mem_alloc: Line,
-    /// T_PreProc and T_PostProc together: handing the task over, launching, being told. (T_GPUInit happens once, before.)
+    /// T_PreProc and T_PostProc together: handing the task over, launch, notification. (T_GPUInit
+    /// happens once, before.)
     pub pre_post: Line,
     /// T_DataHtoG.
     pub data_htog: Line,
@@ -49,7 +51,7 @@ pub struct EquationOne {
 }
 
 impl EquationOne {
-    /// Fitted to a calibration's first and last point; `None` with fewer than two.
+    /// Fits a calibration's first and last point. `None` with fewer than two points.
     pub fn fit(curve: &Curve, mem_alloc: Line) -> Option<Self> {
         let (first, last) = (curve.points().next()?, curve.points().last()?);
         if last.bytes <= first.bytes {
@@ -60,7 +62,7 @@ impl EquationOne {
         };
         Some(Self {
             mem_alloc,
-            // What is said once for each task is measured best on the smallest.
+            // A cost for each task shows best on the smallest one.
             pre_post: Line { fixed: first.stages.overhead, per_byte: 0.0 },
             data_htog: line(|stages| stages.copy_in),
             processing: line(|stages| stages.work),
@@ -68,20 +70,21 @@ impl EquationOne {
         })
     }
 
-    /// T_Total, one task alone, nanoseconds; with buffers made anew, or reused.
+    /// T_Total of a single task in nanoseconds, with new or reused buffers.
     pub fn total(&self, bytes: f64, reuse: bool) -> f64 {
         let alloc = if reuse { 0.0 } else { self.mem_alloc.at(bytes) };
         let stages = [self.pre_post, self.data_htog, self.processing, self.data_gtoh];
         alloc + stages.iter().map(|stage| stage.at(bytes)).sum::<f64>()
     }
 
-    /// The time a task adds to a stream whose stages overlap: the longest stage, nanoseconds.
+    /// The nanoseconds that a task adds to a stream of tasks whose stages overlap: those of the
+    /// longest stage.
     pub fn overlapped(&self, bytes: f64) -> f64 {
         self.data_htog.at(bytes).max(self.processing.at(bytes)).max(self.data_gtoh.at(bytes))
     }
 
-    /// How far T_Total is from what was measured, for each point between the first and the last, which it was fitted to:
-    /// bytes, predicted and measured nanoseconds.
+    /// How far T_Total is from the measurement, for each point between the first and the last, to
+    /// which it was fitted: bytes, predicted and measured nanoseconds.
     pub fn errors(&self, curve: &Curve) -> Vec<(f64, f64, f64)> {
         let points: Vec<&Point> = curve.points().collect();
         let between = points.get(1..points.len().saturating_sub(1)).unwrap_or_default();
@@ -92,8 +95,8 @@ impl EquationOne {
     }
 }
 
-/// The smallest size from which on `device` needs less time than `cpu`, among powers of two from 512 bytes to 1 GiB;
-/// `None` if there is none.
+/// The smallest size from which on `device` is always faster than `cpu`, among the powers of two
+/// from 512 bytes to 1 GiB. `None` if there is none.
 pub fn break_even(device: impl Fn(f64) -> f64, cpu: impl Fn(f64) -> f64) -> Option<u64> {
     let sizes = || (9..=30).map(|power| 1_u64 << power);
     let wins = |bytes: u64| device(bytes as f64) < cpu(bytes as f64);
@@ -132,7 +135,7 @@ mod tests {
         for (bytes, predicted, measured) in errors {
             assert!((predicted / measured - 1.0).abs() < 1e-4, "{bytes}: {predicted} {measured}");
         }
-        // Launch latencies of the paper's model are found in the fixed parts, bandwidths in the others.
+        // The fixed parts contain the latencies of the paper's model, the others its bandwidths.
         assert!((equation.data_htog.fixed - 20_000.0).abs() < 10.0);
         assert!((equation.data_htog.per_byte - 0.4).abs() < 1e-3);
         assert_eq!(equation.total(1e6, false) - equation.total(1e6, true), 1e5 + 1e6);
@@ -154,7 +157,7 @@ mod tests {
         assert_eq!(break_even(|_| 1000.0, |bytes| bytes), Some(1024));
         assert_eq!(break_even(|_| 1000.0, |_| 10.0), None);
         assert_eq!(break_even(|_| 1.0, |_| 10.0), Some(512));
-        // Better for the smallest only: no.
+        // It is better only for the smallest size, which does not count.
         assert_eq!(break_even(|bytes| bytes, |_| 1000.0), None);
     }
 }

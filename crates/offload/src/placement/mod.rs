@@ -1,4 +1,4 @@
-//! Where a task is done: by measurement, and by a policy whose thresholds have names.
+//! Chooses the device of a task, from measurements and from a policy with named thresholds.
 //!
 //! ```text
 //!   class, bytes ──▶ may it leave the processor? ([`Policy`])
@@ -6,9 +6,10 @@
 //!                ──▶ when would each be finished, given its queue? ([`choose`])
 //! ```
 //!
-//! What was measured is kept in a file ([`Calibration`]) under each device's identity. A size decade that was never
-//! measured on a device gets a few tasks to measure ([`Policy::first_tasks`]); later, one task in
-//! [`Policy::explore_every`] goes to the second best, if that is not too bad, so that what has changed is noticed.
+//! Measurements are saved in a file ([`Calibration`]) under each device's identity. If a device has
+//! no measurement for a decade of sizes, it gets a few tasks to measure ([`Policy::first_tasks`]).
+//! Later, one task in [`Policy::explore_every`] goes to the second-best device, unless that is far
+//! slower, so that changes are noticed.
 
 mod cache;
 mod choose;
@@ -28,15 +29,16 @@ use std::sync::{Mutex, PoisonError};
 use crate::work::Class;
 use crate::work::split::is_usually_worth_it;
 
-/// Devices that a model has room for, the processor included: eight GPUs that hash, the same eight as they compress, and cards.
+/// The most devices of a model, with the processor: eight GPUs that hash, the same eight as they
+/// compress, and cards.
 pub const LANES_MAX: usize = 24;
 
-/// What is known of all devices' speeds. The first is the processor.
+/// The known speeds of all devices. The first is the processor.
 #[derive(Debug)]
 pub struct Model {
     /// The identities' keys.
     lanes: Vec<String>,
-    /// That of all threads of the processor, which do a large task together.
+    /// The key of all the processor's threads together, which share a large task.
     together: String,
     state: Mutex<State>,
 }
@@ -44,14 +46,15 @@ pub struct Model {
 #[derive(Debug)]
 struct State {
     classes: HashMap<Class, Known>,
-    /// From the file: read when a class is first asked for, since there it stands by its name.
+    /// From the file. An entry is parsed when its class is first needed, as the file has it by
+    /// name.
     saved: Calibration,
 }
 
 #[derive(Debug)]
 struct Known {
     curves: Vec<Curve>,
-    /// How long all threads of the processor take together for a task that is alone.
+    /// The time of all the processor's threads together for a single task.
     together: Curve,
     /// How long tasks were away, by device and decade.
     trips: Vec<[Trip; DECADES]>,
@@ -59,37 +62,39 @@ struct Known {
     placed: [u32; DECADES],
 }
 
-/// What a model says of a task.
+/// The model's answer for a task.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Advice {
-    /// How long each device would take; `None` if it cannot do it or was never measured.
+    /// Each device's time. `None` if it cannot do the task or was never measured.
     pub predicted: [Option<Stages>; LANES_MAX],
-    /// How long all of the processor's threads would take together, in nanoseconds; `None` where they do not share such a task, or it was never measured.
+    /// The time of all the processor's threads together, in nanoseconds. `None` if they do not
+    /// share such a task, or it was never measured.
     pub together: Option<f64>,
-    /// Whether this task is to be a measurement.
+    /// Says if this task should serve as a measurement.
     pub explore: Explore,
 }
 
-/// How long tasks were away lately, from submission to end, and how many others the device had. A device that works in batches
-/// answers for no task before the whole batch is done, which stage times do not show.
+/// How long recent tasks took from submission to return, and how many other tasks the device had. A
+/// device that works in batches returns no task before the whole batch is done, which stage times
+/// do not show.
 #[derive(Clone, Copy, Debug, Default)]
 struct Trip {
     ns: f64,
     bytes: f64,
     before: f64,
-    /// Tasks that came back, and that were sent to find out.
+    /// Tasks that came back, and tasks that were considered for a trial.
     seen: u32,
     tried: u32,
 }
 
-/// Whether a task goes where it is best done, or where that is not known well enough.
+/// Where a task goes: to the best device, or elsewhere as a measurement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Explore {
-    /// Where it is best done.
+    /// It goes to the best device.
     No,
-    /// To this device, which has not been measured.
+    /// It goes to this device, which has not been measured.
     First(usize),
-    /// To the second best, if that is not too bad.
+    /// It goes to the second-best device, unless that is far slower.
     SecondBest,
 }
 
@@ -101,26 +106,26 @@ impl Known {
 }
 
 impl Model {
-    /// For devices of these identities; what `saved` knows of them is taken over.
+    /// A model for devices of these identities. It takes over what `saved` knows of them.
     ///
     /// # Panics
-    /// When there are more than [`LANES_MAX`].
+    /// If there are more than [`LANES_MAX`] devices.
     pub fn new(lanes: Vec<String>, saved: Calibration) -> Self {
         Self::with_threads(lanes, 1, saved)
     }
 
-    /// The same for a processor with so many threads.
+    /// Like [`Model::new`], for a processor with so many threads.
     ///
     /// # Panics
-    /// When there are more than [`LANES_MAX`].
+    /// If there are more than [`LANES_MAX`] devices.
     pub fn with_threads(lanes: Vec<String>, threads: usize, saved: Calibration) -> Self {
         assert!(lanes.len() <= LANES_MAX, "a model has room for {LANES_MAX} devices");
         let together = format!("{} | {threads} threads", lanes.first().map_or("", String::as_str));
         Self { lanes, together, state: Mutex::new(State { classes: HashMap::new(), saved }) }
     }
 
-    /// What is known for a task, on the devices for which `eligible` says true. Counts the task as placed; allocates only
-    /// when the class is new.
+    /// The predictions for a task on the devices for which `eligible` returns true. Counts the task
+    /// as placed. Allocates only for a new class.
     pub fn advise(
         &self,
         policy: &Policy,
@@ -136,7 +141,7 @@ impl Model {
         }
         let decade = decade(bytes);
         let best = predicted.iter().flatten().map(Stages::latency).fold(f64::INFINITY, f64::min);
-        // Points of other decades may already show that this one is not worth a try.
+        // Points of other decades may already show that a trial is not worth it.
         let promising = |stages: Option<Stages>| {
             stages.is_none_or(|stages| stages.latency() <= best * policy.explore_worst * 2.0)
         };
@@ -161,30 +166,32 @@ impl Model {
         Advice { predicted, together: known.together(class, bytes), explore }
     }
 
-    /// What a device, or one thread of the processor, is predicted to take; counts nothing.
+    /// The predicted time of a device, or of one thread of the processor. Counts nothing.
     pub fn predict(&self, lane: usize, class: Class, bytes: usize) -> Option<Stages> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         self.known(&mut state, class).curves[lane].predict(bytes)
     }
 
-    /// What all threads of the processor are predicted to take together for a task that is alone, in nanoseconds; `None` where it is one thread's, or was never measured.
+    /// The predicted time of all the processor's threads together for a single task, in
+    /// nanoseconds. `None` if one thread does such a task alone, or it was never measured.
     pub fn predict_together(&self, class: Class, bytes: usize) -> Option<f64> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         self.known(&mut state, class).together(class, bytes)
     }
 
-    /// All threads of the processor took so long for a task that was alone.
+    /// Records the time of all the processor's threads together for a single task.
     pub fn observe_together(&self, class: Class, bytes: usize, ns: f64, learn: f64) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let measured = Stages { work: ns, ..Stages::default() };
         self.known(&mut state, class).together.observe(bytes, measured, learn);
     }
 
-    /// A task is back after so long, of a device that had `before` others when it was submitted.
+    /// Records how long a task took to return, from a device that had `before` other tasks when it
+    /// was submitted.
     pub fn returned(&self, lane: usize, class: Class, bytes: usize, ns: f64, before: usize, learn: f64) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let trip = &mut self.known(&mut state, class).trips[lane][decade(bytes)];
-        // The first warms up: the second replaces it.
+        // The first one warms up, so the second replaces it.
         let weight = if trip.seen < 2 { 1.0 } else { learn };
         for (old, new) in
             [(&mut trip.ns, ns), (&mut trip.bytes, bytes as f64), (&mut trip.before, before as f64)]
@@ -194,7 +201,8 @@ impl Model {
         trip.seen = trip.seen.saturating_add(1);
     }
 
-    /// The nanoseconds after which a task is expected back from a device that has `before` others; `None` while too few have come back.
+    /// The nanoseconds until a device with `before` other tasks returns a new one. `None` while too
+    /// few have come back.
     pub fn expect(
         &self,
         policy: &Policy,
@@ -215,7 +223,8 @@ impl Model {
         Some((trip.ns * larger * more).max(alone))
     }
 
-    /// Whether a device should get a copy of a task that the processor does, so that its time is known: it gets the first few, and a few later ones.
+    /// True if a device should get a copy of a task of the processor, so that its time becomes
+    /// known. The first few calls return true, and later one in [`Policy::explore_every`].
     pub fn is_to_be_tried(&self, policy: &Policy, lane: usize, class: Class, bytes: usize) -> bool {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let trip = &mut self.known(&mut state, class).trips[lane][decade(bytes)];
@@ -224,14 +233,14 @@ impl Model {
             || policy.explore_every > 0 && trip.tried.is_multiple_of(policy.explore_every)
     }
 
-    /// Puts a carefully measured time of all threads of the processor in place of what was known of its decade.
+    /// Replaces the point of all the processor's threads by a careful measurement.
     pub fn put_together(&self, class: Class, point: Point) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         self.known(&mut state, class).together.set(point);
     }
 
-    /// Takes over a measurement. Without an overhead (the device was busy with other tasks too, so that it cannot be
-    /// told from waiting), the one that was expected stays.
+    /// Records a measurement. Without an overhead, the expected overhead stays: the device also had
+    /// other tasks, so overhead and waiting could not be distinguished.
     pub fn observe(
         &self,
         lane: usize,
@@ -250,19 +259,19 @@ impl Model {
         curve.observe(bytes, measured, learn);
     }
 
-    /// Puts a carefully measured point in place of what was known of its decade.
+    /// Replaces the point of its decade by a careful measurement.
     pub fn put(&self, lane: usize, class: Class, point: Point) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         self.known(&mut state, class).curves[lane].set(point);
     }
 
-    /// What is known of a class on a device.
+    /// A device's measurements for a class.
     pub fn curve(&self, lane: usize, class: Class) -> Curve {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         self.known(&mut state, class).curves[lane]
     }
 
-    /// Takes note of how a prediction of a whole task, its waiting included, turned out.
+    /// Records how far a prediction of a whole task, with its waiting, was off.
     pub fn judge(
         &self,
         lane: usize,
@@ -276,7 +285,7 @@ impl Model {
         self.known(&mut state, class).curves[lane].judge(bytes, predicted_ns, actual_ns, learn);
     }
 
-    /// Everything that is known by now, to be saved.
+    /// All measurements, to be saved.
     pub fn calibration(&self) -> Calibration {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let mut all = state.saved.clone();
@@ -293,7 +302,7 @@ impl Model {
         let State { classes, saved } = state;
         classes.entry(class).or_insert_with(|| {
             let name = class.to_string();
-            // Looking up adds little: until it was measured, what is known without is a beginning.
+            // A lookup adds little time, so the class without lookups is a first estimate.
             let without = match class {
                 Class::Ingest(chunker, kind, true) => Class::Ingest(chunker, kind, false).to_string(),
                 _ => name.clone(),
@@ -335,12 +344,12 @@ mod tests {
             model.observe(0, Class::Scan, 50_000, work(1000.0), true, 0.2);
             model.observe(1, Class::Scan, 50_000, work(100_000.0), true, 0.2);
         }
-        // The next decade looks hopeless on the device: it is not even tried.
+        // The next decade looks hopeless on the device, so it is not tried.
         let next = model.advise(&policy, Class::Scan, 500_000, |_| true);
         assert_eq!(next.explore, cpu);
         (0..2).for_each(|_| model.observe(0, Class::Scan, 500_000, work(10_000.0), true, 0.2));
         assert_eq!(model.advise(&policy, Class::Scan, 500_000, |_| true).explore, Explore::No);
-        // What it cannot do is not asked of it.
+        // A device gets no trial of a task that it cannot do.
         let only_cpu = model.advise(&policy, Class::Scan, 50_000, |lane| lane == 0);
         assert_eq!((only_cpu.predicted[1], only_cpu.explore), (None, Explore::No));
     }
@@ -400,7 +409,7 @@ mod tests {
         let again = Model::new(vec!["other".into(), "device".into()], model.calibration());
         assert_eq!(again.predict(1, Class::Scan, 50_000), Some(work(1234.0)));
         assert_eq!(again.predict(0, Class::Scan, 50_000), None);
-        // And what another machine's devices were is kept.
+        // Another machine's devices are kept.
         assert!(again.calibration().get("device", "scan").is_some());
     }
 }

@@ -1,11 +1,11 @@
-//! What is known of a device's speed: for each class of work, one measured point a size decade.
+//! A device's speed: for each class of work, one measured point for each decade of sizes.
 //!
-//! Between points, each stage's time is interpolated on logarithmic scales; beyond them, what depends on the size goes
-//! with the size, and the overhead stays. A new measurement moves the point of its decade by a part of the difference to
-//! what was predicted for that very size, at most by a factor of four at a time, so that one interrupted task cannot
-//! spoil it.
+//! Between two points, each stage's time is interpolated on logarithmic scales. Beyond them, the
+//! overhead stays, and the rest grows with the size. A new measurement moves its decade's point by
+//! a part of the difference to the prediction for that size, and by at most a factor of four at a
+//! time. So one interrupted task cannot spoil the point.
 
-/// Decades of sizes in bytes: below 10, below 100, ..., the last without an end.
+/// Decades of sizes in bytes: below 10, below 100, ..., and the last without a bound.
 pub const DECADES: usize = 10;
 
 /// The decade of a size.
@@ -16,23 +16,23 @@ pub fn decade(bytes: usize) -> usize {
 /// How long each stage of a task takes alone, in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Stages {
-    /// What does not depend on the size: submitting, launching, being told.
+    /// Time that does not depend on the size: submission, launch, notification.
     pub overhead: f64,
     /// Copying to the device.
     pub copy_in: f64,
-    /// The kernel; on the processor, everything.
+    /// The kernel. For the processor, everything.
     pub work: f64,
     /// Copying from the device.
     pub copy_out: f64,
 }
 
 impl Stages {
-    /// One after the other.
+    /// The time of all stages in a row.
     pub fn latency(&self) -> f64 {
         self.overhead + self.copy_in + self.work + self.copy_out
     }
 
-    /// What a task adds when stages of several tasks overlap: the longest.
+    /// The time that a task adds if stages of several tasks overlap: that of the longest stage.
     pub fn overlapped(&self) -> f64 {
         self.copy_in.max(self.work).max(self.copy_out)
     }
@@ -46,7 +46,7 @@ impl Stages {
         }
     }
 
-    /// As measured, for `factor` times as many bytes.
+    /// The stages for `factor` times as many bytes.
     fn scaled(self, factor: f64) -> Self {
         Self {
             overhead: self.overhead,
@@ -60,41 +60,42 @@ impl Stages {
 /// A measured point.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Point {
-    /// For this many bytes.
+    /// The size of the measured tasks.
     pub bytes: f64,
-    /// This long.
+    /// The time of their stages.
     pub stages: Stages,
-    /// From so many measurements.
+    /// The number of measurements.
     pub samples: u32,
-    /// By how much predictions were off lately: the mean of `|ln(actual / predicted)|`, over whole tasks, waiting included.
+    /// The recent error of predictions: the mean of `|ln(actual / predicted)|` over whole tasks,
+    /// with their waiting.
     pub error: f64,
 }
 
-/// One class of work on one device.
+/// The measurements of one class of work on one device.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Curve {
     points: [Option<Point>; DECADES],
-    /// Tasks that were sent to be measured, by decade.
+    /// Tasks that were sent as measurements, by decade.
     pub(crate) trials: [u32; DECADES],
 }
 
 impl Curve {
-    /// The points there are, smallest first.
+    /// The points, smallest size first.
     pub fn points(&self) -> impl Iterator<Item = &Point> {
         self.points.iter().flatten()
     }
 
-    /// Puts a point in its decade.
+    /// Sets the point of its decade.
     pub fn set(&mut self, point: Point) {
         self.points[decade(point.bytes as usize)] = Some(point);
     }
 
-    /// How often this decade was measured.
+    /// The number of measurements in this decade.
     pub fn samples(&self, bytes: usize) -> u32 {
         self.points[decade(bytes)].map_or(0, |point| point.samples)
     }
 
-    /// How long each stage takes for this many bytes; `None` if nothing was ever measured.
+    /// Each stage's time for this many bytes. `None` if nothing was ever measured.
     pub fn predict(&self, bytes: usize) -> Option<Stages> {
         let size = bytes.max(1) as f64;
         let below = self.points().filter(|point| point.bytes <= size).last();
@@ -104,7 +105,7 @@ impl Curve {
             (Some(point), None) | (None, Some(point)) => Some(point.stages.scaled(size / point.bytes)),
             (Some(low), Some(high)) => {
                 let part = (size / low.bytes).ln() / (high.bytes / low.bytes).ln();
-                // Below a nanosecond, logarithms lead nowhere.
+                // Below a nanosecond, logarithms are useless.
                 let between = |a: f64, b: f64| {
                     if a < 1.0 || b < 1.0 { a + (b - a) * part } else { a * (b / a).powf(part) }
                 };
@@ -113,8 +114,9 @@ impl Curve {
         }
     }
 
-    /// Learns from a measurement. `learn` is the weight of the newest one. The first of a decade warms up (a device loads
-    /// its code, memory is touched for the first time): the second replaces it, and the next few are averaged.
+    /// Learns from a measurement. `learn` is the weight of the newest one. The first one of a
+    /// decade warms up, as the device loads its code and memory is touched for the first time. So
+    /// the second replaces it, and the next few are averaged.
     pub fn observe(&mut self, bytes: usize, measured: Stages, learn: f64) {
         let expected = self.predict(bytes);
         let slot = &mut self.points[decade(bytes)];
@@ -124,7 +126,7 @@ impl Curve {
                 let correct = |old: f64, ratio: f64| {
                     if old < 1.0 { old + (ratio - old) * weight } else { old * ratio.powf(weight) }
                 };
-                // Where nothing was expected a ratio says nothing: the measurement itself stands in for it.
+                // Without an expectation there is no ratio, so the measurement itself replaces it.
                 let ratio = measured.zip(expected, |measured, expected| {
                     if expected < 1.0 { measured } else { (measured.max(1.0) / expected).clamp(0.25, 4.0) }
                 });
@@ -138,7 +140,7 @@ impl Curve {
         }
     }
 
-    /// Learns how far off a prediction of a whole task was.
+    /// Learns how far a prediction of a whole task was off.
     pub fn judge(&mut self, bytes: usize, predicted_ns: f64, actual_ns: f64, learn: f64) {
         if let Some(point) = &mut self.points[decade(bytes)] {
             let off = (actual_ns.max(1.0) / predicted_ns.max(1.0)).ln().abs();

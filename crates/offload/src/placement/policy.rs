@@ -7,21 +7,23 @@ use outrigger_format::{parse_size, print_size};
 
 use crate::work::Class;
 
-/// What placement is to achieve.
+/// The aim of placement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Objective {
-    /// The most bytes a second: each task goes where it is predicted to be finished first.
+    /// The most bytes in a second: each task goes to the device that is predicted to finish it
+    /// first.
     #[default]
     Throughput,
-    /// The shortest time for each task: as throughput, but the stages of a task are counted in full even where a busy
-    /// device would overlap them with others'.
+    /// The shortest time for each task. Unlike with throughput, a task's stages count in full even
+    /// on a busy device, which would overlap them with others'.
     Latency,
-    /// The least work for the processor: a device, unless it would take `cpu_slack` times as long as the processor.
+    /// The least work for the processor: a device does the task, unless it needs more than
+    /// `cpu_slack` times the processor's time.
     Cpu,
 }
 
 impl Objective {
-    /// From its name: `throughput`, `latency`, `cpu`.
+    /// Parses a name: `throughput`, `latency` or `cpu`.
     pub fn parse(text: &str) -> Option<Self> {
         [Self::Throughput, Self::Latency, Self::Cpu].into_iter().find(|objective| objective.name() == text)
     }
@@ -36,61 +38,70 @@ impl Objective {
     }
 }
 
-/// All that can be said to the runtime about where tasks go, and when a device is no longer trusted. `docs/offload.md` has
-/// the table with the reasons; [`Policy::set`] takes the names.
+/// The settings of placement and of trust in devices. `docs/offload.md` has the table with the
+/// reasons. [`Policy::set`] sets them by name.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Policy {
-    /// What is to be achieved.
+    /// The aim.
     pub objective: Objective,
-    /// Devices are opened when there were so many bytes of work for each thread of the processor: less is done before they are open. 0: before the first byte.
+    /// Devices are opened once each thread of the processor has had so many bytes of work, as
+    /// opening does not pay for less. 0: before the first byte.
     pub open_after: u64,
-    /// Compression and decompression of fewer bytes stays on the processor: the way to the device and back takes longer.
+    /// Frames of fewer bytes are compressed and decompressed by the processor, as the way to the
+    /// device and back takes longer.
     pub codec_min_bytes: u64,
-    /// Compression and decompression of more bytes does too: devices have buffers of this size.
+    /// Frames of more bytes are, too, as devices have buffers of this size.
     pub codec_max_bytes: u64,
-    /// A device that has so many frames to compress, waiting or under way, gets no more for now; 0 for half as many again as it keeps under way.
+    /// A device with so many frames to compress, waiting or in flight, gets no more for now. 0: one
+    /// and a half times the frames that it keeps in flight.
     pub codec_queue_max: u32,
-    /// A frame is compressed by a device if that takes at most so many times as long as the processor would: nobody waits for it.
+    /// A device may take at most so many times as long as the processor to compress a frame, as
+    /// nobody waits for it.
     pub codec_slack: f64,
-    /// A frame whose sample has more bits a byte than this stays on the processor: there is little to be gained.
+    /// A frame whose sample has more bits a byte stays on the processor, as compression gains
+    /// little.
     pub codec_max_bits: f64,
-    /// Everything else of fewer bytes stays on the processor.
+    /// All other tasks of fewer bytes stay on the processor.
     pub offload_min_bytes: u64,
-    /// Everything else of more bytes does.
+    /// All other tasks of more bytes do, too.
     pub offload_max_bytes: u64,
-    /// What one thread of the processor is predicted to do in so little time, and no device in less, is done by the thread that submits it, before the
-    /// submission returns: handing it over would take longer. Not what has a deadline, or a callback that may not be called there, and of users' operations only those that are
-    /// [brief](crate::work::UserOperation::brief). Zero for never.
+    /// The submitting thread executes a task itself, before `submit` returns, if one thread of the
+    /// processor is predicted to need no longer than this, and no device is faster. Handing such a
+    /// task over would take longer. Excluded are tasks with a deadline, tasks with a callback that
+    /// must not be called there, and users' operations that are not
+    /// [brief](crate::work::UserOperation::brief). Zero: never.
     pub inline_max: Duration,
-    /// For [`Objective::Cpu`]: how many times as long as on the processor a task may take on a device.
+    /// For [`Objective::Cpu`]: how many times the processor's time a device may take.
     pub cpu_slack: f64,
-    /// So many tasks of each (operation, size decade) go to a device that was never measured with such.
+    /// A device that was never measured with an (operation, size decade) gets so many such tasks.
     pub first_tasks: u32,
-    /// One task in so many goes where the second-best prediction is, so that a device that has become faster is noticed;
-    /// 0 for never.
+    /// One task in so many goes to the second-best prediction, so that a faster device is noticed.
+    /// 0: never.
     pub explore_every: u32,
-    /// But only if that prediction is at most so many times the best one. With `explore_every`, this bounds what
-    /// exploring costs: `(explore_worst − 1) / explore_every`, 0.4 % by default.
+    /// But only if that prediction is at most so many times the best one. With `explore_every`,
+    /// this bounds the cost of exploring: `(explore_worst − 1) / explore_every`, 0.4 % by default.
     pub explore_worst: f64,
     /// The weight of the newest measurement in a prediction.
     pub learn: f64,
-    /// One result in so many is computed by the processor too and compared; 0 for never.
+    /// The processor also computes one result in so many and compares. 0: never.
     pub check_every: u32,
-    /// So are the first results after a device was let in.
+    /// It also checks so many results after a device was admitted.
     pub check_first: u32,
-    /// A task that takes so many times as long as predicted hangs.
+    /// A task counts as hung after so many times its predicted time.
     pub hang_factor: f64,
-    /// But none is given less time than this.
+    /// But never before this time.
     pub hang_floor: Duration,
-    /// After so many failures in a row a device is cut off. After a grave one (lost, hung, wrong) it is at once.
+    /// A device is cut off after so many failures in a row. A grave one (lost, hung, wrong)
+    /// suffices alone.
     pub failures_max: u32,
-    /// A device that was cut off is re-initialised after this time, and after each failure to do so, after twice the last.
+    /// A device that was cut off is re-initialised after this time. Each time that fails, the pause
+    /// doubles.
     pub retry_first: Duration,
-    /// But after no longer a time than this.
+    /// The longest such pause.
     pub retry_last: Duration,
-    /// So many tasks, one at a time and all checked, must succeed before it is trusted with more.
+    /// So many tasks must succeed, one at a time and all checked, before the device gets more.
     pub trial_tasks: u32,
-    /// So many tasks may wait; who submits more waits for room.
+    /// So many tasks may wait. Further submitters wait for room.
     pub outstanding_max: usize,
 }
 
@@ -125,20 +136,20 @@ impl Default for Policy {
     }
 }
 
-/// A name or a value that [`Policy::set`] does not take.
+/// A name or value that [`Policy::set`] rejects.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PolicyError {
     /// There is no such threshold.
     #[error("`{0}` is no threshold; they are {names}", names = Policy::NAMES.join(", "))]
     Name(String),
-    /// The value is not of its kind, or out of bounds.
+    /// The value is not of the right kind, or out of bounds.
     #[error("{name}: `{value}` is not {wanted}")]
     Value {
         /// The threshold.
         name: &'static str,
-        /// What was given.
+        /// The given value.
         value: String,
-        /// What it takes.
+        /// The accepted values.
         wanted: &'static str,
     },
 }
@@ -172,10 +183,10 @@ impl Policy {
         "outstanding_max",
     ];
 
-    /// Sets a threshold by its name. Sizes are written as `64K`, times as seconds.
+    /// Sets a threshold by name. Sizes are written as `64K`, times as seconds.
     ///
     /// # Errors
-    /// [`PolicyError`] says what would be taken.
+    /// [`PolicyError`] says what is accepted.
     ///
     /// ```
     /// use outrigger_offload::placement::Policy;
@@ -234,7 +245,7 @@ impl Policy {
         Ok(())
     }
 
-    /// Two thresholds that no task is between, or no retry, if there are such.
+    /// Names two thresholds that exclude every task or every retry, if there are any.
     pub fn contradiction(&self) -> Option<String> {
         let pairs = [
             ("codec_min_bytes", "codec_max_bytes", self.codec_min_bytes > self.codec_max_bytes),
@@ -246,7 +257,7 @@ impl Policy {
         Some(format!("{low}={} is above {high}={}: nothing is left between them", value(low), value(high)))
     }
 
-    /// A threshold as [`Policy::set`] takes it.
+    /// A threshold in the form of [`Policy::set`].
     pub fn get(&self, name: &str) -> Option<String> {
         let secs = |time: Duration| time.as_secs_f64().to_string();
         Some(match name {
@@ -278,7 +289,7 @@ impl Policy {
         })
     }
 
-    /// Whether a task of this class and size may leave the processor at all.
+    /// True if a task of this class and size may leave the processor.
     pub fn may_offload(&self, class: Class, bytes: usize) -> bool {
         let (min, max) = if class.is_codec() {
             (self.codec_min_bytes, self.codec_max_bytes)

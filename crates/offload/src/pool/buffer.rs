@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use super::{Pool, Region, class_bytes};
 
-/// Bytes of a fixed capacity, aligned to 4096. Returns to its pool when dropped.
+/// Bytes with a fixed capacity, aligned to 4096. A buffer returns to its pool when dropped.
 pub struct Buffer {
-    /// Taken only by `drop`.
+    /// `None` only in `drop`.
     region: Option<Region>,
     len: usize,
     pool: Pool,
@@ -28,25 +28,25 @@ impl Buffer {
         region.memory.bytes_mut()
     }
 
-    /// The bytes it can hold.
+    /// The most bytes that it can hold.
     pub fn capacity(&self) -> usize {
         class_bytes(self.region().class)
     }
 
-    /// Whether it is page-locked for a device.
+    /// True if it is page-locked for a device.
     pub fn is_locked(&self) -> bool {
         self.region().locked
     }
 
-    /// Whether it returns to this pool.
+    /// True if it returns to this pool.
     pub fn is_of(&self, pool: &Pool) -> bool {
         Arc::ptr_eq(&self.pool.shared, &pool.shared)
     }
 
-    /// Makes it hold `len` bytes. New ones are whatever was there before.
+    /// Sets the length to `len` bytes. New bytes keep whatever value they had.
     ///
     /// # Panics
-    /// When that is more than its capacity.
+    /// If `len` exceeds the capacity.
     pub fn set_len(&mut self, len: usize) {
         assert!(len <= self.capacity(), "{len} bytes do not fit in a buffer of {}", self.capacity());
         self.len = len;
@@ -55,7 +55,7 @@ impl Buffer {
     /// Appends bytes.
     ///
     /// # Panics
-    /// When they do not fit.
+    /// If they do not fit.
     pub fn extend_from_slice(&mut self, bytes: &[u8]) {
         let at = self.len;
         self.set_len(at + bytes.len());

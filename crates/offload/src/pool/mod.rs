@@ -1,11 +1,11 @@
-//! Buffers for inputs and outputs: aligned, page-locked where a device has such memory, and reused.
+//! Buffers for inputs and outputs: aligned, page-locked if a device has such memory, and reused.
 //!
-//! Page-locking 16 MiB takes longer than sending them to a device, so buffers are kept when they come back: one list a
-//! size class (powers of two from 4 KiB), up to a bound on the bytes kept in all. [`Pool::alloc`] takes from the list, or
-//! asks the device's [`HostMemory`], or, when that has no more, the allocator. In steady state none of these happens: a
-//! list's lock is all that is taken.
+//! Page-locking 16 MiB takes longer than sending them to a device, so the pool keeps returned
+//! buffers. It has a list for each size class (powers of two from 4 KiB), and a bound on all kept
+//! bytes. [`Pool::alloc`] takes a buffer from the list, else asks the device's [`HostMemory`], and
+//! if that has no more, the allocator. In steady state it only takes a list's lock.
 //!
-//! Bytes of a buffer are initialised but otherwise whatever was there before.
+//! The bytes of a buffer are initialised, but keep whatever value they had.
 
 mod buffer;
 mod plain;
@@ -23,7 +23,7 @@ const SMALLEST: usize = 4 << 10;
 /// Classes of 4 KiB to 2 GiB.
 const CLASSES: usize = 20;
 
-/// Where buffers come from and go back to. Cloning gives another handle of the same pool.
+/// A pool of buffers. A clone is another handle of the same pool.
 ///
 /// ```
 /// use outrigger_offload::pool::Pool;
@@ -39,16 +39,16 @@ pub struct Pool {
     shared: Arc<Shared>,
 }
 
-/// What a pool has done.
+/// Counters of a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PoolCounts {
-    /// Buffers handed out.
+    /// Buffers that were handed out.
     pub handed_out: u64,
-    /// Of these, new ones: page-locked, or allocated.
+    /// How many of them were new, page-locked or allocated.
     pub fresh: u64,
-    /// Of the new ones, those that the device had no memory for.
+    /// How many of the new ones are not page-locked, as the device had no memory.
     pub not_locked: u64,
-    /// Bytes that lie in the pool, unused.
+    /// Bytes of unused buffers in the pool.
     pub kept_bytes: u64,
 }
 
@@ -62,7 +62,7 @@ struct Shared {
     not_locked: AtomicU64,
 }
 
-/// Memory of a class.
+/// The memory of a buffer of one class.
 struct Region {
     memory: Box<dyn HostRegion>,
     class: usize,
@@ -83,7 +83,8 @@ impl Pool {
         let shared = Shared {
             memory,
             keep_bytes,
-            // Room for the lists now, so that giving back never allocates until there are a great many.
+            // With capacity for the lists, so that returning a buffer does not allocate before
+            // there are very many.
             kept: std::array::from_fn(|_| Mutex::new(Vec::with_capacity(128))),
             kept_bytes: AtomicU64::new(0),
             handed_out: AtomicU64::new(0),
@@ -93,11 +94,11 @@ impl Pool {
         Self { shared: Arc::new(shared) }
     }
 
-    /// An empty buffer with room for at least `bytes`, page-locked if the device has such memory. It returns to the pool
-    /// when it is dropped. Blocks only as long as making a new one takes.
+    /// An empty buffer with room for at least `bytes`, page-locked if the device has such memory.
+    /// It returns to the pool when dropped. Blocks only while a new buffer is made.
     ///
     /// # Panics
-    /// When `bytes` is more than 2 GiB.
+    /// If `bytes` is more than 2 GiB.
     pub fn alloc(&self, bytes: usize) -> Buffer {
         let class = class_of(bytes);
         assert!(class < CLASSES, "a buffer has at most 2 GiB");
@@ -113,7 +114,7 @@ impl Pool {
         Buffer::new(region, self.clone())
     }
 
-    /// What it has done so far.
+    /// The counters so far.
     pub fn counts(&self) -> PoolCounts {
         let shared = &self.shared;
         PoolCounts {
@@ -140,9 +141,10 @@ impl Pool {
 
     fn give_back(&self, region: Region) {
         let (shared, bytes) = (&self.shared, class_bytes(region.class) as u64);
-        // Counted first, so that many at once cannot pass the bound together.
+        // Counted first, so that concurrent returns cannot exceed the bound together.
         let kept = shared.kept_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        // What is not page-locked though it should be is let go when the device may have memory again.
+        // A buffer that should be page-locked and is not is freed, as the device may have memory
+        // again.
         let second_best = shared.memory.is_some() && !region.locked;
         if kept > shared.keep_bytes || second_best {
             shared.kept_bytes.fetch_sub(bytes, Ordering::Relaxed);
@@ -202,7 +204,7 @@ mod tests {
         assert!(one.is_locked() && !two.is_locked());
         assert_eq!(pool.counts().not_locked, 1);
         drop((one, two));
-        // Only the better one was kept.
+        // Only the page-locked one was kept.
         assert_eq!(pool.counts().kept_bytes, 8192);
     }
 }

@@ -22,7 +22,7 @@ impl HostRegion for Plain {
 
 /// `len` zeros whose first address is a multiple of 4096.
 pub(crate) fn allocate(len: usize) -> Box<dyn HostRegion> {
-    // Zeroed pages come from the kernel as they are touched, so the slack costs nothing.
+    // Zeroed pages come from the kernel when they are touched, so the slack costs nothing.
     let bytes = vec![0; len + ALIGN];
     let start = bytes.as_ptr().addr().wrapping_neg() % ALIGN;
     Box::new(Plain { bytes, start, len })

@@ -1,5 +1,5 @@
-//! What `qatzip.h` declares, as far as it is used: version 2.5 of the API, which is that of QATzip 1.3.1. The same has been true since API 2.3
-//! (QATzip 1.0.9), whose functions these are.
+//! The declarations of `qatzip.h` that are used, from version 2.5 of the API (QATzip 1.3.1). They
+//! have not changed since API 2.3 (QATzip 1.0.9), which introduced these functions.
 
 use std::ffi::{c_int, c_long, c_uchar, c_uint, c_ulong, c_void};
 
@@ -15,7 +15,7 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// As a session must be before it is set up.
+    /// A session before its set-up.
     pub(super) const EMPTY: Session = Session {
         hw_session_stat: 0,
         thd_sess_stat: 0,
@@ -68,9 +68,11 @@ pub(super) const DEFLATE: c_uchar = 8;
 pub(super) const LZ4: c_uchar = b'4';
 /// `QZ_PERIODICAL_POLLING`: a thread that waits for the card sleeps.
 pub(super) const PERIODICAL_POLLING: c_uint = 0;
-/// `QZ_HW_BUFF_MAX_SZ`: the most bytes that one request to the card has. More are cut in several.
+/// `QZ_HW_BUFF_MAX_SZ`: the most bytes of one request to the card. More bytes are split into
+/// several.
 pub(super) const HW_BUFF_MAX: c_uint = 512 << 10;
-/// `QZ_COMP_THRESHOLD_MINIMUM`: what is smaller is computed in software, whatever else is said.
+/// `QZ_COMP_THRESHOLD_MINIMUM`: smaller inputs are computed in software, regardless of other
+/// settings.
 pub(super) const THRESHOLD_MIN: c_uint = 128;
 /// `QZ_SW_EXECUTION_MASK` of the extended return code.
 pub(super) const EXT_SOFTWARE: u64 = 1 << 4;
@@ -118,7 +120,7 @@ mod tests {
 
     #[test]
     fn structures_lie_as_a_c_compiler_lays_them() {
-        // What gcc says of qatzip.h on x86-64 and ARM64.
+        // The layout that gcc gives the structures of qatzip.h on x86-64 and ARM64.
         assert_eq!((size_of::<Session>(), offset_of!(Session, internal)), (40, 16));
         assert_eq!((size_of::<Common>(), size_of::<Deflate>()), (48, 56));
         assert_eq!((offset_of!(Common, sw_backup), offset_of!(Common, hw_buff_sz)), (16, 20));

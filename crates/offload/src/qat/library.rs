@@ -1,4 +1,5 @@
-//! `libqatzip`, opened at run time: its functions, sessions and memory. All that is `unsafe` about QAT is in this file.
+//! `libqatzip`, opened at run time: its functions, sessions and memory. All `unsafe` code for QAT
+//! is in this file.
 
 #![allow(unsafe_code)]
 
@@ -18,7 +19,8 @@ use crate::accelerator::Fault;
 use crate::device::{HostMemory, HostRegion};
 use crate::loader;
 
-/// The library with the functions that are used. It is never closed: it has threads of its own.
+/// The library with the functions that are used. It is never closed, because it has threads of its
+/// own.
 pub(super) struct Library {
     path: PathBuf,
     init: abi::Init,
@@ -34,10 +36,10 @@ pub(super) struct Library {
     _opened: ManuallyDrop<libloading::Library>,
 }
 
-/// Names of the library, the first that is found being taken.
+/// Names of the library. The first that exists is used.
 const NAMES: [&str; 2] = ["libqatzip.so.3", "libqatzip.so"];
 
-/// The session parameters that differ between sessions.
+/// The session parameters that differ.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Setup {
     /// One gzip member.
@@ -52,9 +54,9 @@ impl Library {
     /// Opens the library at `path`, or the system's.
     ///
     /// # Errors
-    /// What is missing, in words for people.
+    /// What is missing, for users.
     pub(super) fn open(path: Option<&OsStr>) -> Result<Arc<Self>, String> {
-        // SAFETY: the initialisers are Intel's, or of whoever was named on purpose.
+        // SAFETY: the initialisers are Intel's, or those of a library that the user has named.
         let opened = unsafe { loader::open(path, &NAMES) };
         let (opened, path) = opened.map_err(|why| format!("no QATzip: {why}"))?;
         Self::with_functions(opened, path).map(Arc::new)
@@ -62,7 +64,7 @@ impl Library {
 
     fn with_functions(opened: libloading::Library, path: PathBuf) -> Result<Self, String> {
         fn find<T: Copy>(opened: &libloading::Library, symbol: &str) -> Result<T, String> {
-            // SAFETY: every symbol is asked for with the type that qatzip.h declares it with (`abi.rs`).
+            // SAFETY: every symbol is requested with the type that qatzip.h declares (`abi.rs`).
             unsafe { loader::find(opened, symbol) }
                 .ok_or_else(|| format!("a QATzip without {symbol}: 1.0.9 or newer is needed"))
         }
@@ -81,13 +83,14 @@ impl Library {
             _opened: ManuallyDrop::new(opened),
         };
         if let Ok(set_level) = find::<abi::SetLogLevel>(&library._opened, "qzSetLogLevel") {
-            // SAFETY: takes a number. What it would print is told by codes too.
+            // SAFETY: takes a number. Codes report everything that it would print.
             unsafe { set_level(abi::LOG_NONE) };
         }
         library.check_layout().map(|()| library)
     }
 
-    /// Whether the library lays its parameters out as we do: its defaults, which are documented, must be where they should be.
+    /// Checks that the library has our layout of its parameters: the documented defaults must be at
+    /// the expected offsets.
     fn check_layout(&self) -> Result<(), String> {
         let found = self.default_parameters().map_err(|fault| format!("QATzip has no defaults: {fault}"))?;
         let Deflate { common, huffman_hdr, data_fmt } = found;
@@ -108,25 +111,27 @@ impl Library {
     }
 
     fn default_parameters(&self) -> Result<Deflate, Fault> {
-        // Several, so that there is room behind the first, in case that the library's structure is larger than ours.
+        // Several, so that there is room after the first, in case the library's structure is larger
+        // than ours.
         let mut roomy = [Deflate::default(); 4];
-        // SAFETY: the structure is as qatzip.h has it, and there is room behind it.
+        // SAFETY: the structure is that of qatzip.h, and there is room after it.
         let code = unsafe { (self.defaults)(roomy.as_mut_ptr()) };
         if code == status::OK { Ok(roomy[0]) } else { Err(status::fault(code)) }
     }
 
-    /// Where it was found.
+    /// The path where it was found.
     pub(super) fn path(&self) -> &std::path::Path {
         &self.path
     }
 
-    /// Starts the process's access to the hardware, without software to stand in.
+    /// Starts the process's access to the hardware, without fallback to software.
     ///
     /// # Errors
-    /// The code's fault. Codes that say "software will do it" are faults here.
+    /// The code's fault. A code that reports a fallback to software is a fault here.
     pub(super) fn start(&self) -> Result<(), Fault> {
         let mut session = abi::Session::EMPTY;
-        // SAFETY: an empty session, which the call may fill; nothing is kept of it (its `internal` is set by set-up only).
+        // SAFETY: an empty session, which the call may fill; nothing is kept of it (its `internal`
+        // is set by set-up only).
         let code = unsafe { (self.init)(&raw mut session, 0) };
         match code {
             status::OK | status::DUPLICATE => Ok(()),
@@ -145,7 +150,7 @@ impl Library {
             direction: abi::DIR_BOTH,
             comp_lvl: level.into(),
             comp_algorithm: algorithm,
-            // A frame is one request, and threads are ours to make.
+            // A frame is one request, and only we create threads.
             max_forks: 0,
             sw_backup: 0,
             hw_buff_sz: abi::HW_BUFF_MAX,
@@ -158,7 +163,7 @@ impl Library {
     }
 }
 
-/// A session, for the thread that made it.
+/// A session, for the thread that created it.
 pub(super) struct Session {
     library: Arc<Library>,
     raw: Box<abi::Session>,
@@ -166,19 +171,19 @@ pub(super) struct Session {
     _thread: PhantomData<*const ()>,
 }
 
-/// What came of a call.
+/// The result of a call.
 pub(super) struct Done {
-    /// Bytes taken.
+    /// Bytes of input used.
     pub taken: usize,
-    /// Bytes made.
+    /// Bytes of output.
     pub made: usize,
 }
 
 impl Session {
-    /// Sets one up.
+    /// Sets up a session.
     ///
     /// # Errors
-    /// The code's fault, also where a session in software would have been set up.
+    /// The code's fault, even if a session in software would have been set up.
     pub(super) fn new(library: &Arc<Library>, setup: Setup) -> Result<Self, Fault> {
         library.start()?;
         let mut parameters = library.parameters(setup)?;
@@ -188,11 +193,12 @@ impl Session {
         }
     }
 
-    /// With its code. Whatever that is, the session is torn down in the end.
+    /// Returns the session with its code. It is torn down in any case.
     fn set_up(library: &Arc<Library>, setup: Setup, parameters: &mut Deflate) -> (Self, i32) {
         let mut raw = Box::new(abi::Session::EMPTY);
         let session = &raw mut *raw;
-        // SAFETY: an empty session and parameters as qatzip.h has them. The session does not move: it is boxed.
+        // SAFETY: an empty session and parameters as qatzip.h has them. The session does not move:
+        // it is boxed.
         let code = unsafe {
             match setup {
                 Setup::Gzip(_) | Setup::Deflate(_) => (library.setup_deflate)(session, &raw mut *parameters),
@@ -202,14 +208,15 @@ impl Session {
         (Self { library: Arc::clone(library), raw, _thread: PhantomData }, code)
     }
 
-    /// Room that is always enough for what `len` bytes are compressed to; 0 where the driver does not say.
+    /// The room that always suffices for the compressed form of `len` bytes. 0 if the driver does
+    /// not say.
     pub(super) fn room(&mut self, len: usize) -> usize {
         let Ok(len) = c_uint::try_from(len) else { return usize::MAX };
         // SAFETY: the session was set up.
         unsafe { (self.library.max_compressed)(len, &raw mut *self.raw) as usize }
     }
 
-    /// Compresses all of `raw` into `out`; `None` when it does not fit.
+    /// Compresses all of `raw` into `out`. `None` if it does not fit.
     ///
     /// # Errors
     /// The code's fault.
@@ -229,7 +236,7 @@ impl Session {
     /// Decompresses `stored` into `out`.
     ///
     /// # Errors
-    /// The code's fault; also for data that the device takes for damaged.
+    /// The code's fault, also for data that the device takes for damaged.
     pub(super) fn decompress(&mut self, stored: &[u8], out: &mut [u8]) -> Result<Done, Fault> {
         let (mut taken, mut made, mut more) = (length(stored.len())?, length(out.len())?, 0);
         // SAFETY: as above.
@@ -263,7 +270,8 @@ fn done(code: i32, more: u64, taken: c_uint, made: c_uint, room: usize) -> Resul
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // SAFETY: set up on this thread, or failed to be, which the function knows. Its code says nothing of use.
+        // SAFETY: set up on this thread, or the set-up failed, which the function handles. Its code
+        // has no use.
         unsafe { (self.library.teardown)(&raw mut *self.raw) };
     }
 }
@@ -276,9 +284,9 @@ impl HostMemory for Library {
 
 /// Memory that the card reads and writes in place.
 struct Pinned {
-    /// As it was handed out; aligned to 64.
+    /// As QATzip returned it, aligned to 64.
     memory: NonNull<u8>,
-    /// Where the region begins in it.
+    /// The offset of the region.
     offset: usize,
     bytes: usize,
     free: abi::Free,
@@ -322,7 +330,7 @@ impl Drop for Pinned {
     }
 }
 
-/// What a code means, for people.
+/// The meaning of a fault, for users.
 pub(super) fn why(fault: &Fault) -> String {
     match fault {
         Fault::Busy => format!("all instances are in use: {}", name(-103)),

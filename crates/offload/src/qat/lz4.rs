@@ -1,8 +1,10 @@
-//! An LZ4 block out of the LZ4 frame that QATzip wraps it in. Our frames are blocks without a wrapping.
+//! Finds an LZ4 block in the LZ4 frame that QATzip writes. Our frames are blocks without such a
+//! wrapping.
 
 use std::ops::Range;
 
-/// Where the only block of `frame` lies; `None` where it is stored as it is, there are several, or it is no LZ4 frame.
+/// The range of the only block of `frame`. `None` if the block is stored uncompressed, there are
+/// several, or `frame` is no LZ4 frame.
 pub(super) fn block_of(frame: &[u8]) -> Option<Range<usize>> {
     const MAGIC: [u8; 4] = 0x184d_2204_u32.to_le_bytes();
     const STORED: u32 = 1 << 31;
@@ -11,7 +13,8 @@ pub(super) fn block_of(frame: &[u8]) -> Option<Range<usize>> {
         return None;
     }
     let has = |bit: u8| flags >> bit & 1 == 1;
-    // Flags and block descriptor, the content's size, a dictionary's number, the header's checksum.
+    // Flags and block descriptor, the content's size, the dictionary's number, the header's
+    // checksum.
     let header = 4 + 2 + if has(3) { 8 } else { 0 } + if has(0) { 4 } else { 0 } + 1;
     let word = |at: usize| Some(u32::from_le_bytes(*frame.get(at..)?.first_chunk()?));
     let len = word(header)?;

@@ -1,20 +1,23 @@
-//! Intel QAT, by way of QATzip (`libqatzip`), which is opened at run time.
+//! Intel QAT by QATzip (`libqatzip`), which is opened at run time.
 //!
 //! ```text
 //!   pool (worker_pool.rs): threads, each with sessions of its own (worker.rs) ──▶ libqatzip (library.rs) ──▶ instances of the cards
 //! ```
 //!
-//! QATzip gives a call the instance that its session had the last time, or the next one that is free: so with as many threads as there are instances,
-//! each keeps one, and tasks go round. Its own fallback to software is off: what the card does not do, the runtime has the processor do, and says so.
+//! QATzip gives a call its session's last instance, or the next free one. So with as many threads
+//! as there are instances, each thread keeps one, and the tasks rotate. QATzip's own fallback to
+//! software is off. If the card fails at a task, the runtime has the processor do it, and reports
+//! that.
 //!
 //! | codec | compress | decompress |
 //! | --- | --- | --- |
-//! | gzip, deflate, levels 1 to 9 | 1 KiB to 512 KiB: one request, hence one gzip member or one stream | what came of as much |
-//! | lz4 | 1 KiB to 64 KiB: one block, taken out of the LZ4 frame that QATzip writes | no: it wants a frame with the content's checksum |
-//! | zstd | no: the card only finds matches (LZ4s), and what makes Zstandard of them is software that callers bring | no |
+//! | gzip, deflate, levels 1 to 9 | 1 KiB to 512 KiB: one request, hence one gzip member or one stream | the results of such sizes |
+//! | lz4 | 1 KiB to 64 KiB: one block, taken out of the LZ4 frame that QATzip writes | no: it needs a frame with the content's checksum |
+//! | zstd | no: the card only finds matches (LZ4s), and callers would have to bring the software that makes Zstandard of them | no |
 //!
-//! The structures are those of `qatzip.h` of QATzip 1.3.1 (API 2.5); a library whose defaults do not lie where that says is refused. None of this has met
-//! hardware yet: it was tested with a stand-in that has the same ABI, not with the real library.
+//! The structures are those of `qatzip.h` of QATzip 1.3.1 (API 2.5). A library with defaults at
+//! other offsets is refused. This code has not run on hardware yet. It was tested with a stand-in
+//! with the same ABI, not with the real library.
 
 mod abi;
 mod library;
@@ -36,34 +39,35 @@ use crate::device::HostMemory;
 use crate::work::{Request, Work};
 use crate::worker_pool::{Spawn, Worker, WorkerPool};
 
-/// Of fewer bytes, QATzip computes some in software, whatever it is told.
+/// QATzip computes some shorter inputs in software, regardless of its settings.
 const MIN_BYTES: usize = 1 << 10;
-/// One request, and so one stream, has no more.
+/// The most bytes of one request, and so of one stream.
 const MAX_BYTES: usize = abi::HW_BUFF_MAX as usize;
-/// LZ4 blocks that QATzip writes have no more.
+/// The most bytes of an LZ4 block that QATzip writes.
 const LZ4_MAX_BYTES: usize = 64 << 10;
-/// Level 9 is software with drivers of older cards.
+/// With drivers of older cards, level 9 is software.
 const LEVEL_MAX: u8 = 8;
-/// Higher levels of gzip and deflate are the processor's: a card has no counterpart.
+/// The processor does higher levels of gzip and deflate, as a card has no counterpart.
 const SPEC_LEVEL_MAX: i8 = 9;
 
-/// How the device is opened.
+/// Options of the device.
 #[derive(Clone, Debug)]
 pub struct QatOptions {
-    /// The library; without it, the system's `libqatzip.so.3`.
+    /// The library. By default the system's `libqatzip.so.3`.
     pub library: Option<OsString>,
-    /// Threads with sessions. Each works on one task at a time, and an instance serves one thread at a time. They sleep while the card works.
+    /// Threads with sessions. Each works on one task at a time, and an instance serves one thread
+    /// at a time. A thread sleeps while the card works.
     pub sessions: usize,
 }
 
 impl Default for QatOptions {
-    /// The library that `OUTRIGGER_QATZIP` names, or the system's; eight sessions.
+    /// The library that `OUTRIGGER_QATZIP` names, or the system's, with eight sessions.
     fn default() -> Self {
         Self { library: std::env::var_os("OUTRIGGER_QATZIP"), sessions: 8 }
     }
 }
 
-/// All QAT cards of this machine, as one device.
+/// All QAT cards of this machine as one device.
 ///
 /// ```
 /// use outrigger_offload::qat::{QatDevice, QatOptions};
@@ -74,7 +78,7 @@ pub struct QatDevice {
     identity: Identity,
     library: Arc<Library>,
     sessions: usize,
-    /// Found out when the first session was set up.
+    /// Set when the first session was set up.
     does_lz4: Arc<AtomicBool>,
     pool: WorkerPool,
 }
@@ -83,7 +87,7 @@ impl QatDevice {
     /// Opens the library, and asks it for hardware.
     ///
     /// # Errors
-    /// Why there is none, in words for people.
+    /// The reason why there is none, for users.
     pub fn open(options: &QatOptions) -> Result<Self, String> {
         let library = Library::open(options.library.as_deref())?;
         library.start().map_err(|fault| library::why(&fault))?;
@@ -106,12 +110,13 @@ impl QatDevice {
     }
 }
 
-/// Room that is enough for what is made of `len` bytes: QATzip's own buffers are of 9/8 and 1 KiB.
+/// Room that suffices for the compressed form of `len` bytes. QATzip's own buffers have 9/8 and 1
+/// KiB.
 fn room_for(len: usize) -> usize {
     len + len / 8 + (1 << 10)
 }
 
-/// Whether the card does this.
+/// True if the card supports this task.
 fn can(work: &Work, does_lz4: &AtomicBool) -> bool {
     let len = work.input_len();
     match work.request {
@@ -135,7 +140,8 @@ impl Accelerator for QatDevice {
     }
 
     fn in_flight_max(&self) -> usize {
-        // One that is worked on and one that waits for each, so that none waits for the manager.
+        // For each thread, one task in work and one that waits, so that no thread waits for the
+        // manager.
         2 * self.sessions
     }
 

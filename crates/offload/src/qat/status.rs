@@ -1,7 +1,7 @@
-//! QATzip's status codes, and what they mean for task and device.
+//! QATzip's status codes, and their meaning for the task and the device.
 //!
-//! Software is never asked to stand in (`sw_backup` is off), so a code that says it did is a failure like others: who does a task is the runtime's to decide, and
-//! to be seen in its metrics.
+//! Software fallback is off (`sw_backup`), so a code that reports one counts as a failure. The
+//! runtime decides what executes a task, and its metrics show it.
 
 use std::ffi::c_int;
 
@@ -9,20 +9,23 @@ use crate::accelerator::Fault;
 
 /// Codes that are not simply failures.
 pub(super) const OK: c_int = 0;
-/// There was nothing to do: initialised already, set up already.
+/// There was nothing to do, as the initialisation or the set-up was already done.
 pub(super) const DUPLICATE: c_int = 1;
 /// The result does not fit.
 pub(super) const BUF_ERROR: c_int = -3;
 
-/// What a code means. [`OK`], [`DUPLICATE`] and, of a compression, [`BUF_ERROR`] are for the caller to tell from faults.
+/// The fault of a code. The caller handles [`OK`], [`DUPLICATE`] and, for a compression,
+/// [`BUF_ERROR`] before.
 pub(super) fn fault(code: c_int) -> Fault {
     let text = name(code).to_string();
     match code {
-        // No hardware, no driver, a process that was never initialised: everything is gone.
+        // There is no hardware or no driver, or the process was never initialised, so everything is
+        // lost.
         11 | 12 | 100 | -101 | -102 => Fault::Lost(text.into()),
-        // The card did not answer, or its result failed its own verification: what is in flight on it cannot be trusted.
+        // The card did not answer, or its result failed its own verification, so the tasks in
+        // flight on it cannot be trusted.
         -5 | -100 => Fault::Lost(text.into()),
-        // All instances are at work for others.
+        // All instances work for others.
         13 | -103 => Fault::Busy,
         14 | 15 | -104 => Fault::OutOfMemory,
         16 | -105 | -116 | -200 => Fault::Unsupported,

@@ -12,20 +12,22 @@ use crate::accelerator::{Fault, StageTimes, Submission};
 use crate::work::{Output, Request, Work};
 use crate::worker_pool::Worker;
 
-/// Sessions that a thread keeps: tasks of one kind come in rows, and an instance is told of each change.
+/// The sessions that a thread keeps. Tasks of one kind come in rows, and each change costs a
+/// message to the instance.
 const SESSIONS_MAX: usize = 4;
 
 pub(super) struct QatWorker {
     library: Arc<Library>,
-    /// The last one was used last.
+    /// The most recently used is the last.
     sessions: Vec<(Setup, Session)>,
-    /// For what the task's buffer has no room for in the worst case.
+    /// For tasks whose buffer is too small for the worst case.
     scratch: Vec<u8>,
 }
 
 impl QatWorker {
-    /// With a session, so that whoever has no instance or no memory says so now. Finds out whether the card does LZ4, if nobody has: those before the fourth
-    /// generation do not, and QATzip then says that no instance is free.
+    /// A worker with one session, so that a lack of instances or memory shows now. Also finds out,
+    /// unless another worker has, whether the card supports LZ4. Cards before the fourth generation
+    /// do not, and QATzip then reports that no instance is free.
     pub(super) fn new(library: &Arc<Library>, does_lz4: &AtomicBool) -> Result<Self, Fault> {
         let mut worker = Self { library: Arc::clone(library), sessions: Vec::new(), scratch: Vec::new() };
         worker.session(Setup::Gzip(1), |known| known == Setup::Gzip(1))?;
@@ -42,7 +44,7 @@ impl QatWorker {
         self.compress(spec, &raw, &mut output).is_ok() && output.codec == Codec::Lz4
     }
 
-    /// A session that will do, or a new one of `setup`.
+    /// A session that `will_do`, or a new one of `setup`.
     fn session(&mut self, setup: Setup, will_do: impl Fn(Setup) -> bool) -> Result<&mut Session, Fault> {
         let found = match self.sessions.iter().position(|(known, _)| will_do(*known)) {
             Some(at) => self.sessions.remove(at),
@@ -67,7 +69,7 @@ impl QatWorker {
             }
             _ => return Err(Fault::Unsupported),
         }
-        // Copies, if the card cannot reach the buffers, are QATzip's and part of this.
+        // If the card cannot reach the buffers, QATzip copies, and that time is included.
         Ok(StageTimes { kernel: begun.elapsed(), ..StageTimes::default() })
     }
 
@@ -100,7 +102,7 @@ impl QatWorker {
             }
             Some(found) => {
                 if in_place {
-                    // What precedes a block goes; what follows it is cut off.
+                    // Removes the bytes before the block and after it.
                     let len = found.len();
                     of_buffer(output, found.end).copy_within(found, 0);
                     of_buffer(output, len);
@@ -137,7 +139,7 @@ impl QatWorker {
         if (done.taken, done.made) == (stored.len(), raw_len) {
             Ok(())
         } else {
-            // Damaged, perhaps: the processor looks again.
+            // The frame may be damaged, so the processor tries again.
             Err(Fault::Failed(format!("{} of {raw_len} bytes came out", done.made).into()))
         }
     }
@@ -148,7 +150,7 @@ impl Worker for QatWorker {
         let one = |submission: &mut Submission| {
             let result = self.one(&submission.work, &mut submission.output);
             if result.as_ref().is_err_and(Fault::is_grave) {
-                // None of them can be trusted now.
+                // After such a fault no session can be trusted.
                 self.sessions.clear();
             }
             result
@@ -157,14 +159,14 @@ impl Worker for QatWorker {
     }
 }
 
-/// `len` bytes of the task's buffer, which counts from now on.
+/// `len` bytes of the task's buffer, which becomes its output.
 fn of_buffer(output: &mut Output, len: usize) -> &mut [u8] {
     let buffer = output.bytes.buffer().expect("it has room, so it is there");
     buffer.set_len(len);
     &mut buffer[..]
 }
 
-/// How a session for this codec and level is set up.
+/// The set-up of a session for this codec and level.
 fn setup_of(spec: CodecSpec) -> Result<Setup, Fault> {
     let level = || u8::try_from(spec.level).unwrap_or(1).clamp(1, LEVEL_MAX);
     match spec.codec {

@@ -1,4 +1,5 @@
-//! Known answers: small tasks whose results the processor has computed, for a device that was just re-initialised.
+//! Known answers: small tasks with results from the processor. A re-initialised device must solve
+//! them.
 
 use std::sync::Arc;
 
@@ -14,16 +15,16 @@ use crate::pool::Pool;
 use crate::work::{Input, Output, Request, Work, same_result};
 use crate::{Compressor, CpuDevice};
 
-/// Made when they are first needed.
+/// The questions, made when they are first needed.
 #[derive(Default)]
 pub(super) struct KnownAnswers {
     asked: Option<Vec<(Arc<Work>, Output)>>,
 }
 
-/// Enough that a kernel has more than one block to do.
+/// Enough data that a kernel runs more than one block.
 const BYTES: usize = 256 << 10;
 
-/// Codecs that devices may have. Their level is one that all have.
+/// Codecs that devices may have, each at a level that all of them have.
 const CODECS: [CodecSpec; 4] = [
     CodecSpec { codec: Codec::Gzip, level: 1 },
     CodecSpec { codec: Codec::Deflate, level: 1 },
@@ -31,10 +32,10 @@ const CODECS: [CodecSpec; 4] = [
     CodecSpec { codec: Codec::Zstd, level: 1 },
 ];
 
-/// The last question that a device is asked that hashes.
+/// The index of the last question for a device that hashes.
 const ENOUGH: usize = 3;
 
-/// Numbers of which the bits in `mask` are kept: with few, they compress.
+/// Random bytes with only the bits in `mask`. If these are few, the data is compressible.
 fn numbers(mask: u8) -> impl Iterator<Item = u8> {
     let mut state = 0x9e37_79b9_u32;
     std::iter::repeat_with(move || {
@@ -62,7 +63,7 @@ fn questions(pool: &Pool) -> Vec<(Arc<Work>, Output)> {
     ];
     let data: Vec<u8> = numbers(0xff).take(BYTES).collect();
     let mut asked: Vec<_> = hashed.into_iter().filter_map(|request| answer(request, &data)).collect();
-    // What every device's buffers have room for, and every codec makes smaller.
+    // Data that fits every device's buffers, and that every codec makes smaller.
     let raw: Vec<u8> = numbers(0x11).take(BYTES / 4).collect();
     for spec in CODECS {
         let mut stored = Vec::new();
@@ -74,10 +75,10 @@ fn questions(pool: &Pool) -> Vec<(Arc<Work>, Output)> {
 }
 
 impl KnownAnswers {
-    /// Asks the device, on its manager's thread, whatever of these it can do.
+    /// Asks the device, on its manager's thread, the questions that it supports.
     ///
     /// # Errors
-    /// The first thing that goes wrong.
+    /// The first fault.
     pub(super) fn ask(
         &mut self,
         device: &mut dyn Accelerator,
@@ -86,7 +87,7 @@ impl KnownAnswers {
     ) -> Result<(), Fault> {
         let questions = self.asked.get_or_insert_with(|| questions(&Pool::new(None, 0)));
         let can = device.capabilities();
-        // Who hashes is told right from wrong by that, and by one codec.
+        // For a device that hashes, the hash questions and one codec suffice.
         let hashes = can(&questions[0].0);
         let mut cpu = CpuDevice::new();
         for (id, (work, expected)) in questions.iter().enumerate() {
@@ -98,7 +99,7 @@ impl KnownAnswers {
             if room > 0 {
                 output.bytes.provide(shared.pool.alloc(room));
             }
-            // Tasks' ids are counted from 1 upwards: none ever gets here.
+            // Real tasks' ids count up from 1 and never get here.
             let id = u64::MAX - id as u64;
             device.submit(Submission { id, work: Arc::clone(work), output });
             let got = answer(device, shared, lane, id)?;
@@ -110,7 +111,8 @@ impl KnownAnswers {
     }
 }
 
-/// Whether what was to be compressed was, and by what was asked for: every codec makes these data smaller.
+/// True if a compressed result is smaller and of the requested codec. Every codec makes these data
+/// smaller.
 fn is_smaller(work: &Work, got: &Output) -> bool {
     match work.request {
         Request::Compress { spec } => got.codec == spec.codec && got.bytes.len() < work.input_len(),
@@ -123,7 +125,7 @@ fn answer(device: &mut dyn Accelerator, shared: &Shared, lane: usize, id: u64) -
     let (until, mut done) = (Instant::now() + shared.policy.hang_floor, Vec::new());
     loop {
         device.poll(&mut done);
-        // Answers to what was asked before the device was reset are no answers.
+        // Skips answers to submissions from before the reset.
         let mut ours = done.drain(..).filter(|completion| completion.submission.id == id);
         if let Some(Completion { submission, result }) = ours.next() {
             return result.map(|_| submission.output);

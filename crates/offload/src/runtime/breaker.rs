@@ -9,7 +9,8 @@
 //!                                        └──────────────┘
 //! ```
 //!
-//! Open: nothing is sent. Half-open: one task at a time, each checked. It decides; its clock is the caller's.
+//! Open: the device gets no tasks. Half-open: it gets one task at a time, and each result is
+//! checked. The breaker only decides, and callers pass it the time.
 
 use std::time::Duration;
 
@@ -18,10 +19,10 @@ use outrigger_clock::Instant;
 use crate::accelerator::Fault;
 use crate::placement::Policy;
 
-/// Whether a device is trusted.
+/// How far a device is trusted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BreakerState {
-    /// It is.
+    /// It is trusted.
     Closed,
     /// It is cut off.
     Open,
@@ -61,7 +62,7 @@ impl Breaker {
         self.state
     }
 
-    /// A right result came.
+    /// Records a right result.
     pub(super) fn success(&mut self, policy: &Policy) {
         self.failures = 0;
         if self.state == BreakerState::HalfOpen {
@@ -73,7 +74,7 @@ impl Breaker {
         }
     }
 
-    /// A task failed. Says whether this has opened it.
+    /// Records a fault. Returns true if it opened the breaker.
     pub(super) fn failure(&mut self, fault: &Fault, now: Instant, policy: &Policy) -> bool {
         if *fault == Fault::Unsupported || self.state == BreakerState::Open {
             return false;
@@ -87,12 +88,12 @@ impl Breaker {
         true
     }
 
-    /// Re-initialising did not help.
+    /// Records that re-initialising failed.
     pub(super) fn still_bad(&mut self, now: Instant, policy: &Policy) {
         self.schedule(now, policy);
     }
 
-    /// It is re-initialised and has given known answers.
+    /// Records that the device is re-initialised and has given the known answers.
     pub(super) fn repaired(&mut self, policy: &Policy) {
         self.failures = 0;
         self.retry_at = None;
@@ -100,7 +101,7 @@ impl Breaker {
         self.state = if policy.trial_tasks == 0 { BreakerState::Closed } else { BreakerState::HalfOpen };
     }
 
-    /// When to re-initialise, if it is open.
+    /// The time of the next attempt to re-initialise, if the breaker is open.
     pub(super) fn retry_at(&self) -> Option<Instant> {
         if self.state == BreakerState::Open { self.retry_at } else { None }
     }
@@ -141,7 +142,7 @@ mod tests {
         assert_eq!((breaker.state(), breaker.retry_at()), (BreakerState::HalfOpen, None));
         breaker.success(&policy);
         assert!(breaker.failure(&Fault::Busy, start, &policy), "one failure on trial is enough");
-        // The pause has not been forgotten: it did not become closed in between.
+        // The breaker was not closed in between, so the pause keeps growing.
         assert_eq!(breaker.retry_at(), Some(start + 4 * policy.retry_first));
         breaker.repaired(&policy);
         breaker.success(&policy);

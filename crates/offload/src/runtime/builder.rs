@@ -1,4 +1,4 @@
-//! How a runtime is put together.
+//! Configures and starts a runtime.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -13,12 +13,13 @@ use crate::accelerator::{Accelerator, Identity};
 use crate::placement::{Calibration, Model, Objective, Policy};
 use crate::pool::Pool;
 
-/// Unused buffers that are kept, by default: enough for four tasks in flight of 16 MiB, in and out, on two devices.
+/// Unused buffers to keep by default: enough for four tasks in flight of 16 MiB, in and out, on two
+/// devices.
 const KEEP_BYTES: u64 = 256 << 20;
 
 const _: () = assert!(LANES_MAX == crate::placement::LANES_MAX, "one place a device everywhere");
 
-/// What a runtime consists of.
+/// The parts of a runtime.
 pub struct Builder {
     threads: usize,
     devices: Vec<Box<dyn Accelerator>>,
@@ -38,32 +39,32 @@ impl Builder {
         }
     }
 
-    /// Threads that work on the processor, at least 1; one a processor without this.
+    /// Worker threads, at least 1. The default is one for each processor.
     #[must_use]
     pub fn cpu_threads(self, threads: usize) -> Self {
         Self { threads: threads.max(1), ..self }
     }
 
-    /// One device more, 23 at most.
+    /// Adds a device. There may be 23.
     #[must_use]
     pub fn device(mut self, device: Box<dyn Accelerator>) -> Self {
         self.devices.push(device);
         self
     }
 
-    /// The policy, instead of the default one.
+    /// Replaces the default policy.
     #[must_use]
     pub fn policy(self, policy: Policy) -> Self {
         Self { policy, ..self }
     }
 
-    /// What is known of devices' speeds; nothing without this.
+    /// The known speeds of devices. By default none are known.
     #[must_use]
     pub fn calibration(self, calibration: Calibration) -> Self {
         Self { calibration, ..self }
     }
 
-    /// How many bytes of unused buffers are kept; 256 MiB without this.
+    /// The most bytes of unused buffers to keep. The default is 256 MiB.
     #[must_use]
     pub fn keep_bytes(self, keep_bytes: u64) -> Self {
         Self { keep_bytes, ..self }
@@ -72,7 +73,7 @@ impl Builder {
     /// Starts the threads.
     ///
     /// # Panics
-    /// When there are more than 23 devices, two of one name, or no thread can be started.
+    /// If there are more than 23 devices, two have the same name, or a thread cannot be started.
     pub fn build(self) -> Runtime {
         let Self { threads, devices, policy, calibration, keep_bytes } = self;
         assert!(
@@ -87,7 +88,8 @@ impl Builder {
             assert!(!known, "two devices are named {}", identity.name);
             lanes.push(Lane::new(identity, 1, Some(device.capabilities()), &policy, device.in_flight_max()));
         }
-        // The processor takes from others' queues, and they from its; unless it is to be spared.
+        // The processor and the devices take items from each other's queues, unless the policy
+        // spares the processor.
         let steals = policy.objective != Objective::Cpu;
         let widths: Vec<(usize, bool)> = lanes.iter().map(|lane| (lane.width, steals)).collect();
         let board = Board::new(&widths, policy.outstanding_max);
@@ -126,7 +128,8 @@ fn spawn(name: String, run: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
     std::thread::Builder::new().name(name).spawn(run).expect("a thread can be started")
 }
 
-/// The processor's identity: one thread of it. Its calibration also depends on how well this program was compiled.
+/// The processor's identity, for one thread. Its calibration also depends on how this program was
+/// compiled.
 fn processor() -> Identity {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model =

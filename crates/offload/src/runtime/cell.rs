@@ -1,7 +1,8 @@
-//! Where a task's submitter waits for its end.
+//! A cell, in which a task's submitter waits for its end.
 //!
-//! A cell is used again and again; each use has a number, the task's id. Whoever comes late with an old number (a ticket
-//! dropped while its task ended, a device that answers after it was given up) finds that nothing is meant for it.
+//! A cell is reused, and the task's id numbers each use. A call with an old number finds nothing:
+//! for example a ticket that is dropped while its task ends, or a device that answers after its
+//! task was given up.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
@@ -24,11 +25,11 @@ struct State<T> {
     waker: Option<Waker>,
 }
 
-/// One task's end, to be waited for.
+/// One task's end, to wait for.
 pub(super) struct Cell<T> {
     state: Mutex<State<T>>,
     ended: Condvar,
-    /// The newest task that has ended: to be looked at without the lock, by who looks again.
+    /// The newest ended task. Readers look without the lock, and check again under it.
     newest: AtomicU64,
 }
 
@@ -39,7 +40,7 @@ impl<T> Cell<T> {
         Self { state: Mutex::new(state), ended: Condvar::new(), newest: AtomicU64::new(0) }
     }
 
-    /// Begins to be used for task `id`.
+    /// Starts a use for task `id`.
     pub(super) fn begin(&self, id: u64) {
         let mut state = lock(&self.state);
         state.id = id;
@@ -47,7 +48,7 @@ impl<T> Cell<T> {
         state.waker = None;
     }
 
-    /// Ends task `id`. Gives the outcome back if nobody is interested (any more).
+    /// Ends task `id`. Returns the outcome if nobody waits for it.
     pub(super) fn end(&self, id: u64, outcome: T) -> Result<(), T> {
         let mut state = lock(&self.state);
         if state.id != id || !matches!(state.phase, Phase::Pending) {
@@ -65,13 +66,14 @@ impl<T> Cell<T> {
         Ok(())
     }
 
-    /// Whether task `id` is waited for still.
+    /// True if task `id` has neither ended nor been given up.
     pub(super) fn is_pending(&self, id: u64) -> bool {
         let state = lock(&self.state);
         state.id == id && matches!(state.phase, Phase::Pending)
     }
 
-    /// Waits until task `id` has ended, and takes its outcome. `None` when it was taken or given up.
+    /// Waits until task `id` has ended, and takes its outcome. `None` if the outcome was taken or
+    /// given up.
     pub(super) fn wait(&self, id: u64) -> Option<T> {
         glance(|| self.newest.load(Ordering::Acquire) == id);
         let mut state = lock(&self.state);
@@ -90,7 +92,8 @@ impl<T> Cell<T> {
         }
     }
 
-    /// Takes the outcome of task `id` if it has ended, else has the context's waker called when it does.
+    /// Takes the outcome of task `id` if it has ended. Otherwise the task's end will wake the
+    /// context's waker.
     pub(super) fn poll(&self, id: u64, context: &Context<'_>) -> Poll<Option<T>> {
         let mut state = lock(&self.state);
         if state.id != id {
@@ -110,7 +113,7 @@ impl<T> Cell<T> {
         }
     }
 
-    /// Ends task `id` without an outcome. Says whether it was waited for still.
+    /// Ends task `id` without an outcome. Returns true if it had not ended before.
     pub(super) fn close(&self, id: u64) -> bool {
         let mut state = lock(&self.state);
         let pending = state.id == id && matches!(state.phase, Phase::Pending);
@@ -126,7 +129,7 @@ impl<T> Cell<T> {
         pending
     }
 
-    /// Loses interest in task `id`. Its outcome, if it has ended.
+    /// Drops the interest in task `id`, and returns its outcome if it has ended.
     pub(super) fn give_up(&self, id: u64) -> Option<T> {
         let mut state = lock(&self.state);
         if state.id != id {

@@ -1,5 +1,6 @@
-//! The processor's threads: each takes a task, does it, with the help of those that are idle if it is large (`helpers.rs`), and
-//! compares other devices' results that were sampled. What is too small to be handed over is done the same way, by the submitter.
+//! The processor's threads. Each takes a task and executes it, with the help of idle threads if it
+//! is large (`helpers.rs`). They also check sampled results of other devices. A submitter executes
+//! very small tasks the same way.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use crate::placement::Stages;
 use crate::work::split::is_worth_it;
 use crate::work::{Output, Request, same_result};
 
-/// A thread's life.
+/// The main loop of a worker thread.
 pub(super) fn run(shared: &Arc<Shared>) {
     let mut worker = Worker::default();
     loop {
@@ -31,18 +32,18 @@ pub(super) fn run(shared: &Arc<Shared>) {
     }
 }
 
-/// What a thread does tasks with.
+/// A thread's tools for tasks.
 #[derive(Default)]
 pub(super) struct Worker {
     cpu: CpuDevice,
-    /// For results that are compared.
+    /// For results that are checked.
     scratch: Output,
-    /// For tasks that others help with.
+    /// For tasks that other threads help with.
     job: Arc<Job>,
 }
 
 impl Worker {
-    /// Does a task that was admitted and never queued.
+    /// Executes a task that was admitted and never queued.
     pub(super) fn begin(&mut self, shared: &Arc<Shared>, mut body: Box<Body>) {
         let begun = Instant::now();
         let failure = self.work(shared, &mut body, begun);
@@ -84,10 +85,11 @@ impl Worker {
         failure
     }
 
-    /// Computes a device's result again. Whatever it was, the task's result is right afterwards.
+    /// Computes a device's result again. Afterwards the task's result is right in any case.
     fn check(&mut self, shared: &Arc<Shared>, body: &mut Body, lane: usize) -> Option<Failure> {
-        // What was compressed is right if it gives the source back: for that, it need not be compressed again. Unless it is hardly smaller: then the nothing that is
-        // given as expected seems so much better that it does not count as right, and what the processor makes of it is looked at.
+        // A compressed frame is right if it decompresses to the source, so it need not be
+        // compressed again. But if it is hardly smaller than its source, the comparison with an
+        // empty result fails, and the processor compresses it for comparison.
         if matches!(body.work.request, Request::Compress { .. })
             && same_result(&body.work, &Output::default(), &body.output, &mut self.cpu)
         {
@@ -99,7 +101,7 @@ impl Worker {
         let mut expected = std::mem::take(&mut self.scratch);
         let truth = self.run(shared, body, &mut expected);
         if matches!(truth, Err(Failure::Cancelled)) {
-            // Nobody wants the result any more, so there is nothing to compare it with.
+            // Nobody wants the result any more, and there is nothing to compare it with.
             self.scratch = expected;
             return truth.err();
         }
@@ -110,7 +112,7 @@ impl Worker {
                 observe(shared, body, *spent);
                 same_result(&body.work, &expected, &body.output, &mut self.cpu)
             }
-            // A user's kernel has no way to say that the data is no good.
+            // A user's kernel cannot report bad data.
             Err(_) => matches!(body.work.request, Request::User { .. }),
         };
         if same {
@@ -126,7 +128,7 @@ impl Worker {
         truth.err()
     }
 
-    /// Does a task; says how long that took, of all threads together.
+    /// Executes a task, and returns the time of all threads together.
     fn run(&mut self, shared: &Shared, body: &Body, output: &mut Output) -> Result<Duration, Failure> {
         if let Some(done) = self.job.lead(shared, body, &mut self.cpu, output) {
             return done;
@@ -136,7 +138,7 @@ impl Worker {
         match done {
             Ok(done) => done.map(|()| begun.elapsed()).map_err(Failure::Task),
             Err(_) => {
-                // What a panic left in the compressors is unknown.
+                // A panic may have left the compressors in any state.
                 self.cpu = CpuDevice::new();
                 Err(Failure::Panicked)
             }

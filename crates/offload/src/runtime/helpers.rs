@@ -1,15 +1,17 @@
-//! One large task done by several of the processor's threads.
+//! Executes one large task on several of the processor's threads.
 //!
 //! ```text
 //!   leader: begins a split ▶ publishes it ▶ does units ▶ waits for the last ones ▶ puts the results together
 //!   helper: is idle ▶ finds it ▶ does units ─▶ nothing is left, or something more urgent waits ▶ is idle
 //! ```
 //!
-//! The thread that took the task leads. Idle threads help: those without a task, so that a full queue is worked off a task a thread,
-//! and one task that is left over, or alone, by all. A task that is cancelled stops between units. Each thread has one [`Job`], which is
-//! used again for every task that the thread leads: nothing is allocated in steady state.
+//! The thread that took the task leads. Threads without a task help. So a full queue is worked off
+//! with one task for each thread, while a single or last task is shared by all. A cancelled task
+//! stops between units. Each thread has one [`Job`], which it reuses for every task that it leads,
+//! so nothing is allocated in steady state.
 //!
-//! Locks: that of the helpers before the board's, a job's before the board's, never that of the helpers and a job's.
+//! Lock order: the helpers' lock before the board's, and a job's lock before the board's. No thread
+//! holds the helpers' lock together with a job's.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -28,7 +30,7 @@ use crate::work::split::{Split, is_worth_it};
 #[derive(Default)]
 pub(super) struct Job {
     state: Mutex<State>,
-    /// A unit came back, which may have made others possible, or was the last.
+    /// A unit is done. It may have made others possible, or was the last.
     changed: Condvar,
 }
 
@@ -36,10 +38,10 @@ pub(super) struct Job {
 struct State {
     split: Split,
     priority: usize,
-    /// Hands out nothing more.
+    /// No more units are handed out.
     stopped: bool,
     panicked: bool,
-    /// What all threads have spent on it.
+    /// The time of all threads together.
     spent: Duration,
 }
 
@@ -49,26 +51,26 @@ pub(super) struct Helpers {
 }
 
 impl Helpers {
-    /// For so many threads.
+    /// Helpers for so many threads.
     pub(super) fn new(threads: usize) -> Self {
         Self { jobs: Mutex::new(Vec::with_capacity(threads)) }
     }
 
-    /// An idle thread lends a hand, if there is anything to do.
+    /// Has an idle thread help with the published tasks, as long as there are units.
     pub(super) fn help(&self, shared: &Shared, cpu: &mut CpuDevice) {
         let mut tried = 0;
         loop {
             let job = {
                 let jobs = lock(&self.jobs);
                 let Some(job) = jobs.get(tried) else {
-                    // Under the lock, so that who publishes a task now calls again.
+                    // Under the lock, so that a thread which publishes a task now repeats the call.
                     shared.board.call_off(0);
                     return;
                 };
                 Arc::clone(job)
             };
             if !job.work(cpu, |priority| shared.board.has_more_urgent(0, priority)) {
-                // That is taken first.
+                // The more urgent task comes first.
                 return;
             }
             tried += 1;
@@ -77,7 +79,8 @@ impl Helpers {
 }
 
 impl Job {
-    /// Does a task together with whoever is idle, if it is large enough; says how long all threads together have worked.
+    /// Executes a task together with all idle threads and returns the time of all threads. `None`
+    /// if the task is too small for that.
     pub(super) fn lead(
         self: &Arc<Self>,
         shared: &Shared,
@@ -118,7 +121,8 @@ impl Job {
         })
     }
 
-    /// Does units until there is none left, and will be none; or until `leave` says so of the task's priority: then false.
+    /// Executes units and returns true once no more will come. Returns false as soon as `leave` is
+    /// true for the task's priority.
     fn work(&self, cpu: &mut CpuDevice, leave: impl Fn(usize) -> bool) -> bool {
         let mut state = lock(&self.state);
         loop {
@@ -140,12 +144,12 @@ impl Job {
             let begun = Instant::now();
             let done = catch_unwind(AssertUnwindSafe(|| unit.run(&work, cpu)));
             let spent = begun.elapsed();
-            // Before it is told: then the task's share of the work is the only one.
+            // Before the unit is reported, so that only the task itself shares the work afterwards.
             drop(work);
             state = lock(&self.state);
             state.spent += spent;
             if done.is_err() {
-                // What a panic left in the scratch memory is unknown.
+                // A panic may have left the scratch memory in any state.
                 *cpu = CpuDevice::new();
                 (state.panicked, state.stopped) = (true, true);
             }

@@ -1,4 +1,4 @@
-//! A device as the runtime sees it: who it is, whether it is trusted, what runs on it, and what it has done.
+//! A device as the runtime sees it: its identity, its breaker, its running tasks and its counters.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,34 +13,35 @@ use crate::accelerator::{Fault, Identity, StageTimes};
 use crate::placement::Policy;
 use crate::work::Work;
 
-/// Says whether a device does something.
+/// Says whether a device supports a task.
 pub(super) type Capabilities = Arc<dyn Fn(&Work) -> bool + Send + Sync>;
 
-/// A task on a device. The device has its share of the work, and the outputs.
+/// A task on a device. The device shares the work and owns the outputs.
 pub(super) struct Running {
     pub body: Box<Body>,
     pub cost: u64,
-    /// By when it must have answered.
+    /// The time by which the device must have answered.
     pub limit: Instant,
 }
 
 pub(super) struct Lane {
     pub identity: Identity,
-    /// Tasks it executes at a time without one slowing another down.
+    /// Tasks that it executes at a time without one slowing another.
     pub width: usize,
-    /// Tasks that it keeps under way; 0 for the processor.
+    /// Tasks that it keeps in flight. 0 for the processor.
     pub in_flight_max: usize,
-    /// None for the processor, which does everything.
+    /// `None` for the processor, which does everything.
     pub capabilities: Option<Capabilities>,
-    /// Cut off. Set before its queue and its running tasks are taken away, and looked at under the same locks by who
-    /// would add to them: so nothing is left behind.
+    /// True if the device is cut off. It is set before the device's queue and its running tasks are
+    /// taken away. A thread that would add to them checks it under the same locks, so nothing is
+    /// left behind.
     open: AtomicBool,
     pub breaker: Mutex<Breaker>,
     pub running: Mutex<Vec<Running>>,
     pub counters: Counters,
 }
 
-/// What a device has done: sums since the runtime began.
+/// Counters of a device since the runtime began.
 #[derive(Default)]
 pub(super) struct Counters {
     pub tasks: AtomicU64,
@@ -55,7 +56,7 @@ pub(super) struct Counters {
     pub given_up: AtomicU64,
     pub checked: AtomicU64,
     pub resets: AtomicU64,
-    /// Results since it was let in.
+    /// Results since the device was last admitted.
     pub since_admitted: AtomicU64,
 }
 
@@ -72,7 +73,7 @@ pub(super) fn nanos(time: Duration) -> u64 {
 }
 
 impl Counters {
-    /// A task was done.
+    /// Counts a finished task.
     pub(super) fn done(&self, bytes: usize, queue: Duration, stages: &StageTimes) {
         add(&self.tasks, 1);
         add(&self.bytes, bytes as u64);
@@ -109,7 +110,7 @@ impl Lane {
         }
     }
 
-    /// Whether it is cut off.
+    /// True if the device is cut off.
     pub(super) fn is_open(&self) -> bool {
         self.open.load(Ordering::SeqCst)
     }
@@ -118,7 +119,8 @@ impl Lane {
         lock(&self.breaker).state()
     }
 
-    /// Takes note of a failure. Says whether the device is cut off by it: its tasks are then to be taken away.
+    /// Records a fault. Returns true if it cuts the device off, and the caller must then take its
+    /// tasks away.
     pub(super) fn fault(&self, fault: &Fault, policy: &Policy) -> bool {
         self.counters.fault(fault);
         let mut breaker = lock(&self.breaker);
@@ -129,12 +131,12 @@ impl Lane {
         tripped
     }
 
-    /// Takes note of a right result.
+    /// Records a right result.
     pub(super) fn success(&self, policy: &Policy) {
         lock(&self.breaker).success(policy);
     }
 
-    /// Lets it in again, on trial.
+    /// Admits the device again, on trial.
     pub(super) fn let_in(&self, policy: &Policy) {
         let mut breaker = lock(&self.breaker);
         breaker.repaired(policy);
@@ -142,7 +144,7 @@ impl Lane {
         self.open.store(false, Ordering::SeqCst);
     }
 
-    /// Whether the result that has just come is to be compared with the processor's.
+    /// True if the latest result should be compared with the processor's.
     pub(super) fn wants_check(&self, policy: &Policy) -> bool {
         let number = self.counters.since_admitted.fetch_add(1, Ordering::Relaxed);
         let sampled = policy.check_every > 0 && number.is_multiple_of(policy.check_every.into());

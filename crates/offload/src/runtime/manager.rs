@@ -1,8 +1,8 @@
-//! The manager thread of a device: keeps it busy, and brings it back when it has failed.
+//! The manager thread of a device. It keeps the device busy, and re-initialises it after a failure.
 //!
-//! It is the only thread that calls the device. While `in_flight_max` tasks are on the device or it is cut off, the
-//! manager takes none. It waits for whatever comes first: a task, the device's waker, the time for the next poll or the
-//! next attempt at re-initialising.
+//! No other thread calls the device. The manager takes no task while `in_flight_max` tasks are on
+//! the device, or while the device is cut off. It waits for the earliest of: a task, the device's
+//! waker, the next poll, and the next attempt to re-initialise.
 
 use std::sync::Arc;
 use std::task::{Wake, Waker};
@@ -25,7 +25,7 @@ pub(super) struct Manager {
     device: Box<dyn Accelerator>,
     /// Submissions that the device has not answered, given up or not.
     in_flight: usize,
-    /// Whether the one task in flight has been alone all the time.
+    /// True if the one task in flight has been alone from the start.
     alone: bool,
     done: Vec<Completion>,
     answers: KnownAnswers,
@@ -58,7 +58,7 @@ impl Manager {
         &self.shared.lanes[self.lane]
     }
 
-    /// The thread's life.
+    /// The main loop of the thread.
     pub(super) fn run(mut self) {
         let bell = Bell { shared: Arc::clone(&self.shared), lane: self.lane };
         if let Err(fault) = self.device.attach(Waker::from(Arc::new(bell))) {
@@ -124,7 +124,7 @@ impl Manager {
         self.device.submit(submission);
     }
 
-    /// How long the device may take: what is predicted for all that is on it, many times.
+    /// How long the device may take: a multiple of the prediction for all tasks on it.
     fn patience(&self, body: &Body) -> Duration {
         let policy = &self.shared.policy;
         let own = self.shared.model.predict(self.lane, body.class, body.bytes);
@@ -134,7 +134,7 @@ impl Manager {
         policy.hang_floor.max(Duration::from_nanos(expected as u64))
     }
 
-    /// Takes what the device is through with.
+    /// Takes the device's finished tasks.
     fn collect(&mut self) {
         let mut done = std::mem::take(&mut self.done);
         self.device.poll(&mut done);
@@ -152,9 +152,9 @@ impl Manager {
             let at = running.iter().position(|running| running.body.id == submission.id);
             at.map(|at| running.swap_remove(at))
         };
-        // What was given up in the meantime is somebody else's by now.
+        // The processor already has a task that was given up in the meantime.
         let Some(Running { mut body, cost, .. }) = taken else { return };
-        // In this order: the device's share of the work goes, so that the task's is the only one.
+        // Drops the device's share of the work first, so that only the task shares it.
         body.output = submission.output;
         drop(submission.work);
         self.shared.board.finished(self.lane, cost, false);
@@ -193,7 +193,7 @@ impl Manager {
         self.shared.board.settled();
     }
 
-    /// Begins anew with a device that was cut off, if it is time to.
+    /// Re-initialises a device that was cut off, if it is time.
     fn repair_if_due(&mut self) {
         let due = lock(&self.lane().breaker).retry_at().is_some_and(|at| at <= Instant::now());
         if !due {
@@ -213,7 +213,7 @@ impl Manager {
     }
 }
 
-/// A device that cannot even be attached is lost, whatever it says.
+/// A device that cannot be attached counts as lost, whatever fault it reports.
 fn grave(fault: Fault) -> Fault {
     if fault.is_grave() { fault } else { Fault::Lost(fault.to_string().into()) }
 }

@@ -1,4 +1,4 @@
-//! What a runtime has done, in numbers.
+//! Counters and gauges of a runtime.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::sync::lock;
 use crate::accelerator::{Identity, StageTimes};
 use crate::pool::PoolCounts;
 
-/// One moment of a runtime. Sums run since it began.
+/// A runtime at one moment. Sums run since it began.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Metrics {
     /// The devices; the first is the processor.
@@ -25,13 +25,13 @@ pub struct Metrics {
 /// One device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DeviceMetrics {
-    /// Who it is.
+    /// Which device it is.
     pub identity: Identity,
-    /// Whether it is trusted.
+    /// The state of its breaker.
     pub breaker: BreakerState,
     /// How often it was cut off.
     pub trips: u64,
-    /// How often it was re-initialised, or tried to be.
+    /// How often the runtime tried to re-initialise it.
     pub resets: u64,
     /// Tasks that wait for it.
     pub waiting: usize,
@@ -41,24 +41,25 @@ pub struct DeviceMetrics {
     pub tasks: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// How long they have waited.
+    /// How long they waited.
     pub queue: Duration,
-    /// How long it has been busy with them. Stages of different tasks overlap, so that this may be more than has passed.
+    /// The time of their stages. Stages of different tasks overlap, so this may be more than the
+    /// time that has passed.
     pub busy: StageTimes,
-    /// Tasks that it was given and the processor did in the end.
+    /// Tasks that the device did not finish and the processor took over.
     pub given_up: u64,
     /// Results that were compared with the processor's.
     pub checked: u64,
     /// Faults, by name: `unsupported`, `busy`, `out_of_memory`, `failed`, `lost`, `hung`, `wrong`.
     pub faults: [(&'static str, u64); 7],
-    /// How long those tasks were predicted to take, from submission to end, for which there was a prediction.
+    /// Predicted times from submission to end, of the tasks that had a prediction.
     pub predicted: Duration,
-    /// How long these took.
+    /// Actual times of the same tasks.
     pub actual: Duration,
 }
 
 impl DeviceMetrics {
-    /// How often it failed in this way.
+    /// The number of faults of this name.
     pub fn faults_named(&self, name: &str) -> u64 {
         self.faults.iter().find(|(known, _)| *known == name).map_or(0, |(_, count)| *count)
     }

@@ -1,4 +1,4 @@
-//! The runtime: tasks go in, and are done by whatever does them best; the caller sees no device.
+//! The runtime executes tasks, each on the device that is best for it. Callers see no device.
 //!
 //! ```text
 //!            Runtime::draft           submit (waits for room)          a manager or a worker thread takes it
@@ -9,19 +9,23 @@
 //!    └──────────── Finished is dropped ◀──── Ticket::wait, .await, callback ◀─────────────────────────┘
 //! ```
 //!
-//! Threads: one manager a device ([`crate::accelerator::Accelerator`]), which keeps several tasks in flight; `cpu_threads` workers; one watchdog,
-//! which watches the clock. Who waits for whom: submitters for room in the outstanding queue (`outstanding_max` tasks);
-//! workers and managers for tasks; nobody for a device that does not answer (`watchdog.rs`). A device's failure puts its
-//! tasks in front of the processor's queue, past the bound: they were admitted already.
+//! Threads: one manager for each device ([`crate::accelerator::Accelerator`]), which keeps several
+//! tasks in flight; `cpu_threads` workers; and one watchdog, which watches the time.
 //!
-//! Who owns buffers: a task's input belongs to the task, or to several in an `Arc`; while a device has it, both read.
-//! Outputs move to the device and back. When a [`Finished`] or [`Failed`] is dropped, all returns to [`Pool`] and idle
-//! queue. In steady state nothing is allocated (`tests/no_allocation.rs`).
+//! Waiting: submitters wait for room in the outstanding queue (`outstanding_max` tasks), and
+//! workers and managers wait for tasks. No thread waits for a device that does not answer
+//! (`watchdog.rs`). If a device fails, its tasks go to the front of the processor's queue, even
+//! above the bound, as they were admitted before.
 //!
-//! One large task is done by all of the processor's threads that are idle (`helpers.rs`).
+//! Buffers: a task owns its input, or shares it with others through an `Arc`. While a device has
+//! the input, both may read it. Outputs move to the device and back. When a [`Finished`] or
+//! [`Failed`] is dropped, its buffers return to the [`Pool`] and its vectors to the idle tasks. In
+//! steady state nothing is allocated (`tests/no_allocation.rs`).
 //!
-//! Trust: `breaker.rs` for when a device is cut off and let in again, `answers.rs` and `cpu.rs` for how its results are
-//! checked.
+//! All idle threads of the processor work on one large task together (`helpers.rs`).
+//!
+//! Trust: `breaker.rs` says when a device is cut off and admitted again, `answers.rs` and `cpu.rs`
+//! how its results are checked.
 
 mod answers;
 mod breaker;
@@ -57,7 +61,7 @@ use outrigger_clock::Instant;
 use queue::Refusal;
 use shared::Shared;
 
-/// See the module. Dropping it waits until everything that was submitted is done.
+/// Executes tasks, as the module describes. Dropping it waits until all submitted tasks are done.
 ///
 /// ```
 /// use outrigger_format::FingerprintKind::Blake3;
@@ -77,12 +81,12 @@ pub struct Runtime {
     watchdog: Option<JoinHandle<()>>,
 }
 
-/// What a device has to do at a moment.
+/// The load of a device at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DeviceLoad {
-    /// Tasks that wait for it, and that it works on.
+    /// Tasks that wait for it or that it executes.
     pub tasks: usize,
-    /// Tasks that it keeps under way; 0 for the processor.
+    /// Tasks that it keeps in flight. 0 for the processor.
     pub in_flight_max: usize,
     /// Nothing is sent to it.
     pub is_cut_off: bool,
@@ -91,7 +95,8 @@ pub struct DeviceLoad {
 }
 
 impl DeviceLoad {
-    /// Whether it takes one more task than it has, of `most`; 0: of half as many again as it keeps under way.
+    /// True if the device takes one more task, up to `most`. With 0, the bound is one and a half
+    /// times its tasks in flight. A device on trial takes only one task.
     pub fn has_room(&self, most: usize) -> bool {
         let most = if most > 0 { most } else { self.in_flight_max + self.in_flight_max / 2 };
         self.tasks < if self.is_on_trial { 1 } else { most }
@@ -101,9 +106,9 @@ impl DeviceLoad {
 /// How a runtime ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Shutdown {
-    /// Everything that was submitted is done first.
+    /// All submitted tasks are done first.
     Finish,
-    /// What has not been begun fails as [`Failure::Stopped`], with its data.
+    /// Tasks that have not begun fail as [`Failure::Stopped`], with their data.
     HandBack,
 }
 
@@ -113,78 +118,78 @@ pub enum Shutdown {
 pub struct Refused {
     /// The task.
     pub draft: Draft,
-    /// Whether it was for want of room; else the runtime is being shut down.
+    /// True if there was no room. Otherwise the runtime is shutting down.
     pub full: bool,
 }
 
-/// How long a manager that is stuck inside its device is waited for at the end.
+/// How long a shutdown waits for a manager that is stuck inside its device.
 const GRACE: Duration = Duration::from_secs(1);
 
 impl Runtime {
-    /// Says what it is to consist of.
+    /// A builder, which configures the runtime.
     pub fn builder() -> Builder {
         Builder::new()
     }
 
-    /// An idle task with an empty buffer for at least `bytes`, to be filled and submitted.
+    /// An idle task with an empty buffer for at least `bytes`, for the caller to fill and submit.
     pub fn draft(&self, bytes: usize) -> Draft {
         self.shared.draft(bytes)
     }
 
-    /// Submits a task. Waits for room while too many are waiting.
+    /// Submits a task. Blocks while too many tasks are waiting.
     ///
     /// # Errors
-    /// [`Refused`] while the runtime is being shut down.
+    /// [`Refused`] if the runtime is shutting down.
     ///
     /// # Panics
-    /// When the task is not what [`Work::assert_valid`] wants.
+    /// If [`Work::assert_valid`] rejects the task.
     pub fn submit(&self, draft: Draft) -> Result<Ticket, Refused> {
         self.shared.submit(draft, true).map_err(refused)
     }
 
-    /// As [`Runtime::submit`], without waiting.
+    /// Like [`Runtime::submit`], but never blocks.
     ///
     /// # Errors
-    /// [`Refused`], also while there is no room.
+    /// [`Refused`] if there is no room or the runtime is shutting down.
     ///
     /// # Panics
-    /// When the task is not what [`Work::assert_valid`] wants.
+    /// If [`Work::assert_valid`] rejects the task.
     pub fn try_submit(&self, draft: Draft) -> Result<Ticket, Refused> {
         self.shared.submit(draft, false).map_err(refused)
     }
 
-    /// Where buffers come from that several tasks share.
+    /// The pool for buffers that several tasks share.
     pub fn pool(&self) -> &Pool {
         &self.shared.pool
     }
 
-    /// What has been done so far.
+    /// Counters since the start.
     pub fn metrics(&self) -> Metrics {
         metrics::collect(&self.shared)
     }
 
-    /// Devices, the processor included, which is the first.
+    /// The number of devices. The processor is the first.
     pub fn device_count(&self) -> usize {
         self.shared.lanes.len()
     }
 
-    /// Whether nothing waits and nothing runs: a moment for upkeep.
+    /// True if no task waits or runs, which suits upkeep.
     pub fn is_idle(&self) -> bool {
         self.shared.board.is_idle()
     }
 
-    /// What is known of the devices' speeds by now.
+    /// The present model of the devices' speeds.
     pub fn model(&self) -> &Model {
         &self.shared.model
     }
 
-    /// The same, to be saved.
+    /// The model's data, to be saved.
     pub fn calibration(&self) -> Calibration {
         self.shared.model.calibration()
     }
 
-    /// Tells that a result of a device, by its place in [`Metrics::devices`], has turned out to be wrong: it is cut off, as if a comparison had
-    /// shown that. The processor (0) is not.
+    /// Cuts a device off because one of its results turned out to be wrong, as if a check had found
+    /// that. `device` is its index in [`Metrics::devices`]. The processor (0) is never cut off.
     pub fn quarantine(&self, device: usize) {
         if (1..self.shared.lanes.len()).contains(&device) {
             self.shared.fault(device, &Fault::Wrong);
@@ -196,16 +201,17 @@ impl Runtime {
         &self.shared.policy
     }
 
-    /// Whether a device can do this, by its place in [`Metrics::devices`]. It may be cut off all the same.
+    /// True if a device can do this work, even if it is cut off now. `device` is its index in
+    /// [`Metrics::devices`].
     pub fn supports(&self, device: usize, work: &Work) -> bool {
         let lane = self.shared.lanes.get(device);
         lane.is_some_and(|lane| lane.capabilities.as_ref().is_none_or(|can| can(work)))
     }
 
-    /// What a device, by its place in [`Metrics::devices`], has to do now.
+    /// The present load of a device. `device` is its index in [`Metrics::devices`].
     ///
     /// # Panics
-    /// When there is no such device.
+    /// If there is no such device.
     pub fn load(&self, device: usize) -> DeviceLoad {
         let (lane, load) = (&self.shared.lanes[device], self.shared.board.load(device));
         DeviceLoad {
@@ -216,7 +222,8 @@ impl Runtime {
         }
     }
 
-    /// What a device is predicted to take for a task on its own, waiting aside; for a large task of the processor, with all threads. `None` if it was never measured.
+    /// The predicted time of a single task without waiting. For a large task of the processor, that
+    /// of all threads together. `None` if it was never measured.
     pub fn predict(&self, device: usize, class: Class, bytes: usize) -> Option<Duration> {
         let model = &self.shared.model;
         let together = if device == 0 { model.predict_together(class, bytes) } else { None };
@@ -224,7 +231,8 @@ impl Runtime {
         Some(Duration::from_nanos(ns as u64))
     }
 
-    /// After how long a task that is submitted now is expected back from a device, with all that waits there before it. `None` if too few have come back to say.
+    /// How long until a device returns a task that is submitted now, after all that waits there
+    /// before it. `None` while too few have come back to tell.
     pub fn expect(&self, device: usize, class: Class, bytes: usize) -> Option<Duration> {
         let load = self.shared.board.load(device);
         let (model, before) = (&self.shared.model, load.waiting + load.running);
@@ -232,7 +240,8 @@ impl Runtime {
         Some(Duration::from_nanos(ns as u64))
     }
 
-    /// Ends it. Waits for what is to be done still, and for all threads, except those that are stuck inside a device.
+    /// Ends the runtime. Waits for the remaining tasks and for all threads except those that are
+    /// stuck inside a device.
     pub fn shutdown(mut self, how: Shutdown) {
         self.end(how);
     }
@@ -242,7 +251,7 @@ impl Runtime {
         let shared = &self.shared;
         shared.board.close();
         if how == Shutdown::HandBack {
-            // Where a device has done it and only the comparison is outstanding, that is not skipped.
+            // If a device has finished and only the check remains, the check still takes place.
             let mut to_check = Vec::new();
             for lane in 0..shared.lanes.len() {
                 while let Some(body) = shared.board.evict(lane) {
@@ -260,7 +269,7 @@ impl Runtime {
         shared.board.end();
         shared.watch.end();
         for thread in self.workers.drain(..).chain([watchdog]) {
-            // None of these panics; if one did, there is nobody to be told here.
+            // These threads do not panic. If one did, there is nobody to report it to.
             let _ = thread.join();
         }
         let until = Instant::now() + GRACE;

@@ -1,4 +1,4 @@
-//! What all threads of a runtime share, and the ways that tasks take between them.
+//! The state that all threads of a runtime share, and the paths of tasks between them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,23 +36,23 @@ pub(super) struct Shared {
         reason = "a task moves through all queues as one pointer, also through this one"
     )]
     idle: Mutex<Vec<Box<Body>>>,
-    /// What submitters do small tasks with, themselves.
+    /// The workers with which submitters execute small tasks themselves.
     hands: Mutex<Vec<Worker>>,
     next_id: AtomicU64,
     pub failed: AtomicU64,
 }
 
-/// Submitters that do small tasks at the same time without allocating anything.
+/// How many submitters can execute small tasks at the same time without allocating.
 const HANDS: usize = 64;
 
-/// What is known about a task before the queues are looked at.
+/// The facts about a task that are known before the queues are read.
 struct Plan {
     advice: Advice,
-    /// Which devices could take it.
+    /// The devices that could take it.
     eligible: [bool; LANES_MAX],
-    /// Which of these take one task at a time.
+    /// Those of them that take one task at a time.
     trial: [bool; LANES_MAX],
-    /// Whether idle threads of the processor help each other with it.
+    /// True if idle threads of the processor share it.
     shared: bool,
 }
 
@@ -64,7 +64,7 @@ impl Shared {
         model: Model,
         pool: Pool,
     ) -> Self {
-        // As many as can be outstanding, running, and in the submitters' hands.
+        // One for each task that can be outstanding, running, or held by a submitter.
         let idle = Mutex::new(Vec::with_capacity(2 * policy.outstanding_max));
         let (next_id, failed) = (AtomicU64::new(1), AtomicU64::new(0));
         let watch = Watch::new(2 * policy.outstanding_max);
@@ -73,14 +73,14 @@ impl Shared {
         Self { policy, board, lanes, model, pool, watch, helpers, idle, hands, next_id, failed }
     }
 
-    /// An idle task with a buffer of its own.
+    /// An idle task with its own buffer.
     pub(super) fn draft(self: &Arc<Self>, bytes: usize) -> Draft {
         let mut body = lock(&self.idle).pop().unwrap_or_else(Body::new);
         body.work_mut().input = Input::Own(self.pool.alloc(bytes));
         Draft::new(Loan::new(body, Arc::clone(self)))
     }
 
-    /// Takes a task back among the idle ones.
+    /// Returns a task to the idle ones.
     pub(super) fn give_back(&self, mut body: Box<Body>) {
         body.reset();
         let mut idle = lock(&self.idle);
@@ -89,7 +89,7 @@ impl Shared {
         }
     }
 
-    /// Admits a task, or gives it back.
+    /// Admits a task, or returns it with the reason.
     pub(super) fn submit(self: &Arc<Self>, draft: Draft, block: bool) -> Result<Ticket, (Draft, Refusal)> {
         let mut body = draft.into_loan().into_body();
         body.settle_range();
@@ -129,7 +129,7 @@ impl Shared {
         }
     }
 
-    /// What the processor will take for a task, if handing it over would take longer.
+    /// The processor's predicted time for a task, if handing it over would take longer.
     fn too_small(&self, plan: &Plan, body: &Body) -> Option<Duration> {
         let advice = &plan.advice;
         let own = advice.predicted[0].filter(|_| plan.eligible[0])?.latency();
@@ -137,7 +137,7 @@ impl Shared {
         let no_faster = |at: usize| {
             !plan.eligible[at] || !spared && advice.predicted[at].is_none_or(|other| other.latency() >= own)
         };
-        // Handed over for nothing, one in `explore_every` would cost as much as many others.
+        // Exploring with a small task on a slow device would cost as much as many other tasks.
         let too_bad = |at: usize| {
             let worst = own * self.policy.explore_worst;
             !plan.eligible[at] || advice.predicted[at].is_none_or(|other| other.latency() > worst)
@@ -158,7 +158,7 @@ impl Shared {
         small.then(|| Duration::from_nanos(own as u64))
     }
 
-    /// Does an admitted task on the submitter's thread.
+    /// Executes an admitted task on the submitter's thread.
     fn do_here(self: &Arc<Self>, body: Box<Body>) {
         let mut hand = lock(&self.hands).pop().unwrap_or_default();
         hand.begin(self, body);
@@ -168,7 +168,7 @@ impl Shared {
         }
     }
 
-    /// Asks everything that can be asked without the queues' lock.
+    /// Collects all that can be known without the queues' lock.
     fn plan(&self, body: &Body) -> Plan {
         let (mut eligible, mut trial) = ([false; LANES_MAX], [false; LANES_MAX]);
         for (at, lane) in self.lanes.iter().enumerate() {
@@ -188,7 +188,7 @@ impl Shared {
         Plan { advice, eligible, trial, shared: is_worth_it(&body.work) }
     }
 
-    /// Chooses the device, with the queues locked.
+    /// Chooses the device, under the queues' lock.
     fn place(&self, plan: &Plan, loads: &mut dyn Iterator<Item = Load>, body: &mut Body) -> (usize, Costs) {
         let mut candidates = [None; LANES_MAX];
         let (mut may, mut before) = ([false; LANES_MAX], [0; LANES_MAX]);
@@ -208,7 +208,7 @@ impl Shared {
             candidates[at] = Some(Candidate { predicted, backlog_ns, tasks, width });
             let alone = predicted.latency();
             costs.occupies[at] = occupies as u64;
-            // A device on trial takes nothing from others.
+            // A device on trial takes no other lane's items.
             if !plan.trial[at] {
                 costs.alone[at] = alone as u64;
             }
@@ -229,7 +229,8 @@ impl Shared {
             body.report.predicted = Duration::from_nanos(predicted as u64);
         }
         body.costs = costs;
-        // What is to be measured there, or was sent there on purpose, is not to be taken by another.
+        // A task that is to be measured there, or is pinned there, must not be taken by another
+        // lane.
         if plan.advice.explore != Explore::No || body.pinned.is_some() {
             costs = costs.only(lane);
         }
@@ -245,7 +246,7 @@ impl Shared {
         }
     }
 
-    /// Cancels a task, if it has not ended.
+    /// Cancels a task, unless it has ended.
     pub(super) fn cancel(self: &Arc<Self>, id: u64, cell: &Cell<Ended>) -> bool {
         if let Some(body) = self.board.withdraw(id) {
             self.end(body, Some(Failure::Cancelled));
@@ -255,7 +256,7 @@ impl Shared {
         cell.close(id)
     }
 
-    /// A task is at its end: whoever waits for it is told. The caller settles it with the board afterwards.
+    /// Ends a task and notifies its waiter. The caller settles it with the board afterwards.
     pub(super) fn end(self: &Arc<Self>, mut body: Box<Body>, failure: Option<Failure>) {
         let now = Instant::now();
         body.report.total = now.saturating_duration_since(body.submitted);
@@ -279,7 +280,7 @@ impl Shared {
         });
     }
 
-    /// Compares what was predicted with what happened, where nothing else has come in between.
+    /// Compares the prediction with the outcome, unless a fallback or a check came in between.
     fn judge(&self, body: &Body) {
         let report = &body.report;
         if report.predicted.is_zero() || report.fallbacks > 0 || report.checked {
@@ -292,7 +293,8 @@ impl Shared {
         add(&counters.actual_ns, actual as u64);
     }
 
-    /// Has the processor do what a device did not do. Its inputs are as they were; its outputs may be anything.
+    /// Moves a task from a failed device to the processor. Its inputs are unchanged. Its outputs
+    /// may hold anything.
     pub(super) fn to_processor(&self, mut body: Box<Body>, lane: usize) {
         add(&self.lanes[lane].counters.given_up, 1);
         body.report.fallbacks += 1;
@@ -301,12 +303,12 @@ impl Shared {
         self.put_to_processor(body);
     }
 
-    /// Puts a task in front of the processor's queue.
+    /// Puts a task at the front of the processor's queue.
     pub(super) fn put_to_processor(&self, body: Box<Body>) {
         self.board.put_back(0, body.id, body.priority as usize, body.costs.only(0), body);
     }
 
-    /// Takes note that a device failed; if that is too much, takes everything away from it.
+    /// Records a device's fault. If the breaker opens, takes all tasks from the device.
     pub(super) fn fault(&self, lane: usize, fault: &Fault) {
         if self.lanes[lane].fault(fault, &self.policy) {
             self.cut_off(lane);
@@ -326,7 +328,8 @@ impl Shared {
     }
 }
 
-/// By how much `idle` of the processor's threads are faster than one: as was measured of all, in proportion; without a measurement, by their number.
+/// How many times faster `idle` of the processor's threads are than one. Scales the measured speed
+/// of all threads, or else counts the threads.
 fn speedup(one: f64, together: Option<f64>, idle: usize, width: usize) -> f64 {
     let (idle, width) = (idle.max(1) as f64, width.max(1) as f64);
     let all = together.map_or(width, |together| (one / together.max(1.0)).clamp(1.0, width));

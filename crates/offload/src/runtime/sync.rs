@@ -1,5 +1,6 @@
-//! Locks that survive a panicking holder, and waiting until a moment. `queue.rs` and `cell.rs` use nothing else of
-//! `std::sync`: a test compiles them with this module exchanged for one whose locks are scheduled by a model checker.
+//! Locks that survive a panicking holder, and waits with a time limit. `queue/` and `cell.rs` use
+//! nothing else of `std::sync`. A test compiles them with another module in place of this one,
+//! whose locks a model checker schedules.
 
 use std::sync::PoisonError;
 pub(super) use std::sync::{Condvar, Mutex, MutexGuard};
@@ -7,11 +8,11 @@ use std::time::Duration;
 
 use outrigger_clock::Instant;
 
-/// So long a thread looks before it sleeps: less than going to sleep and being woken takes.
+/// How long a thread spins before it sleeps. Going to sleep and being woken takes longer.
 const GLANCE: Duration = Duration::from_micros(10);
 
-/// Looks for a moment whether something has happened, so that what comes soon is met awake. Who calls this holds no lock, and looks again under
-/// one.
+/// Spins for a moment until `happened`, so that a prompt event finds the thread awake. The caller
+/// holds no lock, and checks again under one.
 pub(super) fn glance(happened: impl Fn() -> bool) {
     let until = Instant::now() + GLANCE;
     while !happened() {
@@ -22,17 +23,18 @@ pub(super) fn glance(happened: impl Fn() -> bool) {
     }
 }
 
-/// Locks. What a panicking thread left behind is consistent: nothing of ours panics in the middle of a change.
+/// Locks. The state is consistent even if a thread panicked, as none of our code panics in the
+/// middle of a change.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits to be notified.
+/// Waits for a notification.
 pub(super) fn wait<'a, T>(condvar: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
     condvar.wait(guard).unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits to be notified, or until a moment; says whether it has come.
+/// Waits for a notification or until a moment. The flag says whether the moment has come.
 pub(super) fn wait_until<'a, T>(
     condvar: &Condvar,
     guard: MutexGuard<'a, T>,

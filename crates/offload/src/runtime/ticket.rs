@@ -1,4 +1,4 @@
-//! What the submitter holds while its task is under way.
+//! The submitter's handle to its task.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,7 +9,8 @@ use super::cell::Cell;
 use super::shared::Shared;
 use super::task::{Draft, Ended, Failed, Failure, Finished, Loan};
 
-/// A submitted task: to be waited for, awaited, or cancelled. Dropping it lets the task go on without anybody waiting.
+/// A submitted task, to wait for, await, or cancel. After dropping it, the task still runs, but
+/// nobody gets the result.
 ///
 /// As a future it needs no particular executor: the thread that ends the task calls the waker.
 #[must_use = "a task whose ticket is dropped is done for nothing, unless it has a callback"]
@@ -17,7 +18,7 @@ pub struct Ticket {
     id: u64,
     cell: Arc<Cell<Ended>>,
     home: Arc<Shared>,
-    /// The outcome was taken, or goes to a callback: nothing is to be given up.
+    /// The outcome was taken or goes to a callback, so dropping gives nothing up.
     over: bool,
 }
 
@@ -29,21 +30,22 @@ impl Ticket {
     /// Waits for the task's end.
     ///
     /// # Errors
-    /// [`Failed`] says why it was not done; [`Failure::Cancelled`] also for one with a callback, whose end is told to
-    /// that.
+    /// [`Failed`] says why the task was not done. A task with a callback always yields
+    /// [`Failure::Cancelled`] here, as the callback gets the outcome.
     pub fn wait(mut self) -> Result<Finished, Failed> {
         let ended = self.cell.wait(self.id);
         self.over = true;
         self.outcome(ended)
     }
 
-    /// Whether it has ended, so that [`Ticket::wait`] would not wait.
+    /// True if the task has ended, so that [`Ticket::wait`] would not block.
     pub fn has_ended(&self) -> bool {
         !self.cell.is_pending(self.id)
     }
 
-    /// Cancels the task. What waits is not done. What a device works on already is given up: the device finishes, and
-    /// nobody sees it. Its callback, if it has one, is called. Says whether it came in time; if not, there is a result.
+    /// Cancels the task. A waiting task is not executed. A device that already works on it
+    /// finishes, but its result is dropped. The callback, if any, is called. Returns false if the
+    /// task had already ended.
     pub fn cancel(&self) -> bool {
         self.home.cancel(self.id, &self.cell)
     }

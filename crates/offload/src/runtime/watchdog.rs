@@ -1,7 +1,8 @@
-//! The thread that watches the clock: devices that do not answer, tasks whose deadline passes while they wait.
+//! The watchdog thread, which finds devices that do not answer and waiting tasks whose deadline
+//! passes.
 //!
-//! It sleeps until the earliest of these moments. A manager that is stuck inside a driver cannot watch itself, so this
-//! is a thread of its own, which calls no device.
+//! It sleeps until the earliest of these moments. It is a thread of its own and calls no device, as
+//! a manager that is stuck inside a driver cannot watch itself.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -15,16 +16,16 @@ use super::sync::{Condvar, Mutex, lock, wait_until};
 use super::task::Failure;
 use crate::accelerator::Fault;
 
-/// What the watchdog is to look out for.
+/// The moments that the watchdog waits for.
 pub(super) struct Watch {
     state: Mutex<State>,
     earlier: Condvar,
-    /// More deadlines than tasks can wait.
+    /// The most deadlines to keep. It is more than the tasks that can wait.
     room: usize,
 }
 
 struct State {
-    /// When it will look next; `None` while there is nothing to look for.
+    /// When it checks next. `None` if there is nothing to check.
     next: Option<Instant>,
     deadlines: BinaryHeap<Reverse<(Instant, u64)>>,
     ended: bool,
@@ -36,7 +37,7 @@ impl Watch {
         Self { state: Mutex::new(state), earlier: Condvar::new(), room }
     }
 
-    /// Looks at running tasks at this moment, or before.
+    /// Has running tasks checked at this moment, or before.
     pub(super) fn limit(&self, at: Instant) {
         let mut state = lock(&self.state);
         if state.next.is_none_or(|next| at < next) {
@@ -45,8 +46,9 @@ impl Watch {
         }
     }
 
-    /// Looks at this moment whether a task still waits. `waiting` says which tasks do, sorted: deadlines of others are
-    /// forgotten when there are too many.
+    /// Has the watchdog check at this moment whether a task still waits. `waiting` returns the
+    /// sorted ids of waiting tasks. If there are too many deadlines, those of other tasks are
+    /// dropped.
     pub(super) fn deadline(&self, at: Instant, id: u64, waiting: impl FnOnce() -> Vec<u64>) {
         let mut state = lock(&self.state);
         if state.deadlines.len() >= self.room {
@@ -58,25 +60,25 @@ impl Watch {
         self.limit(at);
     }
 
-    /// Sends the watchdog home.
+    /// Ends the watchdog.
     pub(super) fn end(&self) {
         lock(&self.state).ended = true;
         self.earlier.notify_one();
     }
 
-    /// Waits for the moment; says whether to go on.
+    /// Waits for the next moment. Returns false if the watchdog should end.
     fn wait(&self) -> bool {
         let mut state = lock(&self.state);
         while !state.ended && state.next.is_none_or(|next| next > Instant::now()) {
             let until = state.next;
             (state, _) = wait_until(&self.earlier, state, until);
         }
-        // From here on, a new moment is an earlier one.
+        // From now on, any new moment is an earlier one.
         state.next = None;
         !state.ended
     }
 
-    /// A task whose deadline has passed.
+    /// Takes a task whose deadline has passed.
     fn passed(&self, now: Instant) -> Option<u64> {
         let mut state = lock(&self.state);
         let Reverse((at, id)) = *state.deadlines.peek()?;
@@ -92,7 +94,7 @@ impl Watch {
     }
 }
 
-/// The watchdog's life.
+/// The main loop of the watchdog.
 pub(super) fn run(shared: &Arc<Shared>) {
     while shared.watch.wait() {
         let now = Instant::now();

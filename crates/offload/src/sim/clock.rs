@@ -1,5 +1,5 @@
-//! The simulated device's inside: one thread computes results in the order of submission, one hands them out when their
-//! time has come. Both sleep while there is nothing to do.
+//! The threads of the simulated device. One computes results in the order of submission. The other
+//! returns them when their time has come. Both sleep while they have nothing to do.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -14,11 +14,11 @@ use crate::accelerator::{Completion, Fault, StageTimes, Submission};
 use crate::table::Table;
 use crate::work::{Class, Output, Request};
 
-/// A submission, and whether its result is to be wrong.
+/// A submission, and how its result should be wrong.
 struct Queued {
     submission: Submission,
     wrong: Option<Wrong>,
-    /// When it came: its copy begins then, if the engine is free.
+    /// When it was submitted. Its copy begins then if the engine is free.
     at: Instant,
 }
 
@@ -33,14 +33,14 @@ struct State {
     queued: VecDeque<Queued>,
     timed: Vec<Timed>,
     ready: Vec<Completion>,
-    /// What the device keeps to itself.
+    /// Submissions that the device never answers.
     swallowed: Vec<Submission>,
-    /// Raised by each reset: what was begun before is thrown away.
+    /// Raised by each reset. Results of earlier rounds are dropped.
     round: u64,
     ended: bool,
 }
 
-/// When each engine is through with what it has.
+/// When each engine has finished its tasks.
 #[derive(Clone, Copy)]
 struct Engines {
     copy_in: Instant,
@@ -54,9 +54,9 @@ pub(super) struct Clock {
     replay: bool,
     control: SimControl,
     state: Mutex<State>,
-    /// Something is queued, or it is over.
+    /// A submission is queued, or the device ends.
     work: Condvar,
-    /// Something is timed, or it is over.
+    /// A result is timed, or the device ends.
     time: Condvar,
 }
 
@@ -87,12 +87,12 @@ impl Clock {
         self.work.notify_one();
     }
 
-    /// Keeps a task and says nothing.
+    /// Keeps a task without ever answering.
     pub(super) fn swallow(&self, submission: Submission) {
         self.lock().swallowed.push(submission);
     }
 
-    /// Answers at once.
+    /// Answers at once with a fault.
     pub(super) fn refuse(&self, submission: Submission, fault: Fault) {
         let completion = Completion { submission, result: Err(fault) };
         self.lock().timed.push(Timed { at: Instant::now(), completion });
@@ -103,7 +103,7 @@ impl Clock {
         done.append(&mut self.lock().ready);
     }
 
-    /// Throws everything away.
+    /// Drops all tasks and results.
     pub(super) fn forget(&self) {
         let mut state = self.lock();
         state.round += 1;
@@ -119,7 +119,7 @@ impl Clock {
         self.time.notify_one();
     }
 
-    /// The life of the thread that computes.
+    /// The main loop of the computing thread.
     pub(super) fn compute(&self, execute: &mut dyn Execute) {
         let now = Instant::now();
         let mut engines = Engines { copy_in: now, kernel: now, copy_out: now };
@@ -175,7 +175,8 @@ impl Clock {
         };
         let bytes_out = len_out(output);
         let times = self.scaled(self.speed.times_of(work, bytes_out));
-        // Each engine takes tasks in order; a task goes to the next engine when it is through with the one before.
+        // Each engine takes tasks in order. A task moves to the next engine when the previous one
+        // has finished it.
         engines.copy_in = engines.copy_in.max(at) + times.copy_in;
         engines.kernel = engines.kernel.max(engines.copy_in) + times.kernel;
         engines.copy_out = engines.copy_out.max(engines.kernel) + times.copy_out;
@@ -200,7 +201,7 @@ impl Clock {
         }
     }
 
-    /// The life of the thread that hands results out.
+    /// The main loop of the thread that returns results.
     pub(super) fn hand_out(&self, waker: &Waker) {
         let mut state = self.lock();
         while !state.ended {
@@ -228,7 +229,7 @@ impl Clock {
     }
 }
 
-/// What a device would have to copy back.
+/// The bytes that a device would have to copy back.
 fn len_out(output: &Output) -> usize {
     size_of_val(&output.candidates[..])
         + size_of_val(&output.fingerprints[..])
@@ -249,7 +250,7 @@ fn copy(from: &Output, to: &mut Output) {
     to.codec = from.codec;
 }
 
-/// Has a table say of everything what it says of something else.
+/// Answers each lookup with the table's answer for another fingerprint.
 fn lie(request: &Request, output: &mut Output) {
     let (Request::Ingest { table: Some(table), .. } | Request::Lookup { table, .. }) = request else {
         return;
@@ -262,7 +263,7 @@ fn lie(request: &Request, output: &mut Output) {
     output.places.iter_mut().for_each(|place| *place = lie(table, *place));
 }
 
-/// Turns one bit of whatever there is.
+/// Flips one bit of the output.
 fn spoil(output: &mut Output) {
     if let Some(byte) = output.bytes.as_mut_slice().last_mut() {
         *byte ^= 1;
@@ -275,7 +276,7 @@ fn spoil(output: &mut Output) {
     } else if let Some(place) = output.places.last_mut() {
         *place = Some(place.map_or(0, |place| place ^ 1));
     } else {
-        // Where there is nothing, something is wrong.
+        // An empty output becomes wrong by one more element.
         output.candidates.push(1);
         output.bytes.vector().push(1);
         output.fingerprints.push(outrigger_format::Fingerprint([1; 32]));

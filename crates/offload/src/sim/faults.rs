@@ -1,33 +1,34 @@
-//! What goes wrong with a simulated device, and when.
+//! The faults of a simulated device.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::accelerator::Fault;
 
-/// Which submissions fail, by their number from 1: every `n`th; 0 is never. Where several apply, the first of the list.
+/// Which submissions fail, by their number from 1: every `n`th, or none for 0. If several apply,
+/// the first in this list counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Faults {
     /// The device is lost, until it is reset.
     pub lost_every: u64,
-    /// The device keeps the task and says nothing.
+    /// The device keeps the task and never answers.
     pub hang_every: u64,
     /// One bit of the result is wrong.
     pub wrong_every: u64,
-    /// The result is that of the task before, of the same operation.
+    /// The result is that of the previous task of the same operation.
     pub stale_every: u64,
-    /// Look-ups are answered with what the table says of something else, also where it says nothing.
+    /// Lookups get the table's answer for another fingerprint, even if the table has no entry.
     pub lie_every: u64,
     /// The task fails.
     pub fail_every: u64,
-    /// Busy.
+    /// The device reports [`Fault::Busy`].
     pub busy_every: u64,
-    /// Out of device memory.
+    /// The device reports [`Fault::OutOfMemory`].
     pub memory_every: u64,
     /// So many resets fail before one succeeds.
     pub resets_failing: u64,
 }
 
-/// What became of a submission.
+/// The fault injected into a submission.
 pub(super) enum Injected {
     Nothing,
     Wrong(Wrong),
@@ -35,7 +36,7 @@ pub(super) enum Injected {
     Fault(Fault),
 }
 
-/// In what way a result is wrong.
+/// How a result is wrong.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wrong {
     Bit,
@@ -67,7 +68,7 @@ impl SimControl {
         f(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Exchanges what goes wrong.
+    /// Replaces the faults.
     pub fn set(&self, faults: Faults) {
         self.with(|state| state.faults = faults);
     }
@@ -77,17 +78,17 @@ impl SimControl {
         self.with(|state| state.lost = true);
     }
 
-    /// How many tasks the device was given.
+    /// The number of tasks that the device got.
     pub fn submissions(&self) -> u64 {
         self.with(|state| state.submissions)
     }
 
-    /// How many of them were made to fail.
+    /// The number of injected faults.
     pub fn injected(&self) -> u64 {
         self.with(|state| state.injected)
     }
 
-    /// How often it was reset.
+    /// The number of resets.
     pub fn resets(&self) -> u64 {
         self.with(|state| state.resets)
     }
@@ -96,7 +97,7 @@ impl SimControl {
         self.with(|state| state.lost)
     }
 
-    /// Whether results are to be kept for the next task.
+    /// True if results should be kept for the next task.
     pub(super) fn is_ever_stale(&self) -> bool {
         self.with(|state| state.faults.stale_every > 0)
     }

@@ -1,4 +1,4 @@
-//! Page-locked memory of a simulated device: ordinary memory that takes as long to get.
+//! Page-locked memory of a simulated device: ordinary memory that takes as long to allocate.
 
 use std::time::Duration;
 

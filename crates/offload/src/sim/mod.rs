@@ -1,14 +1,15 @@
-//! A device that is not there: results by the processor, times by a model, faults on demand.
+//! A simulated device: results by the processor, times by a model, faults on demand.
 //!
-//! With it, runtime and placement are tested and measured on machines that have no other device. What it models is what
-//! the runtime can see: three engines (copy in, kernels, copy out) that work side by side, each on one task at a time, a
-//! latency for each launch, and bandwidths ([`Speed`]). Results are computed by a thread of its own with whatever
-//! [`Execute`] says (the processor's functions, unless told otherwise) and handed out when the model's clock has come to
-//! it, or when they are there, whichever is later: so a modelled device is never faster than what computes its results,
-//! unless that may repeat itself ([`SimOptions::replay`]). While it waits it sleeps.
+//! With it, runtime and placement are tested and measured on machines without any device. It models
+//! what the runtime can see: three engines (copy in, kernels, copy out), a latency for each launch,
+//! and bandwidths ([`Speed`]). The engines run in parallel, each on one task at a time. A separate
+//! thread computes the results by an [`Execute`], which is the processor unless the options name
+//! another. A result is returned once it exists and its modelled time has come. So the device is
+//! never faster than the computation, unless that may repeat its results ([`SimOptions::replay`]).
+//! While it waits, it sleeps.
 //!
-//! [`Faults`] are injected by counting, so that a test meets the same ones each time; [`SimControl`] changes them while
-//! it runs.
+//! [`Faults`] are injected by counting, so that a test meets the same ones each time.
+//! [`SimControl`] changes them at run time.
 
 mod clock;
 mod faults;
@@ -30,16 +31,16 @@ use clock::Clock;
 use faults::Injected;
 use memory::SimMemory;
 
-/// Computes results: on the simulated device's own thread.
+/// Computes results on the simulated device's own thread.
 pub trait Execute: Send {
-    /// Does the work, as a device would.
+    /// Executes the work as a device would.
     ///
     /// # Errors
-    /// [`Fault`], also for data that is no good.
+    /// [`Fault`], also for bad data.
     fn execute(&mut self, work: &Work, output: &mut Output) -> Result<(), Fault>;
 }
 
-/// By the processor's functions.
+/// Computes by the processor's functions.
 struct ByProcessor(CpuDevice);
 
 impl Execute for ByProcessor {
@@ -48,32 +49,34 @@ impl Execute for ByProcessor {
     }
 }
 
-/// Whether it does this.
+/// Says whether the device supports a class of work.
 pub type Supports = Arc<dyn Fn(Class) -> bool + Send + Sync>;
 
-/// What is simulated.
+/// Options of a simulated device.
 pub struct SimOptions {
     /// Its name, `sim:0`.
     pub name: String,
-    /// How fast it is.
+    /// Its speed.
     pub speed: Speed,
-    /// All modelled times are multiplied by this: so that short ones can be told from the machine's own.
+    /// The factor of all modelled times. A large one distinguishes short times from those of the
+    /// machine itself.
     pub time_scale: f64,
     /// Tasks in flight.
     pub in_flight: usize,
-    /// Which classes of work it does.
+    /// The classes of work that it supports.
     pub supports: Supports,
-    /// What computes its results; the processor's functions without it.
+    /// Computes its results. The default is the processor.
     pub execute: Option<Box<dyn Execute>>,
-    /// Computes the result of a class and length of data only the first time, and hands that out for all later ones.
-    /// They are right only if the data is always the same: for benchmarks of runtime and placement alone.
+    /// Computes the result of a class and length of data only once, and repeats it for all later
+    /// tasks. It is right only if the data is always the same. For benchmarks of runtime and
+    /// placement only.
     pub replay: bool,
-    /// What goes wrong.
+    /// Its faults.
     pub faults: Faults,
 }
 
 impl SimOptions {
-    /// A healthy device of this speed that does everything.
+    /// A healthy device of this speed that supports everything.
     pub fn new(name: impl Into<String>, speed: Speed) -> Self {
         Self {
             name: name.into(),
@@ -112,15 +115,15 @@ pub struct SimDevice {
     memory: Option<Arc<SimMemory>>,
     clock: Arc<Clock>,
     threads: Vec<JoinHandle<()>>,
-    /// For the thread that computes, until it is started.
+    /// For the computing thread, until it is started.
     execute: Option<Box<dyn Execute>>,
 }
 
 impl SimDevice {
-    /// A device that has not been attached.
+    /// A device that is not attached yet.
     ///
     /// # Panics
-    /// When `time_scale` is not a positive number or `in_flight` is 0.
+    /// If `time_scale` is not a positive number or `in_flight` is 0.
     pub fn new(options: SimOptions) -> Self {
         let SimOptions { name, speed, time_scale, in_flight, supports, execute, replay, faults } = options;
         assert!(time_scale > 0.0 && time_scale.is_finite(), "times are multiplied by a positive number");
@@ -148,7 +151,7 @@ impl SimDevice {
         }
     }
 
-    /// To change what goes wrong while it works, and to see what did.
+    /// A handle that changes and counts faults while the device runs.
     pub fn control(&self) -> SimControl {
         self.control.clone()
     }
@@ -208,7 +211,8 @@ impl Drop for SimDevice {
     fn drop(&mut self) {
         self.clock.end();
         for thread in self.threads.drain(..) {
-            // A user's function that panicked has ended it; its tasks have gone elsewhere.
+            // The thread has ended if a user's function panicked in it. The runtime has moved its
+            // tasks elsewhere.
             let _ = thread.join();
         }
     }

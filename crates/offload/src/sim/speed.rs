@@ -1,31 +1,32 @@
-//! How fast a simulated device is.
+//! The speed of a simulated device.
 
 use std::time::Duration;
 
 use crate::accelerator::StageTimes;
 use crate::work::{Class, Work};
 
-/// Times of a device, from few numbers.
+/// The times of a device, computed from a few numbers.
 #[derive(Clone, Copy, Debug)]
 pub struct Speed {
-    /// What it resembles.
+    /// The device that it resembles.
     pub name: &'static str,
-    /// Before each stage: a copy's set-up, a kernel's launch.
+    /// The time before each stage: a copy's set-up, a kernel's launch.
     pub launch: Duration,
     /// Bytes a second to the device.
     pub in_rate: f64,
     /// Bytes a second from the device.
     pub out_rate: f64,
-    /// Bytes of data a second that kernels work through, for every class that `kernel_rate_of` says nothing of.
+    /// Bytes of data that kernels process in a second, for every class without a rate in
+    /// `kernel_rate_of`.
     pub kernel_rate: f64,
     /// Rates of certain classes.
     pub kernel_rate_of: fn(Class) -> Option<f64>,
-    /// Page-locking host memory: once, and seconds a byte. (The pool does it rarely; benchmarks show what it would cost not
-    /// to reuse.)
+    /// Page-locking host memory: a fixed time, and seconds for each byte. (The pool does it rarely.
+    /// Benchmarks show the cost without reuse.)
     pub lock: (Duration, f64),
-    /// Its memory.
+    /// Its memory in bytes.
     pub memory_bytes: u64,
-    /// Whether it works in the host's memory: nothing is copied.
+    /// True if it works in the host's memory, so that nothing is copied.
     pub zero_copy: bool,
 }
 
@@ -34,8 +35,8 @@ fn same(_: Class) -> Option<f64> {
 }
 
 impl Speed {
-    /// A GeForce 8800 GTX on PCIe 1.1 x16, from the times that StoreGPU's paper gives for hashing 96 MB: 37.06 ms in,
-    /// 14.7 ms, 0.72 ms out (for 1/32 of the bytes); launch latency is a guess for its day.
+    /// A GeForce 8800 GTX on PCIe 1.1 x16, from StoreGPU's times for hashing 96 MB: 37.06 ms in,
+    /// 14.7 ms, 0.72 ms out (for 1/32 of the bytes). The launch latency is a guess for its time.
     pub const GEFORCE_8800: Speed = Speed {
         name: "GeForce 8800 GTX",
         launch: Duration::from_micros(20),
@@ -48,7 +49,8 @@ impl Speed {
         zero_copy: false,
     };
 
-    /// A large GPU on PCIe 5.0 x16: the bus is the limit. The kernels' rate is an assumption, not a measurement.
+    /// A large GPU on PCIe 5.0 x16, limited by the bus. The kernels' rate is an assumption, not a
+    /// measurement.
     pub const PCIE5_GPU: Speed = Speed {
         name: "GPU on PCIe 5.0 x16",
         launch: Duration::from_micros(8),
@@ -74,7 +76,7 @@ impl Speed {
         zero_copy: true,
     };
 
-    /// A device that nothing is worth sending to.
+    /// A device that is too slow for any task.
     pub const SLOW: Speed = Speed {
         name: "slow device",
         launch: Duration::from_micros(100),
@@ -87,7 +89,8 @@ impl Speed {
         zero_copy: false,
     };
 
-    /// From its name on the command line: `geforce-8800`, `pcie5-gpu`, `integrated`, `slow`.
+    /// Parses a preset's name on the command line: `geforce-8800`, `pcie5-gpu`, `integrated` or
+    /// `slow`.
     pub fn preset(name: &str) -> Option<Self> {
         Self::PRESETS.into_iter().find(|(known, _)| *known == name).map(|(_, speed)| speed)
     }
@@ -100,15 +103,15 @@ impl Speed {
         ("slow", Self::SLOW),
     ];
 
-    /// One that is `factor` times as fast as something that does `rate` bytes a second, its copies a little faster than
-    /// its kernels.
+    /// A device that is `factor` times as fast as one with `rate` bytes a second. Its copies are a
+    /// little faster than its kernels.
     pub fn relative(name: &'static str, rate: f64, factor: f64) -> Self {
         let kernel_rate = rate * factor;
         let (in_rate, out_rate) = (kernel_rate * 1.25, kernel_rate * 1.25);
         Speed { name, in_rate, out_rate, kernel_rate, ..Self::PCIE5_GPU }
     }
 
-    /// The stages of a task with so many bytes in and out.
+    /// The stage times of a task with so many bytes in and out.
     pub fn times(&self, class: Class, bytes_in: usize, bytes_out: usize) -> StageTimes {
         let stage = |bytes: usize, rate: f64| self.launch + Duration::from_secs_f64(bytes as f64 / rate);
         let copy = |bytes: usize, rate: f64| {
@@ -118,7 +121,7 @@ impl Speed {
         StageTimes { copy_in: copy(bytes_in, self.in_rate), kernel, copy_out: copy(bytes_out, self.out_rate) }
     }
 
-    /// The stages of a task, as far as they are known before it is done: `bytes_out` is what came of it.
+    /// The stage times of a finished task, whose result has `bytes_out` bytes.
     pub(super) fn times_of(&self, work: &Work, bytes_out: usize) -> StageTimes {
         self.times(work.class(), work.len_in(), bytes_out)
     }

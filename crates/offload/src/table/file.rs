@@ -1,4 +1,5 @@
-//! A table as bytes, to be kept while nobody runs: only its entries, so that a change of layout costs nothing.
+//! The saved form of a table. It has only the entries, so that a change of the layout in memory
+//! does not affect it.
 //!
 //! ```text
 //!   0  8  magic "OUTRTABL"
@@ -10,7 +11,7 @@
 //!  ..  8  checksum of all before it
 //! ```
 //!
-//! It is a cache: bytes that are not whole and untouched are not repaired but dropped.
+//! It is a cache: bytes that are incomplete or damaged are dropped, not repaired.
 
 use outrigger_format::{Fingerprint, checksum};
 
@@ -25,13 +26,13 @@ const SUM: usize = 8;
 /// Why bytes are not a table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum LoadError {
-    /// They were written by something else.
+    /// Something else wrote them.
     #[error("not a saved fingerprint table")]
     Magic,
-    /// They were written by another version, which is not read.
+    /// Another version wrote them, which this one does not read.
     #[error("a fingerprint table of version {0}")]
     Version(u32),
-    /// They were cut, or bits were flipped.
+    /// They are truncated, or bits were flipped.
     #[error("the saved fingerprint table is damaged")]
     Damaged,
 }
@@ -67,10 +68,11 @@ impl Table {
         out.extend_from_slice(&sum.to_le_bytes());
     }
 
-    /// The table that [`Table::save`] wrote, with room for `capacity` entries. Entries that do not fit are dropped.
+    /// The table that [`Table::save`] wrote, with room for `capacity` entries. Entries that do not
+    /// fit are dropped.
     ///
     /// # Errors
-    /// [`LoadError`]: the bytes are not a table, or not all of one, or not what was written.
+    /// [`LoadError`] if the bytes are not a table, incomplete, or changed.
     pub fn load(bytes: &[u8], capacity: usize) -> Result<Self, LoadError> {
         if bytes.first_chunk() != Some(MAGIC) {
             return Err(LoadError::Magic);
@@ -103,7 +105,7 @@ impl Table {
         Ok(table)
     }
 
-    /// [`Table::load`], or an empty table and why.
+    /// [`Table::load`]. If it fails, an empty table, and the reason.
     pub fn load_or_empty(bytes: &[u8], capacity: usize) -> (Self, Option<LoadError>) {
         match Self::load(bytes, capacity) {
             Ok(table) => (table, None),
@@ -111,7 +113,8 @@ impl Table {
         }
     }
 
-    /// The first 16 bytes of each entry's fingerprint, zeros after them, and its number, in no particular order.
+    /// The first 16 bytes of each entry's fingerprint, zeros after them, and its number, in no
+    /// particular order.
     pub fn iter(&self) -> impl Iterator<Item = (Fingerprint, u64)> {
         self.entries().map(|[a, b, place]| {
             let mut fingerprint = Fingerprint([0; 32]);

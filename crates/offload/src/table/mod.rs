@@ -1,9 +1,10 @@
-//! The fingerprint table: which of the fingerprints at hand are known, answered many at a time, by the processor or by a device that
-//! has the same bytes.
+//! The fingerprint table, which says what fingerprints are known. The processor answers many
+//! lookups at a time, and so does a device that has a copy of the table's bytes.
 //!
-//! Two arrays. The *summary vector*, a blocked Bloom filter, is asked first and ends most questions about what was never seen; it
-//! takes one read of 32 bytes. The *slots*, open addressing in buckets of one cache line, answer the rest. Both are plain words, so a copy
-//! of each is all that a device needs ([`Table::slot_words`], [`Table::summary_words`]):
+//! It has two arrays. The *summary vector* is a blocked Bloom filter, which is checked first. With
+//! one read of 32 bytes it ends most lookups of fingerprints that were never inserted. The *slots*,
+//! open addressing in buckets of one cache line, answer the rest. Both arrays are plain words, so a
+//! device needs only a copy of them ([`Table::slot_words`], [`Table::summary_words`]):
 //!
 //! ```text
 //! a, b     = bytes 0..8 and 8..16 of the fingerprint, little-endian; the rest of it is not kept: a hit by 16 bytes is a hit
@@ -14,10 +15,12 @@
 //! summary  = in block (a >> 32) mod N, word i has bit (b >> 5i) mod 32 set, for each fingerprint inserted, i = 0..8
 //! ```
 //!
-//! Removing marks a slot; a Bloom filter cannot forget, so the summary vector goes on answering "perhaps" until
-//! [`Table::refresh`] rebuilds it, and the slots without the marks, too. The capacity is fixed: a device's memory does not grow.
+//! Removing an entry marks its slot. A Bloom filter cannot forget, so the summary vector still
+//! answers "perhaps" until [`Table::refresh`] rebuilds it, together with slots without marks. The
+//! capacity is fixed, because a device's memory does not grow.
 //!
-//! A batch of lookups runs in two passes over a few questions at a time: the first prefetches, so that the waits for memory overlap.
+//! Lookups run in batches of a few, in two passes. The first pass prefetches, so that the waits for
+//! memory overlap.
 
 mod file;
 mod hot;
@@ -39,27 +42,27 @@ use shim::{Block, Bucket};
 const WIDTH: usize = 2;
 /// Slots for each block of the summary vector.
 const SLOTS_A_BLOCK: usize = 16;
-/// Questions in flight at a time: more than a core has outstanding reads.
+/// Lookups in flight at a time. A core has fewer outstanding reads.
 const BATCH: usize = 32;
 
 const EMPTY: u64 = 0;
 const FULL: u64 = 1;
 const REMOVED: u64 = 2;
 
-/// One of the slots; see the module.
+/// A slot, as the module describes.
 type Slot = [u64; 4];
 
-/// The table is full: nothing of what was left over was inserted.
+/// The table is full. The rest of the batch was not inserted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the fingerprint table holds {capacity} entries and is full; {inserted} of this batch were inserted")]
 pub struct TableFull {
-    /// Entries that fit.
+    /// The table's capacity.
     pub capacity: usize,
-    /// Entries of the batch that were inserted (or replaced) before it was full: the first so many.
+    /// How many entries of the batch, from the first on, were inserted or replaced.
     pub inserted: usize,
 }
 
-/// Fingerprints and what is known of each: a number, which is opaque to the table.
+/// Maps fingerprints to numbers, which are opaque to the table.
 ///
 /// ```
 /// use outrigger_format::Fingerprint;
@@ -77,14 +80,14 @@ pub struct TableFull {
 pub struct Table {
     buckets: Vec<Bucket>,
     blocks: Vec<Block>,
-    /// Entries that fit.
+    /// The most entries.
     capacity: usize,
     len: usize,
     /// Slots marked as removed.
     removed: usize,
 }
 
-/// What the table keeps of a fingerprint.
+/// The part of a fingerprint that the table keeps.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Key {
     a: u64,
@@ -100,45 +103,46 @@ impl Key {
 }
 
 impl Table {
-    /// An empty table for `capacity` entries. It takes 34 bytes for each of its slots, of which there are at least a third more than
-    /// entries, and a power of two.
+    /// An empty table for `capacity` entries. Each of its slots takes 34 bytes. The number of slots
+    /// is a power of two, and at least a third larger than `capacity`.
     pub fn with_capacity(capacity: usize) -> Self {
-        // Probes stay short while a quarter of the slots is free; and one at least must be, to end them.
+        // With a quarter of the slots free, probes stay short. At least one must be free, to end
+        // them.
         let slots = (capacity + capacity / 3 + 2).next_power_of_two();
         let blocks = (slots / SLOTS_A_BLOCK).max(1);
         let (buckets, blocks) = (vec![Bucket::default(); slots / WIDTH], vec![Block::default(); blocks]);
         Self { buckets, blocks, capacity, len: 0, removed: 0 }
     }
 
-    /// Entries that fit.
+    /// The most entries.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Entries there.
+    /// The present entries.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// True if there are no entries.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The slots, four words each: see the module.
+    /// The slots, four words each, as the module describes.
     pub fn slot_words(&self) -> &[u64] {
         shim::bucket_words(&self.buckets)
     }
 
-    /// The summary vector, eight words a block: see the module.
+    /// The summary vector, eight words for each block, as the module describes.
     pub fn summary_words(&self) -> &[u32] {
         shim::block_words(&self.blocks)
     }
 
-    /// Inserts entries, or replaces the numbers of those that are there.
+    /// Inserts entries, or replaces the numbers of existing ones.
     ///
     /// # Errors
-    /// [`TableFull`] when one does not fit; those before it are inserted.
+    /// [`TableFull`] if an entry does not fit. Those before it are inserted.
     pub fn insert_many(&mut self, entries: &[(Fingerprint, u64)]) -> Result<(), TableFull> {
         for (inserted, (fingerprint, place)) in entries.iter().enumerate() {
             if !self.insert(Key::new(fingerprint), *place) {
@@ -171,14 +175,14 @@ impl Table {
         true
     }
 
-    /// Slots that may be in use or marked: never all of them, or a probe would not end.
+    /// The most slots that may be full or marked. It is less than all of them, so that probes end.
     fn limit(&self) -> usize {
         let slots = self.buckets.len() * WIDTH;
         slots - slots / 8 - 1
     }
 
-    /// Removes entries; returns how many of them were there. The summary vector still lets questions about them pass, until
-    /// [`Table::refresh`].
+    /// Removes entries and returns how many of them existed. Until [`Table::refresh`], the summary
+    /// vector still answers "perhaps" for them.
     pub fn remove_many(&mut self, fingerprints: &[Fingerprint]) -> usize {
         let before = self.len;
         for fingerprint in fingerprints {
@@ -191,8 +195,8 @@ impl Table {
         before - self.len
     }
 
-    /// Rebuilds slots and summary vector from the entries there, without what was removed. Takes the memory of the slots once more
-    /// while it runs.
+    /// Rebuilds the slots and the summary vector without removed entries. While it runs, the slots
+    /// take twice their memory.
     pub fn refresh(&mut self) {
         let old = std::mem::take(&mut self.buckets);
         self.buckets = vec![Bucket::default(); old.len()];
@@ -208,31 +212,32 @@ impl Table {
         }
     }
 
-    /// Removes everything.
+    /// Removes all entries.
     pub fn clear(&mut self) {
         self.buckets.fill(Bucket::default());
         self.blocks.fill(Block::default());
         (self.len, self.removed) = (0, 0);
     }
 
-    /// What is known of one fingerprint.
+    /// The number of one fingerprint, if it has an entry.
     pub fn get(&self, fingerprint: &Fingerprint) -> Option<u64> {
         let key = Key::new(fingerprint);
         if self.passes(key) { self.find(key) } else { None }
     }
 
-    /// Whether the summary vector lets a question about this fingerprint pass: always, if it is in the table; seldom, if it was not
-    /// there since the last refresh.
+    /// The answer of the summary vector. Always true for a fingerprint in the table. Seldom true
+    /// for others, unless they were removed since the last refresh.
     pub fn may_hold(&self, fingerprint: &Fingerprint) -> bool {
         self.passes(Key::new(fingerprint))
     }
 
-    /// Appends what is known of each fingerprint, in their order. Allocates nothing but what `out` grows by.
+    /// Appends the number of each fingerprint, in their order. Allocates nothing apart from the
+    /// growth of `out`.
     pub fn lookup_many(&self, fingerprints: &[Fingerprint], out: &mut Vec<Option<u64>>) {
         out.reserve(fingerprints.len());
         let mut passed = [false; BATCH];
         let mut batches = fingerprints.chunks(BATCH);
-        // The blocks of the next batch are on their way while the slots of this one are.
+        // While this batch's slots arrive, the next batch's blocks are already requested.
         let first = batches.clone().next().unwrap_or(&[]);
         self.prefetch_blocks(first);
         while let Some(batch) = batches.next() {
@@ -295,7 +300,7 @@ impl Table {
         }
     }
 
-    /// The slot of a key, or else the first one that it could be put in.
+    /// The slot of a key if it exists, and the first slot that could take it.
     fn probe(&self, key: Key) -> (Option<usize>, Option<usize>) {
         let mut free = None;
         let mut bucket = self.home(key);
@@ -318,7 +323,7 @@ impl Table {
         &mut self.buckets[at / WIDTH].0[at % WIDTH]
     }
 
-    /// The entries, in the order of the slots: what is kept of each fingerprint, and its number.
+    /// The entries in the order of the slots: the kept parts of each fingerprint, and its number.
     fn entries(&self) -> impl Iterator<Item = [u64; 3]> {
         let slots = self.buckets.iter().flat_map(|bucket| &bucket.0);
         slots.filter(|slot| slot[3] == FULL).map(|&[a, b, place, _]| [a, b, place])

@@ -1,9 +1,11 @@
-//! Which fingerprints are found most often, in bounded memory: the *space-saving* sketch (Metwally, Agrawal and El Abbadi,
-//! "Efficient computation of frequent and top-k elements in data streams", 2005).
+//! Counts the most frequent fingerprints in bounded memory, by the *space-saving* sketch (Metwally,
+//! Agrawal and El Abbadi, "Efficient computation of frequent and top-k elements in data streams",
+//! 2005).
 //!
-//! So many counters. A fingerprint that has one is counted; another takes over the smallest counter, count included, which bounds
-//! by how much its own is too high. So whatever was counted more often than the total divided by the number of counters has one.
-//! Counters lie in a heap with the smallest on top.
+//! The number of counters is fixed. If a fingerprint has a counter, the sketch raises it. Otherwise
+//! the fingerprint takes over the smallest counter together with its count, which bounds the error
+//! of the new count. So every fingerprint with more hits than the total divided by the number of
+//! counters has one. The counters form a heap with the smallest on top.
 
 use outrigger_format::{Fingerprint, FingerprintMap};
 
@@ -12,15 +14,15 @@ use outrigger_format::{Fingerprint, FingerprintMap};
 pub struct Hot {
     /// The fingerprint.
     pub fingerprint: Fingerprint,
-    /// What was last said of where it is: the table's number.
+    /// Its last known place, as the table's number.
     pub place: u64,
-    /// How often it was counted, at most.
+    /// An upper bound of its hits.
     pub count: u64,
     /// By how much `count` may be too high.
     pub error: u64,
 }
 
-/// Counts deduplication hits and knows the hottest fingerprints: those worth a place in a device's table.
+/// Counts deduplication hits and finds the hottest fingerprints, for a device's table.
 ///
 /// ```
 /// use outrigger_format::Fingerprint;
@@ -35,7 +37,7 @@ pub struct Hot {
 #[derive(Clone, Debug)]
 pub struct HotSketch {
     counters: Vec<Hot>,
-    /// Counters by rising count: a heap of their numbers, and where in it each is.
+    /// A heap of counters' indices by rising count, and the position of each counter in it.
     heap: Vec<u32>,
     at: Vec<u32>,
     of: FingerprintMap<u32>,
@@ -43,10 +45,10 @@ pub struct HotSketch {
 }
 
 impl HotSketch {
-    /// With `counters` counters, about 100 bytes each.
+    /// A sketch with `counters` counters, of about 100 bytes each.
     ///
     /// # Panics
-    /// When there are none, or 2^32 and more.
+    /// If `counters` is 0, or 2^32 or more.
     pub fn new(counters: usize) -> Self {
         assert!(counters > 0 && u32::try_from(counters).is_ok(), "{counters} counters");
         Self {
@@ -58,7 +60,8 @@ impl HotSketch {
         }
     }
 
-    /// With these counts, as [`HotSketch::hottest`] gave them; the first ones, if there are more than `counters`.
+    /// A sketch with these counts, in the order of [`HotSketch::hottest`]. Those beyond `counters`
+    /// are left out.
     ///
     /// # Panics
     /// As [`HotSketch::new`].
@@ -75,7 +78,7 @@ impl HotSketch {
         sketch
     }
 
-    /// Adds counts of another sketch; those that no counter is free for are left out.
+    /// Adds another sketch's counts. A fingerprint without a counter is left out if none is free.
     pub fn absorb(&mut self, counted: &[Hot]) {
         for hot in counted {
             if let Some(&counter) = self.of.get(&hot.fingerprint) {
@@ -98,7 +101,7 @@ impl HotSketch {
         self.rise(self.heap.len() - 1);
     }
 
-    /// Counts a hit of `fingerprint`, which is at `place` now.
+    /// Counts a hit of `fingerprint`, which is now at `place`.
     pub fn count(&mut self, fingerprint: Fingerprint, place: u64) {
         if let Some(&counter) = self.of.get(&fingerprint) {
             let hot = &mut self.counters[counter as usize];
@@ -117,16 +120,16 @@ impl HotSketch {
         }
     }
 
-    /// The `n` hottest fingerprints, by falling count that is certain ([`Hot::count`] − [`Hot::error`]).
+    /// The `n` hottest fingerprints, by falling certain count ([`Hot::count`] − [`Hot::error`]).
     pub fn hottest(&self, n: usize) -> Vec<Hot> {
         let mut hottest = self.counters.clone();
-        // Ties by fingerprint, so that equal histories give equal tables.
+        // Equal counts are sorted by fingerprint, so that equal histories give equal tables.
         hottest.sort_by_key(|hot| (std::cmp::Reverse(hot.count - hot.error), hot.fingerprint));
         hottest.truncate(n);
         hottest
     }
 
-    /// Halves all counts, so that what was hot long ago cools down.
+    /// Halves all counts, so that old hits lose weight.
     pub fn age(&mut self) {
         // Rounding down keeps the order of any two counts, and so the heap.
         for hot in &mut self.counters {
@@ -135,17 +138,18 @@ impl HotSketch {
         }
     }
 
-    /// Takes note that a fingerprint is elsewhere now, without counting it.
+    /// Records a fingerprint's new place, without counting a hit.
     pub fn moved(&mut self, fingerprint: &Fingerprint, place: u64) {
         if let Some(&counter) = self.of.get(fingerprint) {
             self.counters[counter as usize].place = place;
         }
     }
 
-    /// Forgets a fingerprint; its counter, if it has one, is free again.
+    /// Forgets a fingerprint and frees its counter.
     pub fn forget(&mut self, fingerprint: &Fingerprint) {
         let Some(counter) = self.of.remove(fingerprint) else { return };
-        // Out of the heap: the last one there takes the place, and goes where it belongs.
+        // Removes it from the heap: the last element takes its position, and is then moved to where
+        // it belongs.
         let place = self.at[counter as usize] as usize;
         let last = self.heap.len() - 1;
         self.swap(place, last);
@@ -154,7 +158,7 @@ impl HotSketch {
             self.rise(place);
             self.sink(place);
         }
-        // Out of the counters, likewise.
+        // Removes it from the counters in the same way.
         self.counters.swap_remove(counter as usize);
         self.at.swap_remove(counter as usize);
         if let Some(moved) = self.counters.get(counter as usize) {
@@ -163,12 +167,12 @@ impl HotSketch {
         }
     }
 
-    /// Fingerprints that have a counter.
+    /// The number of fingerprints that have a counter.
     pub fn len(&self) -> usize {
         self.counters.len()
     }
 
-    /// Whether nothing was counted.
+    /// True if no hit was counted.
     pub fn is_empty(&self) -> bool {
         self.counters.is_empty()
     }

@@ -1,4 +1,5 @@
-//! The table against a plain map, its bytes against damage, the sketch against exact counts.
+//! Tests the table against a plain map, its saved form against damage, and the sketch against exact
+//! counts.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -6,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Fingerprints whose buckets are few, so that they collide, wrap around and fill up.
+/// Fingerprints that share a few buckets, so that they collide, wrap around and fill up.
 fn crowded(n: u16) -> Fingerprint {
     let mut fingerprint = Fingerprint([0; 32]);
     fingerprint.0[0] = if n.is_multiple_of(3) { 0xff } else { n as u8 & 3 };
@@ -91,7 +92,7 @@ fn a_full_table_ends_every_probe() {
         let entries: Vec<_> = (0..capacity as u64 + 1).map(|n| (random(n), n)).collect();
         let full = table.insert_many(&entries).expect_err("one too many");
         assert_eq!(full, TableFull { capacity, inserted: capacity });
-        // Marks everywhere, again and again: they must not use up the slots that end a probe.
+        // Marks many slots. Marks must not use up the slots that end a probe.
         for round in 0..20 {
             for n in 0..capacity as u64 {
                 table.remove_many(&[random(n + 1000 * round)]);
@@ -110,7 +111,8 @@ fn the_summary_vector_forgets_when_refreshed() {
     let passing =
         |table: &Table, from: u64| (from..from + 20_000).filter(|&n| table.may_hold(&random(n))).count();
     assert_eq!(passing(&table, 0), 20_000);
-    // One in a few thousand, for so many bits a key; fixed inputs, so this is not left to chance.
+    // One in a few thousand for so many bits a key. The inputs are fixed, so the result is not left
+    // to chance.
     assert!(passing(&table, 1 << 32) < 40, "{}", passing(&table, 1 << 32));
     let keys: Vec<_> = entries.iter().map(|entry| entry.0).collect();
     assert_eq!(table.remove_many(&keys), 20_000);

@@ -1,4 +1,5 @@
-//! What a task's speed depends on beside its size: the key of calibrations.
+//! The class of a task: with its size, it determines the task's speed. It is the key of
+//! calibrations.
 
 use std::fmt;
 
@@ -7,7 +8,7 @@ use outrigger_format::{ChunkerSpec, Codec, FingerprintKind};
 use super::UserOperation;
 use crate::op::{Digest, WindowSpec};
 
-/// An operation with those of its parameters that decide how fast it is.
+/// An operation with those parameters that affect its speed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Class {
     /// Boundary candidates.
@@ -24,14 +25,15 @@ pub enum Class {
     PmdHash(Digest),
     /// Look-ups in a table.
     Lookup,
-    /// Cut so, fingerprinted so, and looked up or not.
+    /// Ingestion with this chunker and this fingerprint; the flag says if chunks are looked up.
     Ingest(ChunkerSpec, FingerprintKind, bool),
     /// The user's operation of this number ([`UserOperation::id`]).
     User(u32),
 }
 
 impl Class {
-    /// The operation's name alone, as thresholds and metrics have it: [`crate::Operation::name`], or the user's.
+    /// The name of the operation alone, for thresholds and metrics: [`crate::Operation::name`], or
+    /// the user's.
     pub fn operation(self) -> String {
         let name = match self {
             Self::Scan => "scan",
@@ -47,14 +49,15 @@ impl Class {
         name.to_string()
     }
 
-    /// Whether its thresholds are those of compression.
+    /// True if the thresholds of compression apply.
     pub fn is_codec(self) -> bool {
         matches!(self, Self::Compress(..) | Self::Decompress(_))
     }
 }
 
-/// `scan`, `hash_many/blake3`, `compress/zstd:3`, `decompress/lz4`, `window_hash/md5:20/4/4` (window, step, bytes kept), `pmd_hash/sha1`,
-/// `lookup`, `ingest/gear32:4K/16K/64K/blake3+lookup`, `user/NAME`: the same in every process.
+/// `scan`, `hash_many/blake3`, `compress/zstd:3`, `decompress/lz4`, `window_hash/md5:20/4/4`
+/// (window, step, bytes kept), `pmd_hash/sha1`, `lookup`, `ingest/gear32:4K/16K/64K/blake3+lookup`,
+/// `user/NAME`. The name is the same in every process.
 impl fmt::Display for Class {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {

@@ -1,8 +1,10 @@
-//! Tasks that own what they work on, so that they can wait in queues, lie on devices and change hands.
+//! Tasks that own their data, so that they can wait in queues, move between threads and stay on
+//! devices.
 //!
-//! [`crate::op`] says what the operations mean, on borrowed buffers; a [`Work`] is one of those with its input, an
-//! [`Output`] what comes of it. Work is read-only once it is submitted and shared by all who hold it; outputs have one
-//! owner. Anything of the two can be done by a [`Device`](crate::Device) at any time: [`Work::run_on`].
+//! [`crate::op`] defines the operations on borrowed buffers. A [`Work`] is an operation with its
+//! input, and an [`Output`] has its results. After submission, work is read-only and shared by all
+//! its holders. An output has one owner. A [`Device`](crate::Device) can execute a work at any
+//! time: [`Work::run_on`].
 
 mod class;
 mod output;
@@ -23,15 +25,15 @@ use std::sync::Arc;
 use crate::op::Stream;
 use crate::pool::Buffer;
 
-/// Where a task's input lies.
+/// The input of a task.
 #[derive(Debug, Default)]
 pub enum Input {
-    /// Nowhere: there is none.
+    /// No input.
     #[default]
     Empty,
-    /// In a buffer of its own, which goes back to the pool with the task.
+    /// A buffer of its own, which returns to the pool with the task.
     Own(Buffer),
-    /// In a buffer that several tasks read: a batch that is scanned, then hashed.
+    /// A buffer that several tasks read, such as a batch that is scanned and then hashed.
     Shared(Arc<Buffer>),
 }
 
@@ -54,26 +56,27 @@ impl Input {
 /// A request and its input.
 #[derive(Debug)]
 pub struct Work {
-    /// What is to be done.
+    /// The operation with its parameters.
     pub request: Request,
     /// The buffer.
     pub input: Input,
-    /// Which part of the buffer is meant, less than 2^31 bytes: [`Work::data`].
+    /// The part of the buffer that is the data ([`Work::data`]), less than 2^31 bytes.
     pub range: Range<usize>,
 }
 
 impl Work {
-    /// Nothing to do, on nothing.
+    /// Work without input, whose request does nothing.
     pub fn empty() -> Self {
         Self { request: Request::default(), input: Input::Empty, range: 0..0 }
     }
 
-    /// The bytes to be worked on.
+    /// The input data.
     pub fn data(&self) -> &[u8] {
         &self.input.bytes()[self.range.clone()]
     }
 
-    /// What precedes [`Work::data`] in its file, for a scan: bytes of the same buffer. Else nothing.
+    /// For a scan, the bytes before [`Work::data`] in its file, from the same buffer. Otherwise
+    /// empty.
     pub fn history(&self) -> &[u8] {
         let before = match self.request {
             Request::Scan { history, .. } => history,
@@ -87,7 +90,7 @@ impl Work {
         self.range.len()
     }
 
-    /// The bytes that have to reach a device: the data and the lists beside it. What a task's time is predicted from.
+    /// The bytes that a device must receive: the data and the lists. Predictions are based on it.
     pub fn len_in(&self) -> usize {
         match self.request {
             Request::Lookup { .. } => self.request.side_len(),
@@ -95,7 +98,7 @@ impl Work {
         }
     }
 
-    /// The most bytes that [`Output::bytes`] can get: 0 for operations whose results are lists.
+    /// The most bytes in [`Output::bytes`]. 0 for operations whose results are lists.
     pub fn output_len_max(&self) -> usize {
         match &self.request {
             Request::Scan { .. }
@@ -110,25 +113,26 @@ impl Work {
         }
     }
 
-    /// What its speed depends on beside its size.
+    /// The class that determines its speed, together with its size.
     pub fn class(&self) -> Class {
         self.request.class()
     }
 
-    /// Checks what [`crate::op`] demands of callers.
+    /// Checks the preconditions of [`crate::op`].
     ///
     /// # Panics
-    /// Where [`Work::check`] says what is wrong.
+    /// If [`Work::check`] returns an error.
     pub fn assert_valid(&self) {
         if let Err(why) = self.check() {
             panic!("{why}");
         }
     }
 
-    /// Whether it is what [`crate::op`] demands of callers.
+    /// Checks the preconditions of [`crate::op`].
     ///
     /// # Errors
-    /// [`InvalidWork`] when it is too large, or the range, the history, a piece or a stream lies outside of the buffer.
+    /// [`InvalidWork`] if it is too large, or if the range, the history, a piece or a stream lies
+    /// outside of the buffer.
     pub fn check(&self) -> Result<(), InvalidWork> {
         let Range { start, end } = self.range;
         let demand = |fine: bool, why| if fine { Ok(()) } else { Err(InvalidWork(why)) };
@@ -154,7 +158,7 @@ impl Work {
     }
 }
 
-/// What is wrong with work that cannot be submitted.
+/// The reason why work cannot be submitted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct InvalidWork(&'static str);

@@ -1,4 +1,4 @@
-//! What comes of a task: vectors that are reused, and bytes in one of two kinds of memory.
+//! The results of a task: reused vectors, and bytes in one of two kinds of memory.
 
 use std::ops::Deref;
 
@@ -7,7 +7,8 @@ use outrigger_format::{Codec, Fingerprint};
 use crate::op::Ingested;
 use crate::pool::Buffer;
 
-/// The outputs of any operation; which are filled says [`super::Request`]. Vectors keep their room from task to task.
+/// The results of any operation. [`super::Request`] says which fields are filled. Vectors keep
+/// their capacity from task to task.
 #[derive(Debug)]
 pub struct Output {
     /// `position in the data << 1 | strict`, ascending.
@@ -18,11 +19,11 @@ pub struct Output {
     pub places: Vec<Option<u64>>,
     /// The chunks of all streams.
     pub chunks: Vec<Ingested>,
-    /// How many of them each stream has.
+    /// The number of chunks of each stream.
     pub counts: Vec<u32>,
     /// Bytes.
     pub bytes: OutputBytes,
-    /// What the bytes are compressed with.
+    /// The codec of the bytes.
     pub codec: Codec,
 }
 
@@ -41,7 +42,7 @@ impl Default for Output {
 }
 
 impl Output {
-    /// Empties it, and keeps the room.
+    /// Empties it, and keeps the capacity.
     pub fn clear(&mut self) {
         self.candidates.clear();
         self.fingerprints.clear();
@@ -53,8 +54,9 @@ impl Output {
     }
 }
 
-/// Bytes that a task gives. The processor writes them into a vector; a device copies them into a page-locked buffer. Both
-/// stay for the next task, and reading does not care.
+/// Output bytes. The processor writes them into a vector, and a device copies them into a
+/// page-locked buffer. Both are kept for the next task. Readers need not know which of them holds
+/// the bytes.
 #[derive(Debug, Default)]
 pub struct OutputBytes {
     vector: Vec<u8>,
@@ -63,15 +65,16 @@ pub struct OutputBytes {
 }
 
 impl OutputBytes {
-    /// The vector, which counts from now on. Cleared.
+    /// The cleared vector, which becomes the output.
     pub fn vector(&mut self) -> &mut Vec<u8> {
         self.in_buffer = false;
         self.vector.clear();
         &mut self.vector
     }
 
-    /// The buffer, which counts from now on, with length 0 and room for at least what [`super::Work::output_len_max`]
-    /// says; set its length. `None` if the runtime has provided none: the vector does as well.
+    /// The buffer, which becomes the output. Its length is 0, and it has room for at least
+    /// [`super::Work::output_len_max`]. The caller sets its length. `None` if the runtime has
+    /// provided none: then the vector serves.
     pub fn buffer(&mut self) -> Option<&mut Buffer> {
         let buffer = self.buffer.as_mut()?;
         self.in_buffer = true;
@@ -79,26 +82,27 @@ impl OutputBytes {
         Some(buffer)
     }
 
-    /// The room of the buffer that is there, 0 without one.
+    /// The capacity of the buffer, or 0 without one.
     pub fn buffer_room(&self) -> usize {
         self.buffer.as_ref().map_or(0, Buffer::capacity)
     }
 
-    /// Provides a buffer for a device to write to.
+    /// Provides a buffer that a device can write to.
     pub fn provide(&mut self, buffer: Buffer) {
         self.buffer = Some(buffer);
     }
 
-    /// Takes the buffer away. What was in it is gone.
+    /// Takes the buffer away, with its content.
     pub fn take_buffer(&mut self) -> Option<Buffer> {
         self.in_buffer = false;
         self.buffer.take()
     }
 
-    /// Takes what counts: the buffer, filled; or says that it is in the vector, which may be swapped for another.
+    /// Takes the output if it is in the buffer. Otherwise returns the vector, which the caller may
+    /// swap.
     ///
     /// # Errors
-    /// The vector.
+    /// The vector, if it holds the output.
     pub fn take_filled(&mut self) -> Result<Buffer, &mut Vec<u8>> {
         match self.buffer.take_if(|_| self.in_buffer) {
             Some(buffer) => {
@@ -109,13 +113,13 @@ impl OutputBytes {
         }
     }
 
-    /// Empties it, and keeps the room.
+    /// Empties it, and keeps the capacity.
     pub fn clear(&mut self) {
         self.vector.clear();
         self.in_buffer = false;
     }
 
-    /// What counts, to be written over in place.
+    /// The output, to change in place.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         match &mut self.buffer {
             Some(buffer) if self.in_buffer => buffer,

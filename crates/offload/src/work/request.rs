@@ -1,4 +1,4 @@
-//! What can be asked for, owned: the counterpart of [`crate::op::Task`] without its buffers.
+//! Owned requests: [`crate::op::Task`] without its buffers.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,15 +10,16 @@ use super::{Class, UserOperation};
 use crate::op::{Digest, Stream, WindowSpec};
 use crate::table::Table;
 
-/// An operation with its parameters. The data is [`Work::data`](super::Work::data); an idle task
+/// An operation with its parameters. Its data is [`Work::data`](super::Work::data). An idle task
 /// holds the default, a request for no fingerprints.
 #[derive(Clone, Debug)]
 pub enum Request {
     /// [`crate::op::Scan`]: gives `output.candidates`.
     Scan {
-        /// How many bytes right before the data, in the same buffer, precede it in its file too. Only the last 32 matter.
+        /// How many bytes directly before the data in the buffer also precede it in its file. Only
+        /// the last 32 matter.
         history: usize,
-        /// For the average aimed at.
+        /// The masks for the wanted average.
         masks: GearMasks,
     },
     /// [`crate::op::HashMany`]: gives `output.fingerprints`.
@@ -35,14 +36,14 @@ pub enum Request {
     },
     /// [`crate::op::Decompress`]: gives `output.bytes`.
     Decompress {
-        /// The codec it is stored in.
+        /// The codec of the stored bytes.
         codec: Codec,
-        /// The length that must come out.
+        /// The expected length of the frame.
         raw_len: usize,
     },
     /// [`crate::op::WindowHash`]: gives `output.bytes`.
     WindowHash {
-        /// Which windows.
+        /// The windows to hash.
         spec: WindowSpec,
     },
     /// [`crate::op::PmdHash`]: gives `output.bytes`.
@@ -50,11 +51,11 @@ pub enum Request {
         /// The function.
         digest: Digest,
     },
-    /// [`crate::op::Lookup`]: gives `output.places`. The data plays no part.
+    /// [`crate::op::Lookup`]: gives `output.places`. Does not use the data.
     Lookup {
-        /// The table, as it is for as long as the task is alive.
+        /// The table, which must not change while the task lives.
         table: Arc<Table>,
-        /// The questions.
+        /// The fingerprints.
         keys: Vec<Fingerprint>,
     },
     /// [`crate::op::Ingest`]: gives `output.chunks` and `output.counts`.
@@ -65,14 +66,15 @@ pub enum Request {
         chunker: ChunkerSpec,
         /// The fingerprint.
         kind: FingerprintKind,
-        /// Where to look chunks up, if anywhere; as it is for as long as the task is alive.
+        /// The table in which chunks are looked up, if any. It must not change while the task
+        /// lives.
         table: Option<Arc<Table>>,
     },
     /// An operation that a user registered: gives `output.bytes`.
     User {
         /// The operation.
         operation: Arc<UserOperation>,
-        /// Whatever it takes beside the data.
+        /// The parameters of the user's function.
         parameters: Vec<u8>,
     },
 }
@@ -84,7 +86,7 @@ impl Default for Request {
 }
 
 impl Request {
-    /// How many bytes of input it has beside the data: lists of pieces, keys and streams, parameters.
+    /// The bytes of input other than the data: lists of pieces, keys and streams, and parameters.
     pub fn side_len(&self) -> usize {
         match self {
             Self::HashMany { ranges, .. } => size_of_val(&ranges[..]),
@@ -95,7 +97,7 @@ impl Request {
         }
     }
 
-    /// What its speed depends on.
+    /// The class that determines its speed.
     pub fn class(&self) -> Class {
         match self {
             Self::Scan { .. } => Class::Scan,

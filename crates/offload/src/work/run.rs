@@ -1,4 +1,4 @@
-//! Work done by a synchronous device, and results compared.
+//! Executes work on a synchronous device, and compares results.
 
 use outrigger_format::Codec;
 
@@ -7,13 +7,13 @@ use crate::op::{Compress, Decompress, HashMany, Ingest, Lookup, PmdHash, Scan, W
 use crate::{CpuDevice, Device, Task, TaskError};
 
 impl Work {
-    /// Does the work on `device`, on this thread. `output` is cleared first.
+    /// Executes the work on `device`, on this thread. Clears `output` first.
     ///
     /// # Errors
-    /// [`TaskError`]; `output` is then unspecified.
+    /// [`TaskError`]. `output` is then unspecified.
     ///
     /// # Panics
-    /// When the work is not what [`Work::assert_valid`] wants.
+    /// If [`Work::assert_valid`] rejects the work.
     pub fn run_on(&self, device: &mut dyn Device, output: &mut Output) -> Result<(), TaskError> {
         output.clear();
         let data = self.data();
@@ -71,19 +71,22 @@ impl Work {
     }
 }
 
-/// Whether a compressed frame saves less than what anybody would store it for.
+/// True if a compressed frame saves so little that it would not be stored.
 fn saves_little(len: usize, raw_len: usize) -> bool {
     len as u64 * 10 > raw_len as u64 * 9
 }
 
-/// Whether it saves so much that no device may take it for incompressible, however simple its matcher is.
+/// True if it saves so much that no device may call the frame incompressible, however simple its
+/// matcher is.
 fn saves_much(len: usize, raw_len: usize) -> bool {
     len as u64 * 4 <= raw_len as u64 * 3
 }
 
-/// Whether `got` is a right result of `work`, whose result by the processor is `expected`. Two processors may compress
-/// differently: there it counts what comes back, that nothing became longer, and that nothing was given up which the processor makes much smaller.
-/// A device that answers "does not compress" to everything has not compressed; who believes it stores everything as it is, for good.
+/// True if `got` is a right result of `work`, for which the processor computed `expected`. Two
+/// devices may compress differently. So a compressed frame is right if it decompresses to its
+/// source, is not longer than that, and is not given up although the processor makes it much
+/// smaller. A device that always answered "does not compress" would never compress, and everything
+/// would be stored uncompressed for good.
 pub fn same_result(work: &Work, expected: &Output, got: &Output, cpu: &mut CpuDevice) -> bool {
     match &work.request {
         Request::Scan { .. } => expected.candidates == got.candidates,

@@ -1,26 +1,26 @@
-//! Operations of the user's own: a function for the processor, and perhaps a kernel for devices. They get queues,
-//! buffers, overlap, placement and the care for failures like the built-in ones.
+//! Operations of users: a function for the processor, and optionally a kernel for devices. They get
+//! the same queues, buffers, overlap, placement and handling of failures as the built-in ones.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// `(parameters, data, out)`: appends to `out`, which is empty. An error says that the *data* is no good; it is the
-/// task's result.
+/// `(parameters, data, out)`: appends to `out`, which is empty. An error means that the *data* is
+/// bad, and is the task's result.
 pub type CpuFunction = dyn Fn(&[u8], &[u8], &mut Vec<u8>) -> Result<(), String> + Send + Sync;
 
-/// `(parameters, length of the data)` to the most bytes that come out.
+/// Maps `(parameters, length of the data)` to the most bytes of output.
 pub type OutputLen = dyn Fn(&[u8], usize) -> usize + Send + Sync;
 
-/// Where a kernel's code is.
+/// The source of a kernel's code.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum KernelCode {
-    /// CUDA C++, compiled where NVRTC is found.
+    /// CUDA C++, which NVRTC compiles if it is installed.
     Cuda(String),
-    /// PTX, which every driver takes that is new enough for its version.
+    /// PTX, for every driver that knows its version.
     Ptx(String),
 }
 
-/// A kernel that gives the same bytes as the processor's function. It is called as
+/// A kernel with the same result as the processor's function. Its signature is
 ///
 /// ```c
 /// extern "C" __global__ void NAME(const unsigned char *data, unsigned long long data_len,
@@ -28,22 +28,22 @@ pub enum KernelCode {
 ///                                 unsigned char *out, unsigned long long out_len);
 /// ```
 ///
-/// with at least one thread for every `bytes_per_thread` bytes of data, in one dimension. All of `out_len`
-/// ([`UserOperation::output_len`]) is copied back.
+/// It gets at least one thread for every `bytes_per_thread` bytes of data, in one dimension. All of
+/// `out_len` ([`UserOperation::output_len`]) is copied back.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Kernel {
     /// The code.
     pub code: KernelCode,
-    /// The function's name in it.
+    /// The function's name in the code.
     pub name: String,
-    /// Threads a block, 32 to 1024.
+    /// Threads of a block, 32 to 1024.
     pub block_threads: u32,
-    /// The data that one thread is for, at least 1.
+    /// The bytes of data for each thread, at least 1.
     pub bytes_per_thread: usize,
 }
 
-/// An operation that a user registered. Two of one name may not be alive at once with different meanings: calibrations
-/// are kept under the name.
+/// An operation that a user registered. Two live operations of the same name must mean the same,
+/// because calibrations are kept under the name.
 pub struct UserOperation {
     id: u32,
     name: String,
@@ -53,11 +53,11 @@ pub struct UserOperation {
     brief: bool,
 }
 
-/// The names of all operations that were ever made: an id is a place in it.
+/// The names of all operations ever made. An id is an index in it.
 static NAMES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 impl UserOperation {
-    /// An operation that only the processor does so far.
+    /// An operation that only the processor supports so far.
     ///
     /// ```
     /// use outrigger_offload::work::UserOperation;
@@ -92,13 +92,14 @@ impl UserOperation {
         }
     }
 
-    /// With a kernel for CUDA devices.
+    /// Adds a kernel for CUDA devices.
     #[must_use]
     pub fn with_kernel(self, kernel: Kernel) -> Self {
         Self { kernel: Some(kernel), ..self }
     }
 
-    /// Its function waits for nobody and takes no lock that a submitter may hold: the thread that submits a task may run it
+    /// Declares that its function never blocks and takes no lock that a submitter may hold. The
+    /// submitting thread may then run it
     /// ([`Policy::inline_max`](crate::placement::Policy::inline_max)).
     #[must_use]
     pub fn brief(mut self) -> Self {
@@ -106,22 +107,22 @@ impl UserOperation {
         self
     }
 
-    /// As [`UserOperation::brief`].
+    /// Like [`UserOperation::brief`].
     pub fn set_brief(&mut self) {
         self.brief = true;
     }
 
-    /// Whether it is [brief](UserOperation::brief).
+    /// True if it is [brief](UserOperation::brief).
     pub fn is_brief(&self) -> bool {
         self.brief
     }
 
-    /// For [`super::Request::User`].
+    /// The operation for a [`super::Request::User`].
     pub fn shared(self) -> Arc<Self> {
         Arc::new(self)
     }
 
-    /// The number of its name in this process.
+    /// The id of its name in this process.
     pub fn id(&self) -> u32 {
         self.id
     }
@@ -136,20 +137,20 @@ impl UserOperation {
         self.kernel.as_ref()
     }
 
-    /// The most bytes that come out.
+    /// The most bytes of output.
     pub fn output_len(&self, parameters: &[u8], data_len: usize) -> usize {
         (self.output_len)(parameters, data_len)
     }
 
-    /// Does it on the processor.
+    /// Runs the function on the processor.
     ///
     /// # Errors
-    /// What the function says of the data.
+    /// The function's error about the data.
     pub fn run(&self, parameters: &[u8], data: &[u8], out: &mut Vec<u8>) -> Result<(), String> {
         (self.cpu)(parameters, data, out)
     }
 
-    /// The name of the operations with this [`UserOperation::id`].
+    /// The name of the operations with this id ([`UserOperation::id`]).
     pub(crate) fn name_of(id: u32) -> String {
         let names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
         names.get(id as usize).cloned().unwrap_or_default()

@@ -1,5 +1,5 @@
-//! The algorithm vector and the encoder above it: what goes in comes out, whatever the length and the data; hostile input
-//! gives errors; and other programs read what is meant for them.
+//! Tests codecs and the encoder. Every frame decodes to its source, for all lengths and kinds of
+//! data. Hostile input gives errors. Other programs can read the formats that they know.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -69,7 +69,7 @@ fn every_codec_gives_back_what_it_took_and_stays_within_its_worst_case() {
             let case = || format!("{spec}, {} bytes of {kind}", raw.len());
             let room = worst_case(spec.codec, raw.len());
             assert!(room >= raw.len());
-            // With room for the worst case nothing is refused.
+            // With room for the worst case, every frame fits.
             let fits = compressor.compress_within(spec, &raw, room, &mut stored);
             assert_eq!(fits, spec.codec != Codec::None && room > 0, "{}", case());
             if fits {
@@ -79,7 +79,7 @@ fn every_codec_gives_back_what_it_took_and_stays_within_its_worst_case() {
                 decompressor.decompress_into(spec.codec, &stored, &mut back).unwrap();
                 assert!(back == raw, "{}", case());
                 let len = stored.len();
-                // Codecs write in words: a little beyond the result must be there.
+                // Codecs write whole words, so they need a little more room than the result.
                 let fits = compressor.compress_within(spec, &raw, len + 64, &mut stored);
                 assert!(fits && stored.len() == len, "{}: enough", case());
                 assert!(
@@ -110,7 +110,8 @@ fn another_length_than_the_promised_one_is_an_error() {
             assert!(result.is_err() && back.is_empty(), "{spec}: {promised} of {}", raw.len());
             assert!(back.capacity() <= (64 << 20) + 64);
         }
-        // Cut short anywhere, it is an error or, where a codec's last bytes carry nothing, still the same.
+        // If truncated, a frame gives an error, or, if a codec's last bytes carry nothing, the same
+        // result.
         for len in (0..stored.len()).step_by(stored.len() / 50 + 1) {
             match decompressor.decompress(spec.codec, &stored[..len], raw.len(), &mut back) {
                 Ok(()) => assert_eq!(back, raw, "{spec}"),
@@ -137,7 +138,7 @@ fn hostile_bytes_never_panic_nor_give_more_than_promised() {
                 assert_eq!(back.len(), promised);
             }
         }
-        // And what was valid but for a bit.
+        // Also input that is valid except for one bit.
         let raw = &kinds(len)[round % 6].1;
         let spec = CodecSpec::parse(SPECS[round % SPECS.len()]).unwrap();
         if compressor.compress_within(spec, raw, worst_case(spec.codec, len), &mut stored)
@@ -152,7 +153,7 @@ fn hostile_bytes_never_panic_nor_give_more_than_promised() {
     }
 }
 
-/// What `command` makes of `input`; `None` if it is not installed.
+/// The output of `command` for `input`. `None` if it is not installed.
 fn piped(command: &str, args: &[&str], input: &[u8]) -> Option<Vec<u8>> {
     let child = Command::new(command).args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
     let mut child = child.ok()?;
@@ -232,7 +233,7 @@ fn filters_are_used_where_they_pay_and_nowhere_else() {
     }
 }
 
-/// Something like the code of a program for x86-64: calls of few functions from many places.
+/// Data that resembles code for x86-64: calls of few functions from many places.
 fn code(len: usize, seed: u64) -> Vec<u8> {
     let mut noise = Rng::new(seed);
     let functions: Vec<i32> = (0..200).map(|_| (noise.next_u64() % 400_000) as i32).collect();
@@ -290,7 +291,7 @@ fn in_a_long_frame_code_is_found_though_something_else_is_in_the_middle() {
 #[test]
 fn the_budget_decides_and_what_is_refused_says_so() {
     let mut noise = Rng::new(8);
-    // Seven bits of eight: 12 % can be saved, by a codec with an entropy stage.
+    // Seven of eight bits, of which a codec with an entropy stage can save 12 %.
     let raw: Vec<u8> = random(&mut noise, 100_000).into_iter().map(|byte| byte & 0x7f).collect();
     let mut stored = Vec::new();
     let mut encode = |percent, text| {
@@ -311,7 +312,7 @@ fn the_budget_decides_and_what_is_refused_says_so() {
         let encoding = encoder.encode(wanted("zstd:9"), &random, &mut stored);
         assert_eq!((encoding.codec, encoding.reason), (Codec::None, Reason::Random));
     }
-    // What looks random and repeats is seen to repeat, also after much that did not.
+    // A repetition in random-looking data is found, even after much data without one.
     let repeated = random[..9000].repeat(12);
     assert_eq!(encoder.encode(wanted("zstd:9"), &repeated, &mut stored).codec, Codec::Zstd);
     assert_eq!([0, 100].map(Budget::of_percent), [None; 2]);
@@ -321,17 +322,18 @@ fn the_budget_decides_and_what_is_refused_says_so() {
 fn auto_takes_a_cheaper_level_where_the_costly_one_gains_nothing() {
     let mut noise = Rng::new(4);
     let mut stored = Vec::new();
-    // Bytes with an uneven distribution and no repetition: only the entropy stage helps, which all levels have.
+    // Bytes with an uneven distribution and without repetition. Only the entropy stage helps, which
+    // all levels have.
     let uneven: Vec<u8> =
         random(&mut noise, 300_000).into_iter().map(|byte| byte & byte.rotate_left(3) & 0x3f).collect();
     let costly = Wanted { or_cheaper: true, ..wanted("zstd:9") };
     let encoding = Encoder::new().encode(costly, &uneven, &mut stored);
     assert_eq!((encoding.asked, encoding.reason), (CodecSpec::parse("zstd:1").ok(), Reason::NoGain));
-    // Who names a level gets it.
+    // A policy that names a level gets it.
     assert_eq!(Encoder::new().encode(wanted("zstd:9"), &uneven, &mut stored).reason, Reason::Policy);
 }
 
-/// A device that is too small for anything, and counts what it was asked.
+/// A codec that never fits, and counts its calls.
 #[derive(Default)]
 struct Refusing {
     asked: usize,

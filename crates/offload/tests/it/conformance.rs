@@ -1,4 +1,5 @@
-//! Every kernel of this processor gives the reference's results, and segments of a file can be scanned in any split.
+//! Every kernel of this processor gives the reference's results, and segments of a file can be
+//! scanned with any split.
 
 use outrigger_format::FingerprintKind;
 use outrigger_format::boundary::{GearMasks, scan_reference};

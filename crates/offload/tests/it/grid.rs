@@ -1,5 +1,5 @@
-//! The CUDA kernels and their plans on the host's grid: against the same references as the processor, with threads run in
-//! every order, so that a barrier that is missing shows.
+//! Tests the CUDA kernels and their plans on the host's grid, against the processor's references.
+//! Threads run in every order, so that a missing barrier shows.
 
 #![cfg(feature = "grid")]
 
@@ -17,7 +17,7 @@ use outrigger_offload::{Device, Operation, Task, conformance, hash, reference};
 use outrigger_workload::Rng;
 use proptest::prelude::*;
 
-/// Everything that has kernels.
+/// All operations with kernels.
 const OPERATIONS: [Operation; 6] = [
     Operation::Scan,
     Operation::HashMany,
@@ -61,7 +61,7 @@ fn conforms_without_staging() {
     conforms(HostGrid::new(Order::Forward).without_staging());
 }
 
-/// Bytes that repeat nowhere.
+/// Bytes without repetition.
 fn bytes(seed: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     Rng::new(seed).fill(&mut bytes);
@@ -81,8 +81,8 @@ fn ingest(
     (out, counts)
 }
 
-/// BLAKE3 of chunks that are cut into pieces of 64 KiB, whose values are joined: on both sides of every power of two of
-/// pieces, beside chunks that are not cut.
+/// BLAKE3 of chunks that are cut into pieces of 64 KiB, whose values are joined. The numbers of
+/// pieces lie on both sides of every power of two. Other chunks are not cut.
 #[test]
 fn large_chunks_are_hashed_in_pieces() {
     let data = bytes(1, 3 << 20);
@@ -104,7 +104,7 @@ fn large_chunks_are_hashed_in_pieces() {
     assert_eq!(got.len(), ranges.len());
 }
 
-/// A chunk of ingest is hashed by one block however long it is: more rounds of 32 leaves than one.
+/// One block hashes a chunk of ingest, however long. It takes more than one round of 32 leaves.
 #[test]
 fn long_chunks_of_a_batch_are_hashed_by_one_block() {
     let data = bytes(2, 2_500_000);
@@ -116,7 +116,8 @@ fn long_chunks_of_a_batch_are_hashed_by_one_block() {
     }
 }
 
-/// Data of which every byte is a candidate: more of them than were expected, and then more chunks.
+/// Every byte of the data is a candidate, so there are more candidates than expected, and then more
+/// chunks.
 #[test]
 fn more_results_than_expected_take_one_more_step() {
     let dense = outrigger_format::boundary::GEAR.iter().enumerate();
@@ -141,7 +142,7 @@ fn more_results_than_expected_take_one_more_step() {
     }
 }
 
-/// The chunkers for experiments scan by kernels of their own.
+/// The chunkers for experiments scan by separate kernels.
 #[test]
 fn windowed_chunkers_cut_alike_in_every_order() {
     let data = bytes(3, 120_000);
@@ -157,7 +158,7 @@ fn windowed_chunkers_cut_alike_in_every_order() {
     }
 }
 
-/// More streams, and more tiles, than one round of adding up takes.
+/// More streams and tiles than one round of the prefix sum handles.
 #[test]
 fn thousands_of_streams_are_added_up() {
     let data = bytes(4, 300_000);
@@ -190,7 +191,7 @@ fn a_table_is_changed_by_kernels_as_by_the_processor() {
         model.insert_many(&entries).expect("room");
         assert_eq!(grid.insert(&mut table, &entries), Ok(1500));
         check(&mut grid, &table, &model);
-        // Some are there and get other places.
+        // Some keys exist and get new places.
         let entries: Vec<_> = (1000..2000).map(|n| (key(n), n << 20)).collect();
         model.insert_many(&entries).expect("room");
         assert_eq!(grid.insert(&mut table, &entries), Ok(500));
@@ -199,7 +200,8 @@ fn a_table_is_changed_by_kernels_as_by_the_processor() {
         assert_eq!(grid.remove(&mut table, &gone), Ok(model.remove_many(&gone)));
         assert_eq!(grid.remove(&mut table, &gone), Ok(0));
         check(&mut grid, &table, &model);
-        // The summary vector cannot forget, and is rebuilt: then it is what the processor makes of the same entries.
+        // The summary vector cannot forget. After a refresh it equals the processor's for the same
+        // entries.
         let before = table.summary().to_vec();
         grid.refresh(&mut table).expect("memory");
         model.refresh();
@@ -210,11 +212,11 @@ fn a_table_is_changed_by_kernels_as_by_the_processor() {
         assert_eq!(grid.insert(&mut table, &[(key(0), 1)]), Ok(1));
         model.insert_many(&[(key(0), 1)]).expect("room");
         check(&mut grid, &table, &model);
-        // More than fits is refused as a whole.
+        // A batch that does not fit is refused as a whole.
         let many: Vec<_> = (10_000..12_000).map(|n| (key(n), n)).collect();
         grid.insert(&mut table, &many).expect_err("more than fits");
         check(&mut grid, &table, &model);
-        // Removing and inserting over and over: marks use slots up, and a refresh comes by itself.
+        // Repeated removal and insertion uses up slots by marks, which triggers a refresh.
         for round in 0..20u64 {
             let entries: Vec<_> = (0..1000).map(|n| (key((round + 1) << 32 | n), n)).collect();
             let keys: Vec<_> = entries.iter().map(|(key, _)| *key).collect();

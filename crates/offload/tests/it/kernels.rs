@@ -1,4 +1,5 @@
-//! The PTX that is committed belongs to the sources beside it, and has every kernel that the host launches.
+//! The committed PTX was made from the sources beside it, and has every kernel that the host
+//! launches.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -46,7 +47,7 @@ fn the_committed_ptx_was_made_from_these_sources() {
     assert_eq!(modules, std::fs::read_dir(kernels().join("ptx")).expect("the PTX's folder").count());
 }
 
-/// Compiles everything again, where NVRTC is installed.
+/// Compiles everything again if NVRTC is installed.
 #[test]
 #[ignore = "slow: the compiler takes 15 s of the processor; that the sources are those of the PTX is in the quick tests"]
 fn the_committed_ptx_is_what_the_compiler_makes() {

@@ -1,4 +1,6 @@
-//! All integration tests of the work on bytes, in one executable, but for those that need a process of their own: `no_allocation` (its allocator), `queues` (its scheduler) and `gpu` (it is carried to another machine).
+//! All integration tests of this crate in one executable, except those that need their own process:
+//! `no_allocation` (its allocator), `queues` (its scheduler) and `gpu` (which is copied to another
+//! machine).
 #![allow(clippy::disallowed_methods, reason = "tests wait and measure in real time")]
 
 mod codecs;

@@ -1,4 +1,5 @@
-//! Who compresses a frame: the list's order, each threshold by its name, and that what a device made is what the processor reads.
+//! Tests the choice of a frame's compressor: the order of the list, each threshold by its name, and
+//! that the processor reads a device's output.
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -14,12 +15,12 @@ use outrigger_offload::{
 };
 use outrigger_workload::{Rng, eventually};
 
-/// Nothing is tried out of turn, and nobody hangs.
+/// A policy that never explores and takes no task for hung.
 fn calm() -> Policy {
     Policy { first_tasks: 0, explore_every: 0, hang_floor: Duration::from_secs(3600), ..Policy::default() }
 }
 
-/// A runtime with a device that does gzip, and nothing else.
+/// A runtime with a device that supports only gzip.
 fn runtime(policy: Policy, faults: Faults, time_scale: f64) -> Arc<Runtime> {
     let gzip = |class| matches!(class, Class::Compress(Codec::Gzip, _) | Class::Decompress(Codec::Gzip));
     let options = SimOptions {
@@ -68,7 +69,8 @@ fn the_list_is_followed_in_its_order() {
         ("zstd:3@sim,lz4", (0, "lz4", Reason::Absent)),
         ("zstd:1@cpu,gzip:6@sim", (0, "zstd:1", Reason::Policy)),
         ("gzip:1@qat,auto:cpu", (0, "zstd:1", Reason::Absent)),
-        // Without a device's name, whoever does it best: the processor, while nothing is known.
+        // Without a device's name, the best one is chosen. While nothing is known, that is the
+        // processor.
         ("gzip:6", (0, "gzip:6", Reason::Slower)),
         ("zstd:3", (0, "zstd:3", Reason::Policy)),
         ("auto", (0, "zstd:1", Reason::Objective)),
@@ -91,7 +93,7 @@ fn every_threshold_has_its_name() {
     assert_eq!(reason(&with("codec_min_bytes", "64K"), (64 << 10) - 1), Reason::Unsuitable);
     assert_eq!(reason(&with("codec_min_bytes", "64K"), 64 << 10), Reason::Device);
     assert_eq!(reason(&with("codec_max_bytes", "64K"), (64 << 10) + 1), Reason::Unsuitable);
-    // What is predicted: 10 ms on the device, 1 ms on the processor for what it would do instead.
+    // Predictions: 10 ms on the device, and 1 ms on the processor for the codec that it would use.
     for (slack, expected) in [("4", Reason::Slower), ("20", Reason::Device)] {
         let devices = with("codec_slack", slack);
         let model = devices.runtime().model();
@@ -111,7 +113,7 @@ fn every_threshold_has_its_name() {
     };
     let raw = text(100_000);
     assert_eq!(plan(&dense, list, &raw), (1, "gzip:6".into(), Reason::Device));
-    // The processor does it by its own entry of the list, and not by the device's.
+    // The processor uses its own entry of the list, not the device's.
     let dense = with("codec_max_bits", "3");
     assert_eq!(plan(&dense, list, &raw), (0, "zstd:1".into(), Reason::Unsuitable));
     assert_eq!(plan(&dense, "gzip:6@sim,gzip:9@qat,lz4", &raw), (0, "lz4".into(), Reason::Absent));
@@ -130,7 +132,8 @@ fn a_device_that_nobody_names_gets_what_it_brings_back_before_the_processor_woul
     assert_eq!(told(&devices, "gzip:6@sim", len).2, Reason::Device);
     devices.observe_processor(&wanted, len, Duration::from_millis(5));
     assert!(!by_device(false, 1_000_000), "nothing is known of the device");
-    // Back after 20 ms, with three others there; a thread of the processor needs 5 ms.
+    // A task returned after 20 ms from a device with three others. A thread of the processor needs
+    // 5 ms.
     let class = Class::Compress(Codec::Gzip, 6);
     devices.runtime().model().returned(1, class, len, 20e6, 3, 0.2);
     assert!(!by_device(false, 0) && !by_device(false, 19), "the processor would have done it");
@@ -184,10 +187,10 @@ fn a_full_queue_leaves_frames_to_the_next() {
         assert!(devices.submit(1, plan, &buffer, 0..raw.len(), number, back).is_ok());
     }
     assert_eq!(told(&devices, list, raw.len()).2, Reason::Overflow);
-    // Of several reasons, the last one tried is told.
+    // The reason is that of the last device tried.
     assert_eq!(told(&devices, "gzip:6@qat,gzip:1@sim,zstd:3", raw.len()).2, Reason::Overflow);
     assert_eq!(told(&devices, "gzip:1@sim,gzip:6@qat,zstd:3", raw.len()).2, Reason::Absent);
-    // What hangs is not waited for.
+    // Does not wait for hung tasks.
     std::mem::forget(devices);
     std::mem::forget(runtime);
 }
@@ -236,7 +239,7 @@ fn planes_of_numbers_are_the_processors_and_it_follows_the_list() {
 
 #[test]
 fn what_devices_make_the_processor_reads_and_the_other_way_round() {
-    // Whoever is faster: the device is to do it.
+    // Makes the device compress, even if it is slower.
     let policy = Policy { objective: Objective::Cpu, cpu_slack: 1e6, codec_slack: 1e6, ..calm() };
     let runtime = runtime(policy, Faults::default(), 0.01);
     let devices = FrameDevices::of(&runtime).unwrap();
@@ -285,7 +288,7 @@ fn what_devices_make_the_processor_reads_and_the_other_way_round() {
             Decoded::Buffer(buffer) => assert!(*buffer == raw),
             Decoded::Vector => assert!(back == raw),
         }
-        // Damaged: the processor has the last word.
+        // If a frame is damaged, the processor's verdict counts.
         let middle = stored.len() / 2;
         stored[middle] ^= 1;
         assert!(!devices.decode_copied(device, encoding, &stored, raw.len(), &mut back));

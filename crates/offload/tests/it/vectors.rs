@@ -1,5 +1,6 @@
-//! The primitives against `vectors.txt`, which Python made with hashlib and from the definitions in `docs/format.md`; and that file
-//! against its script, where there is a Python.
+//! Tests the primitives against `vectors.txt`, which Python made with hashlib and from the
+//! definitions in `docs/format.md`. If there is a Python, it also tests that file against its
+//! script.
 
 use std::process::Command;
 
@@ -31,7 +32,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The lines of one kind: their fields but for the first.
+/// The fields of all lines of one kind, without the first field.
 fn lines(kind: &str) -> Vec<Vec<&'static str>> {
     let all = VECTORS.lines().map(|line| line.split(' ').collect::<Vec<_>>());
     let lines: Vec<_> = all.filter(|fields| fields[0] == kind).map(|fields| fields[1..].to_vec()).collect();
@@ -109,7 +110,7 @@ fn cuts() {
         let chunker = ChunkerSpec::Windowed { hash: hash_named, min, avg, max };
         let data = &data[..number(length)];
         for level in SimdLevel::available() {
-            // In pieces of any length, the scan and the walk give the same ends.
+            // For pieces of any length, the scan and the walk give the same ends.
             for piece in [data.len(), 3001, 47, 10] {
                 let (mut walk, mut ends, mut found) = (CutWalk::new(chunker), Vec::new(), Vec::new());
                 for at in (0..data.len()).step_by(piece) {

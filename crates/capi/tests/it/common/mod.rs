@@ -10,7 +10,8 @@ use std::process::{Command, Output};
 pub enum Link {
     Static,
     Shared,
-    /// Statically, with the C in it under address and undefined-behaviour sanitizers, and the allocator in their hands.
+    /// Statically, with the C code under address and undefined-behaviour sanitizers, which also
+    /// replace the allocator.
     Sanitized,
 }
 
@@ -18,7 +19,7 @@ pub fn crate_dir() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Where Cargo has put the library: beside this test, or above it.
+/// The path of the library that Cargo built, beside this test or above it.
 pub fn library(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("the test's path");
     let deps = test.parent().expect("a folder");
@@ -38,7 +39,7 @@ pub fn library(name: &str) -> PathBuf {
         .unwrap_or_else(|| panic!("there is no {name} in or above {}", deps.display()))
 }
 
-/// A C compiler that is asked to be strict.
+/// A C compiler with strict warnings.
 pub fn cc(compiler: &str, flags: &[&str]) -> Command {
     let mut command = Command::new(compiler);
     command.args(["-Wall", "-Wextra", "-Wpedantic", "-Werror"]).args(flags);
@@ -46,7 +47,7 @@ pub fn cc(compiler: &str, flags: &[&str]) -> Command {
     command
 }
 
-/// Runs to the end, which must be a good one.
+/// Runs a command, which must succeed.
 pub fn run(command: &mut Command) -> Output {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     assert!(
@@ -59,7 +60,7 @@ pub fn run(command: &mut Command) -> Output {
     output
 }
 
-/// What a program printed.
+/// Runs a command, and returns its output.
 pub fn stdout(command: &mut Command) -> String {
     String::from_utf8(run(command).stdout).expect("text")
 }
@@ -75,7 +76,7 @@ pub fn program(source: &Path, dir: &Path, link: Link) -> PathBuf {
     match link {
         Link::Shared => {
             let library = library("liboutrigger_capi.so");
-            // Under the name that it asks to be found by, as `make install` has it.
+            // Under the name that programs look for, like `make install`.
             let folder = dir.join("shared");
             std::fs::create_dir_all(&folder).expect("a folder");
             let _ = std::os::unix::fs::symlink(&library, folder.join("liboutrigger.so.1"));
@@ -89,7 +90,8 @@ pub fn program(source: &Path, dir: &Path, link: Link) -> PathBuf {
     program
 }
 
-/// A program under the sanitizers is to find every leak, unless something traces this test: then that cannot be found out.
+/// A program under the sanitizers must find every leak. If a debugger traces this test, it cannot
+/// look for leaks.
 pub fn sanitized(program: &Path) -> Command {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let traced = status.lines().any(|line| line.starts_with("TracerPid:") && !line.ends_with("\t0"));

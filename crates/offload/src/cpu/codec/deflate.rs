@@ -1,12 +1,13 @@
-//! Raw deflate streams (RFC 1951) and gzip members (RFC 1952) by `libdeflate`, which works on whole buffers: no window is
-//! copied, and the encoder gives up as soon as its room is full. What it writes, `gzip -d` and any inflate read.
+//! Raw deflate streams (RFC 1951) and gzip members (RFC 1952) by `libdeflate`, which works on whole
+//! buffers. So no window is copied, and the encoder gives up as soon as its room is full. `gzip -d`
+//! and every inflate read the output.
 
 use libdeflater::{CompressionError, CompressionLvl, DecompressionError};
 use outrigger_format::Codec;
 
 use crate::op::CodecError;
 
-/// Which of the two.
+/// The wrapping of a stream.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wrapping {
     Raw,
@@ -22,19 +23,20 @@ impl Wrapping {
     }
 }
 
-/// A stored block of 5 bytes and its data, for every 5,000 bytes at worst; of a gzip member also 18 bytes of header and trailer.
+/// In the worst case, a stored block has 5 bytes and its data, for every 5,000 bytes. A gzip member
+/// also has 18 bytes of header and trailer.
 pub(super) fn worst_case(wrapping: Wrapping, len: usize) -> usize {
     len + 5 * (len.div_ceil(5000) + 1) + if wrapping == Wrapping::Gzip { 18 } else { 0 }
 }
 
 #[derive(Default)]
 pub(super) struct Encoder {
-    /// For the level that it was last asked for: one takes 60 KB at level 1 and megabytes at the highest.
+    /// The compressor of the last level. It takes 60 KB at level 1, and megabytes at the highest.
     of_level: Option<(i8, libdeflater::Compressor)>,
 }
 
 impl Encoder {
-    /// Whether `raw` compresses to at most `room` bytes; `out` then holds them.
+    /// Returns true if `raw` compresses to at most `room` bytes, which `out` then holds.
     pub(super) fn compress(
         &mut self,
         wrapping: Wrapping,
@@ -69,7 +71,7 @@ pub(super) struct Decoder {
 }
 
 impl Decoder {
-    /// Fills the front of `out`; returns how many bytes.
+    /// Fills the front of `out` and returns the number of bytes.
     pub(super) fn decompress_into(
         &mut self,
         wrapping: Wrapping,

@@ -1,11 +1,11 @@
-//! LZ4 blocks by `lz4_flex`: Rust throughout, and its bounds-checked decoder.
+//! LZ4 blocks by `lz4_flex`, all in Rust, with its bounds-checked decoder.
 
 use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into as decode};
 use outrigger_format::Codec;
 
 use crate::op::CodecError;
 
-/// Bytes that come out at most.
+/// The most bytes of output.
 pub(super) fn worst_case(len: usize) -> usize {
     lz4_flex::block::get_maximum_output_size(len)
 }
@@ -16,7 +16,7 @@ pub(super) struct Encoder {
 }
 
 impl Encoder {
-    /// Whether `raw` compresses to at most `room` bytes; `out` then holds them.
+    /// Returns true if `raw` compresses to at most `room` bytes, which `out` then holds.
     pub(super) fn compress(&mut self, raw: &[u8], room: usize, out: &mut Vec<u8>) -> bool {
         // The encoder wants room for the worst case; zeroing it costs little beside compressing.
         out.resize(worst_case(raw.len()), 0);

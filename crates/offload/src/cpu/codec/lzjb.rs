@@ -1,4 +1,5 @@
-//! LZJB: a small, old code of short matches within the last 1,023 bytes. The byte map is in `docs/format.md`.
+//! LZJB: a small, old code of short matches within the last 1,023 bytes. `docs/format.md` has the
+//! byte map.
 //!
 //! ```text
 //! m             a byte for the next 8 items, lowest bit first: 0 a literal byte, 1 a match
@@ -14,19 +15,19 @@ const MATCH_MAX: usize = 66;
 const DISTANCE_MAX: usize = 1023;
 const TABLE: usize = 1024;
 
-/// A byte more for every eight.
+/// One more byte for every eight.
 pub(super) fn worst_case(len: usize) -> usize {
     len + len.div_ceil(8)
 }
 
 #[derive(Default)]
 pub(super) struct Encoder {
-    /// Where three bytes of this hash were seen last, + 1.
+    /// The last position of three bytes with this hash, plus 1.
     table: Vec<u32>,
 }
 
 impl Encoder {
-    /// Whether `raw` compresses to at most `room` bytes; `out` then holds them.
+    /// Returns true if `raw` compresses to at most `room` bytes, which `out` then holds.
     pub(super) fn compress(&mut self, raw: &[u8], room: usize, out: &mut Vec<u8>) -> bool {
         self.table.clear();
         self.table.resize(TABLE, 0);
@@ -34,7 +35,7 @@ impl Encoder {
         let (mut at, mut map, mut item) = (0, 0, 8);
         while at < raw.len() {
             if item == 8 {
-                // An item takes two bytes at most: asked once for eight of them.
+                // An item takes at most two bytes, so the check is made once for eight of them.
                 if out.len() > room {
                     return false;
                 }
@@ -57,7 +58,7 @@ impl Encoder {
         out.len() <= room
     }
 
-    /// The match for what is at `at`: its distance and length.
+    /// The match for the bytes at `at`: its distance and length.
     fn find(&mut self, raw: &[u8], at: usize) -> Option<(usize, usize)> {
         let here = raw.get(at..at + MATCH_MIN)?;
         let value = u32::from_le_bytes([here[0], here[1], here[2], 0]);
@@ -73,7 +74,7 @@ impl Encoder {
     }
 }
 
-/// Fills the front of `out`; returns how many bytes.
+/// Fills the front of `out` and returns the number of bytes.
 pub(super) fn decompress_into(stored: &[u8], out: &mut [u8]) -> Result<usize, CodecError> {
     let malformed = CodecError::Malformed(Codec::Lzjb);
     let (mut from, mut to) = (0, 0);
@@ -95,7 +96,7 @@ pub(super) fn decompress_into(stored: &[u8], out: &mut [u8]) -> Result<usize, Co
             if distance == 0 || distance > to || to + len > out.len() {
                 return Err(malformed);
             }
-            // Byte by byte: a match may reach into itself.
+            // Byte by byte, because a match may overlap itself.
             for at in to..to + len {
                 out[at] = out[at - distance];
             }

@@ -1,13 +1,15 @@
-//! Compressing and decompressing frames on the processor: the algorithm vector, one file each.
+//! Compresses and decompresses frames on the processor. Each algorithm has a file.
 //!
-//! A compressor writes into a room smaller than its input: what does not gain that much is stored as it is, and the
-//! codec gives up as soon as the room is full. Data that looks random is tried with a codec that passes over it quickly
-//! first ([`sample`]). Contexts keep their memory, so that in steady state nothing is allocated but what output grows by.
+//! A compressor writes into room smaller than its input. It gives up as soon as the room is full,
+//! and the frame is then stored as it is. If data looks random ([`sample`]), a codec that passes
+//! over it quickly tries first. Contexts keep their memory, so that in steady state nothing is
+//! allocated apart from the growth of the output.
 //!
-//! A decompressor trusts nothing: it writes into room for exactly the promised length, keeps no window of its own, and
-//! whatever comes out shorter, longer or not at all is a [`CodecError`].
+//! A decompressor trusts no input. It writes into room for exactly the promised length, and keeps
+//! no window of its own. If the result is shorter or longer, or there is none, it returns a
+//! [`CodecError`].
 //!
-//! What else makes a frame (filters, budgets, which level) is decided in [`crate::Encoder`].
+//! [`crate::Encoder`] chooses the rest of a frame: filters, budget and level.
 
 mod deflate;
 mod lz4;
@@ -24,7 +26,7 @@ use self::sample::Sample;
 
 use crate::op::CodecError;
 
-/// Bytes that `codec` makes of `len` at most: room that never needs a second try.
+/// The most bytes that `codec` makes of `len` bytes. With so much room, no second try is necessary.
 ///
 /// ```
 /// use outrigger_format::Codec;
@@ -42,7 +44,8 @@ pub fn worst_case(codec: Codec, len: usize) -> usize {
     }
 }
 
-/// Compresses frames, one at a time; keep one per thread. Its memory (at `zstd:3`, 1 MB) is allocated at first use.
+/// Compresses frames one at a time. Keep one per thread. Its memory (1 MB at `zstd:3`) is allocated
+/// at first use.
 ///
 /// ```
 /// use outrigger_format::{Codec, CodecSpec};
@@ -69,9 +72,9 @@ impl Compressor {
         Self::default()
     }
 
-    /// Replaces `out` by `raw` as it is to be stored, and returns the codec that it is stored in: `spec`'s, or
-    /// [`Codec::None`] when that would save less than 1/32 or `raw` is longer than a frame may be. `out` never becomes
-    /// longer than `raw`.
+    /// Replaces `out` by the stored form of `raw`, and returns its codec. This is `spec`'s, or
+    /// [`Codec::None`] if compression would save less than 1/32 or `raw` is longer than a frame may
+    /// be. `out` never becomes longer than `raw`.
     pub fn compress(&mut self, spec: CodecSpec, raw: &[u8], out: &mut Vec<u8>) -> Codec {
         let room = raw.len() - raw.len().div_ceil(32);
         let costly = !matches!(spec.codec, Codec::None | Codec::Lz4 | Codec::Zle);
@@ -88,8 +91,10 @@ impl Compressor {
         Codec::None
     }
 
-    /// Whether `raw` compresses to at most `room` bytes; `out` then holds them, and is unspecified otherwise. Gives up as soon as
-    /// that is certain. `false` for [`Codec::None`], for a level that the codec does not have, and for more than a frame may hold.
+    /// Returns true if `raw` compresses to at most `room` bytes, which `out` then holds. Otherwise
+    /// `out` is unspecified. Gives up as soon as the result is certain. Returns false for
+    /// [`Codec::None`], for a level that the codec does not have, and for data longer than a frame
+    /// may be.
     pub fn compress_within(&mut self, spec: CodecSpec, raw: &[u8], room: usize, out: &mut Vec<u8>) -> bool {
         if room == 0 || raw.len() > MAX_FRAME_LEN || !spec.is_valid() {
             return false;
@@ -106,14 +111,14 @@ impl Compressor {
     }
 }
 
-/// Bytes of a plane that are tried both ways.
+/// The bytes of a plane that are tried in both ways.
 const PLANE_PIECE: usize = 16 << 10;
-/// Repetitions must save so much of them: accidents do not.
+/// Repetitions must save at least this share of them, or they are accidents.
 const PLANE_GAIN: f32 = 0.02;
 
 impl Compressor {
-    /// [`Compressor::compress_within`] for a plane of numbers: one byte of each of many elements. With Zstandard, it looks for repetitions
-    /// only where a piece of the plane has some.
+    /// [`Compressor::compress_within`] for a plane of numbers: the bytes of one position of many
+    /// elements. With Zstandard, it searches for repetitions only if a piece of the plane has some.
     pub(crate) fn compress_plane_within(
         &mut self,
         spec: CodecSpec,
@@ -128,7 +133,7 @@ impl Compressor {
         self.zstd.compress_literals(raw, room, out)
     }
 
-    /// Whether there is more in a plane than the frequencies of its bytes.
+    /// True if repetitions save more than coding the frequencies of the plane's bytes.
     fn repeats(&mut self, spec: CodecSpec, raw: &[u8], out: &mut Vec<u8>) -> bool {
         if raw.len() < PLANE_PIECE / 4 {
             return true;
@@ -145,7 +150,8 @@ impl Compressor {
     }
 }
 
-/// Decompresses frames, one at a time; keep one per thread. Its memory (160 KB) is allocated at first use.
+/// Decompresses frames one at a time. Keep one per thread. Its memory (160 KB) is allocated at
+/// first use.
 #[derive(Default)]
 pub struct Decompressor {
     zstd: zstd::Decoder,
@@ -158,11 +164,11 @@ impl Decompressor {
         Self::default()
     }
 
-    /// Replaces `out` by the `raw_len` bytes that `stored` holds. Allocates at most `raw_len` bytes for `out`, whatever
-    /// `stored` says.
+    /// Replaces `out` by the `raw_len` bytes that `stored` encodes. Allocates at most `raw_len`
+    /// bytes for `out`, even if `stored` is damaged.
     ///
     /// # Errors
-    /// [`CodecError`] unless `stored` decodes to exactly `raw_len` bytes; `out` is then empty.
+    /// [`CodecError`] unless `stored` decodes to exactly `raw_len` bytes. `out` is then empty.
     pub fn decompress(
         &mut self,
         codec: Codec,
@@ -172,7 +178,7 @@ impl Decompressor {
     ) -> Result<(), CodecError> {
         let result = match codec {
             _ if raw_len > MAX_FRAME_LEN => Err(CodecError::TooLong(raw_len)),
-            // These two write what they make, and nothing before it.
+            // These two append their output, so they need no zeroed memory.
             Codec::None => Ok(none::decompress(stored, raw_len, out)),
             Codec::Zstd => self.zstd.decompress(stored, raw_len, out),
             _ => {
@@ -193,7 +199,8 @@ impl Decompressor {
     /// [`Decompressor::decompress`] into a buffer of exactly the frame's raw length.
     ///
     /// # Errors
-    /// [`CodecError`] unless `stored` decodes to exactly `out.len()` bytes; `out`'s content is then unspecified.
+    /// [`CodecError`] unless `stored` decodes to exactly `out.len()` bytes. The content of `out` is
+    /// then unspecified.
     pub fn decompress_into(&mut self, codec: Codec, stored: &[u8], out: &mut [u8]) -> Result<(), CodecError> {
         let expected = out.len();
         if expected > MAX_FRAME_LEN {
@@ -203,7 +210,8 @@ impl Decompressor {
         if got == expected { Ok(()) } else { Err(CodecError::Length { codec, expected, got }) }
     }
 
-    /// Fills the front of `out` with what `stored` holds; returns how many bytes that are, which may be more than fit.
+    /// Decodes `stored` into the front of `out`. Returns the number of decoded bytes, which may
+    /// exceed the room.
     fn fill(&mut self, codec: Codec, stored: &[u8], out: &mut [u8]) -> Result<usize, CodecError> {
         match codec {
             Codec::None => Ok(none::decompress_into(stored, out)),

@@ -1,16 +1,17 @@
-//! What a few of a frame's bytes tell about the rest: whether it looks random, and whether it consists of elements of two,
-//! four or eight bytes.
+//! A sample of a frame's bytes, which shows whether the frame looks random, and whether it consists
+//! of elements of two, four or eight bytes.
 //!
-//! One histogram per position modulo 8 over 4 KiB in 64 stretches: the sums of these serve all questions. It takes a few
-//! microseconds, where compressing a frame takes a millisecond.
+//! It is a histogram for each position modulo 8, over 4 KiB in 64 stretches. The sums of these
+//! answer all questions. A sample takes a few microseconds, while compressing a frame takes a
+//! millisecond.
 
 use std::sync::LazyLock;
 
-/// Bytes looked at, in stretches of [`STRETCH`] spread evenly.
+/// The sampled bytes, in stretches of [`STRETCH`] that are spread evenly.
 const SAMPLE: usize = 4096;
 const STRETCH: usize = 64;
 
-/// Below this, codecs are quick enough anyway.
+/// Smaller frames compress quickly, so they get no sample.
 const SMALL: usize = 4 * SAMPLE;
 
 /// Counts of byte values, by position modulo 8.
@@ -18,18 +19,18 @@ pub(crate) struct Sample {
     counts: [[u16; 256]; 8],
 }
 
-/// n · log2(n): entropies of small counts without a logarithm.
+/// n · log2(n), for entropies of small counts without logarithms.
 static N_LOG_N: LazyLock<Vec<f32>> =
     LazyLock::new(|| (0..=SAMPLE).map(|n| if n < 2 { 0.0 } else { n as f32 * (n as f32).log2() }).collect());
 
 impl Sample {
-    /// Looks at `data`; `None` if there is too little of it.
+    /// Samples `data`. `None` if it is too short.
     pub(crate) fn take(data: &[u8]) -> Option<Self> {
         if data.len() < SMALL {
             return None;
         }
         let mut counts = [[0u16; 256]; 8];
-        // A multiple of 8, so that all stretches begin at the same place of an element.
+        // A multiple of 8, so that all stretches begin at the same position of an element.
         let step = ((data.len() - STRETCH) / (SAMPLE / STRETCH - 1)) & !7;
         for stretch in 0..SAMPLE / STRETCH {
             for eight in data[stretch * step..][..STRETCH].chunks_exact(8) {
@@ -41,32 +42,36 @@ impl Sample {
         Some(Self { counts })
     }
 
-    /// Whether byte values are spread as evenly as random ones: encrypted and compressed data, mostly. It may still
-    /// repeat itself, so a "yes" asks for a cheap try, not for giving up.
+    /// True if the byte values are spread as evenly as random ones, as in most encrypted and
+    /// compressed data. The data may still repeat itself, so a cheap try should follow.
     pub(crate) fn looks_random(&self) -> bool {
-        // For random bytes, the sum of squares is SAMPLE²/256 + SAMPLE = 69,632 with a deviation of 360 (chi-square with
-        // 255 degrees of freedom). What deflate and xz wrote came to 69,000 to 73,000, text and code to 390,000 and more.
+        // For random bytes, the sum of squares is SAMPLE²/256 + SAMPLE = 69,632 with a deviation of
+        // 360 (chi-square with 255 degrees of freedom). Output of deflate and xz had 69,000 to
+        // 73,000, and text and code had 390,000 and more.
         (0..256).map(|byte| self.count(byte, 1, 0).pow(2)).sum::<u32>() < 76_000
     }
 
-    /// The entropy of its byte values: 8 bits a byte at most.
+    /// The entropy of the byte values, at most 8 bits a byte.
     pub(crate) fn bits(&self) -> f32 {
         self.entropy(1)
     }
 
-    /// How many of the bytes at `class` modulo `width` (1, 2, 4 or 8) are `byte`.
+    /// The number of bytes with value `byte` at positions that are `class` modulo `width` (1, 2, 4
+    /// or 8).
     pub(crate) fn count(&self, byte: usize, width: usize, class: usize) -> u32 {
         self.counts.iter().skip(class).step_by(width).map(|counts| u32::from(counts[byte])).sum()
     }
 
-    /// The width of elements whose bytes, position by position, are the most predictable, and how many bits a byte that
-    /// saves against counting all bytes together; `None` when no width saves a quarter of a bit.
+    /// The element width whose positions have the most predictable bytes, and the bits per byte
+    /// that it saves against counting all bytes together. `None` if no width saves a quarter of a
+    /// bit.
     pub(crate) fn element_width(&self) -> Option<(usize, f32)> {
         let whole = self.entropy(1);
         let mut best: Option<(usize, f32)> = None;
         for width in [2, 4, 8] {
             let gain = whole - self.entropy(width);
-            // Wider elements must pay for themselves: every multiple of the true width looks as good, but for noise.
+            // A wider element must save more, as every multiple of the true width looks as good,
+            // apart from noise.
             if gain > best.map_or(0.25, |(_, best)| best + 0.1) {
                 best = Some((width, gain));
             }
@@ -74,7 +79,8 @@ impl Sample {
         best
     }
 
-    /// Bits a byte, when each position modulo `width` has a code of its own; corrected for small samples (Miller and Madow).
+    /// Bits per byte if each position modulo `width` has its own code. Corrected for small samples
+    /// (Miller and Madow).
     fn entropy(&self, width: usize) -> f32 {
         let (table, total) = (&*N_LOG_N, SAMPLE / width);
         let mut bits = 0.0;
@@ -114,7 +120,7 @@ mod tests {
         let random: Vec<u8> = noise(20_000).flat_map(u64::to_le_bytes).collect();
         assert!(sample(&random).looks_random());
         assert_eq!(sample(&random).element_width(), None);
-        // A period of 31 bytes: an even one would be columns indeed.
+        // The period is 31 bytes, as an even one would form columns.
         let text = b"a quick brown fox, a lazy dog. ".repeat(6000);
         assert!(!sample(&text).looks_random());
         assert_eq!(sample(&text).element_width(), None);

@@ -1,4 +1,4 @@
-//! ZLE: runs of zeros shortened, all else as it is. The byte map is in `docs/format.md`.
+//! ZLE shortens runs of zeros and copies all else. `docs/format.md` has the byte map.
 //!
 //! ```text
 //! 0 ≤ b ≤ 63     b + 1 bytes follow as they are
@@ -12,12 +12,12 @@ use crate::op::CodecError;
 const LITERALS_MAX: usize = 64;
 const ZEROS_MAX: usize = 192;
 
-/// A byte more for every 64 literals.
+/// One more byte for every 64 literals.
 pub(super) fn worst_case(len: usize) -> usize {
     len + len.div_ceil(LITERALS_MAX)
 }
 
-/// Whether `raw` compresses to at most `room` bytes; `out` then holds them.
+/// Returns true if `raw` compresses to at most `room` bytes, which `out` then holds.
 pub(super) fn compress(raw: &[u8], room: usize, out: &mut Vec<u8>) -> bool {
     out.clear();
     let mut at = 0;
@@ -44,20 +44,20 @@ pub(super) fn compress(raw: &[u8], room: usize, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// How many zeros `bytes` begins with.
+/// The number of zeros at the beginning of `bytes`.
 fn zeros_at(bytes: &[u8]) -> usize {
     let mut words = bytes.chunks_exact(8);
     let whole = 8 * words.by_ref().take_while(|word| *word == [0; 8]).count();
     whole + bytes[whole..].iter().take(8).take_while(|byte| **byte == 0).count()
 }
 
-/// How many bytes `bytes` begins with before two zeros; at least 1, at most 64.
+/// The number of bytes before two zeros, from 1 to 64.
 fn literals_at(bytes: &[u8]) -> usize {
     let most = bytes.len().min(LITERALS_MAX);
     bytes[..most].windows(2).skip(1).position(|two| two == [0, 0]).map_or(most, |at| at + 1)
 }
 
-/// Fills the front of `out`; returns how many bytes.
+/// Fills the front of `out` and returns the number of bytes.
 pub(super) fn decompress_into(stored: &[u8], out: &mut [u8]) -> Result<usize, CodecError> {
     let malformed = CodecError::Malformed(Codec::Zle);
     let (mut from, mut to) = (0, 0);

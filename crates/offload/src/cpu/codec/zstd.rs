@@ -1,29 +1,29 @@
 //! Zstandard by its C library: levels tuned for frames of 256 KiB to 2 MiB.
 //!
-//! Frames carry no content size, checksum or dictionary id: the frame header of the pack has the first two, and there are
-//! no dictionaries. Which parameters stand for levels 1, 2 and 4, and why, is in `docs/decisions/0002-zstd-parameters.md`;
-//! other levels are the library's own.
+//! Frames carry no content size, checksum or dictionary id: the frame header of the pack has the
+//! first two, and there are no dictionaries. `docs/decisions/0002-zstd-parameters.md` explains the
+//! parameters for levels 1, 2 and 4. Other levels are the library's own.
 
 use outrigger_format::Codec;
 use zstd_safe::{CCtx, CParameter, DCtx, ParamSwitch, ResetDirective, Strategy};
 
 use crate::op::CodecError;
 
-/// Bytes that come out at most.
+/// The most bytes of output.
 pub(super) fn worst_case(len: usize) -> usize {
     zstd_safe::compress_bound(len)
 }
 
 #[derive(Default)]
 pub(super) struct Encoder {
-    /// The context, and the level that it is set to, with whether that is for large frames.
+    /// The context, with the level for which it is set up, and whether that is for large frames.
     context: Option<(CCtx<'static>, Option<(i8, bool)>)>,
-    /// For literals alone.
+    /// For literals only.
     literals: Option<CCtx<'static>>,
 }
 
 impl Encoder {
-    /// Whether `raw` compresses to at most `room` bytes; `out` then holds them.
+    /// Returns true if `raw` compresses to at most `room` bytes, which `out` then holds.
     pub(super) fn compress(&mut self, level: i8, raw: &[u8], room: usize, out: &mut Vec<u8>) -> bool {
         let (context, set_to) = self.context.get_or_insert_with(|| (CCtx::create(), None));
         let wanted = (level, level == 1 && raw.len() > LARGE);
@@ -34,8 +34,9 @@ impl Encoder {
         fill(context, raw, room, out)
     }
 
-    /// The same with nothing but an entropy code (Huffman's, block by block), and hence a fraction of the time: for planes of numbers, in which the few
-    /// repetitions that are found are accidents, and cost more than they save.
+    /// Like [`Encoder::compress`], with an entropy code only (Huffman's, block by block), in a
+    /// fraction of the time. In planes of numbers the few repetitions are accidents, and cost more
+    /// than they save.
     pub(super) fn compress_literals(&mut self, raw: &[u8], room: usize, out: &mut Vec<u8>) -> bool {
         let context = self.literals.get_or_insert_with(|| {
             let mut context = CCtx::create();
@@ -49,9 +50,9 @@ impl Encoder {
             set(CParameter::HashLog(6));
             set(CParameter::MinMatch(7));
             set(CParameter::Strategy(Strategy::ZSTD_fast));
-            // It looks for a match once in so many bytes: never within a block.
+            // It searches for a match once in so many bytes, which is never within a block.
             set(CParameter::TargetLength(128 << 10));
-            // With that, the library would leave literals as they are.
+            // At that length, the library would leave literals uncompressed.
             set(CParameter::LiteralCompressionMode(ParamSwitch::Enable));
             context
         });
@@ -60,10 +61,11 @@ impl Encoder {
 }
 
 fn fill(context: &mut CCtx<'static>, raw: &[u8], room: usize, out: &mut Vec<u8>) -> bool {
-    // A slice, not the vector: the library would use all of that one's capacity. Zeroing costs little beside
-    // compressing, and nothing where the vector was as long before.
+    // A slice and not the vector, whose whole capacity the library would use. Zeroing is cheap
+    // compared with compression, and costs nothing if the vector was as long before.
     out.resize(room, 0);
-    // The only errors possible are a full buffer and, at the levels' first use, no memory: both mean "store as is".
+    // The only possible errors are a full buffer and, at a level's first use, lack of memory. In
+    // both cases the frame is stored as it is.
     match context.compress2(&mut out[..], raw) {
         Ok(len) => {
             out.truncate(len);
@@ -73,8 +75,8 @@ fn fill(context: &mut CCtx<'static>, raw: &[u8], room: usize, out: &mut Vec<u8>)
     }
 }
 
-/// What stands for a level instead of the library's parameters: those depend on the frame's size in steps (up to 256 KiB,
-/// and beyond), so that a larger frame would quietly mean another strategy.
+/// The parameters of a level, in place of the library's. The library's depend on the frame's size
+/// in steps (up to 256 KiB, and beyond), so a larger frame would silently get another strategy.
 struct Tuned {
     strategy: Strategy,
     chain_log: u32,
@@ -94,11 +96,12 @@ fn tuned(level: i8) -> Option<Tuned> {
     Some(Tuned { strategy, chain_log, hash_log, search_log, min_match, row_search })
 }
 
-/// From here on level 1 has a table of twice the size: frames have more to remember, and it finds matches that it had forgotten.
+/// For larger frames, level 1 has a table of twice the size. They have more positions to remember,
+/// and the larger table finds matches that the smaller one forgets.
 const LARGE: usize = 768 << 10;
 
 fn set_level(context: &mut CCtx<'static>, level: i8, large: bool) {
-    // Parameters outlive the level they were set for.
+    // A context keeps parameters of earlier levels.
     context.reset(ResetDirective::SessionAndParameters).expect("a context between frames");
     let mut set = |parameter| context.set_parameter(parameter).expect("a parameter within its bounds");
     set(CParameter::CompressionLevel(level.into()));
@@ -124,8 +127,8 @@ pub(super) struct Decoder {
 }
 
 impl Decoder {
-    /// Replaces `out` by what `stored` holds; returns how many bytes that is. Decoding in one call needs no window: the
-    /// output is the window, so memory is bounded by the room given.
+    /// Replaces `out` by the decoded bytes of `stored`, and returns their number. Decoding in one
+    /// call needs no window, as the output is the window. So memory is bounded by the given room.
     pub(super) fn decompress(
         &mut self,
         stored: &[u8],
@@ -138,7 +141,7 @@ impl Decoder {
         context.decompress(out, stored).map_err(|_| CodecError::Malformed(Codec::Zstd))
     }
 
-    /// Fills the front of `out`; returns how many bytes.
+    /// Fills the front of `out` and returns the number of bytes.
     pub(super) fn decompress_into(&mut self, stored: &[u8], out: &mut [u8]) -> Result<usize, CodecError> {
         let context = self.context.get_or_insert_with(DCtx::create);
         context.decompress(out, stored).map_err(|_| CodecError::Malformed(Codec::Zstd))

@@ -1,8 +1,9 @@
-//! Branch addresses of ARM64: the offset of `bl` counts words from the instruction, that of `adrp` pages; both count from the
-//! frame's beginning instead. Instructions are words of four bytes that begin at a multiple of four from the frame's `phase`.
+//! Branch addresses of ARM64. The offset of `bl` counts words from the instruction, that of `adrp`
+//! counts pages. The filter makes both count from the frame's beginning. Instructions are words of
+//! four bytes, which begin at multiples of four from the frame's `phase`.
 //!
-//! The offset is all of its field (26 and 21 bits), added to in a ring of that size; the bits that tell the instruction do not change,
-//! so undoing meets the same ones.
+//! The offset is a whole field of 26 or 21 bits, and the addition wraps in that size. The bits that
+//! identify the instruction do not change, so undoing finds the same instructions.
 
 use super::Direction;
 
@@ -52,7 +53,8 @@ mod tests {
 
     #[test]
     fn a_page_of_another_place_becomes_equal() {
-        // adrp x3, one page before, from the third page of the frame; and itself from the first.
+        // Two `adrp x3` to the frame's second page: one page back from the third page, and one page
+        // ahead from the first.
         let mut bytes = vec![0; 3 * 4096];
         let adrp = |pages: u32| 0x9000_0003 | (pages & 3) << 29 | (pages >> 2 & 0x7_ffff) << 5;
         bytes[8192..8196].copy_from_slice(&adrp(u32::MAX).to_le_bytes());

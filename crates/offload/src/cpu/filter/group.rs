@@ -1,14 +1,16 @@
-//! Byte grouping: of elements of two, four or eight bytes, first all first bytes, then all second ones, and so on. What is
-//! left at the end (less than an element) stays there.
+//! Byte grouping for elements of two, four or eight bytes: first the first bytes of all elements,
+//! then all second bytes, and so on. An incomplete element at the end stays there.
 //!
-//! The exponents of floating-point numbers and the high bytes of counters then lie together, where an entropy coder finds
-//! them, and the noise of mantissas lies together, where the codec stops trying.
+//! Exponents of floating-point numbers and high bytes of counters then lie together, where an
+//! entropy coder profits from them. The noise of mantissas lies together too, where the codec gives
+//! up early.
 //!
-//! The highest byte of a bfloat16 or float32 is its sign and seven of its exponent's eight bits; signs are noise, and the eighth bit would lie in a plane of
-//! noise. Elements that are *rotated* by one bit before have the exponent in that byte, and nothing else. (In a float64, it has eleven bits: eight of them are then in the
-//! highest byte, where seven were.)
+//! The highest byte of a bfloat16 or float32 holds the sign and seven of the exponent's eight bits.
+//! Signs are noise, and the eighth bit would lie in a noisy plane. If elements are *rotated* by one
+//! bit before grouping, the exponent fills that byte. (The exponent of a float64 has eleven bits.
+//! Eight of them then lie in the highest byte, where seven were.)
 
-/// Fills `out`, as long as `raw`.
+/// Groups `raw` into `out`, which is as long.
 pub(super) fn apply(width: usize, rotated: bool, raw: &[u8], out: &mut [u8]) {
     let elements = raw.len() / width;
     let (planes, rest) = out.split_at_mut(elements * width);
@@ -28,7 +30,7 @@ pub(super) fn apply(width: usize, rotated: bool, raw: &[u8], out: &mut [u8]) {
 }
 
 fn split_eight(whole: &[u8], planes: &mut [u8], elements: usize, rotation: u32) {
-    // Eight elements at a time, each a machine word: a byte matrix, turned over.
+    // Eight elements at a time: their eight words form a byte matrix, which is transposed.
     let tiled = elements & !7;
     for at in (0..tiled).step_by(8) {
         let tile = transpose(std::array::from_fn(|row| word(whole, (at + row) * 8).rotate_left(rotation)));
@@ -44,7 +46,7 @@ fn split_eight(whole: &[u8], planes: &mut [u8], elements: usize, rotation: u32) 
     }
 }
 
-/// Fills `out`, as long as `grouped`.
+/// Undoes the grouping into `out`, which is as long as `grouped`.
 pub(super) fn undo(width: usize, rotated: bool, grouped: &[u8], out: &mut [u8]) {
     let elements = grouped.len() / width;
     let (planes, left) = grouped.split_at(elements * width);
@@ -93,7 +95,7 @@ fn join_eight(planes: &[u8], whole: &mut [u8], elements: usize, rotation: u32) {
     }
 }
 
-/// One loop a plane: strided loads that the compiler turns into shuffles.
+/// One loop for each plane, whose strided loads the compiler turns into shuffles.
 fn split<const WIDTH: usize>(
     whole: &[u8],
     planes: &mut [u8],
@@ -104,7 +106,7 @@ fn split<const WIDTH: usize>(
         return;
     }
     let chunks = whole.as_chunks::<WIDTH>().0;
-    // In blocks that stay in the nearest cache while each plane passes over them.
+    // In blocks that stay in the nearest cache while each plane reads them.
     const BLOCK: usize = 2048;
     for (number, block) in chunks.chunks(BLOCK).enumerate() {
         for (index, plane) in planes.chunks_exact_mut(elements).enumerate() {
@@ -139,7 +141,7 @@ fn transpose(mut rows: [u64; 8]) -> [u64; 8] {
 mod tests {
     use super::*;
 
-    /// What elements are before they are grouped, computed bit by bit.
+    /// The element before grouping, computed bit by bit.
     fn turned(element: &[u8]) -> Vec<u8> {
         let bits = 8 * element.len();
         let bit = |at: usize| element[at / 8] >> (at % 8) & 1;

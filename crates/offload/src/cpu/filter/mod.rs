@@ -1,5 +1,5 @@
-//! Filters: what is done to a frame's bytes before the codec, and undone after it. What they are good for, and when they are
-//! used, is decided in [`crate::Encoder`]; the exact rules are in `docs/format.md`.
+//! Filters, which change a frame's bytes before the codec, and are undone after it.
+//! [`crate::Encoder`] decides when to use them. `docs/format.md` has their exact rules.
 
 mod arm64;
 mod group;
@@ -7,7 +7,8 @@ mod x86;
 
 use outrigger_format::Filter;
 
-/// Replaces `out` by `raw` as `filter` has it: as many bytes. With [`Filter::None`], a copy.
+/// Replaces `out` by the filtered bytes of `raw`, which have the same length. [`Filter::None`]
+/// copies.
 ///
 /// ```
 /// use outrigger_format::Filter;
@@ -18,15 +19,15 @@ use outrigger_format::Filter;
 /// assert_eq!(back, b"1a2b3c");
 /// ```
 pub fn apply_filter(filter: Filter, raw: &[u8], out: &mut Vec<u8>) {
-    // What was there before is written over, all of it.
+    // Every old byte is overwritten.
     out.resize(raw.len(), 0);
     apply_filter_into(filter, raw, out);
 }
 
-/// [`apply_filter`] into memory of exactly `raw`'s length.
+/// [`apply_filter`] into memory of the length of `raw`.
 ///
 /// # Panics
-/// When it has another.
+/// If `out` has another length.
 pub fn apply_filter_into(filter: Filter, raw: &[u8], out: &mut [u8]) {
     match filter {
         Filter::None | Filter::X86 | Filter::Arm64(_) => {
@@ -37,7 +38,8 @@ pub fn apply_filter_into(filter: Filter, raw: &[u8], out: &mut [u8]) {
     }
 }
 
-/// Replaces `out` by what [`apply_filter`] made `filtered` of. Any bytes are taken: what no filter wrote gives something, of the same length.
+/// Replaces `out` by the bytes that [`apply_filter`] turned into `filtered`. Accepts any bytes:
+/// even if no filter wrote them, it produces bytes of the same length.
 pub fn undo_filter(filter: Filter, filtered: &[u8], out: &mut Vec<u8>) {
     match filter {
         Filter::None | Filter::X86 | Filter::Arm64(_) => {
@@ -52,12 +54,12 @@ pub fn undo_filter(filter: Filter, filtered: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Whether [`undo_in_place`] undoes it.
+/// True if [`undo_in_place`] can undo the filter.
 pub(crate) fn is_in_place(filter: Filter) -> bool {
     matches!(filter, Filter::None | Filter::X86 | Filter::Arm64(_))
 }
 
-/// [`undo_filter`] where the bytes are; does nothing for grouping.
+/// [`undo_filter`] in place. Does nothing for grouping.
 pub(crate) fn undo_in_place(filter: Filter, bytes: &mut [u8]) {
     in_place(filter, bytes, Direction::Undo);
 }
@@ -76,12 +78,13 @@ fn in_place(filter: Filter, bytes: &mut [u8], direction: Direction) {
     }
 }
 
-/// Whether elements are rotated before they are grouped.
+/// True if elements are rotated before they are grouped.
 fn is_rotated(filter: Filter) -> bool {
     matches!(filter, Filter::Float2 | Filter::Float4 | Filter::Float8)
 }
 
-/// How much of `bytes`, which should be code for x86-64, is calls and addresses that [`Filter::X86`] would convert: a share, 0 to 1.
+/// The share, from 0 to 1, of `bytes` that are calls and addresses which [`Filter::X86`] would
+/// convert, if the bytes are code for x86-64.
 pub(crate) fn x86_density(bytes: &[u8]) -> f32 {
     x86::density(bytes)
 }
@@ -124,7 +127,8 @@ mod tests {
                 assert_eq!(filtered.len(), len);
                 undo_filter(filter, &filtered, &mut back);
                 assert!(back == raw, "{filter:?}, {len} bytes");
-                // And the other way round: every filtered frame is that of one raw frame.
+                // And in reverse: every sequence of bytes is the filtered form of exactly one raw
+                // frame.
                 undo_filter(filter, &raw, &mut back);
                 apply_filter(filter, &back, &mut filtered);
                 assert!(filtered == raw, "{filter:?}, {len} bytes, undone first");

@@ -1,16 +1,23 @@
-//! Branch addresses of x86-64: what an instruction says relative to itself is said relative to the frame instead, so that
-//! calls of one function from many places become equal bytes, which a codec finds.
+//! Branch addresses of x86-64. The filter makes addresses that are relative to the instruction
+//! relative to the frame. Calls of one function from many places then have equal bytes, which a
+//! codec finds.
 //!
-//! Converted are the four bytes after `e8` and `e9` (call, jump), after `8b` or `8d` and a byte `00xxx101` (a load, an address
-//! relative to the instruction pointer), and after `ff 15` and `ff 25` (a call, a jump through a pointer), when they stand for −2^24
-//! to 2^24 − 1. The number of the byte after the instruction is added in a ring of 25 bits, so the result is in the same range, and
-//! undoing, which walks the same way, meets the same instructions. Also the four bytes of an operand out of range are passed
-//! over: were an instruction found among them, and converted, undoing could take the first one's operand for one in range.
-//! Nothing checks that these are instructions: it need only be true often.
+//! The filter converts the four bytes of an operand if their value is from −2^24 to 2^24 − 1:
+//!
+//! - after `e8` and `e9` (call, jump),
+//! - after `8b` or `8d` and a byte `00xxx101` (a load, an address relative to the instruction
+//!   pointer),
+//! - after `ff 15` and `ff 25` (a call, a jump through a pointer).
+//!
+//! It adds the position of the byte after the instruction, modulo 2^25. So the result is in the
+//! same range, and undoing, which walks in the same order, finds the same instructions. The four
+//! bytes of an operand out of range are skipped as well. If an instruction among them were
+//! converted, undoing could find the first operand within the range. The filter does not check that
+//! these are instructions. It pays if they mostly are.
 
 use super::Direction;
 
-/// The ring's bits.
+/// The bits of the modulus.
 const BITS: u32 = 25;
 
 /// Converts in place.
@@ -37,20 +44,22 @@ pub(super) fn density(bytes: &[u8]) -> f32 {
     (4 * near) as f32 / bytes.len().max(1) as f32
 }
 
-/// Bytes that are looked at together.
+/// Bytes that are checked together.
 const BLOCK: usize = 64;
 
-/// Goes from operand to operand. What it has passed may change meanwhile, what is ahead may not.
+/// Walks from operand to operand. Bytes that it has passed may change during the walk, those ahead
+/// must not.
 #[derive(Default)]
 struct Walk {
     /// The end of the last operand: an instruction begins here at the earliest.
     from: usize,
-    /// How far the marks go.
+    /// The end of the last marked block.
     seen: usize,
     marks: Marks,
 }
 
-/// Where in a block the last byte before an operand may be, a bit for each byte: the opcode of a call or jump, and the second byte of the others.
+/// The positions in a block of the last byte before a possible operand, one bit for each byte.
+/// `one` marks the opcode of a call or jump, and `two` the second byte of the others.
 #[derive(Clone, Copy, Default)]
 struct Marks {
     one: u64,
@@ -58,14 +67,15 @@ struct Marks {
 }
 
 impl Walk {
-    /// The next operand: where it is, and what it is.
+    /// The position and value of the next operand.
     fn next_operand(&mut self, bytes: &[u8]) -> Option<(usize, i32)> {
         loop {
-            // Of the block before `seen`, what begins at `from` or later. Before the first block there are no marks.
+            // Marks of the block before `seen` from `from` on. Before the first block there are
+            // none.
             let block = self.seen.saturating_sub(BLOCK);
             let behind = self.from.saturating_sub(block) as u32;
             let ahead = u64::MAX.checked_shl(behind).unwrap_or(0);
-            // An instruction of two bytes has its second one later than that.
+            // The second byte of an instruction lies one byte further.
             let later = if self.from >= block { ahead.wrapping_shl(1) } else { ahead };
             let found = self.marks.one & ahead | self.marks.two & later;
             if found != 0 {
@@ -84,7 +94,7 @@ impl Walk {
 }
 
 impl Marks {
-    /// Those of the block that begins at `start`, which may be the last.
+    /// The marks of the block at `start`, which may be the last.
     fn of(bytes: &[u8], start: usize) -> Self {
         match bytes[start..].first_chunk() {
             Some(block) => Self::in_block(block, &bytes[..start]),
@@ -100,7 +110,7 @@ impl Marks {
         let mut earlier = [before.last().copied().unwrap_or(0); BLOCK];
         earlier[1..].copy_from_slice(&block[..BLOCK - 1]);
         let one = bits(|n| block[n] & 0xfe == 0xe8);
-        // Without branches, for all bytes alike: the compiler makes vectors of it.
+        // Without branches and the same for all bytes, so that the compiler vectorises it.
         let two = bits(|n| {
             let relative = ((earlier[n] == 0x8b) | (earlier[n] == 0x8d)) & (block[n] & 0xc7 == 0x05);
             let through = (earlier[n] == 0xff) & ((block[n] == 0x15) | (block[n] == 0x25));
@@ -110,11 +120,11 @@ impl Marks {
     }
 }
 
-/// The places of a block for which `is` holds, a bit each.
+/// The positions of a block where `is` returns true, one bit each.
 #[inline(always)]
 fn bits(is: impl Fn(usize) -> bool) -> u64 {
     let flags: [u8; BLOCK] = std::array::from_fn(|n| u8::from(is(n)));
-    // The product brings the lowest bits of eight bytes together in the highest byte.
+    // The multiplication gathers the lowest bits of eight bytes in the highest byte.
     let gather = |eight: &[u8; 8]| u64::from_le_bytes(*eight).wrapping_mul(0x0102_0408_1020_4080) >> 56;
     let words = flags.as_chunks::<8>().0.iter().enumerate();
     words.fold(0, |found, (n, eight)| found | gather(eight) << (8 * n))
@@ -196,7 +206,8 @@ mod tests {
     fn operands_are_found_at_every_place() {
         let mut state = 1_u32;
         for len in (0..300).chain([1000, 5000]) {
-            // Mostly bytes that matter, so that instructions lie close, within each other's operands, and across blocks.
+            // Mostly bytes that matter, so that instructions lie close together, within each
+            // other's operands, and across blocks.
             let bytes: Vec<u8> = std::iter::repeat_with(|| {
                 state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
                 [0xe8, 0xe9, 0x8b, 0x8d, 0xff, 0x05, 0x3d, 0x15, 0x25, 0, 0, 0x90, 0x90, 0x48, 0x7f, 0xc3]

@@ -1,6 +1,7 @@
 //! Eight lanes of AVX2, twice: sixteen.
 //!
-//! Without rotations and three-operand functions a step takes more instructions, and its chain is longer; two vectors at once hide that.
+//! Rotations and three-operand functions take several instructions here, so the chain of a step is
+//! longer. Two vectors at once hide that.
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::*;
@@ -13,7 +14,7 @@ use crate::SimdLevel;
 /// Takes `blocks` of each lane into its state.
 ///
 /// # Panics
-/// When the processor lacks AVX2.
+/// If the processor lacks AVX2.
 pub(super) fn blocks<F: Function<W>, const W: usize>(
     state: &mut [[u32; LANES]; W],
     blocks: &[&[[u8; 64]]; LANES],
@@ -34,7 +35,7 @@ fn run_blocks<F: Function<W>, const W: usize>(state: &mut [[u32; LANES]; W], blo
 /// Hashes groups of [`LANES`] windows.
 ///
 /// # Panics
-/// When the processor lacks AVX2.
+/// If the processor lacks AVX2.
 pub(super) fn windows<F: Function<W>, const W: usize>(windows: &Windows<'_>, groups: usize, out: &mut [u8]) {
     assert!(SimdLevel::detect() >= SimdLevel::Avx2);
     // SAFETY: the line above checked that the processor has the feature that `run_windows` enables.
@@ -46,7 +47,8 @@ fn run_windows<F: Function<W>, const W: usize>(windows: &Windows<'_>, groups: us
     windows.groups::<F, Pair<V8>, W, LANES>(groups, out);
 }
 
-/// Values exist only inside functions that enable AVX2: `run_blocks`, `run_windows` and what is inlined into them.
+/// Values exist only inside functions that enable AVX2: `run_blocks`, `run_windows` and the
+/// functions inlined into them.
 #[derive(Clone, Copy)]
 struct V8(__m256i);
 
@@ -58,17 +60,20 @@ impl Vector<8> for V8 {
     }
     #[inline(always)]
     fn load(words: &[u32; 8]) -> Self {
-        // SAFETY: see the type; the array has the 32 bytes that are read, without need of alignment.
+        // SAFETY: see the type; the array has the 32 bytes that are read, without need of
+        // alignment.
         Self(unsafe { _mm256_loadu_si256(words.as_ptr().cast()) })
     }
     #[inline(always)]
     fn store(self, words: &mut [u32; 8]) {
-        // SAFETY: see the type; the array has the 32 bytes that are written, without need of alignment.
+        // SAFETY: see the type; the array has the 32 bytes that are written, without need of
+        // alignment.
         unsafe { _mm256_storeu_si256(words.as_mut_ptr().cast(), self.0) }
     }
     #[inline(always)]
     fn transposed(blocks: &[&[u8; 64]; 8]) -> [Self; 16] {
-        // SAFETY: see the type; each array has the 64 bytes that are read, without need of alignment.
+        // SAFETY: see the type; each array has the 64 bytes that are read, without need of
+        // alignment.
         unsafe {
             let mut words = [Self(_mm256_setzero_si256()); 16];
             let mut half = 0;
@@ -92,19 +97,22 @@ impl Vector<8> for V8 {
     }
     #[inline(always)]
     fn prefetch(block: &[u8; 64]) {
-        // SAFETY: the processor has SSE if it has this; a prefetch reads nothing, and the address is a valid one besides.
+        // SAFETY: the processor has SSE if it has this; a prefetch reads nothing, and the address
+        // is a valid one besides.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(block.as_ptr().cast()) }
     }
     #[inline(always)]
     fn adjacent(bytes: &[u8]) -> Self {
         let bytes: &[u8; 32] = bytes.first_chunk().expect("four bytes a lane");
-        // SAFETY: see the type; the array has the 32 bytes that are read, without need of alignment.
+        // SAFETY: see the type; the array has the 32 bytes that are read, without need of
+        // alignment.
         Self(unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) })
     }
     #[inline(always)]
     fn sliding(bytes: &[u8]) -> Self {
         let bytes: &[u8; 16] = bytes.first_chunk().expect("sliding_len bytes");
-        // SAFETY: see the type; the array has the 16 bytes that are read, without need of alignment.
+        // SAFETY: see the type; the array has the 16 bytes that are read, without need of
+        // alignment.
         unsafe {
             let bytes = _mm256_broadcastsi128_si256(_mm_loadu_si128(bytes.as_ptr().cast()));
             let words = _mm256_set_epi32(

@@ -13,7 +13,7 @@ use crate::SimdLevel;
 /// Takes `blocks` of each lane into its state.
 ///
 /// # Panics
-/// When the processor lacks AVX-512.
+/// If the processor lacks AVX-512.
 pub(super) fn blocks<F: Function<W>, const W: usize>(
     state: &mut [[u32; LANES]; W],
     blocks: &[&[[u8; 64]]; LANES],
@@ -34,10 +34,11 @@ fn run_blocks<F: Function<W>, const W: usize>(state: &mut [[u32; LANES]; W], blo
 /// Hashes groups of [`WINDOW_LANES`] windows.
 ///
 /// # Panics
-/// When the processor lacks AVX-512.
+/// If the processor lacks AVX-512.
 pub(super) fn windows<F: Function<W>, const W: usize>(windows: &Windows<'_>, groups: usize, out: &mut [u8]) {
     assert!(SimdLevel::detect() >= SimdLevel::Avx512);
-    // SAFETY: the line above checked that the processor has the features that `run_windows` enables.
+    // SAFETY: the line above checked that the processor has the features that `run_windows`
+    // enables.
     unsafe { run_windows::<F, W>(windows, groups, out) }
 }
 
@@ -49,7 +50,8 @@ fn run_windows<F: Function<W>, const W: usize>(windows: &Windows<'_>, groups: us
     windows.groups::<F, Pair<V16>, W, WINDOW_LANES>(groups, out);
 }
 
-/// Values exist only inside functions that enable AVX-512 F and BW: `run_blocks`, `run_windows` and what is inlined into them.
+/// Values exist only inside functions that enable AVX-512 F and BW: `run_blocks`, `run_windows` and
+/// the functions inlined into them.
 #[derive(Clone, Copy)]
 struct V16(__m512i);
 
@@ -69,17 +71,20 @@ impl Vector<16> for V16 {
     }
     #[inline(always)]
     fn load(words: &[u32; 16]) -> Self {
-        // SAFETY: see the type; the array has the 64 bytes that are read, without need of alignment.
+        // SAFETY: see the type; the array has the 64 bytes that are read, without need of
+        // alignment.
         Self(unsafe { _mm512_loadu_si512(words.as_ptr().cast()) })
     }
     #[inline(always)]
     fn store(self, words: &mut [u32; 16]) {
-        // SAFETY: see the type; the array has the 64 bytes that are written, without need of alignment.
+        // SAFETY: see the type; the array has the 64 bytes that are written, without need of
+        // alignment.
         unsafe { _mm512_storeu_si512(words.as_mut_ptr().cast(), self.0) }
     }
     #[inline(always)]
     fn transposed(blocks: &[&[u8; 64]; 16]) -> [Self; 16] {
-        // SAFETY: see the type; each array has the 64 bytes that are read, without need of alignment.
+        // SAFETY: see the type; each array has the 64 bytes that are read, without need of
+        // alignment.
         unsafe {
             let mut rows = [_mm512_setzero_si512(); 16];
             let mut lane = 0;
@@ -99,22 +104,26 @@ impl Vector<16> for V16 {
     }
     #[inline(always)]
     fn prefetch(block: &[u8; 64]) {
-        // SAFETY: the processor has SSE if it has this; a prefetch reads nothing, and the address is a valid one besides.
+        // SAFETY: the processor has SSE if it has this; a prefetch reads nothing, and the address
+        // is a valid one besides.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(block.as_ptr().cast()) }
     }
     #[inline(always)]
     fn adjacent(bytes: &[u8]) -> Self {
         let bytes: &[u8; 64] = bytes.first_chunk().expect("four bytes a lane");
-        // SAFETY: see the type; the array has the 64 bytes that are read, without need of alignment.
+        // SAFETY: see the type; the array has the 64 bytes that are read, without need of
+        // alignment.
         Self(unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) })
     }
     #[inline(always)]
     fn sliding(bytes: &[u8]) -> Self {
         let bytes: &[u8; 32] = bytes.first_chunk().expect("sliding_len bytes");
-        // SAFETY: see the type; the array has the 32 bytes that are read, without need of alignment.
+        // SAFETY: see the type; the array has the 32 bytes that are read, without need of
+        // alignment.
         unsafe {
             let bytes = _mm512_castsi256_si512(_mm256_loadu_si256(bytes.as_ptr().cast()));
-            // Quarter q gets words q and q + 1, and makes of these eight bytes the words at its first four.
+            // Quarter q gets words q and q + 1, and makes of these eight bytes the words at its
+            // first four.
             let quarters = _mm512_set_epi32(0, 0, 4, 3, 0, 0, 3, 2, 0, 0, 2, 1, 0, 0, 1, 0);
             let words = _mm512_set4_epi32(0x0605_0403, 0x0504_0302, 0x0403_0201, 0x0302_0100);
             Self(_mm512_shuffle_epi8(_mm512_permutexvar_epi32(quarters, bytes), words))

@@ -1,5 +1,5 @@
-//! MD5, SHA-1 and SHA-256 of one block in every lane, word for word as RFC 1321, RFC 3174 and FIPS 180-4 have them, over any
-//! [`Vector`]; and the same in one lane, by the crates.
+//! MD5, SHA-1 and SHA-256 of one block in every lane, over any [`Vector`], and of one lane by the
+//! crates. The code follows RFC 1321, RFC 3174 and FIPS 180-4 word for word.
 #![allow(
     clippy::needless_range_loop,
     reason = "vectors are indexed by number: closures would be compiled without their instructions"
@@ -11,16 +11,16 @@ use super::vector::Vector;
 pub(super) trait Function<const W: usize> {
     /// The state before the first block.
     const INITIAL: [u32; W];
-    /// Whether words and lengths are big-endian.
+    /// True if words and lengths are big-endian.
     const BIG_ENDIAN: bool;
-    /// With this many lanes left that still have blocks, one after the other is faster (where the processor has
-    /// instructions for the function).
+    /// If only this many lanes still have blocks, hashing them one after the other is faster (if
+    /// the processor has instructions for the function).
     const FEW: usize;
 
-    /// Takes whole blocks into one state.
+    /// Processes whole blocks with one state.
     fn plain(state: &mut [u32; W], blocks: &[[u8; 64]]);
 
-    /// Takes one block a lane, of words in the processor's order, into the states of all lanes.
+    /// Processes one block in each lane, with words in the processor's byte order.
     fn block<V: Vector<N>, const N: usize>(state: [V; W], words: [V; 16]) -> [V; W];
 }
 
@@ -52,13 +52,15 @@ impl Function<4> for Md5 {
         let [mut a, mut b, mut c, mut d] = state;
         macro_rules! step {
             ($f:ident, $a:ident $b:ident $c:ident $d:ident, $step:expr, $g:expr, $l:literal, $r:literal) => {
-                // What is known early is added first: the chain of steps is what takes the time.
+                // Operands that are known early are added first, as the chain of steps takes the
+                // time.
                 let early = $a.add(x[($g) % 16].add(V::splat(MD5_K[$step])));
                 $a = early.add($f!($b, $c, $d)).rotate::<$l, $r>().add($b);
             };
         }
-        // Sixteen steps, four at a time: the word of step i is (first + stride·i) mod 16. An optimising compiler unrolls the loop; all
-        // steps written out would only take it longer.
+        // Sixteen steps, four at a time. Step i uses the word (first + stride·i) mod 16. An
+        // optimising compiler unrolls the loop. Writing out all steps would only slow the compiler
+        // down.
         macro_rules! sixteen {
             ($f:ident, $from:literal, $first:literal, $stride:literal, $l0:literal $r0:literal $l1:literal $r1:literal $l2:literal $r2:literal $l3:literal $r3:literal) => {
                 for i in ($from..$from + 16).step_by(4) {
@@ -222,13 +224,13 @@ impl Function<8> for Sha256 {
     }
 }
 
-/// Blocks fetched ahead: each takes longer than a read from the third cache.
+/// Blocks to prefetch. Processing one takes longer than a read from the third-level cache.
 const AHEAD: usize = 4;
 
-/// Takes the blocks of each lane, as many in each, into its state.
+/// Processes the blocks of all lanes, which have equally many.
 ///
 /// # Panics
-/// When lanes have different numbers of blocks.
+/// If lanes have different numbers of blocks.
 #[inline(always)]
 pub(super) fn blocks<F: Function<W>, V: Vector<N>, const W: usize, const N: usize>(
     state: &mut [[u32; N]; W],
@@ -244,7 +246,7 @@ pub(super) fn blocks<F: Function<W>, V: Vector<N>, const W: usize, const N: usiz
         let mut blocks = [&lanes[0][at]; N];
         for lane in 0..N {
             blocks[lane] = &lanes[lane][at];
-            // So many streams at once are more than processors look after by themselves.
+            // Processors do not prefetch so many streams by themselves.
             if at + AHEAD < count {
                 V::prefetch(&lanes[lane][at + AHEAD]);
             }
@@ -262,7 +264,8 @@ pub(super) fn blocks<F: Function<W>, V: Vector<N>, const W: usize, const N: usiz
     }
 }
 
-/// The end of a message of `len` bytes whose last `len % 64` are `rest`: one block or two, and their number.
+/// The last block or two of a message of `len` bytes, whose last `len % 64` are `rest`, and the
+/// number of these blocks.
 pub(super) fn tail<F: Function<W>, const W: usize>(rest: &[u8], len: u64, out: &mut [[u8; 64]; 2]) -> usize {
     let count = if rest.len() < 56 { 1 } else { 2 };
     let bytes = &mut out.as_flattened_mut()[..64 * count];
@@ -278,7 +281,7 @@ pub(super) fn tail<F: Function<W>, const W: usize>(rest: &[u8], len: u64, out: &
     count
 }
 
-/// The digest that a state is, in its first `4·W` bytes.
+/// A state as a digest, in the first `4·W` bytes.
 #[inline]
 pub(super) fn digest<F: Function<W>, const W: usize>(state: &[u32; W]) -> [u8; 32] {
     let mut digest = [0; 32];

@@ -1,12 +1,13 @@
 //! MD5, SHA-1 and SHA-256 of many messages side by side, one in each lane of a vector.
 //!
-//! Each of these functions is one chain of dependent steps, so a single message cannot use a wide processor; sixteen
-//! can. All lanes take blocks at one pace: a round takes as many as the lane that is nearest to the end of what it has. When a
-//! message ends, its lane goes on with the next one, so lanes stay full whatever the lengths; a message's last, padded block or two
-//! come from a copy. Longer messages go first, so that lanes run dry together; the few that are left at the very end are
-//! finished one after the other where the processor has instructions for the function.
+//! Each of these functions is a chain of dependent steps, so a single message cannot use a wide
+//! processor, but sixteen can. All lanes advance together. A round takes as many blocks as every
+//! lane still has. When a message ends, its lane continues with the next one, so lanes stay full
+//! for messages of any lengths. The last padded block or two of a message come from a copy. Longer
+//! messages go first, so that lanes run out at about the same time. If the processor has
+//! instructions for the function, the last few messages are finished one after the other.
 //!
-//! Where there are no vectors worth it (`SimdLevel::Portable`), messages are hashed one by one.
+//! Without suitable vectors (`SimdLevel::Portable`), messages are hashed one by one.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -21,8 +22,9 @@ use function::{Function, Md5, Sha1, Sha256, tail};
 use crate::SimdLevel;
 use crate::op::{Digest, WindowSpec};
 
-/// The digest of each of `count` messages, in any order: `put(n, digest)` for message `n`, which is `get(n)`; of the 32 bytes the first
-/// [`Digest::len`] are the digest, and the others zero. `digest` is not BLAKE3.
+/// The digest of each of `count` messages, in any order. Calls `put(n, digest)` for message `n`,
+/// which is `get(n)`. The digest fills the first [`Digest::len`] of the 32 bytes, and the others
+/// are zero. `digest` must not be BLAKE3.
 pub(super) fn digests<'a>(
     level: SimdLevel,
     digest: Digest,
@@ -44,7 +46,8 @@ pub(super) fn digests<'a>(
     }
 }
 
-/// The windows of `data`, into `out`, which has room for exactly what is kept of them. `digest` is MD5 or SHA-1.
+/// Hashes the windows of `data` into `out`, which has room for exactly the kept bytes. `digest` is
+/// MD5 or SHA-1.
 pub(super) fn windows(level: SimdLevel, digest: Digest, spec: &WindowSpec, data: &[u8], out: &mut [u8]) {
     match digest {
         Digest::Md5 => windows_of::<Md5, 4>(level, spec, data, out),
@@ -98,7 +101,8 @@ fn many<'a, F: Function<W>, const W: usize>(
         SimdLevel::Avx512 => {
             side_by_side::<F, W, { avx512::LANES }>(avx512::blocks::<F, W>, count, get, &mut put)
         }
-        // Eight rounds of eight shifts for every block of SHA-256: the crate's instructions for it win.
+        // SHA-256 takes eight rounds of eight shifts for every block here, so the crate with its
+        // special instructions is faster.
         #[cfg(target_arch = "x86_64")]
         SimdLevel::Avx2 | SimdLevel::Avx2Gfni if W < 8 || !has_sha() => {
             side_by_side::<F, W, { avx2::LANES }>(avx2::blocks::<F, W>, count, get, &mut put);
@@ -107,7 +111,7 @@ fn many<'a, F: Function<W>, const W: usize>(
     }
 }
 
-/// Whether the processor has instructions for SHA-1 and SHA-256, which the crates then use.
+/// True if the processor has instructions for SHA-1 and SHA-256. The crates use them.
 fn has_sha() -> bool {
     #[cfg(target_arch = "x86_64")]
     return std::arch::is_x86_feature_detected!("sha");
@@ -115,7 +119,7 @@ fn has_sha() -> bool {
     false
 }
 
-/// One after the other.
+/// Hashes messages one after the other.
 fn plainly<'a, F: Function<W>, const W: usize>(
     count: usize,
     get: impl Fn(usize) -> &'a [u8],
@@ -133,12 +137,12 @@ fn plainly<'a, F: Function<W>, const W: usize>(
     }
 }
 
-/// What a lane is at.
+/// The state of a lane.
 #[derive(Clone, Copy)]
 struct Lane<'a> {
     /// The message's number, if there is one.
     message: Option<usize>,
-    /// Its blocks that are left, but for the last one or two.
+    /// Its remaining blocks, except the last one or two.
     body: &'a [[u8; 64]],
     /// The last ones are `tails[lane][from..to]`.
     from: usize,
@@ -152,7 +156,7 @@ impl Lane<'_> {
     }
 }
 
-/// `N` at a time.
+/// Hashes `N` messages at a time.
 fn side_by_side<'a, F: Function<W>, const W: usize, const N: usize>(
     kernel: impl Fn(&mut [[u32; N]; W], &[&[[u8; 64]]; N]),
     count: usize,
@@ -166,7 +170,7 @@ fn side_by_side<'a, F: Function<W>, const W: usize, const N: usize>(
     });
 }
 
-/// `N` at a time, in the order of `number(0)`, `number(1)`, ...
+/// Hashes `N` messages at a time, in the order of `number(0)`, `number(1)`, ...
 fn in_order<'a, F: Function<W>, const W: usize, const N: usize>(
     kernel: impl Fn(&mut [[u32; N]; W], &[&[[u8; 64]]; N]),
     count: usize,
@@ -197,7 +201,7 @@ fn in_order<'a, F: Function<W>, const W: usize, const N: usize>(
         }
         let busy = || lanes.iter().filter(|lane| lane.message.is_some());
         let run = busy().map(Lane::run).min().unwrap_or(0);
-        // Lanes without a message repeat what another does; nobody looks at them.
+        // Lanes without a message repeat another lane's blocks, and their results are ignored.
         let spare = busy().find(|lane| !lane.body.is_empty()).map_or(&[][..], |lane| lane.body);
         let spare = lanes
             .iter()
@@ -233,7 +237,8 @@ fn in_order<'a, F: Function<W>, const W: usize, const N: usize>(
     }
 }
 
-/// The messages' numbers by falling length, if that changes anything: else none. (Messages of one length are in order already.)
+/// The messages' numbers by falling length. Empty if they are in that order already, such as
+/// messages of one length.
 fn longest_first<'a>(count: usize, get: &impl Fn(usize) -> &'a [u8], order: &mut Vec<u32>) {
     let blocks = |n: &u32| std::cmp::Reverse(get(*n as usize).len() / 64);
     let Ok(count) = u32::try_from(count) else { return };
@@ -241,6 +246,6 @@ fn longest_first<'a>(count: usize, get: &impl Fn(usize) -> &'a [u8], order: &mut
         return;
     }
     order.extend(0..count);
-    // By number where lengths are the same: sorting that keeps an order would allocate.
+    // Equal lengths are sorted by number, because a stable sort would allocate.
     order.sort_unstable_by_key(|n| (blocks(n), *n));
 }

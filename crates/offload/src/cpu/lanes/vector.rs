@@ -1,10 +1,12 @@
-//! What the hash functions need of a vector of 32-bit words, one word a lane.
+//! The vector of 32-bit words, one for each lane, that the hash functions need.
 //!
-//! Methods are `inline(always)` and so is all that calls them, up to the entry points of `avx2.rs` and `avx512.rs`, which enable
-//! the instructions: that way the generic code of `function.rs` is compiled once for each of them. No closures take vectors: they would
-//! be compiled without the instructions.
+//! All methods are `inline(always)`, and so are all their callers up to the entry points of
+//! `avx2.rs` and `avx512.rs`, which enable the instructions. So the generic code of `function.rs`
+//! is compiled once for each of them. Closures must not take vectors, as they would be compiled
+//! without the instructions.
 
-/// `N` lanes of 32 bits. Values are made and used only inside functions compiled for the instructions behind them.
+/// `N` lanes of 32 bits. Values exist only inside functions that are compiled for the vector's
+/// instructions.
 pub(super) trait Vector<const N: usize>: Copy {
     /// The same word in every lane.
     fn splat(word: u32) -> Self;
@@ -14,7 +16,7 @@ pub(super) trait Vector<const N: usize>: Copy {
     fn store(self, words: &mut [u32; N]);
     /// Word `w` of each lane's block in vector `w`.
     fn transposed(blocks: &[&[u8; 64]; N]) -> [Self; 16];
-    /// Asks for a block to be brought to the caches.
+    /// Prefetches a block.
     fn prefetch(block: &[u8; 64]);
     /// Lane `n` from bytes `4n..4n + 4` of `bytes`, which has `4N` at least.
     fn adjacent(bytes: &[u8]) -> Self;
@@ -28,9 +30,9 @@ pub(super) trait Vector<const N: usize>: Copy {
     fn or(self, other: Self) -> Self;
     fn xor(self, other: Self) -> Self;
     fn xor3(self, b: Self, c: Self) -> Self;
-    /// `yes` where this has ones, else `no`; `yes` and `no` are known before this is.
+    /// `yes` where this has ones, else `no`. Faster if `yes` and `no` are known before this value.
     fn select(self, yes: Self, no: Self) -> Self;
-    /// The same where `yes` is known last.
+    /// The same, faster if `yes` is known last.
     fn select_late(self, yes: Self, no: Self) -> Self;
     /// The majority, bit by bit.
     fn majority(self, b: Self, c: Self) -> Self;
@@ -42,12 +44,13 @@ pub(super) trait Vector<const N: usize>: Copy {
     fn shift_right<const R: u32>(self) -> Self;
 }
 
-/// Bytes that [`Vector::sliding`] reads for `lanes`: a little more than it uses.
+/// The bytes that [`Vector::sliding`] reads for `lanes`. It uses a little less.
 pub(super) const fn sliding_len(lanes: usize) -> usize {
     lanes + 16
 }
 
-/// Two vectors as one of twice the lanes: the instructions of one hide the latency of the other's.
+/// Two vectors as one with twice the lanes. The instructions of one hide the latency of the
+/// other's.
 #[derive(Clone, Copy)]
 pub(super) struct Pair<V>(V, V);
 

@@ -1,8 +1,10 @@
-//! Sliding windows in lanes: as many neighbours at once as there are lanes, all of one length, hence with one padding.
+//! Hashes sliding windows, as many neighbours at once as there are lanes. All have one length,
+//! hence the same padding.
 //!
-//! Word `w` of the windows' blocks is loaded straight into a vector where the step allows it: with a step of 4 the words of
-//! neighbours are neighbours; with a step of 1 they overlap, and a shuffle spreads them. For other steps each window's
-//! blocks are loaded whole and transposed. Loads may reach beyond a window, never beyond the data: the last few windows are left to the caller.
+//! Word `w` of the windows' blocks is loaded straight into a vector if the step allows it. With a
+//! step of 4, words of neighbours are adjacent. With a step of 1, they overlap, and a shuffle
+//! spreads them. For other steps, each window's blocks are loaded whole and transposed. Loads may
+//! reach beyond a window, but never beyond the data, so the caller does the last few windows.
 #![allow(
     clippy::needless_range_loop,
     reason = "vectors are indexed by number: closures would be compiled without their instructions"
@@ -18,17 +20,18 @@ pub(super) struct Windows<'a> {
     window: usize,
     step: usize,
     keep: usize,
-    /// Blocks that hold nothing but a window's bytes.
+    /// Blocks that a window fills entirely.
     whole: usize,
-    /// The one or two blocks after them: which bits of each word are the window's, and what the padding adds.
+    /// For the one or two blocks after them: the bits of each word that belong to the window, and
+    /// the padding.
     masks: [[u32; 16]; 2],
     padding: [[u32; 16]; 2],
-    /// Blocks a window, padding included.
+    /// Blocks of a window, padding included.
     blocks: usize,
 }
 
 impl<'a> Windows<'a> {
-    /// `spec` is valid.
+    /// `spec` must be valid.
     pub fn new<F: Function<W>, const W: usize>(spec: &WindowSpec, data: &'a [u8]) -> Self {
         let WindowSpec { window, step, keep, .. } = *spec;
         let (whole, rest) = (window / 64, window % 64);
@@ -49,7 +52,8 @@ impl<'a> Windows<'a> {
         Self { data, window, step, keep, whole, masks: words(masks), padding: words(padding), blocks }
     }
 
-    /// How many of the first groups of `lanes` windows can be loaded within the data; `count` windows are there.
+    /// The number of first groups of `lanes` windows that can be loaded within the data, which has
+    /// `count` windows.
     pub fn loadable(&self, lanes: usize, count: usize) -> usize {
         let last_word = (self.window - 1) / 4 * 4;
         let reach = match self.step {
@@ -62,7 +66,7 @@ impl<'a> Windows<'a> {
         within.min(count / lanes)
     }
 
-    /// Hashes the first `groups` groups of `N` windows, [`Windows::loadable`] at most, into `out`.
+    /// Hashes the first `groups` groups of `N` windows, at most [`Windows::loadable`], into `out`.
     #[inline(always)]
     pub fn groups<F: Function<W>, V: Vector<N>, const W: usize, const N: usize>(
         &self,
@@ -98,7 +102,8 @@ impl<'a> Windows<'a> {
         }
     }
 
-    /// The words of one block of `N` windows, the first of which begins at `start`. What lies beyond the windows is anything.
+    /// The words of one block of `N` windows, the first of which begins at `start`. Bits beyond the
+    /// windows may have any value.
     #[inline(always)]
     fn words<V: Vector<N>, const N: usize>(&self, start: usize, block: usize) -> [V; 16] {
         let mut words = [V::splat(0); 16];
@@ -145,7 +150,7 @@ fn put<F: Function<W>, const W: usize, const N: usize>(made: &[[u32; N]; W], kee
         }
         digests[lane] = digest::<F, W>(&state);
     }
-    // Copies of a length known here are moves; others are calls.
+    // Copies of a constant length are moves, others are calls.
     if keep == 4 {
         for (out, digest) in out.as_chunks_mut::<4>().0.iter_mut().zip(&digests) {
             out.copy_from_slice(&digest[..4]);

@@ -1,10 +1,12 @@
-//! Eight lanes of AVX2; table entries are computed by GFNI where the processor has it, else by nibble look-ups.
+//! Eight lanes of AVX2. GFNI computes the table entries if the processor has it, otherwise nibble
+//! look-ups do.
 //!
-//! 16 bytes of each lane are loaded and interleaved, so that each register holds four consecutive bytes of every lane. A
-//! gather per step would cost more than the plain loop; but the table is an inverse in GF(2^8) under a linear map, and a
-//! tower of fields brings that down to sixteen-entry tables, which are one shuffle each ([`super::tower`] says how).
-//! Because changing the basis is linear, it is done once for all four bytes of an entry: the xor with `GEAR_XOR` is folded
-//! into the tables of each. So four table entries for eight lanes take 30 look-ups and 8 interleavings.
+//! 16 bytes of each lane are loaded and interleaved, so that each register holds four consecutive
+//! bytes of every lane. A gather per step would be slower than the plain loop. But the table is an
+//! inverse in GF(2^8) under a linear map. A tower of fields reduces it to sixteen-entry tables,
+//! each of which is one shuffle ([`super::tower`] explains it). The change of basis is linear, so
+//! it is done once for all four bytes of an entry, and the xor with `GEAR_XOR` is folded into the
+//! tables of each. So four table entries for eight lanes take 30 look-ups and 8 interleavings.
 #![allow(unsafe_code)]
 #![allow(clippy::needless_range_loop, reason = "positions are the same in every lane, not one lane's")]
 
@@ -15,10 +17,11 @@ use outrigger_format::boundary::{GEAR, GEAR_MATRIX, GEAR_XOR, GearMasks};
 use super::Lanes;
 use super::tower::{BASIS_HIGH, BASIS_LOW, INVERSE, PLANES, Plane};
 
-/// Appends the candidates of the lanes' bytes in any order; `false`, with some of them, when they are dense.
+/// Appends the candidates of the lanes' bytes in any order. If they are dense, returns false with
+/// only some of them.
 ///
 /// # Panics
-/// When the processor lacks AVX2.
+/// If the processor lacks AVX2.
 pub(super) fn scan(data: &[u8], lanes: &Lanes<12>, masks: GearMasks, out: &mut Vec<u32>) -> bool {
     assert!(crate::SimdLevel::detect() >= crate::SimdLevel::Avx2);
     // SAFETY: the line above checked that the processor has the feature that `run_mixed` enables.
@@ -28,7 +31,7 @@ pub(super) fn scan(data: &[u8], lanes: &Lanes<12>, masks: GearMasks, out: &mut V
 /// [`scan`] with GFNI.
 ///
 /// # Panics
-/// When the processor lacks AVX2 or GFNI.
+/// If the processor lacks AVX2 or GFNI.
 pub(super) fn scan_gfni(data: &[u8], lanes: &Lanes<8>, masks: GearMasks, out: &mut Vec<u32>) -> bool {
     assert!(crate::SimdLevel::detect() >= crate::SimdLevel::Avx2Gfni);
     // SAFETY: the line above checked that the processor has the features that `run_gfni` enables.
@@ -60,8 +63,8 @@ fn run_gfni(data: &[u8], lanes: &Lanes<8>, masks: GearMasks, out: &mut Vec<u32>)
     true
 }
 
-/// Eight lanes by vector instructions and four by plain ones, in turns: nibble tables keep the vector units busy and leave
-/// the others, and the loads that a plain look-up takes, idle.
+/// Eight lanes by vector instructions and four by plain ones, in turns. Nibble tables keep the
+/// vector units busy, but leave the other units idle, and the loads that a plain look-up needs.
 #[target_feature(enable = "avx2")]
 fn run_mixed(data: &[u8], lanes: &Lanes<12>, masks: GearMasks, out: &mut Vec<u32>) -> bool {
     let plain_limit = !masks.loose;
@@ -98,7 +101,7 @@ fn run_mixed(data: &[u8], lanes: &Lanes<12>, masks: GearMasks, out: &mut Vec<u32
     true
 }
 
-/// The hashes of four steps, from their table entries and the hash before them.
+/// The hashes of four steps, from their table entries and the previous hash.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn roll(h: &mut __m256i, mut entries: [__m256i; 4]) -> [__m256i; 4] {
@@ -109,7 +112,7 @@ fn roll(h: &mut __m256i, mut entries: [__m256i; 4]) -> [__m256i; 4] {
     entries
 }
 
-/// Whether any hash is at most `limit`.
+/// True if a hash is at most `limit`.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn any_below([a, b, c, d]: [__m256i; 4], limit: __m256i) -> bool {
@@ -118,7 +121,7 @@ fn any_below([a, b, c, d]: [__m256i; 4], limit: __m256i) -> bool {
     _mm256_movemask_epi8(hit) != 0
 }
 
-/// The rare case: finds out which lanes of which of four steps have candidates.
+/// The rare case: finds the lanes with candidates in four steps.
 #[cold]
 #[inline(never)]
 #[target_feature(enable = "avx2")]
@@ -138,7 +141,7 @@ fn report<const N: usize>(
     }
 }
 
-/// The rare case of a plain lane, kept out of the loop's registers.
+/// The rare case of a plain lane. It is a function of its own, to leave the loop's registers alone.
 #[cold]
 #[inline(never)]
 fn report_plain(lane: usize, offset: usize, h: u32, lanes: &Lanes<12>, masks: GearMasks, out: &mut Vec<u32>) {
@@ -154,7 +157,7 @@ fn entries_gfni(bytes: __m256i) -> [__m256i; 4] {
     let mut copy = _mm256_broadcastsi128_si256(_mm_setr_epi32(0, 0x0101_0101, 0x0202_0202, 0x0303_0303));
     let mut entries = [bytes; 4];
     for entry in &mut entries {
-        // Each lane's byte of this step, four times; then the next step's.
+        // This step's byte of each lane four times. Then `copy` moves on to the next step.
         let copies = _mm256_shuffle_epi8(bytes, copy);
         *entry = _mm256_gf2p8affineinv_epi64_epi8::<0>(_mm256_xor_si256(copies, xor), matrix);
         copy = _mm256_add_epi8(copy, _mm256_set1_epi8(4));
@@ -185,7 +188,7 @@ fn entries(bytes: __m256i) -> [__m256i; 4] {
     ]
 }
 
-/// One byte of 32 table entries: see [`super::tower`].
+/// One byte of 32 table entries, as [`super::tower`] explains.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn plane(plane: &Plane, i: __m256i, j: __m256i, k: __m256i) -> __m256i {
@@ -214,8 +217,9 @@ fn load(low: &[u8; 16], high: &[u8; 16]) -> __m256i {
     unsafe { _mm256_loadu2_m128i(high.as_ptr().cast(), low.as_ptr().cast()) }
 }
 
-/// From 16 bytes of each lane (lanes n and n + 4 in register n) to four registers of four steps each: for each step, a
-/// byte of lanes 0 to 3 in the lower half and of lanes 4 to 7 in the upper.
+/// Turns 16 bytes of each lane (lanes n and n + 4 in register n) into four registers of four steps
+/// each. For each step, the lower half has a byte of lanes 0 to 3, and the upper half one of lanes
+/// 4 to 7.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn transpose([a, b, c, d]: [__m256i; 4]) -> [__m256i; 4] {

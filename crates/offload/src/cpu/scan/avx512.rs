@@ -1,9 +1,11 @@
 //! Sixteen lanes of AVX-512; table entries are computed by GFNI.
 //!
-//! 64 bytes of each lane are loaded and transposed, so that each register holds four consecutive bytes of every lane. For
-//! each of the four, a shuffle copies that byte to its lane's four bytes, and one xor and one GF2P8AFFINEINVQB make the
-//! table entry of `boundary::GEAR`: no gathers. Per 16 bytes of input: shuffle, xor, affine-inverse, two additions, and a
-//! minimum that is compared once every four steps. No closures in here: they are compiled without the features, and then called.
+//! 64 bytes of each lane are loaded and transposed, so that each register holds four consecutive
+//! bytes of every lane. For each of the four, a shuffle copies that byte to its lane's four bytes.
+//! One xor and one GF2P8AFFINEINVQB then make the entry of `boundary::GEAR`, without gathers. So 16
+//! bytes of input take a shuffle, an xor, an affine-inverse, two additions, and a minimum that is
+//! compared once every four steps. Closures are avoided, as they would be compiled without the
+//! features, and then called.
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::*;
@@ -13,10 +15,11 @@ use outrigger_format::boundary::{GEAR_MATRIX, GEAR_XOR, GearMasks};
 use super::Lanes;
 use crate::cpu::lanes::avx512::transpose;
 
-/// Appends the candidates of the lanes' bytes in any order; `false`, with some of them, when they are dense.
+/// Appends the candidates of the lanes' bytes in any order. If they are dense, returns false with
+/// only some of them.
 ///
 /// # Panics
-/// When the processor lacks AVX-512 or GFNI.
+/// If the processor lacks AVX-512 or GFNI.
 pub(super) fn scan(data: &[u8], lanes: &Lanes<16>, masks: GearMasks, out: &mut Vec<u32>) -> bool {
     assert!(crate::SimdLevel::detect() >= crate::SimdLevel::Avx512);
     // SAFETY: the line above checked that the processor has the features that `run` enables.
@@ -68,7 +71,7 @@ fn run(data: &[u8], lanes: &Lanes<16>, masks: GearMasks, out: &mut Vec<u32>) -> 
     true
 }
 
-/// The rare case: finds out which lanes of which of four steps have candidates.
+/// The rare case: finds the lanes with candidates in four steps.
 #[cold]
 #[inline(never)]
 #[target_feature(enable = "gfni,avx512f,avx512bw")]

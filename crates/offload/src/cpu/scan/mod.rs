@@ -1,14 +1,17 @@
-//! Finding boundary candidates: `outrigger_format::boundary::scan_reference`, fast.
+//! Finds boundary candidates: a fast `outrigger_format::boundary::scan_reference`.
 //!
-//! One hash is a chain of dependent additions, so speed comes from running several at once. A block of the input is split
-//! into as many stretches as there are lanes; since the hash forgets after 32 bytes, each lane starts 32 bytes before its
-//! stretch and is right from there on. All lanes run the same number of steps, rounded up to whole loads: a lane whose
-//! run would pass the block's end begins earlier instead and looks at bytes of its neighbour again. Who reports a position
-//! is decided by the stretches alone ([`Lanes::emit`]), so nothing is found twice and no remainder is left over.
+//! One hash is a chain of dependent additions, so speed comes from several hashes at once. A block
+//! of the input is split into one stretch for each lane. Since the hash forgets after 32 bytes,
+//! each lane starts 32 bytes before its stretch, and its hash is right from there on. All lanes
+//! take the same number of steps, rounded up to whole loads. If a lane's run would pass the block's
+//! end, it begins earlier instead and reads bytes of its neighbour again. Only the stretches decide
+//! which lane reports a position ([`Lanes::emit`]), so nothing is found twice and no remainder is
+//! left over.
 //!
-//! Candidates are rare, so kernels test several steps at once and look closer only where something was found. Lanes
-//! report in turns; each block's candidates are sorted in place at its end. Data that makes candidates dense on purpose
-//! would make that slow: a block with more than one in [`DENSE`] bytes is given up and scanned by the plain loop.
+//! Candidates are rare, so kernels test several steps at once, and examine them only if one has a
+//! candidate. Lanes report in turns, and each block's candidates are sorted in place at its end.
+//! Data with intentionally dense candidates would make that slow. So a block with more than one in
+//! [`DENSE`] bytes is given up, and the plain loop scans it.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -24,17 +27,18 @@ use crate::SimdLevel;
 
 /// Bytes per block: the lanes' stretches stay within L2, and sorting stays tiny.
 const BLOCK: usize = 128 << 10;
-/// Below this many bytes, warming up lanes costs more than they win.
+/// For fewer bytes, warming up the lanes costs more than it gains.
 const SMALL: usize = 256;
-/// One candidate in this many bytes is dense; the smallest average, 256, has one in 128.
+/// One candidate in this many bytes is dense. The smallest average, 256, has one in 128.
 const DENSE: usize = 32;
 
-/// Appends to `out` every loose candidate in `data`, ascending, as `position << 1 | strict`: the same as
-/// [`scan_reference`], by the best kernel of this processor. `history` is what precedes `data` in its file; only its last
-/// 32 bytes matter, and it may be shorter at the beginning of a file only. Allocates nothing but what `out` grows by.
+/// Appends to `out` every loose candidate in `data`, ascending, as `position << 1 | strict`. The
+/// result equals that of [`scan_reference`], by the best kernel of this processor. `history` holds
+/// the bytes before `data` in its file. Only its last 32 bytes matter. It may be shorter only at
+/// the beginning of a file. Allocates nothing apart from the growth of `out`.
 ///
 /// # Panics
-/// When `data` has 2^31 bytes or more.
+/// If `data` has 2^31 bytes or more.
 ///
 /// ```
 /// use outrigger_format::{ChunkerSpec, boundary::{CutWalk, GearMasks}};
@@ -54,13 +58,14 @@ pub fn scan(history: &[u8], data: &[u8], masks: GearMasks, out: &mut Vec<u32>) {
     scan_with(SimdLevel::current(), history, data, masks, out);
 }
 
-/// [`scan`] by the kernel of `level`, or of the best level below it that this processor runs: for tests and benchmarks.
+/// [`scan`] by the kernel of `level`, or of the best lower level that this processor has, for tests
+/// and benchmarks.
 ///
 /// # Panics
-/// When `data` has 2^31 bytes or more.
+/// If `data` has 2^31 bytes or more.
 pub fn scan_with(level: SimdLevel, history: &[u8], data: &[u8], masks: GearMasks, out: &mut Vec<u32>) {
     assert!(data.len() < 1 << 31, "a segment has less than 2^31 bytes");
-    // Kernels compare with a limit instead of masking, which needs masks that are runs of ones from the top.
+    // Kernels compare with a limit instead of masking, so masks must be runs of ones from the top.
     let from_the_top = |mask: u32| mask.leading_ones() == mask.count_ones();
     if data.len() < SMALL || !from_the_top(masks.loose) {
         return scan_reference(history, data, masks, out);
@@ -69,7 +74,7 @@ pub fn scan_with(level: SimdLevel, history: &[u8], data: &[u8], masks: GearMasks
     scan_reference(history, &data[..WINDOW], masks, out);
     let mut begin = WINDOW;
     while begin < data.len() {
-        // The last block takes up to a block and a half, so that no block is tiny.
+        // The last block has up to one and a half times the length, so that none is tiny.
         let end = if data.len() - begin <= BLOCK + BLOCK / 2 { data.len() } else { begin + BLOCK };
         let found = out.len();
         let whole = match level {
@@ -108,17 +113,18 @@ struct Lanes<const N: usize> {
     starts: [usize; N],
     /// Bytes each lane reads: a multiple of the kernel's load.
     run: usize,
-    /// Lane `n` reports the positions from `begin + n × stretch` to before the next lane's, and before `end`.
+    /// Lane `n` reports the positions from `begin + n × stretch` up to the next lane's, and below
+    /// `end`.
     begin: usize,
     stretch: usize,
     end: usize,
-    /// Give up beyond this many candidates.
+    /// The scan gives up beyond this many candidates.
     dense: usize,
 }
 
 impl<const N: usize> Lanes<N> {
-    /// For lanes that read `load` bytes at a time. `begin` is at least [`WINDOW`], and there are at least
-    /// `SMALL − WINDOW` bytes, which is why no start is below zero.
+    /// The lanes for kernels that read `load` bytes at a time. `begin` is at least [`WINDOW`], and
+    /// there are at least `SMALL − WINDOW` bytes, so no start is below zero.
     fn new(begin: usize, end: usize, load: usize) -> Self {
         debug_assert!(begin >= WINDOW && end - begin >= SMALL - WINDOW);
         let stretch = (end - begin).div_ceil(N);
@@ -127,14 +133,16 @@ impl<const N: usize> Lanes<N> {
         Self { starts, run, begin, stretch, end, dense: (end - begin) / DENSE }
     }
 
-    /// Each lane's run, as loads of `LOAD` bytes. All have the same length, so that one loop bound covers them.
+    /// Each lane's run as loads of `LOAD` bytes. All runs have the same length, so one loop bound
+    /// covers them.
     #[cfg(target_arch = "x86_64")]
     #[inline]
     fn rows<'a, const LOAD: usize>(&self, data: &'a [u8]) -> [&'a [[u8; LOAD]]; N] {
         self.starts.map(|start| &data[start..start + self.run].as_chunks().0[..self.run / LOAD])
     }
 
-    /// Reports what `lane` found `offset` bytes into its run, unless that position is another lane's to report.
+    /// Reports the candidate of `lane` at `offset` in its run, unless another lane reports that
+    /// position.
     #[inline]
     fn emit(&self, lane: usize, offset: usize, h: u32, masks: GearMasks, out: &mut Vec<u32>) {
         let position = self.starts[lane] + offset;

@@ -1,10 +1,11 @@
-//! Four interleaved loops in plain Rust: the additions of one hide the latency of the others'.
+//! Four interleaved loops in plain Rust. The additions of one hide the latency of the others'.
 
 use outrigger_format::boundary::{GEAR, GearMasks};
 
 use super::Lanes;
 
-/// Appends the candidates of the lanes' bytes in any order; `false`, with some of them, when they are dense.
+/// Appends the candidates of the lanes' bytes in any order. If they are dense, returns false with
+/// only some of them.
 pub(super) fn scan(data: &[u8], lanes: &Lanes<4>, masks: GearMasks, out: &mut Vec<u32>) -> bool {
     let limit = !masks.loose;
     let enough = out.len() + lanes.dense;
@@ -15,7 +16,7 @@ pub(super) fn scan(data: &[u8], lanes: &Lanes<4>, masks: GearMasks, out: &mut Ve
         hb = (hb << 1).wrapping_add(GEAR[b as usize]);
         hc = (hc << 1).wrapping_add(GEAR[c as usize]);
         hd = (hd << 1).wrapping_add(GEAR[d as usize]);
-        // One well-predicted branch a lane costs less than joining them.
+        // One well-predicted branch for each lane costs less than joining them.
         if ha <= limit && report(0, offset, ha, lanes, masks, out) > enough {
             return false;
         }
@@ -32,7 +33,8 @@ pub(super) fn scan(data: &[u8], lanes: &Lanes<4>, masks: GearMasks, out: &mut Ve
     true
 }
 
-/// The rare case, kept out of the loop's registers; returns how many candidates there are.
+/// The rare case, in a function of its own to leave the loop's registers alone. Returns the number
+/// of candidates.
 #[cold]
 #[inline(never)]
 fn report(

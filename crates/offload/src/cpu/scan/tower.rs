@@ -1,11 +1,12 @@
-//! Inverses in GF(2^8) from sixteen-entry tables: what the AVX2 kernel shuffles, computed at compile time.
+//! Inverses in GF(2^8) from sixteen-entry tables, computed at compile time for the shuffles of the
+//! AVX2 kernel.
 //!
-//! GF(2^8) is a plane over its subfield GF(2^4). Let `t` be an element with `t + t' = 1`, where `x' = x^16` is the
-//! conjugate, and `n = t·t'`, which lies in the subfield. Every `x` is `i·t + j·t'` with `i = (x·t) + (x·t)'` and
-//! `j = (x·t') + (x·t')'` in the subfield. With `k = i + j`, the norm of `x` is `N = x·x' = i·j + n·k²`, and
-//! `x^−1 = x' / N = (j·t + i·t') / N`. Computing `N` takes products, which tables of one operand cannot give; but with
-//! `a = 1 / n`, all of it can be had from inverses and sums (the idea is Mike Hamburg's, "Accelerating AES with vector
-//! permute instructions", 2009):
+//! GF(2^8) is a plane over its subfield GF(2^4). Let `x' = x^16` be the conjugate of `x`, let `t`
+//! be an element with `t + t' = 1`, and let `n = t·t'`, which lies in the subfield. Every `x` is
+//! `i·t + j·t'` with `i = (x·t) + (x·t)'` and `j = (x·t') + (x·t')'` in the subfield. With `k = i +
+//! j`, the norm of `x` is `N = x·x' = i·j + n·k²`, and `x^−1 = x' / N = (j·t + i·t') / N`. Tables
+//! of one operand cannot give the products in `N`. But with `a = 1 / n`, inverses and sums suffice
+//! (the idea is Mike Hamburg's, "Accelerating AES with vector permute instructions", 2009):
 //!
 //! ```text
 //! 1 / (1/i + a/k) + j  =  a·N / (k + a·i)  =  1 / u   where  u = k/(a·N) + i/N
@@ -13,7 +14,8 @@
 //! x^−1 = u·(n·t + (1+n)·t') + w·((1+n)·t + n·t')      since  u + w = k/N
 //! ```
 //!
-//! Infinity (`1/0`) is 0x80: what is added to it keeps that bit, and a shuffle gives 0 for it, which is `1/∞`.
+//! Infinity (`1/0`) is 0x80. Sums with it keep that bit, and a shuffle turns it into 0, which is
+//! `1/∞`.
 
 use outrigger_format::boundary::{GEAR_XOR, gear_affine, gf_inverse, gf_mul};
 
@@ -107,7 +109,7 @@ const fn quotients(factor: u8, offset: u8) -> [u8; 16] {
 /// `1 / n`.
 pub(super) const INVERSE: [u8; 16] = quotients(1, 0);
 
-/// `M · (factor / (n + offset))`: one of the two parts of a table entry's byte.
+/// `M · (factor / (n + offset))`, one of the two parts of a byte of a table entry.
 const fn outputs(factor: u8, offset: u8) -> [u8; 16] {
     let mut table = [0; 16];
     let mut n = 0;
@@ -118,8 +120,8 @@ const fn outputs(factor: u8, offset: u8) -> [u8; 16] {
     table
 }
 
-/// The tables for one byte of a table entry: their indices are `i`, `j` and `k` of the input byte *before* its xor with
-/// that byte's `GEAR_XOR`.
+/// The tables for one byte of a table entry. Their indices are `i`, `j` and `k` of the input byte
+/// *before* its xor with that byte's `GEAR_XOR`.
 pub(super) struct Plane {
     pub(super) one_over_i: [u8; 16],
     pub(super) one_over_j: [u8; 16],

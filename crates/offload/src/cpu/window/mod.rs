@@ -7,10 +7,11 @@ use super::lanes;
 use crate::SimdLevel;
 use crate::op::{Digest, WindowFunction, WindowSpec};
 
-/// Appends to `out` what `spec` keeps of the hash of each of its windows in `data`; see [`crate::op::WindowHash`].
+/// Appends to `out` the kept part of the hash of each window of `spec` in `data`, as
+/// [`crate::op::WindowHash`] describes.
 ///
 /// # Panics
-/// When `spec` is not [valid](WindowSpec::is_valid).
+/// Unless `spec` is [valid](WindowSpec::is_valid).
 ///
 /// ```
 /// use outrigger_offload::{op::{WindowFunction, WindowSpec}, reference, window_hash};
@@ -23,10 +24,11 @@ pub fn window_hash(spec: WindowSpec, data: &[u8], out: &mut Vec<u8>) {
     window_hash_with(SimdLevel::current(), spec, data, out);
 }
 
-/// [`window_hash`] with the instructions of `level`, or of the best level below it that this processor has.
+/// [`window_hash`] with the instructions of `level`, or of the best lower level that this processor
+/// has.
 ///
 /// # Panics
-/// When `spec` is not valid.
+/// Unless `spec` is valid.
 pub fn window_hash_with(level: SimdLevel, spec: WindowSpec, data: &[u8], out: &mut Vec<u8>) {
     assert!(spec.is_valid(), "{spec:?} is out of bounds");
     let before = out.len();
@@ -34,7 +36,7 @@ pub fn window_hash_with(level: SimdLevel, spec: WindowSpec, data: &[u8], out: &m
     hash_into(level, spec, data, &mut out[before..]);
 }
 
-/// [`window_hash`] into `out`, which has room for exactly what is kept.
+/// [`window_hash`] into `out`, which has room for exactly the kept bytes.
 pub(super) fn hash_into(level: SimdLevel, spec: WindowSpec, data: &[u8], out: &mut [u8]) {
     match spec.function {
         WindowFunction::Md5 => lanes::windows(level, Digest::Md5, &spec, data, out),

@@ -1,7 +1,8 @@
-//! Hashes that roll: from one window's to the next one's in a step for each byte between them.
+//! Rolling hashes, which reach the next window in one step for each byte between the two.
 //!
-//! Rolling is one chain of dependent look-ups, so the windows are split into [`LANES`] runs that roll in turns. Where the step
-//! is long against the window, hashing each window from its first byte costs less, and the processor overlaps them by itself.
+//! Rolling is one chain of dependent look-ups, so the windows are split into [`LANES`] runs that
+//! roll in turns. If the step is long compared with the window, it is cheaper to hash each window
+//! from its first byte. The processor then overlaps the windows by itself.
 
 use outrigger_format::boundary::{GEAR, RABIN_POLYNOMIAL, WINDOW};
 
@@ -10,19 +11,19 @@ use crate::op::WindowSpec;
 /// Runs that roll in turns.
 const LANES: usize = 8;
 
-/// A hash that bytes enter at one end and leave at the other.
+/// A hash of a sliding range of bytes.
 pub(super) trait Rolling {
-    /// The last so many bytes of a window decide its hash.
+    /// Only so many last bytes of a window decide its hash.
     fn reach(&self) -> usize;
     /// The hash with one more byte.
     fn enter(&self, hash: u64, byte: u8) -> u64;
-    /// The hash one byte further: `new` enters, and `old`, the window's first byte, leaves.
+    /// The hash one byte further: `new` enters, and the window's first byte `old` leaves.
     fn roll(&self, hash: u64, old: u8, new: u8) -> u64;
 }
 
-/// The windows' hashes, of which `spec.keep` bytes each go to `out`.
+/// Writes the first `spec.keep` bytes of each window's hash to `out`.
 pub(super) fn hash(rolling: &impl Rolling, spec: WindowSpec, data: &[u8], out: &mut [u8]) {
-    // Constant lengths make the copies moves.
+    // The compiler turns copies of a constant length into moves.
     match spec.keep {
         4 => hash_keeping::<4>(rolling, spec, data, out.as_chunks_mut().0),
         8 => hash_keeping::<8>(rolling, spec, data, out.as_chunks_mut().0),
@@ -58,7 +59,7 @@ fn hash_keeping<const KEEP: usize>(
     if !rolled.is_empty() {
         let starts: [usize; LANES] = std::array::from_fn(|lane| lane * run * spec.step);
         let mut hashes = starts.map(|start| one(rolling, &spec, &data[start..], 0));
-        // What leaves and what enters in each lane's run: one slice each, all of one length.
+        // The bytes that leave and enter in each lane's run: one slice each, all of one length.
         let len = (run - 1) * spec.step;
         let old = starts.map(|start| &data[start..][..len]);
         let new = starts.map(|start| &data[start + spec.window..][..len]);
@@ -85,13 +86,14 @@ fn hash_keeping<const KEEP: usize>(
 /// Remainders modulo [`RABIN_POLYNOMIAL`].
 pub(super) struct Rabin {
     window: usize,
-    /// What a byte adds that is `window` bytes in: its remainder.
+    /// The remainder that a byte adds once it is `window` bytes in.
     leaving: [u64; 256],
 }
 
 const DEGREE: u32 = RABIN_POLYNOMIAL.ilog2();
 
-/// For the top byte of a remainder that is shifted by a byte: what clears it and adds the remainder of what was cleared.
+/// For the top byte of a remainder that is shifted by a byte: clears it, and adds the remainder of
+/// the cleared part.
 static REDUCE: [u64; 256] = {
     let mut table = [0; 256];
     let mut top = 0;
@@ -138,10 +140,11 @@ impl Rolling for Rabin {
     }
 }
 
-/// `h` of gear32, in the low 32 bits; those above are anything.
+/// `h` of gear32 in the low 32 bits. The upper bits may have any value.
 pub(super) struct Gear {
     reach: usize,
-    /// What a byte adds that is `window` bytes in: nothing once all of its bits are shifted out.
+    /// The value that a byte adds once it is `window` bytes in. Zero if all its bits are shifted
+    /// out.
     leaving: [u32; 256],
 }
 

@@ -1,4 +1,4 @@
-//! What the bus carries: the bound of everything that a device is sent.
+//! Measures the bandwidth of the bus, which bounds all work on a device.
 
 #![allow(unsafe_code)]
 
@@ -10,22 +10,22 @@ use super::CudaDevice;
 use crate::accelerator::Fault;
 use crate::device::HostRegion;
 
-/// What the bus carries, GB (10^9 bytes) a second, of page-locked memory.
+/// The bandwidth of the bus in GB (10^9 bytes) a second, with page-locked memory.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct CopyBandwidth {
     /// To the device.
     pub in_gbs: f64,
     /// From the device.
     pub out_gbs: f64,
-    /// Each way while both go on, on streams of their own.
+    /// In each direction while both run, on separate streams.
     pub both_gbs: f64,
 }
 
 impl CudaDevice {
-    /// Measures copies of `bytes`, `rounds` of them: the bound of everything that the device is sent.
+    /// Measures `rounds` copies of `bytes`. Their speed bounds all work on the device.
     ///
     /// # Errors
-    /// [`Fault`]; [`Fault::Busy`] with tasks in flight.
+    /// [`Fault`]. [`Fault::Busy`] if tasks are in flight.
     pub fn copy_bandwidth(&mut self, bytes: usize, rounds: usize) -> Result<CopyBandwidth, Fault> {
         let state = self.state.as_mut().ok_or(Fault::Lost("not initialised".into()))?;
         if state.slots.iter().any(|slot| slot.flight.is_some()) {
@@ -35,7 +35,7 @@ impl CudaDevice {
         let constants = Arc::new(state.context.constants()?);
         let page_locked = || Registered::new(&state.context, bytes).ok_or(Fault::OutOfMemory);
         let (from, mut to) = (page_locked()?, page_locked()?);
-        // After the memory, so that they are dropped before: then they wait.
+        // Declared after the memory, so that they are dropped before it. Their drop waits.
         let mut one = Stream::new(&state.context, &constants, options)?;
         let mut other = Stream::new(&state.context, &constants, options)?;
         let mut run = |input: bool, output: bool| -> Result<f64, Fault> {
@@ -48,7 +48,8 @@ impl CudaDevice {
                     begin = outrigger_clock::Instant::now();
                 }
                 if input {
-                    // SAFETY: `from` is not touched, and lives until both streams were waited for, here or by their drop.
+                    // SAFETY: `from` is not touched, and lives until both streams were waited for,
+                    // here or by their drop.
                     unsafe { one.input(&[], from.bytes()) }?;
                 }
                 if output {

@@ -1,4 +1,4 @@
-//! One task at a time, waited for; and tables that are changed on the device.
+//! Synchronous tasks on a GPU, and tables that are changed on it.
 
 #![allow(unsafe_code)]
 
@@ -16,12 +16,13 @@ use super::CudaDevice;
 use crate::accelerator::Fault;
 use crate::table::Table;
 
-/// A table in a GPU's memory that is changed there. After a reset of its device, and on another one, every call fails.
+/// A table in a GPU's memory, which is changed there. Every call fails after a reset of its device,
+/// and on another device.
 pub struct CudaTable(Changing<DeviceMemory>);
 
 table_methods!(CudaDevice, CudaTable, CudaDevice::idle);
 
-/// Waits for the stream, also when a panic passes through.
+/// Waits for the stream, even if a panic passes through.
 struct Wait<'a>(&'a mut Stream);
 
 impl Drop for Wait<'_> {

@@ -11,7 +11,7 @@ use crate::accelerator::{Fault, Submission};
 use crate::work::Request;
 
 pub(super) struct Slot {
-    /// Goes before the flight, whose memory it may be using.
+    /// Dropped before the flight, as it may be using the flight's memory.
     pub(super) stream: Stream,
     pub(super) flight: Option<Flight>,
 }
@@ -22,11 +22,11 @@ pub(super) struct Flight {
     pub(super) data: Data,
     pub(super) table: Option<ResidentTable>,
     pub(super) step: Step,
-    /// The result goes straight to the output's buffer.
+    /// The result is copied straight to the output's buffer.
     pub(super) to_buffer: bool,
 }
 
-/// Queues all of a task.
+/// Queues all steps of a task.
 pub(super) fn start(
     stream: &mut Stream,
     tables: &mut Tables,
@@ -41,17 +41,17 @@ pub(super) fn start(
         }
         _ => None,
     };
-    // The data plays no part in a lookup.
+    // A lookup does not use the data.
     let data = if matches!(job, Job::Lookup { .. }) { &[] } else { work.data() };
-    // SAFETY: the work is shared and never written, and the flight holds it until the stream is done: flights leave their
-    // slot only then, and a stream waits when it is dropped.
+    // SAFETY: the work is shared and never written. The flight holds it until the stream is done:
+    // flights leave their slot only then, and a stream waits when it is dropped.
     let at = unsafe { stream.input(work.history(), data) }?;
     flight.data = Data { at, len: data.len() };
     flight.step = job.begin(stream, flight.data, flight.table)?;
     fetch(stream, flight)
 }
 
-/// Queues the copy of what the step will have left.
+/// Queues the copy of the step's result.
 fn fetch(stream: &mut Stream, flight: &mut Flight) -> Result<(), Fault> {
     let bytes = flight.step.bytes();
     let gives_bytes = matches!(
@@ -65,13 +65,14 @@ fn fetch(stream: &mut Stream, flight: &mut Flight) -> Result<(), Fault> {
     {
         buffer.set_len(bytes);
         flight.to_buffer = true;
-        // SAFETY: the buffer's memory does not move with the buffer, and the flight holds it until the stream is done.
+        // SAFETY: the buffer's memory does not move with the buffer, and the flight holds it until
+        // the stream is done.
         return unsafe { stream.fetch_to(buffer) };
     }
     stream.fetch(bytes)
 }
 
-/// Reads what a stream has left that is done. `Ok(false)` if there is one more step under way.
+/// Reads the result of a finished stream. `Ok(false)` if one more step is in flight.
 pub(super) fn finish(slot: &mut Slot) -> Result<bool, Fault> {
     let Some(flight) = &mut slot.flight else { return Ok(false) };
     if flight.to_buffer {

@@ -1,14 +1,16 @@
-//! `cuda:N`: several tasks in flight, a stream each.
+//! `cuda:N`: a GPU with several tasks in flight, each on its own stream.
 //!
 //! ```text
 //! submit   an idle stream gets the task: copy in, kernels, copy out are queued        (driver/stream.rs, plan/)
 //! poll     streams that are done have their result read; some need one more step
 //! ```
 //!
-//! A stream's task lies in its [`Flight`], which holds input and output until the stream is done with them, whatever
-//! becomes of the device. When a stream meets an error that broke the context, all of them have lost their tasks.
+//! A [`Flight`] holds a task's input and output until the stream no longer uses them, even if the
+//! device fails. If a stream meets an error that broke the context, the tasks of all streams are
+//! lost.
 //!
-//! `flight.rs` has a task on a stream, `blocking.rs` one that is waited for, and `bandwidth.rs` measures copies.
+//! `flight.rs` runs a task on a stream, `blocking.rs` runs one and waits, and `bandwidth.rs`
+//! measures copies.
 
 mod bandwidth;
 mod blocking;
@@ -32,12 +34,12 @@ use crate::work::Work;
 use crate::{Device, Operation, Task, TaskError};
 use flight::{Flight, Slot, finish, start};
 
-/// How a device works. The default is right; the rest is there to measure what it is worth.
+/// Options of a device. Others than the default serve to measure its benefit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CudaOptions {
-    /// Tasks in flight, each on a stream of its own; with 1, nothing overlaps.
+    /// Tasks in flight, each on a separate stream. With 1, nothing overlaps.
     pub streams: usize,
-    /// Kernels stage data through shared memory; `None`: where that is the faster way on the device.
+    /// Kernels stage data through shared memory. `None`: if that is faster on the device.
     pub staged: Option<bool>,
     /// Device memory and page-locked memory are kept from task to task.
     pub reuse: bool,
@@ -69,7 +71,7 @@ pub struct CudaDevice {
     memory: Arc<PageLocked>,
 }
 
-/// What goes when the device is reset. Streams go first: they wait for what they do.
+/// The state that a reset replaces. Streams are dropped first, as they wait for their work.
 struct State {
     slots: Vec<Slot>,
     tables: Tables,
@@ -77,18 +79,18 @@ struct State {
 }
 
 impl CudaDevice {
-    /// Device `ordinal` with all that it needs to begin: a context, the kernels, streams. Takes some time.
+    /// Opens device `ordinal`, with a context, the kernels and streams. Takes some time.
     ///
     /// # Errors
-    /// [`Fault::Lost`] where there is no such device, and why; [`Fault::OutOfMemory`].
+    /// [`Fault::Lost`] with the reason if there is no such device; [`Fault::OutOfMemory`].
     pub fn open(ordinal: usize) -> Result<Self, Fault> {
         Self::open_with(ordinal, CudaOptions::default())
     }
 
-    /// The same, working in another way.
+    /// Like [`CudaDevice::open`], with other options.
     ///
     /// # Errors
-    /// As [`CudaDevice::open`].
+    /// Like [`CudaDevice::open`].
     pub fn open_with(ordinal: usize, options: CudaOptions) -> Result<Self, Fault> {
         let identity = Context::identity(ordinal)?;
         let memory = Arc::new(PageLocked(Mutex::new(Weak::new())));
@@ -109,12 +111,12 @@ impl CudaDevice {
         Ok(())
     }
 
-    /// Everything in flight is lost.
+    /// Reports everything in flight as lost.
     fn lose(&mut self, fault: &Fault) {
         let Some(state) = &mut self.state else { return };
         for slot in &mut state.slots {
             if let Some(flight) = slot.flight.take() {
-                // Nothing is under way on a broken context, which this makes sure of.
+                // Makes sure that nothing is in flight on a broken context.
                 let _ = slot.stream.wait();
                 let result = Err(fault.clone());
                 self.done.push(Completion { submission: flight.submission, result });
@@ -124,7 +126,8 @@ impl CudaDevice {
 }
 
 impl State {
-    /// Queues a task on a stream. If that fails, nothing of it is under way any more, and it is done with why.
+    /// Queues a task on a stream. If that fails, nothing of the task stays in flight, and it
+    /// completes with the fault.
     fn launch(
         &mut self,
         slot: usize,
@@ -173,7 +176,7 @@ impl Accelerator for CudaDevice {
     }
 
     fn capabilities(&self) -> Arc<dyn Fn(&Work) -> bool + Send + Sync> {
-        // What a task may take of the device's memory, in all its areas.
+        // The device memory that a task may take, in all its areas.
         let room = self.identity.memory_bytes / (4 * self.options.streams.max(1) as u64);
         Arc::new(move |work| {
             let bytes = 2 * work.len_in() as u64 + work.output_len_max() as u64;
@@ -254,8 +257,8 @@ impl Device for CudaDevice {
     }
 
     /// # Panics
-    /// Also when the device fails: whoever cannot do without its result has no use for it as an [`Accelerator`], which
-    /// says so.
+    /// Also if the device fails. A caller that can do without the result uses the [`Accelerator`]
+    /// interface, which reports faults.
     fn run(&mut self, task: &mut Task<'_>) -> Result<(), TaskError> {
         let operation = task.operation();
         let name = self.identity.name.clone();
@@ -270,12 +273,12 @@ impl CudaDevice {
     /// Executes one task and waits for it.
     ///
     /// # Errors
-    /// [`Fault`]; nothing was appended to the task's outputs then.
+    /// [`Fault`]. Nothing was appended to the task's outputs then.
     pub fn execute(&mut self, task: &mut Task<'_>) -> Result<(), Fault> {
         sync::execute(self.idle()?, task)
     }
 
-    /// A stream that has no task.
+    /// A stream without a task.
     fn idle(&mut self) -> Result<&mut Stream, Fault> {
         let state = self.state.as_mut().ok_or(Fault::Lost("not initialised".into()))?;
         let slot = state.slots.iter_mut().find(|slot| slot.flight.is_none()).ok_or(Fault::Busy)?;
@@ -293,10 +296,10 @@ impl HostMemory for PageLocked {
     }
 }
 
-/// How many CUDA devices this machine has.
+/// The number of CUDA devices of this machine.
 ///
 /// # Errors
-/// Why it has none: no driver, no device, or what the driver says. Never panics.
+/// The reason why there are none: no driver, no device, or the driver's error. Never panics.
 ///
 /// ```
 /// match outrigger_offload::cuda::device_count() {

@@ -1,7 +1,8 @@
-//! A context of our own on one device: kernels, constants, and what the device is.
+//! A separate context on one device, with kernels, constants, and the device's identity.
 //!
-//! Not the device's primary context, which other libraries in the process share: a context that a kernel's fault has
-//! broken must be destroyed, and with the primary one their work would go too.
+//! It is not the device's primary context, which other libraries in the process share. A context
+//! that a kernel's fault has broken must be destroyed, and the work of those libraries would be
+//! lost with it.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_void};
@@ -17,11 +18,11 @@ use super::{DeviceMemory, fault};
 use crate::accelerator::{Fault, Identity};
 use crate::work::{KernelCode, UserOperation};
 
-/// A context. Everything made in it holds it, so it goes last.
+/// A context. Everything made in it holds it, so it is dropped last.
 pub(crate) struct Context {
     raw: sys::CUcontext,
     functions: HashMap<&'static CStr, sys::CUfunction>,
-    /// Kernels of users, by the number of their operation.
+    /// Kernels of users, by the id of their operation.
     user: Mutex<HashMap<u32, Result<Function, Fault>>>,
 }
 
@@ -29,8 +30,8 @@ pub(crate) struct Context {
 #[derive(Clone, Copy)]
 pub(super) struct Function(pub(super) sys::CUfunction);
 
-// SAFETY: handles of the driver may be used by any thread to which their context is current, which every call here sees
-// to ([`Context::bind`]).
+// SAFETY: handles of the driver may be used by any thread to which their context is current, which
+// every call here sees to ([`Context::bind`]).
 unsafe impl Send for Context {}
 // SAFETY: as above; the driver locks inside, and what is ours is behind a mutex or never changes.
 unsafe impl Sync for Context {}
@@ -41,18 +42,18 @@ impl Context {
     /// A context on device `ordinal`, with all kernels loaded.
     ///
     /// # Errors
-    /// [`Fault`]. The driver compiles the kernels for the GPU here (and keeps the result in its cache), so one that is too
-    /// old for them says so now.
+    /// [`Fault`]. The driver compiles the kernels for the GPU here (and caches the result), so a
+    /// GPU that is too old for them fails now.
     pub(crate) fn new(ordinal: usize) -> Result<Arc<Self>, Fault> {
         super::devices().map_err(|why| Fault::Lost(why.into()))?;
         let device = result::device::get(ordinal as i32).map_err(fault)?;
         let mut raw = ptr::null_mut();
-        // Waiting threads sleep: the point of a GPU may be that the processor has other work.
+        // Waiting threads sleep, as the processor may have other work.
         let flags = sys::CUctx_flags_enum::CU_CTX_SCHED_BLOCKING_SYNC as u32;
         // SAFETY: `raw` is where the context goes; the device was found just now.
         unsafe { sys::cuCtxCreate_v2(&mut raw, flags, device) }.result().map_err(fault)?;
         let mut context = Self { raw, functions: HashMap::new(), user: Mutex::default() };
-        // Creating a context has made it current.
+        // Creation has made the context current.
         let _bound = Bound(PhantomData);
         context.load()?;
         Ok(Arc::new(context))
@@ -68,7 +69,7 @@ impl Context {
         Ok(())
     }
 
-    /// What device `ordinal` is.
+    /// The identity of device `ordinal`.
     ///
     /// # Errors
     /// [`Fault::Lost`] if there is none.
@@ -88,8 +89,11 @@ impl Context {
         })
     }
 
-    /// Whether kernels are faster that stage data through shared memory. An H100 (compute capability 9.0) hashes chunks three to five times as fast without: its caches do as much, and a block that stages
-    /// has 32 threads, which leave most of a multiprocessor idle (`docs/evaluation/records/2026-11-27-gpu-h100.md`). Older devices, which have not been measured, stage.
+    /// True if kernels are faster when they stage data through shared memory. An H100 (compute
+    /// capability 9.0) hashes chunks three to five times as fast without. Its caches do as much,
+    /// and a block that stages has 32 threads, which leave most of a multiprocessor idle
+    /// (`docs/evaluation/records/2026-11-27-gpu-h100.md`). Older devices have not been measured,
+    /// and stage.
     pub(crate) fn stages(&self) -> Result<bool, Fault> {
         const UNSTAGED_FROM: i32 = 9;
         let _bound = self.bind()?;
@@ -102,18 +106,18 @@ impl Context {
         Ok(major < UNSTAGED_FROM)
     }
 
-    /// Makes it the current context of this thread, as all calls want it, until the guard is dropped: the thread may be
-    /// one that uses CUDA for something else.
+    /// Makes the context current on this thread, as all calls require, until the guard is dropped.
+    /// The thread may use CUDA for something else, too.
     pub(super) fn bind(&self) -> Result<Bound, Fault> {
         // SAFETY: the context lives as long as `self`.
         unsafe { sys::cuCtxPushCurrent_v2(self.raw) }.result().map_err(fault)?;
         Ok(Bound(PhantomData))
     }
 
-    /// The driver's answer whether anything has broken the context so far. Does not wait for what is running.
+    /// Asks the driver whether anything has broken the context. Does not wait for running work.
     pub(crate) fn check(&self) -> Result<(), Fault> {
         let _bound = self.bind()?;
-        // Free and total memory: a call that a broken context refuses.
+        // Any call that a broken context refuses, here for free and total memory.
         result::mem_get_info().map(|_| ()).map_err(fault)
     }
 
@@ -121,7 +125,7 @@ impl Context {
         Function(self.functions[kernel.name])
     }
 
-    /// A user's kernel: loaded, and where it is CUDA C++ compiled, when it is first used.
+    /// A user's kernel. It is loaded, and CUDA C++ is compiled, at first use.
     pub(super) fn user_function(&self, operation: &UserOperation) -> Result<Function, Fault> {
         let _bound = self.bind()?;
         let mut user = self.user.lock().unwrap_or_else(PoisonError::into_inner);
@@ -138,7 +142,7 @@ impl Context {
         user.entry(operation.id()).or_insert_with(load).clone()
     }
 
-    /// The constants that kernels use, in memory of this context.
+    /// The kernels' constants, in memory of this context.
     pub(crate) fn constants(self: &Arc<Self>) -> Result<DeviceMemory, Fault> {
         let bytes = constants();
         let memory = DeviceMemory::new(self, bytes.len())?;
@@ -147,20 +151,22 @@ impl Context {
     }
 }
 
-/// A context is current to this thread.
+/// A context that is current on this thread.
 pub(super) struct Bound(PhantomData<*const ()>);
 
 impl Drop for Bound {
     fn drop(&mut self) {
         let mut raw = ptr::null_mut();
-        // SAFETY: `raw` is where the context goes that was current, which [`Context::bind`] has pushed.
+        // SAFETY: `raw` is where the context goes that was current, which [`Context::bind`] has
+        // pushed.
         let _ = unsafe { sys::cuCtxPopCurrent_v2(&mut raw) };
     }
 }
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: nothing that was made in it is left: all of it holds the context. An error means that it is gone already.
+        // SAFETY: nothing that was made in it is left: all of it holds the context. An error means
+        // that it is gone already.
         let _ = unsafe { sys::cuCtxDestroy_v2(self.raw) };
     }
 }
@@ -177,7 +183,7 @@ fn function(module: sys::CUmodule, name: &CStr) -> Result<sys::CUfunction, Fault
     unsafe { result::module::get_function(module, name.to_owned()) }.map_err(fault)
 }
 
-/// Whether NVRTC is there, which compiles users' sources.
+/// True if NVRTC, which compiles users' sources, is installed.
 pub(crate) fn has_compiler() -> bool {
     static PRESENT: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
     // SAFETY: opens and closes the library, if there is one.

@@ -1,4 +1,4 @@
-//! Memory of a device, and memory of the host that a device reaches at full speed.
+//! Device memory, and host memory that a device copies from and to at full speed.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
@@ -11,7 +11,7 @@ use super::{Context, fault};
 use crate::accelerator::Fault;
 use crate::device::HostRegion;
 
-/// Memory of a device.
+/// Memory on a device.
 pub(crate) struct DeviceMemory {
     at: sys::CUdeviceptr,
     bytes: usize,
@@ -19,7 +19,7 @@ pub(crate) struct DeviceMemory {
 }
 
 impl DeviceMemory {
-    /// At least one byte, aligned to 256.
+    /// Allocates at least one byte, aligned to 256.
     pub(crate) fn new(context: &Arc<Context>, bytes: usize) -> Result<Self, Fault> {
         let _bound = context.bind()?;
         // SAFETY: the context is current.
@@ -39,7 +39,7 @@ impl DeviceMemory {
         &self.context
     }
 
-    /// Copies words there, and waits.
+    /// Copies words to the device, and waits.
     pub(crate) fn write<T: Words>(&self, offset: usize, words: &[T]) -> Result<(), Fault> {
         assert!(offset + size_of_val(words) <= self.bytes, "writes stay within an allocation");
         let _bound = self.context.bind()?;
@@ -48,7 +48,8 @@ impl DeviceMemory {
     }
 }
 
-/// Integers, which are copied to a device as they lie: every machine that CUDA runs on is little-endian, as devices are.
+/// Integers that are copied to a device unchanged. Every machine with CUDA is little-endian, and so
+/// are devices.
 pub(crate) trait Words: Copy {}
 impl Words for u8 {}
 impl Words for u32 {}
@@ -63,10 +64,11 @@ impl Drop for DeviceMemory {
     }
 }
 
-/// Pages of the allocator, page-locked for a context while that lives, and readable and writable whatever becomes of it.
+/// Pages from the allocator, page-locked for a context as long as that lives. They stay readable
+/// and writable afterwards.
 ///
-/// (The driver's own page-locked memory would be unmapped with its context. Nor is this write-combined: results are read
-/// from it.)
+/// (Page-locked memory from the driver would be unmapped with its context. Write-combined memory
+/// does not suit, as results are read from it.)
 pub(crate) struct Registered {
     start: NonNull<u8>,
     layout: Layout,
@@ -81,7 +83,8 @@ unsafe impl Send for Registered {}
 unsafe impl Sync for Registered {}
 
 impl Registered {
-    /// At least `bytes`, zeroed. `None` if there is no memory, or the driver does not lock it.
+    /// Allocates at least `bytes`, zeroed. `None` if there is no memory, or the driver does not
+    /// lock it.
     pub(crate) fn new(context: &Arc<Context>, bytes: usize) -> Option<Self> {
         let _bound = context.bind().ok()?;
         let layout = Layout::from_size_align(bytes.max(1).next_multiple_of(PAGE), PAGE).ok()?;
@@ -106,7 +109,8 @@ impl Drop for Registered {
         if let Some(context) = self.context.upgrade()
             && let Ok(_bound) = context.bind()
         {
-            // SAFETY: it was registered in this context, and no copy is under way: buffers in flight are held.
+            // SAFETY: it was registered in this context, and no copy is under way: buffers in
+            // flight are held.
             let _ = unsafe { sys::cuMemHostUnregister(self.start.as_ptr().cast()) };
         }
         // SAFETY: allocated with this layout, and not used any more.

@@ -1,9 +1,9 @@
-//! The CUDA driver: whether it is there, contexts, and what its errors mean. All that is `unsafe` about GPUs is in this
-//! folder.
+//! The CUDA driver: its presence, contexts, and the meaning of its errors. The `unsafe` code for
+//! GPUs is here and in `cuda/device/`.
 //!
-//! `libcuda` is opened at run time. `cudarc` panics when a call finds no library, so nothing is called before
-//! [`devices`] has looked. Of `cudarc`, only the plain functions are used: its safe layer tracks every allocation with
-//! events, which costs more than the small tasks do.
+//! `libcuda` is opened at run time. `cudarc` panics if a call finds no library, so [`devices`]
+//! checks before any other call. Only the plain functions of `cudarc` are used. Its safe layer
+//! tracks every allocation with events, which costs more than the small tasks do.
 
 #![allow(unsafe_code)]
 
@@ -23,10 +23,10 @@ use sys::CUresult;
 
 use crate::accelerator::Fault;
 
-/// How many devices there are.
+/// The number of devices.
 ///
 /// # Errors
-/// Why there are none, in words for people.
+/// The reason why there are none, for users.
 pub(crate) fn devices() -> Result<usize, String> {
     static DEVICES: OnceLock<Result<usize, String>> = OnceLock::new();
     DEVICES
@@ -45,11 +45,11 @@ pub(crate) fn devices() -> Result<usize, String> {
         .clone()
 }
 
-/// What a driver's error means for the task and the device.
+/// The meaning of a driver's error for the task and the device.
 pub(crate) fn fault(error: DriverError) -> Fault {
     match error.0 {
         CUresult::CUDA_ERROR_OUT_OF_MEMORY => Fault::OutOfMemory,
-        // The task asks for what this device has not; the context is well.
+        // The device lacks what the task needs, but the context is well.
         CUresult::CUDA_ERROR_INVALID_VALUE
         | CUresult::CUDA_ERROR_NOT_FOUND
         | CUresult::CUDA_ERROR_INVALID_PTX
@@ -58,8 +58,8 @@ pub(crate) fn fault(error: DriverError) -> Fault {
         | CUresult::CUDA_ERROR_JIT_COMPILER_NOT_FOUND
         | CUresult::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES
         | CUresult::CUDA_ERROR_NOT_SUPPORTED => Fault::Failed(name(error).into()),
-        // Everything else (a fault in a kernel, an uncorrectable error, a time-out, a device that fell off the bus) leaves
-        // a context in which every further call fails.
+        // After all other errors (a fault in a kernel, an uncorrectable error, a time-out, a device
+        // that fell off the bus), every further call in the context fails.
         _ => Fault::Lost(name(error).into()),
     }
 }

@@ -1,11 +1,12 @@
-//! A CUDA stream with its memory: a lane of the device.
+//! A CUDA stream with its memory, which is a lane of the device.
 //!
 //! ```text
 //! start ▶ input ▶ │copied in│ ▶ kernels ▶ │computed│ ▶ fetch ▶ │done│      │…│: an event
 //! ```
 //!
-//! Everything is queued and nothing waits. A stream keeps its memory from task to task, on the device by [`Area`] and on
-//! the host for lists on their way in and results on their way out. Memory is replaced only when the stream is idle.
+//! All work is queued, and no call waits. A stream keeps its memory from task to task: on the
+//! device by [`Area`], and on the host for lists to send and results to receive. It replaces memory
+//! only while it is idle.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use crate::accelerator::{Fault, StageTimes};
 use crate::device::HostRegion;
 use crate::work::UserOperation;
 
-/// How a stream works. Anything but the default is there to measure what the default is worth.
+/// Options of a stream. Others than the default serve to measure its benefit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Options {
     /// Kernels stage through shared memory.
@@ -36,7 +37,7 @@ impl Default for Options {
     }
 }
 
-/// Events, in their order.
+/// Events in their order.
 #[derive(Clone, Copy)]
 enum Mark {
     Start = 0,
@@ -45,26 +46,27 @@ enum Mark {
     Done = 3,
 }
 
-/// A stream and what belongs to it.
+/// A stream with its resources.
 pub(crate) struct Stream {
     raw: sys::CUstream,
     events: [sys::CUevent; 4],
     areas: [Option<DeviceMemory>; Area::COUNT],
     constants: Arc<DeviceMemory>,
-    /// Lists on their way in, one behind the other: `listed` bytes are taken.
+    /// Lists to send, in a row. The first `listed` bytes are taken.
     lists: Option<Registered>,
     listed: usize,
-    /// Results that have no buffer of their own.
+    /// Results without a buffer of their own.
     results: Option<Registered>,
     options: Options,
     context: Arc<Context>,
 }
 
-// SAFETY: handles of the driver may be used by any thread to which their context is current; every method binds it.
+// SAFETY: handles of the driver may be used by any thread to which their context is current; every
+// method binds it.
 unsafe impl Send for Stream {}
 
 impl Stream {
-    /// A stream of `context`, whose constants are these.
+    /// A stream of `context` with these constants.
     pub(crate) fn new(
         context: &Arc<Context>,
         constants: &Arc<DeviceMemory>,
@@ -81,7 +83,7 @@ impl Stream {
         Ok(Self { raw, events, areas, constants, lists: None, listed: 0, results: None, options, context })
     }
 
-    /// The context that it belongs to.
+    /// The stream's context.
     pub(crate) fn context(&self) -> &Arc<Context> {
         &self.context
     }
@@ -92,11 +94,12 @@ impl Stream {
         unsafe { result::event::record(self.events[mark as usize], self.raw) }.map_err(fault)
     }
 
-    /// Begins a task, which the stream is idle for: copies `history` and `data` to [`Area::Input`], data first at
-    /// [`HISTORY`] bytes. Gives the data's address.
+    /// Begins a task. The stream must be idle. Copies `history` and `data` to [`Area::Input`], with
+    /// the data at offset [`HISTORY`], and returns the data's address.
     ///
     /// # Safety
-    /// Both stay where they are, unwritten, until [`Stream::is_done`] or [`Stream::wait`] has said so.
+    /// Both stay where they are, unwritten, until [`Stream::is_done`] or [`Stream::wait`] has said
+    /// so.
     pub(crate) unsafe fn input(&mut self, history: &[u8], data: &[u8]) -> Result<Address, Fault> {
         if !self.options.reuse {
             self.areas = std::array::from_fn(|_| None);
@@ -107,11 +110,11 @@ impl Stream {
         let before = &history[history.len().saturating_sub(HISTORY)..];
         self.record(Mark::Start)?;
         let _bound = self.context.bind()?;
-        // One copy where history and data lie side by side, as in a batch they do.
+        // If history and data are adjacent, as in a batch, one copy suffices.
         if std::ptr::eq(before.as_ptr_range().end, data.as_ptr()) {
             let start = at.0 - before.len() as u64;
-            // SAFETY: `before` and `data` are one piece of memory, which stays as the caller has promised; the area has
-            // room for it.
+            // SAFETY: `before` and `data` are one piece of memory, which stays as the caller has
+            // promised; the area has room for it.
             unsafe { self.copy_in(start, before.as_ptr(), before.len() + data.len())? };
         } else {
             // SAFETY: as above, in two pieces.
@@ -125,7 +128,8 @@ impl Stream {
     }
 
     /// # Safety
-    /// `from` has `bytes`, which stay until the stream is done; `to` is device memory with room for them.
+    /// `from` has `bytes`, which stay until the stream is done; `to` is device memory with room for
+    /// them.
     unsafe fn copy_in(&self, to: u64, from: *const u8, bytes: usize) -> Result<(), Fault> {
         if bytes == 0 {
             return Ok(());
@@ -134,7 +138,8 @@ impl Stream {
         unsafe { sys::cuMemcpyHtoDAsync_v2(to, from.cast(), bytes, self.raw) }.result().map_err(fault)
     }
 
-    /// Copies the result, `bytes` of [`Area::Result`], into the stream's own memory, for [`Stream::result`].
+    /// Copies the result, the first `bytes` of [`Area::Result`], into the stream's own memory, for
+    /// [`Stream::result`].
     pub(crate) fn fetch(&mut self, bytes: usize) -> Result<(), Fault> {
         self.record(Mark::Computed)?;
         if bytes > 0 {
@@ -143,16 +148,18 @@ impl Stream {
                 self.results = Some(results.ok_or(Fault::OutOfMemory)?);
             }
             let to = self.results.as_mut().expect("made above").bytes_mut().as_mut_ptr();
-            // SAFETY: it has room for so many bytes, and is not touched or replaced before the stream is done.
+            // SAFETY: it has room for so many bytes, and is not touched or replaced before the
+            // stream is done.
             unsafe { self.copy_out(to, bytes)? };
         }
         self.record(Mark::Done)
     }
 
-    /// Copies the result straight to where it shall go.
+    /// Copies the result straight to its destination.
     ///
     /// # Safety
-    /// `to` stays where it is, untouched, until [`Stream::is_done`] or [`Stream::wait`] has said so.
+    /// `to` stays where it is, untouched, until [`Stream::is_done`] or [`Stream::wait`] has said
+    /// so.
     pub(crate) unsafe fn fetch_to(&mut self, to: &mut [u8]) -> Result<(), Fault> {
         self.record(Mark::Computed)?;
         // SAFETY: as the caller has promised.
@@ -174,7 +181,7 @@ impl Stream {
             .map_err(fault)
     }
 
-    /// The first `bytes` of what [`Stream::fetch`] has brought, once the stream is done.
+    /// The first `bytes` of the result that [`Stream::fetch`] copied, once the stream is done.
     pub(crate) fn result(&self, bytes: usize) -> &[u8] {
         match &self.results {
             Some(results) if bytes > 0 => &results.bytes()[..bytes],
@@ -182,10 +189,10 @@ impl Stream {
         }
     }
 
-    /// Whether the task is done.
+    /// True if the task is done.
     ///
     /// # Errors
-    /// What has become of the device instead.
+    /// The fault of the device.
     pub(crate) fn is_done(&self) -> Result<bool, Fault> {
         let _bound = self.context.bind()?;
         // SAFETY: the event belongs to this context.
@@ -196,17 +203,17 @@ impl Stream {
         }
     }
 
-    /// Waits until nothing is under way.
+    /// Waits until nothing is in flight.
     ///
     /// # Errors
-    /// What has become of the device instead; nothing is under way then either.
+    /// The fault of the device. Nothing is in flight then either.
     pub(crate) fn wait(&self) -> Result<(), Fault> {
         let _bound = self.context.bind()?;
         // SAFETY: the stream belongs to this context.
         unsafe { result::stream::synchronize(self.raw) }.map_err(fault)
     }
 
-    /// How long the stages of the task took that is done.
+    /// The stage times of the finished task.
     pub(crate) fn times(&self) -> StageTimes {
         let between = |from: Mark, to: Mark| {
             // SAFETY: both events belong to this context and have happened.
@@ -237,7 +244,7 @@ impl Stream {
         if blocks >= 1 << 31 {
             return Err(Fault::Unsupported);
         }
-        // Eight bytes each, of which words take the first four.
+        // Eight bytes each. Words take the first four.
         let mut values = [0u64; ARGUMENTS_MAX];
         let mut pointers = [std::ptr::null_mut::<c_void>(); ARGUMENTS_MAX];
         for ((argument, value), pointer) in arguments.iter().zip(&mut values).zip(&mut pointers) {
@@ -249,8 +256,9 @@ impl Stream {
             *pointer = std::ptr::from_mut(value).cast();
         }
         let _bound = self.context.bind()?;
-        // SAFETY: the function belongs to this context; the driver copies as many arguments as it has parameters, each at
-        // most the eight bytes that its pointer points to. The shim build is tested to pass as many as there are.
+        // SAFETY: the function belongs to this context; the driver copies as many arguments as it
+        // has parameters, each at most the eight bytes that its pointer points to. The shim build
+        // is tested to pass as many as there are.
         unsafe {
             result::launch_kernel(
                 function.0,
@@ -271,7 +279,7 @@ impl Lane for Stream {
         if let Some(memory) = held.as_ref().filter(|memory| memory.len() >= bytes) {
             return Ok(memory.address());
         }
-        // Freed first, so that both need not fit. The driver waits for what still uses it.
+        // The old memory is freed first, so that both need not fit. The driver waits for its users.
         *held = None;
         let memory = DeviceMemory::new(&self.context, bytes.next_multiple_of(4096))?;
         let address = memory.address();
@@ -282,7 +290,7 @@ impl Lane for Stream {
     fn send(&mut self, area: Area, bytes: usize, fill: &mut dyn FnMut(&mut [u8])) -> Result<Address, Fault> {
         let to = self.memory(area, bytes)?;
         if self.lists.as_ref().is_none_or(|lists| lists.bytes().len() < self.listed + bytes) {
-            // What was sent from the old one must have left it.
+            // Transfers from the old memory must end first.
             self.wait()?;
             self.listed = 0;
             let lists = Registered::new(&self.context, bytes.next_power_of_two());
@@ -293,8 +301,8 @@ impl Lane for Stream {
         fill(list);
         let from = list.as_ptr();
         let _bound = self.context.bind()?;
-        // SAFETY: this piece of the list's memory is not written again before the next task, for which the stream is
-        // idle; the area has room for it.
+        // SAFETY: this piece of the list's memory is not written again before the next task, for
+        // which the stream is idle; the area has room for it.
         unsafe { self.copy_in(to.0, from, bytes)? };
         Ok(to)
     }
@@ -335,7 +343,7 @@ impl Lane for Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        // Memory below must not be in use any more.
+        // No work may use the memory below any more.
         let _ = self.wait();
         if let Ok(_bound) = self.context.bind() {
             for event in self.events {

@@ -1,4 +1,5 @@
-//! `hash_many`: ranges go to the device as they are; large chunks under BLAKE3 in pieces that are joined afterwards.
+//! `hash_many`: ranges are sent to the device unchanged. Under BLAKE3, large chunks are hashed in
+//! pieces, which are joined afterwards.
 
 use std::ops::Range;
 
@@ -13,22 +14,24 @@ use crate::op::{Digest, PMD_SEGMENT};
 
 /// Threads that hash side by side.
 const ROWS: usize = 32;
-/// BLAKE3: what one block of threads hashes of a chunk that is larger: 64 leaves, a subtree.
+/// BLAKE3: the part of a larger chunk that one block of threads hashes. It is a subtree of 64
+/// leaves.
 const PIECE: u32 = 64 << 10;
 const LEAF: u32 = 1 << 10;
-/// Set in a piece's first leaf where it is a whole chunk.
+/// Set in a piece's first leaf if the piece is a whole chunk.
 const WHOLE: u32 = 1 << 31;
 
-/// Chunks in device memory, ready to be hashed.
+/// Chunks in device memory, ready to hash.
 #[derive(Clone, Copy)]
 pub(super) struct Chunks {
     /// Pairs of start and length.
     pub(super) ranges: Address,
-    /// At most so many.
+    /// The most chunks.
     pub(super) limit: usize,
-    /// Where an earlier kernel has left their number, or nowhere.
+    /// The address where an earlier kernel left their number, if it did.
     pub(super) count_at: Address,
-    /// For the parallel Merkle-Damgård construction: the place of each chunk's digests, and the places in all.
+    /// For the parallel Merkle-Damgård construction: the position of each chunk's digests, and the
+    /// number of positions.
     pub(super) first: Address,
     pub(super) segments: usize,
 }
@@ -85,7 +88,7 @@ pub(super) fn begin(
         return Ok(Step { bytes, ..Step::default() });
     }
     let limit = ranges.len();
-    // Pairs, then, for pmd, each chunk's first place.
+    // Pairs, then for pmd the first position of each chunk.
     let list = lane.send(Area::List, limit * 12, &mut |list| {
         let mut words = Words(list);
         for range in ranges {
@@ -109,11 +112,11 @@ fn segments(len: usize) -> usize {
     len.div_ceil(PMD_SEGMENT).max(1)
 }
 
-/// Chunks of more than a piece are cut up, so that many blocks work on them.
+/// Splits chunks that are longer than a piece, so that many blocks work on them.
 fn blake3_pieces(lane: &mut dyn Lane, data: Data, ranges: &[Range<u32>], out: Address) -> Result<(), Fault> {
     let pieces_of = |range: &Range<u32>| (range.end - range.start).div_ceil(PIECE).max(1);
     let pieces: usize = ranges.iter().map(|range| pieces_of(range) as usize).sum();
-    // Pairs, then each piece's first leaf, then where each chunk's pieces begin and end.
+    // Pairs, then each piece's first leaf, then the first and last piece of each chunk.
     let list = lane.send(Area::List, pieces * 12 + (ranges.len() + 1) * 4, &mut |list| {
         let mut words = Words(list);
         for range in ranges {

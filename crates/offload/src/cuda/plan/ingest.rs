@@ -1,4 +1,4 @@
-//! `ingest`: everything launched at once, one report back.
+//! `ingest`: all kernels are launched at once, and one report comes back.
 //!
 //! ```text
 //! result   chunks in all, candidates in all, 0, 0 │ for each stream, the chunks before its own │ 48 bytes a chunk
@@ -25,7 +25,7 @@ struct Sizes {
     min: u32,
     norm: u32,
     max: u32,
-    /// Chunks that are to be expected in so many bytes, at least one.
+    /// The average length of a chunk in bytes, at least one.
     avg: u32,
 }
 
@@ -33,12 +33,12 @@ fn sizes(chunker: ChunkerSpec) -> Sizes {
     match chunker {
         ChunkerSpec::Gear32 { min, avg, max } => Sizes { min, norm: avg, max, avg },
         ChunkerSpec::Fixed { size } => Sizes { min: size, norm: size, max: size, avg: size },
-        // All of its candidates are strict ones.
+        // All of its candidates are strict.
         ChunkerSpec::Windowed { min, avg, max, .. } => Sizes { min, norm: max, max, avg },
     }
 }
 
-/// What ends chunks; nothing but their size where blocks are fixed.
+/// The rule that ends chunks. `None` for blocks of a fixed size.
 fn rule(chunker: ChunkerSpec) -> Option<scan::Rule> {
     match chunker {
         ChunkerSpec::Gear32 { avg, .. } => {
@@ -54,7 +54,7 @@ fn rule(chunker: ChunkerSpec) -> Option<scan::Rule> {
 /// The most chunks that a stream can have.
 fn chunks_max(len: usize, chunker: ChunkerSpec) -> usize {
     let shortest = match chunker {
-        // A chunk that is not the last is longer than the minimum.
+        // Every chunk but the last is longer than the minimum.
         ChunkerSpec::Gear32 { min, .. } | ChunkerSpec::Windowed { min, .. } => min as usize + 1,
         ChunkerSpec::Fixed { size } => size as usize,
     };
@@ -65,7 +65,7 @@ fn records_at(streams: usize) -> usize {
     HEADER + (streams * 4).next_multiple_of(16)
 }
 
-/// Launches it, with room for so many candidates, or as many as are to be expected.
+/// Launches the kernels, with room for `room` candidates, or for the expected number.
 pub(super) fn begin(
     lane: &mut dyn Lane,
     data: Data,
@@ -88,7 +88,7 @@ pub(super) fn begin(
     let result = lane.memory(Area::Result, records_at + limit * RECORD)?;
     let (offsets, records) = (result.plus(HEADER), result.plus(records_at));
     let list = send(lane, streams, chunker)?;
-    // Fixed chunks are cut without candidates, of which there are then 0: the word behind the list.
+    // Fixed chunks are cut without candidates. Their number, 0, is the word after the list.
     let none = list.plus(streams.len() * STREAM_BYTES);
     let (candidates, candidate_count, capacity) = match rule(chunker).filter(|_| data.len > 0) {
         Some(rule) => {
@@ -125,7 +125,8 @@ pub(super) fn begin(
     arguments.extend(lookup::arguments(table));
     arguments.push(At(records));
     lane.launch(kernel::INGEST_REPORT, limit.div_ceil(REPORT_THREADS), 0, &arguments)?;
-    // What is likely comes back at once; the rest, if there is any, in a second copy.
+    // The likely number of chunks comes back at once. A second copy brings the rest, if there is
+    // any.
     let expected = streams.iter().map(|stream| 2 * stream.range.len() / sizes.avg as usize + 2);
     let expected = expected.sum::<usize>().min(limit);
     Ok(Step { bytes: records_at + expected * RECORD, candidates: capacity, known: None })
@@ -148,13 +149,13 @@ fn send(lane: &mut dyn Lane, streams: &[Stream], chunker: ChunkerSpec) -> Result
     })
 }
 
-/// What a report says.
+/// The result of reading a report.
 pub(super) enum Read {
-    /// It was all there, and was appended.
+    /// The report was complete, and was appended.
     All,
-    /// More bytes of the same report are to be copied.
+    /// More bytes of the same report have to be copied.
     More(Step),
-    /// There were so many candidates: again, with room for them.
+    /// There were so many candidates. The step runs again with room for them.
     Again(usize),
 }
 
@@ -169,7 +170,7 @@ pub(super) fn finish(
         return Read::All;
     }
     let (total, candidates) = (word(bytes, 0) as usize, word(bytes, 4) as usize);
-    // Without candidates, their number was not written.
+    // Without candidates, no kernel has written their number.
     if step.candidates > 0 && candidates > step.candidates {
         return Read::Again(candidates);
     }

@@ -1,4 +1,4 @@
-//! `lookup`, and changes to a table that lies on the device.
+//! `lookup`, and changes to a table on the device.
 
 use outrigger_format::Fingerprint;
 
@@ -15,7 +15,7 @@ const SLOT_BYTES: usize = 32;
 const BUCKET_BYTES: usize = 64;
 const BLOCK_BYTES: usize = 32;
 
-/// A table in a device's memory: its slots, and behind them its summary vector.
+/// A table in a device's memory: its slots, followed by its summary vector.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Resident {
     pub(crate) at: Address,
@@ -24,7 +24,7 @@ pub(crate) struct Resident {
 }
 
 impl Resident {
-    /// A table, wherever it will lie.
+    /// The layout of a table at `at`.
     pub(crate) fn of(table: &Table, at: Address) -> Self {
         let (slot_bytes, summary_bytes) =
             (size_of_val(table.slot_words()), size_of_val(table.summary_words()));
@@ -40,7 +40,7 @@ impl Resident {
     }
 }
 
-/// The four parameters by which kernels know a table.
+/// The four kernel parameters that describe a table.
 pub(super) fn arguments(table: Option<Resident>) -> [Argument; 4] {
     match table {
         Some(table) => [
@@ -83,8 +83,8 @@ pub(crate) fn finish(count: usize, bytes: &[u8], out: &mut Vec<Option<u64>>) {
     out.extend(places.zip(found).map(|(place, &found)| (found != 0).then_some(place)));
 }
 
-/// Inserts entries, whose keys differ and for all of which there is room, or replaces their places. The result is a word:
-/// how many were added.
+/// Inserts entries, or replaces their places. The keys must differ, and all entries must fit. The
+/// result is one word: how many were added.
 pub(crate) fn insert(
     lane: &mut dyn Lane,
     table: Resident,
@@ -105,7 +105,7 @@ pub(crate) fn insert(
     Ok(Step { bytes: 8, ..Step::default() })
 }
 
-/// Removes entries; the result is a word: how many of them were there.
+/// Removes entries. The result is one word: how many of them existed.
 pub(crate) fn remove(lane: &mut dyn Lane, table: Resident, keys: &[Fingerprint]) -> Result<Step, Fault> {
     let list = send_keys(lane, keys)?;
     let counts = zeroed(lane)?;
@@ -116,8 +116,8 @@ pub(crate) fn remove(lane: &mut dyn Lane, table: Resident, keys: &[Fingerprint])
     Ok(Step { bytes: 8, ..Step::default() })
 }
 
-/// Puts the entries of `old` into `new`, whose memory holds anything: the summary vector forgets what was removed. The
-/// result is a word: how many entries there are.
+/// Copies the entries of `old` into `new`, whose memory may hold anything. The new summary vector
+/// has no removed entries. The result is one word: the number of entries.
 pub(crate) fn refresh(lane: &mut dyn Lane, old: Resident, new: Address) -> Result<Step, Fault> {
     let words = old.bytes() / 8;
     lane.launch(kernel::TABLE_CLEAR, words.div_ceil(THREADS), 0, &[At(new), Long(words as u64)])?;
@@ -130,14 +130,14 @@ pub(crate) fn refresh(lane: &mut dyn Lane, old: Resident, new: Address) -> Resul
     Ok(Step { bytes: 8, ..Step::default() })
 }
 
-/// What a change counts in.
+/// The zeroed counter of a change.
 fn zeroed(lane: &mut dyn Lane) -> Result<Address, Fault> {
     let counts = lane.memory(Area::Result, 8)?;
     lane.launch(kernel::TABLE_CLEAR, 1, 0, &[At(counts), Long(1)])?;
     Ok(counts)
 }
 
-/// The count of a change.
+/// The counter's value after a change.
 pub(crate) fn count(bytes: &[u8]) -> usize {
     word(bytes, 0) as usize
 }

@@ -1,4 +1,4 @@
-//! What a device does for each operation: which kernels, over which memory, and how to read what comes back.
+//! The plan of each operation on a device: its kernels, their memory, and how to read the result.
 //!
 //! ```text
 //! Job::begin   launches everything; nothing in between is looked at by the host
@@ -6,7 +6,7 @@
 //! Job::finish  reads them. Where the result is larger than was expected, it asks for one more step
 //! ```
 //!
-//! Plans know no CUDA: they run over any [`Lane`], and are tested over the grid on the host.
+//! Plans do not depend on CUDA. They run over any [`Lane`], and are tested on the grid on the host.
 
 mod hash;
 mod ingest;
@@ -28,7 +28,7 @@ use crate::table::Table;
 use crate::work::{KernelCode, Output, Request, UserOperation, Work};
 use crate::{Operation, Task};
 
-/// An operation with its parameters, whoever owns them.
+/// An operation with its borrowed parameters.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Job<'a> {
     Scan { history: usize, masks: GearMasks },
@@ -48,19 +48,19 @@ pub(crate) struct Data {
 }
 
 impl Data {
-    /// Its words, the last of which may be there in part.
+    /// Its words. The last one may be partial.
     fn words(self) -> u64 {
         self.len.div_ceil(4) as u64
     }
 }
 
-/// What was launched, and is to be read.
+/// A launched step, whose result is to be read.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Step {
     bytes: usize,
-    /// How many candidates there was room for.
+    /// The room for candidates.
     candidates: usize,
-    /// How many candidates there are, if that is known from an earlier step.
+    /// The number of candidates, if an earlier step found it.
     known: Option<usize>,
 }
 
@@ -75,7 +75,7 @@ impl Step {
 pub(crate) use lookup::Resident as ResidentTable;
 pub(crate) use lookup::{begin as lookup, count, finish as looked_up, insert, refresh, remove};
 
-/// Where results go.
+/// The destination of the results.
 pub(crate) enum Sink<'a> {
     Candidates(&'a mut Vec<u32>),
     Fingerprints(&'a mut Vec<Fingerprint>),
@@ -85,7 +85,8 @@ pub(crate) enum Sink<'a> {
 }
 
 impl<'a> Job<'a> {
-    /// The job of a task, its history and data, and where its results go. `None` for operations that have no kernels.
+    /// The job of a task, its history and data, and the destination of its results. `None` for
+    /// operations without kernels.
     pub(crate) fn of_task<'t>(task: &'t mut Task<'a>) -> Option<(Job<'a>, &'a [u8], &'a [u8], Sink<'t>)> {
         Some(match task {
             Task::Scan(scan) => {
@@ -132,7 +133,7 @@ impl<'a> Job<'a> {
         })
     }
 
-    /// Where its results go in an output.
+    /// The destination of its results in an output.
     pub(crate) fn sink(self, output: &mut Output) -> Sink<'_> {
         match self {
             Self::Scan { .. } => Sink::Candidates(&mut output.candidates),
@@ -145,7 +146,7 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Whether there are kernels for these parameters.
+    /// True if there are kernels for these parameters.
     pub(crate) fn is_supported(self) -> bool {
         match self {
             Self::Scan { .. } | Self::HashMany { .. } | Self::Lookup { .. } => true,
@@ -159,7 +160,7 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// The table that has to be resident.
+    /// The table that must be resident.
     pub(crate) fn table(self) -> Option<&'a Table> {
         match self {
             Self::Lookup { table, .. } => Some(table),
@@ -168,7 +169,7 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Launches it.
+    /// Launches the job's kernels.
     pub(crate) fn begin(
         self,
         lane: &mut dyn Lane,
@@ -188,7 +189,8 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Reads `bytes`, the result of `step`. `Some` if there is more to be done first: nothing was appended then.
+    /// Reads `bytes`, the result of `step`. `Some`: one more step is necessary, and nothing was
+    /// appended.
     pub(crate) fn finish(
         self,
         lane: &mut dyn Lane,
@@ -228,7 +230,7 @@ impl<'a> Job<'a> {
 }
 
 impl Sink<'_> {
-    /// The same one for another attempt.
+    /// The same destination for another attempt.
     pub(crate) fn again(&mut self) -> Sink<'_> {
         match self {
             Self::Candidates(out) => Sink::Candidates(out),
@@ -240,7 +242,7 @@ impl Sink<'_> {
     }
 }
 
-/// The operations that have kernels.
+/// The operations with kernels.
 pub(crate) fn supports(operation: Operation) -> bool {
     match operation {
         Operation::Scan
@@ -253,7 +255,7 @@ pub(crate) fn supports(operation: Operation) -> bool {
     }
 }
 
-/// The word at `at` of what a device wrote.
+/// The word at `at` of a device's result.
 fn word(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(*bytes[at..].first_chunk().expect("a device's result has its header"))
 }

@@ -1,4 +1,5 @@
-//! `pmd_hash`: level by level until one digest is left. Their number is known beforehand, so all are launched at once.
+//! `pmd_hash`: level by level until one digest is left. The number of levels is known beforehand,
+//! so all are launched at once.
 
 use super::super::kernel::{self, Kernel};
 use super::super::lane::Argument::{At, Long};

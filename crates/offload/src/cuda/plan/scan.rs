@@ -1,4 +1,4 @@
-//! `scan`: candidates are counted on the device, so the host learns their number only with them.
+//! `scan`: the device counts the candidates, so the host learns their number together with them.
 
 use outrigger_format::WindowedHash;
 use outrigger_format::boundary::GearMasks;
@@ -9,19 +9,19 @@ use super::super::lane::{Address, Area, HISTORY, Lane, RABIN_AT};
 use super::{Data, Step, word};
 use crate::accelerator::Fault;
 
-/// Data of one block of `scan_bits`, bytes.
+/// The bytes of one block of `scan_bits`.
 const TILE: usize = 16 << 10;
-/// Where the candidates begin in the result, after their number.
+/// The offset of the candidates in the result, after their number.
 const HEADER: usize = 16;
 
-/// Where the candidates of a scan go, and how many there is room for.
+/// Where the candidates of a scan go, and the room for them.
 pub(super) struct Room {
     pub(super) total: Address,
     pub(super) candidates: Address,
     pub(super) capacity: usize,
 }
 
-/// What makes a position a candidate.
+/// The rule that makes a position a candidate.
 #[derive(Clone, Copy)]
 pub(super) enum Rule {
     Gear { history: usize, masks: GearMasks },
@@ -29,7 +29,7 @@ pub(super) enum Rule {
 }
 
 impl Rule {
-    /// Twice as many as are to be expected, and some: whatever is more takes another step.
+    /// Room for about twice the expected candidates. If there are more, another step is necessary.
     pub(super) fn expected(self, len: usize) -> usize {
         let bits = match self {
             Self::Gear { masks, .. } => masks.loose.count_ones(),
@@ -131,7 +131,7 @@ pub(super) fn finish(
         return Err(Fault::Failed("more candidates than bytes".into()));
     }
     if total > step.candidates {
-        // The bits still lie there: only the last kernel has to run again, with room for all.
+        // The bits are still there, so only the last kernel runs again, with room for all.
         let tiles = data.len.div_ceil(TILE);
         let bytes = HEADER + 4 * total;
         let loose = lane.memory(Area::LooseBits, tiles * TILE / 8)?;

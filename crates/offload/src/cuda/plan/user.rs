@@ -1,5 +1,4 @@
-//! Operations that users registered: one kernel, over all of the data. See [`crate::work::Kernel`] for what it is called
-//! with.
+//! Users' operations: one kernel over all data. [`crate::work::Kernel`] describes its parameters.
 
 use super::super::lane::Argument::{At, Long};
 use super::super::lane::{Area, Lane};

@@ -1,4 +1,4 @@
-//! `window_hash`: which kernel, by window, step and what fits shared memory.
+//! `window_hash`: the kernel depends on the window, the step, and the size of shared memory.
 
 use super::super::kernel::{self, Kernel};
 use super::super::lane::Argument::{At, Long, Word};
@@ -7,16 +7,17 @@ use super::{Data, Step};
 use crate::accelerator::Fault;
 use crate::op::{WindowFunction, WindowSpec};
 
-/// Windows of one block of the tiled kernels, and of those by rows.
+/// Windows of one block, for the tiled kernels and for those by rows.
 const TILE_WINDOWS: usize = 128;
 const ROWS: usize = 32;
-/// What a tile may take of shared memory, which is 48 KiB unless asked for; the tables lie beside it.
+/// The most bytes of a tile in shared memory. It has 48 KiB by default, and the tables need the
+/// rest.
 const TILE_BYTES: usize = 40 << 10;
 /// The longest message that fits one block of MD5 or SHA-1 with its padding.
 const ONE_BLOCK: usize = 55;
 
-/// Whether four threads or more would meet in a bank of shared memory, and a word of padding after each 32 keeps them
-/// apart: where windows are a multiple of four words apart.
+/// True if at least four threads would access the same bank of shared memory. This happens if
+/// windows are a multiple of four words apart. A word of padding after each 32 then separates them.
 pub(super) fn needs_padding(step: usize) -> bool {
     step.is_multiple_of(16)
 }
@@ -24,7 +25,7 @@ pub(super) fn needs_padding(step: usize) -> bool {
 /// The shared memory of a tile, or `None` if it is too large.
 pub(super) fn tile_bytes(spec: WindowSpec) -> Option<usize> {
     let span = (TILE_WINDOWS - 1).checked_mul(spec.step)?.checked_add(spec.window + 3)?;
-    // One word more than the windows cover, and the padding.
+    // One word more than the windows cover, plus the padding.
     let words = span.div_ceil(4) + 1;
     let words = if needs_padding(spec.step) { words + words / 32 } else { words };
     Some(4 * words).filter(|&bytes| bytes <= TILE_BYTES)
@@ -85,7 +86,8 @@ fn choose(spec: WindowSpec, tile: Option<usize>, staged: bool) -> (Kernel, usize
 mod tests {
     use super::*;
 
-    /// The most threads of a warp that meet in one bank with different words, over all words of a window.
+    /// The most threads of a warp that access different words of one bank, over all words of a
+    /// window.
     fn conflicts(step: usize) -> usize {
         let padding = needs_padding(step);
         let banks = |offset: usize| {
@@ -100,15 +102,15 @@ mod tests {
 
     #[test]
     fn threads_rarely_meet_in_a_bank() {
-        // Windows an odd number of words apart: each thread has a bank of its own.
+        // If windows are an odd number of words apart, each thread has its own bank.
         for step in [4, 12, 20, 28, 52, 60, 100, 252] {
             assert_eq!(conflicts(step), 1, "step {step}");
         }
-        // Two threads to a bank where it would be up to 32 without padding.
+        // At most two threads share a bank. Without padding, up to 32 would.
         for step in [16, 32, 48, 64, 128, 256] {
             assert!(conflicts(step) <= 2, "step {step}: {}", conflicts(step));
         }
-        // Any other step that a tile holds: few.
+        // With any other step that fits a tile, few do.
         for step in 1..=256 {
             assert!(conflicts(step) <= 4, "step {step}: {}", conflicts(step));
         }

@@ -1,5 +1,6 @@
-//! The shim against the real library, where it is installed (or named by `OUTRIGGER_QATZIP`), on a machine without a card: its "no hardware" answers, and its sessions
-//! in software, which have the same ABI. What is not there is said, and nothing is tested then.
+//! Tests the shim against the real library, if it is installed (or named by `OUTRIGGER_QATZIP`), on
+//! a machine without a card. They cover its "no hardware" answers, and its sessions in software,
+//! which have the same ABI. Without the library, the tests say so and do nothing.
 
 use std::ffi::c_uint;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,9 +12,9 @@ use crate::accelerator::Fault;
 use crate::qat::{QatDevice, QatOptions, abi, lz4, room_for, status};
 use crate::{Compressor, Decompressor};
 
-/// What it says when software stands in.
+/// The library's code for software in place of hardware.
 const NO_HW: i32 = 11;
-/// The library has one state a process.
+/// The library has one state for each process.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 fn real() -> Option<(Arc<Library>, MutexGuard<'static, ()>)> {
@@ -25,7 +26,7 @@ fn real() -> Option<(Arc<Library>, MutexGuard<'static, ()>)> {
             outrigger_workload::lacking!("{why}");
             None
         }
-        // It is there, and is not what it is taken for.
+        // It exists but is not the expected library.
         Err(why) => panic!("{why}"),
     }
 }
@@ -51,7 +52,7 @@ fn without_a_card_it_says_so() {
     }
     let why = QatDevice::open(&QatOptions::default()).err().expect("no device");
     assert!(why.contains("no QAT hardware"), "{why}");
-    // No memory that a card reaches, or some: both will do.
+    // Both are fine: a machine with memory that a card reaches, and one without.
     if let Some(region) = crate::device::HostMemory::allocate(&*library, 100_000) {
         assert!(region.bytes().len() >= 100_000 && region.bytes().as_ptr().addr().is_multiple_of(4096));
     }
@@ -63,7 +64,7 @@ fn its_sessions_are_laid_out_as_ours() {
     let raw = text();
     for setup in [Setup::Gzip(1), Setup::Gzip(6), Setup::Deflate(4), Setup::Lz4] {
         let mut parameters = library.parameters(setup).expect("defaults");
-        // Only here: it is told to compute by itself, so that parameters and results can be looked at.
+        // Software is allowed only here, so that the test can check parameters and results.
         parameters.common.sw_backup = 1;
         let mut empty = abi::Session::EMPTY;
         // SAFETY: an empty session, which the call may fill.
@@ -85,7 +86,7 @@ fn its_sessions_are_laid_out_as_ours() {
         let mut back = Vec::new();
         match setup {
             Setup::Lz4 => {
-                // More than a block: our device offers 64 KiB at most.
+                // More than a block. Our device accepts at most 64 KiB.
                 assert_eq!(out[..4], 0x184d_2204_u32.to_le_bytes());
                 assert_eq!(lz4::block_of(&out).is_some(), raw.len() <= 64 << 10);
                 continue;
@@ -95,7 +96,7 @@ fn its_sessions_are_laid_out_as_ours() {
         }
         .unwrap_or_else(|why| panic!("{setup:?}: {why}"));
         assert!(back == raw, "{setup:?}");
-        // And what our codec writes, it reads.
+        // It also reads the output of our codec.
         let codec = if matches!(setup, Setup::Gzip(_)) { Codec::Gzip } else { Codec::Deflate };
         let mut stored = Vec::new();
         Compressor::new().compress(CodecSpec { codec, level: 6 }, &raw, &mut stored);

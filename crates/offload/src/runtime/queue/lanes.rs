@@ -1,4 +1,4 @@
-//! What the board's lock guards: the lanes with their queues, and who takes what.
+//! The state under the board's lock: the lanes, their queues, and which item a lane takes.
 
 use std::collections::VecDeque;
 
@@ -13,7 +13,8 @@ pub(super) struct Item<T> {
 }
 
 impl<T> Item<T> {
-    /// What it adds to a lane's backlog; nothing where it has no business but was put.
+    /// The cost that the item adds to a lane's backlog. Zero for a lane that should not execute it
+    /// but got it all the same.
     pub(super) fn cost_on(&self, lane: usize) -> u64 {
         if self.costs.occupies[lane] == NEVER { 0 } else { self.costs.occupies[lane] }
     }
@@ -23,26 +24,26 @@ pub(super) struct Lane<T> {
     pub number: usize,
     pub queues: [VecDeque<Item<T>>; PRIORITIES],
     pub load: Load,
-    /// How many items it executes at a time at full speed each.
+    /// How many items it executes at a time without one slowing another.
     pub width: usize,
     pub woken: bool,
-    /// Whether idle threads are to help others.
+    /// Asks idle threads to help with a task.
     pub called: bool,
-    /// Whether its threads look at other lanes' items.
+    /// True if its threads take other lanes' items.
     pub steals: bool,
 }
 
 pub(super) struct State<T> {
     pub lanes: Vec<Lane<T>>,
     pub waiting: usize,
-    /// Admitted, and not finished.
+    /// Admitted and not finished.
     pub unfinished: usize,
     pub closed: bool,
     pub ended: bool,
 }
 
 impl<T> State<T> {
-    /// The next item for `lane`: its own, or another's that is better done here.
+    /// The next item for `lane`: its own, or another lane's that finishes earlier here.
     pub(super) fn take(&mut self, lane: usize) -> Option<(T, u64)> {
         let item = self.lanes[lane].queues.iter_mut().find_map(VecDeque::pop_front);
         let item = match item {
@@ -57,11 +58,12 @@ impl<T> State<T> {
         Some((item.value, cost))
     }
 
-    /// The last item of a lane that would need longer to come to it than `lane` needs to do it, with a quarter to spare.
+    /// The last item of another lane, if that lane's backlog takes more than 1.25 times as long as
+    /// `lane` needs for the item.
     pub(super) fn steal(&mut self, lane: usize) -> Option<Item<T>> {
         for from in (0..self.lanes.len()).filter(|&from| from != lane) {
             let other = &mut self.lanes[from];
-            // What its own threads are about to begin with is not worth a race.
+            // If a thread of that lane is free, it takes the item itself at once.
             if other.load.running < other.width {
                 continue;
             }
@@ -94,7 +96,7 @@ impl<T> Lane<T> {
         Some(self.gone(item).value)
     }
 
-    /// Bookkeeping for an item that no longer waits here.
+    /// Accounts for an item that no longer waits here.
     pub(super) fn gone(&mut self, item: Item<T>) -> Item<T> {
         self.load.waiting -= 1;
         self.load.backlog_ns = self.load.backlog_ns.saturating_sub(item.cost_on(self.number));

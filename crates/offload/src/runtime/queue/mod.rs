@@ -1,13 +1,17 @@
-//! The outstanding queue: what was submitted and not begun yet.
+//! The outstanding queue: tasks that are submitted and have not begun.
 //!
-//! One lock, one lane a device, in each lane one queue a priority. A submitter looks at all lanes' loads, chooses one and
-//! pushes, in one critical section, so that two submitters cannot both take the last free place. It waits on `room` while
-//! `limit` items are outstanding. A lane's threads wait on the lane's own condition for an item, for somebody's
-//! [`Board::wake`], or for a moment; that of a device, which is one, looks for some microseconds before it sleeps. A thread whose lane is empty looks whether another lane's last item would be done
-//! earlier here than there, and takes it (decisions made at submission are guesses; this corrects them).
+//! One lock guards it. It has one lane for each device, and each lane has one queue for each
+//! priority. A submitter reads all lanes' loads, chooses one and pushes, in one critical section.
+//! So two submitters cannot both take the last free place. It waits on `room` while `limit` items
+//! are outstanding.
 //!
-//! An item is admitted once. If its device fails, it comes back by [`Board::put_back`], which never waits and never
-//! refuses; the count of admitted and not yet finished items is what a shutdown waits for.
+//! A lane's threads wait on the lane's own condition for an item, a [`Board::wake`], or a time
+//! limit. A device has a single thread, which spins for some microseconds before it sleeps.
+//! Placement at submission is a guess. To correct it, a thread whose lane is empty takes another
+//! lane's last item if this lane would finish it earlier.
+//!
+//! An item is admitted once. If its device fails, [`Board::put_back`] returns it, without waiting
+//! and without a bound. A shutdown waits until all admitted items are finished.
 
 mod lanes;
 
@@ -23,15 +27,17 @@ use outrigger_clock::Instant;
 pub(super) const PRIORITIES: usize = 3;
 /// Devices of a runtime, the processor included.
 pub(super) const LANES_MAX: usize = 24;
-/// What a lane cannot do costs this.
+/// The cost of an item for a lane that cannot do it.
 pub(super) const NEVER: u64 = u64::MAX;
 
-/// What each lane would need for an item, in nanoseconds; [`NEVER`] if it cannot do it, or is not to.
+/// The cost of an item for each lane, in nanoseconds. [`NEVER`] if a lane cannot or must not do it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Costs {
-    /// For how long it keeps others waiting, where stages overlap: by this, queues know how long they are.
+    /// How long the item keeps others waiting, where stages overlap. The queue lengths are sums of
+    /// it.
     pub occupies: [u64; LANES_MAX],
-    /// From its beginning to its end, alone: by this, a lane knows whether to take it from another.
+    /// From its beginning to its end, alone. A lane compares it before it takes another lane's
+    /// item.
     pub alone: [u64; LANES_MAX],
 }
 
@@ -39,7 +45,7 @@ impl Costs {
     /// No lane can do it.
     pub(super) const NONE: Costs = Costs { occupies: [NEVER; LANES_MAX], alone: [NEVER; LANES_MAX] };
 
-    /// The same on one lane only.
+    /// The same costs on one lane only.
     pub(super) fn only(&self, lane: usize) -> Self {
         let mut one = Self::NONE;
         one.occupies[lane] = self.occupies[lane];
@@ -55,7 +61,7 @@ pub(super) struct Load {
     pub waiting: usize,
     /// Items that are being executed.
     pub running: usize,
-    /// What all of them cost, in nanoseconds.
+    /// The cost of all these items, in nanoseconds.
     pub backlog_ns: u64,
 }
 
@@ -68,36 +74,37 @@ pub(super) struct Board<T> {
     /// Nothing is unfinished.
     drained: Condvar,
     lanes: Vec<Condvar>,
-    /// For each lane, how often there was news for its threads: to be looked at without the lock, by who looks again.
+    /// For each lane, the number of notifications to its threads. Readers look without the lock,
+    /// and check again under it.
     news: Vec<AtomicU64>,
 }
 
-/// What a lane's thread is told.
+/// The answer to a lane's thread.
 #[derive(Debug)]
 pub(super) enum Next<T> {
-    /// Execute this. The cost is to be told to [`Board::finished`].
+    /// An item to execute. The thread later passes the cost to [`Board::finished`].
     Item(T, u64),
     /// [`Board::wake`] was called.
     Woken,
     /// There is no item, and [`Board::call`] was called.
     Called,
-    /// The moment has come.
+    /// The time limit has passed.
     Elapsed,
-    /// End.
+    /// The thread should end.
     Ended,
 }
 
-/// Why an item was not taken.
+/// Why an item was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Refusal {
-    /// As many are waiting as may.
+    /// The queue is full.
     Full,
     /// The runtime is being shut down.
     Closed,
 }
 
 impl<T> Board<T> {
-    /// For lanes of these widths; whether each takes other lanes' items.
+    /// A board for lanes of these widths. The flag says whether a lane takes other lanes' items.
     pub(super) fn new(lanes: &[(usize, bool)], limit: usize) -> Self {
         let lane = |(number, &(width, steals)): (usize, &(usize, bool))| Lane {
             number,
@@ -125,21 +132,22 @@ impl<T> Board<T> {
         }
     }
 
-    /// Tells one thread of a lane that there is something.
+    /// Wakes one thread of a lane.
     fn tell(&self, lane: usize) {
         self.news[lane].fetch_add(1, Ordering::Release);
         self.lanes[lane].notify_one();
     }
 
-    /// Admits an item that the submitter does itself: it takes no room, and has to be settled.
+    /// Admits an item that the submitter executes itself. It takes no place in the queue, and the
+    /// submitter must settle it.
     pub(super) fn admit(&self) -> bool {
         let mut state = lock(&self.state);
         state.unfinished += usize::from(!state.closed);
         !state.closed
     }
 
-    /// Admits an item. `choose` is given all lanes' loads and says the lane and the costs; it is called with the lock
-    /// held. With `block`, waits for room.
+    /// Admits an item. `choose` gets all lanes' loads and returns the lane and the costs. It runs
+    /// under the lock. With `block`, waits for room.
     pub(super) fn submit(
         &self,
         id: u64,
@@ -171,7 +179,7 @@ impl<T> Board<T> {
         Ok(())
     }
 
-    /// Puts an item that was admitted before in front of its priority's queue in `lane`. Never waits.
+    /// Puts an admitted item at the front of its priority's queue in `lane`. Never waits.
     pub(super) fn put_back(&self, lane: usize, id: u64, priority: usize, costs: Costs, value: T) {
         let mut state = lock(&self.state);
         state.lanes[lane].push(Item { id, priority, costs, value }, true);
@@ -180,10 +188,12 @@ impl<T> Board<T> {
         self.tell(lane);
     }
 
-    /// Takes the next item of `lane` if `may_take`, or waits for one, for a wake-up, or until a moment.
+    /// Takes the next item of `lane` if `may_take`. Otherwise waits for an item, a wake-up, or
+    /// the time `until`.
     pub(super) fn next(&self, lane: usize, may_take: bool, until: Option<Instant>) -> Next<T> {
         let mut state = lock(&self.state);
-        // The processor's threads are many, and nobody may be about to need them; who polls will not sleep for long.
+        // The processor has many threads, and perhaps nobody needs them soon. A thread that polls
+        // sleeps only briefly. So neither spins.
         let mut glances = lane > 0 && until.is_none();
         loop {
             if may_take && let Some((value, cost)) = state.take(lane) {
@@ -214,29 +224,30 @@ impl<T> Board<T> {
         }
     }
 
-    /// Makes one thread of a lane look around.
+    /// Wakes one thread of a lane.
     pub(super) fn wake(&self, lane: usize) {
         lock(&self.state).lanes[lane].woken = true;
         self.tell(lane);
     }
 
-    /// Has all idle threads of a lane help others, until it is called off.
+    /// Asks all idle threads of a lane to help with a task, until [`Board::call_off`].
     pub(super) fn call(&self, lane: usize) {
         lock(&self.state).lanes[lane].called = true;
         self.lanes[lane].notify_all();
     }
 
-    /// There is nothing to help with.
+    /// Ends the request for help.
     pub(super) fn call_off(&self, lane: usize) {
         lock(&self.state).lanes[lane].called = false;
     }
 
-    /// Whether something waits in a lane that comes before this priority.
+    /// True if the lane has a waiting item of a more urgent priority.
     pub(super) fn has_more_urgent(&self, lane: usize, priority: usize) -> bool {
         lock(&self.state).lanes[lane].queues[..priority].iter().any(|queue| !queue.is_empty())
     }
 
-    /// Tells that an item is no longer being executed by a lane. Unless it is `settled`, it has come to no end yet: it will be put back.
+    /// Records that a lane no longer executes an item. Unless `settled`, the item is not finished,
+    /// and will be put back.
     pub(super) fn finished(&self, lane: usize, cost: u64, settled: bool) {
         let mut state = lock(&self.state);
         let load = &mut state.lanes[lane].load;
@@ -247,7 +258,7 @@ impl<T> Board<T> {
         }
     }
 
-    /// Tells that an item that was withdrawn or evicted has come to its end.
+    /// Records that an item which was withdrawn or evicted is finished.
     pub(super) fn settled(&self) {
         self.settle(&mut lock(&self.state));
     }
@@ -259,7 +270,7 @@ impl<T> Board<T> {
         }
     }
 
-    /// Takes an item out that still waits. It has to be settled.
+    /// Removes a waiting item. The caller must settle it.
     pub(super) fn withdraw(&self, id: u64) -> Option<T> {
         let mut state = lock(&self.state);
         let value = state.lanes.iter_mut().find_map(|lane| lane.withdraw(id))?;
@@ -267,7 +278,7 @@ impl<T> Board<T> {
         Some(value)
     }
 
-    /// Takes the first item of a lane out without executing it: what a failed device leaves behind.
+    /// Removes the first item of a lane without executing it, as its device has failed.
     pub(super) fn evict(&self, lane: usize) -> Option<T> {
         let mut state = lock(&self.state);
         let item = state.lanes[lane].queues.iter_mut().find_map(VecDeque::pop_front)?;
@@ -285,7 +296,7 @@ impl<T> Board<T> {
         ids
     }
 
-    /// Whether everything admitted is settled.
+    /// True if all admitted items are settled.
     pub(super) fn is_idle(&self) -> bool {
         lock(&self.state).unfinished == 0
     }
@@ -300,13 +311,13 @@ impl<T> Board<T> {
         lock(&self.state).lanes[lane].load
     }
 
-    /// Admits nothing more.
+    /// Admits no more items.
     pub(super) fn close(&self) {
         lock(&self.state).closed = true;
         self.room.notify_all();
     }
 
-    /// Waits until everything admitted is settled.
+    /// Waits until all admitted items are settled.
     pub(super) fn drain(&self) {
         let mut state = lock(&self.state);
         while state.unfinished > 0 {
@@ -314,7 +325,7 @@ impl<T> Board<T> {
         }
     }
 
-    /// Sends all threads home, once nothing is left for them.
+    /// Ends all threads once their queues are empty.
     pub(super) fn end(&self) {
         lock(&self.state).ended = true;
         self.lanes.iter().for_each(Condvar::notify_all);

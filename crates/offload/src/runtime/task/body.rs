@@ -1,4 +1,4 @@
-//! What goes round: everything about one task, and who has it on loan.
+//! The reusable state of a task, and the loan that returns it.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -23,20 +23,20 @@ pub(in crate::runtime) struct Body {
     pub callback: Option<Callback>,
     /// The submitter may call it before `submit` returns.
     pub called_anywhere: bool,
-    /// The vector of an earlier request for fingerprints.
+    /// The vector of an earlier fingerprint request.
     pub spare: Vec<Range<u32>>,
     pub class: Class,
     pub bytes: usize,
-    /// Whether the submitter has said which part of the buffer is meant.
+    /// True if the submitter has chosen a part of the buffer.
     pub ranged: bool,
     /// Tasks that the device had when this one was submitted.
     pub before: usize,
-    /// What each device would need, for the queues.
+    /// The task's cost on each device, for the queues.
     pub costs: Costs,
     pub submitted: Instant,
     pub begun: Instant,
     pub report: Report,
-    /// The device whose result lies in `output`, to be checked before anybody sees it.
+    /// The device whose result lies in `output` and must be checked before anybody sees it.
     pub to_check: Option<usize>,
 }
 
@@ -66,7 +66,7 @@ impl Body {
         })
     }
 
-    /// The work, to be changed. If a device that hangs still has its share of it, it keeps the old one.
+    /// The work, to be changed. If a hung device still shares it, the device keeps the old one.
     pub(in crate::runtime) fn work_mut(&mut self) -> &mut Work {
         if Arc::get_mut(&mut self.work).is_none() {
             self.work = Arc::new(Work::empty());
@@ -74,7 +74,7 @@ impl Body {
         Arc::get_mut(&mut self.work).expect("nobody else can have it")
     }
 
-    /// Where nobody has said which part of its own buffer is meant, it is all of it.
+    /// Unless the submitter has chosen a part of its own buffer, takes all of it.
     pub(in crate::runtime) fn settle_range(&mut self) {
         if !self.ranged
             && let Input::Own(buffer) = &self.work.input
@@ -84,7 +84,7 @@ impl Body {
         }
     }
 
-    /// Replaces the request, and keeps the room of its list.
+    /// Replaces the request, and keeps the capacity of its list.
     pub(super) fn set_request(&mut self, request: Request) {
         let old = std::mem::replace(&mut self.work_mut().request, request);
         if let Request::HashMany { ranges, .. } = old
@@ -94,7 +94,7 @@ impl Body {
         }
     }
 
-    /// As good as new, with buffers returned to the pool and vectors emptied.
+    /// Resets the task: buffers return to the pool, and vectors are emptied.
     pub(in crate::runtime) fn reset(&mut self) {
         let work = self.work_mut();
         work.input = Input::Empty;
@@ -114,7 +114,7 @@ impl Body {
     }
 }
 
-/// A body on loan; it goes back to the idle ones.
+/// A body on loan. It returns to the idle ones when dropped.
 pub(in crate::runtime) struct Loan {
     body: Option<Box<Body>>,
     home: Arc<Shared>,

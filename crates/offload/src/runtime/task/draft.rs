@@ -11,7 +11,7 @@ use super::{Callback, Loan, Priority};
 use crate::pool::Buffer;
 use crate::work::{Input, InvalidWork, Request, Work};
 
-/// A task that is being filled: what to do, with which data. Dropping it returns its buffers.
+/// A task that the caller is filling with a request and data. Dropping it returns its buffers.
 pub struct Draft(pub(super) Loan);
 
 impl Draft {
@@ -23,13 +23,13 @@ impl Draft {
         self.0
     }
 
-    /// Says what is to be done.
+    /// Sets the request.
     pub fn set_request(&mut self, request: Request) -> &mut Self {
         self.0.body_mut().set_request(request);
         self
     }
 
-    /// Asks for the fingerprints of these pieces, in the vector of an earlier task.
+    /// Requests the fingerprints of these pieces, and reuses an earlier task's vector.
     pub fn hash_many(
         &mut self,
         kind: FingerprintKind,
@@ -43,10 +43,11 @@ impl Draft {
         self
     }
 
-    /// Its own buffer, to be filled; the data is all of it.
+    /// The task's own buffer, to be filled. All of it is the data, unless [`Draft::set_range`] says
+    /// otherwise.
     ///
     /// # Panics
-    /// When the data is shared.
+    /// If the data is shared.
     pub fn input(&mut self) -> &mut Buffer {
         let work = self.0.body_mut().work_mut();
         match &mut work.input {
@@ -55,14 +56,15 @@ impl Draft {
         }
     }
 
-    /// Uses a part of a buffer that other tasks read too. Its own goes back to the pool.
+    /// Uses a part of a buffer that other tasks read too. The task's own buffer returns to the
+    /// pool.
     pub fn share(&mut self, buffer: Arc<Buffer>, range: Range<usize>) -> &mut Self {
         let work = self.0.body_mut().work_mut();
         work.input = Input::Shared(buffer);
         self.set_range(range)
     }
 
-    /// The part of its own buffer that is meant; without this, all of it.
+    /// Makes only this part of the buffer the data.
     pub fn set_range(&mut self, range: Range<usize>) -> &mut Self {
         let body = self.0.body_mut();
         body.work_mut().range = range;
@@ -70,55 +72,59 @@ impl Draft {
         self
     }
 
-    /// How urgent it is.
+    /// Sets the priority.
     pub fn set_priority(&mut self, priority: Priority) -> &mut Self {
         self.0.body_mut().priority = priority;
         self
     }
 
-    /// If no device has begun with it by then, it fails as [`Failure::Expired`](super::Failure::Expired).
+    /// If no device has begun by then, the task fails as
+    /// [`Failure::Expired`](super::Failure::Expired).
     pub fn set_deadline(&mut self, deadline: Instant) -> &mut Self {
         self.0.body_mut().deadline = Some(deadline);
         self
     }
 
-    /// It may wait as long as it likes.
+    /// Removes the deadline.
     pub fn clear_deadline(&mut self) -> &mut Self {
         self.0.body_mut().deadline = None;
         self
     }
 
-    /// Sends it to one device, whatever placement thinks of it; to the processor if that device cannot do it, fails, or
-    /// is cut off. The place is that in [`Metrics::devices`](crate::runtime::Metrics::devices); 0 is the processor.
+    /// Sends the task to one device, regardless of placement. The processor does it if that device
+    /// cannot do it, fails, or is cut off. `device` is its index in
+    /// [`Metrics::devices`](crate::runtime::Metrics::devices); 0 is the processor.
     pub fn pin(&mut self, device: usize) -> &mut Self {
         self.0.body_mut().pinned = Some(device);
         self
     }
 
-    /// Has `callback` called at its end. The ticket then only serves to cancel it.
+    /// Has `callback` called when the task ends. The ticket then serves only to cancel it.
     pub fn set_callback(&mut self, callback: Callback) -> &mut Self {
         let body = self.0.body_mut();
         (body.callback, body.called_anywhere) = (Some(callback), false);
         self
     }
 
-    /// As [`Draft::set_callback`], for a callback that takes no lock that is held while the task is submitted: it may be called by the thread that submits, before
-    /// that returns, so that small tasks need not be handed over ([`Policy::inline_max`](crate::placement::Policy::inline_max)).
+    /// Like [`Draft::set_callback`], but the submitting thread may make the call before `submit`
+    /// returns. So `callback` must not take a lock that the submitter holds. This lets the
+    /// submitter execute small tasks itself
+    /// ([`Policy::inline_max`](crate::placement::Policy::inline_max)).
     pub fn set_callback_anywhere(&mut self, callback: Callback) -> &mut Self {
         let body = self.0.body_mut();
         (body.callback, body.called_anywhere) = (Some(callback), true);
         self
     }
 
-    /// What is asked for so far.
+    /// The request so far.
     pub fn work(&self) -> &Work {
         &self.0.body().work
     }
 
-    /// Whether it can be submitted as it is.
+    /// Checks that the task can be submitted.
     ///
     /// # Errors
-    /// [`InvalidWork`]: what [`Runtime::submit`](crate::runtime::Runtime::submit) would panic about.
+    /// [`InvalidWork`] if [`Runtime::submit`](crate::runtime::Runtime::submit) would panic.
     pub fn check(&mut self) -> Result<(), InvalidWork> {
         self.0.body_mut().settle_range();
         self.work().check()

@@ -1,7 +1,8 @@
-//! A task's life: [`Draft`] (idle, being filled), [`Ticket`](super::Ticket) (submitted), [`Finished`] or [`Failed`].
+//! A task's life: [`Draft`] (idle, being filled), [`Ticket`](super::Ticket) (submitted),
+//! [`Finished`] or [`Failed`].
 //!
-//! All of them are one [`Body`] that goes round: its vectors keep their room, its cell and its `Arc` are used again, so
-//! that in steady state a task allocates nothing.
+//! All of them hold the same [`Body`], which is reused: its vectors keep their capacity, and its
+//! cell and its `Arc` serve again. So in steady state a task allocates nothing.
 
 mod body;
 mod draft;
@@ -17,25 +18,27 @@ use crate::TaskError;
 use crate::accelerator::StageTimes;
 use crate::work::{Output, Work};
 
-/// Which of the waiting tasks of a device is next. Strictly: a lower one waits while a higher one is there.
+/// The order of a device's waiting tasks. It is strict: a lower one waits while a higher one is
+/// there.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub enum Priority {
-    /// Somebody waits for it.
+    /// A caller waits for it.
     High,
     /// The rest.
     #[default]
     Normal,
-    /// Only when there is nothing else: upkeep.
+    /// Upkeep: only when nothing else waits.
     Low,
 }
 
-/// Called with a task's end, by the thread that brought it about: quick, or it holds up a device.
+/// Called when a task ends, by the thread that ended it. It must be quick, as it may hold up a
+/// device.
 pub type Callback = Arc<dyn Fn(Result<Finished, Failed>) + Send + Sync>;
 
 /// Why a task has no result.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Failure {
-    /// Its data or its parameters are no good: the processor says so.
+    /// The processor says that its data or parameters are bad.
     #[error(transparent)]
     Task(#[from] TaskError),
     /// A user's function panicked.
@@ -52,26 +55,28 @@ pub enum Failure {
     Stopped,
 }
 
-/// What became of a task, and how long it took.
+/// How a task was executed, and how long it took.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Report {
-    /// The place of the device that did it in [`Metrics::devices`](super::Metrics::devices); 0 is the processor.
+    /// The index in [`Metrics::devices`](super::Metrics::devices) of the device that did it. 0 is
+    /// the processor.
     pub device: usize,
-    /// From its submission until a device began with it.
+    /// From submission until a device began.
     pub queue: Duration,
-    /// On the device. For the processor, all is `kernel`: the time of all threads that shared the task.
+    /// Times on the device. The processor has only `kernel`: the time of all threads that shared
+    /// the task.
     pub stages: StageTimes,
-    /// From its submission to its end.
+    /// From submission to end.
     pub total: Duration,
-    /// What `total` was predicted to be; zero without a prediction.
+    /// The prediction of `total`. Zero if there was none.
     pub predicted: Duration,
-    /// How many devices failed at it before.
+    /// How many devices failed at it.
     pub fallbacks: u32,
-    /// Whether its result was compared with the processor's.
+    /// True if the result was compared with the processor's.
     pub checked: bool,
 }
 
-/// A body at its end, as it lies in the cell.
+/// An ended task, as the cell holds it.
 pub(super) type Ended = (Box<Body>, Option<Failure>);
 
 /// A task that was done.
@@ -82,27 +87,27 @@ impl Finished {
         Self(loan)
     }
 
-    /// What came of it.
+    /// The result.
     pub fn output(&self) -> &Output {
         &self.0.body().output
     }
 
-    /// The same, to be taken or changed.
+    /// The result, for the caller to take or change.
     pub fn output_mut(&mut self) -> &mut Output {
         &mut self.0.body_mut().output
     }
 
-    /// What was asked for, with its data.
+    /// The request, with its data.
     pub fn work(&self) -> &Work {
         &self.0.body().work
     }
 
-    /// Who did it, and how long it took.
+    /// The device that did it, and how long it took.
     pub fn report(&self) -> &Report {
         &self.0.body().report
     }
 
-    /// The same task again, as it was asked for, in the same buffers.
+    /// The same task again, with the same request and buffers.
     pub fn again(self) -> Draft {
         let mut draft = Draft(self.0);
         draft.0.body_mut().output.clear();
@@ -114,7 +119,7 @@ impl Finished {
 pub struct Failed {
     /// Why.
     pub reason: Failure,
-    /// The task as it was asked for, to get at its data, unless a device still works at it.
+    /// The task, to get at its data. `None` if a device still works on it.
     pub draft: Option<Draft>,
 }
 

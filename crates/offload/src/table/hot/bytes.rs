@@ -1,4 +1,4 @@
-//! What was counted, as bytes:
+//! The saved form of the counters:
 //!
 //! ```text
 //!   0  8  magic "OUTRHOT\0"
@@ -9,7 +9,7 @@
 //!  ..  8  checksum of all before it
 //! ```
 //!
-//! It is a cache: bytes that are not whole and untouched are not repaired but dropped.
+//! It is a cache: bytes that are incomplete or damaged are dropped, not repaired.
 
 use outrigger_format::{Fingerprint, checksum};
 
@@ -21,7 +21,7 @@ const HEADER: usize = 24;
 const COUNTER: usize = 56;
 const SUM: usize = 8;
 
-/// Appends them to `out`.
+/// Appends the counters to `out`.
 pub(super) fn write(counters: &[Hot], out: &mut Vec<u8>) {
     let start = out.len();
     out.reserve(HEADER + counters.len() * COUNTER + SUM);
@@ -37,7 +37,7 @@ pub(super) fn write(counters: &[Hot], out: &mut Vec<u8>) {
     out.extend_from_slice(&sum.to_le_bytes());
 }
 
-/// Reads them.
+/// Reads the counters.
 pub(super) fn read(bytes: &[u8]) -> Result<Vec<Hot>, LoadError> {
     if bytes.first_chunk() != Some(MAGIC) {
         return Err(LoadError::Magic);

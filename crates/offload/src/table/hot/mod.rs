@@ -1,4 +1,5 @@
-//! The table that goes to devices: the fingerprints that are found most often, with where their chunks are (GHOST's table cache).
+//! The table cache (as in GHOST): the most often found fingerprints with their chunks' places, as a
+//! table for devices.
 //!
 //! ```text
 //!   every hit of deduplication ──▶ count ──▶ sketch: a bounded number of counters
@@ -6,16 +7,18 @@
 //!   idle ──▶ save ──▶ bytes, which the store keeps ──▶ load, or recall, at the next start
 //! ```
 //!
-//! A device is asked with what [`HotTable::table`] gives, which never changes: a refresh puts another one in its place, and who
-//! still has the old one goes on with that. So a device copies each once. A miss means "ask the host"; a hit says where the chunk was
-//! when the table was made ([`PackPlace`]), and the host checks that the pack may still be relied on: nothing has to be
-//! removed from devices in time, and what is gone is left out at the next refresh.
+//! Devices get the table of [`HotTable::table`], which never changes. A refresh replaces it by
+//! another, and tasks that hold the old one continue with that. So a device copies each table once.
+//! On a miss the host looks the fingerprint up. A hit says where the chunk was when the table was
+//! made ([`PackPlace`]), and the host checks that the pack may still be relied on. So nothing has
+//! to be removed from devices in time. The next refresh omits the chunks that are gone.
 //!
-//! A device may be wrong. [`HotTable::view`] is the table together with what was put into it, by whole fingerprints: who has asked a device
-//! with the one holds its answers against the other ([`HotView::confirms`]), which takes a look into a map.
+//! A device may be wrong. [`HotTable::view`] is the table together with its entries by whole
+//! fingerprints. The host compares a device's answers with those entries ([`HotView::confirms`]),
+//! at the cost of a look into a map.
 //!
-//! When the machine is idle is for the store to say ([`crate::runtime::Runtime::is_idle`] is one half of it); [`HotTable::is_due`]
-//! says whether a refresh is worth it.
+//! The store decides when the machine is idle ([`crate::runtime::Runtime::is_idle`] is half of
+//! that). [`HotTable::is_due`] says whether a refresh is worth it.
 
 mod bytes;
 
@@ -29,8 +32,9 @@ use outrigger_format::{Fingerprint, FingerprintMap, PackId};
 
 use super::{Hot, HotSketch, LoadError, Table};
 
-/// Where a chunk is, in the 64 bits that a table has for it: the pack (40 bits), and the generation of the store in which that was known
-/// (its last 24 bits, which is enough to be told from any that is still remembered).
+/// A chunk's place in 64 bits: the pack (40 bits) and the last 24 bits of the store's generation at
+/// which the place was known. So few bits suffice to distinguish all generations that are still
+/// remembered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PackPlace {
     /// The pack.
@@ -42,7 +46,7 @@ pub struct PackPlace {
 const GENERATION_BITS: u32 = 24;
 
 impl PackPlace {
-    /// As a table's number.
+    /// The place as a table's number.
     ///
     /// ```
     /// use outrigger_format::PackId;
@@ -54,20 +58,21 @@ impl PackPlace {
         self.pack.0 << GENERATION_BITS | u64::from(self.generation & ((1 << GENERATION_BITS) - 1))
     }
 
-    /// From a table's number.
+    /// The place in a table's number.
     pub fn from_number(number: u64) -> Self {
         let generation = (number & ((1 << GENERATION_BITS) - 1)) as u32;
         Self { pack: PackId(number >> GENERATION_BITS), generation }
     }
 }
 
-/// What a hot table needs to know of the store. Any function of this shape is one.
+/// Tells a hot table where chunks are. Any function of this shape implements it.
 pub trait Whereabouts {
-    /// Where a chunk is now: a number as [`PackPlace::number`] gives it. `None` if it is gone, or in a pack that is not to be relied on.
-    /// `hot.place` is what was last known.
+    /// A chunk's present place, in the form of [`PackPlace::number`]. `None` if the chunk is gone,
+    /// or its pack must not be relied on. `hot.place` is the last known place.
     fn place_of(&self, hot: &Hot) -> Option<u64>;
 
-    /// The same of many, in their order: for stores that answer many at once. `None` gives the refresh up.
+    /// The same for many chunks, in their order, for stores that answer many at once. `None`
+    /// cancels the refresh.
     fn places_of(&self, hot: &[Hot]) -> Option<Vec<Option<u64>>> {
         Some(hot.iter().map(|hot| self.place_of(hot)).collect())
     }
@@ -79,48 +84,51 @@ impl<F: Fn(&Hot) -> Option<u64>> Whereabouts for F {
     }
 }
 
-/// How much a hot table remembers.
+/// The size of a hot table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HotOptions {
-    /// Entries of the table at most, about 60 bytes each on every device, and 120 on the host.
+    /// The most entries of the table. Each takes about 60 bytes on every device, and 120 on the
+    /// host.
     pub entries: usize,
-    /// Counters of the sketch, about 100 bytes each, on the host. More of them than entries count better.
+    /// The counters of the sketch, of about 100 bytes each on the host. It should have more
+    /// counters than entries, to count better.
     pub counters: usize,
-    /// So many hits make a refresh worth it.
+    /// A refresh is due after so many hits.
     pub refresh_hits: u64,
 }
 
 impl Default for HotOptions {
-    /// A quarter of a million entries, which is 4 GiB of chunks of 16 KiB.
+    /// A quarter of a million entries, which cover 4 GiB of chunks of 16 KiB.
     fn default() -> Self {
         Self { entries: 1 << 18, counters: 1 << 19, refresh_hits: 1 << 16 }
     }
 }
 
-/// What a refresh has done.
+/// The result of a refresh.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Refreshed {
     /// Entries of the new table.
     pub entries: usize,
-    /// Hot ones that the store no longer has.
+    /// Hot fingerprints that the store no longer has.
     pub gone: usize,
 }
 
-/// A table as it is at some moment, and what was put into it. It never changes.
+/// A table together with its entries. It never changes.
 pub struct HotView {
     table: Arc<Table>,
     entries: FingerprintMap<u64>,
 }
 
 impl HotView {
-    /// Of these, which differ.
+    /// A view of these distinct entries.
     fn of(entries: impl ExactSizeIterator<Item = (Fingerprint, u64)>) -> Self {
-        // No larger than it has to be: every device copies all of it.
+        // As small as possible, because every device copies all of it.
         let mut table = Table::with_capacity(entries.len().max(ENTRIES_MIN));
         let mut all = FingerprintMap::default();
         all.reserve(entries.len());
         for entry in entries {
-            // Of two that a table cannot tell apart, the first: a hit of the other is then not confirmed.
+            // If the table cannot distinguish two fingerprints, only the first is inserted. A hit
+            // of the other is then not confirmed.
             if table.get(&entry.0).is_none() && table.insert_many(&[entry]).is_ok() {
                 all.insert(entry.0, entry.1);
             }
@@ -128,22 +136,22 @@ impl HotView {
         Self { table: Arc::new(table), entries: all }
     }
 
-    /// For a task.
+    /// The table, for a task.
     pub fn table(&self) -> &Arc<Table> {
         &self.table
     }
 
-    /// Whether the table says this of this very fingerprint, all bytes of which count.
+    /// True if the view maps exactly this fingerprint, compared in all bytes, to this number.
     pub fn confirms(&self, fingerprint: &Fingerprint, number: u64) -> bool {
         self.entries.get(fingerprint) == Some(&number)
     }
 
-    /// Entries.
+    /// The number of entries.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there are none.
+    /// True if there are no entries.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -155,10 +163,10 @@ impl std::fmt::Debug for HotView {
     }
 }
 
-/// Room of the smallest table.
+/// The capacity of the smallest table.
 const ENTRIES_MIN: usize = 64;
 
-/// See the module. All threads may use it.
+/// Counts hits and holds the current table, as the module describes. All threads may use it.
 ///
 /// ```
 /// use outrigger_format::{Fingerprint, PackId};
@@ -181,21 +189,22 @@ pub struct HotTable {
 
 struct Counts {
     sketch: HotSketch,
-    /// Hits since the last refresh, and whether anything is not saved.
+    /// Hits since the last refresh, and whether some counts are not saved.
     since_refresh: u64,
     unsaved: bool,
 }
 
 impl HotTable {
-    /// Without entries.
+    /// An empty hot table.
     ///
     /// # Panics
-    /// When there are no counters, or 2^32 and more.
+    /// If the number of counters is 0, or 2^32 or more.
     pub fn new(options: HotOptions) -> Self {
         Self::with_sketch(options, HotSketch::new(options.counters))
     }
 
-    /// With what was counted, and a table of the hottest where they were last.
+    /// A hot table with the sketch's counts. Its table has the hottest fingerprints at their last
+    /// known places.
     fn with_sketch(options: HotOptions, sketch: HotSketch) -> Self {
         let hottest = sketch.hottest(options.entries);
         let view = HotView::of(hottest.iter().map(|hot| (hot.fingerprint, hot.place)));
@@ -212,23 +221,23 @@ impl HotTable {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The table as it is now, for a task.
+    /// The current table, for a task.
     pub fn table(&self) -> Arc<Table> {
         Arc::clone(self.view().table())
     }
 
-    /// The table as it is now, and what is in it.
+    /// The current table with its entries.
     pub fn view(&self) -> Arc<HotView> {
         Arc::clone(&self.view.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Fingerprints that have a counter.
+    /// The number of fingerprints that have a counter.
     pub fn counted(&self) -> usize {
         self.counts().sketch.len()
     }
 
-    /// Counts hits of deduplication, with where each was found: by the device or by the host, once a chunk. Many at once: it takes a
-    /// lock.
+    /// Counts hits of deduplication, each with the place where the device or the host found the
+    /// chunk, once a chunk. Takes a lock, so callers pass many hits at once.
     pub fn count(&self, hits: &[(Fingerprint, u64)]) {
         let mut counts = self.counts();
         hits.iter().for_each(|&(fingerprint, place)| counts.sketch.count(fingerprint, place));
@@ -236,14 +245,16 @@ impl HotTable {
         counts.unsaved |= !hits.is_empty();
     }
 
-    /// Whether enough was counted since the last refresh for another one.
+    /// True if enough hits were counted since the last refresh.
     pub fn is_due(&self) -> bool {
         self.counts().since_refresh >= self.options.refresh_hits
     }
 
-    /// Puts a table of the hottest fingerprints in the place of the present one, each at the place that `store` says, and none that it does not
-    /// have; and halves all counts, so that what was hot long ago cools down. For when there is nothing else to do: it
-    /// asks for every entry. Counting goes on meanwhile. While another thread does this, or when `store` gives it up, nothing happens: `None`.
+    /// Replaces the table by one of the hottest fingerprints, each at the place that `store`
+    /// returns, without those that it no longer has. Halves all counts, so that old hits lose
+    /// weight. Meant for idle times, as it asks for the place of every entry. Other threads can
+    /// count meanwhile. `None`: another thread is refreshing, or `store` cancelled, and nothing has
+    /// changed.
     pub fn refresh(&self, store: &(impl Whereabouts + ?Sized)) -> Option<Refreshed> {
         if self.refreshing.swap(true, Ordering::Acquire) {
             return None;
@@ -251,7 +262,7 @@ impl HotTable {
         let _turn = Turn(&self.refreshing);
         let (candidates, hits) = {
             let counts = self.counts();
-            // Some may be gone: those after them move up.
+            // More candidates than entries, as some may be gone.
             (counts.sketch.hottest(self.options.entries + self.options.entries / 4), counts.since_refresh)
         };
         let (mut entries, mut gone, mut rest) = (Vec::new(), Vec::new(), &candidates[..]);
@@ -279,12 +290,12 @@ impl HotTable {
         Some(done)
     }
 
-    /// Whether anything has changed since [`HotTable::save`].
+    /// True if anything has changed since [`HotTable::save`].
     pub fn is_unsaved(&self) -> bool {
         self.counts().unsaved
     }
 
-    /// Appends what was counted, and where, to `out`: for when there is nothing else to do.
+    /// Appends all counters to `out`. Meant for idle times.
     pub fn save(&self, out: &mut Vec<u8>) {
         let hottest = {
             let mut counts = self.counts();
@@ -294,11 +305,12 @@ impl HotTable {
         bytes::write(&hottest, out);
     }
 
-    /// Adds what was counted in an earlier life to what was counted in this: [`HotTable::save`] wrote it. Only counts are believed, places are
-    /// not: the table is what it was until the next refresh, for which this makes it due.
+    /// Adds the counts that an earlier process wrote by [`HotTable::save`]. It does not trust their
+    /// places: the table stays as it is until the next refresh, which becomes due.
     ///
     /// # Errors
-    /// [`LoadError`]: the bytes are something else, not all of it, or not what was written. Nothing has changed.
+    /// [`LoadError`] if the bytes are something else, incomplete, or changed. Then nothing has
+    /// changed here.
     pub fn recall(&self, bytes: &[u8]) -> Result<(), LoadError> {
         let counters = bytes::read(bytes)?;
         let mut counts = self.counts();
@@ -309,11 +321,12 @@ impl HotTable {
         Ok(())
     }
 
-    /// What [`HotTable::save`] wrote, and the table that comes of it; what does not fit in `options` is left out, the coldest first. Places
-    /// are those of that time: as with any hit, the host checks them.
+    /// A hot table from the bytes of [`HotTable::save`]. If `options` have less room, the coldest
+    /// are left out. The places are those of the time of saving, and the host checks them as for
+    /// any hit.
     ///
     /// # Errors
-    /// [`LoadError`]: the bytes are something else, not all of it, or not what was written.
+    /// [`LoadError`] if the bytes are something else, incomplete, or changed.
     ///
     /// # Panics
     /// As [`HotTable::new`].
@@ -322,7 +335,7 @@ impl HotTable {
         Ok(Self::with_sketch(options, sketch))
     }
 
-    /// [`HotTable::load`], or an empty one and why.
+    /// [`HotTable::load`]. If it fails, an empty table, and the reason.
     ///
     /// # Panics
     /// As [`HotTable::new`].
@@ -334,7 +347,7 @@ impl HotTable {
     }
 }
 
-/// A refresh under way.
+/// The flag of a refresh in progress.
 struct Turn<'a>(&'a AtomicBool);
 
 impl Drop for Turn<'_> {

@@ -16,7 +16,7 @@ fn options(entries: usize) -> HotOptions {
     HotOptions { entries, counters: 4 * entries, refresh_hits: 10 }
 }
 
-/// Counts `key(n)` so often, at place `n`.
+/// Counts `key(n)` `times` times at place `n`.
 fn hit(hot: &HotTable, n: u32, times: usize) {
     hot.count(&vec![(key(n), n.into()); times]);
 }
@@ -41,7 +41,7 @@ fn the_hottest_are_in_it_and_nothing_else_passes_its_summary() {
     assert_eq!(asked.into_inner(), 100, "nobody is asked about what will not be in it");
     assert!(known(&hot, 200..300).into_iter().zip(200..).all(|(place, n)| place == Some(n)));
     assert!(known(&hot, 0..200).iter().all(Option::is_none));
-    // Others become hot: the summary vector forgets the old ones.
+    // Other fingerprints become hot, and the summary vector has no old ones.
     let old = hot.table();
     for _ in 0..3 {
         (1000..1100).for_each(|n| hit(&hot, n, 50));
@@ -62,7 +62,7 @@ fn what_is_gone_makes_room_and_what_has_moved_is_known_there() {
     let odd = [1, 3, 5, 7, 9];
     assert_eq!(known(&hot, odd), odd.map(|n| Some(u64::from(n) + 100)));
     assert!(known(&hot, [0, 2, 4, 6, 8]).iter().all(Option::is_none));
-    // They are asked for where they are now, and not again for what is gone.
+    // The store is asked for present places only, and no more for missing chunks.
     let again = hot.refresh(&|hot: &Hot| {
         assert!(hot.place > 100, "{hot:?}");
         Some(hot.place)
@@ -84,7 +84,7 @@ fn it_is_due_after_enough_hits() {
 #[test]
 fn it_comes_back_from_its_bytes() {
     let hot = HotTable::new(options(50));
-    // Even counts, so that halving leaves them different.
+    // The counts are even, so that they still differ after halving.
     (0..180).for_each(|n| hit(&hot, n, 2 + 2 * n as usize));
     hot.refresh(&|hot: &Hot| Some(hot.place + 7));
     let mut bytes = vec![1, 2, 3];
@@ -93,7 +93,7 @@ fn it_comes_back_from_its_bytes() {
     let bytes = &bytes[3..];
     let back = HotTable::load(bytes, options(50)).expect("whole");
     assert_eq!(known(&back, 0..180), known(&hot, 0..180), "loaded, it is what it was without a refresh");
-    // Counts too: a few more hits decide.
+    // Counts are loaded too, so a few more hits decide.
     let smaller = HotTable::load(bytes, options(5)).expect("whole");
     assert_eq!(known(&smaller, 174..180), [None, Some(182), Some(183), Some(184), Some(185), Some(186)]);
     for at in (0..bytes.len()).step_by(97).chain([bytes.len() - 1]) {
@@ -117,7 +117,7 @@ fn what_is_recalled_counts_but_is_nowhere_until_a_refresh() {
     hit(&hot, 100, 1);
     hot.recall(&bytes).expect("whole");
     assert!(hot.is_due() && hot.table().is_empty());
-    // Its places are not believed: the store says others.
+    // Loaded places are not trusted: the store returns others.
     hot.refresh(&|hot: &Hot| Some(hot.place + 1000)).expect("alone");
     assert_eq!(known(&hot, [0, 39, 100, 101]), [Some(1000), Some(1039), Some(1100), None]);
     bytes[30] ^= 1;
@@ -151,7 +151,7 @@ fn a_view_confirms_what_is_in_its_table_by_the_whole_fingerprint() {
     hot.refresh(&|hot: &Hot| Some(hot.place));
     let (view, mut twin) = (hot.view(), key(1));
     assert!(view.confirms(&key(1), 1) && !view.confirms(&key(1), 2) && !view.confirms(&key(2), 1));
-    // A table keeps 16 bytes: it is deceived by this one.
+    // A table keeps 16 bytes, so this fingerprint deceives it.
     twin.0[20] ^= 1;
     assert_eq!(view.table().get(&twin), Some(1));
     assert!(!view.confirms(&twin, 1));
@@ -178,7 +178,8 @@ fn counting_goes_on_during_a_refresh_and_there_is_one_at_a_time() {
     assert!(known(&hot, 1..64).into_iter().zip(1..).all(|(place, n)| place == Some(n)));
 }
 
-/// As the store will have it: a batch to a device with the hot table, hits counted, the table refreshed, the next batch.
+/// The steps of the store: a batch goes to a device with the hot table, its hits are counted, the
+/// table is refreshed, and the next batch follows.
 #[test]
 fn a_device_finds_what_was_hot() {
     let sim = SimDevice::new(SimOptions::new("sim:0", Speed::INTEGRATED));
@@ -200,7 +201,7 @@ fn a_device_finds_what_was_hot() {
     let place = |n: u64| PackPlace { pack: PackId(n), generation: 3 }.number();
     let hits: Vec<_> = first.iter().zip(0..).map(|(chunk, n)| (chunk.fingerprint, place(n))).collect();
     hot.count(&hits);
-    // A task is told of a moment before it is gone.
+    // A task's waiter is notified a moment before the runtime is idle.
     while !runtime.is_idle() {
         std::thread::yield_now();
     }

@@ -1,4 +1,5 @@
-//! Ingestion as units. Only the cut walk is sequential, and it is tiny: some 130 candidates a megabyte.
+//! Ingestion in units. Only the cut walk is sequential, and it is tiny: some 130 candidates a
+//! megabyte.
 //!
 //! ```text
 //!   scan piece 3    scan piece 4    scan piece 5          any thread, in any order
@@ -8,8 +9,8 @@
 //!   hash chunks     hash chunks     hash chunks           any thread, before more is scanned: the bytes are in the caches
 //! ```
 //!
-//! So the cuts are those of one walk over all candidates, whoever has found them. Streams of less than a piece go together in
-//! groups, each ingested as a whole by one thread.
+//! So the cuts are those of one walk over all candidates, regardless of the threads that found
+//! them. Streams shorter than a piece are combined in groups, and one thread ingests a whole group.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -23,41 +24,41 @@ use crate::table::Table;
 use crate::work::Output;
 use crate::{CpuDevice, Device, Task, TaskError};
 
-/// What a thread does at a time.
+/// The work that a thread does at a time.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Piece {
     /// Whole small streams.
     Group(Range<usize>),
-    /// These bytes of a stream are scanned.
+    /// Scans these bytes of a stream.
     Scan(usize, Range<usize>),
-    /// What was cut is hashed, and looked up.
+    /// Hashes the chunks that were cut, and looks them up.
     Hash,
 }
 
-/// A piece of the data, and what is known of it.
+/// A piece of the data with its results.
 struct Slot {
     piece: Piece,
     part: Part,
     scanned: bool,
 }
 
-/// See the module.
+/// An ingestion in units, as the module describes.
 #[derive(Default)]
 pub(super) struct Batch {
     /// Bytes in a piece.
     unit: usize,
-    /// What is handed out next: the stream, and where in it.
+    /// The next piece to hand out: its stream, and its offset there.
     stream: usize,
     at: usize,
-    /// In the order of the data; of those beyond `used`, only the room counts.
+    /// In the order of the data. Those beyond `used` only keep their capacity.
     slots: Vec<Slot>,
     used: usize,
-    /// The next slot to walk over, the walk, and where the open chunk began in its stream.
+    /// The next slot of the walk, the walk itself, and the start of the open chunk in its stream.
     walked: usize,
     walk: Option<CutWalk>,
     start: usize,
     ends: Vec<u64>,
-    /// Slots whose chunks are to be hashed.
+    /// Slots whose chunks must be hashed.
     cut: VecDeque<usize>,
 }
 
@@ -68,7 +69,7 @@ impl Batch {
         self.cut.clear();
     }
 
-    /// The next thing to do: the slot's number, what it is, and where results go.
+    /// The next unit: the slot's number, its piece, and the vectors for results.
     pub(super) fn next(&mut self, streams: &[Stream]) -> Option<(usize, Piece, Part)> {
         if let Some(number) = self.cut.pop_front() {
             return Some((number, Piece::Hash, std::mem::take(&mut self.slots[number].part)));
@@ -86,7 +87,7 @@ impl Batch {
         Some((number, piece, part))
     }
 
-    /// The next piece of the data.
+    /// Chooses the next piece of the data.
     fn plan(&mut self, streams: &[Stream]) -> Option<Piece> {
         let small = |stream: &Stream| stream.range.len() <= self.unit + self.unit / 2;
         let len = streams.get(self.stream)?.range.len();
@@ -99,7 +100,7 @@ impl Batch {
             return Some(Piece::Group(first..self.stream));
         }
         let (stream, from, left) = (self.stream, self.at, len - self.at);
-        // The last one takes up to a unit and a half, so that none is tiny.
+        // The last piece has up to one and a half times the length, so that none is tiny.
         if left <= self.unit + self.unit / 2 {
             (self.stream, self.at) = (stream + 1, 0);
             return Some(Piece::Scan(stream, from..len));
@@ -108,7 +109,7 @@ impl Batch {
         Some(Piece::Scan(stream, from..self.at))
     }
 
-    /// Takes results back, and goes on with the walk as far as it goes.
+    /// Takes results back, and continues the walk as far as possible.
     pub(super) fn done(&mut self, number: usize, part: Part, streams: &[Stream], chunker: ChunkerSpec) {
         self.slots[number].part = part;
         self.slots[number].scanned = true;
@@ -165,7 +166,7 @@ impl Batch {
 }
 
 impl Piece {
-    /// Does it.
+    /// Executes the piece.
     pub(super) fn run(
         &self,
         part: &mut Part,

@@ -1,4 +1,5 @@
-//! One large piece of work as many units, which any number of threads do side by side, with the result that one would have.
+//! Splits one large piece of work into units, which any number of threads do in parallel. The
+//! result is that of a single thread.
 //!
 //! ```text
 //!   scan         pieces of the data; each is given what precedes it, which is all that a candidate depends on
@@ -8,8 +9,8 @@
 //!   ingest       see `batch.rs`: the cut walk goes over all candidates in order, everything else is units
 //! ```
 //!
-//! [`Split`] is what the threads share, under a lock of theirs: it hands [`Unit`]s out and takes them back. A unit is done without
-//! the lock. Vectors stay from task to task.
+//! The threads share a [`Split`] under their own lock. It hands [`Unit`]s out and takes them back.
+//! A unit is executed without the lock. Vectors are kept from task to task.
 
 mod batch;
 
@@ -23,19 +24,20 @@ use crate::op::{HashMany, Ingested, PMD_SEGMENT, Scan, WindowHash};
 use crate::{CpuDevice, Device, Task};
 use batch::{Batch, Piece};
 
-/// Less data than this is for one thread: waking another one would take as long.
+/// Less data is left to one thread, as waking another would take as long.
 const LEAST: usize = 1 << 20;
-/// Bytes of a unit: enough to fill the lanes, and few enough that threads end together.
+/// Bytes of a unit: enough to fill the lanes, and few enough that threads finish at about the same
+/// time.
 const UNIT: Range<usize> = 256 << 10..1 << 20;
-/// Units a thread, about.
+/// The approximate number of units for each thread.
 const A_THREAD: usize = 4;
-/// What a unit of two levels of the parallel construction is a multiple of: whole segments of the second level, whatever the
-/// digest's length.
+/// A unit with two levels of the parallel construction is a multiple of this: whole segments of the
+/// second level, for every length of digest.
 const TWO_LEVELS: usize = 4 << 20;
-/// Windows in a unit are a multiple of this: whole groups of lanes.
+/// The number of windows in a unit is a multiple of this: whole groups of lanes.
 const WINDOWS: usize = 64;
 
-/// What a unit gives. Which of the vectors are used depends on the operation.
+/// The results of a unit. The operation determines which vectors are used.
 #[derive(Default)]
 struct Part {
     candidates: Vec<u32>,
@@ -66,35 +68,35 @@ pub(crate) struct Unit {
     part: Part,
 }
 
-/// What it is.
+/// The content of a unit.
 #[derive(Clone)]
 enum Does {
     /// These bytes of the data, pieces to be hashed, or windows.
     Range(Range<usize>),
-    /// These bytes of the data, so many levels.
+    /// These bytes of the data, with so many levels.
     Levels(Range<usize>, u32),
-    /// Of an ingestion.
+    /// A piece of an ingestion.
     Piece(Piece),
 }
 
-/// See the module.
+/// A piece of work that threads share, as the module describes.
 #[derive(Default)]
 pub(crate) struct Split {
     work: Option<Arc<Work>>,
-    /// Bytes, pieces or windows in all, and in a unit.
+    /// Bytes, pieces or windows in total, and in a unit.
     total: usize,
     unit: usize,
     /// How many of them were handed out.
     handed: usize,
     levels: u32,
-    /// Results, by the number of the unit. Longer than `used`, so that their room is kept.
+    /// Results by unit number. There may be more than `used`, to keep their capacity.
     parts: Vec<Part>,
     used: usize,
     under_way: usize,
     batch: Batch,
 }
 
-/// Whether tasks of so many bytes are usually worth being done by several threads.
+/// True if tasks of so many bytes usually gain from several threads.
 pub(crate) fn is_usually_worth_it(class: Class, bytes: usize) -> bool {
     let several = matches!(
         class,
@@ -103,7 +105,7 @@ pub(crate) fn is_usually_worth_it(class: Class, bytes: usize) -> bool {
     several && bytes >= LEAST
 }
 
-/// Whether this work is worth being done by several threads. Says no to what only an error can come of.
+/// True if this work gains from several threads. False for work that can only fail.
 pub(crate) fn is_worth_it(work: &Work) -> bool {
     let several = match &work.request {
         Request::Scan { .. } => true,
@@ -140,7 +142,7 @@ impl Split {
         self.work = Some(Arc::clone(work));
     }
 
-    /// A share of the work, to do units of.
+    /// A share of the work, to execute units of it.
     pub(crate) fn work(&self) -> Option<Arc<Work>> {
         self.work.clone()
     }
@@ -172,7 +174,7 @@ impl Split {
             }
             request => {
                 let from = self.handed;
-                // The last one takes up to a unit and a half, so that none is tiny.
+                // The last unit has up to one and a half times the length, so that none is tiny.
                 let left = self.total - from;
                 let size = if left <= self.unit + self.unit / 2 { left } else { self.unit };
                 self.handed += size;
@@ -193,7 +195,7 @@ impl Split {
         Some(Unit { number, does, part })
     }
 
-    /// Takes a unit back that was done.
+    /// Takes a finished unit back.
     pub(crate) fn done(&mut self, unit: Unit) {
         self.under_way -= 1;
         let Unit { number, does, part } = unit;
@@ -209,18 +211,18 @@ impl Split {
         }
     }
 
-    /// Whether a unit that comes back may make others possible, where there is none now.
+    /// True if there is no unit now, but a returning one may make others possible.
     pub(crate) fn may_give_more(&self) -> bool {
         let in_order = matches!(self.work.as_deref(), Some(Work { request: Request::Ingest { .. }, .. }));
         in_order && self.under_way > 0
     }
 
-    /// Units that are handed out and not back.
+    /// Units that are handed out.
     pub(crate) fn under_way(&self) -> usize {
         self.under_way
     }
 
-    /// Puts the results together, if all units are back and none is left; ends it in any case.
+    /// Combines the results if all units are finished. Ends the split in any case.
     pub(crate) fn finish(&mut self, cpu: &mut CpuDevice, output: &mut Output) {
         let Some(work) = self.work.take() else { return };
         output.clear();
@@ -257,7 +259,7 @@ impl Split {
 }
 
 impl Unit {
-    /// Does it.
+    /// Executes the unit.
     pub(crate) fn run(&mut self, work: &Work, cpu: &mut CpuDevice) {
         let (data, part) = (work.data(), &mut self.part);
         let done = match (&work.request, &self.does) {

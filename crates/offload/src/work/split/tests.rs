@@ -1,4 +1,5 @@
-//! However the units are shared and in whatever order they come back, the result is what one thread gives.
+//! For any sharing of the units and any order of their return, the result equals that of one
+//! thread.
 
 use outrigger_format::boundary::GearMasks;
 use outrigger_format::{ChunkerSpec, FingerprintKind};
@@ -10,7 +11,8 @@ use crate::pool::Pool;
 use crate::table::Table;
 use crate::work::{Input, same_result};
 
-/// A third of it noise, a third zeros, a third that repeats: forced cuts as well as found ones.
+/// A third noise, a third zeros, a third that repeats, so that some cuts are forced and some are
+/// found.
 fn data(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed | 1;
     let mut data = vec![0; len];
@@ -33,7 +35,7 @@ fn work(request: Request, bytes: &[u8], from: usize) -> Arc<Work> {
     Arc::new(Work { request, input: Input::Own(buffer), range: from..bytes.len() })
 }
 
-/// Does it with `hands` units under way at a time, which come back in the order that `turn` says.
+/// Executes it with `hands` units in flight at a time. `turn` chooses the order of their return.
 fn by_many(
     split: &mut Split,
     work: &Arc<Work>,

@@ -1,4 +1,4 @@
-//! Tasks for devices that compress, and what must come of them.
+//! Tasks for devices that compress, and checks of their results.
 
 use outrigger_format::{Codec, CodecSpec};
 use outrigger_offload::Decompressor;
@@ -6,7 +6,7 @@ use outrigger_offload::runtime::{Draft, Finished, Runtime};
 use outrigger_offload::work::Request;
 use outrigger_workload::Rng;
 
-/// Bytes with something to find in them; different for each number.
+/// Compressible bytes, different for each number.
 pub fn data(number: u32, len: usize) -> Vec<u8> {
     let mut state = u64::from(number) * 2 + 1;
     let mut bytes = Vec::with_capacity(len + 32);
@@ -18,7 +18,7 @@ pub fn data(number: u32, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Bytes with nothing to find in them.
+/// Incompressible bytes.
 pub fn noise(len: usize) -> Vec<u8> {
     Rng::new(1).bytes(len)
 }
@@ -43,7 +43,7 @@ pub fn decompression(runtime: &Runtime, codec: Codec, stored: &[u8], raw_len: us
     draft
 }
 
-/// The frame comes back as it was, by the processor's codec.
+/// Checks that the processor's codec decodes the frame to its source.
 pub fn assert_right(done: &Finished) {
     let (mut back, raw) = (Vec::new(), done.work().data());
     let output = done.output();

@@ -1,4 +1,4 @@
-//! What tests of devices that compress have in common.
+//! Helpers for tests of devices that compress.
 
 mod frames;
 mod policy;

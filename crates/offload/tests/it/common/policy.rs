@@ -1,12 +1,12 @@
-//! What tests of runtimes with one device beside the processor have in common.
+//! Helpers for tests of runtimes with one device beside the processor.
 
 use std::time::{Duration, Instant};
 
 use outrigger_offload::placement::Policy;
 use outrigger_offload::runtime::{DeviceMetrics, Runtime};
 
-/// A policy that checks everything, never goes its own ways, and takes nothing for hanging: on a busy machine, anything
-/// may take a while.
+/// A policy that checks everything, never explores, and takes no task for hung, as anything may
+/// take a while on a busy machine.
 pub fn strict() -> Policy {
     Policy {
         check_every: 1,
@@ -20,7 +20,7 @@ pub fn strict() -> Policy {
     }
 }
 
-/// The same, but it does not wait long.
+/// Like [`strict`], but with a short time limit.
 pub fn impatient() -> Policy {
     Policy { hang_floor: Duration::from_millis(100), hang_factor: 1.0, ..strict() }
 }
@@ -29,7 +29,7 @@ pub fn device(runtime: &Runtime) -> DeviceMetrics {
     runtime.metrics().devices.swap_remove(1)
 }
 
-/// Does `run` until the device is as it should be; gives up after a minute, which is for ever.
+/// Calls `run` until `is_so` holds for the device. Fails after a minute.
 pub fn run_until(runtime: &Runtime, what: &str, run: impl Fn(), is_so: impl Fn(&DeviceMetrics) -> bool) {
     let begun = Instant::now();
     while !is_so(&device(runtime)) {

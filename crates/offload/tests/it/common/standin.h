@@ -1,4 +1,5 @@
-// What stand-ins have in common: numbers with names, which a test sets and reads. Included after the table `values` of them.
+// The common part of stand-ins: numbers with names, which a test sets and reads. Included after
+// their table `values`.
 
 #include <pthread.h>
 #include <stdlib.h>

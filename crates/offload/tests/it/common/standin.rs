@@ -1,4 +1,5 @@
-//! A stand-in library: compiled when it is first needed, a copy of its own for each test, and a handle to what it does (`standin.h`).
+//! A stand-in library. It is compiled at first use. Each test gets its own copy, and a handle that
+//! controls it (`standin.h`).
 
 #![allow(unsafe_code)]
 
@@ -11,7 +12,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use outrigger_format::CodecSpec;
 use outrigger_offload::{Compressor, Decompressor, worst_case};
 
-/// Compiles `source`, which lies below the package `outrigger-offload`, and says where the library is.
+/// Compiles `source`, a path in the package `outrigger-offload`, and returns the path of the
+/// library.
 pub fn built(name: &str, source: &str, more: &[&str]) -> PathBuf {
     let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}.so", std::process::id()));
     let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
@@ -23,7 +25,8 @@ pub fn built(name: &str, source: &str, more: &[&str]) -> PathBuf {
     out
 }
 
-/// What the device computes: codec, level, whether to decompress, source, target; the length, or a negative code.
+/// The computation of the device: codec, level, whether to decompress, source, target. Returns the
+/// length, or a negative code.
 pub type CodecFunction = unsafe extern "C" fn(c_int, c_int, c_int, *const u8, usize, *mut u8, usize) -> i64;
 
 /// A copy of a library.
@@ -33,11 +36,11 @@ pub struct Copy {
 }
 
 impl Copy {
-    /// Of the library at `built`, which computes by `codec`.
+    /// A copy of the library at `built`, which computes by `codec`.
     pub fn of(built: &Path, codec: CodecFunction) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        // Another file is another library, with a state of its own.
+        // Another file is another library, with its own state.
         let path = built.with_extension(format!("{number}.so"));
         std::fs::copy(built, &path).expect("a copy");
         // SAFETY: it has no initialisers.
@@ -51,12 +54,12 @@ impl Copy {
         Self { path, library }
     }
 
-    /// Where it is.
+    /// The path of the copy.
     pub fn path(&self) -> OsString {
         self.path.clone().into()
     }
 
-    /// Changes what standin.c has under this name.
+    /// Sets the number with this name in standin.c.
     pub fn set(&self, name: &str, to: i64) {
         let name = CString::new(name).expect("a name");
         // SAFETY: declared so in standin.h.
@@ -66,7 +69,7 @@ impl Copy {
         }
     }
 
-    /// Reads it.
+    /// Reads the number with this name.
     pub fn get(&self, name: &str) -> i64 {
         let name = CString::new(name).expect("a name");
         // SAFETY: declared so in standin.h.
@@ -79,12 +82,13 @@ impl Copy {
 
 impl Drop for Copy {
     fn drop(&mut self) {
-        // It stays open: threads may be in it.
+        // The library stays open, because threads may be in it.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-/// Compresses `source` by `spec`, or decompresses what its codec wrote, into `target`; what went wrong is the code for that.
+/// Compresses `source` by `spec`, or decompresses it, into `target`. Returns the code of the
+/// failure, if any.
 ///
 /// # Safety
 /// `source` can be read for `len` bytes and `target` written for `room`; they do not overlap.

@@ -1,5 +1,5 @@
-//! nvCOMP through the runtime, on a stand-in with its ABI: every task has its right result, whatever the library does, and the metrics say what
-//! happened.
+//! Tests nvCOMP through the runtime, on a stand-in with its ABI. Every task must have its right
+//! result, whatever the library does, and the metrics must say what happened.
 
 mod standin;
 
@@ -14,7 +14,7 @@ use outrigger_offload::runtime::{BreakerState, DeviceMetrics, Runtime, Ticket};
 use crate::common::{assert_right, compression, data, decompression, device, impatient, noise, spec};
 use standin::StandIn;
 
-/// Nothing is too large for it, and many failures in a row are no reason to cut it off.
+/// A policy without a tight size limit, which allows many failures in a row.
 fn lenient(policy: Policy) -> Policy {
     Policy { failures_max: 1000, codec_max_bytes: 16 << 20, ..policy }
 }
@@ -32,7 +32,7 @@ fn runtime(standin: &StandIn, policy: Policy) -> Runtime {
     runtime_of(&standin.options(), policy)
 }
 
-/// `count` frames of several codecs and sizes, all at once; all must come out right.
+/// Runs `count` frames of several codecs and sizes at once. All results must be right.
 fn run(runtime: &Runtime, count: u32) {
     let codecs = ["zstd:1", "gzip:6", "deflate:1", "lz4"];
     let one = |number: u32| {
@@ -43,7 +43,7 @@ fn run(runtime: &Runtime, count: u32) {
     tickets.into_iter().for_each(|ticket| assert_right(&ticket.wait().unwrap()));
 }
 
-/// Runs tasks until the device is as it should be.
+/// Runs tasks until `is_so` holds for the device.
 fn run_until(runtime: &Runtime, what: &str, is_so: impl Fn(&DeviceMetrics) -> bool) {
     crate::common::run_until(runtime, what, || run(runtime, 8), is_so);
 }
@@ -84,7 +84,7 @@ fn what_waits_is_one_batch() {
     standin.set("gate", 1);
     let one = |number| runtime.submit(compression(&runtime, "zstd:1", &data(number, 20_000))).unwrap();
     let tickets: Vec<Ticket> = (0..17).map(one).collect();
-    // The first may be alone, or with others; the rest gathers behind it.
+    // The first task may be alone or with others. The rest gathers after it.
     while standin.get("batches") == 0 || runtime.metrics().devices[1].tasks > 0 {
         std::thread::yield_now();
     }
@@ -134,7 +134,7 @@ fn wrong_bytes_are_never_handed_out_and_damage_is_the_processors_to_judge() {
     let standin = StandIn::new();
     let runtime = runtime(&standin, strict());
     standin.set("corrupt", 1);
-    // Those that are asked when it is back are eight batches.
+    // Eight batches of known answers follow a reset.
     standin.set("every", 11);
     run_until(&runtime, "it is caught several times", |device| device.faults_named("wrong") >= 3);
     standin.set("every", 0);
@@ -181,7 +181,8 @@ fn what_is_missing_is_said() {
     };
     assert!(open("/nowhere/libnvcomp.so").contains("/nowhere/libnvcomp.so"));
     assert!(open("libc.so.6").contains("without nvcomp"), "{}", open("libc.so.6"));
-    // On a machine without a GPU, also that; with one, the stand-in takes its memory for its own, so nothing is sent there.
+    // On a machine without a GPU, opening one fails too. With a GPU, the stand-in would take GPU
+    // memory for its own, so nothing is sent there.
     if outrigger_offload::cuda::device_count().is_err() {
         let standin = StandIn::new();
         let options = NvcompOptions { library: standin.options().library, ..NvcompOptions::of_gpu(0) };

@@ -1,5 +1,6 @@
-// A stand-in for libnvcomp, with the ABI of its version 6.0 (or, compiled with -DFIVE, of 5.3), whose device memory is this machine's: what the device's
-// tests run against on machines without a GPU. It makes results by a function that the test brings, and fails when it is told to.
+// A stand-in for libnvcomp, for tests on machines without a GPU. It has the ABI of version 6.0 (or,
+// compiled with -DFIVE, of 5.3), and its device memory is this machine's. It computes results by a
+// function of the test, and fails on request.
 
 #include <pthread.h>
 #include <stddef.h>
@@ -15,7 +16,8 @@ typedef struct {
     uint32_t cudart_version;
 } Properties;
 
-// Compresses (or decompresses) src into dest, by the codec's number on disk; returns the length, or -1.
+// Compresses (or decompresses) src into dest, by the codec's number on disk. Returns the length, or
+// -1.
 typedef int64_t (*Codec)(int codec, int algorithm, int decompress, const uint8_t *src, size_t len, uint8_t *dest, size_t room);
 
 static Codec function;
@@ -24,7 +26,7 @@ static struct {
     const char *name;
     long value;
 } values[] = {
-    {"every", 0},    // every so-manieth batch ...
+    {"every", 0},    // every nth batch ...
     {"launch", 0},   // ... is refused with this status,
     {"status", 0},   // ... has this status for its last chunk,
     {"corrupt", 0},  // ... has a wrong byte in its last chunk,
@@ -53,7 +55,7 @@ static Status batch(int codec, int algorithm, int decompress, const void *const 
     int corrupt = due && *value("corrupt");
     pthread_mutex_unlock(&lock);
     if (launch) return launch;
-    // All that it was promised is written to.
+    // Writes to all memory that it was promised.
     memset(temp, 0xa5, temp_bytes);
     for (size_t at = 0; at < count; at++) {
         if ((uintptr_t)in[at] % 8 || (uintptr_t)out[at] % 8) {
@@ -81,7 +83,8 @@ static Status batch(int codec, int algorithm, int decompress, const void *const 
 
 static void ignore(size_t one, size_t two, size_t three) { (void)(one + two + three); }
 
-// Options are structures of 64 bytes; the first number of gzip's and deflate's is the algorithm, of all others' to decompress the backend.
+// Options are structures of 64 bytes. For gzip and deflate, the first number is the algorithm. For
+// decompression, it is the backend.
 #define CODEC(Name, codec)                                                                                                     \
     typedef struct { int first; char reserved[60]; } Name##Options;                                                            \
     Status TEMP(nvcompBatched##Name##CompressGetTempSize)(size_t count, size_t longest, Name##Options options, size_t *bytes,   \

@@ -16,7 +16,7 @@ static SIX: LazyLock<PathBuf> = LazyLock::new(|| built("nvcomp-6", "tests/it/nvc
 static FIVE: LazyLock<PathBuf> =
     LazyLock::new(|| built("nvcomp-5", "tests/it/nvcomp/standin.c", &["-DFIVE"]));
 
-/// A GPU that is not there.
+/// A stand-in for a GPU.
 pub struct StandIn(Copy);
 
 impl StandIn {
@@ -30,7 +30,7 @@ impl StandIn {
         Self(Copy::of(&FIVE, codec))
     }
 
-    /// How a device on it is opened.
+    /// The options of a device on it.
     pub fn options(&self) -> NvcompOptions {
         NvcompOptions {
             library: Some(self.path()),
@@ -49,7 +49,7 @@ impl Deref for StandIn {
     }
 }
 
-/// What the GPU computes.
+/// The computation of the GPU.
 unsafe extern "C" fn codec(
     codec: c_int,
     algorithm: c_int,

@@ -1,5 +1,5 @@
-//! QAT through the runtime, on a stand-in with QATzip's ABI: every task has its right result, whatever the card does, and the metrics say what
-//! happened.
+//! Tests QAT through the runtime, on a stand-in with QATzip's ABI. Every task must have its right
+//! result, whatever the card does, and the metrics must say what happened.
 
 mod standin;
 
@@ -22,7 +22,7 @@ fn submit(runtime: &Runtime, draft: Draft) -> Ticket {
     runtime.submit(draft).unwrap()
 }
 
-/// `count` frames for the card, eight at a time; all must come out right.
+/// Runs `count` frames on the card, eight at a time. All results must be right.
 fn run(runtime: &Runtime, count: u32) {
     let all: Vec<u32> = (0..count).collect();
     for some in all.chunks(8) {
@@ -32,7 +32,7 @@ fn run(runtime: &Runtime, count: u32) {
     }
 }
 
-/// Runs tasks until the device is as it should be.
+/// Runs tasks until `is_so` holds for the device.
 fn run_until(runtime: &Runtime, what: &str, is_so: impl Fn(&DeviceMetrics) -> bool) {
     crate::common::run_until(runtime, what, || run(runtime, 4), is_so);
 }
@@ -53,7 +53,7 @@ fn frames_of_every_codec_and_size_are_made_and_read() {
             assert_eq!((done.report().device, done.output().codec), (1, spec(codec).codec), "{codec}, {len}");
             assert_right(&done);
             assert!(done.output().bytes.len() < len / 2);
-            // And back, where that is offered: of what the processor has written.
+            // And in reverse, if supported, from a frame of the processor.
             let mut stored = Vec::new();
             Compressor::new().compress(spec(codec), &raw, &mut stored);
             let draft = decompression(&runtime, spec(codec).codec, &stored, len);
@@ -116,7 +116,8 @@ fn a_card_that_takes_everything_for_incompressible_is_not_believed() {
     let standin = StandIn::new();
     let runtime = runtime(&standin, strict());
     run(&runtime, 4);
-    // A card whose buffer overflows says that it does not compress; this one says so of text.
+    // A card with a buffer overflow reports that the data does not compress. This one does so for
+    // text.
     standin.set("code", -3);
     standin.set("every", 1);
     let done = submit(&runtime, compression(&runtime, "gzip:1", &data(1, 50_000))).wait().unwrap();
@@ -124,7 +125,7 @@ fn a_card_that_takes_everything_for_incompressible_is_not_believed() {
     assert_right(&done);
     let metrics = device(&runtime);
     assert_eq!((metrics.faults_named("wrong"), metrics.given_up, metrics.trips), (1, 1, 1));
-    // It stays away: its answers to what it is asked then are no better.
+    // It stays cut off, as its known answers are wrong too.
     run_until(&runtime, "it is asked again, in vain", |device| {
         device.resets > 3 && device.breaker == BreakerState::Open
     });
@@ -240,7 +241,7 @@ fn a_card_that_is_reset_loses_all_sessions_and_no_task() {
         run_until(&runtime, "it is back", |device| device.breaker == BreakerState::Closed);
         assert!(standin.get("made") > made && standin.get("torn") > torn);
     }
-    // And for good: then it stays away, until it is back.
+    // The hardware fails for good, so the device stays cut off until it is back.
     standin.set("hardware", 0);
     run_until(&runtime, "it is away", |device| device.resets > 5 && device.breaker == BreakerState::Open);
     run(&runtime, 16);
@@ -254,7 +255,7 @@ fn a_card_that_is_reset_loses_all_sessions_and_no_task() {
 fn when_no_instance_is_free_the_processor_does_it() {
     let standin = StandIn::new();
     standin.set("instances", 1);
-    // Slow enough that four threads are in each other's way.
+    // Slow enough that four threads compete.
     standin.set("rate", 50_000_000);
     let runtime = runtime(&standin, Policy { failures_max: 1000, ..strict() });
     run(&runtime, 64);

@@ -1,8 +1,8 @@
-// A stand-in for libqatzip, with the ABI of its version 1.3.1: what the device's tests run against on machines without a card.
+// A stand-in for libqatzip with the ABI of version 1.3.1, for tests on machines without a card.
 //
-// It has instances, each of which serves one call at a time; it makes results by a function that the test brings, or replays prepared ones; it takes as
-// long as a card of the rate it is given would, asleep; and it fails, hangs, overflows, is busy or writes wrong bytes when it is told to. Each test
-// opens a copy of its own.
+// It has instances, each of which serves one call at a time. It computes results by a function of
+// the test, or replays prepared ones. It sleeps as long as a card of the given rate would take. On
+// request it fails, hangs, overflows, is busy or writes wrong bytes. Each test opens its own copy.
 
 #include <pthread.h>
 #include <stdint.h>
@@ -43,7 +43,7 @@ typedef struct {
     int data_fmt;
 } Deflate;
 
-// What a session was set up with, and which life of the hardware it belongs to.
+// The set-up of a session, and the life of the hardware that it belongs to.
 typedef struct {
     unsigned char algorithm;
     int format;
@@ -53,7 +53,8 @@ typedef struct {
     int hint;
 } Inner;
 
-// Compresses (or decompresses) src into dest, gzip (1), raw deflate (3) or one LZ4 block ('4'); returns the length, or a negative code.
+// Compresses (or decompresses) src into dest, gzip (1), raw deflate (3) or one LZ4 block ('4').
+// Returns the length, or a negative code.
 typedef int64_t (*Codec)(int format, int level, int decompress, const uint8_t *src, size_t len, uint8_t *dest, size_t room);
 
 typedef struct Prepared {
@@ -72,7 +73,7 @@ static Prepared *prepared[BUCKETS];
 static int initialised;
 static char busy[INSTANCES_MAX];
 
-// What a test sets, and what it counts. Names are those of standin_set and standin_get.
+// The settings and counters of a test, by the names of standin_set and standin_get.
 static struct {
     const char *name;
     long value;
@@ -80,16 +81,16 @@ static struct {
     {"hardware", 1},   // 0: there is none
     {"lz4", 1},        // 0: the card is too old for it
     {"instances", 4},
-    {"rate", 0},       // bytes a second of all instances together; 0: as fast as the codec
-    {"record", 0},     // 1: what is computed is kept, to be replayed from then on
+    {"rate", 0},       // bytes per second of all instances together; 0: as fast as the codec
+    {"record", 0},     // 1: results are kept and replayed from then on
     {"memory", 1},     // 0: no pinned memory
-    {"huffman", 0},    // what defaults say of huffman_hdr: another layout
-    {"every", 0},      // every so-manieth call ...
+    {"huffman", 0},    // huffman_hdr in the defaults, to fake another layout
+    {"every", 0},      // every nth call ...
     {"code", 0},       // ... returns this,
     {"hang", 0},       // ... or does not return,
     {"corrupt", 0},    // ... or writes a wrong byte,
-    {"short", 0},      // ... or takes only a half,
-    {"extended", 0},   // ... or says this in its extended code
+    {"short", 0},      // ... or takes only half of its input,
+    {"extended", 0},   // ... or has this extended code
     {"life", 0},       // raised: all sessions so far are lost
     {"calls", 0},      // counted
     {"decompressed", 0},
@@ -104,7 +105,7 @@ static struct {
 
 void standin_codec(Codec function) { codec = function; }
 
-// The length, and a few of the bytes.
+// The length and a few of the bytes.
 static uint64_t key_of(int kind, const uint8_t *src, size_t len) {
     uint64_t key = 0x9e3779b97f4a7c15u * (len * 8 + kind);
     for (size_t at = 0; at + 8 <= len; at += 509) {
@@ -198,7 +199,7 @@ void *qzMalloc(size_t size, int numa, int pinned) {
 
 void qzFree(void *memory) { free(memory); }
 
-// An instance that is free, first the one that the session had; -1 if none is.
+// A free instance, preferably the session's last one; -1 if there is none.
 static int grab(Inner *inner) {
     int count = (int)*value("instances");
     for (int at = 0; at < count; at++) {
@@ -221,7 +222,8 @@ static void put32(uint8_t *at, uint32_t word) {
     for (int byte = 0; byte < 4; byte++) at[byte] = (uint8_t)(word >> 8 * byte);
 }
 
-// The result of one request, LZ4 in the frame that QATzip writes (its two checksums are left out: nobody reads them here).
+// The result of one request. LZ4 comes in the frame that QATzip writes (without its two checksums,
+// which nobody reads here).
 static int64_t result_of(Inner *inner, int decompress, const uint8_t *src, size_t len, uint8_t *dest, size_t room) {
     int frame = inner->format == '4' && !decompress;
     size_t before = frame ? 19 : 0, behind = frame ? 8 : 0;
@@ -279,7 +281,7 @@ static int call(Session *session, int decompress, const uint8_t *src, unsigned *
     if (code != OK) return code;
     struct timespec begun, now;
     clock_gettime(CLOCK_MONOTONIC, &begun);
-    // A request has hw_buff_sz at most; our device never asks for more.
+    // A request has at most hw_buff_sz bytes, which our device never exceeds.
     int64_t made = len > inner->hw_buff_sz ? PARAMS : result_of(inner, decompress, src, half ? len / 2 : len, dest, room);
     if (made > 0 && wrong) dest[made / 2] ^= 0x40;
     clock_gettime(CLOCK_MONOTONIC, &now);

@@ -18,21 +18,21 @@ static BUILT: LazyLock<PathBuf> = LazyLock::new(|| built("qatzip", "tests/it/qat
 
 type PrepareFunction = unsafe extern "C" fn(c_int, *const u8, usize, *const u8, usize);
 
-/// A card that is not there.
+/// A stand-in for a card.
 pub struct StandIn(Copy);
 
 impl StandIn {
-    /// One that compresses truly, with four instances.
+    /// A card that really compresses, with four instances.
     pub fn new() -> Self {
         Self(Copy::of(&BUILT, codec))
     }
 
-    /// How a device on it is opened.
+    /// The options of a device on it.
     pub fn options(&self, sessions: usize) -> QatOptions {
         QatOptions { library: Some(self.path()), sessions }
     }
 
-    /// From now on, `raw` gives this gzip member, without anything being computed.
+    /// From now on, `raw` gives this gzip member without any computation.
     pub fn prepare_gzip(&self, raw: &[u8], result: &[u8]) {
         // SAFETY: declared so in standin.c, which copies the result.
         unsafe {
@@ -41,11 +41,11 @@ impl StandIn {
         }
     }
 
-    /// Does `work` while the card fails in one way after the other: one call in `every` for `pause`; then none, but all sessions so far are
-    /// lost, for as long.
+    /// Runs `work` while the card fails in alternating ways: for `pause`, one call in `every`
+    /// fails; then for as long, no call fails, but all sessions so far are lost.
     #[allow(dead_code, reason = "the store's tests and benchmark have storms")]
     pub fn storm<T>(&self, every: i64, pause: Duration, work: impl FnOnce() -> T) -> T {
-        /// Ends the storm, also when the work panics: else nobody would see why.
+        /// Ends the storm even if the work panics, or nobody would see the reason.
         struct Over<'a>(&'a AtomicBool);
         impl Drop for Over<'_> {
             fn drop(&mut self) {
@@ -83,7 +83,7 @@ impl Deref for StandIn {
     }
 }
 
-/// What the card computes.
+/// The computation of the card.
 unsafe extern "C" fn codec(
     format: c_int,
     level: c_int,

@@ -1,4 +1,4 @@
-//! One task after the other, and all the ways to be told of its end.
+//! One task after the other, and all the ways to wait for its end.
 
 use std::future::Future;
 use std::pin::pin;
@@ -76,7 +76,7 @@ fn stages_are_reported() {
     let mut draft = hash_task(&runtime, &[5; 100_000]);
     draft.pin(1);
     let done = runtime.submit(draft).unwrap().wait().unwrap();
-    // What the model says, exactly; the rest is what it is.
+    // The stages are exactly the model's. The total also includes real time.
     let expected = Speed::GEFORCE_8800.times(done.work().class(), done.work().len_in(), 32);
     let report = *done.report();
     assert_eq!(report.stages, expected);
@@ -122,7 +122,7 @@ fn a_task_can_be_done_again_in_its_buffers() {
     assert!(runtime.pool().counts().handed_out <= 3, "{:?}", runtime.pool().counts());
 }
 
-/// Wakes by sending.
+/// A waker that sends a message.
 struct Bell(std::sync::Mutex<std::sync::mpsc::Sender<()>>);
 
 impl Wake for Bell {

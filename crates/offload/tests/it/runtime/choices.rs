@@ -1,5 +1,5 @@
-//! Placement through the whole runtime: which device does a task, given how fast each is known to be. Decisions are
-//! asserted, never times: the operation does nothing, and speeds come from models.
+//! Placement through the whole runtime: the chosen device, for given known speeds. The tests check
+//! decisions, never times. The operation does nothing, and speeds come from models.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use outrigger_offload::work::{Output, Request, UserOperation, Work};
 use crate::common::strict;
 use crate::runtime::common::Gate;
 
-/// Gives nothing, at once.
+/// Returns no output, at once.
 struct Nothing;
 
 impl Execute for Nothing {
@@ -31,7 +31,7 @@ const SIZES: [usize; 16] = {
     sizes
 };
 
-/// The processor does a gigabyte a second, in this model.
+/// The processor's modelled rate: a gigabyte a second.
 const PROCESSOR: f64 = 1e9;
 
 fn stages(times: StageTimes) -> Stages {
@@ -48,12 +48,12 @@ fn on_processor(bytes: usize) -> Stages {
     Stages { work: bytes as f64 / PROCESSOR * 1e9, ..Stages::default() }
 }
 
-/// A runtime that knows these speeds by heart and takes nothing from what happens.
+/// A runtime with these speeds, which learns nothing from its tasks.
 fn runtime(speeds: &[Speed], policy: Policy, operation: &Arc<UserOperation>) -> Runtime {
     let policy = Policy { learn: 0.0, check_every: 0, check_first: 0, ..policy };
     let mut builder = Runtime::builder().cpu_threads(1).policy(policy);
     for (n, speed) in speeds.iter().enumerate() {
-        // A thousandth of the modelled time passes.
+        // Sleeps a thousandth of the modelled time.
         let options = SimOptions {
             time_scale: 1e-3,
             execute: Some(Box::new(Nothing)),
@@ -77,7 +77,7 @@ fn nothing() -> Arc<UserOperation> {
     UserOperation::new("nothing", |_, _, _| Ok(()), |_, _| 0).shared()
 }
 
-/// Who does a task of this size.
+/// The device that does a task of this size.
 fn place(runtime: &Runtime, operation: &Arc<UserOperation>, bytes: usize) -> usize {
     let mut draft = runtime.draft(bytes);
     draft.input().set_len(bytes);
@@ -109,7 +109,8 @@ fn the_better_device_is_chosen_at_every_size() {
             latencies.extend(speeds.iter().map(|speed| stages(speed.times(class, bytes, 0)).latency()));
             let best = latencies.iter().copied().fold(f64::INFINITY, f64::min);
             let chosen = place(&runtime, &operation, bytes);
-            // Between measured sizes, predictions are interpolated: at a crossing either will do.
+            // Between measured sizes, predictions are interpolated, so that at a crossing either
+            // device is fine.
             assert!(
                 latencies[chosen] <= best * 1.10,
                 "{bytes} bytes went to {chosen}, of {latencies:?} ns, with {speeds:?}"
@@ -117,7 +118,7 @@ fn the_better_device_is_chosen_at_every_size() {
             if chosen == 0 { on_cpu += 1 } else { on_device += 1 }
         }
     }
-    // There was something to decide.
+    // Both devices were chosen often.
     assert!(on_cpu > 20 && on_device > 20, "{on_cpu} and {on_device}");
 }
 
@@ -138,7 +139,8 @@ fn sparing_the_processor_is_worth_some_time_but_not_any() {
         let runtime = runtime(&[slower], Policy { objective, cpu_slack, ..strict() }, &operation);
         place(&runtime, &operation, 16 << 20)
     };
-    // In and work of one task take 1 / 1.5 and 1 / 1.875 of the processor's time: 1.2 times as long.
+    // In and work of one task take 1 / 1.5 and 1 / 1.875 of the processor's time, together 1.2
+    // times as long.
     assert_eq!(chosen(Objective::Throughput, 2.0), 0);
     assert_eq!(chosen(Objective::Latency, 2.0), 0);
     assert_eq!(chosen(Objective::Cpu, 2.0), 1);
@@ -151,7 +153,7 @@ fn a_busy_processor_sends_work_away_and_takes_it_back() {
     let runtime = runtime(&[Speed::relative("half", PROCESSOR, 0.5)], strict(), &operation);
     let bytes = 1 << 20;
     assert_eq!(place(&runtime, &operation, bytes), 0);
-    // The processor is held, with more waiting for it than the device would need.
+    // The processor is blocked, and more work waits for it than the device would need.
     let gate = Gate::new();
     let held = runtime.submit(gate.draft(&runtime)).unwrap();
     gate.wait();
@@ -183,7 +185,8 @@ fn devices_that_were_never_measured_are_measured_as_often_as_promised() {
     }
     assert_eq!(control.submissions(), 3);
     assert!(runtime.calibration().get(&key, "user/nothing").is_some());
-    // Four times as slow as the processor in the decade below: there is nothing to be hoped for in the next.
+    // In the decade below, the device takes four times as long as the processor, so a trial in the
+    // next is hopeless.
     for _ in 0..10 {
         place(&runtime, &operation, 500_000);
     }

@@ -1,4 +1,4 @@
-//! Tasks whose results are known, and a gate that holds a thread.
+//! Tasks with known results, and a gate that blocks a thread.
 
 use std::ops::Range;
 use std::sync::mpsc::{Sender, channel};
@@ -12,19 +12,19 @@ use outrigger_offload::work::{Request, UserOperation};
 use outrigger_offload::{Decompressor, hash};
 use outrigger_workload::Rng;
 
-/// Random bytes, and a part that compresses.
+/// Random bytes, followed by compressible ones.
 pub fn bytes(rng: &mut Rng, len: usize) -> Vec<u8> {
     let mut bytes = vec![b'x'; len];
     rng.fill(&mut bytes[..len / 2]);
     bytes
 }
 
-/// What a task must give.
+/// The expected result of a task.
 #[derive(Debug)]
 pub enum Expected {
     Candidates(Vec<u32>),
     Fingerprints(Vec<Fingerprint>),
-    /// Something that decompresses to this.
+    /// A frame that decompresses to this.
     Frame(Vec<u8>),
     Bytes(Vec<u8>),
 }
@@ -81,7 +81,7 @@ pub fn task(runtime: &Runtime, numbers: &mut Rng, len: usize) -> (Draft, Expecte
     (draft, expected)
 }
 
-/// A user's operation: the data backwards, each byte changed by the parameter.
+/// A user's operation that reverses the data and changes each byte by the parameter.
 pub fn reverse() -> Arc<UserOperation> {
     let run = |parameters: &[u8], data: &[u8], out: &mut Vec<u8>| {
         out.extend(data.iter().rev().map(|byte| byte ^ parameters[0]));
@@ -90,7 +90,7 @@ pub fn reverse() -> Arc<UserOperation> {
     UserOperation::new("reverse", run, |_, len| len).shared()
 }
 
-/// A hash task that is right if its fingerprint is.
+/// A task whose fingerprint shows whether the result is right.
 pub fn hash_task(runtime: &Runtime, data: &[u8]) -> Draft {
     let mut draft = runtime.draft(data.len());
     draft.input().extend_from_slice(data);
@@ -98,12 +98,12 @@ pub fn hash_task(runtime: &Runtime, data: &[u8]) -> Draft {
     draft
 }
 
-/// Whether a hash task's result is right.
+/// True if a hash task's result is right.
 pub fn is_right(done: &Finished) -> bool {
     done.output().fingerprints == [hash(Blake3, done.work().data())]
 }
 
-/// An operation that holds whoever does it until it is let go, and says that it has begun.
+/// An operation that reports when it begins, and then blocks its thread until the gate opens.
 pub struct Gate {
     pub operation: Arc<UserOperation>,
     begun: std::sync::mpsc::Receiver<()>,
@@ -117,7 +117,7 @@ impl Gate {
         let (says_begun, waits) = (Mutex::new(says_begun), Mutex::new(waits));
         let run = move |_: &[u8], _: &[u8], _: &mut Vec<u8>| {
             says_begun.lock().unwrap().send(()).unwrap();
-            // Also goes on when the gate is gone.
+            // Also continues when the gate is dropped.
             let _ = waits.lock().unwrap().recv();
             Ok(())
         };
@@ -130,12 +130,12 @@ impl Gate {
         draft
     }
 
-    /// Waits until somebody is held.
+    /// Waits until a thread is blocked.
     pub fn wait(&self) {
         self.begun.recv().unwrap();
     }
 
-    /// Lets one go.
+    /// Lets one thread continue.
     pub fn open(&self) {
         self.go.send(()).unwrap();
     }

@@ -1,5 +1,5 @@
-//! Devices that err, hang, lie, vanish or are stuck: whatever they do, every task has its right result, and the metrics
-//! say what happened.
+//! Devices that fail, hang, lie, vanish or are stuck. Every task must have its right result, and
+//! the metrics must say what happened.
 
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
@@ -23,7 +23,7 @@ fn faulty(faults: Faults, policy: Policy) -> (Runtime, SimControl) {
     (Runtime::builder().cpu_threads(2).device(Box::new(sim)).policy(policy).build(), control)
 }
 
-/// `count` tasks for the device, four at a time; all must come out right.
+/// Runs `count` tasks on the device, four at a time. All results must be right.
 fn run(runtime: &Runtime, count: u32) {
     let all: Vec<u32> = (0..count).collect();
     for some in all.chunks(4) {
@@ -39,7 +39,7 @@ fn run(runtime: &Runtime, count: u32) {
     }
 }
 
-/// Runs tasks until the device is as it should be.
+/// Runs tasks until `is_so` holds for the device.
 fn run_until(runtime: &Runtime, what: &str, is_so: impl Fn(&DeviceMetrics) -> bool) {
     crate::common::run_until(runtime, what, || run(runtime, 4), is_so);
 }
@@ -48,7 +48,7 @@ fn run_until(runtime: &Runtime, what: &str, is_so: impl Fn(&DeviceMetrics) -> bo
 fn a_result_that_nobody_waits_for_is_not_taken_for_wrong() {
     let (runtime, _) = faulty(Faults::default(), strict());
     for n in 0..8_u32 {
-        // Large, so that a comparison of it stops when it is cancelled.
+        // Large, so that its check stops when the task is cancelled.
         let mut draft = hash_task(&runtime, &n.to_le_bytes().repeat(1 << 19));
         draft.pin(1);
         drop(runtime.submit(draft).unwrap());
@@ -82,7 +82,7 @@ fn failures_in_a_row_cut_it_off_and_it_comes_back() {
     let (runtime, control) = faulty(faults, strict());
     run_until(&runtime, "it is cut off", |device| device.trips > 0);
     assert!(device(&runtime).faults_named("failed") >= 3);
-    // It does not come back as long as it fails; then it does, by way of trials.
+    // The device is not admitted while it fails. Afterwards it is, on trial.
     run_until(&runtime, "resets fail", |device| device.resets > 3);
     assert_ne!(device(&runtime).breaker, BreakerState::Closed);
     control.set(Faults::default());
@@ -105,14 +105,15 @@ fn wrong_results_are_noticed_and_never_handed_out() {
 
 #[test]
 fn a_sample_of_results_is_enough_to_notice() {
-    // The first two and then one in ten are compared; all results are wrong from some moment on.
+    // The first two results and then one in ten are checked. From some moment on, all results are
+    // wrong.
     let policy =
         Policy { check_first: 2, check_every: 10, retry_first: Duration::from_secs(3600), ..strict() };
     let (runtime, control) =
         faulty(Faults::default(), Policy { retry_last: Duration::from_secs(3600), ..policy });
     run(&runtime, 12);
     control.set(Faults { wrong_every: 1, ..Faults::default() });
-    // These may be wrong: that is what sampling means.
+    // These may be wrong, as only a sample is checked.
     let mut unnoticed = 0;
     while device(&runtime).trips == 0 {
         let mut draft = hash_task(&runtime, &[unnoticed; 6000]);
@@ -146,7 +147,8 @@ fn a_device_that_says_nothing_is_not_waited_for() {
     assert!(device(&runtime).given_up >= 2);
 }
 
-/// A device whose driver does not return from `submit` until it is let go, and that cannot be attached at first if told so.
+/// A device whose driver does not return from `submit` until the test releases it. On request it
+/// cannot be attached at first.
 struct Stuck {
     identity: Identity,
     attaches: bool,
@@ -190,7 +192,7 @@ impl Accelerator for Stuck {
     }
 
     fn poll(&mut self, done: &mut Vec<Completion>) {
-        // Very late answers, and wrong ones at that: nobody may see them.
+        // Very late and wrong answers, which nobody may see.
         let late =
             self.kept.drain(..).map(|submission| Completion { submission, result: Ok(Default::default()) });
         done.extend(late);
@@ -213,11 +215,12 @@ fn a_driver_that_does_not_return_holds_nobody_up() {
     run(&runtime, 8);
     let metrics = runtime.metrics().devices.swap_remove(1);
     assert_eq!((metrics.breaker, metrics.faults_named("hung")), (BreakerState::Open, 1));
-    // What waited behind the stuck one went to the processor too.
+    // Tasks that waited after the stuck one went to the processor too.
     assert_eq!(metrics.given_up + metrics.tasks, metrics.given_up);
     drop(go);
     run(&runtime, 8);
-    // A task that the device never had: more of them than buffers would be enough for if late answers took any.
+    // The device never finished a task. There are more tasks than buffers, so late answers cannot
+    // have taken any.
     assert_eq!(runtime.metrics().devices[1].tasks, 0);
 }
 

@@ -1,4 +1,4 @@
-//! Large tasks, which idle threads share: results, others beside them, cancelling.
+//! Large tasks, which idle threads share: results, other tasks meanwhile, cancelling.
 
 use std::sync::Arc;
 
@@ -95,7 +95,8 @@ fn all_threads_time_is_reported() {
     };
     let report = report(0..data.len());
     assert!(report.stages.kernel > std::time::Duration::ZERO && report.stages.copy_in.is_zero());
-    // However they share it, two threads cannot have worked for more than twice as long as has passed.
+    // However two threads share the task, they cannot have worked for more than twice the elapsed
+    // time.
     assert!(report.stages.kernel <= 2 * report.total, "{report:?}");
 }
 
@@ -115,7 +116,8 @@ fn a_cancelled_one_stops_and_what_is_beside_it_goes_on() {
         let (cancelled, other) = (ask(Priority::Low), ask(Priority::Low));
         let (draft, expected) = task(&runtime, &mut numbers, 20_000);
         let small = runtime.submit(draft).expect("admitted");
-        // It takes far longer than to come here; but on a machine that has stopped meanwhile, it may be done.
+        // The task takes far longer than getting here, but on a machine that stopped meanwhile it
+        // may be done.
         if cancelled.cancel() {
             let failed = cancelled.wait().expect_err("cancelled");
             assert_eq!(failed.reason, Failure::Cancelled);
@@ -125,7 +127,7 @@ fn a_cancelled_one_stops_and_what_is_beside_it_goes_on() {
         expected.check(&small.wait().expect("done"));
         assert!(other.cancel() || other.has_ended());
     }
-    // Nothing is left behind: the end comes at once, and the pool has all buffers but ours.
+    // Nothing remains: the runtime ends at once, and the pool has all buffers but ours.
     while !runtime.is_idle() {
         std::thread::yield_now();
     }

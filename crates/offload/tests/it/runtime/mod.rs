@@ -1,4 +1,5 @@
-//! The runtime as its users see it: results, order, back-pressure, cancelling, ends; devices that fail; placement.
+//! The runtime as its users see it: results, order, back-pressure, cancelling, ends; devices that
+//! fail; placement.
 
 mod basics;
 mod choices;

@@ -1,4 +1,5 @@
-//! Priorities, cancelling, deadlines, back-pressure, and how it ends. One thread that a gate holds makes all of it certain.
+//! Priorities, cancelling, deadlines, back-pressure, and shutdown. A gate blocks the only thread,
+//! so the tests are deterministic.
 
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
@@ -56,7 +57,7 @@ fn what_waits_can_be_cancelled_and_what_is_done_cannot() {
     let failed = waits.wait().unwrap_err();
     assert_eq!(failed.reason, Failure::Cancelled);
     assert_eq!(failed.draft.unwrap().work().data(), b"cancelled");
-    // Being done: its submitter is rid of it at once, while the thread is still held.
+    // A running task: cancelling returns at once, although the thread is still blocked.
     assert!(held.cancel());
     assert_eq!(held.wait().unwrap_err().reason, Failure::Cancelled);
     gate.open();
@@ -78,7 +79,7 @@ fn what_is_not_begun_by_its_deadline_expires() {
     let mut in_time = hash_task(&runtime, b"in time");
     in_time.set_deadline(Instant::now() + Duration::from_secs(3600));
     let (late, in_time) = (runtime.submit(late).unwrap(), runtime.submit(in_time).unwrap());
-    // The thread is held all the while: only the watchdog can have ended it.
+    // The thread is blocked throughout, so only the watchdog can have ended the task.
     let failed = late.wait().unwrap_err();
     assert_eq!(failed.reason, Failure::Expired);
     assert_eq!(failed.draft.unwrap().work().data(), b"late");
@@ -100,7 +101,7 @@ fn deadlines_of_what_is_done_are_forgotten() {
     for n in 0..100 {
         assert!(is_right(&submit(&[n; 10], far).wait().unwrap()));
     }
-    // And those of what waits are not.
+    // Deadlines of waiting tasks are kept.
     let gate = Gate::new();
     let held = runtime.submit(gate.draft(&runtime)).unwrap();
     gate.wait();
@@ -169,7 +170,7 @@ fn a_shutdown_can_hand_back_what_is_not_begun() {
         assert_eq!(failed.reason, Failure::Stopped);
         assert_eq!(failed.draft.unwrap().work().data(), [n; 30]);
     }
-    // What was begun is finished, and waited for.
+    // A task that has begun is finished, and the shutdown waits for it.
     gate.open();
     held.wait().unwrap();
     end.join().unwrap();

@@ -1,5 +1,5 @@
-//! Everything at once: several threads, several faulty devices, all operations; every result is compared.
-//! `OUTRIGGER_SOAK_SECONDS` makes it longer than a moment.
+//! Several threads, several faulty devices, all operations at once. Every result is compared.
+//! `OUTRIGGER_SOAK_SECONDS` makes it longer.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -16,7 +16,8 @@ fn device(name: &str, speed: Speed, faults: Faults) -> Box<SimDevice> {
     Box::new(SimDevice::new(SimOptions { faults, time_scale: 0.1, ..SimOptions::new(name, speed) }))
 }
 
-/// Whether each kind of failure was met, and the device that has all of them was let in again and again.
+/// True if each kind of failure occurred, and the device with all of them was admitted again and
+/// again.
 fn all_happened(metrics: &Metrics) -> bool {
     let met = |name: &str| metrics.devices.iter().any(|device| device.faults_named(name) > 0);
     let all = ["lost", "wrong", "failed", "busy", "out_of_memory", "hung"].into_iter().all(met);
@@ -38,7 +39,7 @@ fn every_result_is_right_whatever_goes_wrong() {
         memory_every: 19,
         resets_failing: 2,
     };
-    // Everything is compared, so that a wrong byte is never handed out.
+    // Everything is checked, so no wrong byte is ever returned.
     let policy =
         Policy { explore_every: 8, first_tasks: 2, outstanding_max: 16, failures_max: 5, ..impatient() };
     let runtime = Runtime::builder()
@@ -94,7 +95,8 @@ fn every_result_is_right_whatever_goes_wrong() {
         }
         let begun = Instant::now();
         let at_least = Duration::from_secs_f64(seconds);
-        // Slow machines take longer until everything has happened; two minutes is for ever.
+        // A slow machine takes longer until everything has happened. Two minutes should be more
+        // than enough.
         while (begun.elapsed() < at_least || !all_happened(&runtime.metrics()))
             && begun.elapsed() < at_least + Duration::from_secs(120)
         {
@@ -102,7 +104,7 @@ fn every_result_is_right_whatever_goes_wrong() {
         }
         over.store(true, Ordering::Relaxed);
     });
-    // Tasks whose tickets were dropped may still be under way: nobody waited for them.
+    // Tasks with dropped tickets may still be in flight, as nobody waited for them.
     let left = |metrics: &Metrics| {
         metrics.devices.iter().map(|device| device.waiting + device.running).sum::<usize>()
     };

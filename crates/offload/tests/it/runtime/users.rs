@@ -1,4 +1,4 @@
-//! Operations of the user's own, on the processor and on a device that has their kernel.
+//! Users' operations, on the processor and on a device with their kernel.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use outrigger_workload::Rng;
 use crate::common::strict;
 use crate::runtime::common::{bytes, reverse};
 
-/// Stands for the user's kernel: other code than the processor's function, for the same bytes.
+/// Stands for the user's kernel: other code than the processor's function, with the same result.
 struct Kernels;
 
 impl Execute for Kernels {
@@ -76,7 +76,8 @@ fn a_users_operation_runs_anywhere_and_is_checked_like_any_other() {
     }
     let device = runtime.metrics().devices.swap_remove(1);
     assert_eq!((device.tasks, device.checked, device.trips), (8, 8, 0));
-    // Without a kernel, the device declines, the processor does it, and nobody is blamed.
+    // Without a kernel the device declines, the processor executes the task, and the device gets no
+    // fault.
     let mut draft = runtime.draft(2);
     draft.input().extend_from_slice(b"ab");
     draft.set_request(Request::User { operation: reverse(), parameters: vec![0] }).pin(1);
@@ -111,7 +112,7 @@ fn what_a_users_function_says_or_does_reaches_the_submitter() {
     let said = TaskError::User { operation: "picky".into(), message: "I do not like it".into() };
     assert_eq!(run(b"bad").unwrap_err().reason, Failure::Task(said));
     assert_eq!(run(b"panic").unwrap_err().reason, Failure::Panicked);
-    // The thread goes on.
+    // The thread continues.
     assert_eq!(&*run(b"good").unwrap().output().bytes, b"good");
     assert_eq!(runtime.metrics().failed, 2);
 }
@@ -129,7 +130,7 @@ fn a_users_operation_has_a_class_of_its_own() {
     assert!(matches!(one.class(), Class::User(_)));
 }
 
-/// How the submitter wants to be told of the end.
+/// How the submitter learns of the end.
 #[derive(Clone, Copy, PartialEq)]
 enum Told {
     ByTicket,
@@ -137,7 +138,7 @@ enum Told {
     Anywhere,
 }
 
-/// Whether the thread that submitted a task has done it, and whether it had ended by then.
+/// True if the submitting thread executed the task and it had ended when `submit` returned.
 fn done_by_submitter(runtime: &Runtime, operation: &Arc<UserOperation>, bytes: usize, told: Told) -> bool {
     let mut draft = runtime.draft(bytes);
     draft.input().set_len(bytes);

@@ -1,4 +1,4 @@
-//! Weights that gradient descent has made, through the encoder.
+//! Encodes weights from gradient descent.
 
 mod model;
 
@@ -10,7 +10,7 @@ use outrigger_offload::{Auto, Compressor, Encoder, FrameDecoder, Wanted, worst_c
 
 static MODEL: LazyLock<Model> = LazyLock::new(|| Model::trained(150));
 
-/// What the encoder makes of `raw`, which must come back, and its length.
+/// Encodes `raw` and checks that it decodes. Returns the encoding and its length.
 fn encoded(raw: &[u8], filters: bool) -> (Encoding, usize) {
     let wanted = Wanted { filters, ..Wanted::of(CodecChoice::parse("zstd:1").unwrap().into(), &Auto::new()) };
     let (mut stored, mut back) = (Vec::new(), Vec::new());
@@ -23,7 +23,7 @@ fn encoded(raw: &[u8], filters: bool) -> (Encoding, usize) {
     (encoding, stored.len())
 }
 
-/// What Zstandard alone makes of it, whether that would be worth storing or not.
+/// The length of Zstandard's output alone, even if it would not be worth storing.
 fn zstd_alone(raw: &[u8]) -> usize {
     let (mut stored, room) = (Vec::new(), worst_case(Codec::Zstd, raw.len()));
     let CodecChoice::Fixed(spec) = CodecChoice::parse("zstd:1").unwrap() else { panic!("it has a level") };
@@ -40,7 +40,7 @@ fn say(what: &str, raw: &[u8], len: usize) {
 fn the_model_has_learnt() {
     let (first, last) = MODEL.losses;
     println!("loss {first:.2} to {last:.2} nats a character");
-    // Guessing evenly would be ln(96) = 4.56; by frequencies of characters alone, about 3.
+    // Even guesses would have ln(96) = 4.56, and guesses by the frequencies of characters about 3.
     assert!(first > 3.0 && last < 2.8, "{first} to {last}");
 }
 
@@ -50,7 +50,7 @@ fn float32_weights_are_grouped_with_their_exponents_apart() {
     let (encoding, len) = encoded(&raw, true);
     say("float32", &raw, len);
     assert_eq!(encoding.filter, Filter::Float4);
-    // Without, they are not worth compressing, and stored as they are.
+    // Without filters they are not worth compressing, and are stored as they are.
     let (without, plain) = encoded(&raw, false);
     assert_eq!((without.codec, plain), (Codec::None, raw.len()));
     assert!(len * 100 <= plain * 86, "{len} of {plain}");
@@ -83,7 +83,8 @@ fn what_the_optimizer_keeps_is_compressed_too() {
 
 #[test]
 fn exponents_cost_little_more_than_they_say() {
-    // Normally distributed, nearly: what layers begin with. Exponents have 2.55 bits then, and all else is noise.
+    // Nearly normally distributed, like the initial weights of layers. Exponents then have 2.55
+    // bits, and the rest is noise.
     let mut rng = outrigger_workload::Rng::new(1);
     let mut normal = || (0..12).map(|_| rng.below(1 << 24) as f32 / (1u32 << 24) as f32).sum::<f32>() - 6.0;
     let weights: Vec<f32> = (0..200_000).map(|_| 0.02 * normal()).collect();
@@ -91,7 +92,7 @@ fn exponents_cost_little_more_than_they_say() {
     let (encoding, len) = encoded(&raw, true);
     say("normal bfloat16", &raw, len);
     assert_eq!(encoding.filter, Filter::Float2);
-    // 8 bits of sign and mantissa, 2.55 of exponent, and 2 % for a prefix code: 66.3 %.
+    // 8 bits of sign and mantissa, 2.55 bits of exponent, and 2 % for a prefix code: 66.3 %.
     assert!(len * 1000 <= raw.len() * 670, "{len} of {}", raw.len());
     assert!(len * 100 <= zstd_alone(&raw) * 86, "{len} of {}", zstd_alone(&raw));
     let raw = float32(&weights);

@@ -1,11 +1,11 @@
-//! A small language model that is trained on the spot, so that there are weights which gradient descent has made.
+//! A small language model that is trained on the spot, to get weights from gradient descent.
 //!
 //! ```text
 //! 8 characters ▶ embedding, 16 each ▶ 512 hidden units (ReLU) ▶ scores of the next character (softmax)
 //! ```
 //!
-//! It learns this project's licences by Adam, from the uniform distribution that usual libraries begin with. All of it is in float32, as is
-//! usual; [`bfloat16`] rounds as they do.
+//! It learns this project's licences by Adam, from the uniform distribution with which common
+//! libraries begin. All of it is in float32, as is usual. [`bfloat16`] rounds like those libraries.
 
 use outrigger_workload::Rng;
 
@@ -16,16 +16,16 @@ const CHARACTERS: usize = 96;
 const BATCH: usize = 32;
 const RATE: f32 = 2e-3;
 
-/// Text that does not change, so that neither do the weights.
+/// The text never changes, so that the weights do not either.
 const TEXT: &str =
     concat!(include_str!("../../../../../LICENSE-APACHE"), include_str!("../../../../../LICENSE-MIT"));
 
-/// From −`limit` to `limit`, evenly.
+/// A uniform number from −`limit` to `limit`.
 fn even(random: &mut Rng, limit: f32) -> f32 {
     ((random.next_u64() >> 40) as f32 / (1u64 << 23) as f32 - 1.0) * limit
 }
 
-/// A tensor with what Adam remembers of its gradients.
+/// A tensor with Adam's state of its gradients.
 pub struct Tensor {
     pub values: Vec<f32>,
     gradient: Vec<f32>,
@@ -67,7 +67,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// Trains it with so many batches.
+    /// Trains it with `steps` batches.
     pub fn trained(steps: usize) -> Self {
         let mut random = Rng::new(1);
         let limit = |fan_in: usize| 1.0 / (fan_in as f32).sqrt();
@@ -95,7 +95,7 @@ impl Model {
         model
     }
 
-    /// Adds the gradients of one example; returns its loss.
+    /// Adds the gradients of one example, and returns its loss.
     fn learn(&mut self, context: &[usize], next: usize) -> f32 {
         let input: Vec<f32> = context
             .iter()
@@ -108,7 +108,7 @@ impl Model {
         let mut scores = vec![0.0; CHARACTERS];
         forward(&hidden, &self.output.values, &mut scores);
 
-        // Softmax, and its cross-entropy's gradient.
+        // Softmax, and the gradient of its cross-entropy.
         let highest = scores.iter().copied().fold(f32::MIN, f32::max);
         scores.iter_mut().for_each(|score| *score = (*score - highest).exp());
         let sum: f32 = scores.iter().sum();
@@ -130,13 +130,13 @@ impl Model {
         loss
     }
 
-    /// All weights, as they lie in a file.
+    /// All weights, as in a file.
     pub fn weights(&self) -> Vec<f32> {
         [&self.embedding, &self.hidden, &self.output].map(|tensor| &tensor.values[..]).concat()
     }
 }
 
-/// `output` += `input` × `weights`, whose rows belong to the inputs.
+/// Adds `input` × `weights` to `output`. Rows of the weights belong to the inputs.
 fn forward(input: &[f32], weights: &[f32], output: &mut [f32]) {
     for (value, row) in input.iter().zip(weights.chunks_exact(output.len())) {
         if *value != 0.0 {
@@ -145,7 +145,7 @@ fn forward(input: &[f32], weights: &[f32], output: &mut [f32]) {
     }
 }
 
-/// Adds to the layer's gradients, and gives its inputs'.
+/// Adds to the layer's gradients, and computes those of its inputs.
 fn backward(input: &[f32], slopes: &[f32], layer: &mut Tensor, back: &mut [f32]) {
     let rows = layer.values.chunks_exact(slopes.len()).zip(layer.gradient.chunks_exact_mut(slopes.len()));
     for ((value, back), (row, gradient)) in input.iter().zip(back).zip(rows) {
@@ -156,12 +156,12 @@ fn backward(input: &[f32], slopes: &[f32], layer: &mut Tensor, back: &mut [f32])
     }
 }
 
-/// Printable characters by their code, everything else as one.
+/// The code of a printable character. All others share one code.
 fn character(byte: u8) -> usize {
     if (32..127).contains(&byte) { usize::from(byte) - 32 } else { CHARACTERS - 1 }
 }
 
-/// To the nearest bfloat16, ties to even, little-endian.
+/// Rounds to the nearest bfloat16, ties to even, little-endian.
 pub fn bfloat16(value: f32) -> [u8; 2] {
     let bits = value.to_bits();
     (((bits + 0x7fff + (bits >> 16 & 1)) >> 16) as u16).to_le_bytes()
