@@ -1,4 +1,4 @@
-//! What others are told of a mount: where it is, and whose.
+//! The registry record of a mount: its mount point and its user.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,7 +10,7 @@ use rustix::process::getuid;
 
 use super::Plan;
 
-/// What others are told.
+/// The record of this mount.
 pub fn note(plan: &Plan) -> MountNote {
     MountNote {
         point: show(plan.point.as_os_str().as_encoded_bytes()),
@@ -20,11 +20,11 @@ pub fn note(plan: &Plan) -> MountNote {
     }
 }
 
-/// A mount that `status` knows of.
+/// A mount with a registry record, which `status` shows.
 pub struct Told(Arc<Store>, Mutex<Option<Noting>>);
 
 impl Told {
-    /// Tells. A mount that cannot tell, as it may not write to the store, is one all the same.
+    /// Registers the mount. A mount that may not write to the store goes without a record.
     pub fn of(store: &Arc<Store>, plan: &Plan) -> Self {
         let note = note(plan);
         let noting = store.require_writable().is_ok().then(|| {
@@ -34,7 +34,7 @@ impl Told {
         Self(Arc::clone(store), Mutex::new(noting))
     }
 
-    /// It is over.
+    /// Removes the record.
     pub fn end(&self) {
         drop(self.1.lock().unwrap_or_else(PoisonError::into_inner).take());
         if self.0.require_writable().is_ok() {
@@ -43,7 +43,7 @@ impl Told {
     }
 }
 
-/// The name of whoever runs this, as far as this machine's list of users has it; else the number.
+/// The name of this process's user in `/etc/passwd`, or the number if it has none.
 fn user() -> String {
     let number = getuid().as_raw().to_string();
     let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
