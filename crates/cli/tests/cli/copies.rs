@@ -128,7 +128,8 @@ impl World {
     }
 }
 
-/// A directory, then PostgreSQL with packs in an object store, then PostgreSQL with a shared directory, then a directory again.
+/// A directory, then PostgreSQL with packs in an object store, then PostgreSQL with a shared
+/// directory, then a directory again.
 #[test]
 fn a_store_outgrows_its_machine_and_comes_back() {
     let Some(world) = World::new() else { return };

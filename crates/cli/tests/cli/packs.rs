@@ -1,4 +1,5 @@
-//! Stores whose packs lie elsewhere: in an object store, with faults; in a shared directory; and copies between all of them.
+//! Stores with packs in an object store (with faults) or a shared directory, and copies between
+//! all.
 
 use std::path::Path;
 use std::process::Command;

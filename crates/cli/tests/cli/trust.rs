@@ -191,7 +191,7 @@ fn options_that_say_nothing_clear_are_refused() {
     }
 }
 
-/// A terminal would obey all of this: a title, a colour, C1 controls, and a mark that turns text round.
+/// A terminal would obey all of this: a title, a colour, C1 controls, and a mark that turns text.
 const THEIRS: &str = "\u{1b}]0;title\u{7}\u{9b}31m\u{202e}evil\r";
 
 fn assert_shown(what: &str, text: &str) {
