@@ -10,9 +10,11 @@ pub enum Paper {
     StoreGpu,
     /// "GPUs as Storage System Accelerators".
     MosaStore,
-    /// "GHOST: GPGPU-Offloaded High Performance Storage I/O Deduplication for Primary Storage System".
+    /// "GHOST: GPGPU-Offloaded High Performance Storage I/O Deduplication for Primary Storage
+    /// System".
     Ghost,
-    /// "QZFS: QAT Accelerated Compression in File System for Application Agnostic and Cost Efficient Data Storage".
+    /// "QZFS: QAT Accelerated Compression in File System for Application Agnostic and Cost
+    /// Efficient Data Storage".
     Qzfs,
     /// "Evaluation of Active Storage Strategies for the Lustre Parallel File System".
     ActiveStorage,
