@@ -116,7 +116,7 @@ impl Condition {
     }
 }
 
-/// Rows as they were told before, with the time.
+/// Rows of earlier answers, with their time.
 type Told = HashMap<(u64, Vec<u8>), (Duration, Option<Inode>)>;
 
 /// See the module.

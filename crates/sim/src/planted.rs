@@ -28,9 +28,9 @@ pub enum Planted {
     RenamedTwice,
     /// The database accepts commits of sessions that are over.
     FencedAccepted,
-    /// A host is told names as they were up to half a minute ago.
+    /// A host gets names as they were up to half a minute ago.
     StaleNames,
-    /// A host is told contents as they were up to half a minute ago.
+    /// A host gets contents as they were up to half a minute ago.
     StaleContents,
     /// The database sometimes grants a lock that another owner has.
     LockTwice,

@@ -35,7 +35,7 @@ impl ImageUpdates {
 /// file is replaced.
 ///
 /// # Errors
-/// Whatever creating and writing the file returns.
+/// Those of creating and writing the file.
 pub fn vm_image(path: &Path, seed: u64, len: u64) -> io::Result<()> {
     let (text, mut rng) = (Text::new(seed), Rng::new(seed));
     let file = File::create(path).map_err(about(path))?;
@@ -69,7 +69,7 @@ pub fn vm_image(path: &Path, seed: u64, len: u64) -> io::Result<()> {
 /// Writes into the image at `path` as its guest would; its length stays. Returns the bytes written.
 ///
 /// # Errors
-/// Whatever opening and writing the file returns. Where the file system cannot punch holes,
+/// Those of opening and writing the file. Where the file system cannot punch holes,
 /// discards write zeros.
 pub fn vm_image_updates(path: &Path, updates: &ImageUpdates) -> io::Result<u64> {
     let (text, mut rng) = (Text::new(updates.seed), Rng::part(updates.seed, 1));

@@ -71,7 +71,7 @@ pub struct TreeSummary {
 /// options alone.
 ///
 /// # Errors
-/// Whatever creating files returns, with the path.
+/// Those of creating files, with the path.
 pub fn source_tree(root: &Path, options: &TreeOptions) -> io::Result<TreeSummary> {
     let (text, mut rng) = (Text::new(options.seed), Rng::new(options.seed));
     let mut made = TreeSummary { dirs: 1, ..TreeSummary::default() };
@@ -153,7 +153,7 @@ pub struct MutateSummary {
 /// caller may not write is an error.
 ///
 /// # Errors
-/// Whatever reading and writing the tree returns, with the path.
+/// Those of reading and writing the tree, with the path.
 pub fn mutate_tree(root: &Path, options: &MutateOptions) -> io::Result<MutateSummary> {
     let (text, mut rng) = (Text::new(options.seed), Rng::new(options.seed));
     let (mut files, mut dirs) = (Vec::new(), vec![root.to_owned()]);
@@ -206,7 +206,7 @@ pub fn mutate_tree(root: &Path, options: &MutateOptions) -> io::Result<MutateSum
 /// most 1000 entries each. The file `n` lies in `dAAA/dBBB/`, counted in thousands and millions.
 ///
 /// # Errors
-/// Whatever creating files returns, with the path.
+/// Those of creating files, with the path.
 pub fn small_files(root: &Path, seed: u64, count: u64) -> io::Result<TreeSummary> {
     let (text, mut rng) = (Text::new(seed), Rng::new(seed));
     let mut made = TreeSummary { dirs: 1, ..TreeSummary::default() };

@@ -32,7 +32,7 @@ pub struct TrustArgs {
     /// not run
     #[arg(long, value_name = "FILE", conflicts_with = "map")]
     signed_by: Option<PathBuf>,
-    /// Run root's jobs without a sandbox as root, if they ask for none. Anyone who may write to the
+    /// Run root's jobs as root if they ask for no sandbox. Anyone who may write to the
     /// store's database can make such a job
     #[arg(long)]
     allow_root: bool,

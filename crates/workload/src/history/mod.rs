@@ -1,5 +1,4 @@
-//! Histories of several clients at one shared directory: what each called, when, and what it was
-//! told.
+//! Histories of several clients at one shared directory: the calls of each, and their answers.
 //!
 //! A [`Client`] is a process. It does random operations and writes each call and each return to a
 //! log of its own. [`check`] reads the logs of all clients and compares them with what the file
@@ -152,7 +151,7 @@ impl Op {
         }
     }
 
-    /// True if it may have been carried out, now or later, although the client was not told so.
+    /// True if it may have been carried out, now or later, although the client got no such answer.
     pub fn is_unknown(&self) -> bool {
         matches!(self.outcome, Outcome::Unknown(_))
     }
