@@ -27,7 +27,7 @@ from there. It needs room for a few packs, and reclaims as `gc` does.";
 /// Gather the data of files on one host
 ///
 /// Packs on other hosts that hold some of this data are rewritten: these files' data goes into
-/// packs on that host, the rest where there is room. Contents and versions do not change.
+/// packs on that host, and the rest goes anywhere. Contents and versions do not change.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct LocalizeArgs {

@@ -35,7 +35,7 @@ write: a file is made in a mount, or overwritten there; its program reads it whi
 With --when a rule is for many files at once: when a marker is closed, all that --in names beside it is read by one job. What was closed in a mount before the marker is in by then.
 read: a file is opened in a mount, to read only, by a program that is not one of a job; the same content counts once a minute at most, and not while a job of the rule for it is open.";
 
-/// Run a program automatically for every new file
+/// Run a program automatically for each matching file
 #[derive(Subcommand)]
 #[command(after_help = EXAMPLES)]
 pub enum RuleCommand {

@@ -40,7 +40,7 @@ const METRICS_HELP: &str = "Go on, and hand out numbers for Prometheus under /me
 /// Show who uses the store now, and what work waits
 ///
 /// Prints sessions with their hosts, leases and file locks, mounts, packs by state, the last run of
-/// `gc`, owners of pinned contents, and errors at the place of the packs, which need not be
+/// `gc`, owners that hold contents, and errors at the place of the packs, which need not be
 /// reachable. It changes nothing and does not wait for a mount.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]

@@ -318,7 +318,7 @@ fn a_program_that_is_brought_along_is_run_by_agents_who_do_not_find_its_file() {
         let text = site.put_numbers(100);
         let program = site.place.path("mine");
         outrigger_workload::write_program(&program, b"#!/bin/sh\ntest -e $1 || exit 3\nexec sed 's/^/x/'\n");
-        // It fails until the file exists, so the rest is done after its own process has gone.
+        // It fails until the file exists, so the rest runs after the program's own file is gone.
         let go = site.place.path("go").display().to_string();
         let run = [
             "run",
