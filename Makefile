@@ -1,4 +1,4 @@
-# One command each; CI calls the same.
+# One command for each task; CI calls the same.
 .PHONY: help need release install header demo eval eval-full eval-report cluster cluster-down test-cluster header-check test test-slow test-all slowest test-long test-sanitized test-gpu bench-gpu posix posix-long histories simulate kernels check bench bench-quick fuzz docs clean
 
 CARGO ?= PATH="$$HOME/.cargo/bin:$$PATH" cargo
@@ -6,7 +6,7 @@ TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 FUZZ_SECONDS ?= 30
 PREFIX ?= /usr/local
 DESTDIR ?=
-# Suites of others: tests run as other users, who must be able to enter it.
+# Test suites of other projects run as other users, who must be able to enter this directory.
 POSIX_DIR ?= /var/tmp/outrigger-posix
 
 help:
@@ -31,7 +31,8 @@ need:
 release: need
 	$(CARGO) build --release -p outrigger -p outrigger-workload
 
-# The program with its manual and units for systemd, the C library with its header and its pkg-config file, and what components are written with (libasfile).
+# The program with its manual and systemd units, the C library with its header and pkg-config file,
+# and the library for components (libasfile).
 install: release
 	$(CARGO) build --release -p outrigger-capi
 	DESTDIR=$(DESTDIR) scripts/install-library.sh $(TARGET)/release $(PREFIX)
@@ -54,12 +55,14 @@ header-check: need
 demo: release
 	@scripts/demo.sh
 
-# What a contributor runs: everything that finds faults quickly. OUTRIGGER_REQUIRE=1 fails where a test would be skipped for something that could be installed.
+# The tests for contributors: everything that finds faults quickly. With OUTRIGGER_REQUIRE=1 a test
+# fails that would be skipped for something that could be installed.
 test: need
 	@scripts/test.py
 
-# The slow rest: experiments, soaks, kill loops and benchmarks at a tiny size (what is marked slow); a real Ceph; long models; kernels under
-# sanitizers; the C header. A suite of its own (of simulation, of POSIX, of histories) is a target and a word here.
+# The slow tests: experiments, soaks, kill loops and benchmarks at a tiny size (tests marked slow);
+# a real Ceph; long models; kernels under sanitizers; the C header. A separate suite (simulation,
+# POSIX, histories) is a target and a word here.
 SLOW := test-slow test-cluster histories test-long test-sanitized header-check
 
 test-slow: need
@@ -96,14 +99,15 @@ cluster-down:
 test-cluster: need
 	@CARGO='$(CARGO)' scripts/test-cluster.sh
 
-# Clients on hosts that fail, whose histories are judged: SECONDS=60, and SEED=... for the choices of another run.
+# Clients on hosts that fail. Checkers judge their histories: SECONDS=60, and SEED=... for the
+# choices of another run.
 histories: need
 	@OUTRIGGER_HISTORY_SECONDS='$(or $(SECONDS),60)' OUTRIGGER_HISTORY_SEED='$(SEED)' CARGO='$(CARGO)' scripts/test-cluster.sh histories
 
 test-sanitized: need
 	scripts/sanitize.sh
 
-# Builds first, so that the folder can be carried to a machine that has a GPU and no compiler.
+# Builds first, so that the folder can be carried to a machine with a GPU and without a compiler.
 test-gpu: need
 	scripts/gpu.sh build $(TARGET)/gpu
 	$(TARGET)/gpu/run.sh test
@@ -112,18 +116,19 @@ bench-gpu: need
 	scripts/gpu.sh build $(TARGET)/gpu
 	$(TARGET)/gpu/run.sh bench --json $(TARGET)/gpu/bench.json
 
-# Suites of others on a mount of a store in a directory and on a shared one, as root; fetched and built first. They leave a record. POSIX has more
-# options for tests/posix/suites.py, `--suites rs` for one.
+# Test suites of other projects, fetched and built first, run as root on a mount of a store in a
+# directory and on a shared mount. They leave a record. POSIX has more options for
+# tests/posix/suites.py, for example `--suites rs`.
 posix: release
 	tests/posix/fetch.sh $(POSIX_DIR)
 	tests/posix/suites.py --outrigger $(TARGET)/release/outrigger --built $(POSIX_DIR) --record docs/evaluation/records $(POSIX)
 
-# A million operations of fsx, and five seconds for each of stress-ng's stressors: an hour or two.
+# A million operations of fsx, and five seconds for each stressor of stress-ng: an hour or two.
 posix-long: release
 	tests/posix/fetch.sh $(POSIX_DIR)
 	tests/posix/suites.py --outrigger $(TARGET)/release/outrigger --built $(POSIX_DIR) --suites load $(POSIX)
 
-# The committed PTX, after a change of the sources; see the script for the compiler.
+# The committed PTX, after a change of the sources; the script says which compiler it needs.
 kernels:
 	scripts/kernels.py build
 
@@ -144,8 +149,9 @@ bench: release
 bench-quick: release
 	bench/peers.py --quick --outrigger $(TARGET)/release/outrigger --workload $(TARGET)/release/outrigger-workload
 
-# BENCH_DATA=DIR for real images and trees (bench/data.sh); EVAL=ids for some of them only, or for where (--work DIR).
-# Records of hosts apart (bench/active.py, genomes.py, cluster.py) are drawn as they are.
+# BENCH_DATA=DIR for real images and trees (bench/data.sh); EVAL=ids for some of them only, or for
+# options such as --work DIR. Records of separate hosts (bench/active.py, genomes.py, cluster.py)
+# are drawn as they are.
 eval:
 	@scripts/need.sh eval
 	$(CARGO) build --release -p outrigger -p outrigger-eval

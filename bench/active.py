@@ -1,23 +1,23 @@
 #!/usr/bin/env python3
-"""Programs over stored data, beside the same programs over plain files; storage hosts that run them, beside a client that does.
+"""Programs over stored data: beside plain files, and on storage hosts beside a client that runs them.
 
     bench/active.py --outrigger target/release/outrigger --work DIR             everything, about a quarter of an hour; with hosts as root, and Debian's Ceph
     bench/active.py --outrigger ... --work DIR --only splits,feed               a part
     bench/active.py --outrigger ... --work DIR --local --mib 2 --splits 100     without a cluster: one store in a directory, one agent
 
-| part | what |
+| part | what it measures |
 | --- | --- |
-| splits | what a split costs beside the program that it runs: many tiny ones, kept in and not, less what starting the program alone costs |
-| feed | at which rate a program is fed: the same program over a stored file, and over the plain file it was put from |
-| join | what joining files costs |
-| attach | a file that is written in a mount of this machine, and read by a program there meanwhile: in the path of the data, beside it, and not at all |
-| foreground | a client that reads and writes in a mount, alone and with a job beside it, which yields or does not: latencies and rates of both (active_foreground.py) |
-| dscal, aminogen | the paper's two programs with 1, 2 and 4 storage hosts: who runs them, when the client is free, what crosses its interface (active_hosts.py) |
-| paced | files written in a mount and read by a program at a limited rate, in the path and beside: which way is sooner done where no program wants for a processor |
-| scale | programs that read at a limited rate, on 1, 2 and 4 hosts: whether hosts add up, and what they read from each other |
+| splits | the cost of a split beyond that of its program: many tiny ones, with and without a sandbox, less the start of the program alone |
+| feed | the rate at which a program is fed: the same program over a stored file, and over the plain file that was put |
+| join | the cost of joining files |
+| attach | a file that is written in a mount of this machine and read by a program there meanwhile: in-line, asynchronously, and not at all |
+| foreground | a client that reads and writes in a mount, alone and beside a job, which yields or does not: latencies and rates of both (active_foreground.py) |
+| dscal, aminogen | the paper's two programs with 1, 2 and 4 storage hosts: who runs them, when the client is free, bytes at its interface (active_hosts.py) |
+| paced | files written in a mount and read by a program at a limited rate, in-line and asynchronously: which is done first when no program lacks a processor |
+| scale | programs that read at a limited rate, on 1, 2 and 4 hosts: whether hosts add up, and how much they read from each other |
 
-Every result is compared with what the plain program writes. A record (JSON with all numbers, Markdown beside what is asked) is written with --json and
---markdown; the table is printed. Without a part's means (root, Ceph, /dev/fuse, a C compiler) it is left out, and the record says so.
+Every result is compared with the output of the plain program. --json and --markdown write a record (JSON with all numbers, Markdown beside the
+requirements); the table is also printed. A part that lacks its means (root, Ceph, /dev/fuse, a C compiler) is left out, and the record says so.
 """
 import argparse
 import json
@@ -57,14 +57,16 @@ def timed(words, **more):
 
 
 def numbers(path, size):
-    """So many bytes of numbers, one a line, none of them twice in a row of 60,000 lines, and no two such rows alike."""
+    """So many bytes of numbers, one per line. None repeats within a block of 60,000 lines, and no
+    two blocks are equal."""
     rng = random.Random(7)
     block = "".join(f"{rng.uniform(-1e6, 1e6):.9f}\n" for _ in range(60_000)).encode()
     lines = block.split(b"\n")[:-1]
     with open(path, "wb") as out:
         part = 0
         while out.tell() < size:
-            # Other digits at the end of each line: as numbers are, hard to compress, and nothing that was stored before.
+            # Each line ends in other digits: hard to compress, as numbers are, and nothing is
+            # stored already.
             tail = f"{part:04d}\n".encode()
             out.write(tail.join(lines[: max(1, min(len(lines), (size - out.tell()) // 20 + 1))]) + tail)
             part += 1
@@ -135,8 +137,9 @@ def splits(args, report):
 
 
 def feed(args, report):
-    """Each program over two sizes of stored data, and over the same plain files, in turns: by what the larger one takes longer, its rate is told from a job's begin and end.
-    Files are read once before, so that both come from memory."""
+    """Runs each program in turn over two sizes of stored data, and over the same plain files. Its
+    rate follows from the extra time of the larger size, without a job's begin and end. Files are
+    read once before, so that both come from memory."""
     store = Embedded(args)
     more = args.work / "more-numbers"
     numbers(more, args.feed_mib * MIB)
@@ -153,7 +156,8 @@ def feed(args, report):
 
 
 def fed(args, store, name, program, source, size):
-    """Seconds of each round over a plain file of the first `size` bytes, and over the same stored."""
+    """Seconds of each round over a plain file of the first `size` bytes, and over the same data
+    stored."""
     part = args.work / "part"
     with open(source, "rb") as whole, open(part, "wb") as out:
         while out.tell() < size and (block := whole.read(min(MIB, size - out.tell()))):
@@ -161,7 +165,7 @@ def fed(args, store, name, program, source, size):
     store("put", part, "--to", "part")
     plain, stored = [], []
     for _ in range(max(3, args.rounds)):
-        # Both write to a file, and both have the same to write.
+        # Both write the same output to a file.
         with open(part, "rb") as stdin:
             secs, wanted = timed(program, stdin=stdin)
         plain.append(secs)
@@ -179,7 +183,7 @@ def join(args, report):
 
 
 def attach(args, report):
-    """The file is written by one process; the program is an agent's, on the same machine."""
+    """One process writes the file, and an agent on the same machine runs the program."""
     if not os.access("/dev/fuse", os.W_OK):
         raise Missing("this user cannot open /dev/fuse")
     here = Here(args)
@@ -221,12 +225,12 @@ def with_hosts(args, report, parts):
         limited.chmod(0o755)
         for count in counts:
             hosts.take_part(count)
-            # The same rate of all, however many hosts read.
+            # The total rate is the same, however many hosts read.
             paced = Work("limited", limited, [f"{args.paced / count:.3f}"], args.numbers)
             for part, work, ways in (("dscal", args.dscal, WAYS), ("aminogen", args.aminogen, WAYS), ("paced", paced, ["plain", *FOLLOWED])):
                 if part not in parts:
                     continue
-                # In turns: a machine that is slower for a while is so for all of them.
+                # In turns, so that a slow phase of the machine affects all of them.
                 for _ in range(args.rounds):
                     for way in ways:
                         found = measure(hosts, work, way, count)
@@ -243,7 +247,7 @@ def with_hosts(args, report, parts):
         hosts.end()
 
 
-# --- what is said of it ----------------------------------------------------------------------------------------
+# --- the table -------------------------------------------------------------------------------------------------
 
 
 def middle(found, key):
@@ -252,7 +256,7 @@ def middle(found, key):
 
 
 def figures(report):
-    """Rows of the table: what, what is asked, what was found."""
+    """Rows of the table: name, requirement, result."""
     rows = []
 
     def row(what, asked, value, form):
@@ -357,7 +361,7 @@ def main():
     parts = args.only.split(",")
     if unknown := set(parts) - set(PARTS):
         parser.error(f"no part is called {', '.join(unknown)}; there are {', '.join(PARTS)}")
-    # A directory of its own, so that what an interrupted run left there can go.
+    # A separate directory, so that the leftovers of an interrupted run can be removed.
     args.outrigger, args.work = args.outrigger.absolute(), args.work.absolute() / "active"
     shutil.rmtree(args.work, ignore_errors=True)
     args.work.mkdir(parents=True)
@@ -388,7 +392,7 @@ def main():
             report["parts"][name] = found
         record.keep()
     record.end()
-    # After a failure it stays, with the agents' log.
+    # After a failure the directory stays, with the agents' log.
     shutil.rmtree(args.work, ignore_errors=True)
 
 

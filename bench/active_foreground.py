@@ -1,14 +1,14 @@
-"""Who works in a mount, while programs run on the same host: a competing application, as the papers have it.
+"""A client that works in a mount while programs run on the same host: the papers' competing application.
 
-A client reads blocks of a stored file at random places, each of them not in the kernel's memory, and writes as many to a file of its own, in turn, for as long as the job runs. Three ways:
+The client reads blocks of a stored file at random places, none of them in the kernel's memory, and after each read writes a block to a file of its own, for as long as the job runs. There are three ways:
 
 | way | what runs beside the client |
 | --- | --- |
 | alone | nothing, for --foreground-s seconds |
-| beside | a job of an agent that looks at nobody (`node --yield-above 0`) |
-| yielding | the same of one that stands back (`node --yield-above 5 --idle`) |
+| beside | a job of an agent that never yields (`node --yield-above 0`) |
+| yielding | the same job of an agent that yields (`node --yield-above 5 --idle`) |
 
-and `job`: the job without a client. Of each: median and 95th percentile of the latency of reads and of writes, the client's rate, and the job's. What matters are the ratios; the numbers themselves are this machine's.
+`job` is the job without a client. For each way: median and 95th percentile of the latency of reads and of writes, the client's rate, and the job's. Only the ratios matter; the numbers are this machine's.
 """
 import json
 import os
@@ -55,7 +55,8 @@ class Client(threading.Thread):
                 before = time.monotonic()
                 os.pread(source, BLOCK, place)
                 between = time.monotonic()
-                # Over and over in 64 MiB, so that the file does not grow for as long as the job takes.
+                # It rewrites 64 MiB again and again, so that the file does not grow with the job's
+                # time.
                 os.pwrite(own, block, len(self.writes) * BLOCK % (64 * MIB))
                 self.reads.append(between - before)
                 self.writes.append(time.monotonic() - between)
@@ -75,7 +76,7 @@ class Client(threading.Thread):
 
 
 class Mounted:
-    """A store with the job's input, and a file that the client reads; mounted."""
+    """A mounted store with the job's input, and with a file that the client reads."""
 
     def __init__(self, args):
         base = args.work / "foreground"
@@ -98,7 +99,8 @@ class Mounted:
         self("unmount", self.point)
 
     def job(self, options, client):
-        """The job's rate, run by an agent of its own, beside the client if there is one; and what the client says."""
+        """The job's rate, run by its own agent, beside the client if there is one; and the client's
+        numbers."""
         agent = subprocess.Popen([self.outrigger, "node", "--allow-root", "--name", "fg", *options], env=self.env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             while not json.loads(self("node", "list", "--json"))["nodes"]:
@@ -106,7 +108,7 @@ class Mounted:
             if client:
                 client.start()
             begin = time.monotonic()
-            # As many splits as make a few for each processor, whatever the size.
+            # Enough splits to give each processor a few, whatever the size.
             job = self("run", "--detach", "--sandbox", "off", "--in", "numbers", "--out", "sum", "--records", "lines", "--splits", "16",
                        "--", "awk", '{s+=$1*2} END {printf "%.3f\\n", s}').strip()
             self("job", "wait", job)
@@ -141,7 +143,7 @@ def foreground(args, report):
 
 
 def rows_of(found, middle):
-    """Rows for the table: ratios to the client alone, and to the job alone."""
+    """Rows of the table: ratios to the client alone, and to the job alone."""
     alone = found["alone"][0]
     for way in ("beside", "yielding"):
         for what in ("reads", "writes"):

@@ -1,18 +1,18 @@
-"""Storage hosts with an agent each, and one client: what active.py measures with them.
+"""Storage hosts with an agent each, and one client: the measurements of active.py on them.
 
-A host is a network namespace (scripts/cluster.sh): metadata in PostgreSQL on a host of its own, packs in a Ceph pool of one copy, one OSD a host that
-takes part, an agent with one slot beside it. The client has a namespace too, and a mount there; bytes are counted at its interface, both ways, headers
-included. Each measurement has a new store: nothing that another one stored is found again.
+A host is a network namespace (scripts/cluster.sh). Metadata is in PostgreSQL on a separate host, packs are in a Ceph pool of one copy. Each host that
+takes part has one OSD, and an agent with one slot. The client has a namespace, too, and a mount there. Bytes are counted at its interface, both ways,
+headers included. Each measurement has a new store, so that no data is stored already.
 
 | way | what the client does | who runs the program |
 | --- | --- | --- |
-| plain | copies the input into its mount, in as many files as there are hosts, side by side, each synced | nobody |
+| plain | copies the input into its mount, one file per host, side by side, each synced | nobody |
 | none | copies the input into its mount, runs the program there, and writes its output there | the client |
-| stream | sends a part of the input to each host (`run --in -`), which hands it to program and store as it comes, and takes no more than both of them do | the hosts, while it comes |
-| path | as plain; a rule for what is written there was made before (`rule add --on write --attach path`), and the mount serves followers | the hosts' agents: each file goes from the mount to one of them, and from there to program and store |
-| beside | as plain; a rule for what is written there was made before (`rule add --on write --attach beside`) | the hosts' agents, over what is stored of each file while it is written |
+| stream | sends a part of the input to each host (`run --in -`), which passes it to program and store as it comes, at the rate of the slower one | the hosts, while it comes |
+| path | as plain; a rule for these files was made before (`rule add --on write --attach path`), and the mount serves followers | the hosts' agents: each file goes from the mount to one of them, and from there to program and store |
+| beside | as plain; a rule for these files was made before (`rule add --on write --attach beside`) | the hosts' agents, over the stored part of each file while it is written |
 
-`Here` stands in for all that where there is no cluster: one store in a directory, one agent, and nothing to count bytes at.
+Without a cluster `Here` stands in: one store in a directory, one agent, and no interface to count bytes at.
 """
 import hashlib
 import json
@@ -35,7 +35,7 @@ PORT = 7700
 
 
 def together(jobs):
-    """Runs functions side by side; the first failure is everybody's."""
+    """Runs functions side by side. The first failure fails all of them."""
     failures = []
 
     def one(job):
@@ -69,10 +69,11 @@ class Here:
         return 1
 
     def take_part(self, count):
-        """Only these hosts store from now on."""
+        """From now on only these hosts store packs."""
 
     def store(self, *options):
-        """The environment in which programs find a new store, made with these options of `init`."""
+        """Makes a new store with these options of `init`, and returns the environment for programs
+        that use it."""
         self.stores += 1
         where = self.base / f"store-{self.stores}"
         where.parent.mkdir(parents=True, exist_ok=True)
@@ -84,14 +85,14 @@ class Here:
         return {**os.environ, **store, "OUTRIGGER_CACHE": str(self.base / f"cache-{host}")}
 
     def on(self, host, command):
-        """A command as it is run on a host."""
+        """The command line that runs a command on a host."""
         return words_of(command)
 
     def address(self, host):
         return "127.0.0.1"
 
     def sent(self, host):
-        """Bytes that a host has sent, and got."""
+        """Bytes that a host has sent and received."""
         return 0, 0
 
     def end(self):
@@ -99,7 +100,8 @@ class Here:
 
 
 class Cluster(Here):
-    """Hosts in network namespaces; see scripts/cluster.sh. Begun if it is not up, and then ended, too."""
+    """Hosts in network namespaces; see scripts/cluster.sh. A cluster that is not up is started, and
+    ended later."""
 
     counts_bytes = True
 
@@ -148,10 +150,10 @@ class Cluster(Here):
             self.ceph("osd", "in" if osd < count else "out", str(osd))
         self.drop_pool()
         self.ceph("osd", "pool", "create", "active", "32")
-        # One copy, as the paper's servers have: what goes to a second one is no traffic of the program's.
+        # One copy, as on the paper's servers: traffic for a second copy is not the program's.
         self.ceph("osd", "pool", "set", "active", "size", "1", "--yes-i-really-mean-it")
         self.ceph("osd", "pool", "application", "enable", "active", "outrigger")
-        # OSDs that come or go have other pools' objects moved: that is no traffic of the program's either.
+        # OSDs that come or go move other pools' objects. That traffic is not the program's either.
         until = time.monotonic() + 120
         while self.is_moving():
             if time.monotonic() > until:
@@ -177,7 +179,7 @@ class Cluster(Here):
         return env
 
     def on(self, host, command):
-        # With a name of its own, by which agents know what lies here.
+        # Each host has a name of its own, by which agents know which packs are local.
         named = 'echo "$1" >/proc/sys/kernel/hostname; shift; exec "$@"'
         return ["nsenter", f"--net=/run/netns/outrigger-{host}", "unshare", "--uts", "sh", "-c", named, "sh", host, *words_of(command)]
 
@@ -185,7 +187,7 @@ class Cluster(Here):
         return "10.77.0.60" if host == "client" else f"10.77.0.{11 + int(host[1:])}"
 
     def sent(self, host):
-        # At this end of the cable: what the host sends is received here.
+        # This is the other end of the cable: bytes that the host sends are received here.
         at = Path(f"/sys/class/net/ov-{host}/statistics")
         return int((at / "rx_bytes").read_text()), int((at / "tx_bytes").read_text())
 
@@ -194,7 +196,7 @@ class Cluster(Here):
         if self.began:
             subprocess.run([CLUSTER, "down"], capture_output=True, check=False)
         else:
-            # As it was for whoever began it.
+            # Restores the state before this run.
             for osd in self.osds:
                 self.ceph("osd", "in", str(osd))
             self.drop_pool()
@@ -205,7 +207,7 @@ class Cluster(Here):
 
 
 class Work:
-    """A program, its input as a file, and what it makes of it."""
+    """A program, its input as a file, and its output."""
 
     def __init__(self, name, program, arguments, source):
         self.name, self.program, self.arguments, self.source = name, program, arguments, source
@@ -218,7 +220,7 @@ class Work:
         return [f"@{self.name}", *self.arguments]
 
     def parts(self, count):
-        """The input in so many files of whole lines; the same ones each time."""
+        """The input in so many files of whole lines, the same ones each time."""
         whole = self.source.read_bytes()
         parts, begin = [], 0
         for number in range(count):
@@ -232,7 +234,7 @@ class Work:
         return parts
 
     def expect(self):
-        """Hash and length of what it writes."""
+        """Hash and length of the program's output."""
         if self.expected is None:
             with open(self.source, "rb") as stdin, subprocess.Popen(words_of(self.own()), stdin=stdin, stdout=subprocess.PIPE) as child:
                 self.expected = hashed(child.stdout)
@@ -253,7 +255,7 @@ def hashed(stream):
 
 
 class Site:
-    """A new store with agents on so many hosts; the client has it mounted."""
+    """A new store with agents on so many hosts, mounted by the client."""
 
     def __init__(self, hosts, count, works, agents=True, mounted=True, serves=False):
         self.hosts, self.names = hosts, [f"h{number}" for number in range(count)]
@@ -271,7 +273,7 @@ class Site:
             self.until(lambda: all(name in self("h0", "node", "list") for name in self.names), "the agents")
         if mounted:
             self.point.mkdir(parents=True, exist_ok=True)
-            # A store of one machine has its followers there.
+            # In a store of one machine the followers are local.
             serving = ["--serve-followers", f"{hosts.address('client')}:0"] if serves and hosts.counts_bytes else []
             self("client", "mount", *serving, self.point)
             self.mounted = True
@@ -303,7 +305,7 @@ class Site:
             self("client", "unmount", self.point)
 
     def write(self, parts):
-        """The client writes files, side by side, each durable when this returns."""
+        """The client writes files side by side. Each is durable when this returns."""
         (self.point / "raw").mkdir(exist_ok=True)
 
         def one(part, number):
@@ -315,7 +317,7 @@ class Site:
         together([lambda part=part, number=number: one(part, number) for number, part in enumerate(parts)])
 
     def check(self, work, paths):
-        """What is stored there is what the program writes."""
+        """Checks that the stored output is the program's."""
         wanted = work.expect()
         command = self.hosts.on("h0", [self.hosts.outrigger, "cat", *paths])
         with subprocess.Popen(command, env=self.hosts.env(self.env, "h0"), stdout=subprocess.PIPE) as child:
@@ -379,7 +381,8 @@ HOW = {"plain": copy_of, "none": by_client, "stream": streamed, "path": followed
 
 
 def measure(hosts, work, way, count):
-    """One way of doing `work` with `count` hosts: seconds of the client, of all, processor seconds of the machine, and the bytes at the client's interface."""
+    """Runs `work` in one way with `count` hosts: seconds of the client and of the whole, processor
+    seconds of the machine, and bytes at the client's interface."""
     follows = HOW[way] is followed
     with Site(hosts, count, [work], agents=follows, mounted=way != "stream", serves=way == "path") as site:
         before, busy = hosts.sent("client"), of_machine()
@@ -396,10 +399,11 @@ def measure(hosts, work, way, count):
 
 
 def scale(hosts, work, limited, count, rate):
-    """Programs that read at a limited rate, so that more hosts than this machine has processors can be seen to add up; and how much they read from other hosts."""
+    """Programs that read at a limited rate, so that more hosts can add up than this machine has
+    processors; and how much they read from other hosts."""
     with Site(hosts, count, [limited], mounted=False) as site:
         for number, part in enumerate(work.parts(count)):
-            # One input for each host, on it where the engine lets that be chosen.
+            # One input for each host, stored on it if the engine can choose the host.
             placed = ["--place", site.names[number]] if hosts.counts_bytes else []
             site("client", "put", part, "--to", f"raw/{number}", *placed)
         stored = [hosts.sent(name)[1] for name in site.names]
@@ -413,7 +417,8 @@ def scale(hosts, work, limited, count, rate):
         told = json.loads(site("h0", "job", "show", job, "--json"))
     found = {"seconds": took, "bytes_per_s": work.source.stat().st_size / took, "limit_bytes_per_s": rate * 1e6 * count}
     if hosts.counts_bytes:
-        # What the programs were fed, and all that came to their hosts: what the index is made from, the database's answers and Ceph's own talk, too.
+        # The programs' input, and all bytes that came to their hosts: also the data for the index,
+        # the database's answers and Ceph's own traffic.
         found.update(fed_elsewhere=told["bytes_elsewhere"], fed=told["bytes_here"] + told["bytes_elsewhere"], remote_bytes=sum(got), packed_bytes=packed)
     return found
 
@@ -426,11 +431,11 @@ def packed_bytes(site):
 
 
 def take(port, command):
-    """Becomes `command`, with what the first one who connects sends as its input."""
+    """Replaces this process by `command`, with the first client's data as its input."""
     with socket.create_server(("", int(port))) as server:
         print("ready", flush=True)
         connection, _ = server.accept()
-    # The parent reads one line, and no more.
+    # The parent reads only one line.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     os.dup2(connection.fileno(), 0)
     os.execvp(command[0], command)

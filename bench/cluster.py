@@ -1,22 +1,21 @@
 #!/usr/bin/env python3
-"""Mounts that share a store on a cluster of this machine (`make cluster`), beside what the cluster gives itself.
+"""Mounts that share a store on a cluster of this machine (`make cluster`), beside the cluster's own limits.
 
     sudo bench/cluster.py --outrigger target/release/outrigger           everything: a quarter of an hour
     sudo bench/cluster.py --quick                                        small sizes, one round: does it still work?
     sudo bench/cluster.py --only pool,names --rounds 3 --json a.json     a part
 
-| group | what |
+| group | what it measures |
 | --- | --- |
-| pool | metadata in PostgreSQL, packs in a pool of Ceph: new data of which half can be compressed, the same again under another name, read cold; beside `rados bench` write and seq of as many bytes, with objects as large as the packs |
-| gateway | the same mount with packs in Ceph's gateway for S3, beside `rclone mount` and `s3fs` on that gateway: untar of a tree, 4 KiB writes here and there with an fsync; until all of it is in S3. A mount that keeps names for 1 s (rclone keeps them for 5 minutes) and, for the writes, a directory whose policy cuts blocks of 4 KiB are measured beside ours as it is |
-| names | untar of a tree in a shared mount, as it is and with `--names-for 1 --closes-within 0.01`, beside a mount of a store in a directory; exclusive creations a second by 1 to 8 processes on 1 to 4 hosts, in one directory and in their own, in which they are, and by a path from the mount's root; beside commits of single rows by pgbench |
-| twice | a tree that two hosts write, one after the other and at once: what is stored, beside once |
-| wire | bytes that cross the hosts' interfaces for data that is different, similar (all stored already), and checkpoints |
+| pool | metadata in PostgreSQL, packs in a pool of Ceph: new data, half of it compressible, the same again under another name, and a cold read; beside `rados bench` write and seq of as many bytes, with objects as large as the packs |
+| gateway | the same mount with packs in Ceph's gateway for S3, beside `rclone mount` and `s3fs` on that gateway: untar of a tree, 4 KiB writes in random places with an fsync; until all of it is in S3. Ours runs with its defaults, with names kept for 1 s (rclone keeps them for 5 minutes), and, for the writes, in a directory whose policy cuts blocks of 4 KiB |
+| names | untar of a tree in a shared mount, with defaults and with `--names-for 1 --closes-within 0.01`, beside a mount of a store in a directory; exclusive creations per second by 1 to 8 processes on 1 to 4 hosts, in one directory and in separate ones, from inside them and by a path from the mount's root; beside commits of single rows by pgbench |
+| twice | a tree that two hosts write, one after the other and at once: the stored bytes, beside one write |
+| wire | bytes on the hosts' interfaces for data that is different, similar (all stored already), and checkpoints |
 
-Hosts are network namespaces: a client's mount runs in its own, and what crosses its interface is counted. Everything shares this machine's processors,
-so their time is told, too: of clients (mounts, or `rados`, `rclone`, `s3fs`, and the programs that write), OSDs, gateway, PostgreSQL, and of the whole
-machine, the kernel included. Printed: best and median of the rounds, and ratios
-against the targets. What is written is read again and compared.
+Hosts are network namespaces. A client's mount runs in its own, and the bytes at its interface are counted. All share this machine's processors, so processor time
+is reported, too: of clients (mounts, or `rados`, `rclone`, `s3fs`, and the programs that write), OSDs, gateway, PostgreSQL, and of the whole machine, the kernel
+included. Prints best and median of the rounds, and ratios against the targets. All written data is read again and compared.
 """
 import argparse
 import os
@@ -39,7 +38,7 @@ from common import MIB, Failed, Missing, Record, enter, need, record_options, ru
 
 
 class Bench:
-    """Arguments, data, and what was measured so far."""
+    """Arguments, data, and the measurements so far."""
 
     def __init__(self, args):
         self.args = args
@@ -114,7 +113,7 @@ def rados_bench(bench, size, object_size, label):
             raise Failed(f"rados bench {what}: {told[-600:]}")
         if int(done[1]) != objects:
             raise Failed(f"rados bench {what}: {done[1]} of {objects} objects")
-        # Without the time that it takes to begin.
+        # Without its start-up time.
         taken["wall"] = float(seconds[1])
         bench.rate("pool", f"rados bench {what}, objects of {label}", objects * object_size, taken)
 
@@ -168,7 +167,8 @@ def names(bench, number):
 
 
 def creations(bench, mounts, each, together, by="handle"):
-    """So many processes on each of these mounts make files, in one directory or each in one of its own, which they are in; or by paths from the mount's root."""
+    """So many processes on each of these mounts create files, in one directory or in separate ones:
+    from inside them, or by paths from the mount's root."""
     count = len(mounts) * each
     where = f"n{len(mounts)}-{each}-{int(together)}-{time.monotonic_ns()}"
     base = mounts[0].dir / "base" / where
@@ -299,7 +299,8 @@ def median(bench_taken, group, name):
 
 
 def targets(taken):
-    """(what, value, the factor that holds, whether at least): those whose parts were measured."""
+    """(name, value, required factor, true for "at least") of the targets whose parts were
+    measured."""
     def of(group, name):
         return median(taken, group, name)
 
@@ -424,7 +425,7 @@ def main():
                 try:
                     GROUPS[group](bench, number)
                 except (Failed, subprocess.SubprocessError, OSError) as error:
-                    # The others' time is not lost for it.
+                    # The time spent on the other groups is not lost.
                     say(f"{group:8} FAILED: {error}")
                     bench.failed.append(f"{group}, round {number + 1}: {error}")
                 record.keep()

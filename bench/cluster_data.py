@@ -1,4 +1,4 @@
-"""What `cluster.py` writes, and how files are written, read and compared."""
+"""Data that `cluster.py` writes; writing, reading and comparing files."""
 import hashlib
 import shutil
 import subprocess
@@ -15,7 +15,7 @@ class Data:
         self.bench, self.dir = bench, Path(tempfile.mkdtemp(prefix="outrigger-bench-", dir="/dev/shm"))
 
     def stream(self, seed, size):
-        """New data, half of which can be compressed away."""
+        """New data, half of which is compressible."""
         path = self.dir / f"stream-{seed}-{size}"
         if not path.exists():
             with open(path, "wb") as out:
@@ -27,7 +27,8 @@ class Data:
         path.unlink()
 
     def tar(self):
-        """The tree, files and directories only: not everybody here has symlinks. (path, files, bytes)"""
+        """The tree with files and directories only, because some file systems here have no
+        symlinks. (path, files, bytes)"""
         path = self.dir / "tree.tar"
         if not path.exists():
             source = Path(self.bench.args.tree) if self.bench.args.tree else self.dir / "tree"
@@ -41,7 +42,7 @@ class Data:
         return self.tree
 
     def unpacked(self):
-        """The tree, to compare with."""
+        """The tree, for comparison."""
         path = self.dir / "unpacked"
         if not path.exists():
             path.mkdir()
@@ -49,7 +50,7 @@ class Data:
         return path
 
     def images(self):
-        """Images of a computation, one after the other."""
+        """Consecutive images of a computation."""
         given = self.bench.args.cores
         if given:
             images = sorted(Path(given).glob("core.*"), key=lambda file: int(file.suffix[1:]))
@@ -69,7 +70,7 @@ class Data:
 
 
 def write(source, target):
-    """Bytes, made durable at the end."""
+    """Writes bytes and makes them durable at the end."""
     run(["dd", f"if={source}", f"of={target}", "bs=1M", "conv=fsync", "status=none"])
 
 

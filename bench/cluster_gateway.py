@@ -1,4 +1,4 @@
-"""Files in the gateway's bucket, by three ways of mounting it."""
+"""Files in the gateway's bucket, through three kinds of mounts."""
 import contextlib
 import json
 import os
@@ -12,7 +12,7 @@ from common import Failed, Missing, need, run, say
 
 
 class Gateway:
-    """A way to have files in the gateway's bucket: mounted, and a way to know when it is all there."""
+    """A mount of the gateway's bucket, with a test for when all data is in it."""
 
     def __init__(self, bench, number):
         self.bench, self.cluster = bench, bench.cluster
@@ -24,12 +24,12 @@ class Gateway:
         return run(["rclone", *words], env={**os.environ, **rclone_gateway(self.cluster)})
 
     def has(self, files, size):
-        """Whether so many files with so many bytes are in S3."""
+        """True if so many files with so many bytes are in S3."""
         told = json.loads(self.rclone("size", "--json", f"gw:{self.cluster.bucket}/{self.place}"))
         return told["bytes"] == size and told["count"] >= files
 
     def etag(self, name):
-        """What changes with the object's content."""
+        """A value that changes with the object's content."""
         path = f"{self.cluster.endpoint}/{self.cluster.bucket}/{self.place}/{name}"
         keys = f"{os.environ['AWS_ACCESS_KEY_ID']}:{os.environ['AWS_SECRET_ACCESS_KEY']}"
         told = run(["curl", "-fsS", "-I", "--aws-sigv4", "aws:amz:us-east-1:s3", "--user", keys,
@@ -43,7 +43,7 @@ class Gateway:
         wait_for(f"{self.name}: the file in S3", lambda: self.etag(name) != before, PATIENCE, 0.1)
 
     def in_bucket(self, name):
-        """The digest of what is in S3."""
+        """The digest of the object in S3."""
         return self.rclone("md5sum", "--download", f"gw:{self.cluster.bucket}/{self.place}/{name}").split()[0]
 
     def end(self):
@@ -69,7 +69,7 @@ class S3fs(Gateway):
     def start(self):
         need("s3fs", "s3fs")
         command = ["s3fs", "-f", self.cluster.bucket, "-o", f"url={self.cluster.endpoint},use_path_request_style"]
-        # Its process is told where to mount last, too.
+        # Its process takes the mount point as its last argument, too.
         self.mount = Mount(self.cluster, "c0", self.base, command, inside=self.place)
 
 
@@ -83,10 +83,10 @@ class Ours(Gateway):
         self.mount = self.store.mount("c0", *self.options)
 
     def prepare(self):
-        """What is set in the new store before it is mounted."""
+        """Settings of the new store before it is mounted."""
 
     def settled(self, files, size):
-        """All that closes have left in the database is packed when the mount has ended."""
+        """All chunks that closes have left in the database are packed when the mount has ended."""
         self.mount.unmount()
 
     def rewritten(self, name, before):
@@ -96,7 +96,7 @@ class Ours(Gateway):
         return None
 
     def in_bucket(self, name):
-        # By another host, from S3.
+        # Read by another host, from S3.
         other = self.store.mount("c1")
         return digest(other.dir / name)
 
@@ -106,14 +106,15 @@ class Ours(Gateway):
 
 
 class Kept(Ours):
-    """Names are believed for a second, and closing a file does not wait: what other mounts of buckets do for longer."""
+    """Names are cached for a second, and closing a file does not wait. Other mounts of buckets do
+    so for longer."""
     how = "names kept for 1 s"
     name = f"outrigger, {how}"
     options = ("--names-for", "1", "--closes-within", "0.01")
 
 
 class Blocks(Ours):
-    """For files that are written here and there: data that did not change are not stored again with those beside them."""
+    """For files with random writes: unchanged data is not stored again with its neighbours."""
     how = "blocks of 4 KiB"
     name = f"outrigger, {how}"
 
@@ -134,7 +135,7 @@ def gateway(bench, number):
             except Missing as why:
                 say(f"gateway  {kind.name}: left out: {why}")
             except Failed as error:
-                # The others are measured all the same.
+                # The other kinds are measured all the same.
                 say(f"gateway  {kind.name} FAILED: {error}")
                 bench.failed.append(f"gateway, {kind.name}, round {number + 1}: {error}")
             finally:
@@ -157,7 +158,8 @@ def gateway_tree(bench, place):
 
 
 def gateway_writes(bench, place):
-    # Long enough that what fio does before its first write, some tenths of a second, is little of it.
+    # Long enough that fio's preparation before its first write, some tenths of a second, is a small
+    # part.
     size = bench.args.size // 2
     source, target = bench.data.stream(300, size), place.mount.dir / "r"
     write(source, target)

@@ -1,4 +1,4 @@
-"""The cluster that `cluster.py` measures on, what is mounted on its hosts, and what that takes."""
+"""The cluster that `cluster.py` measures, the mounts on its hosts, and their use of resources."""
 import contextlib
 import json
 import os
@@ -28,7 +28,7 @@ def wait_for(what, is_so, seconds=60, pause=0.02):
 
 
 class Cluster:
-    """The one of scripts/cluster.sh, started if it is not up."""
+    """The cluster of scripts/cluster.sh, started if it is not up."""
 
     def __init__(self):
         self.started = False
@@ -49,22 +49,24 @@ class Cluster:
         self.s3 = self.variables["OUTRIGGER_TEST_S3"]
         self.endpoint = re.search(r"endpoint=([^&]+)", self.s3)[1]
         self.bucket = re.match(r"s3://([^?/]+)", self.s3)[1]
-        # Everything that is started here gets the database's password and the gateway's keys from the environment.
+        # All processes started here get the database's password and the gateway's keys from the
+        # environment.
         os.environ.update(self.variables)
-        # The gateway is plain HTTP, and rclone does not begin with an authority that somebody has set for other things.
+        # The gateway is plain HTTP, and rclone does not start with a certificate authority that is
+        # set for other servers.
         os.environ.pop("AWS_CA_BUNDLE", None)
         if not Path("/run/netns/outrigger-c0").exists():
             raise Failed("the cluster has no hosts for clients: it is an older one; scripts/cluster.sh down, and again")
 
     def on(self, host, *command):
-        """A command, to be run on a host."""
+        """The command line that runs a command on a host."""
         return ["nsenter", f"--net=/run/netns/outrigger-{host}", *command]
 
     def sql(self, text):
         return run(["psql", "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-d", f"{self.database}?sslmode=disable", "-c", text])
 
     def pids(self):
-        """Kind of server -> its processes."""
+        """Maps each kind of server to its processes."""
         def of(pattern):
             return [int(file.read_text()) for file in self.dir.glob(f"run/{pattern}.pid")]
 
@@ -72,7 +74,7 @@ class Cluster:
         return {"osds": of("osd.*"), "gateway": of("client.rgw*"), "monitors": of("m[og][nr].*"), "postgres": [postmaster]}
 
     def drop_caches(self):
-        """Nothing that was stored is in anybody's memory."""
+        """Drops stored data from all caches."""
         os.sync()
         for file in self.dir.glob("run/osd.*.pid"):
             run(["ceph", "-c", self.conf, "tell", file.stem, "cache", "drop"])
@@ -84,7 +86,7 @@ class Cluster:
 
 
 def of_process(pid):
-    """Processor seconds that a process and its children have taken, those that have ended among them."""
+    """Processor seconds of a process and its children, including those that have ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
@@ -95,13 +97,13 @@ def of_process(pid):
 
 def interface(host):
     """Bytes that a host has sent and received."""
-    # The other end of its cable is here: what that received, the host has sent.
+    # This is the other end of the cable: bytes received here were sent by the host.
     statistics_ = Path(f"/sys/class/net/ov-{host}/statistics")
     return int((statistics_ / "rx_bytes").read_text()), int((statistics_ / "tx_bytes").read_text())
 
 
 class Meter:
-    """What something takes, from here to `taken`."""
+    """Measures the use of resources, from here to `taken`."""
 
     def __init__(self, cluster, clients=()):
         self.cluster, self.clients = cluster, clients
@@ -109,7 +111,7 @@ class Meter:
 
     def look(self):
         seen = {kind: sum(of_process(pid) for pid in pids) for kind, pids in self.cluster.pids().items()}
-        # One that ends meanwhile is among our own children then.
+        # A client that ends meanwhile counts among our own children then.
         own = os.times()
         seen["clients"] = sum(of_process(pid) for pid in self.clients) + own.children_user + own.children_system
         seen["machine"] = of_machine()
@@ -130,7 +132,7 @@ class Meter:
 
 
 class Mount:
-    """A process that serves a mount on a host, a child of ours."""
+    """A child process that serves a mount on a host."""
 
     def __init__(self, cluster, host, base, command, environment=None, inside=""):
         self.point, self.log = base / "mnt", base / "log"
@@ -150,7 +152,7 @@ class Mount:
         self.dir.mkdir(exist_ok=True)
 
     def unmount(self):
-        """Comes back when its process has ended."""
+        """Returns when its process has ended."""
         if self.child is None:
             return
         run(["umount", self.point])
@@ -160,7 +162,7 @@ class Mount:
             raise Failed(f"a mount's process ended with {code}: {self.log.read_text(errors='replace')[-600:]}")
 
     def kill(self):
-        """Whatever state it is in."""
+        """Ends it in any state."""
         if self.child is not None:
             subprocess.run(["umount", "-l", self.point], stderr=subprocess.DEVNULL, check=False)
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -172,7 +174,8 @@ class Mount:
 
 
 class Store:
-    """A new store. With `packs` in "pool" or "bucket" its metadata is in PostgreSQL; without, it is a directory."""
+    """A new store. With `packs` in "pool" or "bucket" its metadata is in PostgreSQL; otherwise it
+    is a directory."""
 
     count = 0
 
@@ -202,7 +205,7 @@ class Store:
         return mount
 
     def cool(self, mount, host):
-        """Mounted again, with nothing of it nearby or in memory."""
+        """Mounts again, with no data in a cache or in memory."""
         mount.unmount()
         self.mounts.remove(mount)
         shutil.rmtree(self.base / host / "cache", ignore_errors=True)
@@ -210,7 +213,7 @@ class Store:
         return self.mount(host)
 
     def stored(self):
-        """Bytes of packs that count, and of chunks that are not packed yet."""
+        """Bytes of packs in use, and of chunks that are not packed yet."""
         status = json.loads(self.run("c0", "status", "--json"))
         packs = sum(of["bytes"] for of in status["packs"] if of["state"] in ("live", "condemned"))
         return packs + status["loose_bytes"]

@@ -1,4 +1,4 @@
-"""What the benchmarks share: running commands, and what a record says of the machine."""
+"""Shared by the benchmarks: running commands, and the machine's part of a record."""
 import datetime
 import json
 import os
@@ -17,11 +17,11 @@ KIB, MIB = 1 << 10, 1 << 20
 
 
 class Failed(Exception):
-    """A measurement could not be made, or an answer is wrong."""
+    """A measurement failed, or an answer is wrong."""
 
 
 class Missing(Failed):
-    """Something that it needs is not to be had here."""
+    """This machine lacks something that the measurement needs."""
 
 
 def words_of(command):
@@ -29,7 +29,7 @@ def words_of(command):
 
 
 def run(command, **more):
-    """What a command prints; it must succeed."""
+    """Runs a command that must succeed, and returns its output."""
     text = more.pop("text", True)
     done = subprocess.run(words_of(command), stdin=more.pop("stdin", subprocess.DEVNULL), stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, check=False, **more)
@@ -47,7 +47,7 @@ def need(program, package):
 
 
 def say(text):
-    """On the way, beside the record."""
+    """Prints progress, which is not part of the record."""
     print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
@@ -70,7 +70,7 @@ def machine():
 
 
 def of_machine():
-    """Processor seconds that were not idle, since the machine began."""
+    """Processor seconds that were not idle, since the machine started."""
     fields = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
     return (sum(fields[:3]) + sum(fields[5:7])) / TICKS
 
@@ -88,14 +88,14 @@ def revision():
 
 
 def record_options(parser):
-    """Where a record goes."""
+    """Options for the places of a record."""
     parser.add_argument("--json", type=Path, help="where the record goes")
     parser.add_argument("--markdown", type=Path, help="where the table goes")
     parser.add_argument("--record", action="store_true", help="both into docs/evaluation/records, for the evaluation")
 
 
 class Record:
-    """What was measured, kept as it grows, so that an interrupted run leaves what it had."""
+    """The measurements, saved as they grow, so that an interrupted run leaves what it had."""
 
     def __init__(self, kind, args, show, **first):
         self.show, self.began = show, time.monotonic()
@@ -119,7 +119,7 @@ class Record:
 
 
 def enter(main):
-    """Runs a script's `main`: a failure is one line, and an interruption none."""
+    """Runs a script's `main`. A failure prints one line, an interruption nothing."""
     try:
         main()
     except Failed as failed:

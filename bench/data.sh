@@ -5,11 +5,12 @@
 #   tars/linux-{a,b}.tar     the same two as plain tar files
 #   cores/core.1 .. core.8   images of one BLAST search, taken with gdb's gcore while it runs
 #   random.bin               1 GiB that neither compresses nor repeats
-#   DATASET                  what was taken, one `name value` a line; the benchmark copies it into its record
+#   DATASET                  the origin of the data, one `name value` per line, which records copy
 #
-# Runs on a fresh Debian 12 as root (it installs gdb, xz-utils and ncbi-blast+ if they are missing, unless
-# BENCH_NO_INSTALL=1), and says what is missing elsewhere. What is already there is kept: each part is made under a
-# temporary name and renamed when complete. LINUX_A and LINUX_B choose other versions of the package.
+# Runs on a fresh Debian 12 as root (it installs gdb, xz-utils and ncbi-blast+ if they are missing,
+# unless BENCH_NO_INSTALL=1); elsewhere it says what is missing. Existing parts are kept: each is
+# made under a temporary name and renamed when complete. LINUX_A and LINUX_B choose other versions
+# of the package.
 set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)

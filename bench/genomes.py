@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The five operations of the QZFS paper on genomic data, and sorting by threads: in one machine, and with clients apart from storage servers.
+"""The five operations of the QZFS paper on genomic data, and sorting by threads: on one machine, and with clients and storage servers on separate hosts.
 
     bench/genomes.py --outrigger target/release/outrigger --work DIR            everything; with servers as root, and Debian's Ceph and PostgreSQL
     bench/genomes.py --outrigger ... --work DIR --local                         one machine only
@@ -7,7 +7,7 @@
 
 | where | what |
 | --- | --- |
-| one machine | a store in a directory, mounted: figure 9, where a machine was client and server |
+| one machine | a store in a directory, mounted: figure 9, where one machine was client and server |
 | 1 client, 2 servers | the client in a network namespace, with a mount of a store whose metadata are in PostgreSQL on a host and whose packs are in a Ceph pool, one OSD on each of two hosts: figure 10a |
 | 2 clients, 2 servers | two clients of the same store, each with files of its own: figure 10b |
 
@@ -19,13 +19,13 @@
 | merging | two sorted files to one | yes |
 | indexing | a sorted file | little |
 
-Each client runs as many processes as --processes says, each with its own files, and has mounted anew before each operation, with nothing of the store
-nearby: what is read comes from the servers. BAM is written uncompressed, so that the file system has something to compress. An operation ends when
-what it wrote is durable; a mount compresses behind that, so the time until all is in packs is told, too, and processor time is counted until then. What
-comes out has the same reads as what goes in, and sorted is sorted: checked in the first round.
+Each client runs --processes processes, each with its own files. It mounts again before each operation, with an empty cache, so that reads come from the
+servers. BAM is written uncompressed, so that the file system has something to compress. An operation ends when its output is durable. A mount
+compresses after that, so the time until all is in packs is reported, too, and processor time is counted until then. The first round checks that the
+output has the same reads as the input, and that sorted output is sorted.
 
-QZFS compresses on the storage servers, and the paper says how busy those are. Here clients compress, so what they and the servers take is told apart,
-with the bytes that cross the clients' interfaces: compressed ones, where QZFS sends them as they are. Everything shares this machine's processors.
+QZFS compresses on the storage servers, and the paper reports their load. Here clients compress. So processor time of clients and servers is reported
+separately, with the bytes at the clients' interfaces: they are compressed here, and uncompressed with QZFS. All hosts share this machine's processors.
 """
 import argparse
 import hashlib
@@ -49,7 +49,8 @@ SERVERS = 2
 
 
 class Inputs:
-    """Files of each process of each client, all different, so that nothing is found stored already: made once, in a directory."""
+    """Files for each process of each client, made once in a directory. All differ, so that nothing
+    is stored already."""
 
     def __init__(self, args):
         self.dir = args.work / "inputs"
@@ -59,7 +60,7 @@ class Inputs:
         self.args = args
 
     def of(self, client, process):
-        """Name in the mount -> file."""
+        """Maps names in the mount to files."""
         first = 1000 * (client * self.args.processes + process) + 1
         found = {"reads.fastq": self.made(first, "fastq")}
         for number, (name, form) in enumerate([("aligned.bam", "bam"), ("one.bam", "sorted"), ("two.bam", "sorted")]
@@ -90,12 +91,12 @@ class Inputs:
 
 
 def reads_of(path):
-    """What distinguishes its reads, whatever their order; how many; and whether they are sorted by place."""
+    """A digest of its reads in any order, their number, and whether they are sorted by place."""
     together_, count, place, is_sorted = 0, 0, 0, True
     with subprocess.Popen(["samtools", "view", str(path)], stdout=subprocess.PIPE) as child:
         for line in child.stdout:
             fields = line.split(b"\t")
-            # Name, letters and qualities: a conversion of FASTQ knows no places.
+            # Name, letters and qualities only, because a conversion of FASTQ knows no places.
             digest = hashlib.blake2b(fields[0] + b"\t" + fields[9] + b"\t" + fields[10].rstrip(b"\n"), digest_size=8).digest()
             together_ = (together_ + int.from_bytes(digest, "big")) % (1 << 64)
             count += 1
@@ -110,7 +111,7 @@ def reads_of(path):
 
 
 class Client:
-    """A host that has the store mounted, and works in it."""
+    """A host that has mounted the store and works in it."""
 
     def __init__(self, hosts, store, number):
         self.hosts, self.number = hosts, number
@@ -121,7 +122,7 @@ class Client:
         self.child = None
 
     def mount(self):
-        """Anew, with nothing nearby."""
+        """Mounts again, with an empty cache."""
         shutil.rmtree(self.cache, ignore_errors=True)
         command = self.hosts.on(self.host, [self.hosts.outrigger, "mount", "--foreground", self.point])
         self.log = self.hosts.base / f"log-{self.host}"
@@ -134,7 +135,7 @@ class Client:
             time.sleep(0.01)
 
     def unmount(self):
-        """Comes back when all that was written is in packs; says what processor time its process took in all."""
+        """Returns when all data is in packs, with the total processor time of its process."""
         run(["umount", self.point])
         _, status, usage = os.wait4(self.child.pid, 0)
         self.child.returncode = os.waitstatus_to_exitcode(status)
@@ -155,7 +156,7 @@ class Client:
 
 
 def samtools(on_host, where, words, out):
-    """Runs it in a directory, and makes `out` durable."""
+    """Runs samtools in a directory, and makes `out` durable."""
     done = subprocess.run(on_host(["samtools", *words]), cwd=where, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False)
     if done.returncode:
         raise Failed(f"samtools {' '.join(map(str, words))}: {done.stderr.decode(errors='replace')[-600:]}")
@@ -165,7 +166,7 @@ def samtools(on_host, where, words, out):
 
 
 def command_of(operation, threads=1):
-    """What samtools is asked for, and the file that has to be durable."""
+    """The arguments of samtools, and the file that has to be durable."""
     return {
         "converting": (["import", "-u", "-o", "converted.bam", "reads.fastq"], "converted.bam"),
         "viewing": (["view", "aligned.bam"], None),
@@ -177,7 +178,7 @@ def command_of(operation, threads=1):
     }[operation]
 
 
-# What is in the output of each: files of the same reads.
+# The files whose reads the output of each operation must have.
 SAME = {"converting": (["reads.fastq"], "converted.bam"), "sorting": (["aligned.bam"], "sorted.bam"), "merging": (["one.bam", "two.bam"], "merged.bam")}
 
 
@@ -202,7 +203,7 @@ class Site:
         return json.loads(run(self.hosts.on(host.host, [self.hosts.outrigger, "stats", "--json"]), env=host.env))
 
     def each(self, work):
-        """On each client, for each of its processes, side by side: its directory and its inputs."""
+        """Runs side by side, for each process of each client, with its directory and its inputs."""
         jobs = []
         for client, of_client in zip(self.clients, self.inputs):
             for number, files in enumerate(of_client):
@@ -211,7 +212,7 @@ class Site:
         together(jobs)
 
     def put(self):
-        """Inputs into the store, through the mounts; the ratio at which they are stored."""
+        """Puts inputs into the store through the mounts; returns their ratio."""
         for client in self.clients:
             client.mount()
 
@@ -227,7 +228,8 @@ class Site:
         return stats["unique_bytes"] / stats["stored_data_bytes"]
 
     def measure(self, operation, threads, check):
-        """Seconds until it is durable and until it is in packs, processor seconds of mounts and servers, and bytes at the clients' interfaces."""
+        """Seconds until the output is durable and until it is in packs, processor seconds of mounts
+        and servers, and bytes at the clients' interfaces."""
         for client in self.clients:
             client.mount()
         words, out = command_of(operation, threads)
@@ -235,7 +237,8 @@ class Site:
         mounts = [client.processor() for client in self.clients]
         self.each(lambda client, where, _: samtools(lambda command: self.hosts.on(client.host, command), where, words, out))
         wall = time.monotonic() - begin
-        # A mount compresses behind what it has acknowledged: its processor time is known when it has ended.
+        # A mount compresses data after acknowledging it, so its processor time is known when it has
+        # ended.
         spent = sum(client.unmount() for client in self.clients) - sum(mounts)
         stored, after = time.monotonic() - begin, self.look()
         if check and operation in SAME:
@@ -249,7 +252,7 @@ class Site:
         return sum(of_process(pid) for pid in self.servers()), sum(sum(self.hosts.sent(client.host)) for client in self.clients)
 
     def compare(self, operation):
-        """What came out has the reads of what went in."""
+        """Checks that the output has the reads of the input."""
         sources, made = SAME[operation]
 
         def one(_, where, files):
@@ -279,7 +282,7 @@ def reads_of_fastq(path):
 
 
 def below(args, inputs):
-    """The same by one client on the file system that stores lie on: what no mount passes."""
+    """The same by one client on the stores' own file system: a bound that no mount passes."""
     found = {"operations": {}, "threads": {}}
     for _ in range(args.rounds):
         places = [args.work / f"below-{process}" for process in range(args.processes)]
@@ -305,7 +308,7 @@ def below(args, inputs):
 
 
 def arrangement(hosts, servers, clients, args, inputs):
-    """Codec by codec within a round, so that a machine that becomes slower does so for all of them."""
+    """Each round runs all codecs, so that a machine that becomes slower slows all of them."""
     found = {codec: {"ratio": [], "operations": {}, "threads": {}} for codec in args.codecs}
     for round_ in range(args.rounds):
         for codec in args.codecs:

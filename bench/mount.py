@@ -68,7 +68,7 @@ class Ext4:
         pass
 
     def cool(self):
-        """Nothing of it is in memory afterwards."""
+        """Drops its data from memory."""
         os.sync()
         self.remount()
         Path("/proc/sys/vm/drop_caches").write_text("3\n")
@@ -77,7 +77,7 @@ class Ext4:
         pass
 
     def settle(self):
-        """Whatever it does behind the scenes is done."""
+        """Waits for its background work."""
         os.sync()
 
     def stop(self):
@@ -88,7 +88,7 @@ class Ext4:
         run(["rm", "-rf", self.base])
 
     def space(self):
-        """Bytes that are allocated."""
+        """Allocated bytes."""
         self.settle()
         return int(run(["du", "-s", "-B1", self.point]).split()[0])
 
@@ -126,14 +126,14 @@ class Btrfs(Ext4):
         self.settle()
         run(["btrfs", "filesystem", "sync", self.point])
         out = run(["btrfs", "filesystem", "usage", "-b", self.point])
-        # Metadata counts once: DUP is a matter of the profile, not of what is stored.
+        # Metadata counts once: DUP depends on the profile, not on the data.
         data = int(re.search(r"Data,\w+:\s*Size:\d+, Used:(\d+)", out)[1])
         metadata = int(re.search(r"Metadata,\w+:\s*Size:\d+, Used:(\d+)", out)[1])
         return data + metadata
 
 
 class Fuse(Ext4):
-    """A mount whose process is a child of ours."""
+    """A mount whose process is a child of this one."""
 
     child = None
     peak = 0
@@ -196,12 +196,12 @@ class Outrigger(Fuse):
         self.mount()
 
     def command(self):
-        # PostgreSQL's user has to get in.
+        # PostgreSQL's user needs access.
         return [self.binary, "-s", self.base / "store", "mount", "--foreground", "-o", "allow_other",
                 *self.args.mount_option, self.point]
 
     def space(self):
-        # What is staged goes to the store at the latest when it is unmounted.
+        # The unmount stores all staged data at the latest.
         self.remount()
         return int(run(["du", "-s", "-B1", self.base / "store"]).split()[0])
 
@@ -213,7 +213,7 @@ KINDS = {kind.name: kind for kind in (Ext4, Btrfs, Bindfs, Outrigger)}
 
 
 def fio(directory, name, **options):
-    """Bytes a second of one fio job."""
+    """Bytes per second of one fio job."""
     options = {"filename": directory / name, "name": "job", "ioengine": "psync", "output-format": "json", **options}
     out = run(["fio", *(f"--{key}={value}" for key, value in options.items())])
     job = json.loads(out[out.index("{"):])["jobs"][0]
@@ -239,7 +239,7 @@ def seq(fs, args):
     fs.cool()
     read = {"rw": "read", "bs": "1m", "size": size}
     out["seq read, cold"] = fio(fs.point, "a", invalidate=0, **read)
-    # Read once more before: the best case of the page cache.
+    # It is read once before: the best case of the page cache.
     fio(fs.point, "a", invalidate=0, **read)
     out["seq read, warm"] = fio(fs.point, "a", invalidate=0, **read)
     return out
@@ -339,10 +339,10 @@ def rewrites(fs, args):
                norandommap=1, randseed=32, **HALF)
     fs.settle()
     told = json.loads(run([fs.binary, "-s", fs.base / "store", "gc", "--json"]))
-    # What is in use includes the version that the file had when it was first closed, as the default policy has it.
+    # Data in use includes the version from the file's first close, under the default policy.
     store = int(run(["du", "-s", "-B1", fs.base / "store"]).split()[0])
     fs.cool()
-    # What is read from the store is verified.
+    # Reads from the store are verified.
     fio(fs.point, "r", rw="read", bs="1m", size=args.size)
     return {"rewrites 4k, for long": rate, "store / in use after gc": store / told["live_bytes"]}
 
@@ -371,7 +371,7 @@ def flat(fs, args):
 
 MEASURE = {"seq": seq, "rand": rand, "tree": tree, "sqlite": sqlite, "pgbench": pgbench,
            "rewrites": rewrites, "flat": flat}
-# Groups after which many inodes of the disk's file system were freed.
+# Groups that free many inodes of the disk's file system.
 MANY_FILES = {"tree", "flat"}
 
 # name: (unit, divisor, higher is better)
@@ -385,7 +385,7 @@ ROWS = {
     "store / in use after gc": ("%", 0.01, False), "small files, first tenth": ("/s", 1, True),
     "small files, last tenth": ("/s", 1, True), "small files, all": ("/s", 1, True), "peak memory": ("MB", 1e6, False),
 }
-# (row, compared with, the factor that holds: at least where higher is better, at most elsewhere); None: an absolute one.
+# (row, compared with, the required factor: at least if higher is better, else at most); None: absolute.
 TARGETS = [
     ("seq write, new", "btrfs", 0.8), ("seq write, again", "btrfs", 1.5), ("seq read, cold", "btrfs", 0.8),
     ("seq read, warm", "ext4", 0.8), ("random write 4k", "btrfs", 1.0), ("random read 4k, warm", "ext4", 0.6),
@@ -401,7 +401,7 @@ TARGETS = [
 
 
 def measure(fs, group, args):
-    """One group on one file system, freshly made; None with a line printed if it cannot be had."""
+    """One group on one file system, freshly made; None, with a line printed, if it is missing."""
     try:
         fs.start()
         taken = MEASURE[group](fs, args)
@@ -499,7 +499,7 @@ def arguments():
 
 
 def generated(args, work):
-    """Two versions of a generated tree as tars, with names that stay out of the way."""
+    """Two versions of a generated tree as tars, with names relative to its top."""
     workload = args.workload or str(Path(args.outrigger).parent / "outrigger-workload")
     workload = shutil.which(workload) or shutil.which("outrigger-workload")
     if not workload:
@@ -541,7 +541,7 @@ def main():
                 try:
                     taken = measure(KINDS[name](args, work), group, args)
                 except Failed as error:
-                    # The others' hour is not lost for it.
+                    # The time spent on the other file systems is not lost.
                     print(f"{group:8} {number + 1} {name:10} FAILED: {error}", flush=True)
                     results["failed"].append(f"{group} on {name}: {error}")
                     taken = None

@@ -1,10 +1,12 @@
 #!/bin/bash
-# Packs on S3 and RADOS beside what the cluster gives itself: rados bench at the same object size, rclone and s3fs on the same gateway.
+# Packs on S3 and RADOS beside the cluster's own limits: rados bench at the same object size, rclone
+# and s3fs on the same gateway.
 #
 #   make cluster && bench/packs.sh OUTRIGGER [MB]
 #
-# Prints wall time, MB/s and processor seconds of the client for each; the OSDs share the machine's processors, and theirs are in the last
-# column. Data: half compressible, new; then the same again, which is all stored already. Tools that are missing are left out, and named.
+# Prints wall time, MB/s and processor seconds of the client for each. The OSDs share the machine's
+# processors; their time is in the last column. The data is new and half compressible, and then the
+# same again, which is all stored already. Missing tools are left out, and named.
 set -euo pipefail
 outrigger=$(realpath "${1:?the program to measure}")
 mb=${2:-512}
@@ -17,7 +19,7 @@ run=$(date +%s)
 endpoint=${query#endpoint=} endpoint=${endpoint%%&*}
 trap 'cd /; fusermount -u "$work/s3fs" 2>/dev/null || true; rm -rf "$work"; rados -c "$conf" -p packs cleanup >/dev/null 2>&1 || true' EXIT
 
-# Half of each 64 KiB is random, half of it one byte: zstd halves it, and nothing is stored twice.
+# Half of each 64 KiB is random, and half is one byte: zstd halves it, and nothing is stored twice.
 data() {
     python3 - "$1" "$mb" <<'PY'
 import os, sys

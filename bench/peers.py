@@ -51,7 +51,7 @@ class Runner:
         self.private_mounts = self._can_bind()
 
     def _can_bind(self):
-        """Whether version 2 can be put at the path of version 1 by a bind mount that only the command sees."""
+        """True if a bind mount that only the command sees can put version 2 in version 1's place."""
         a, b = self.work / "bind-a", self.work / "bind-b"
         a.mkdir(exist_ok=True), b.mkdir(exist_ok=True)
         command = ["unshare", "-m", "mount", "--bind", str(a), str(b)]
@@ -61,7 +61,7 @@ class Runner:
             return False
 
     def __call__(self, command, cwd=None, env=None, bind=None, stdin=None):
-        """Runs `command` to its end; what it took. `bind=(source, target)` mounts source there for it alone."""
+        """Runs and measures `command`. `bind=(source, target)` mounts source there for it alone."""
         command = [str(word) for word in command]
         if bind:
             script = 'mount --bind "$1" "$2" && cd "$3" && shift 3 && exec "$@"'
@@ -110,13 +110,13 @@ def du(path, *options):
     return int(out.split()[0])
 
 
-# ext4 does not hand out an inode again until about a minute after it was freed, and looks for another one by one: a
-# restore soon after the removal of a large tree takes up to ten times as long (measured: `tar x` 4.5 s, and 45 s).
+# ext4 does not reuse an inode until about a minute after it was freed, and tries one after the other.
+# A restore soon after removing a large tree takes up to ten times as long (`tar x`: 4.5 s, 45 s).
 SETTLE = 90
 
 
 def settle(removed):
-    """Waits until a removal no longer slows down whoever creates files."""
+    """Waits until a removal no longer slows down the creation of files."""
     if removed:
         print(f"waiting {SETTLE} s, so that the files just removed slow nobody down", file=sys.stderr, flush=True)
         time.sleep(SETTLE)
@@ -131,7 +131,7 @@ def remove(path):
 
 
 class Tool:
-    """A store with its commands. `entry` is what is put, relative to the directory `cwd`; `name` what it is called."""
+    """A tool with its store. `entry` is put, relative to the directory `cwd`, under `name`."""
 
     name = binary = install = ""
 
@@ -145,13 +145,13 @@ class Tool:
         return (out.stdout or out.stderr).strip().splitlines()[0] if out.stdout or out.stderr else "unknown"
 
     def fresh(self):
-        """A new, empty store; caches that a tool keeps beside it are new as well."""
+        """Makes a new, empty store, and empties the tool's caches beside it."""
         remove(self.store), remove(self.side)
         self.side.mkdir(parents=True)
         self.init()
 
     def between(self):
-        """Whatever keeps version 1 before version 2 comes to its place."""
+        """Keeps version 1 before version 2 takes its place, if that needs a command."""
 
 
 class Outrigger(Tool):
@@ -228,11 +228,11 @@ TOOLS = [Outrigger, Restic, Borg, Rustic]
 
 
 class DataSet:
-    """Steps of (phase, source, entry, name); version 2's last step is what gets restored."""
+    """Steps of (phase, source, entry, name). The last step of version 2 is restored."""
 
     def __init__(self, name, steps, bytes_):
         self.name, self.steps, self.bytes = name, steps, bytes_
-        # Its copies are kept to the end of the set: see SETTLE.
+        # Restored copies are kept to the end of the set: see SETTLE.
         self.many_files = any(step[1].is_dir() for step in steps)
 
 
@@ -286,14 +286,14 @@ def quick_data(data, workload):
 
 
 def fresh_directory(work):
-    """An empty directory for a copy, beside those of before."""
+    """An empty directory for a copy, beside the earlier ones."""
     out = work / f"out-{len(list(work.glob('out-*')))}"
     out.mkdir()
     return out
 
 
 def measure(run, tool, dataset, work, workload, verify):
-    """One tool, one data set, one round: what each phase took, what is stored, and how the restored copy differs."""
+    """One round of one tool and data set: times, stored bytes, and errors in the restored copy."""
     source_dir, out = work / "src", fresh_directory(work)
     remove(source_dir)
     source_dir.mkdir()
@@ -309,7 +309,7 @@ def measure(run, tool, dataset, work, workload, verify):
             (source_dir / entry).mkdir(exist_ok=True)
             taken[phase].append(tool.put(entry, name, source_dir, bind=(source, source_dir / entry)))
         else:
-            # Without root both versions cannot share a path: rename into place, and back.
+            # Without root, both versions cannot share a path: this renames into place, and back.
             source.rename(source_dir / entry)
             try:
                 taken[phase].append(tool.put(entry, name, source_dir))
@@ -328,7 +328,7 @@ def measure(run, tool, dataset, work, workload, verify):
 
 
 def differences(workload, source, copy):
-    """How the copy differs from the source: a count by kind. Empty if it is the same in everything."""
+    """Counts differences between the copy and the source by kind. Empty if there are none."""
     if not copy.exists():
         raise Failed(f"nothing was restored at {copy.name}")
     found = subprocess.run([workload, "compare", source, copy], capture_output=True, text=True, check=False)
@@ -343,7 +343,7 @@ def differences(workload, source, copy):
 
 
 def limits(run, dataset, work):
-    """What simple tools take for the same bytes: nobody restores a tree much faster than tar writes one."""
+    """Times of simple tools: nothing restores a tree much faster than tar writes one."""
     source = dataset.steps[-1][1]
     taken = {}
 
@@ -373,7 +373,7 @@ def filesystem(path):
 
 
 def medians(rounds):
-    """Of several rounds of one tool: the median of each number."""
+    """The medians of several rounds of one tool."""
     value = {}
     for phase in PHASES:
         value[phase] = {key: statistics.median(r[phase][key] for r in rounds) for key in rounds[0][phase]}
@@ -390,7 +390,7 @@ COLUMNS = [("put 1", "s", lambda v: v["put 1"]["wall"]), ("put 2", "s", lambda v
 
 
 def table(results, dataset):
-    """Markdown: a row a tool, and how we stand against the best peer, column by column (below 1 we are better)."""
+    """Markdown: a row for each tool, and our ratio to the best peer (below 1 we are better)."""
     tools = results["sets"][dataset]["tools"]
     value = {name: medians(rounds) for name, rounds in tools.items()}
     lines = ["| | " + " | ".join(f"{name}, {unit}" for name, unit, _ in COLUMNS) + " |",
@@ -415,7 +415,7 @@ def markdown(results):
              f"kernel {info['kernel']}, stores on {results['filesystem']}. "
              f"{rounds}; load average at the start {info['load'][0]:.1f}, "
              f"at the end {results['load_at_end']:.1f}.", ""]
-    # At the end, the tools' own threads count: as many as there are processors, and a few that wait.
+    # At the end, the tools' own threads count: one per processor, and a few that wait.
     if info["load"][0] > 0.5 or results["load_at_end"] > info["cpus"] + 1.5:
         lines += ["**The machine was not quiet: read these as orders of magnitude.**", ""]
     lines += ["Made by `make bench`. Tools: " + "; ".join(f"{n} ({v})" for n, v in results["tools"].items()) + ".", ""]
@@ -436,7 +436,7 @@ def markdown(results):
 
 
 def save(results, directory):
-    """Writes the record, replacing one of the same day and machine; the path of its Markdown."""
+    """Replaces the record of the same day and machine; returns the path of its Markdown."""
     directory.mkdir(parents=True, exist_ok=True)
     stem = f"{results['date']}-peers-{slug(results['machine'])}"
     (directory / f"{stem}.json").write_text(json.dumps(results, indent=1) + "\n")

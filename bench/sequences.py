@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Made-up but BLAST-worthy DNA: families of sequences that descend from common ancestors, from a fixed seed.
+"""Generated DNA that is worth a BLAST search: families of sequences with common ancestors, from a fixed seed.
 
     sequences.py DATABASE.fa QUERY.fa
 
-The search itself is a real program computing on these; only its input is generated, so that the process images can
+The search itself is a real program that computes on these. Only its input is generated, so that the process images can
 be taken on any machine without downloading a sequence collection.
 """
 import random

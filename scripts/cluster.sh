@@ -2,14 +2,15 @@
 # A cluster on one machine, without containers: hosts are network namespaces on a bridge.
 #
 #   scripts/cluster.sh up      Ceph (monitor, manager, gateway for S3 on one host, an OSD on each of three others), PostgreSQL, and hosts for clients
-#   scripts/cluster.sh env     what tests and programs need to find it, as shell variables
+#   scripts/cluster.sh env     shell variables with which tests and programs find it
 #   scripts/cluster.sh osd N stop|kill|pause|continue|start|out|in      a fault, and its end
-#   scripts/cluster.sh postgres kill|start        all its processes at once, as by a loss of power
-#   scripts/cluster.sh run HOST COMMAND...        on a host, head, h0 ... or c0 ...: in its network, with everybody's files
+#   scripts/cluster.sh postgres kill|start        kill ends all its processes at once, like a power loss
+#   scripts/cluster.sh run HOST COMMAND...        runs on a host (head, h0 ... or c0 ...), in its network, with this machine's files
 #   scripts/cluster.sh down    ends all of it and removes it
 #
-# Needs root, and Debian's ceph-mon ceph-osd ceph-mgr radosgw ceph-common iproute2 curl (and postgresql, if that is wanted). It lies in
-# $OUTRIGGER_CLUSTER (/var/tmp/outrigger-cluster), with as many OSDs as $OUTRIGGER_OSDS names (0 1 2); the OSDs' devices are sparse files there. Nothing of it is secret or meant to last.
+# Needs root, and Debian's ceph-mon ceph-osd ceph-mgr radosgw ceph-common iproute2 curl (and postgresql, if
+# wanted). Its files are in $OUTRIGGER_CLUSTER (/var/tmp/outrigger-cluster), with an OSD for each number in
+# $OUTRIGGER_OSDS (0 1 2) on a sparse file. Nothing of it is secret or meant to last.
 set -Eeuo pipefail
 
 dir=${OUTRIGGER_CLUSTER:-/var/tmp/outrigger-cluster}
@@ -23,7 +24,8 @@ key=OUTRIGGERTESTKEY secret=outrigger-test-secret-0123456789
 conf=$dir/ceph.conf
 
 say() { echo "cluster: $*" >&2; }
-# Not `ip netns exec`, whose program would have mounts of its own: of a mount that is there when it starts, it would keep a copy, and nobody's unmounting would end that mount.
+# Not `ip netns exec`: its program would have its own mounts, with a copy of each mount that exists
+# when it starts. An unmount elsewhere would not end that mount.
 in_host() { local host=$1; shift; nsenter "--net=/run/netns/outrigger-$host" "$@"; }
 ceph_() { ceph -c "$conf" --connect-timeout 20 "$@" 2>>"$dir/log/commands"; }
 
@@ -37,7 +39,7 @@ wait_for() {
     return 1
 }
 
-# One that nobody has waited for has ended, too, and may stay so for long.
+# A zombie has ended, too, and may stay one for long.
 has_ended() { [ ! -e "/proc/$1" ] || grep -q '^State:.*zombie' "/proc/$1/status"; }
 
 need() {
@@ -122,14 +124,14 @@ osd_start() {
 }
 
 ceph_up() {
-    # Everybody's key in one file, which the monitor takes over when it is made.
+    # All keys in one file, which the monitor takes over when it is made.
     local add="ceph-authtool $dir/keyring --gen-key"
     ceph-authtool --create-keyring "$dir/keyring" --gen-key -n mon. --cap mon 'allow *' >/dev/null
     $add -n client.admin --cap mon 'allow *' --cap osd 'allow *' --cap mgr 'allow *'
     $add -n client.rgw --cap mon 'allow rw' --cap osd 'allow rwx'
     $add -n mgr.m --cap mon 'allow profile mgr' --cap osd 'allow *'
     for n in $osds; do $add -n "osd.$n" --cap mon 'allow profile osd' --cap mgr 'allow profile osd' --cap osd 'allow *'; done
-    # What docs/packs.md says a store's writers and readers need.
+    # The rights that docs/packs.md asks for a store's writers and readers.
     $add -n client.writer --cap mon 'allow r' --cap osd 'allow rwx pool=packs'
     $add -n client.reader --cap mon 'allow r' --cap osd 'allow r pool=packs'
     local fsid
@@ -156,10 +158,10 @@ gateway_user() {
 
 s3_up() {
     in_host head radosgw -c "$conf" -n client.rgw >>"$dir/log/rgw" 2>&1
-    # The first command makes the gateway's pools, and takes its time.
+    # The first command makes the gateway's pools, which takes time.
     wait_for "the gateway" 60 curl -fs "http://$head:7480/"
     gateway_user outrigger $key
-    # Who may do nothing but what a bucket's policy says.
+    # A user who has only the rights of a bucket's policy.
     gateway_user writer ${key}WRITER
     gateway_user reader ${key}READER
     wait_for "the bucket" 20 curl -fsS --aws-sigv4 aws:amz:us-east-1:s3 --user "$key:$secret" \
@@ -190,7 +192,8 @@ postgres_start() {
 postgres_answers() { "$(ls -d /usr/lib/postgresql/*/bin | sort -V | tail -1)/pg_isready" -q -h $head; }
 postgres_is_there_or_starts() { postgres_answers || { postgres_start && postgres_answers; }; }
 
-# Of a list that is read while somebody in it ends, others may be missing: so it is read again, until nobody in it lives.
+# If a process ends while the list is read, others may be missing from it. So it is read again,
+# until none in it lives.
 kill_children() {
     local alive=
     for one in $(cat "/proc/$1/task/$1/children"); do
@@ -204,14 +207,15 @@ postgres() {
     case $what in
         kill)
             pid=$(head -1 "$dir/postgres/postmaster.pid")
-            # Stopped, it begins nobody more and does not notice who ends, so that none is overlooked.
+            # A stopped server starts no process and does not notice the end of one, so that none is
+            # missed.
             kill -STOP "$pid"
             wait_for "its standstill" 60 grep -q '^State:.[TZ]' "/proc/$pid/status"
             wait_for "the end of its processes" 60 kill_children "$pid"
             kill -9 "$pid"
             wait_for "the end of process $pid" 60 has_ended "$pid"
             ;;
-        # As long as nobody has waited for the process that was killed, the next one takes it for alive.
+        # While nobody has waited for the killed process, the next server takes it for alive.
         start) wait_for "PostgreSQL" 60 postgres_is_there_or_starts ;;
         *) say "postgres kill|start"; exit 2 ;;
     esac
@@ -230,7 +234,7 @@ environment() {
 up() {
     need
     if [ -e "$conf" ]; then say "it is up already (or was not ended): scripts/cluster.sh down"; exit 1; fi
-    # Another one, begun with another directory, is not to be taken down when this one cannot start.
+    # If this one cannot start, another cluster that began with another directory must stay up.
     if ip link show $bridge >/dev/null 2>&1; then
         say "hosts of another cluster are there: end that one first, where it was begun (or scripts/cluster.sh down, if nobody uses it)"
         exit 1
@@ -276,7 +280,8 @@ osd() {
         continue) kill -CONT "$pid" ;;
         stop) kill "$pid"; wait_for "the end of OSD $n" 60 has_ended "$pid" ;;
         start) osd_start "$n" ;;
-        # It is to hold nothing any more: Ceph makes what it had on the others; and then it is to hold its part again.
+        # The OSD should hold nothing any more, and Ceph copies its data to the others. Then it
+        # should hold its part again.
         out | in) ceph_ osd "$what" "$n" ;;
         *) say "osd N kill|stop|pause|continue|start|out|in"; exit 2 ;;
     esac

@@ -102,7 +102,8 @@ class Crate:
         is_module = lambda path: path.is_dir() or (path.suffix == ".rs" and path.name not in ROOTS)
         self.tops = {path.stem for path in self.src.iterdir() if is_module(path)} - {"tests", "testing"}
         self.tests, self.at_root, self.edges = {self.src / "testing"}, {}, {}
-        # First the roots, and files before those that stand below them: which are tests' is said above.
+        # First the roots, and files before those below them: the file above says which ones are
+        # tests.
         is_root = lambda file: file.parent == self.src and file.name in ROOTS
         order = lambda file: (not is_root(file), len(file.parts), file)
         for file in sorted(self.src.rglob("*.rs"), key=order):
@@ -165,7 +166,8 @@ class Crate:
                 places.append(f"{place} {'::'.join(names)}")
 
     def layers(self):
-        """Groups of modules that import each other, each behind all that it builds on (Tarjan's)."""
+        """Groups of modules that import each other, each after all that it builds on (Tarjan's
+        algorithm)."""
         number, low, stack, groups = {}, {}, [], []
 
         def visit(module):
@@ -201,7 +203,7 @@ def report(crate, every):
     return len(cycles)
 
 
-# Code of a module `a` of a crate that has a module `b`, too; and whether `a` imports `b`.
+# Code of a module `a` in a crate that also has a module `b`, and whether `a` imports `b`.
 CASES = [
     ("use crate::b::X;", True),
     ("use crate::{a::Y, b};", True),
@@ -235,7 +237,7 @@ CASES = [
 
 
 def self_test():
-    """Draws the graphs of small crates, of which they are known."""
+    """Draws the graphs of small crates and compares them with the known ones."""
 
     def graph(files):
         with tempfile.TemporaryDirectory() as root:

@@ -1,7 +1,8 @@
 #!/bin/sh
-# The main job on real input: store a tree of this machine, store a changed second version, restore both, compare every
-# byte. DATA=path takes another tree; WORK=path another place to work in (about four times the tree's size is needed):
-# a new directory is made there and removed at the end, and nothing else of it is touched. PROFILE=debug takes what the tests' build made.
+# Tests the main job on real input: store a tree of this machine, store a changed second version,
+# restore both, and compare every byte. DATA=path names another tree, WORK=path another place to
+# work in (about four times the tree's size is needed). A new directory is made there and removed at
+# the end; nothing else there is touched. PROFILE=debug uses the tests' build.
 set -eu
 bin=${CARGO_TARGET_DIR:-target}/${PROFILE:-release}
 outrigger=$bin/outrigger
@@ -29,7 +30,7 @@ if [ "$free" -lt $((size * 4 + 200)) ]; then
     echo "not enough room in $place: $((size * 4 + 200)) MB needed, $free MB free; set WORK to another place" >&2
     exit 1
 fi
-# Only what is made here is removed: the place is the user's, with whatever is in it.
+# Removes only what this script made: the place is the user's, with other files in it.
 work=$(mktemp -d "$place/outrigger-demo.XXXXXX")
 trap 'chmod -R u+rwX "$work" 2>/dev/null || true; rm -rf "$work"' EXIT INT TERM
 

@@ -1,9 +1,9 @@
 #!/bin/sh
-# What `scripts/gpu.sh build` puts beside the binaries, to be started on a machine with a GPU.
+# `scripts/gpu.sh build` puts this beside the binaries; start it on a machine with a GPU.
 #
 #   run.sh test [ARGUMENTS]                       conformance and failures
 #   run.sh bench [--quick] [--json FILE] [--device N]
-#   run.sh all FOLDER [SECONDS]                   all there is: tests, benchmarks, whole puts and gets; what each says goes to a file in FOLDER.
+#   run.sh all FOLDER [SECONDS]                   everything: tests, benchmarks, whole puts and gets, with a file for each in FOLDER.
 #                                                 480 s by default; a step that fails or takes too long does not stop the others
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
@@ -25,7 +25,7 @@ step() {
     echo "$name: exit code $code after $((($(date +%s%N) - began) / 1000000)) ms"
 }
 
-# ms COMMAND…: what it says, and how long it took from its start to its end, which is more than it says of itself.
+# ms COMMAND…: its output, and its whole time, which is longer than the time that it reports itself.
 ms() {
     began=$(date +%s%N)
     "$@"
@@ -50,7 +50,8 @@ puts() {
     done
 }
 
-# What devices may not cost: puts of three bytes, and puts that end while devices are being opened.
+# Cases in which devices may cost nothing: puts of three bytes, and puts that end while devices are
+# being opened.
 small() {
     export OUTRIGGER_STORE="$work/small"
     outrigger -q init || return
@@ -102,7 +103,7 @@ all() {
 }
 
 case $what in
-    # One at a time: each wants the device for itself, and one of them breaks it on purpose.
+    # One at a time: each needs the device for itself, and one of them breaks it on purpose.
     test)
         "$here/test-gpu" --nocapture --test-threads=1 "$@" || exit
         exec "$here/test-gpu" --nocapture --ignored ;;

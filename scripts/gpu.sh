@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 PATH="$HOME/.cargo/bin:$PATH"
 [ "${1:-}" = build ] && [ -n "${2:-}" ] || { sed -n '2,5s/^# \{0,1\}//p' "$0"; exit 2; }
 mkdir -p "$2"
-# The path of the executable that cargo says it made.
+# The path of the executable that cargo reports.
 executable() {
     cargo "$@" --message-format=json 2>/dev/null | python3 -c '
 import json, sys
@@ -26,7 +26,8 @@ cargo build --release -p outrigger -p outrigger-workload
 target=${CARGO_TARGET_DIR:-target}
 cp "$target/release/outrigger" "$target/release/outrigger-workload" "$2/"
 strip "$2/outrigger" "$2/test-gpu" "$2/bench-gpu"
-# NVIDIA's compressor is compared with ours where its library is given: https://pypi.org/project/nvidia-libnvcomp-cu12/
+# NVIDIA's compressor is compared with ours if its library is given:
+# https://pypi.org/project/nvidia-libnvcomp-cu12/
 [ -z "${NVCOMP:-}" ] || cp "$NVCOMP" "$2/libnvcomp.so.6"
 cp scripts/gpu-run.sh "$2/run.sh"
 ls -l "$2"

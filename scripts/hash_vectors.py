@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Vectors for the primitives of crates/offload, by Python's hashlib and by definition (docs/format.md), bit by bit:
+"""Test vectors for the primitives of crates/offload, computed with Python's hashlib and bit by bit by their definitions (docs/format.md):
 
     scripts/hash_vectors.py > crates/offload/tests/it/vectors.txt
 
-Long outputs stand there as their SHA-256.
+Long outputs are listed as their SHA-256.
 """
 import hashlib
 
@@ -12,7 +12,7 @@ MASK64 = (1 << 64) - 1
 
 
 def golden(length, state=0x4F75747269676765):
-    """The data: xorshift64*, eight little-endian bytes a step."""
+    """The data: xorshift64*, eight little-endian bytes per step."""
     out = bytearray()
     while len(out) < length:
         state ^= state >> 12
@@ -44,7 +44,7 @@ def rabin(window):
 
 
 def gf_mul(a, b):
-    """In GF(2^8) modulo x^8 + x^4 + x^3 + x + 1."""
+    """The product in GF(2^8) modulo x^8 + x^4 + x^3 + x + 1."""
     product = 0
     for bit in range(8):
         product ^= (a << bit) * (b >> bit & 1)
@@ -83,7 +83,8 @@ def windows(name, window, step, keep, data):
 
 
 def cuts(name, low, avg, high, data):
-    """Chunk ends: after a window of 48 bytes whose hash has all of the low log2(avg) bits set, between the bounds."""
+    """Chunk ends: after a window of 48 bytes whose hash has all low log2(avg) bits set, between the
+    bounds."""
     function = WINDOW[{"rabin": "rabin", "lbfs-md5": "md5", "lbfs-sha1": "sha1"}[name]]
     ends, start = [], 0
     for end in range(1, len(data) + 1):

@@ -1,6 +1,7 @@
 #!/bin/sh
-# The C header is made of the sources of crates/capi by cbindgen: `build` writes it, `check` says whether it is current.
-# cbindgen is fetched when this version of it is not there, and built into the target folder.
+# cbindgen makes the C header from the sources of crates/capi. `build` writes it, `check` says
+# whether it is current. cbindgen is fetched and built into the target folder if this version is
+# missing.
 set -eu
 cd "$(dirname "$0")/.."
 PATH="$HOME/.cargo/bin:$PATH"

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Installs what components are written with: install-asfile.sh PREFIX puts the C library libasfile.a with its header, and the Python module, below PREFIX.
-# DESTDIR is put in front of where files go, not in what they say. CC and CFLAGS are those of make.
+# Installs the libraries for components: install-asfile.sh PREFIX puts the C library libasfile.a
+# with its header, and the Python module, below PREFIX. DESTDIR is put before the places of files,
+# but not into paths inside them. CC and CFLAGS are make's.
 set -eu
 cd "$(dirname "$0")/.."
 [ $# = 1 ] || { echo "usage: $0 PREFIX" >&2; exit 2; }

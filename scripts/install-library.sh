@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs the C library: install-library.sh BUILD PREFIX, where BUILD is the folder with liboutrigger_capi.so and .a.
-# DESTDIR is put in front of where files go, not in what they say.
+# DESTDIR is put before the places of files, but not into paths inside them.
 set -eu
 cd "$(dirname "$0")/.."
 [ $# = 2 ] || { echo "usage: $0 BUILD PREFIX" >&2; exit 2; }
@@ -16,7 +16,8 @@ ln -sf "liboutrigger.so.$abi" "$root/lib/liboutrigger.so"
 install -m 644 "$build/liboutrigger_capi.a" "$root/lib/liboutrigger.a"
 sed -e "s|@PREFIX@|$prefix|" -e "s|@VERSION@|$version|" crates/capi/outrigger.pc.in >"$root/lib/pkgconfig/outrigger.pc"
 chmod 644 "$root/lib/pkgconfig/outrigger.pc"
-# Where the loader looks by itself, it looks in a cache. A package's own scripts do this when DESTDIR was given.
+# In its own directories the loader uses a cache. With DESTDIR, the scripts of the package refresh
+# it.
 case "${DESTDIR:-}$prefix" in
 /usr | /usr/local)
     if [ "$(id -u)" = 0 ] && command -v ldconfig >/dev/null; then

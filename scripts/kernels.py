@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compiles the CUDA kernels to the PTX that is committed, or checks that what is committed is current.
+"""Compiles the CUDA kernels to the committed PTX, or checks that the committed PTX is current.
 
     scripts/kernels.py build     crates/offload/kernels/*.cu to crates/offload/kernels/ptx/*.ptx
     scripts/kernels.py check     exit status 1 if the committed PTX differs, 77 if NVRTC is not installed
@@ -10,10 +10,10 @@ NVRTC, the compiler, is a shared library; no GPU and no driver is needed:
     /tmp/nvrtc/bin/python scripts/kernels.py build
 
 Why this version: a driver compiles PTX for its GPU if it knows the PTX's version, which is that of the compiler. CUDA 12.0
-makes PTX 8.0, which drivers since 525 know; every later one does too. Why compute_70: it is the oldest architecture that
-has independent thread scheduling, and PTX for it runs on every later one. Nothing in the kernels needs a newer one.
+makes PTX 8.0, which all drivers since 525 know. Why compute_70: it is the oldest architecture with independent thread
+scheduling, and PTX for it runs on every later one. The kernels need nothing newer.
 
-OUTRIGGER_NVRTC names another library than the one that the running Python has installed.
+OUTRIGGER_NVRTC names a library to use instead of the one that the running Python has installed.
 """
 
 import ctypes
@@ -29,13 +29,14 @@ VERSION = (12, 0)
 
 
 def sources():
-    """Name to bytes of every kernel source and header, in order."""
+    """Maps the name of every kernel source and header to its bytes, in order."""
     names = sorted(name for name in os.listdir(KERNELS) if name.endswith((".cu", ".cuh")))
     return {name: open(os.path.join(KERNELS, name), "rb").read() for name in names}
 
 
 def fingerprint(files):
-    """What tells whether PTX was made from these files: tests/kernels.rs computes the same without NVRTC."""
+    """A digest that shows whether PTX was made from these files. tests/kernels.rs computes the same
+    without NVRTC."""
     digest = hashlib.sha256()
     for name, content in files.items():
         digest.update(b"%s %d\n" % (name.encode(), len(content)))
@@ -59,7 +60,7 @@ def library():
 
 
 class Nvrtc:
-    """The few calls that compiling takes."""
+    """The few calls that compiling needs."""
 
     def __init__(self, lib):
         self.lib = lib

@@ -2,7 +2,8 @@
 # Every dependency must be under a licence that fits "Apache-2.0 OR MIT".
 set -eu
 PATH="$HOME/.cargo/bin:$PATH"
-# CDLA-Permissive-2.0 is that of a list of root certificates, data, which the build for Linux does not use.
+# CDLA-Permissive-2.0 is for a list of root certificates, which is data and not used in the build
+# for Linux.
 cargo metadata --format-version 1 --locked --all-features | python3 -c '
 import json, re, sys
 fits = {"MIT", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "ISC", "Zlib", "CC0-1.0", "Unlicense", "Unicode-3.0",

@@ -1,9 +1,9 @@
 #!/bin/sh
-# Makes sure that what building and testing need is there: C and C++ compilers and Rust. Installs the compilers where it may (root on
-# Debian or Ubuntu), and otherwise says exactly what is missing.
+# Checks for the tools to build and test: C and C++ compilers and Rust. Installs the compilers if it may
+# (as root on Debian or Ubuntu), and otherwise says exactly what is missing.
 #
-#   need.sh          that
-#   need.sh eval     and says which packages would fill what the evaluation leaves out without them; installs none of those
+#   need.sh          does that
+#   need.sh eval     also names packages without which the evaluation leaves something out; installs none
 set -eu
 PATH="$HOME/.cargo/bin:$PATH"
 

@@ -1,8 +1,9 @@
 #!/bin/sh
-# Runs the tests of the CUDA kernels on the host's grid with the kernels built under AddressSanitizer and
-# UndefinedBehaviorSanitizer: accesses outside of what was allocated, misaligned or overflowing arithmetic, and barriers
-# that not all threads reach end the run. Only the C++ is instrumented; Rust's allocations go through the same allocator,
-# so an access beyond one of them is seen too.
+# Runs the tests of the CUDA kernels on the host's grid, with the kernels built under
+# AddressSanitizer and UndefinedBehaviorSanitizer. The run ends at an access outside of an
+# allocation, misaligned or overflowing arithmetic, and a barrier that not all threads reach. Only
+# the C++ is instrumented. Rust's allocations go through the same allocator, so an access beyond one
+# of them is noticed, too.
 set -eu
 cd "$(dirname "$0")/.."
 PATH="$HOME/.cargo/bin:$PATH"

@@ -1,5 +1,6 @@
 #!/bin/bash
-# The tests that need a real cluster, on one that is started for them unless one is up. Says plainly when they are skipped.
+# Tests that need a real cluster. It is started for them unless one is up. If they are skipped, the
+# script says so.
 #
 #   scripts/test-cluster.sh [histories]      all of them, or those of clients' histories alone
 set -euo pipefail
@@ -22,9 +23,10 @@ fi
 [ -n "$started" ] && trap 'scripts/cluster.sh down' EXIT
 eval "$environment"
 export OUTRIGGER_TEST_FAULTS=1
-# Histories are a suite of their own (make histories): they take as long as they are told to.
+# Histories are a separate suite (make histories), whose duration is a parameter.
 skip=; [ -n "${1:-}" ] || skip="--skip histories"
-# As `make test` builds them: with other packages or targets the dependencies get other features, and all is built again.
+# The same packages and targets as in `make test`: with others, dependencies have other features and
+# are built again.
 eval "${CARGO:-cargo} test --workspace --all-features --no-run"
 [ -n "${1:-}" ] || eval "${CARGO:-cargo} test --workspace --all-features --test it cluster:: -- --test-threads 1 --ignored"
 eval "${CARGO:-cargo} test --workspace --all-features --test cli ${1:+cluster::}${1:-cluster} -- --test-threads 1 --nocapture --ignored $skip"

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Builds the workspace's tests, runs them, and says in one line how many passed, failed and were skipped.
 
-    test.py [--slow] [FILTER...]     the quick tests (`--slow`: those marked `slow` alone); only names that contain a FILTER
-    test.py --slowest [N]            what took longest in the last run
+    test.py [--slow] [FILTER...]     the quick tests (`--slow`: only those marked `slow`) whose names contain a FILTER
+    test.py --slowest [N]            the slowest tests of the last run
 
-Cargo runs one executable after the other, each with a thread a processor. Many tests wait (for a server, a lease, a child), so this
-runs the two largest executables, all others, and the documentation's examples beside each other, with two threads a processor each.
-Tests make thousands of small files and remove them, for which ext4 takes a tenth of the processor: they work in memory (/dev/shm)
-where it has room. `TMPDIR=/var/tmp` gives them a disk. `OUTRIGGER_REQUIRE=1` fails the run where a test was skipped for something
+Cargo runs one executable after the other, each with a thread per processor. Many tests wait (for a server, a lease, a child), so this
+runs the two largest executables, all others, and the documentation's examples side by side, each with two threads per processor.
+Tests create and remove thousands of small files, for which ext4 takes a tenth of the processor. So they work in memory (/dev/shm)
+if it has room. `TMPDIR=/var/tmp` gives them a disk. With `OUTRIGGER_REQUIRE=1` the run fails if a test was skipped for something
 that could be installed (crates/workload/src/skip.rs). Times and skips are kept in target/tests/.
 """
 import json
@@ -27,12 +27,13 @@ THREADS = int(os.environ.get("TEST_THREADS", min(16, 2 * (os.cpu_count() or 1)))
 LINE = re.compile(r"^test (\S+)(?: - should panic)? \.\.\. (ok|FAILED|ignored.*?)(?: <([\d.]+)s>)?$")
 
 
-# What tests may take of the memory for their files.
+# The free memory that tests need for files in memory.
 MEMORY_MIN = 6 << 30
 
 
 def in_memory():
-    """A directory in memory for the tests' files, which everybody may enter as they may /tmp; nothing where there is none or one was named."""
+    """A directory in memory for the tests' files, which everybody may enter like /tmp; None if
+    there is none, or if TMPDIR names one."""
     memory = Path("/dev/shm")
     if "TMPDIR" in os.environ or not memory.is_dir():
         return None
@@ -47,12 +48,12 @@ def in_memory():
     return made
 
 
-# Benchmarks that check their own answers when they are run without arguments.
+# Benchmarks that check their own answers when they run without arguments.
 BENCHES = ["transport", "live", "index", "stages", "card", "puts", "staging"]
 
 
 def executables(slow):
-    """What is to be run: (crate, kind, name, path, folder to run it in)."""
+    """The executables to run: (crate, kind, name, path, working directory)."""
     build = ["test", "--workspace", "--all-features", "--no-run"]
     if slow:
         build += ["--tests", "--examples", *(f"--bench={name}" for name in BENCHES)]
@@ -68,12 +69,12 @@ def executables(slow):
 
 
 class Run:
-    """All executables of one run, and what became of their tests."""
+    """All executables of one run, and the results of their tests."""
 
     def __init__(self, slow, filters):
         self.arguments = ["-Zunstable-options", "--report-time", f"--test-threads={THREADS}", *filters]
         if slow:
-            # Those of a cluster have a script that starts one.
+            # Tests on a cluster have a script that starts one.
             self.arguments += ["--ignored", "--skip=cluster"]
         self.slow, self.filters = slow, filters
         self.tests, self.broken, self.lock = [], [], threading.Lock()
@@ -87,7 +88,7 @@ class Run:
             return
         began = time.monotonic()
         command = [path] if bench else [path, *self.arguments]
-        # What a test says on standard error must not come between the words of a line that counts.
+        # A test's standard error must not come between the words of a result line.
         child = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, errors="replace")
         label = f"{crate} {name}" if kind in ("test", "bench") else f"{crate} src"
         found = [] if bench else [(f"{label} {m[1]}", m[2], float(m[3] or 0)) for m in map(LINE.match, child.stdout.splitlines()) if m]
@@ -115,7 +116,7 @@ class Run:
                 print(child.stdout, flush=True)
 
     def close(self):
-        """Prints what was skipped, and the closing line; says whether all is well."""
+        """Prints skipped tests and the closing line; returns true if all is well."""
         skipped = {"could": {}, "cannot": {}}
         for line in self.skips.read_text().splitlines():
             test, kind, why = line.split("\t", 2)
@@ -131,7 +132,7 @@ class Run:
         KEPT.joinpath("times.json").write_text(json.dumps(self.tests))
         count = len(failed) or len(self.broken)
         left, beyond = (len(set().union(*skipped[kind].values())) for kind in ("could", "cannot"))
-        # The runner of an executable takes a test that was skipped for one that has passed.
+        # An executable counts a skipped test as passed.
         passed = sum(how == "ok" for _, how, _ in self.tests) - left
         cannot = f" ({beyond} of them not wholly: this machine cannot)" if beyond else ""
         print(f"{passed} passed{cannot}, {count} failed, {left} skipped", flush=True)

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Fetches and builds test suites of others into DIR. Nothing of them is in this tree.
+# Fetches and builds test suites of other projects into DIR. This tree has none of their files.
 #
 #   tests/posix/fetch.sh [--install] DIR
 #
@@ -7,7 +7,8 @@
 #   DIR/rs/bin         the crate pjdfstest                      crates.io
 #   DIR/xfstests       xfstests, with fsx and fsstress          git.kernel.org, xfstests-dev
 #
-# What is built already for these revisions stays. --install gets Debian's packages that they need, as root.
+# Suites that are built for these revisions already are kept. --install installs the Debian packages
+# that they need, as root.
 #
 # Environment: PJDFSTEST_SOURCE, XFSTESTS_SOURCE      another repository or a local one
 #              PJDFSTEST_REVISION, XFSTESTS_REVISION  another revision
@@ -58,7 +59,8 @@ if [ "$(cat "$dir/rs.built" 2>/dev/null)" != "$crate" ]; then
 fi
 if get xfstests "$xfs_source" "$xfs_revision"; then
     cd "$dir/xfstests"
-    # It knows FUSE as the type `fuse`, and unmounts by the source, which a store's directory cannot be.
+    # xfstests knows FUSE as the type `fuse`, and unmounts by the source, which a store's directory
+    # cannot be.
     sed -i "s|-e 's/fuse.ceph-fuse/ceph-fuse/'|& -e 's/fuse[.]outrigger/fuse/'|
         /^_scratch_unmount()/,/^}/s/^\tbtrfs)/\tbtrfs|fuse)/
         /^_test_unmount()/,/^}/s/_unmount \$TEST_DEV/_unmount \$TEST_DIR/" common/rc

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Kills a mount's process again and again under load, and looks whether all that was acknowledged is there.
+"""Kills a mount's process again and again under load, and checks that all acknowledged data is there.
 
     tests/posix/kill.py --outrigger BINARY --work DIR [--rounds 20] [--writers ack,untar,sqlite,fio,fsx]
-    tests/posix/kill.py --self-test --work DIR      the same with bindfs, and that damage done by hand is noticed (root)
+    tests/posix/kill.py --self-test --work DIR      the same with bindfs; and damage done by hand must be noticed (root)
 
 A round: mount, start writers, SIGKILL to the mount's process after a random time, wait for the writers to fail, unmount
 lazily, mount again, verify, unmount, `outrigger check --read-data`. Every round runs `ack` and one of the others. At
@@ -16,8 +16,8 @@ the end the files of all rounds are verified once more.
 | fio | every block that was written, by fio's own state of verification |
 | fsx | load only: mmap, truncations, holes; it must not find a difference before the kill |
 
---promise acked: all that returned (the default); names: data only once it was flushed by close or fsync (a mount behind
-the kernel's write-back cache); durable: only what was synced. Exit code: 0 all there, 1 something is not, 2 usage.
+--promise acked: everything that returned (the default); names: data only after a flush by close or fsync (a mount behind
+the kernel's write-back cache); durable: only synced data. Exit code: 0 all is there, 1 something is missing, 2 usage.
 """
 import argparse
 import os
@@ -35,7 +35,7 @@ QUIET = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subpr
 
 
 class Failed(Exception):
-    """The test itself could not go on."""
+    """The test itself cannot go on."""
 
 
 def output(command, **more):
@@ -47,7 +47,7 @@ def output(command, **more):
 
 
 class Mount:
-    """A FUSE file system whose process is a child of ours."""
+    """A FUSE file system whose process is a child of this one."""
 
     def __init__(self, work):
         self.point, self.child, self.log = work / "mnt", None, work / "mount.log"
@@ -116,7 +116,8 @@ class Bindfs(Mount):
 
 
 class Writer:
-    """Something that writes until its file system dies. `side` is a directory elsewhere, for its log."""
+    """A program that writes until its file system dies. `side` is a directory elsewhere, for its
+    log."""
 
     missing = None
 
@@ -155,8 +156,8 @@ class Ack(Writer):
 
     def command(self):
         return [self.args.workload, "ackwrite", self.directory, self.side / "log", "--seed", self.seed, "--ops", 10**12,
-                # libfuse's path-based interface, which bindfs has, hides an open target before a rename: then a rename
-                # between two links of one file removes a name.
+                # The path-based interface of libfuse, which bindfs uses, hides an open target
+                # before a rename. Then a rename between two links of one file removes a name.
                 "--links", int(not self.args.self_test)]
 
     def verify(self):
@@ -166,7 +167,7 @@ class Ack(Writer):
         return text.splitlines() or [f"ackverify: exit {code}"] if code else []
 
     def damage(self, below):
-        # Its largest file: bytes that no operation wrote, under any promise.
+        # The largest file gets bytes that no operation wrote, under any promise.
         file = max((path for path in below.rglob("f*") if path.is_file()), key=lambda path: path.stat().st_size)
         with open(file, "r+b") as data:
             head = data.read(4096)
@@ -182,7 +183,8 @@ class Untar(Writer):
 
     @staticmethod
     def work(directory, log, tree, sync):
-        """Unpacks `tree` over and over, each file under a temporary name and renamed; logs a name after that."""
+        """Unpacks `tree` again and again, each file under a temporary name that is then renamed.
+        Logs the name after that."""
         with open(log, "a", buffering=1) as out:
             for turn in range(10**6):
                 for root, _, names in os.walk(tree):
@@ -236,7 +238,7 @@ class Sqlite(Writer):
 
     @staticmethod
     def work(directory, log, mode):
-        """Commits rows, and logs how many there are after each commit."""
+        """Commits rows, and logs the number of rows after each commit."""
         base = sqlite3.connect(os.path.join(directory, "base"), isolation_level=None)
         base.execute(f"pragma journal_mode={mode}")
         base.execute("pragma synchronous=full")
@@ -297,11 +299,11 @@ class Fio(Writer):
         state = self.side / "local-fio-0-verify.state"
         self.count = 0
         if not state.exists() and "failed to create dir" in self.text():
-            # The mount was killed before fio had begun: nothing was acknowledged.
+            # The mount was killed before fio began: nothing was acknowledged.
             return []
         if not state.exists():
             return [f"fio kept no state of verification: {self.text()}"]
-        # A copy: reading the state removes it in some versions.
+        # A copy, because some versions of fio remove the state when they read it.
         again = self.side / "again"
         again.mkdir(exist_ok=True)
         shutil.copy(state, again)
@@ -317,7 +319,7 @@ class Fio(Writer):
 
     def damage(self, below):
         with open(below / "data", "r+b") as data:
-            # Every block that has something in it: which one came first, only fio knows.
+            # Every block with data, because only fio knows which came first.
             for block in range(0, os.fstat(data.fileno()).st_size, 4096):
                 data.seek(block + 100)
                 if byte := data.read(1):
@@ -333,7 +335,7 @@ class Fsx(Writer):
 
     def verify(self):
         self.count = 0
-        # What it says of a dead file system is not a difference that it found.
+        # Its errors about a dead file system are no difference in the data.
         text = (self.side / "output").read_text(errors="replace")
         return [f"fsx: {text[-400:]}"] if "READ BAD DATA" in text or "miscompare" in text else []
 
@@ -347,7 +349,7 @@ WRITERS = {kind.name: kind for kind in (Ack, Untar, Sqlite, Fio, Fsx)}
 
 
 def one_round(mount, writers, chance, args):
-    """What is wrong after one kill; the mount is mounted again afterwards."""
+    """Problems after one kill. The mount is mounted again afterwards."""
     problems = []
     for writer in writers:
         writer.directory.mkdir()

@@ -1,7 +1,8 @@
-"""Load of others, each on a new store that is checked afterwards: fsx, fsstress (both of xfstests) and stress-ng's file system stressors."""
+"""Load by other programs, each on a new store that is checked afterwards: fsx, fsstress (both from
+xfstests) and stress-ng's file system stressors."""
 import subprocess
 
-# They mount file systems of their own, or work on devices.
+# These mount their own file systems, or work on devices.
 NOT_OURS = "binderfs,bind-mount,chattr,loop,mknod,ramfs"
 
 

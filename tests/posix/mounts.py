@@ -1,4 +1,4 @@
-"""Stores to test in: of one machine (a directory), or shared (PostgreSQL and packs in a directory)."""
+"""Stores to test in: local (a directory), or shared (PostgreSQL, and packs in a directory)."""
 import os
 import shutil
 import subprocess
@@ -6,7 +6,8 @@ import time
 from pathlib import Path
 
 HELPER = Path("/sbin/mount.fuse.outrigger")
-# mount(8) keeps `suid` and `dev` to itself: it hands on what differs from its own defaults. A mount that has just gone is still storing.
+# mount(8) drops `suid` and `dev`: it passes only what differs from its own defaults. A mount that
+# has just ended is still storing.
 SCRIPT = """#!/bin/sh
 store=$1 dir=$2 options=suid,dev
 shift 2
@@ -33,7 +34,7 @@ def output(command, **more):
 
 
 class Stores:
-    """Makes stores; `mount -t fuse.outrigger STORE DIR` works while it lives."""
+    """Makes stores. While it lives, `mount -t fuse.outrigger STORE DIR` works."""
 
     def __init__(self, kind, outrigger, work):
         self.kind, self.outrigger, self.work = kind, Path(outrigger).resolve(), Path(work) / kind
@@ -48,7 +49,7 @@ class Stores:
         HELPER.chmod(0o755)
 
     def make(self, name):
-        """A new store's name for `outrigger -s` and `mount`."""
+        """Makes a store; returns its name for `outrigger -s` and `mount`."""
         if self.server is None:
             store, more = str(self.work / name), []
         else:
@@ -59,7 +60,7 @@ class Stores:
         return store
 
     def mount(self, store, options="allow_other"):
-        """Mounts a store, and returns where."""
+        """Mounts a store, and returns the mount point."""
         point = self.work / "mnt" / str(len(self.mounted))
         point.mkdir(parents=True, exist_ok=True)
         output(["mount", "-t", "fuse.outrigger", "-o", options, store, point])
@@ -70,7 +71,7 @@ class Stores:
         output([self.outrigger, "unmount", point], env=self.env)
 
     def check(self, store):
-        """What `check --read-data` finds; nothing, if all is well."""
+        """The findings of `check --read-data`; empty if there are none."""
         done = subprocess.run([self.outrigger, "-s", store, "check", "--read-data"], env=self.env, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, text=True, errors="replace", check=False)
         return "" if done.returncode == 0 else f"check --read-data: exit code {done.returncode}: {done.stdout.strip()}"
@@ -85,7 +86,7 @@ class Stores:
 
 
 class Server:
-    """A PostgreSQL of its own, as user `postgres`: it refuses root."""
+    """A separate PostgreSQL, which runs as user `postgres` because it refuses root."""
 
     def __init__(self, data):
         found = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name))

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Runs pjdfstest (the suite of shell scripts) in a directory and holds its results against a list of exclusions.
+"""Runs pjdfstest (the suite of shell scripts) in a directory and compares its results with a list of exclusions.
 
     pjdfstest.py SUITE DIR EXCLUSIONS [FILE ...]      SUITE: where the program and tests/ lie; FILE: chmod/00.t, chmod, ...
 
-A failure that is not listed is an error, and so is a listed test that passes or does not exist, a script that ends
-early, and one that hangs.
+An unlisted failure is an error. So is a listed test that passes or does not exist, a script that ends early, and one
+that hangs.
 """
 import os
 import re
@@ -35,7 +35,7 @@ def exclusions(path):
 
 
 def run(script, directory):
-    """{number: (passed, text)} and what was wrong with the script as a whole."""
+    """{number: (passed, text)}, and the errors of the script as a whole."""
     child = subprocess.Popen(["sh", str(script)], cwd=directory, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                              stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True)
     try:
@@ -97,7 +97,7 @@ def main():
         passed += len(results) - len(failures)
     errors.extend(f"{name}: excluded, but there is no such file" for name in listed)
     for error in errors:
-        # Names as long as they may be are in many tests.
+        # Many tests have names of the greatest length.
         print(re.sub(r"\S{90,}", lambda word: f"{word[0][:60]}...({len(word[0])} characters)", error))
     if skips:
         print(f"left out by the suite itself on this system: {' '.join(skips)}")

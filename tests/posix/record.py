@@ -27,7 +27,7 @@ def line(tests):
 
 
 def short(text):
-    """Fits into a cell."""
+    """Shortens a text to fit a cell."""
     text = " ".join(text.split()).replace("|", "\\|")
     return text if len(text) < 240 else text[:237] + "..."
 
@@ -44,7 +44,7 @@ def grouped(outcome, state):
 
 
 def generalised(reason):
-    """The same reason for stores of either kind."""
+    """The reason in words that are the same for both kinds of stores."""
     words = ["PATH" if word.startswith(("/", "postgres://")) else word for word in reason.split()]
     return " ".join(words)
 
@@ -64,7 +64,7 @@ def tests(names):
 
 
 def brief(outcome):
-    """Counts, and by name those that did not pass."""
+    """Counts, and the names of tests that did not pass."""
     return {part: {"revision": found["revision"], "again": found["again"], "seconds": found["seconds"], "counts": dict(counts(found["tests"])[0]),
                    "others": {name: [state, generalised(reason)] for name, (state, reason) in found["tests"].items() if state != "passed"}}
             for part, found in outcome.items()}

@@ -3,7 +3,7 @@
 #
 #   tests/posix/run.sh [--install] [--keep] DIR [SUITE ...]        without a suite: all
 #
-#   pjdfstest    what POSIX says of each call; exclusions in pjdfstest.exclusions, which have to fail    (root)
+#   pjdfstest    POSIX's rules for each call; exclusions in pjdfstest.exclusions, which have to fail     (root)
 #   fsx          random reads, writes, truncations, ... of one file, with and without mmap
 #   fio-verify   sequential and random writes, read back by checksums, and again after REMOUNT
 #   stress       several processes: renames, appends, locks, races; all content checked, and again after REMOUNT
@@ -16,7 +16,7 @@
 # Each suite works in DIR/posix-SUITE, which is removed when it passed (--keep leaves it). Exit code: 0 all passed,
 # 1 something failed, 2 usage, 3 nothing failed but something was left out, with the reason.
 #
-# Environment: REMOUNT     a command that unmounts and mounts DIR again; without it, that part is left out, and said so
+# Environment: REMOUNT     a command that unmounts and mounts DIR again; without it that part is left out and named
 #              PJDFSTEST   directory of a built pjdfstest (program and tests/)    EXCLUSIONS  another list
 #              FSX, WORKLOAD  the programs fsx and outrigger-workload             LOGS        where the output goes
 #              FSX_OPS [20000]  FSX_SEEDS [1 2 3 4]  STRESS_STEPS [5000]  ACK_OPS [20000]  FIO_SIZE [64m]
@@ -69,7 +69,7 @@ workload() {
         skip "outrigger-workload is missing: cargo build --release -p outrigger-workload, or set WORKLOAD"
     fi
 }
-# Unmounts and mounts again, so that what comes next is read from the store. Nothing of ours may be open in DIR.
+# Unmounts and mounts again, so that later reads come from the store. No file of ours may be open in DIR.
 remount() {
     [ -n "${REMOUNT:-}" ] || { note "the check after a remount (REMOUNT is not set)"; return 1; }
     cd /

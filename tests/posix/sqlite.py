@@ -4,9 +4,9 @@
     sqlite.py run FILE [--mode delete|wal] [--seconds 10] [--writers 3]
     sqlite.py check FILE
 
-Each writer moves amounts between accounts, and inserts, updates and deletes rows with blobs; readers look at the sum of
+Each writer moves amounts between accounts, and inserts, updates and deletes rows with blobs. Readers check the sum of
 all accounts, which never changes. At the end: integrity_check, the sum, every blob against its checksum, and the
-number of transactions against what the writers counted. synchronous=FULL.
+number of transactions against the writers' counts. synchronous=FULL.
 """
 import argparse
 import hashlib

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Runs test suites of others on mounts of both kinds, holds them against lists of what may fail, and writes a record.
+"""Runs test suites of others on mounts of both kinds, compares them with lists of allowed failures, and writes a record.
 
     sudo tests/posix/suites.py --outrigger BINARY [--built DIR] [--mounts local,shared] [--suites pjdfstest,rs,xfstests,load]
                                [--xfstests "generic/001 ..."] [--record DIR] [--work DIR]
 
-`tests/posix/fetch.sh DIR` has fetched and built them before. `load` is fsx, fsstress and stress-ng (load.py), and comes only if it is named.
-What came of each suite on each kind of mount is kept in DIR/outcome; the record is made of all that is there. In the lists (`pjdfstest.exclusions`, `rs.exclusions`, `xfstests.exclusions`)
-each test that may fail has a reason: `na`, it asks for what such a mount does not offer, or `ours`, it is our fault; `skip` is not run at
-all. A failure that is not listed is an error, and so is a listed test that passes. Exit code: 0 all as it should be, 1 not, 2 usage.
+Run `tests/posix/fetch.sh DIR` first: it fetches and builds them. `load` is fsx, fsstress and stress-ng (load.py), and runs only if it is named.
+Results of each suite on each kind of mount are kept in DIR/outcome; the record has all results there. In the lists (`pjdfstest.exclusions`,
+`rs.exclusions`, `xfstests.exclusions`) each test that may fail has a reason: `na`, it needs something that such a mount does not offer, or `ours`, it is
+our fault; `skip` is not run at all. An unlisted failure is an error, and so is a listed test that passes. Exit code: 0 as expected, 1 not, 2 usage.
 """
 import argparse
 import json
@@ -27,7 +27,7 @@ import record
 from mounts import Stores
 
 HERE = Path(__file__).resolve().parent
-# Nothing is said by a suite for so long: the test that runs is ended, and has failed.
+# If a suite is silent for so long, its present test is ended, and has failed.
 STUCK = 900
 USERS = {"rs": ["tests", "pjdfstest"], "xfstests": ["fsgqa", "fsgqa2", "123456-fsgqa"]}
 
@@ -41,12 +41,12 @@ def users(suite):
     have = {user.pw_name for user in pwd.getpwall()}
     for name in USERS.get(suite, []):
         if name not in have:
-            # Names that begin with a digit are what one of the tests is about.
+            # One of the tests is about names that begin with a digit.
             subprocess.run(["useradd", "--badname", "-M", name], check=True)
 
 
 def listed(suite, kind):
-    """{test: (class, reason)} of what may fail on this kind of mount."""
+    """{test: (class, reason)} of allowed failures on this kind of mount."""
     if suite == "load":
         return {}
     if suite == "pjdfstest":
@@ -65,7 +65,7 @@ def listed(suite, kind):
 
 
 def judge(results, may_fail):
-    """Each result as (state, reason), with what is listed taken into account."""
+    """Each result as (state, reason), after a comparison with the list."""
     judged = {}
     for name, (state, reason) in results.items():
         match state, may_fail.get(name):
@@ -120,7 +120,7 @@ entries = [["nobody", "nogroup"], ["tests", "tests"], ["pjdfstest", "pjdfstest"]
     second = Path("/dev/shm/posix-second")
     second.mkdir(exist_ok=True)
     command, results = [built / "rs" / "bin" / "pjdfstest", "-c", config, "-p", point, "-s", second], {}
-    # What mounts it again to read only comes by itself: some other tests leave files open.
+    # Tests that remount read-only run last, because some other tests leave files open.
     for patterns in ([], ["erofs"]):
         last = None
         for line in lines_of([*command, *patterns], {"RUST_BACKTRACE": "0", "NO_COLOR": "1"}, stores.work / "rs.log"):
@@ -157,7 +157,7 @@ export RESULT_BASE={stores.work}/results
 
 
 def results_of(lines):
-    """What xfstests' `check` says of each test."""
+    """The results of each test from xfstests' `check`."""
     results, last = {}, None
     for line in lines:
         if found := re.match(r"((?:generic|shared|fuse)/\d+)\s+(.*)", line):
@@ -181,7 +181,8 @@ SUITES = {"pjdfstest": run_pjdfstest, "rs": run_rs, "xfstests": run_xfstests, "l
 
 
 def lines_of(command, env, log, cwd="/"):
-    """A suite's lines as they come; of a test that says nothing for STUCK seconds the processes are ended."""
+    """A suite's lines as they come. If a test is silent for STUCK seconds, its processes are
+    ended."""
     child = subprocess.Popen(command, cwd=cwd, env=os.environ | env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                              stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True)
     heard = [time.monotonic()]
@@ -208,7 +209,8 @@ def lines_of(command, env, log, cwd="/"):
 
 
 def keep(path, part, is_again):
-    """Keeps what came of a suite; of some tests of it that ran again, beside what came of the others."""
+    """Keeps the results of a suite. Results of tests that ran again go beside those of the
+    others."""
     if is_again:
         if not path.exists():
             return
@@ -219,7 +221,7 @@ def keep(path, part, is_again):
 
 
 def below(root):
-    """Processes that come from `root`, without itself; mounts have parents of their own."""
+    """Processes that descend from `root`, without itself. Mounts have other parents."""
     parents = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:

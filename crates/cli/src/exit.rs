@@ -4,7 +4,7 @@ use std::fmt;
 
 use outrigger_store::{Error, ErrorKind};
 
-/// What the shell is told.
+/// The exit code of a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Exit {
@@ -21,7 +21,7 @@ pub enum Exit {
 }
 
 impl Exit {
-    /// How a process of this program has ended.
+    /// The outcome of a process of this program, from its exit code.
     pub fn of(code: Option<i32>) -> Self {
         match code {
             Some(0) => Self::Done,
@@ -33,7 +33,7 @@ impl Exit {
     }
 }
 
-/// Exit code after Ctrl-C, as shells have it: 128 + SIGINT.
+/// The exit code after Ctrl-C, as in shells: 128 + SIGINT.
 pub const INTERRUPTED: u8 = 130;
 
 /// Why a command could not do what was asked.
@@ -41,25 +41,25 @@ pub const INTERRUPTED: u8 = 130;
 pub struct Failure {
     /// The exit code.
     pub exit: Exit,
-    /// One sentence; empty when there is nobody left to read it (a closed pipe).
+    /// One sentence. It is empty if nobody is left to read it, as after a closed pipe.
     pub message: String,
 }
 
-/// What a command returns.
+/// The result of a command.
 pub type Outcome = Result<Exit, Failure>;
 
 impl Failure {
-    /// The user asked for something that makes no sense.
+    /// The request makes no sense.
     pub fn usage(message: impl Into<String>) -> Self {
         Self { exit: Exit::Usage, message: message.into() }
     }
 
-    /// It could not be done.
+    /// The command could not be done.
     pub fn failed(message: impl Into<String>) -> Self {
         Self { exit: Exit::Failed, message: message.into() }
     }
 
-    /// Reading or writing something of this machine failed.
+    /// Reading or writing on this machine failed.
     pub fn io(what: impl fmt::Display, error: &std::io::Error) -> Self {
         if error.kind() == std::io::ErrorKind::BrokenPipe {
             return Self { exit: Exit::Done, message: String::new() };
@@ -86,10 +86,10 @@ pub fn without_numbers(text: &str) -> String {
 
 const RECOVER: &str = "; `outrigger recover` rebuilds it from the packs";
 
-/// What to do next, where the message does not say so itself.
+/// The next step for the user, if the message does not name one itself.
 fn advice(kind: ErrorKind, message: &str) -> &'static str {
     match kind {
-        // Such as when to do so.
+        // The message says when to try again.
         ErrorKind::Busy if message.contains("try again") => "",
         ErrorKind::Busy => "; another process is using it, try again in a moment",
         ErrorKind::Full => {

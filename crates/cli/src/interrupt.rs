@@ -11,8 +11,8 @@ use signal_hook::iterator::Signals;
 use crate::exit::INTERRUPTED;
 use crate::output::complain;
 
-/// From now on a signal ends the process at once, which is safe at any moment: what was not committed is not there. `advice`
-/// is the second half of the message.
+/// From now on a signal ends the process at once. That is safe at any moment, because uncommitted
+/// changes are not there. `advice` is the second half of the message.
 pub fn arm(store: &Store, advice: &'static str) {
     arm_with(store, advice, || ());
 }
@@ -22,7 +22,7 @@ pub fn arm_with(store: &Store, advice: &'static str, tidy: impl FnOnce() + Send 
     arm_saying(store, move || advice.to_string(), tidy);
 }
 
-/// As [`arm_with`]; what is said is found out when the signal comes, within about a second.
+/// As [`arm_with`]. `advice` is called when the signal comes, and has about a second.
 pub fn arm_saying(
     store: &Store,
     advice: impl FnOnce() -> String + Send + 'static,
@@ -30,14 +30,15 @@ pub fn arm_saying(
 ) {
     let meta: Arc<dyn Meta> = Arc::clone(&store.meta);
     let locks = (!store.is_read_only()).then(|| store.locks_dir());
-    // Without a handler the signal kills, which is as safe, only less polite.
+    // Without a handler the signal kills the process, which is as safe, but says nothing.
     let Ok(mut signals) = Signals::new([SIGINT, SIGTERM, SIGHUP]) else { return };
     std::thread::spawn(move || {
         if signals.forever().next().is_none() {
             return;
         }
         crate::progress::clear();
-        // Another thread may hold the database just now: then the next `gc` closes the session for us.
+        // Another thread may hold the database. Then this thread ends the process, and the next
+        // `gc` closes the session.
         let said = Arc::new(AtomicBool::new(false));
         let is_said = Arc::clone(&said);
         std::thread::spawn(move || {
@@ -58,14 +59,15 @@ pub fn arm_saying(
     });
 }
 
-/// For who notices that the work was stopped: whoever stopped it ends the process, and says why.
+/// Waits after the work was stopped: the thread that stopped it ends the process and prints the
+/// reason.
 pub fn wait_for_the_end() -> ! {
     loop {
         std::thread::park();
     }
 }
 
-/// Ends this process's sessions in `store`, before it exits without having ended what uses them.
+/// Closes this process's sessions in `store` before it exits, while they are still in use.
 pub fn close_sessions(store: &Store) {
     if !store.is_read_only() {
         close_own_sessions(&*store.meta, &store.locks_dir());
@@ -75,7 +77,7 @@ pub fn close_sessions(store: &Store) {
 fn close_own_sessions(meta: &dyn Meta, locks: &std::path::Path) {
     for session in meta.sessions().unwrap_or_default() {
         let Some(lock) = session.owner.lock_file(locks) else { continue };
-        // Hosts of one name may share a store, so the lock must be here, too.
+        // Hosts of the same name may share a store, so the lock file must also be on this host.
         if session.owner.is_this_process() && lock.exists() {
             let _ = meta.close_session(session.id);
             let _ = std::fs::remove_file(lock);

@@ -1,4 +1,4 @@
-//! Objects for programs, and times as they stand in them.
+//! JSON objects, and the form of times in them.
 
 use jiff::Timestamp;
 use outrigger_format::catalogue::Time;
@@ -49,7 +49,7 @@ impl From<Object> for Value {
     }
 }
 
-/// RFC 3339 in UTC, with nanoseconds as far as there are any.
+/// RFC 3339 in UTC, with nanoseconds if there are any.
 pub fn rfc3339(time: Time) -> String {
     timestamp(time).map_or_else(|| format!("@{}", time.secs), |time| time.to_string())
 }

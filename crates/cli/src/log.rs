@@ -1,4 +1,4 @@
-//! Where a mount says what goes wrong: with the request that met it, where one did.
+//! Where a mount reports failures, with the request that met each, if one did.
 
 use std::os::unix::net::UnixDatagram;
 
@@ -15,7 +15,7 @@ use crate::output::complain;
 const DAEMON: u8 = 3;
 const ERROR: u8 = 3;
 const NOTICE: u8 = 5;
-/// Where systemd's journal takes fields.
+/// The socket on which systemd's journal takes fields.
 const JOURNAL: &str = "/run/systemd/journal/socket";
 const SYSLOG: &str = "/dev/log";
 
@@ -25,12 +25,13 @@ pub enum Log {
     Terminal,
     /// Lines of the operation's log.
     Kept,
-    /// The machine's log: fields, where it is systemd's journal; else lines of syslog. Where there is neither, nobody is told.
+    /// The machine's log: fields for systemd's journal, or else lines for syslog. Without either,
+    /// reports are dropped.
     Machine,
 }
 
 impl Log {
-    /// Says something.
+    /// Reports something.
     pub fn tell(&self, report: &Report) {
         match self {
             Self::Terminal => complain(&report.message),
@@ -52,7 +53,7 @@ impl Log {
         }
     }
 
-    /// Says something that is about no request.
+    /// Reports a failure that belongs to no request.
     pub fn tell_failure(&self, message: &str) {
         self.tell(&Report { message: message.to_owned(), kind: Some(ErrorKind::Io), asked: None });
     }
@@ -66,7 +67,7 @@ fn kind(report: &Report) -> Option<String> {
     report.kind.map(|kind| format!("{kind:?}").to_lowercase())
 }
 
-/// What a line has besides the message.
+/// The fields of a line besides its message.
 fn object(report: &Report) -> Object {
     let mut object = Object::new();
     if let Some(kind) = kind(report) {
@@ -80,12 +81,12 @@ fn object(report: &Report) -> Object {
     object
 }
 
-/// In one line, with nothing in it that a terminal would obey which shows the log.
+/// The message on one line, escaped so that a terminal that shows the log obeys nothing in it.
 fn message(report: &Report) -> String {
     show(report.message.replace('\n', " ").as_bytes())
 }
 
-/// As the journal takes them: a field a line, so none may have one in it.
+/// Fields for the journal: one per line, so a value may have no line end.
 fn fields(report: &Report) -> String {
     let message = message(report);
     let mut fields = format!("PRIORITY={}\nSYSLOG_IDENTIFIER=outrigger\nMESSAGE={message}\n", level(report));

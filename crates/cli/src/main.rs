@@ -1,4 +1,4 @@
-//! `outrigger`: the command line. It parses, calls the store, and says what happened; nothing more.
+//! `outrigger`: the command line. It parses the arguments, calls the store and reports the result.
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests wait and measure in real time"))]
 
 mod args;
@@ -49,7 +49,7 @@ fn main() {
             failure.exit
         }
     };
-    // A driver may be at work still.
+    // A device's driver may still be running.
     outrigger_offload::end_process(exit as u8)
 }
 
@@ -62,7 +62,8 @@ fn name(matches: &clap::ArgMatches) -> String {
     }
 }
 
-/// Trees are walked with one open directory a level, and packs are kept open: the soft limit of 1024 is meant for `select`.
+/// Walks keep one open directory per level, and packs stay open. The soft limit of 1024 is meant
+/// for `select`.
 fn raise_file_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);

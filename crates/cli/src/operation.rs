@@ -1,5 +1,6 @@
-//! The log of an operation, `--log`: what a command does at steps that matter, what it tries again and why, what it says and how it ends. A line each, as JSON or as text, all
-//! with the operation's id, by which the lines of one command are found among those of others in the same file.
+//! The log of an operation, `--log`: the important steps of a command, its retries with the
+//! reasons, its messages and its end. Each is one line, as JSON or as text. All lines have the
+//! operation's id, which tells them from other commands' lines in the same file.
 //!
 //! Passwords and keys do not get into it: texts go through [`note::clean`].
 
@@ -19,22 +20,23 @@ use serde_json::Value;
 use crate::exit::{Exit, Failure};
 use crate::json::{Object, rfc3339_nanos};
 
-/// How lines look.
+/// The form of the lines.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Format {
-    /// An object a line
+    /// One object per line
     Json,
     /// Sentences
     Text,
 }
 
-/// The log that is asked for.
+/// The options of the log.
 #[derive(Args, Clone, Debug)]
 pub struct LogFlags {
-    /// Append what is done to FILE, a line each: steps, retries with their reasons, how it ends; `-` is standard error. Of a mount also what goes wrong in it, with the request that met it
+    /// Append one line to FILE for each step, each retry with its reason, and the end; `-` is
+    /// standard error. With a mount also its failures, with the request that met each
     #[arg(long, global = true, value_name = "FILE")]
     pub log: Option<PathBuf>,
-    /// What the log has
+    /// How much the log has
     #[arg(
         long,
         global = true,
@@ -44,7 +46,7 @@ pub struct LogFlags {
         hide_possible_values = true
     )]
     pub log_level: Level,
-    /// How its lines look [default: json, for `-` text]
+    /// The form of its lines [default: json, for `-` text]
     #[arg(long, global = true, value_name = "json|text", value_enum, hide_possible_values = true)]
     pub log_format: Option<Format>,
 }
@@ -73,14 +75,14 @@ fn levels() -> impl TypedValueParser<Value = Level> {
 }
 
 impl LogFlags {
-    /// How lines look.
+    /// The form of the lines.
     pub fn format(&self) -> Format {
         let is_stderr = self.log.as_deref().is_some_and(|path| path == Path::new("-"));
         self.log_format.unwrap_or(if is_stderr { Format::Text } else { Format::Json })
     }
 }
 
-/// Begins the log that is asked for, if one is.
+/// Begins the log if one is asked for.
 ///
 /// # Errors
 /// When its file cannot be written to.
@@ -106,7 +108,7 @@ pub fn begin(flags: &LogFlags, command: &str, store: Option<&Path>) -> Result<()
     }
     note::on_note(flags.log_level, |Note { level, event, message, fields }| {
         let fields = fields.into_iter().fold(Object::new(), |object, (name, value)| {
-            // Numbers as numbers.
+            // Numbers stay numbers in JSON.
             match value.parse::<u64>() {
                 Ok(number) => object.with(name, number),
                 Err(_) => object.with(name, value),
@@ -125,7 +127,7 @@ pub fn begin(flags: &LogFlags, command: &str, store: Option<&Path>) -> Result<()
     Ok(())
 }
 
-/// True when the log is on standard error: then nothing else is.
+/// True when the log goes to standard error. Then nothing else is printed there.
 pub fn is_on_stderr() -> bool {
     OPERATION.get().is_some_and(|operation| matches!(operation.to, To::Stderr))
 }
@@ -163,7 +165,7 @@ pub fn line(level_word: &str, level: Level, event: &str, message: &str, fields: 
             text + "\n"
         }
     };
-    // In one write, as other processes may write to the same file. There is nobody to tell when this fails.
+    // One write, because other processes may append to the same file. A failure cannot be reported.
     let _ = match &operation.to {
         To::File(file) => (&*file).write_all(text.as_bytes()),
         To::Stderr => io::stderr().write_all(text.as_bytes()),
@@ -175,12 +177,12 @@ pub fn step(event: &'static str, message: &str) {
     line(Level::Info.word(), Level::Info, event, message.trim_end(), Object::new());
 }
 
-/// What is said to the user.
+/// A message to the user.
 pub fn said(message: &str) {
     line(Level::Warning.word(), Level::Warning, "said", message, Object::new());
 }
 
-/// How the command ends, and why if it failed.
+/// The end of the command, and the reason if it failed.
 pub fn ended(exit: Exit, why: Option<&str>) {
     let Some(operation) = OPERATION.get() else { return };
     let level = if matches!(exit, Exit::Done) { Level::Info } else { Level::Error };

@@ -1,10 +1,12 @@
-//! What goes to standard output and standard error: text for people, JSON for programs.
+//! Output on standard output and standard error: text for people, JSON for programs.
 //!
-//! With `--json` a command prints one object on one line. Sizes are numbers of bytes, times RFC 3339 in UTC. A name is a string; one that is not
-//! UTF-8 is a string with `\xNN` escapes, and its bytes in hex stand beside it under the same key with `_hex` added.
+//! With `--json` a command prints one object on one line. Sizes are numbers of bytes, times RFC
+//! 3339 in UTC. A name is a string. A name that is not UTF-8 is a string with `\xNN` escapes, and
+//! its bytes in hex stand beside it under the same key with `_hex` added.
 //!
-//! Programs of others, and whoever writes to the database, have a say in much of this text. So all of it is escaped here, and not where it is made: nothing of theirs reaches a terminal that the
-//! terminal would obey.
+//! Other people's programs, and anyone who may write to the database, can influence this text. So
+//! all of it is escaped here, at the output, and they cannot send a terminal anything that it would
+//! obey.
 
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 
@@ -23,15 +25,16 @@ pub fn complain(message: &str) {
     }
 }
 
-/// The same, of what the log says otherwise.
+/// As [`complain`], for a message that the log records in another form.
 pub fn shout(message: &str) {
-    // In one write, so that a line does not mix with another process's. There is nobody to tell when this fails.
+    // One write, so that a line does not mix with another process's. A failure cannot be reported.
     let _ = io::stderr().write_all(format!("outrigger: {}\n", further(message)).as_bytes());
 }
 
-/// Says why a command failed: a sentence, or for programs `{"error": {"code", "message", "hint"}}` on a line of standard error.
+/// Prints why a command failed: a sentence, or for programs `{"error": {"code", "message",
+/// "hint"}}` on a line of standard error.
 ///
-/// Messages say what is wrong, and after a semicolon what to do: that is the hint.
+/// A message says what is wrong, and after a semicolon what to do. That part is the hint.
 pub fn fail(failure: &Failure, json: bool) {
     if failure.message.is_empty() {
         return;
@@ -45,11 +48,11 @@ pub fn fail(failure: &Failure, json: bool) {
     };
     let error = Object::new().with("code", failure.exit as u8).with("message", message).with("hint", hint);
     let text = json_text(&Object::new().with("error", Value::from(error)).into());
-    // There is nobody to tell when this fails.
+    // A failure to print cannot be reported.
     let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
 }
 
-/// What a message says, where a further line of it cannot be taken for another message.
+/// A message whose further lines are indented, so that none looks like another message.
 fn further(message: &str) -> String {
     lines(message).replace('\n', "\n  ")
 }
@@ -59,7 +62,7 @@ fn lines(text: &str) -> String {
     show_but(text.as_bytes(), "\n\t")
 }
 
-/// JSON in which even a terminal finds nothing to obey: `serde_json` escapes what JSON must not have, and that is less.
+/// JSON without anything that a terminal obeys. `serde_json` escapes less: only what JSON forbids.
 fn json_text(value: &Value) -> String {
     let text = value.to_string();
     if !text.chars().any(is_obeyed) {
@@ -93,7 +96,7 @@ impl Out {
         if self.terminal { self.bytes(show(name).as_bytes()) } else { self.bytes(name) }
     }
 
-    /// Writes what a program of somebody else's has said: escaped for a terminal, else as it is.
+    /// Writes the output of somebody else's program: escaped for a terminal, else as it is.
     pub fn said(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         if self.terminal { self.bytes(show_but(bytes, "\n\t").as_bytes()) } else { self.bytes(bytes) }
     }
@@ -121,7 +124,7 @@ impl Out {
     }
 }
 
-/// Prints one object and is done.
+/// Prints one object.
 pub fn print_json(object: Object) -> Result<(), Failure> {
     print_value(object.into())
 }
@@ -132,20 +135,21 @@ fn print_value(object: Value) -> Result<(), Failure> {
     out.finish()
 }
 
-/// Prints a report of the store, field by field, and is done.
+/// Prints a report of the store, field by field.
 pub fn print_report(report: &impl serde::Serialize) -> Result<(), Failure> {
     let value = serde_json::to_value(report).map_err(|error| Failure::failed(error.to_string()))?;
     print_value(value)
 }
 
-/// Prints lines, escaped, and is done.
+/// Prints lines, escaped.
 pub fn print_text(text: &str) -> Result<(), Failure> {
     let mut out = Out::new();
     out.bytes(lines(text).as_bytes())?;
     out.finish()
 }
 
-/// One JSON object with one long list, written as it comes, so that a million entries take no memory.
+/// One JSON object with one long list, written element by element, so that a million entries take
+/// no memory.
 pub struct JsonList {
     first: bool,
 }
@@ -183,7 +187,7 @@ pub fn size(bytes: u64) -> String {
         return format!("{bytes} B");
     }
     let (mut value, mut unit) = (bytes as f64 / 1024.0, 0);
-    // What would be printed as 1024 belongs to the next unit.
+    // A value that would be printed as 1024 belongs to the next unit.
     while value >= 1023.5 && unit + 1 < UNITS.len() {
         value /= 1024.0;
         unit += 1;

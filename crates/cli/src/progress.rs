@@ -1,4 +1,4 @@
-//! A progress bar on a terminal's standard error; nothing anywhere else.
+//! A progress bar on standard error, if that is a terminal.
 
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,7 @@ pub struct Bar {
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
-/// The bar that is drawn now, for whoever has to write between its lines.
+/// The bar that is shown now. A thread that has to write between its lines needs it.
 static DRAWN: Mutex<Option<ProgressBar>> = Mutex::new(None);
 
 /// Wipes the bar, if there is one.
@@ -30,8 +30,8 @@ pub fn clear() {
 const REDRAW_EVERY: Duration = Duration::from_millis(100);
 
 impl Bar {
-    /// A bar for `progress`, told once known how many bytes there are in all; `saves` says that what need not be stored is worth
-    /// telling.
+    /// A bar for `progress`. `total` has the number of all bytes once it is known. `saves` says
+    /// that data which need not be stored is worth mentioning.
     pub fn start(progress: &Arc<Progress>, quiet: bool, total: Total, saves: bool) -> Option<Self> {
         let progress = Arc::clone(progress);
         let mut saved = saves.then(Saved::default);
@@ -42,7 +42,8 @@ impl Bar {
         })
     }
 
-    /// A bar for `progress`, which is made of one file of `len` bytes, if that is known; `read` says how far it was read.
+    /// A bar for `progress` over one file of `len` bytes, if that is known; `read` is the position
+    /// in it.
     pub fn start_reading(
         progress: &Arc<Progress>,
         quiet: bool,
@@ -56,7 +57,7 @@ impl Bar {
         })
     }
 
-    /// A bar that says what `describe` makes of the time since it was started.
+    /// A bar with the text that `describe` makes of the time since its start.
     pub fn with(quiet: bool, mut describe: impl FnMut(Duration) -> String + Send + 'static) -> Option<Self> {
         if quiet || !std::io::stderr().is_terminal() {
             return None;
@@ -89,11 +90,13 @@ impl Drop for Bar {
     }
 }
 
-/// Bytes there are in all, once that is known.
+/// The number of all bytes, once it is known.
 pub type Total = Arc<OnceLock<u64>>;
 
-/// Estimates what need not be stored, of what was looked up: what was only read may yet be new. Bytes are counted as stored when a pack is full, and at that moment nearly all that is new is in full
-/// packs: that gives the ratio for what is not in one yet.
+/// Estimates how many of the looked-up bytes need not be stored. Bytes that were only read are left
+/// out, because they may be new. Bytes count as stored when their pack is full. At that moment
+/// nearly all new bytes are in full packs, which gives the ratio for the bytes that are not in one
+/// yet.
 #[derive(Default)]
 struct Saved {
     stored: u64,
@@ -114,7 +117,7 @@ impl Saved {
 
 /// `78,611 files, 1.24 GiB of 1.30 GiB, 395 MiB/s, 3 s left, 1.12 GiB saved`.
 ///
-/// `total` is how far it is and how far it goes, once that is known.
+/// `total` is the position and the end, once that is known.
 fn describe(
     view: &ProgressView,
     elapsed: Duration,
@@ -181,7 +184,7 @@ mod tests {
         );
         view.bytes_new = 100 << 20;
         assert_eq!(said(&view, Some(1)), "1,000 files, 100 MiB, 10.0 MiB/s, 50.0 MiB saved");
-        // Random data: what was read and not looked up yet is not saved.
+        // Random data: bytes that were read and not looked up yet are not saved.
         let view = ProgressView {
             bytes_done: 250 << 20,
             files_done: 1,
@@ -193,7 +196,7 @@ mod tests {
             describe(&view, secs, None, Some(&mut Saved::default())),
             "1 file, 250 MiB, 25.0 MiB/s, 0 B saved"
         );
-        // An archive is longer than what is in it.
+        // An archive is longer than its content.
         let archive = Some((300 << 20, 400 << 20));
         assert_eq!(
             describe(&view, secs, archive, None),

@@ -1,4 +1,4 @@
-//! `--at`: a snapshot's name, a tag, or a time, made a snapshot.
+//! `--at`: finds the snapshot for a name, a tag or a time.
 
 use jiff::civil::{Date, DateTime};
 use jiff::tz::TimeZone;
@@ -11,7 +11,7 @@ use outrigger_store::snapshot::facts::Facts;
 use crate::exit::Failure;
 use crate::output::local;
 
-/// What `--at` accepts, for help texts.
+/// The values of `--at`, for help texts.
 pub const HELP: &str = "A snapshot's name; or a tag: the newest snapshot with it; or a time: the newest snapshot not after it. Times are RFC 3339 \
 (2026-05-01T12:00:00Z), local (2026-05-01T12:00), a day (2026-05-01, yesterday, today: its end), now, or relative (-2h, '3 days ago')";
 
@@ -24,7 +24,8 @@ pub fn resolve(store: &Store, text: &str) -> Result<SnapshotRow, Failure> {
     find(&snapshots, text, &Zoned::now())
 }
 
-/// Refuses a new snapshot whose name, or a tag of which, would make `--at` find another one than it says.
+/// Refuses a new snapshot if its name or one of its tags would make `--at` find another snapshot
+/// than the text says.
 ///
 /// # Errors
 /// A usage failure that says what the name or the tag means already.
@@ -64,7 +65,7 @@ fn find(snapshots: &[SnapshotRow], text: &str, now: &Zoned) -> Result<SnapshotRo
              2026-05-01T12:00:00Z, 2026-05-01T12:00, 2026-05-01, yesterday, today, now, -2h or '3 days ago'"
         )));
     };
-    // What is before 1970 or after 2554 does not fit, and is older or newer than any snapshot.
+    // A time before 1970 or after 2554 does not fit. It is older or newer than any snapshot.
     let nanos = time.as_nanosecond().clamp(0, u64::MAX.into()) as u64;
     let newest = snapshots.iter().rev().find(|snapshot| snapshot.time <= nanos);
     newest.cloned().ok_or_else(|| {
@@ -95,7 +96,7 @@ fn parse(text: &str, now: &Zoned) -> Option<Timestamp> {
     if let Ok(time) = text.parse::<Zoned>() {
         return Some(time.timestamp());
     }
-    // A date is also a date-time to jiff, at midnight: the day's end is what people mean.
+    // jiff also parses a date as a date-time, at midnight, but a user means the day's end.
     if let Ok(date) = text
         .parse::<Date>()
         .or(Err(()))
@@ -114,7 +115,7 @@ fn parse(text: &str, now: &Zoned) -> Option<Timestamp> {
         .map(|time| time.timestamp())
 }
 
-/// The last moment of a day; of the last one that can be counted, the last that can be.
+/// The last moment of a day. For the last day that can be counted, its last countable moment.
 fn end_of(date: Date, zone: &TimeZone) -> Timestamp {
     let next = date.tomorrow().and_then(|next| next.to_zoned(zone.clone()));
     next.and_then(|midnight| midnight.timestamp().checked_sub(jiff::SignedDuration::from_nanos(1)))

@@ -1,31 +1,33 @@
-//! What an experiment is.
+//! An experiment and its origin.
 
 use crate::lab::{Failed, Lab};
 use crate::record::Outcome;
 
-/// Where an experiment comes from, in the order of the report.
+/// The paper of an experiment, in the order of the report.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Paper {
     /// "On GPU's viability as a middleware accelerator".
     StoreGpu,
     /// "GPUs as Storage System Accelerators".
     MosaStore,
-    /// "GHOST: GPGPU-Offloaded High Performance Storage I/O Deduplication for Primary Storage System".
+    /// "GHOST: GPGPU-Offloaded High Performance Storage I/O Deduplication for Primary Storage
+    /// System".
     Ghost,
-    /// "QZFS: QAT Accelerated Compression in File System for Application Agnostic and Cost Efficient Data Storage".
+    /// "QZFS: QAT Accelerated Compression in File System for Application Agnostic and Cost
+    /// Efficient Data Storage".
     Qzfs,
     /// "Evaluation of Active Storage Strategies for the Lustre Parallel File System".
     ActiveStorage,
-    /// None: what the papers do not ask.
+    /// None: a question that the papers do not ask.
     Beyond,
 }
 
 impl Paper {
-    /// Every one.
+    /// All papers.
     pub const ALL: [Paper; 6] =
         [Self::StoreGpu, Self::MosaStore, Self::Ghost, Self::Qzfs, Self::ActiveStorage, Self::Beyond];
 
-    /// As the report's headings have it.
+    /// The heading in the report.
     pub fn title(self) -> &'static str {
         match self {
             Self::StoreGpu => "StoreGPU: On GPU's viability as a middleware accelerator (2009)",
@@ -44,19 +46,20 @@ impl Paper {
 pub struct Experiment {
     /// Its name on the command line and of its records: `storegpu-4`.
     pub id: &'static str,
-    /// Whose.
+    /// Its paper.
     pub paper: Paper,
-    /// Which there: `figure 4`.
+    /// Its place in the paper: `figure 4`.
     pub figure: &'static str,
-    /// What is asked.
+    /// The question.
     pub title: &'static str,
-    /// What the paper found, in our words, with its numbers.
+    /// The paper's result in our words, with its numbers.
     pub found: &'static str,
-    /// Its numbers as they stand in its text and tables, by the name of what is found here: `("all cores, largest block", "about 6")`. They are joined
-    /// to records when the report is drawn, so that one that is found later stands beside every record.
+    /// Numbers from the paper's text and tables, by the name of our finding: `("all cores, largest
+    /// block", "about 6")`. They join the records when the report is drawn, so a number that is
+    /// found later stands beside every record.
     pub said: &'static [(&'static str, &'static str)],
-    /// What differs here and why: two sentences.
+    /// The differences here, and the reasons: two sentences.
     pub differs: &'static str,
-    /// Measures, and checks what comes out.
+    /// Measures, and checks the answers.
     pub run: fn(&Lab) -> Result<Outcome, Failed>,
 }

@@ -1,4 +1,5 @@
-//! Whether what was written is what is read again: asked in tiny runs, after the clock has stopped. A figure of a way to write that lost data would be worth nothing.
+//! In tiny runs: checks after the clock has stopped that written data can be read again. The speed
+//! of a write that loses data would mean nothing.
 
 use std::path::Path;
 
@@ -11,7 +12,8 @@ use outrigger_workload::{CompareOptions, compare_trees_with};
 
 use crate::lab::{Failed, Lab, Scale, check};
 
-/// Restores what was put under `name`, and compares it with its `source`, in tiny runs; in others nothing.
+/// In tiny runs, restores what was put under `name`, and compares it with its `source`. In others
+/// does nothing.
 ///
 /// # Errors
 /// [`Failed::Wrong`] with the first path that differs; those of the store.
@@ -40,7 +42,7 @@ pub fn restore(lab: &Lab, store: &Store, name: &str, dest: &Path) -> Result<(), 
 
 /// Fails unless both have the same names, and files of the same bytes.
 fn same(source: &Path, found: &Path) -> Result<(), Failed> {
-    // Attributes are other tests'.
+    // Other tests check attributes.
     let options = CompareOptions {
         modes: false,
         owners: false,

@@ -1,11 +1,11 @@
-//! The surroundings of an experiment ([`Lab`], [`Scale`]), and the reasons why it has no result ([`Failed`]).
+//! The surroundings of an experiment ([`Lab`], [`Scale`]), and reasons for no result ([`Failed`]).
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// How much is measured.
+/// The size of the measurements.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scale {
@@ -18,10 +18,10 @@ pub enum Scale {
 }
 
 impl Scale {
-    /// From its name.
+    /// Parses its name.
     ///
     /// # Errors
-    /// With the names there are.
+    /// With the known names.
     pub fn parse(text: &str) -> Result<Self, String> {
         let all = [Self::Tiny, Self::Short, Self::Full];
         all.into_iter()
@@ -38,7 +38,7 @@ impl Scale {
         }
     }
 
-    /// The one for this scale.
+    /// The value for this scale.
     pub fn pick<T>(self, tiny: T, short: T, full: T) -> T {
         match self {
             Self::Tiny => tiny,
@@ -51,16 +51,16 @@ impl Scale {
 /// Why there is no result.
 #[derive(Debug, thiserror::Error)]
 pub enum Failed {
-    /// Something that the experiment needs is not there: said, and no failure.
+    /// The experiment lacks something here. It is reported, and is no failure.
     #[error("skipped: {0}")]
     Missing(String),
     /// An answer is wrong.
     #[error("wrong answer: {0}")]
     Wrong(String),
-    /// The file system said no.
+    /// An error of the file system.
     #[error("{0}")]
     Io(#[from] std::io::Error),
-    /// The store said no.
+    /// An error of the store.
     #[error("{0}")]
     Store(#[from] outrigger_store::Error),
     /// A program that was run failed.
@@ -68,25 +68,25 @@ pub enum Failed {
     Program(String),
 }
 
-/// Fails as a wrong answer unless `right`.
+/// Fails with a wrong answer unless `right`.
 ///
 /// # Errors
-/// [`Failed::Wrong`] with what `why` says.
+/// [`Failed::Wrong`] with the text `why`.
 pub fn check(right: bool, why: impl fmt::Display) -> Result<(), Failed> {
     if right { Ok(()) } else { Err(Failed::Wrong(why.to_string())) }
 }
 
-/// What experiments are run with.
+/// The surroundings of experiments.
 pub struct Lab {
-    /// How much.
+    /// The size of the measurements.
     pub scale: Scale,
-    /// An empty directory on the file system that is to be measured; what is left in it is removed.
+    /// An empty directory on the file system to measure. Leftovers in it are removed.
     pub work: PathBuf,
-    /// The program `outrigger`, for what goes through mounts.
+    /// The program `outrigger`, for measurements through mounts.
     pub outrigger: Option<PathBuf>,
-    /// What `bench/data.sh` made, for workloads of real data.
+    /// The output of `bench/data.sh`, for workloads of real data.
     pub data: Option<PathBuf>,
-    /// Threads that work.
+    /// Worker threads.
     pub threads: usize,
 }
 
@@ -100,7 +100,7 @@ impl Lab {
     /// A new empty directory below [`Lab::work`], removed with the handle.
     ///
     /// # Errors
-    /// Whatever creating it says.
+    /// Those of creating it.
     pub fn room(&self) -> Result<tempfile::TempDir, Failed> {
         Ok(tempfile::tempdir_in(&self.work)?)
     }

@@ -1,4 +1,5 @@
-//! Every experiment of the papers that Outrigger grew from, repeated on whatever machine this is, and a report on them.
+//! Every experiment of the papers that Outrigger grew from, repeated on the present machine, and a
+//! report on them.
 //!
 //! ```text
 //!   registry ──▶ Experiment::run(Lab) ──▶ Outcome ──▶ Record ── one JSON file ──▶ docs/evaluation/records/MACHINE/ID.json
@@ -6,13 +7,15 @@
 //!   report.md, report.html  ◀── report::write ◀── every record there is ◀───────────────┘
 //! ```
 //!
-//! An experiment is one figure or table of a paper ([`Experiment`]): what the paper found is said with it, what is found here goes into
-//! a [`Record`]. It has three sizes ([`Scale`]): `tiny` runs among the tests and checks its answers, `short` is `make eval`, `full` is
-//! `make eval-full`. An experiment that meets a wrong answer fails, at any size; no time is ever asserted.
+//! An experiment is one figure or table of a paper ([`Experiment`]). It states the paper's result;
+//! the result here goes into a [`Record`]. It has three sizes ([`Scale`]): `tiny` runs among the
+//! tests and checks its answers, `short` is `make eval`, `full` is `make eval-full`. An experiment
+//! that meets a wrong answer fails, at any size; no time is ever asserted.
 //!
-//! What executes something is named for what it is: the processor (one core, all cores), a device that is there, or a *model*: a simulated
-//! device ([`outrigger_offload::sim`]) that has the papers' bandwidths and latencies ([`models`]). A model's times are no measurement, and are
-//! drawn differently ([`record::SeriesKind`]).
+//! Each line of a plot names its executor: the processor (one core, all cores), a device that is
+//! there, or a *model*. A model is a simulated device ([`outrigger_offload::sim`]) with the papers'
+//! bandwidths and latencies ([`models`]). A model's times are no measurement, and are drawn
+//! differently ([`record::SeriesKind`]).
 #![allow(clippy::disallowed_methods, reason = "it measures, and waits, in real time")]
 
 mod active;

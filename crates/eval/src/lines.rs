@@ -1,11 +1,13 @@
-//! Which of a plot's red and grey lines nothing can pass, and which only stand there to compare with.
+//! The red and grey lines of a plot: limits that nothing can pass, and references for comparison.
 //!
-//! It is decided by a line's name, in one place and when the report is drawn, so that records that were made before the two were told apart are
-//! drawn like later ones. A name means the same in every plot; those that once did not are [renamed](name).
+//! A line's name decides, in one place and when the report is drawn. So records from before the two
+//! were told apart are drawn like later ones. A name means the same in every plot; names that once
+//! did not are [renamed](name).
 
 use crate::record::{Plot, SeriesKind};
 
-/// Lines that may be passed: what others do, what the same work without compression or similarity would need, what was asked.
+/// References, which may be passed: other programs, the same work without compression or
+/// similarity, and requirements.
 const REFERENCES: &[&str] = &[
     "4 KiB made durable by the file system",
     "a plain write of the input",
@@ -41,7 +43,8 @@ const REFERENCES: &[&str] = &[
     "without codec, at best",
 ];
 
-/// Experiment, the name that its older records have, the name today. In what is similar, or compresses, a disk's rate limits only what is left to be written.
+/// The experiment, the name in its older records, and the name today. If data is similar or
+/// compresses, a disk's rate limits only the rest that is written.
 const RENAMED: &[(&str, &str, &str)] = &[
     ("beyond-disk", "the file system, one file made durable", "the file system, for what is new"),
     ("beyond-growth", "the file system, one file made durable", "the file system, for what is new"),
@@ -53,21 +56,22 @@ const RENAMED: &[(&str, &str, &str)] = &[
     ("qzfs-bottleneck", "all of it", "mount without codec, or all of it"),
 ];
 
-/// Measurements scatter by so much: nobody has passed a limit who is not further beyond it.
+/// The scatter of measurements: a limit is passed only by more than this.
 const SCATTER: f64 = 0.05;
 
-/// Whether a line of this name may be passed.
+/// True if a line of this name may be passed.
 pub fn is_reference(name: &str) -> bool {
     REFERENCES.contains(&name)
 }
 
-/// What a line of a record is called today.
+/// Today's name of a record's line.
 pub fn name<'a>(experiment: &str, old: &'a str) -> &'a str {
     let renamed = RENAMED.iter().find(|(of, from, _)| *of == experiment && *from == old);
     renamed.map_or(old, |(_, _, to)| to)
 }
 
-/// Names of limits of this plot that have measured medians on both sides: limits that are none, or numbers that are wrong.
+/// Limits of this plot that have measured medians on both sides: they are no limits, or numbers are
+/// wrong.
 pub fn passed(plot: &Plot) -> Vec<&str> {
     let measured = || {
         let measured = plot.series.iter().filter(|series| series.kind == SeriesKind::Measured);
@@ -97,7 +101,7 @@ mod tests {
     use super::*;
     use crate::record::{Axis, Form, Limit, Series};
 
-    /// A limit may lie above or below all that is measured, not between.
+    /// A limit may lie above or below all measurements, but not between them.
     #[test]
     fn a_limit_has_everything_on_one_side() {
         let mut line = Series::measured("a");

@@ -1,15 +1,15 @@
-//! The machine that a record is of.
+//! The machine on which a record was made.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// What decides how fast things are.
+/// The properties that decide how fast things are.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Machine {
     /// The processor's model, in its own words.
     pub cpu: String,
-    /// Its threads that this system has.
+    /// The number of its threads that this system has.
     pub cpus: usize,
     /// The instructions in use, as `OUTRIGGER_SIMD` names them.
     pub simd: String,
@@ -17,14 +17,14 @@ pub struct Machine {
     pub memory: u64,
     /// The kernel's release.
     pub kernel: String,
-    /// The file system that was measured on, and what of storage it says it lies on.
+    /// The measured file system, and the storage that it names.
     pub storage: String,
     /// Devices beside the processor.
     pub devices: Vec<String>,
 }
 
 impl Machine {
-    /// This one; `work` lies on the file system in question.
+    /// This machine. `work` lies on the measured file system.
     pub fn here(work: &std::path::Path) -> Self {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let info = read("/proc/cpuinfo");
@@ -46,7 +46,8 @@ impl Machine {
         }
     }
 
-    /// The name of its directory of records: `amd-epyc-2cpu-25gb-avx512`. Processors of one name differ most in their instructions.
+    /// The name of its directory of records: `amd-epyc-2cpu-25gb-avx512`. Processors of one name
+    /// differ most in their instructions.
     pub fn slug(&self) -> String {
         let mut words: Vec<String> = vec![self.cpu.clone(), format!("{}cpu", self.cpus)];
         words.push(format!("{}gb", (self.memory as f64 / 1e9).round() as u64));
@@ -60,7 +61,7 @@ impl Machine {
         plain.split('-').filter(|word| !word.is_empty()).collect::<Vec<_>>().join("-")
     }
 
-    /// How many processors are busy, while the caller waits for so long; 0 where the system does not tell.
+    /// The number of processors that are busy while the caller waits; 0 if the system does not say.
     pub fn busy(wait: Duration) -> f64 {
         let before = ticks();
         std::thread::sleep(wait);
@@ -68,7 +69,7 @@ impl Machine {
         cpus * ticks().busy_since(before)
     }
 
-    /// As a heading has it.
+    /// The text for a heading.
     pub fn describe(&self) -> String {
         let devices = if self.devices.is_empty() { "no device".into() } else { self.devices.join(", ") };
         format!(
@@ -91,17 +92,17 @@ pub struct Ticks {
     all: u64,
 }
 
-/// Now; nothing where the system does not tell.
+/// The present ticks; zero if the system does not say.
 pub fn ticks() -> Ticks {
     let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
-    // A guest's are in its host's.
+    // A guest's ticks are included in its host's.
     let words = stat.lines().next().unwrap_or_default().split_whitespace().skip(1).take(8);
     let numbers: Vec<u64> = words.filter_map(|word| word.parse().ok()).collect();
     Ticks { idle: numbers.iter().skip(3).take(2).sum(), all: numbers.iter().sum() }
 }
 
 impl Ticks {
-    /// The share of the processors that had something to do.
+    /// The share of processor time in use since `before`.
     pub fn busy_since(self, before: Ticks) -> f64 {
         let all = self.all.saturating_sub(before.all);
         if all == 0 {
@@ -111,7 +112,7 @@ impl Ticks {
     }
 }
 
-/// The type of the file system that `path` lies on, with the longest mount point that it begins with.
+/// The type of the file system at `path`, which has the longest mount point that is a prefix.
 fn storage(path: &std::path::Path) -> String {
     let mounts = std::fs::read_to_string("/proc/mounts").unwrap_or_default();
     let path = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());

@@ -23,32 +23,34 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum What {
-    /// Name the experiments
+    /// List the experiments
     List,
-    /// Run experiments, all without names, and keep a record of each
+    /// Run experiments (all, if none is named), and keep a record of each
     Run {
-        /// Which, or what they begin with: `ghost`, `storegpu-4`
+        /// Their names, or beginnings of names: `ghost`, `storegpu-4`
         ids: Vec<String>,
-        /// tiny (answers only), short (20 minutes in all), full (the papers' sizes, as far as this machine has room: two hours and a half)
+        /// tiny (answers only), short (20 minutes in all), full (the papers' sizes, as far as this
+        /// machine has room: two hours and a half)
         #[arg(long, default_value = "short", value_parser = Scale::parse)]
         scale: Scale,
-        /// Leave out what has a record of this machine and scale already, of a commit with the same sources: what an interrupted run goes on with
+        /// Resume an interrupted run: skip experiments that have a record of this machine and
+        /// scale, from a commit with the same sources
         #[arg(long)]
         resume: bool,
-        /// Where records are kept, one directory a machine
+        /// Where records are kept, one directory per machine
         #[arg(long, default_value = RECORDS)]
         records: PathBuf,
         /// A directory on the file system to be measured [default: that of temporary files]
         #[arg(long)]
         work: Option<PathBuf>,
-        /// What `bench/data.sh` made, for real images and trees
+        /// The output of `bench/data.sh`, for real images and trees
         #[arg(long, env = "BENCH_DATA")]
         data: Option<PathBuf>,
         /// The program `outrigger` [default: beside this one]
         #[arg(long)]
         outrigger: Option<PathBuf>,
     },
-    /// Write report.md and report.html from the records that there are; measures nothing
+    /// Write report.md and report.html from the existing records, without measuring
     Report {
         /// Where the records are
         #[arg(long, default_value = RECORDS)]
@@ -56,7 +58,7 @@ enum What {
         /// Where the report goes
         #[arg(long, default_value = REPORT)]
         out: PathBuf,
-        /// Each plot as a file of its own too, light and dark
+        /// Also write each plot to its own file, light and dark
         #[arg(long, value_name = "DIR")]
         svg: Option<PathBuf>,
     },
@@ -106,7 +108,7 @@ fn chosen(ids: &[String]) -> Result<Vec<Experiment>, Failed> {
             "no experiment is called `{unknown}`; `outrigger-eval list` has them"
         )));
     }
-    // A whole name means that one only.
+    // A whole name selects only that experiment.
     let wanted = |one: &Experiment| {
         ids.iter().any(|id| one.id == id || !all_ids().contains(&id.as_str()) && one.id.starts_with(&**id))
     };
@@ -117,7 +119,8 @@ fn all_ids() -> Vec<&'static str> {
     registry::all().iter().map(|one| one.id).collect()
 }
 
-/// One after the other. What is missing is said; what fails is said, and makes the exit code.
+/// Runs experiments one after the other. It reports missing programs and failures; failures set the
+/// exit code.
 fn run_all(
     lab: &Lab,
     experiments: &[Experiment],
@@ -144,19 +147,19 @@ fn run_all(
         let before = Record::of(records, &machine, experiment.id)?.filter(|record| record.scale == lab.scale);
         if let Some(before) = before.as_ref().filter(|_| resume && is_whole(&commit))
             && same_sources(&before.commit, &commit)
-            // That of a script may be new.
+            // A script's record may be new.
             && before.outcome.drawn_from.is_none()
         {
             left_out += 1;
             println!("{place} there already, of {}", before.date);
             continue;
         }
-        // What it took the last time, so that one sees whether it hangs.
+        // The last run's time, so that a hang is noticed.
         let before =
             before.map_or_else(String::new, |before| format!(" (last time {:.0} s)", before.seconds));
         print!("{place} runs{before} ... ");
         std::io::stdout().flush()?;
-        // Nothing of this program runs now.
+        // At this moment nothing of this program runs.
         let others = Machine::busy(Duration::from_millis(500));
         let started = Instant::now();
         let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
@@ -209,12 +212,13 @@ fn told(what: &str, which: &[String]) -> String {
     if which.is_empty() { String::new() } else { format!("; {what}: {}", which.join(", ")) }
 }
 
-/// Whether a commit says all about the sources.
+/// True if a commit fully determines the sources.
 fn is_whole(commit: &str) -> bool {
     !commit.is_empty() && !commit.ends_with('+')
 }
 
-/// Whether what is measured was the same then: documents and other records may have been committed since.
+/// True if the measured sources were the same then: documents and other records may have been
+/// committed since.
 fn same_sources(before: &str, commit: &str) -> bool {
     let unchanged = || {
         let mut git = Command::new("git");
@@ -230,7 +234,8 @@ fn beside() -> Option<PathBuf> {
     path.exists().then_some(path)
 }
 
-/// Of the checkout that this is run in; empty elsewhere. `+` says that files have been changed since.
+/// The commit of the checkout in the working directory; empty elsewhere. `+` means that files have
+/// changed since.
 fn commit() -> String {
     let git = |arguments: &[&str]| {
         let out = Command::new("git").args(arguments).output().ok().filter(|out| out.status.success())?;

@@ -1,16 +1,16 @@
-//! Repeating, and what is made of it: the median, and the least and most beside it.
+//! Repeated measurements: the median, with the least and the most.
 
 use std::time::{Duration, Instant};
 
 use crate::lab::{Lab, Scale};
 
-/// What one point of a plot may take, about.
+/// The approximate time for one point of a plot.
 const AT_ONE_POINT: Duration = Duration::from_secs(4);
 
 /// Several rounds of one measurement.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Spread {
-    /// The middle one, or between the middle two.
+    /// The middle value, or the mean of the middle two.
     pub median: f64,
     /// The least.
     pub low: f64,
@@ -21,19 +21,19 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of these values.
+    /// The spread of these values.
     ///
     /// # Panics
     /// When there are none.
     pub fn of(mut values: Vec<f64>) -> Self {
         values.sort_by(f64::total_cmp);
         let (low, high) = (values[0], values[values.len() - 1]);
-        // Of an even count the mean of the middle two.
+        // With an even count, the mean of the middle two.
         let median = f64::midpoint(values[(values.len() - 1) / 2], values[values.len() / 2]);
         Self { median, low, high, rounds: values.len() as u32 }
     }
 
-    /// The same of a function that keeps the order, or turns it round: a rate from a time.
+    /// Applies a monotonic function, ascending or descending: a rate from a time.
     #[must_use]
     pub fn map(self, f: impl Fn(f64) -> f64) -> Self {
         let (a, b) = (f(self.low), f(self.high));
@@ -47,13 +47,14 @@ impl Lab {
         self.scale.pick(1, 5, 7)
     }
 
-    /// As many of `rounds` as a point's time has room for, but two: what takes long is repeated less often.
+    /// As many of `rounds` as a point's time allows, but at least two: slow measurements are
+    /// repeated less often.
     fn affordable(rounds: usize, once: Duration) -> usize {
         let room = AT_ONE_POINT.as_secs_f64() / once.as_secs_f64().max(1e-9);
         rounds.min(room.max(2.0) as usize).max(1)
     }
 
-    /// `rounds` values of `measure`, fewer if they take seconds, after one that warms up.
+    /// `rounds` values of `measure`, after one that warms up; fewer if they take seconds.
     pub fn spread(&self, rounds: usize, mut measure: impl FnMut() -> f64) -> Spread {
         let begun = Instant::now();
         if self.scale != Scale::Tiny {
@@ -63,7 +64,8 @@ impl Lab {
         Spread::of((0..rounds).map(|_| measure()).collect())
     }
 
-    /// Seconds that `work` takes, in rounds of so many calls that a round takes some hundredths of a second.
+    /// Seconds that `work` takes. A round has so many calls that it takes some hundredths of a
+    /// second.
     pub fn seconds(&self, mut work: impl FnMut()) -> Spread {
         let at_least = self.scale.pick(Duration::ZERO, Duration::from_millis(10), Duration::from_millis(40));
         let begun = Instant::now();
@@ -79,7 +81,7 @@ impl Lab {
         Spread::of(std::iter::repeat_with(round).take(rounds).collect())
     }
 
-    /// Bytes a second, for work on so many.
+    /// Bytes per second, if `work` processes so many.
     pub fn rate(&self, bytes: usize, work: impl FnMut()) -> Spread {
         self.seconds(work).map(|seconds| bytes as f64 / seconds)
     }

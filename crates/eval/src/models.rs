@@ -1,4 +1,5 @@
-//! The papers' devices as simulated ones: what their tables say, and where they say nothing, what follows from it.
+//! The papers' devices as simulated ones: numbers from their tables, and where they have none,
+//! conclusions from these.
 
 use std::time::Duration;
 
@@ -8,8 +9,9 @@ use outrigger_offload::work::Class;
 
 use crate::record::Outcome;
 
-/// StoreGPU's GeForce 8800 GTX with all of its optimisations: bus and direct hashing as [`Speed::GEFORCE_8800`] has them; sliding windows from the
-/// paper's tables 3 and 4 (255 MB/s with MD5 and 194 with SHA-1, the copies of window hashes in both directions taken off).
+/// StoreGPU's GeForce 8800 GTX with all of its optimisations. Bus and direct hashing are those of
+/// [`Speed::GEFORCE_8800`]. Sliding windows are from the paper's tables 3 and 4 (255 MB/s with MD5
+/// and 194 with SHA-1), without the copies of window hashes in both directions.
 pub const GEFORCE_8800: Speed = Speed { kernel_rate_of: geforce_8800, ..Speed::GEFORCE_8800 };
 
 fn geforce_8800(class: Class) -> Option<f64> {
@@ -34,7 +36,8 @@ fn density(step: usize) -> f64 {
 pub const GEFORCE_8800_UNPINNED: Speed =
     Speed { in_rate: 1.7e9, out_rate: 1.7e9, lock: (Duration::ZERO, 0.0), ..GEFORCE_8800 };
 
-/// The same card without its shared memory: kernels take 65 % of the time instead of 20 (section 4.1.3, figure 16), some seven times as long.
+/// The same card without its shared memory: kernels take 65 % of the time instead of 20 (section
+/// 4.1.3, figure 16), which is about seven times as long.
 pub const GEFORCE_8800_UNSHARED: Speed =
     Speed { kernel_rate: 0.9e9, kernel_rate_of: unshared, ..GEFORCE_8800 };
 
@@ -46,8 +49,9 @@ fn unshared(class: Class) -> Option<f64> {
     geforce_8800(class).map(|rate| rate / 7.0)
 }
 
-/// The GTX 480 of the papers on GPUs as storage accelerators and on GHOST: bus by GHOST's table 1. Kernels for windows from HashGPU's 125 times a core that
-/// does 16 MB/s; those for hashing are not the limit in either paper (assumed 8 GB/s); page-locking as in StoreGPU.
+/// The GTX 480 of the papers on GPUs as storage accelerators and on GHOST. The bus is from GHOST's
+/// table 1. Kernels for windows are from HashGPU's 125 times a core that does 16 MB/s. Kernels for
+/// hashing limit neither paper (assumed 8 GB/s). Page-locking is as in StoreGPU.
 pub const GTX_480: Speed = Speed {
     name: "GTX 480",
     launch: Duration::from_micros(10),
@@ -69,7 +73,7 @@ fn gtx_480(class: Class) -> Option<f64> {
     }
 }
 
-/// What models stand on, and whether a device was there besides, for the notes of a record.
+/// Adds notes about the models' sources, and about devices that were present.
 pub fn note(outcome: &mut Outcome) {
     let found = outrigger_offload::discover().devices;
     let names: Vec<&str> = found.iter().map(|device| &*device.identity().model).collect();

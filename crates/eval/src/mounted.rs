@@ -1,4 +1,4 @@
-//! A store that is mounted, and programs that work in it.
+//! A mounted store, and programs that work in it.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -18,10 +18,10 @@ pub struct Mount {
     base: PathBuf,
 }
 
-/// What a program prints.
+/// Runs a program and returns its output.
 ///
 /// # Errors
-/// When it cannot be started, or fails: with what it said.
+/// When it cannot be started, or fails: with its messages.
 pub fn run(command: &mut Command) -> Result<String, Failed> {
     let out = command.output()?;
     if !out.status.success() {
@@ -31,7 +31,7 @@ pub fn run(command: &mut Command) -> Result<String, Failed> {
     Ok(String::from_utf8_lossy(&out.stdout).into_owned())
 }
 
-/// Whether something is mounted there.
+/// True if something is mounted there.
 pub fn is_mounted(point: &Path) -> bool {
     let mounts = std::fs::read_to_string("/proc/mounts").unwrap_or_default();
     mounts.lines().any(|line| line.split(' ').nth(1) == point.to_str())
@@ -41,7 +41,7 @@ impl Mount {
     /// Makes a store below `base` with these options of `init`, and mounts it there.
     ///
     /// # Errors
-    /// `Missing` where nothing can be mounted.
+    /// `Missing` if nothing can be mounted.
     pub fn new(lab: &Lab, base: &Path, options: &[&str]) -> Result<Self, Failed> {
         let program = program(lab)?;
         std::fs::create_dir_all(base.join("mount"))?;
@@ -52,7 +52,7 @@ impl Mount {
     /// Mounts the store that [`Mount::new`] made there.
     ///
     /// # Errors
-    /// `Missing` where nothing can be mounted.
+    /// `Missing` if nothing can be mounted.
     pub fn again(lab: &Lab, base: &Path) -> Result<Self, Failed> {
         let (program, store, point) = (program(lab)?, base.join("store"), base.join("mount"));
         let log = File::create(base.join("log"))?;
@@ -82,10 +82,10 @@ impl Mount {
         self.child.id()
     }
 
-    /// Waits until all that was acknowledged is stored.
+    /// Waits until all acknowledged data is stored.
     ///
     /// # Errors
-    /// What the mount says.
+    /// Those of the mount.
     pub fn drain(&self) -> Result<(), Failed> {
         let mount = Client::connect(&self.base.join("store"))?;
         let mut mount =
@@ -99,7 +99,8 @@ impl Mount {
         seconds_of(&self.child.id().to_string(), 11)
     }
 
-    /// Unmounts it, which ends when all is stored; says what processor time it took from its start.
+    /// Unmounts it, which waits until all is stored. Returns the mount's processor time since its
+    /// start.
     ///
     /// # Errors
     /// When it did not end well.
@@ -122,7 +123,7 @@ impl Drop for Mount {
     }
 }
 
-/// The program itself, where something can be mounted.
+/// The program `outrigger`, if something can be mounted.
 fn program(lab: &Lab) -> Result<&Path, Failed> {
     let Some(program) = &lab.outrigger else {
         return Err(Failed::Missing(
@@ -146,10 +147,10 @@ fn seconds_of(process: &str, field: usize) -> f64 {
     stat.rsplit_once(')').and_then(|(_, rest)| ticks(rest, field)).unwrap_or(0) as f64 / 100.0
 }
 
-/// Asks for a program.
+/// Checks that a program is installed.
 ///
 /// # Errors
-/// `Missing` where it is not installed.
+/// `Missing` if it is not.
 pub fn needs(program: &str, package: &str) -> Result<(), Failed> {
     let there = Command::new(program).arg("--version").output().is_ok_and(|out| out.status.success());
     if there {

@@ -1,5 +1,6 @@
-//! What the papers' texts and tables say, as lines of plots and beside what this processor does: joined to records when the report is drawn, so that
-//! a number that is read again needs no new record. What older records have of the papers is left out.
+//! Numbers from the papers' texts and tables, as lines of plots and beside this processor's. They
+//! join the records when the report is drawn, so a number that is read again needs no new record.
+//! Numbers of the papers in older records are left out.
 
 use crate::record::{Duel, Plot, Record, Series, SeriesKind};
 
@@ -7,16 +8,16 @@ use crate::record::{Duel, Plot, Record, Series, SeriesKind};
 enum At {
     /// At these places.
     Places(&'static [(f64, f64)]),
-    /// From the first to the last place that is measured.
+    /// From the first measured place to the last.
     Across(f64),
-    /// At the last place that is measured.
+    /// At the last measured place.
     Last(f64),
 }
 
 /// A paper's line.
 struct Line {
     experiment: &'static str,
-    /// Which of its plots.
+    /// The number of its plot.
     plot: usize,
     name: &'static str,
     at: At,
@@ -54,7 +55,8 @@ const LINES: &[Line] = &[
     line("mosastore-6", 0, "GTX 480, over its own core", At::Last(28.0)),
     line("mosastore-8", 0, "CA-CPU", At::Across(46.0)),
     line("mosastore-10", 0, "CA-CPU", At::Across(46.0)),
-    // The text has ranges, and that smaller blocks find more: what lies between is not known.
+    // The text has only ranges, and says that smaller blocks find more. The values between are
+    // unknown.
     line(
         "mosastore-11",
         1,
@@ -87,7 +89,7 @@ const LINES: &[Line] = &[
     line("ghost-12", 0, "processor alone, at most", At::Across(300.0)),
 ];
 
-/// Where this processor's rate stands in a record.
+/// Where a record has this processor's rate.
 enum Ours {
     /// A number of this name.
     Finding(&'static str),
@@ -118,7 +120,7 @@ const fn beside(
 const GTX_480: &str = "the paper's GTX 480";
 const GEFORCE_8800: &str = "the paper's GeForce 8800";
 
-/// The same algorithm first; where ours is another one it says so.
+/// Comparisons of the same algorithm come first. One of another algorithm says so.
 const BESIDE: &[Beside] = &[
     beside(
         "ghost-3",
@@ -172,12 +174,13 @@ const BESIDE: &[Beside] = &[
     ),
 ];
 
-/// Older records compare these with a paper's device themselves; writing images over the paper's network (`mosastore-11`) is not comparable at all.
+/// Older records have their own comparison with a paper's device. Writing images over the paper's
+/// network (`mosastore-11`) cannot be compared at all.
 fn is_joined(experiment: &str) -> bool {
     experiment == "mosastore-11" || BESIDE.iter().any(|beside| beside.experiment == experiment)
 }
 
-/// Gives plot number `at` of an experiment the papers' lines of today.
+/// Adds today's lines of the papers to plot number `at` of an experiment.
 pub fn join(experiment: &str, at: usize, plot: &mut Plot) {
     plot.series.retain(|series| series.kind != SeriesKind::Paper);
     let mut places: Vec<f64> =
@@ -194,7 +197,8 @@ pub fn join(experiment: &str, at: usize, plot: &mut Plot) {
     }
 }
 
-/// All of a record's comparisons: with models as they were measured, with the papers' devices as they are known today.
+/// All comparisons of a record: with models as measured, and with the papers' devices as they are
+/// known today.
 pub fn duels(record: &Record) -> Vec<Duel> {
     let own = |duel: &&Duel| !(is_joined(&record.experiment) && duel.device_is.starts_with("the paper's"));
     let mut duels: Vec<Duel> = record.outcome.duels.iter().filter(own).cloned().collect();
@@ -226,7 +230,7 @@ fn ours(record: &Record, ours: &Ours) -> Option<f64> {
     }
 }
 
-/// What of this stands beside nothing that an experiment finds: lines without a plot, comparisons without our side.
+/// Entries that match nothing in a record: lines without a plot, comparisons without our side.
 pub fn unplaced(record: &Record) -> Vec<&'static str> {
     let id = record.experiment.as_str();
     let lines = LINES.iter().filter(|line| line.experiment == id);

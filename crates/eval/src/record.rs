@@ -1,4 +1,4 @@
-//! What was found, as it is kept: one JSON file an experiment and machine.
+//! Results as they are kept: one JSON file for each experiment and machine.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use crate::measure::Spread;
 /// The version of the records' form. A reader refuses newer ones and reads all older ones.
 pub const SCHEMA: u32 = 2;
 
-/// An [`Outcome`] with where, when and by what it was found.
+/// An [`Outcome`] with its place, time and origin.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Record {
     /// [`SCHEMA`].
@@ -27,36 +27,36 @@ pub struct Record {
     pub version: String,
     /// The commit it was built from; empty where that is not known.
     pub commit: String,
-    /// Where.
+    /// The machine.
     pub machine: Machine,
-    /// The load average of the last minute when it began: what this program did before it is in that.
+    /// The load average of the last minute at the start. It includes earlier work of this program.
     pub load: f64,
-    /// Processors that others kept busy just before it began; older records do not say.
+    /// Processors that other programs kept busy just before the start; older records do not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub others: Option<f64>,
-    /// What repeats it.
+    /// The command that repeats it.
     pub command: String,
-    /// How long all of it took.
+    /// The duration of the whole run.
     pub seconds: f64,
-    /// What was found.
+    /// The results.
     #[serde(flatten)]
     pub outcome: Outcome,
 }
 
-/// What an experiment finds.
+/// The results of an experiment.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Outcome {
-    /// To be drawn.
+    /// The plots.
     pub plots: Vec<Plot>,
     /// Single numbers, beside the paper's.
     pub findings: Vec<Finding>,
-    /// Where a processor and a device were compared.
+    /// Comparisons of a processor and a device.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub duels: Vec<Duel>,
-    /// The record of a script that this is only a drawing of.
+    /// The record of a script, if this outcome only draws it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drawn_from: Option<String>,
-    /// What a reader has to know: parameters of models, what was left out and why.
+    /// Notes for the reader: parameters of models, and what was left out and why.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
@@ -64,27 +64,27 @@ pub struct Outcome {
 /// A number.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Finding {
-    /// Of what.
+    /// Its name.
     pub name: String,
-    /// How much.
+    /// Its value.
     pub value: f64,
-    /// Of what kind: `MB/s`, `x`, `%`.
+    /// Its unit: `MB/s`, `x`, `%`.
     pub unit: String,
-    /// What the paper has there.
+    /// The paper's number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paper: Option<f64>,
 }
 
-/// This processor beside a device.
+/// A comparison of this processor with a device.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Duel {
-    /// At what.
+    /// The operation.
     pub what: String,
     /// All cores of this machine.
     pub processor: f64,
     /// The device.
     pub device: f64,
-    /// Which, and whether its number was measured here, modelled, or is the paper's.
+    /// The device's name, and whether its number was measured here, modelled, or is the paper's.
     pub device_is: String,
     /// `MB/s`: more is better.
     pub unit: String,
@@ -93,17 +93,17 @@ pub struct Duel {
 /// A drawing.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Plot {
-    /// What it shows.
+    /// Its title.
     pub title: String,
-    /// How.
+    /// Its form.
     pub form: Form,
-    /// To the right.
+    /// The horizontal axis.
     pub x: Axis,
-    /// Upwards.
+    /// The vertical axis.
     pub y: Axis,
     /// Its lines, or its bars' colours.
     pub series: Vec<Series>,
-    /// What cannot be passed.
+    /// Limits that nothing can pass.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<Limit>,
 }
@@ -123,30 +123,30 @@ pub enum Form {
 /// An axis.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Axis {
-    /// What.
+    /// Its label.
     pub label: String,
-    /// In what unit; `bytes` is shown with binary prefixes.
+    /// Its unit; `bytes` is shown with binary prefixes.
     pub unit: String,
-    /// Whether in powers.
+    /// True for a logarithmic axis.
     #[serde(default)]
     pub log: bool,
-    /// For bars, what stands at 0, 1, 2, ...
+    /// For bars, the names at 0, 1, 2, ...
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub names: Vec<String>,
 }
 
 impl Axis {
-    /// Linear.
+    /// A linear axis.
     pub fn new(label: &str, unit: &str) -> Self {
         Self { label: label.into(), unit: unit.into(), log: false, names: Vec::new() }
     }
 
-    /// In powers.
+    /// A logarithmic axis.
     pub fn log(label: &str, unit: &str) -> Self {
         Self { log: true, ..Self::new(label, unit) }
     }
 
-    /// Of names.
+    /// An axis of names.
     pub fn of(label: &str, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self { names: names.into_iter().map(Into::into).collect(), ..Self::new(label, "") }
     }
@@ -155,32 +155,32 @@ impl Axis {
 /// A line, or bars of one colour.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Series {
-    /// What.
+    /// Its name.
     pub name: String,
-    /// Where its numbers are from.
+    /// The origin of its numbers.
     pub kind: SeriesKind,
     /// Ascending by `x`.
     pub points: Vec<Point>,
 }
 
-/// Where numbers are from.
+/// The origin of numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SeriesKind {
     /// Measured here.
     Measured,
-    /// A simulated device's, or computed.
+    /// From a simulated device, or computed.
     Model,
-    /// The paper says so.
+    /// From the paper.
     Paper,
-    /// What cannot be passed there, where that is not the same everywhere.
+    /// A limit that differs by place.
     Limit,
 }
 
 /// A value with its spread.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Point {
-    /// Where.
+    /// The place.
     pub x: f64,
     /// The median.
     pub y: f64,
@@ -188,21 +188,21 @@ pub struct Point {
     pub low: f64,
     /// The most.
     pub high: f64,
-    /// Of so many; 0 where nothing was repeated.
+    /// The number of rounds; 0 if nothing was repeated.
     pub rounds: u32,
 }
 
-/// A line that is not passed.
+/// A line that cannot be passed.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Limit {
-    /// Whose.
+    /// Its name.
     pub name: String,
-    /// Where.
+    /// Its value.
     pub y: f64,
 }
 
 impl Series {
-    /// Without points.
+    /// A series without points.
     pub fn new(name: impl Into<String>, kind: SeriesKind) -> Self {
         Self { name: name.into(), kind, points: Vec::new() }
     }
@@ -217,21 +217,21 @@ impl Series {
         Self::new(name, SeriesKind::Model)
     }
 
-    /// What the paper says, at these places.
+    /// A paper's numbers at these places.
     pub fn paper(name: impl Into<String>, points: &[(f64, f64)]) -> Self {
         let mut series = Self::new(name, SeriesKind::Paper);
         points.iter().for_each(|&(x, y)| series.exact(x, y));
         series
     }
 
-    /// What cannot be passed at these places.
+    /// A limit at these places.
     pub fn limit(name: impl Into<String>, points: &[(f64, f64)]) -> Self {
         let mut series = Self::new(name, SeriesKind::Limit);
         points.iter().for_each(|&(x, y)| series.exact(x, y));
         series
     }
 
-    /// Its name, with where its numbers are from unless they were measured here.
+    /// Its name, with the origin of its numbers unless they were measured here.
     pub fn label(&self) -> String {
         let kind = match self.kind {
             SeriesKind::Measured => return self.name.clone(),
@@ -242,18 +242,18 @@ impl Series {
         format!("{} ({kind})", self.name)
     }
 
-    /// One point more.
+    /// Adds a point.
     pub fn push(&mut self, x: f64, spread: Spread) {
         let Spread { median, low, high, rounds } = spread;
         self.points.push(Point { x, y: median, low, high, rounds });
     }
 
-    /// One more that has no spread.
+    /// Adds a point without a spread.
     pub fn exact(&mut self, x: f64, y: f64) {
         self.points.push(Point { x, y, low: y, high: y, rounds: 0 });
     }
 
-    /// The value furthest to the right.
+    /// The rightmost value.
     pub fn last(&self) -> f64 {
         self.points.last().map_or(0.0, |point| point.y)
     }
@@ -265,26 +265,27 @@ impl Series {
 }
 
 impl Outcome {
-    /// One number more.
+    /// Adds a number.
     pub fn find(&mut self, name: impl Into<String>, value: f64, unit: &str, paper: Option<f64>) {
         self.findings.push(Finding { name: name.into(), value, unit: unit.into(), paper });
     }
 
-    /// One more that the processor is compared at.
+    /// Adds a comparison with the processor.
     pub fn duel(&mut self, what: &str, processor: f64, device: f64, device_is: &str, unit: &str) {
         let (what, device_is, unit) = (what.into(), device_is.into(), unit.into());
         self.duels.push(Duel { what, processor, device, device_is, unit });
     }
 
-    /// One more thing to know.
+    /// Adds a note.
     pub fn note(&mut self, text: impl Into<String>) {
         self.notes.push(text.into());
     }
 
-    /// Whether it can be drawn and read.
+    /// Checks that it can be drawn and read.
     ///
     /// # Errors
-    /// [`Failed::Wrong`] with what is wrong: a number that is none, a plot without points or without a limit, an axis without a label.
+    /// [`Failed::Wrong`] with the fault: an invalid number, a plot without points or without a
+    /// limit, an axis without a label.
     pub fn check(&self) -> Result<(), Failed> {
         check(!self.plots.is_empty() || !self.findings.is_empty(), "nothing was found")?;
         for finding in &self.findings {
@@ -315,7 +316,8 @@ impl Outcome {
     }
 }
 
-/// What repeats an experiment, to be pasted into a shell in the checkout. Its data may lie anywhere; `bench/data.sh` puts them there.
+/// The command that repeats an experiment, to be pasted into a shell in the checkout. Its data may
+/// lie anywhere; `bench/data.sh` puts them there.
 pub fn command(experiment: &str, scale: Scale, with_data: bool) -> String {
     let data = if with_data { "BENCH_DATA=./bench-data " } else { "" };
     match scale {
@@ -326,17 +328,17 @@ pub fn command(experiment: &str, scale: Scale, with_data: bool) -> String {
 }
 
 impl Record {
-    /// Writes it to `DIR/MACHINE/EXPERIMENT.json`; an older one of the same is replaced.
+    /// Writes it to `DIR/MACHINE/EXPERIMENT.json`, in place of an older one.
     ///
     /// # Errors
-    /// Whatever writing says.
+    /// Those of writing.
     pub fn save(&self, dir: &Path) -> Result<PathBuf, Failed> {
         let dir = dir.join(self.machine.slug());
         std::fs::create_dir_all(&dir)?;
         let path = dir.join(format!("{}.json", self.experiment));
         let mut text = serde_json::to_string_pretty(self).map_err(std::io::Error::from)?;
         text.push('\n');
-        // Whole or not at all, as `--resume` goes by what is there.
+        // Written atomically, because `--resume` relies on existing files.
         let mut file = tempfile::NamedTempFile::new_in(&dir)?;
         std::io::Write::write_all(&mut file, text.as_bytes())?;
         rustix::fs::fchmod(&file, rustix::fs::Mode::from_raw_mode(0o644)).map_err(std::io::Error::from)?;
@@ -344,7 +346,7 @@ impl Record {
         Ok(path)
     }
 
-    /// That of one experiment on this machine, if there is one.
+    /// The record of one experiment on this machine, if there is one.
     ///
     /// # Errors
     /// As [`Self::load_all`].

@@ -1,4 +1,5 @@
-//! Records that scripts under `bench/` have made, to be drawn: what needs a cluster, or an hour, is measured there.
+//! Records made by scripts under `bench/`, to be drawn. These scripts measure what needs a cluster,
+//! or an hour.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,12 +12,13 @@ use crate::measure::Spread;
 use crate::mounted::{needs, run};
 use crate::record::Outcome;
 
-/// Where the sources are.
+/// The directory of the sources.
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Whether a script's words for a machine (`bench/common.py`) mean this one: what its directory of records is named by, without the devices.
+/// True if a script's description of a machine (`bench/common.py`) means this one: it compares the
+/// parts that name its directory of records, without the devices.
 fn is_of(machine: &Value, here: &Machine) -> bool {
     let has = |flag: &str| {
         machine["flags"]
@@ -38,19 +40,21 @@ fn is_of(machine: &Value, here: &Machine) -> bool {
 
 /// A script's record.
 pub struct Recorded {
-    /// What it says.
+    /// Its content.
     pub json: Value,
-    /// Its file, unless it was made just now.
+    /// Its file, unless it was just made.
     pub file: Option<PathBuf>,
-    /// What makes it anew.
+    /// The command that makes it again.
     command: &'static str,
 }
 
 impl Recorded {
-    /// The newest of this machine whose name has `-KIND-` in it; `command` makes one. Tiny, of any machine: only answers count.
+    /// The newest record of this machine whose name has `-KIND-` in it; `command` makes one. In
+    /// tiny runs, one of any machine: only answers count.
     ///
     /// # Errors
-    /// `Missing` where there is none of this machine, with those there are: another machine's numbers would be kept, and drawn, as this one's.
+    /// `Missing` if there is none of this machine, with the others' names: another machine's
+    /// numbers would be kept, and drawn, as this one's.
     pub fn newest(lab: &Lab, kind: &str, command: &'static str) -> Result<Self, Failed> {
         let places = [PathBuf::from("docs/evaluation/records"), repository().join("docs/evaluation/records")];
         let is_record = |path: &PathBuf| {
@@ -82,12 +86,12 @@ impl Recorded {
         }))
     }
 
-    /// One that was made just now, by [`run_tiny`].
+    /// A record that [`run_tiny`] has just made.
     pub fn made(json: Value, command: &'static str) -> Self {
         Self { json, file: None, command }
     }
 
-    /// Where it is from, what made it, and `more`.
+    /// Adds a note: the record's origin, the command that made it, and `more`.
     pub fn note(&self, outcome: &mut Outcome, more: &str) {
         let of = |name: &str| self.json[name].as_str().unwrap_or("unknown").to_string();
         let name = |file: &PathBuf| file.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -110,16 +114,17 @@ impl Recorded {
     }
 }
 
-/// Numbers of a list, as one with its spread; `None` where there are none.
+/// The spread of a list's numbers; `None` if there are none.
 pub fn spread(rounds: &Value, value: impl Fn(&Value) -> Option<f64>) -> Option<Spread> {
     let values: Vec<f64> = rounds.as_array().into_iter().flatten().filter_map(value).collect();
     (!values.is_empty()).then(|| Spread::of(values))
 }
 
-/// Has `bench/SCRIPT` make a record with these options, on this machine alone; `tools` are programs that it needs, and Debian's packages of them.
+/// Lets `bench/SCRIPT` make a record with these options, on this machine alone. `tools` are
+/// programs that it needs, with their Debian packages.
 ///
 /// # Errors
-/// `Missing` where one of them, or FUSE, cannot be had.
+/// `Missing` if one of them, or FUSE, is not available.
 pub fn run_tiny(lab: &Lab, script: &str, options: &str, tools: &[(&str, &str)]) -> Result<Value, Failed> {
     let Some(program) = &lab.outrigger else {
         return Err(Failed::Missing(

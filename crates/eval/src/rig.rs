@@ -1,4 +1,4 @@
-//! A runtime to measure on: the processor's threads, and one device that is there or modelled.
+//! A runtime for measurements: the processor's threads, and devices that are real or modelled.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,20 +14,20 @@ use outrigger_offload::work::Request;
 use crate::lab::{Lab, Scale};
 use crate::record::Series;
 
-/// The processor is 0; devices follow.
+/// A runtime whose device 0 is the processor; other devices follow.
 pub struct Rig {
-    /// With nothing that checks or explores.
+    /// The runtime. It neither checks results nor explores.
     pub runtime: Runtime,
     /// Device names.
     pub names: Vec<String>,
 }
 
-/// Whether buffers are used again.
+/// The reuse of buffers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Buffers {
-    /// From task to task.
+    /// Reused from task to task.
     Reused,
-    /// Made, and page-locked, for each.
+    /// Allocated and page-locked for each task.
     Fresh,
 }
 
@@ -37,7 +37,8 @@ impl Rig {
         Self::new(threads, Vec::new(), Buffers::Reused)
     }
 
-    /// Modelled devices of these speeds. Their results are computed once for each size and handed out again, so data must be the same.
+    /// Modelled devices of these speeds. Their results are computed once for each size and
+    /// repeated, so the data must stay the same.
     pub fn modelled(speeds: &[Speed], in_flight: usize, buffers: Buffers) -> Self {
         let sim = |(n, speed): (usize, &Speed)| -> Box<dyn Accelerator> {
             let options =
@@ -47,12 +48,12 @@ impl Rig {
         Self::new(1, speeds.iter().enumerate().map(sim).collect(), buffers)
     }
 
-    /// [Those that are there](found).
+    /// [The devices of this machine](found).
     pub fn real(lab: &Lab) -> Self {
         Self::real_with(lab, Buffers::Reused)
     }
 
-    /// The same, with buffers that are used again or not.
+    /// The same, with or without reused buffers.
     pub fn real_with(lab: &Lab, buffers: Buffers) -> Self {
         Self::new(1, found(lab), buffers)
     }
@@ -96,14 +97,15 @@ impl Rig {
             .unwrap_or_else(|refused| panic!("a runtime that runs admits tasks: {refused}"))
     }
 
-    /// One task, from its submission to its end.
+    /// Runs one task, and returns its time from submission to end.
     pub fn once(&self, device: usize, request: &Request, data: &Arc<Buffer>) -> (Duration, Finished) {
         let begun = Instant::now();
         let done = wait(self.submit(device, request, data));
         (begun.elapsed(), done)
     }
 
-    /// One task in a buffer that the caller's data is copied to, made anew where buffers are: StoreGPU's call. What making the buffer took comes first.
+    /// Runs one task in a buffer to which the caller's data is copied: StoreGPU's call. With fresh
+    /// buffers it is allocated first, and that time is the first result.
     pub fn call(&self, device: usize, request: &Request, bytes: usize) -> (Duration, Duration, StageTimes) {
         let begun = Instant::now();
         let mut draft = self.runtime.draft(bytes);
@@ -114,7 +116,8 @@ impl Rig {
         (made, begun.elapsed(), done.report().stages)
     }
 
-    /// `count` tasks, `window` of them under way, on the devices in turn (all but the processor), each with its own buffer of `bytes`.
+    /// Runs `count` tasks, with `window` of them in flight, on the devices in turn (without the
+    /// processor), each with its own buffer of `bytes`.
     pub fn stream(
         &self,
         devices: &[usize],
@@ -141,7 +144,8 @@ impl Rig {
     }
 }
 
-/// The devices that are there. Tiny, where only answers count, a simulated one stands in where there is none, so that what is done with devices is done in tests, too.
+/// The devices of this machine. In tiny runs, where only answers count, a simulated one stands in
+/// for none, so that tests cover the work on devices, too.
 pub fn found(lab: &Lab) -> Vec<Box<dyn Accelerator>> {
     let mut found = outrigger_offload::discover().devices;
     if found.is_empty() && lab.scale == Scale::Tiny {

@@ -1,4 +1,4 @@
-//! Shares of the stages of one call on a device, by the size of its block.
+//! Each stage's share of one call on a device, by block size.
 
 use outrigger_offload::sim::Speed;
 use outrigger_offload::work::Request;
@@ -10,16 +10,17 @@ use crate::rig::{Buffers, Rig};
 /// In the order of [`Shares::largest`].
 const STAGES: [&str; 5] = ["allocation", "copy in", "kernel", "copy out", "the rest"];
 
-/// What [`measure`] found.
+/// The result of [`measure`].
 pub struct Shares {
     pub plot: Plot,
     /// The same calls in milliseconds.
     pub times: Plot,
-    /// Of the last size, in percent: allocation, copy in, kernel, copy out, the rest.
+    /// The shares at the last size, in percent: allocation, copy in, kernel, copy out, the rest.
     pub largest: [f64; 5],
 }
 
-/// The median call of each size on a modelled device: its buffer is made for it, as one used before would have no allocation in it.
+/// The median call of each size on a modelled device. The buffer is allocated for the call: a
+/// reused one would have no allocation.
 ///
 /// # Errors
 /// When the stages do not fit into the whole.
@@ -34,7 +35,7 @@ pub fn modelled(
     measure(lab, &rig, 1, Some(speed.in_rate), request, sizes, title)
 }
 
-/// The same of the devices that are there, each with its name; `title` begins their titles.
+/// The same for the devices of this machine, each with its name; `title` begins their titles.
 ///
 /// # Errors
 /// As [`modelled`].
@@ -52,7 +53,7 @@ pub fn real(
     all.devices().map(of).collect()
 }
 
-/// Where the bus' rate is not known, it is the best that was seen.
+/// If the bus' rate is unknown, the best observed rate counts.
 fn measure(
     lab: &Lab,
     make: &dyn Fn() -> Rig,
@@ -78,7 +79,7 @@ fn measure(
         let parts = [made, stages.copy_in, stages.kernel, stages.copy_out, rest];
         largest = parts.map(|part| 100.0 * part.as_secs_f64() / total.as_secs_f64());
         series.iter_mut().zip(largest).for_each(|(series, percent)| series.exact(at as f64, percent));
-        // What takes no time at all has no place on an axis of powers.
+        // A stage that takes no time has no place on a logarithmic axis.
         let millis = parts.map(|part| part.as_secs_f64() * 1e3);
         times
             .iter_mut()

@@ -1,4 +1,5 @@
-//! How similar files of a series are, by the way they are cut; and what reading memory takes, which nothing passes.
+//! The similarity of files in a series, by chunker; and the rate of reading memory, which nothing
+//! passes.
 
 use std::collections::HashSet;
 use std::hint::black_box;
@@ -12,7 +13,7 @@ use outrigger_workload::Search;
 
 use crate::lab::{Failed, Lab, Scale};
 
-/// Where chunks of `data` end.
+/// The ends of `data`'s chunks.
 pub fn cut(chunker: ChunkerSpec, data: &[u8]) -> Vec<usize> {
     let (mut found, mut ends) = (Vec::new(), Vec::new());
     candidates(chunker, &[], data, &mut found);
@@ -22,14 +23,14 @@ pub fn cut(chunker: ChunkerSpec, data: &[u8]) -> Vec<usize> {
     ends.into_iter().map(|end| end as usize).collect()
 }
 
-/// StoreGPU's way: a block ends behind each window of which so many low bits of the hash are zero.
+/// StoreGPU's way: a block ends behind each window whose hash has so many low zero bits.
 pub fn cut_by_windows(spec: WindowSpec, bits: u32, data: &[u8]) -> Vec<usize> {
     let mut hashes = Vec::new();
     window_hash(spec, data, &mut hashes);
     ends_of(spec, bits, &hashes, data.len())
 }
 
-/// The same from hashes that are there, 4 bytes of each.
+/// The same from given hashes, 4 bytes of each.
 pub fn ends_of(spec: WindowSpec, bits: u32, hashes: &[u8], len: usize) -> Vec<usize> {
     let mut ends = Vec::new();
     for (at, hash) in hashes.as_chunks::<4>().0.iter().enumerate() {
@@ -43,7 +44,7 @@ pub fn ends_of(spec: WindowSpec, bits: u32, hashes: &[u8], len: usize) -> Vec<us
     ends
 }
 
-/// The chunks that end there, named.
+/// The fingerprints and lengths of the chunks with these ends.
 pub fn name(data: &[u8], ends: &[usize]) -> Vec<(Fingerprint, usize)> {
     let mut start = 0;
     let ranges: Vec<_> = ends.iter().map(|&end| std::mem::replace(&mut start, end)..end).collect();
@@ -52,7 +53,8 @@ pub fn name(data: &[u8], ends: &[usize]) -> Vec<(Fingerprint, usize)> {
     names.into_iter().zip(ranges.iter().map(std::ops::Range::len)).collect()
 }
 
-/// The share of each file's bytes that the file before it has too, on the average, in percent; and the average chunk.
+/// The mean share of each file's bytes that the file before it has too, in percent; and the mean
+/// chunk.
 pub fn similarity(files: &[Vec<u8>], cut: impl Fn(&[u8]) -> Vec<usize>) -> (f64, f64) {
     let (mut before, mut shares, mut chunks): (HashSet<Fingerprint>, _, usize) =
         (HashSet::new(), Vec::new(), 0);
@@ -68,10 +70,11 @@ pub fn similarity(files: &[Vec<u8>], cut: impl Fn(&[u8]) -> Vec<usize>) -> (f64,
     (later.iter().sum::<f64>() / later.len().max(1) as f64, bytes as f64 / chunks.max(1) as f64)
 }
 
-/// Images of a computation, one after the other, and what they are: of a BLAST search where `bench/data.sh` took some, else of [`Search`].
+/// Consecutive images of a computation, with a description: of a BLAST search if `bench/data.sh`
+/// took some, else of [`Search`].
 ///
 /// # Errors
-/// When images that are there cannot be read.
+/// When existing images cannot be read.
 pub fn checkpoints(lab: &Lab) -> Result<(String, Vec<Vec<u8>>), Failed> {
     let cores = lab.data.as_ref().map(|data| data.join("cores"));
     if let Some(cores) = cores.filter(|cores| cores.join("core.1").exists() && lab.scale != Scale::Tiny) {

@@ -1,7 +1,9 @@
-//! What the threads of a process do with processors, by their names, and what the process hands to the disk, while it runs.
+//! Processor time of a process' threads by their names, and the bytes that the process hands to the
+//! disk, while it runs.
 //!
-//! Threads come and go, and a process' end takes what is known of it away: so it is looked at every few milliseconds, and what a thread was last seen
-//! to have taken counts. The system tells hundredths of a second.
+//! Threads come and go, and the end of a process removes its numbers. So a watcher reads them every
+//! few milliseconds, and the last numbers of a thread count. The system's resolution is a hundredth
+//! of a second.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,31 +11,31 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How often.
+/// How often the watcher reads.
 const EVERY: Duration = Duration::from_millis(5);
 
-/// What was seen so far; of two, the difference can be taken.
+/// Observations so far. Two of them give a difference.
 #[derive(Clone, Default, Debug)]
 pub struct Seen {
-    /// By number: name and hundredths of a second.
+    /// By thread number: name and hundredths of a second.
     threads: BTreeMap<u64, (String, u64)>,
     /// Bytes that went to the disk.
     pub written: u64,
 }
 
-/// Of one role, that is of all threads whose names differ in their numbers only.
+/// A role: all threads whose names differ only in their numbers.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Role {
     /// `write` of `write-0` and `write-1`.
     pub name: String,
-    /// Processor seconds of all.
+    /// Processor seconds of all of them.
     pub seconds: f64,
-    /// Of the one that had most.
+    /// Processor seconds of the busiest one.
     pub most: f64,
 }
 
 impl Seen {
-    /// What there was since `before`, the busiest first.
+    /// The difference to `before`, the busiest role first.
     pub fn roles_since(&self, before: &Seen) -> Vec<Role> {
         let mut roles: Vec<Role> = Vec::new();
         for (id, (name, ticks)) in &self.threads {
@@ -63,7 +65,8 @@ impl Seen {
     }
 }
 
-/// Processor seconds of the kernel's own threads since the machine started; those of threads that have ended are not in it.
+/// Processor seconds of the kernel's own threads since the machine started, without those of
+/// threads that have ended.
 pub fn of_kernel() -> f64 {
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let ticks = processes.filter_map(|process| {
@@ -73,7 +76,7 @@ pub fn of_kernel() -> f64 {
     ticks.map(|(_, ticks)| ticks as f64 / 100.0).sum()
 }
 
-/// By the flag `PF_KTHREAD`.
+/// True if the flag `PF_KTHREAD` is set.
 fn is_of_kernel(stat: &str) -> bool {
     let flags = stat.rsplit(')').next().unwrap_or_default().split_whitespace().nth(6);
     flags.and_then(|flags| flags.parse::<u64>().ok()).is_some_and(|flags| flags & 0x0020_0000 != 0)
@@ -84,18 +87,20 @@ fn role(name: &str) -> &str {
     name.trim_end_matches(|letter: char| letter.is_ascii_digit()).trim_end_matches('-')
 }
 
-/// Name and hundredths of a second of a line of `stat`; the name may have any letters in it.
+/// Name and hundredths of a second from a line of `stat`. The name may contain any letters.
 fn parsed(stat: &str) -> Option<(String, u64)> {
     let (name, rest) = stat.split_once('(')?.1.rsplit_once(')')?;
     Some((name.to_string(), ticks(rest, 11)?))
 }
 
-/// Two fields of what stands behind the name in a line of `stat`, user's and system's time in hundredths of a second on every Linux there is: from 11 on of the process or thread itself, from 13 on of the children that it has waited for.
+/// The sum of two fields behind the name in a line of `stat`: user and system time, in hundredths
+/// of a second on every Linux. Field 11 starts those of the process or thread itself, field 13
+/// those of children that it has waited for.
 pub fn ticks(behind_name: &str, field: usize) -> Option<u64> {
     behind_name.split_whitespace().skip(field).take(2).map(|field| field.parse::<u64>().ok()).sum()
 }
 
-/// Looks at a process until it is dropped.
+/// Watches a process until it is dropped.
 pub struct Watch {
     process: u32,
     seen: Arc<Mutex<Seen>>,
@@ -104,7 +109,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Of this process.
+    /// Starts to watch this process.
     pub fn start(process: u32) -> Self {
         let (seen, stop) = (Arc::new(Mutex::new(Seen::default())), Arc::new(AtomicBool::new(false)));
         let (watched, stopped) = (Arc::clone(&seen), Arc::clone(&stop));
@@ -117,7 +122,7 @@ impl Watch {
         Self { process, seen, stop, thread: Some(thread) }
     }
 
-    /// As it is now, or was when the process ended.
+    /// The present numbers, or those at the end of the process.
     pub fn now(&self) -> Seen {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         seen.look(self.process);
@@ -170,7 +175,7 @@ mod tests {
         assert_eq!(roles, [role("write", 2.5, 2.0), role("fuse", 0.1, 0.1)]);
     }
 
-    /// This process' own threads, one of which works until a hundredth of a second has been told of it.
+    /// This process' own threads. One works until a hundredth of a second is counted for it.
     #[test]
     fn a_thread_that_ends_is_remembered() {
         let watch = Watch::start(std::process::id());

@@ -1,4 +1,4 @@
-//! Writing to stores, in this process: what MosaStore's configurations are here.
+//! Writes to stores in this process: MosaStore's configurations as they are here.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,19 +20,20 @@ use crate::rig::found;
 /// The papers' configurations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {
-    /// *non-CA*: nothing is looked for.
+    /// *non-CA*: nothing is looked up.
     NonCa,
-    /// *CA-CPU*: the processor cuts, names and looks up.
+    /// *CA-CPU*: the processor cuts, fingerprints and looks up.
     Cpu,
-    /// *CA-Infinite*: cuts and names cost nothing.
+    /// *CA-Infinite*: cutting and fingerprinting cost nothing.
     Infinite,
     /// *CA-GPU*: whole batches go to a device where that is faster.
     Device,
 }
 
 impl Way {
-    /// Every one that there is a machine for, in the order of plots. A simulated device computes with the processor that it is meant to free: it is used only
-    /// where answers count and times do not.
+    /// The ways that this machine can run, in the order of plots. A simulated device computes with
+    /// the processor that it is meant to free. So it is used only where answers count and times do
+    /// not.
     pub fn all(lab: &Lab) -> Vec<Way> {
         let mut ways = vec![Self::NonCa, Self::Cpu, Self::Infinite];
         if !found(lab).is_empty() {
@@ -52,14 +53,14 @@ impl Way {
     }
 }
 
-/// What a put said.
+/// Results of a put.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Put {
-    /// It took so long.
+    /// Its duration.
     pub seconds: f64,
-    /// It read so much.
+    /// Bytes read.
     pub bytes: u64,
-    /// Of it, this was not stored before.
+    /// Bytes of them that were not stored before.
     pub new: u64,
 }
 
@@ -95,7 +96,7 @@ pub fn write(
     put_with(lab, store, source, name, chunker, way != Way::NonCa, oracle)
 }
 
-/// Those that are there; for the answers a simulated one.
+/// A runtime with the devices of this machine; in tiny runs a simulated one.
 fn devices(lab: &Lab) -> Runtime {
     let builder = Runtime::builder().cpu_threads(lab.threads);
     found(lab).into_iter().fold(builder, |builder, device| builder.device(device)).build()
@@ -126,7 +127,7 @@ fn put_with(
     })
 }
 
-/// Has an oracle write down `source`, for [`Way::Infinite`].
+/// Lets an oracle record `source`, for [`Way::Infinite`].
 ///
 /// # Errors
 /// Those of the store.
@@ -141,7 +142,7 @@ pub fn record(lab: &Lab, source: &Path, chunker: ChunkerSpec, oracle: &Path) -> 
 /// `count` files of `bytes` in a new directory: all different, or all the same.
 ///
 /// # Errors
-/// Whatever writing says.
+/// Those of writing.
 pub fn files(lab: &Lab, room: &Path, count: usize, bytes: usize, same: bool) -> Result<PathBuf, Failed> {
     let dir = room.join(format!("files-{bytes}-{same}-{}", lab.threads));
     std::fs::create_dir_all(&dir)?;
@@ -155,18 +156,19 @@ pub fn files(lab: &Lab, room: &Path, count: usize, bytes: usize, same: bool) -> 
     Ok(dir)
 }
 
-/// A chunker by its name.
+/// Parses a chunker's name.
 ///
 /// # Errors
-/// When it is none.
+/// When it is invalid.
 pub fn chunker(text: &str) -> Result<ChunkerSpec, Failed> {
     ChunkerSpec::parse(text).map_err(|error| Failed::Program(format!("{text}: {error}")))
 }
 
-/// Bytes a second that the file system takes in one file, made durable: what no store on it passes with new data.
+/// Bytes per second that the file system takes in one synced file. No store on it can be faster
+/// with new data.
 ///
 /// # Errors
-/// Whatever writing says.
+/// Those of writing.
 pub fn disk_rate(lab: &Lab) -> Result<f64, Failed> {
     static RATE: std::sync::OnceLock<f64> = std::sync::OnceLock::new();
     if let Some(rate) = RATE.get() {

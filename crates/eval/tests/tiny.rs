@@ -1,13 +1,14 @@
-//! Every experiment, at its smallest, so that none rots: its answers are checked by itself, its record must be one that can be kept, read and drawn. No
-//! time is asserted.
+//! Runs every experiment at its smallest, so that none rots. Each checks its own answers, and its
+//! record must be one that can be kept, read and drawn. No time is asserted.
 //!
-//! An experiment whose programs are missing here is skipped, and that is said. Those of [`ON_A_CLUSTER`] need hosts of their own.
+//! An experiment whose programs are missing is skipped with a line. Those of [`ON_A_CLUSTER`] need
+//! hosts of their own.
 #![allow(clippy::disallowed_methods, reason = "tests wait and measure in real time")]
 
 use outrigger_eval::record::{Outcome, SCHEMA};
 use outrigger_eval::{Failed, Lab, Machine, Record, Scale, papers, registry, report};
 
-/// What these measure is between hosts, or in a bucket.
+/// These measure between hosts, or in a bucket.
 const ON_A_CLUSTER: [&str; 2] = ["active-5", "beyond-buckets"];
 
 fn record(id: &str, machine: &Machine, outcome: Outcome) -> Record {
@@ -32,7 +33,7 @@ fn uncounted(name: &str) -> String {
     name.replace(|letter: char| letter.is_ascii_digit(), "")
 }
 
-/// One test for all: they use every core themselves.
+/// One test for all, because each experiment uses every core.
 #[test]
 #[ignore = "slow: every experiment, minutes"]
 fn every_experiment_runs_and_is_reported() {
@@ -60,10 +61,11 @@ fn every_experiment_runs_and_is_reported() {
             Err(error) => panic!("{}: {error}", experiment.id),
         };
         outcome.check().unwrap_or_else(|error| panic!("{}: {error}", experiment.id));
-        // A number of the paper's that no finding has the name of would never be shown. Counts of hosts and files differ by scale.
+        // A number of the paper that no finding has the name of would never be shown. Counts of
+        // hosts and files differ by scale.
         let found: Vec<String> = outcome.findings.iter().map(|finding| uncounted(&finding.name)).collect();
         for (name, _) in experiment.said {
-            // Tiny, there is one host.
+            // In tiny runs there is one host.
             let of_several = [", 2 hosts: ", ", 4 hosts: "].iter().any(|hosts| name.contains(hosts));
             assert!(
                 of_several || found.contains(&uncounted(name)),
@@ -109,8 +111,9 @@ fn ids_are_unique_and_texts_are_there() {
     }
 }
 
-/// The repository's own records: what older ones call a limit is drawn as what it is. What a noisy machine measured beyond a limit is marked in the report, not here: records are as
-/// they are.
+/// The repository's own records: a line that an older record calls a limit is drawn as what it is
+/// today. A noisy machine's measurement beyond a limit is marked in the report. This test does not
+/// fail for it: records do not change.
 #[test]
 fn records_that_are_kept_are_drawn_by_what_is_known_today() {
     let dir = tempfile::tempdir().unwrap();
@@ -119,21 +122,22 @@ fn records_that_are_kept_are_drawn_by_what_is_known_today() {
     let text = std::fs::read_to_string(dir.path().join("report.md")).unwrap();
     // A record without the paper's number gets it from the experiment.
     assert!(text.contains("| GeForce 8800, largest block | x | about 20 |"));
-    // What a record has of the papers gives way to what is known today: a rate over another network is no comparison, and like is compared with like.
+    // Today's numbers of the papers replace those in a record: rates over other networks are not
+    // compared, and like is compared with like.
     assert!(!text.contains("245") || !text.contains("writing checkpoint images"));
     let by_rabin = text.lines().find(|line| line.contains("by Rabin as the paper does | "));
     let by_rabin = by_rabin.expect("the lines of a record are compared");
     assert!(by_rabin.contains(" MB/s | 2600 | "), "{by_rabin}");
     assert!(!text.contains("processor alone (paper)") && text.contains("processor alone, at most (paper)"));
     assert!(text.contains("| similarity, gear32:256K/1M/4M | % | 76 to 90 |"));
-    // Two machines are told apart.
+    // Two machines are distinguished.
     assert!(text.contains("| the paper's GTX 480 | amd-epyc-2cpu-25gb-avx2 | `ghost-3` |"));
     assert!(text.contains("aminogen: time of the client, amd-epyc-2cpu-25gb-avx2:"));
     let page = std::fs::read_to_string(dir.path().join("report.html")).unwrap();
     assert!(page.contains("class=\"reference\"") && page.contains(">1 round<"));
 }
 
-/// Records of two machines stand beside each other; one from a later version is refused by name.
+/// Records of two machines stand side by side; one from a later version is refused by name.
 #[test]
 fn records_of_other_machines_can_be_added() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The machines of a run, and what they share.
+//! The machines of a run, and their shared state.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
@@ -15,36 +15,36 @@ use crate::link::Condition;
 use crate::script::{Op, PROGRAMS};
 use crate::servers::Servers;
 
-/// One program of a machine, over the machine's lives.
+/// One program of a machine, over all lives of the machine.
 #[derive(Default)]
 pub(crate) struct Line {
-    /// When each operation begins, and what it is.
+    /// When each operation begins, and the operation.
     pub ops: Vec<(Duration, Op)>,
     /// The next operation.
     pub next: AtomicUsize,
-    /// Since when one is under way: virtual microseconds, 0: none is.
+    /// When the present operation began, in virtual microseconds; 0: there is none.
     pub since: AtomicUsize,
     pub finished: AtomicBool,
 }
 
-/// One machine, and what is the same over its lives.
+/// One machine, and its state that lasts over its lives.
 pub(crate) struct Machine {
     pub id: AtomicUsize,
     pub dir: PathBuf,
     pub condition: Arc<Condition>,
-    /// Those of its programs, and of its agent.
+    /// Its programs' lines, and its agent's.
     pub lines: [Line; PROGRAMS + 1],
     pub lives: AtomicUsize,
 }
 
-/// All machines, and what they share.
+/// All machines, and their shared state.
 pub(crate) struct Cluster {
     pub servers: Arc<Servers>,
     pub machines: Vec<Machine>,
     pub history: Mutex<History>,
 }
 
-/// Reclaims all that can be, and then checks all there is; says how both went.
+/// Collects all that can be, and then checks everything; returns both results.
 ///
 /// # Errors
 /// Failures of the check.
@@ -61,13 +61,14 @@ pub(crate) fn told(error: Error) -> String {
     error.to_string()
 }
 
-/// What may be the name of a pack or a chunk in a message.
+/// Words of a message that may name a pack or a chunk.
 pub(crate) fn names_in(what: &str) -> impl Iterator<Item = &str> {
     what.split(|c: char| !c.is_ascii_hexdigit()).filter(|name| matches!(name.len(), 16 | 64))
 }
 
 impl Cluster {
-    /// True of a message that names a pack, or a chunk of one, which has rotted, or was changed on the way to this host.
+    /// True if a message names a pack, or a chunk of one, that has rotted or was changed on the way
+    /// to this host.
     pub fn is_hit(&self, host: usize, what: &str) -> bool {
         let flipped = self.machines[host].condition.flipped.lock().expect("no panic while held");
         let rotten = self.servers.rotten();
@@ -79,7 +80,7 @@ impl Cluster {
     }
 }
 
-/// Reclaims what nothing refers to. Damage that it meets is remembered.
+/// Frees the space of data that nothing refers to. Damage that it meets is recorded.
 pub(crate) fn reclaim(cluster: &Cluster, number: usize, host: &Host) -> Result<(), ErrorKind> {
     let options = GcOptions { live_ratio: 0.9, threads: 1, grace_secs: 0, ..GcOptions::default() };
     let done = collect(&host.store, &options, &GcProgress::default());

@@ -1,6 +1,5 @@
-//! The disks of simulated hosts, which are full for a while. The shim asks here. So does the staging log,
-//! which calls the
-//! kernel without the C library.
+//! The disks of simulated hosts, which are full for a while. The shim asks here, and so does the
+//! staging log, which calls the kernel without the C library.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,21 +8,21 @@ use std::time::Duration;
 
 use crate::scheduler::{self, HostId};
 
-/// Until when each host's disk takes nothing. A static, as functions of the C library ask.
+/// Until when each host's disk takes nothing. A static, because functions of the C library read it.
 static FULL: Mutex<BTreeMap<HostId, Duration>> = Mutex::new(BTreeMap::new());
 
-/// All disks have room: a run begins.
+/// A run begins: all disks have room.
 pub fn begin_run() {
     outrigger_store::testing::full::disks_take(take);
     FULL.lock().expect("no panic while held").clear();
 }
 
-/// A host's disk takes nothing until then.
+/// From now until `until` a host's disk takes nothing.
 pub fn fill(host: HostId, until: Duration) {
     FULL.lock().expect("no panic while held").insert(host, until);
 }
 
-/// One host starts again as another: it has the same disk.
+/// A host starts again under a new id, with the same disk.
 pub fn inherit(before: HostId, again: HostId) {
     let mut full = FULL.lock().expect("no panic while held");
     if let Some(until) = full.remove(&before) {
@@ -39,8 +38,8 @@ pub fn is_full() -> bool {
     scheduler::is_simulated() && is_full(&FULL.lock().expect("no panic while held"))
 }
 
-/// How many of so many bytes the disk of this thread's host takes. A full one takes the beginning of some
-/// writes.
+/// How many of `len` bytes the disk of this thread's host takes. A full one takes the beginning of
+/// some writes.
 ///
 /// # Errors
 /// `ENOSPC`.
@@ -54,7 +53,7 @@ pub fn take(len: usize) -> std::io::Result<usize> {
     }
 }
 
-/// True of a path in the directory of one of a simulation's hosts.
+/// True for a path in the directory of one of a simulation's hosts.
 pub fn is_of_a_host(path: &Path) -> bool {
     let mut names = path.components().map(|component| component.as_os_str().to_string_lossy());
     names.any(|name| name.starts_with("sim-")) && names.next().is_some_and(|name| name.starts_with("host"))

@@ -1,4 +1,5 @@
-//! What programs did and were told, for the checkers of real clusters' histories (`workload/src/history/`).
+//! Operations of programs and their answers, for the checkers of real clusters' histories
+//! (`workload/src/history/`).
 
 use std::collections::BTreeMap;
 
@@ -13,7 +14,7 @@ use crate::script::Asked;
 pub enum Failure {
     /// Nothing was changed.
     Before(rustix::io::Errno),
-    /// Something may have been.
+    /// Something may have been changed.
     After(rustix::io::Errno),
 }
 
@@ -26,14 +27,14 @@ impl Failure {
     }
 }
 
-/// A job that was asked for.
+/// A requested job.
 #[derive(Debug)]
 pub struct AskedJob {
     /// As the script has it.
     pub asked: Asked,
-    /// Its number, if whoever asked was told.
+    /// Its number, if the client got it.
     pub job: Option<JobId>,
-    /// Somebody has asked to cancel it, and was told perhaps that it was.
+    /// Set when a client has asked to cancel it; true if the answer said that it was cancelled.
     pub cancelled: Option<bool>,
 }
 
@@ -45,19 +46,21 @@ pub struct JobsAsked(pub BTreeMap<u64, AskedJob>);
 #[derive(Default)]
 pub struct History {
     ops: Vec<Op>,
-    /// What must not be, in words.
+    /// Violations, in words.
     pub found: Vec<String>,
-    /// Damage that mounts have reported; true: of packs that have rotted, or were changed on the way.
+    /// Damage that mounts have reported; true for packs that have rotted, or were changed on the
+    /// way.
     pub damage: Vec<(String, bool)>,
-    /// Files that were open when another host took their name, or when the session ended: of these nothing is promised.
+    /// Files that were open when another host took their name, or when the session ended: nothing
+    /// is promised about them.
     gone: Vec<u64>,
-    /// Operations that succeeded, and that failed.
+    /// Numbers of operations that succeeded, and that failed.
     pub done: (usize, usize),
-    /// Jobs that were asked for.
+    /// Requested jobs.
     pub jobs: JobsAsked,
 }
 
-/// True of a message about this inode.
+/// True if a message is about this inode.
 pub(crate) fn names(what: &str, inode: u64) -> bool {
     what.contains(&format!("inode {inode}:"))
 }
@@ -67,7 +70,7 @@ fn now() -> u64 {
 }
 
 impl History {
-    /// A program calls; returns the number of the call.
+    /// Records a program's call, and returns the call's number.
     pub fn begin(&mut self, client: &str, number: u64, key: &str, action: Action) -> usize {
         let outcome = Outcome::Unknown("never returned".into());
         let (client, key) = (client.to_owned(), key.to_owned());
@@ -75,7 +78,7 @@ impl History {
         self.ops.len() - 1
     }
 
-    /// The call returns.
+    /// Records the call's return.
     pub fn end(&mut self, call: usize, done: &Result<String, Failure>) {
         let op = &mut self.ops[call];
         op.returned = now();
@@ -94,7 +97,7 @@ impl History {
         keys
     }
 
-    /// True if since then somebody on another host may have changed a key.
+    /// True if a client on another host may have changed a key since then.
     pub fn others_changed(&self, host: &str, key: &str, since: usize) -> bool {
         let changes = |op: &&Op| matches!(op.action, Action::Replace | Action::Remove);
         let began = self.ops[since].called;
@@ -102,12 +105,12 @@ impl History {
         others.into_iter().any(|op| op.is_unknown() || op.returned >= began)
     }
 
-    /// A file was open when another host took its name, or when the session ended.
+    /// Records that a file was open when another host took its name, or when the session ended.
     pub fn is_gone(&mut self, inode: u64) {
         self.gone.push(inode);
     }
 
-    /// All that must not be.
+    /// All violations.
     pub fn violations(mut self) -> Vec<String> {
         let is_gone = |what: &str| self.gone.iter().any(|inode| names(what, *inode));
         let damage = self.damage.into_iter().filter(|(what, is_excused)| !is_excused && !is_gone(what));

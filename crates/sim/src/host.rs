@@ -1,4 +1,4 @@
-//! A host: a mount of the simulated store, without a kernel, and what programs do in it.
+//! A host: a mount of the simulated store without a kernel, and the operations of programs in it.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, mpsc};
@@ -30,7 +30,7 @@ pub struct Host {
     pub store: Arc<Store>,
     /// Its mount.
     pub volume: SharedVolume,
-    /// What the mount says of damage.
+    /// The mount's reports of damage.
     pub damage: Arc<Mutex<Vec<String>>>,
     servers: Arc<Servers>,
     condition: Arc<Condition>,
@@ -44,7 +44,7 @@ pub struct Open<'a> {
     handle: Handle,
 }
 
-/// What an operation returns.
+/// The result of an operation.
 pub type Done<T> = std::result::Result<T, Errno>;
 
 /// A host's view of the store. `dir` is its own directory.
@@ -82,13 +82,13 @@ impl Host {
         Ok(Self { store, volume, damage, servers, condition })
     }
 
-    /// True if nobody has ended this session, and it is still the mount's.
+    /// True if this session is live, and still the mount's.
     pub fn has(&self, session: SessionId) -> bool {
         let is_live = scheduler::whole(|| self.servers.is_live(session)).unwrap_or(false);
         is_live && self.volume.session_id() == session
     }
 
-    /// What a path stands for.
+    /// The attributes of a path.
     ///
     /// # Errors
     /// `ENOENT` and the mount's.
@@ -108,7 +108,7 @@ impl Host {
         }
     }
 
-    /// Opens a file, and makes it if the flags say so.
+    /// Opens a file, and creates it if the flags say so.
     ///
     /// # Errors
     /// `ENOENT`, `EEXIST` and the mount's.
@@ -155,7 +155,7 @@ impl Host {
         self.volume.link(USER, number, parent, name).map(drop)
     }
 
-    /// Moves a file, in another's place unless the flags say no.
+    /// Moves a file, over another one unless the flags forbid it.
     ///
     /// # Errors
     /// `ENOENT` and the mount's.
@@ -215,7 +215,7 @@ impl Open<'_> {
         Ok(bytes)
     }
 
-    /// Makes durable what was written.
+    /// Makes all writes durable.
     ///
     /// # Errors
     /// The mount's.
@@ -250,16 +250,16 @@ impl Open<'_> {
         told.recv().unwrap_or(Err(Errno::IO))
     }
 
-    /// Gives it up.
+    /// Releases the lock.
     ///
     /// # Errors
-    /// The mount's: then it is held still.
+    /// The mount's: then it is still held.
     pub fn unlock(&self, process: Option<u64>) -> Done<()> {
         let Lock { family, owner, range, .. } = self.whole_lock(process);
         self.host.volume.unlock(self.number, &Unlock { family, owner, range })
     }
 
-    /// Closes the file. Only if that succeeds others see what was written.
+    /// Closes the file. Others see the writes only if this succeeds.
     ///
     /// # Errors
     /// The mount's. The file is closed all the same.

@@ -1,4 +1,5 @@
-//! A host's way to the simulated database's jobs, on which the same goes wrong as with all other calls.
+//! A host's path to the simulated database's jobs. The same faults happen on it as with all other
+//! calls.
 
 use std::collections::HashMap;
 
@@ -15,7 +16,8 @@ use crate::planted::{self, Planted};
 use crate::servers::Servers;
 
 impl Servers {
-    /// What a session has claimed of a job, as it is told.
+    /// The claims of a session on a job as the host gets them, with a planted fault if there is
+    /// one.
     fn told_claims(&self, session: SessionId, job: JobId, mut claims: Claims) -> Result<Claims> {
         if planted::is(Planted::ClaimedTwice) && claims.claimed.is_empty() {
             let others = |split: &SplitRow| split.state == SplitState::Running && split.session != session;

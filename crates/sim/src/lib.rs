@@ -1,4 +1,5 @@
-//! Several hosts of Outrigger in one process, on virtual time, as a seed says: the same seed, the same run.
+//! Several hosts of Outrigger in one process, on virtual time, ordered by a seed: the same seed
+//! gives the same run.
 
 mod cluster;
 pub mod disks;

@@ -1,4 +1,5 @@
-//! The life of a host, from its start until it is killed: its programs, and the mount that they share.
+//! The life of a host from its start until it is killed: its programs, and the mount that they
+//! share.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -17,7 +18,7 @@ use crate::scheduler;
 use crate::script::{DIRS, Op};
 use crate::work;
 
-/// So often something is tried again that fails while nothing is wrong any more.
+/// How often an operation is retried that fails although nothing is wrong any more.
 const TRIES: u32 = 40;
 const PAUSE: Duration = Duration::from_secs(60);
 
@@ -27,11 +28,11 @@ pub(crate) struct Life {
     host: usize,
     number: usize,
     mount: Mutex<Option<Arc<Host>>>,
-    /// Programs that have something left to do.
+    /// Programs that still have something to do.
     left: Mutex<usize>,
 }
 
-/// A program that does an operation.
+/// An operation of a program.
 struct Doing<'a> {
     life: &'a Life,
     mount: &'a Host,
@@ -49,7 +50,8 @@ impl Life {
         &self.cluster.machines[self.host]
     }
 
-    /// A program: one operation after the other, on a mount that is made anew once it is of no use any more.
+    /// A program: one operation after the other on a mount, which is replaced when it is no longer
+    /// of use.
     pub fn work(&self, program: usize) {
         let line = &self.machine().lines[program];
         loop {
@@ -58,7 +60,7 @@ impl Life {
             outrigger_clock::sleep(at.saturating_sub(scheduler::elapsed()));
             if let Op::Agent(secs, slots, until_idle) = *op {
                 line.since.store(scheduler::elapsed().as_micros() as usize, Relaxed);
-                // What it did not do is done by others, or in the end.
+                // Splits that it leaves are run by other agents, or at the end.
                 let _ = self.agent(Duration::from_secs(secs), slots, until_idle);
                 line.since.store(0, Relaxed);
                 continue;
@@ -70,7 +72,7 @@ impl Life {
             line.since.store(0, Relaxed);
             self.note(&mount, done);
             if done == Err(Errno::STALE) {
-                // Its session is over: what it had not acknowledged is lost.
+                // Its session is over: unacknowledged data is lost.
                 let mut current = self.mount.lock().expect("no panic while held");
                 current.take_if(|current| Arc::ptr_eq(current, &mount));
             }
@@ -81,12 +83,13 @@ impl Life {
             && let Some(mount) =
                 self.mount.lock().expect("no panic while held").take().and_then(Arc::into_inner)
         {
-            // What could not be stored was not acknowledged.
+            // Data that cannot be stored was not acknowledged.
             let _ = mount.volume.close(|| ());
         }
     }
 
-    /// Runs the host's agent, over a store of its own in the same directory: it is another process.
+    /// Runs the host's agent with its own store in the same directory, because it is another
+    /// process.
     fn agent(&self, time: Duration, slots: usize, until_idle: bool) -> Done<()> {
         let machine = self.machine();
         let store = host::store(&self.cluster.servers, &machine.dir, &machine.condition);
@@ -99,7 +102,7 @@ impl Life {
         work::agent(&store, &format!("a{}", self.host), slots, until_idle, &stop)
     }
 
-    /// The mount, which is made if there is none: tried until it works.
+    /// The mount. If there is none, this tries to make one until it works.
     fn mount(&self) -> Arc<Host> {
         let machine = self.machine();
         let mut mount = self.mount.lock().expect("no panic while held");
@@ -124,7 +127,7 @@ impl Life {
         }
     }
 
-    /// Remembers what a mount has said of damage.
+    /// Records a mount's reports of damage.
     fn note_damage(&self, mount: &Host) {
         let damage = std::mem::take(&mut *mount.damage.lock().expect("no panic while held"));
         for what in damage {
@@ -153,7 +156,7 @@ impl Doing<'_> {
         self.life.cluster.history().begin(&self.client(), self.number + part, key, action)
     }
 
-    /// Does the operation's part of this number, and remembers it. Returns the call.
+    /// Does the part of the operation with this number, and records it. Returns the call.
     fn act(&self, part: u64, key: &str, action: Action, len: usize) -> (usize, Result<String, Failure>) {
         let call = self.begin(part, key, action);
         let done = self.program(part).act(key, action, len);
@@ -181,7 +184,7 @@ impl Doing<'_> {
         }
     }
 
-    /// What was written counts once the sync has returned; the close comes later.
+    /// Written data counts as stored once the sync has returned. The close comes later.
     fn sync(&self, key: &str, len: usize, secs: u64) -> Result<(), Failure> {
         let call = self.begin(0, key, Action::Write);
         let (file, done) = match self.program(0).write(key, len) {
@@ -199,7 +202,7 @@ impl Doing<'_> {
         done.map(drop)
     }
 
-    /// What is open stays what it was, if this host alone takes its name, and has its session.
+    /// An open file keeps its content if only this host takes its name, and its session is live.
     fn hold(&self, key: &str, len: usize) -> Done<()> {
         let since = self.act(0, key, Action::Replace, len).0;
         let session = self.mount.volume.session_id();
@@ -241,7 +244,7 @@ impl Doing<'_> {
     }
 }
 
-/// Looks at all keys, when nobody changes anything any more. Of files that `lost` says it of, a read fails.
+/// Reads all keys after all changes have ended. A file for which `lost` is true may be unreadable.
 pub(crate) fn final_looks(
     cluster: &Cluster,
     host: &Host,

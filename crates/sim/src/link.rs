@@ -1,4 +1,5 @@
-//! A host's way to the simulated database: every call takes its time, is refused, is lost, or finds nobody.
+//! A host's path to the simulated database: every call takes time, is refused, is lost, or reaches
+//! nobody.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
@@ -21,17 +22,17 @@ use crate::planted::{self, Planted};
 use crate::scheduler;
 use crate::servers::Servers;
 
-/// For so long a client waits for a server that does not answer.
+/// How long a client waits for a server that does not answer.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// For so long a planted fault tells what was.
+/// How far back a planted fault tells old rows.
 const STALE: Duration = Duration::from_secs(30);
 
-/// How a host's links behave. The script changes it.
+/// The behaviour of a host's links. The script changes it.
 #[derive(Default)]
 pub struct Condition {
     /// Until when the first four hold: virtual nanoseconds.
     pub bad_until: AtomicU64,
-    /// Most microseconds that a message is on its way.
+    /// The longest travel of a message, in microseconds.
     pub delay_micros: AtomicU64,
     /// Calls in a thousand that are refused before anything is done.
     pub refused: AtomicU64,
@@ -39,15 +40,16 @@ pub struct Condition {
     pub lost: AtomicU64,
     /// Calls of the pack store in a thousand that fail.
     pub packs_fail: AtomicU64,
-    /// Seconds that the host stands still once it commits something with a lock held; 0: it does not.
+    /// Seconds that the host stops once it commits something while it holds a lock; 0: never.
     pub stall: AtomicU64,
     /// No message arrives at the database until then: virtual nanoseconds.
     pub away_until: AtomicU64,
-    /// Nor at the pack store.
+    /// No message arrives at the pack store until then.
     pub packs_away_until: AtomicU64,
-    /// Until then a bit of some answers of the pack store is flipped on the way: virtual nanoseconds.
+    /// Until then, bits of some answers of the pack store are flipped on the way: virtual
+    /// nanoseconds.
     pub flips_until: AtomicU64,
-    /// The packs of which such an answer told, and their chunks, by name.
+    /// Names of the packs in such answers, and of their chunks.
     pub flipped: Mutex<BTreeSet<String>>,
 }
 
@@ -55,7 +57,7 @@ fn is_before(until: &AtomicU64) -> bool {
     u128::from(until.load(Relaxed)) > scheduler::elapsed().as_nanos()
 }
 
-/// Waits until something is back. Returns false if that takes too long.
+/// Waits until a server is back. Returns false if that takes too long.
 fn await_back(until: &AtomicU64) -> bool {
     if is_before(until) {
         let until = Duration::from_nanos(until.load(Relaxed));
@@ -65,13 +67,14 @@ fn await_back(until: &AtomicU64) -> bool {
 }
 
 impl Condition {
-    /// A request is on its way, to the database or to the packs.
+    /// Lets a request travel to the database or to the packs.
     pub fn travel(&self) {
         let most = if is_before(&self.bad_until) { self.delay_micros.load(Relaxed) } else { 100 };
         outrigger_clock::sleep(Duration::from_micros(20 + scheduler::below(most)));
     }
 
-    /// An answer is on its way. It takes no time while all is well: what differs is the order in which requests arrive.
+    /// Lets an answer travel. It takes no time while all is well: only the order in which requests
+    /// arrive matters.
     fn travel_back(&self) {
         if is_before(&self.bad_until) {
             self.travel();
@@ -82,17 +85,19 @@ impl Condition {
         is_before(&self.bad_until) || is_before(&self.away_until)
     }
 
-    /// Draws whether something happens that happens so often in a thousand times.
+    /// Draws true for so many of a thousand calls.
     pub fn draws(&self, often: &AtomicU64) -> bool {
         is_before(&self.bad_until) && scheduler::below(1000) < often.load(Relaxed)
     }
 
-    /// Draws whether a commit's answer is lost: more often than others', as it is what matters most.
+    /// Draws whether a commit's answer is lost. It is lost more often than others, because it
+    /// matters most.
     fn loses_commit(&self) -> bool {
         is_before(&self.bad_until) && scheduler::below(1000) < 5 * self.lost.load(Relaxed)
     }
 
-    /// Draws whether a bit of what is read is flipped on the way: of one answer in four, while that lasts.
+    /// Draws whether a bit of the read bytes is flipped on the way: in one answer of four, while
+    /// that lasts.
     pub fn flips(&self) -> bool {
         is_before(&self.flips_until) && scheduler::below(4) == 0
     }
@@ -102,7 +107,7 @@ impl Condition {
         await_back(&self.packs_away_until)
     }
 
-    /// Nothing goes wrong any more.
+    /// Ends all troubles.
     pub fn heal(&self) {
         let all = [&self.bad_until, &self.stall, &self.away_until, &self.packs_away_until, &self.flips_until];
         for until in all {
@@ -111,7 +116,7 @@ impl Condition {
     }
 }
 
-/// Rows as they were told before, and when.
+/// Rows of earlier answers, with their time.
 type Told = HashMap<(u64, Vec<u8>), (Duration, Option<Inode>)>;
 
 /// See the module.
@@ -122,7 +127,7 @@ pub struct Link {
 }
 
 fn away(what: &str) -> Error {
-    // A session may be in doubt now, and looks what became of that.
+    // A session may now be in doubt, and looks for the outcome.
     scheduler::something_is_new();
     Error::new(ErrorKind::Io, format!("{what}: the simulated database cannot be reached"))
 }
@@ -139,7 +144,7 @@ impl Link {
         Self { servers, condition, told: Mutex::default() }
     }
 
-    /// A request arrives, or not.
+    /// Lets a request arrive, or not.
     fn send(&self, what: &str) -> Result<()> {
         self.condition.travel();
         if !await_back(&self.condition.away_until) {
@@ -165,7 +170,7 @@ impl Link {
         answer
     }
 
-    /// A row as the database tells it, or as it was, if that is planted.
+    /// A row of the database, or an old one if that fault is planted.
     fn row(
         &self,
         fault: Planted,
@@ -198,7 +203,7 @@ impl Link {
         self.row(Planted::StaleContents, (number, b""), read)
     }
 
-    /// A commit is on its way for long, and the host stands still meanwhile.
+    /// A commit travels for long, and the host stops meanwhile.
     fn commit_stalled(&self, session: SessionId, commit: &Commit, secs: u64) -> Result<Committed> {
         let token = next_token();
         self.arrives_late(token, session, commit, Duration::from_secs(secs));
@@ -215,7 +220,7 @@ impl Link {
         });
     }
 
-    /// A commit whose answer does not come, nor may the commit itself for long.
+    /// A commit whose answer does not come. The commit itself may be late, too.
     fn commit_unanswered(&self, session: SessionId, commit: &Commit) -> Result<Committed> {
         let token = next_token();
         if scheduler::below(3) == 0 {
@@ -225,7 +230,7 @@ impl Link {
             let done = scheduler::whole(|| self.servers.commit(session, commit));
             self.servers.note_outcome(token, done.is_ok());
             outrigger_clock::sleep(Duration::from_secs(1));
-            // A client asks first by itself, and gets the answer late.
+            // The client asks first by itself, and gets the answer late.
             if scheduler::below(4) == 0 && await_back(&self.condition.away_until) {
                 return done;
             }

@@ -1,9 +1,10 @@
-//! The simulated database's locks on files, in memory. It follows PostgreSQL's engine, but for circles of waiters.
+//! The simulated database's locks on files, in memory. It follows PostgreSQL's engine, except for
+//! circles of waiters.
 
 use outrigger_store::meta::locks::{Blocker, Lock, LockFamily, LockRange, Owned, OwnersLocks, Taken, Wait};
 use outrigger_store::meta::{SessionId, SessionRow};
 
-/// What one owner has of one family on one file.
+/// The locks of one owner in one family on one file.
 struct Held {
     session: SessionId,
     inode: u64,
@@ -30,7 +31,7 @@ struct Waiting {
 #[derive(Default)]
 pub struct LockTable {
     held: Vec<Held>,
-    /// Those who came first come first.
+    /// In the order in which they came.
     waiting: Vec<Waiting>,
 }
 
@@ -51,7 +52,7 @@ impl LockTable {
         self.held.retain(|held| sessions.iter().any(|row| row.id == held.session));
     }
 
-    /// Gives a session what an owner had in another one, if that is all there.
+    /// Gives a session the locks that an owner had in another one, if they are all there.
     pub fn take_over(&mut self, session: SessionId, from: SessionId, locks: &OwnersLocks) -> bool {
         let is_it = |held: &Held| held.is_of(from, locks.inode, locks.family, locks.owner);
         let Some(at) = self.held.iter().position(is_it) else { return false };
@@ -79,7 +80,7 @@ impl LockTable {
         self.held.retain(|held| !held.ranges.ranges().is_empty());
     }
 
-    /// What is in the way of a lock.
+    /// The locks and waiters that block a lock.
     pub fn blockers(
         &self,
         sessions: &[SessionRow],
@@ -121,7 +122,7 @@ impl LockTable {
         found
     }
 
-    /// Takes a lock that nothing is in the way of.
+    /// Takes a lock that nothing blocks.
     pub fn take(&mut self, session: SessionId, inode: u64, lock: &Lock, wait: Option<Wait>) -> Taken {
         self.set(session, inode, lock, true);
         if let Some(wait) = wait {
@@ -130,7 +131,7 @@ impl LockTable {
         Taken::Yes
     }
 
-    /// Records who waits.
+    /// Records a waiter.
     pub fn wait(&mut self, session: SessionId, inode: u64, lock: &Lock, ticket: u64) {
         if lock.family == LockFamily::Whole {
             self.set(session, inode, lock, false);
@@ -140,12 +141,12 @@ impl LockTable {
         }
     }
 
-    /// Somebody does not wait any more.
+    /// Removes a waiter.
     pub fn stop_waiting(&mut self, session: SessionId, ticket: u64) {
         self.waiting.retain(|one| (one.session, one.ticket) != (session, ticket));
     }
 
-    /// An owner lets go of a range. Returns whether it has another lock of the family on the file.
+    /// Releases a range of an owner. Returns true if it has another lock of the family on the file.
     pub fn release(
         &mut self,
         session: SessionId,

@@ -1,8 +1,10 @@
-//! `outrigger-sim [SEED [COUNT [HOURS [HOSTS [FAULT]]]]]`: runs so many seeds from SEED on, each so long, side by side
-//! on all processors. It says what is wrong, and the shortest script that shows it. FAULT is planted.
+//! `outrigger-sim [SEED [COUNT [HOURS [HOSTS [FAULT]]]]]`: runs COUNT seeds from SEED on, each for
+//! HOURS, side by side on all processors. It prints what is wrong, and the shortest script that
+//! shows it. FAULT is planted.
 //!
-//! A process runs one seed at a time, so this one starts others: `outrigger-sim --worker PROCESSOR ...` with the same
-//! arguments. Each gets a few seeds only, as threads of hosts that were killed stay until the process ends.
+//! A process runs one seed at a time, so this one starts others: `outrigger-sim --worker PROCESSOR
+//! ...` with the same arguments. Each gets only a few seeds, because threads of killed hosts stay
+//! until the process ends.
 
 use std::process::{Command, ExitCode};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -12,7 +14,7 @@ use outrigger_sim::run::{self, Outcome};
 use outrigger_sim::script::{self, Step};
 use outrigger_sim::{planted, scheduler};
 
-/// Virtual hours that a worker runs at most, unless a single seed is longer.
+/// The most virtual hours for a worker, unless a single seed is longer.
 const WORKER_HOURS: f64 = 10.0;
 
 struct Arguments {
@@ -115,7 +117,7 @@ fn report(seed: u64, hosts: usize, script: &[Step]) {
     outcome.iter().flat_map(|outcome| &outcome.found).for_each(|found| println!("with it: {found}"));
 }
 
-/// Leaves out whatever it still fails without: halves first, then ever smaller parts.
+/// Removes every part without which the run still fails: halves first, then ever smaller parts.
 fn shorten(seed: u64, hosts: usize, mut script: Vec<Step>) -> (Vec<Step>, Option<Outcome>) {
     let (mut part, mut last) = (script.len() / 2, None);
     while part > 0 {

@@ -1,4 +1,4 @@
-//! The bytes of a stored pack as a whole: they are read, replaced, and changed by a bit.
+//! The bytes of a stored pack: reads them, replaces them, and flips a bit.
 
 use std::io::IoSlice;
 
@@ -8,13 +8,13 @@ use outrigger_store::backend::{Backend, MemoryBackend};
 
 use crate::scheduler;
 
-/// Flips one bit, which the seed chooses.
+/// Flips one bit at a place chosen by the seed.
 pub fn flip(bytes: &mut [u8]) {
     let bit = scheduler::below(8 * bytes.len() as u64);
     bytes[bit as usize / 8] ^= 1 << (bit % 8);
 }
 
-/// Puts other bytes in a pack's place.
+/// Replaces a pack's bytes.
 ///
 /// # Errors
 /// None: it is in memory.
@@ -35,7 +35,7 @@ pub fn bytes_of(packs: &MemoryBackend, id: PackId) -> Result<Option<Vec<u8>>> {
     packs.read_at(id, 0, &mut bytes).map(|()| Some(bytes))
 }
 
-/// What the chunks of a pack are called; nothing if it is not whole.
+/// The names of a pack's chunks; empty if it is not whole.
 pub fn names_of(pack: &[u8]) -> Vec<String> {
     let found = || {
         let end = pack.last_chunk::<TRAILER_LEN>()?;

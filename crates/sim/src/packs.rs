@@ -1,4 +1,5 @@
-//! A host's way to the simulated pack store: packs in memory that all hosts have, and what goes wrong on the way.
+//! A host's path to the simulated pack store: packs in memory, shared by all hosts, and faults on
+//! the way.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -34,7 +35,7 @@ fn travel(condition: &Condition, what: &str) -> Result<()> {
 }
 
 impl Packs {
-    /// A host's way to these packs.
+    /// A host's path to these packs.
     pub fn new(packs: MemoryBackend, condition: Arc<Condition>) -> Self {
         Self { packs, condition }
     }

@@ -1,5 +1,5 @@
-//! Faults that are planted on purpose, to show that the simulation finds them: in the simulated servers and in the
-//! host, not in what is shipped.
+//! Planted faults, which show that the simulation finds them. They are in the simulated servers and
+//! in the simulated host, not in the product.
 
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
@@ -8,53 +8,53 @@ use outrigger_store::meta::{At, Change, Commit, Meta, SqliteMeta};
 
 use crate::scheduler;
 
-/// A fault. One at most is planted in a process.
+/// A fault. At most one is planted in a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Planted {
     /// None.
     Nothing,
-    /// The database ignores what a commit expects of names.
+    /// The database ignores a commit's preconditions on names.
     LostPrecondition,
-    /// The database replaces a file's content whatever it was.
+    /// The database replaces a file's content without comparing it.
     LostComparison,
-    /// The database forgets what a commit pins or holds.
+    /// The database forgets the pins or holds of a commit.
     ForgottenPin,
-    /// The database acknowledges a commit and does not make it, once in a while.
+    /// The database sometimes acknowledges a commit without making it.
     AcknowledgedBeforeCommit,
-    /// The database says of a commit whose answer was lost that it has not happened, although it has.
+    /// The database denies a commit whose answer was lost, although it has happened.
     UnknownIsFailed,
-    /// The database makes a rename twice, and answers the second time, once in a while.
+    /// The database sometimes makes a rename twice, and answers the second time.
     RenamedTwice,
     /// The database accepts commits of sessions that are over.
     FencedAccepted,
-    /// A host is told names as they were up to half a minute ago.
+    /// A host gets names as they were up to half a minute ago.
     StaleNames,
-    /// A host is told contents as they were up to half a minute ago.
+    /// A host gets contents as they were up to half a minute ago.
     StaleContents,
-    /// The database grants a lock that somebody else has, once in a while.
+    /// The database sometimes grants a lock that another owner has.
     LockTwice,
-    /// The pack store acknowledges a pack and does not keep it, once in a while.
+    /// The pack store sometimes acknowledges a pack without keeping it.
     LostPack,
-    /// The pack store keeps only the first half of a pack, once in a while.
+    /// The pack store sometimes keeps only the first half of a pack.
     TornPack,
-    /// The pack store returns other bytes than it was given, once in a while.
+    /// The pack store sometimes returns other bytes than it was given.
     WrongBytes,
-    /// A host acknowledges a sync, and stores nothing.
+    /// A host acknowledges a sync and stores nothing.
     ForgottenSync,
-    /// A host hands a program what it has read, and does not look whether it was changed on the way.
+    /// A host gives a program the bytes that it has read without verifying them.
     UnverifiedRead,
-    /// What was changed on the way is stored so, as if a collector copied it.
+    /// Bytes that were changed on the way are stored, as if a collector copied them.
     KeptFlip,
-    /// A check says nothing of packs that have rotted.
+    /// A check does not report rotten packs.
     MissedRot,
     /// A host acknowledges a write that its full disk does not take.
     FullAcknowledged,
-    /// The database gives an agent a split that another one has.
+    /// The database gives an agent a split that another agent has.
     ClaimedTwice,
-    /// The database tells of one output of a job twice.
+    /// The database reports one output of a job twice.
     CountedTwice,
-    /// The database records that a split is finished, and not what it wrote, once in a while.
+    /// The database sometimes records that a split is finished, but not its output.
     LostOutput,
 }
 

@@ -1,4 +1,5 @@
-//! What a program does to one key, as the clients of real clusters do (`workload/src/history/client.rs`).
+//! Operations of a program on one key, as clients of real clusters do them
+//! (`workload/src/history/client.rs`).
 
 use std::time::Duration;
 
@@ -14,19 +15,19 @@ use crate::host::{Done, Host, Open};
 use crate::script::{DIRS, INPUTS, LENGTHS, MOVING, PART_LEN, PARTED, PARTS};
 use crate::work;
 
-/// What an operation returns.
+/// The answer to an operation.
 type Told = Result<String, Failure>;
 
 use Failure::{After, Before};
 
-/// For so long nothing is tried again.
+/// The pause before a retry.
 const PAUSE: Duration = Duration::from_secs(1);
-/// So often, with longer and longer pauses. A file that has rotted can never be stored.
+/// The number of tries, with ever longer pauses. A file that has rotted can never be stored.
 const TRIES: u32 = 50;
-/// A file's end, wherever it is.
+/// The end of any file.
 const ALL: usize = 1 << 30;
 
-/// The file of a key, and the part of it that the key is.
+/// The file of a key, and the key's part of it.
 pub(crate) fn place(key: &str) -> (String, u64, usize) {
     match key.strip_prefix('w').and_then(|rest| rest.split_once(':')) {
         Some((file, part)) => {
@@ -37,7 +38,7 @@ pub(crate) fn place(key: &str) -> (String, u64, usize) {
     }
 }
 
-/// Makes what programs share.
+/// Creates the files that programs share.
 ///
 /// # Errors
 /// The mount's.
@@ -73,7 +74,7 @@ pub fn prepare(host: &Host) -> Done<()> {
 pub struct Program<'a> {
     /// The mount.
     pub host: &'a Host,
-    /// The operation, which is the value that it writes.
+    /// The operation's name, which is also the value that it writes.
     pub id: String,
     /// Its process.
     pub process: u64,
@@ -126,7 +127,7 @@ impl<'a> Program<'a> {
         }
     }
 
-    /// A file of its own, whole, that it can give another name.
+    /// Writes a whole file of its own, to be given another name.
     fn own(&self, len: usize) -> Result<String, Failure> {
         let name = format!("own/{}", self.id.replace('/', "-"));
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
@@ -188,7 +189,7 @@ impl<'a> Program<'a> {
         }
         let Ok(number) = text.parse::<u64>() else { return Ok(format!("{text:?}")) };
         let written = file.write(0, (number + 1).to_string().as_bytes());
-        // While it cannot be stored the lock is kept.
+        // The lock is kept while the data cannot be stored.
         let mut unlocked = file.unlock(process);
         for pause in 1..TRIES {
             if !matches!(unlocked, Err(Errno::IO | Errno::AGAIN | Errno::INTR | Errno::BUSY | Errno::NOSPC)) {
@@ -261,7 +262,7 @@ impl<'a> Program<'a> {
     }
 }
 
-/// What a program is told of something that changes names.
+/// The answer of an operation that changes names.
 fn told(done: Done<()>, word: &str, refused: Errno, refusal: &str) -> Told {
     match done {
         Ok(()) => Ok(word.into()),

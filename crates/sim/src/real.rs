@@ -1,4 +1,5 @@
-//! The C library's own functions, whatever stands in front of them ([`crate::shim`]): batons are given and taken by them, outside of simulated time.
+//! The C library's own functions behind the [`crate::shim`]. Batons are passed with them, outside
+//! of simulated time.
 #![expect(unsafe_code, reason = "this calls the C library")]
 
 use std::ffi::{CStr, c_int, c_long, c_uint, c_void};
@@ -7,7 +8,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use libc::{clockid_t, pthread_attr_t, pthread_t, size_t, ssize_t, timespec};
 
-/// A function of the C library, which the one here stands in front of; of type `F`.
+/// A function of the C library, of type `F`, that one of the shim hides.
 pub(crate) struct Real<F> {
     name: &'static CStr,
     found: AtomicUsize,
@@ -20,7 +21,7 @@ impl<F> Real<F> {
         Self { name, found: AtomicUsize::new(0), function: PhantomData }
     }
 
-    /// It, found the first time.
+    /// The function, which is looked up the first time.
     pub fn get(&self) -> F {
         let mut found = self.found.load(Ordering::Relaxed);
         if found == 0 {
@@ -90,10 +91,11 @@ pub(crate) fn own_handle() -> pthread_t {
     unsafe { libc::pthread_self() }
 }
 
-/// From here on this thread, and those that it starts, stay on one of the processors that they may run on: of this number,
-/// or the one where they are.
+/// Binds this thread, and those that it starts, to one of their allowed processors: the one with
+/// this number, or the present one.
 pub(crate) fn stay_on(number: usize) {
-    // SAFETY: a set of processors and a policy's parameters are plain data, and the calls fill or read them.
+    // SAFETY: a set of processors and a policy's parameters are plain data, and the calls fill or
+    // read them.
     unsafe {
         let mut may: libc::cpu_set_t = std::mem::zeroed();
         if libc::sched_getaffinity(0, size_of_val(&may), &raw mut may) != 0 {
@@ -106,13 +108,15 @@ pub(crate) fn stay_on(number: usize) {
         let mut only: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(chosen, &mut only);
         libc::sched_setaffinity(0, size_of_val(&only), &raw const only);
-        // Who is given the baton begins when its giver waits, not before: that is one switch and not three.
+        // A thread that gets the baton should start when its giver waits, and not before. That is
+        // one switch instead of three.
         let parameters: libc::sched_param = std::mem::zeroed();
         libc::sched_setscheduler(0, libc::SCHED_BATCH, &raw const parameters);
     }
 }
 
-/// Closes the files below a directory, as the system does with those of a process that is killed. The threads that had them never run again.
+/// Closes the files below a directory, as the system does for a killed process. The threads that
+/// had them open never run again.
 pub(crate) fn close_below(directory: &std::path::Path) {
     let open: Vec<_> = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten().collect();
     for entry in open {

@@ -1,4 +1,4 @@
-//! Looks at packs that have rotted when a run ends: a check finds all of the damage, and nothing else.
+//! Examines rotten packs at the end of a run: a check finds all of the damage, and nothing else.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -12,12 +12,11 @@ use crate::host::Host;
 use crate::life::final_looks;
 use crate::planted::{self, Planted};
 
-/// A check must find every pack that has rotted, and name the files that cannot be read. All other files can
-/// be read. A
-/// collector that runs before must change nothing of that.
+/// A check must find every rotten pack, and name the files that cannot be read. All other files
+/// must be readable. A collector that ran before must not have changed that.
 ///
 /// # Errors
-/// What is not so.
+/// The first violation.
 pub(crate) fn look(cluster: &Cluster, dir: &Path) -> Result<(), String> {
     let host = Host::mount(&cluster.servers, dir, &Arc::default()).map_err(told)?;
     let rotten: Vec<PackId> = cluster.servers.rotten().packs.keys().copied().collect();
@@ -56,7 +55,7 @@ pub(crate) fn look(cluster: &Cluster, dir: &Path) -> Result<(), String> {
         files.map(|file| file.path.clone()).collect::<Vec<_>>()
     };
     let lost: BTreeSet<String> = findings.iter().flat_map(now).collect();
-    // One that is named may be read all the same: a checksum may be all that has rotted of it.
+    // A named file may be readable all the same: perhaps only a checksum of it has rotted.
     final_looks(cluster, &host, "rot.0", &|path| lost.contains(path))?;
     host.volume.close(|| ()).map_err(told)
 }

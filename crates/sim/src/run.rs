@@ -1,4 +1,4 @@
-//! A run: hosts follow a script, faults are made meanwhile, and all is checked in the end.
+//! A run: hosts follow a script, faults happen meanwhile, and everything is checked at the end.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -23,18 +23,18 @@ use crate::work;
 /// No operation of a program may take longer.
 const BOUND: Duration = Duration::from_secs(3600);
 
-/// What a run showed.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Outcome {
-    /// Who ran when.
+    /// The schedule of the run.
     pub ran: Ran,
-    /// What must not be; nothing is well.
+    /// Violations; none if all is well.
     pub found: Vec<String>,
-    /// Operations that succeeded, and that failed.
+    /// Numbers of operations that succeeded, and that failed.
     pub done: (usize, usize),
 }
 
-/// Runs a script as a seed says.
+/// Runs a script in the order of a seed.
 ///
 /// # Panics
 /// When there is no room for the run's files.
@@ -47,22 +47,22 @@ pub fn run(seed: u64, hosts: usize, script: &[Step]) -> Outcome {
     work::begin_run();
     disks::begin_run();
     let outcome = scheduler::run(seed, || simulate(dir, hosts, script));
-    // Files that hosts which stand still have open.
+    // Stopped hosts still have files open.
     close_below(top.path());
     close_below(&scratch);
     let _ = std::fs::remove_dir_all(scratch);
     outcome
 }
 
-/// Where agents make directories for their attempts.
+/// The directory for agents' attempts.
 fn scratch() -> PathBuf {
     let scratch = place().join(format!("sim-scratch-{}", std::process::id()));
-    // Only the first time it counts, and it is the same then.
+    // Only the first call has an effect, and the value is always the same.
     let _ = tempfile::env::override_temp_dir(Box::leak(Box::new(scratch.clone())));
     scratch
 }
 
-/// In memory, where there is such a place.
+/// A directory in memory, if there is one.
 fn place() -> PathBuf {
     let memory = PathBuf::from("/dev/shm");
     if memory.is_dir() { memory } else { std::env::temp_dir() }
@@ -73,7 +73,7 @@ fn simulate(dir: PathBuf, hosts: usize, script: &[Step]) -> Outcome {
     let database = SqliteMeta::open_with_clock(&path, OpenMode::Create, Arc::new(scheduler::database_time));
     let mut config = Profile::Default.config().expect("a profile of ours");
     config.packs = None;
-    // Files of several frames, which are small.
+    // Small frames, so that files have several.
     config.frame_size = 64 << 10;
     let machines = (0..hosts).map(|host| Machine {
         id: AtomicUsize::new(scheduler::add_host()),
@@ -139,7 +139,7 @@ fn until(secs: u64) -> u64 {
     (scheduler::elapsed() + Duration::from_secs(secs)).as_nanos() as u64
 }
 
-/// Something goes wrong.
+/// Starts a trouble.
 fn make(cluster: &Arc<Cluster>, host: usize, trouble: &Trouble) {
     let machine = &cluster.machines[host];
     let (id, condition) = (machine.id.load(Relaxed), &machine.condition);
@@ -179,7 +179,7 @@ fn restart(cluster: &Arc<Cluster>, host: usize) {
     start(cluster, host);
 }
 
-/// Waits until all hosts have done what they had to, with everything well again. Says which one never gets there.
+/// Ends all troubles, and waits until all hosts are done. Names a host that never gets there.
 fn await_all(cluster: &Cluster) -> Option<String> {
     for machine in &cluster.machines {
         machine.condition.heal();
@@ -202,8 +202,8 @@ fn await_all(cluster: &Cluster) -> Option<String> {
     }
 }
 
-/// All that was ever published is read by hosts that were not there before, and everything is checked: what has rotted first
-/// as it is, and then as it was.
+/// New hosts read everything that was ever published, and everything is checked: rotten packs first
+/// as they are, and then restored.
 fn look_at_the_end(cluster: &Cluster, dir: &Path) {
     let mut looked = Ok(());
     if !cluster.servers.rotten().packs.is_empty() {

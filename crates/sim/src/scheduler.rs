@@ -1,11 +1,14 @@
-//! One thread runs at a time, chosen by the seed; time passes only where all wait.
+//! Runs one thread at a time, in an order given by the seed. Time passes only while all threads
+//! wait.
 //!
-//! Threads are real ones. Each has a *baton*, a word that it waits on; whoever holds the run gives it on at its next *point*: where it would wait for a lock, a channel, a thread or
-//! the time. The scheduler then draws the next thread among those that can run. If none can, virtual time jumps to the earliest deadline; if there is none, too, the run
-//! has deadlocked. Only the thread that has the baton touches the scheduler's state, so that needs no lock.
+//! The threads are real. Each has a *baton*, a word that it waits on. The running thread has it,
+//! and passes it on at its next *point*, where it would wait for a lock, a channel, a thread or the
+//! time. The scheduler then draws the next thread among those that can run. If none can, virtual
+//! time jumps to the earliest deadline; without a deadline the run has deadlocked. Only the thread
+//! with the baton touches the scheduler's state, so that needs no lock.
 //!
-//! A thread belongs to a *host*, and gives that to the threads it starts. A host that is paused gets no baton; one that is killed never again, and nothing of it is dropped, as
-//! with a process that is killed.
+//! A thread belongs to a *host*, as do the threads that it starts. A paused host gets no baton. A
+//! killed one never gets it again, and drops nothing, like a killed process.
 
 mod simulation;
 mod time;
@@ -25,9 +28,9 @@ pub type HostId = usize;
 /// The world's number.
 pub const WORLD: HostId = 0;
 
-/// When the simulation begins: nanoseconds since 1970.
+/// The time at which the simulation begins: nanoseconds since 1970.
 const BEGINS: u64 = 1_800_000_000_000_000_000;
-/// How long the processor takes from one point to the next.
+/// Processor time from one point to the next.
 const STEP_NANOS: u64 = 1_000;
 
 struct Place(UnsafeCell<Option<Simulation>>);
@@ -41,14 +44,14 @@ static PLACE: Place = Place(UnsafeCell::new(None));
 thread_local! {
     /// The number of this thread in the simulation, from 1; 0 outside.
     static ME: Cell<usize> = const { Cell::new(0) };
-    /// Not to be interrupted: what runs is one step of a simulated server.
+    /// True while this thread does a step of a simulated server, which must not be interrupted.
     static WHOLE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What a run was, to compare with another of the same seed.
+/// The trace of a run, to compare with another run of the same seed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ran {
-    /// A digest of who ran when.
+    /// A digest of the schedule.
     pub trace: u64,
     /// Points at which a thread was chosen.
     pub points: u64,
@@ -69,7 +72,8 @@ pub fn is_simulated() -> bool {
     ME.get() != 0
 }
 
-/// This thread waits; another one runs. True when it was woken, false when its time had come.
+/// Lets another thread run while this one waits. Returns true if it was woken, false at its
+/// deadline.
 fn wait(waits: State) -> bool {
     let me = ME.get() - 1;
     let (next, baton) = state(|simulation| {
@@ -101,24 +105,24 @@ fn wait(waits: State) -> bool {
     state(|simulation| simulation.threads[me].woken)
 }
 
-/// Another thread may run now.
+/// A point: another thread may run now.
 pub fn point() {
     if is_simulated() && !WHOLE.get() {
         wait(State::Ready);
     }
 }
 
-/// Another thread may run now, once in a while.
+/// Sometimes a point.
 fn seldom() {
     if !WHOLE.get() && state(|simulation| simulation.draw()) % 16 == 0 {
         wait(State::Ready);
     } else {
-        // So that who asks for the time until it is later does not ask for ever.
+        // Otherwise a thread that polls the time until it is later would poll for ever.
         state(|simulation| simulation.now += STEP_NANOS);
     }
 }
 
-/// Runs `f` without a point in it: as a server does that serves one request after the other.
+/// Runs `f` without a point in it, like a server that serves one request after the other.
 pub fn whole<T>(f: impl FnOnce() -> T) -> T {
     let before = WHOLE.replace(true);
     let value = f();
@@ -126,7 +130,7 @@ pub fn whole<T>(f: impl FnOnce() -> T) -> T {
     value
 }
 
-/// A number that the seed chooses, below `end`.
+/// A number below `end`, chosen by the seed.
 pub fn below(end: u64) -> u64 {
     state(|simulation| simulation.draw()) % end.max(1)
 }
@@ -136,7 +140,7 @@ pub fn elapsed() -> Duration {
     Duration::from_nanos(state(|simulation| simulation.now))
 }
 
-/// Points that were passed, and the digest of them so far.
+/// The points so far, and their digest.
 pub fn ran() -> Ran {
     state(|simulation| Ran {
         trace: simulation.trace,
@@ -153,12 +157,12 @@ pub fn add_host() -> HostId {
     })
 }
 
-/// Its threads stand still, or go on.
+/// Stops the host's threads, or lets them go on.
 pub fn pause(host: HostId, paused: bool) {
     state(|simulation| simulation.hosts[host].paused = paused);
 }
 
-/// Its threads stand still for so long.
+/// Stops the host's threads for so long.
 pub fn pause_for(host: HostId, time: Duration) {
     pause(host, true);
     spawn_on(WORLD, move || {
@@ -173,7 +177,7 @@ pub fn own_host() -> HostId {
     state(|simulation| simulation.threads[me].host)
 }
 
-/// Its threads stand still for ever. What they have in memory stays, and nobody looks at it again.
+/// Stops the host's threads for ever. Their memory stays, and nothing reads it again.
 pub fn kill(host: HostId) {
     state(|simulation| {
         simulation.hosts[host].dead = true;
@@ -187,7 +191,7 @@ pub fn kill(host: HostId) {
     });
 }
 
-/// Its wall clock is so many nanoseconds ahead.
+/// Sets the host's wall clock so many nanoseconds ahead.
 pub fn skew(host: HostId, nanos: i64) {
     state(|simulation| simulation.hosts[host].skew = nanos);
 }
@@ -199,39 +203,41 @@ pub fn spawn_on<T: Send + 'static>(
 ) -> std::thread::JoinHandle<T> {
     let me = ME.get() - 1;
     let own = state(|simulation| std::mem::replace(&mut simulation.threads[me].host, host));
-    // No point is in it.
+    // Without a point in it.
     let handle = whole(|| std::thread::spawn(f));
     state(|simulation| simulation.threads[me].host = own);
     handle
 }
 
-/// This thread looks every so often whether something is new. Nothing will be before `until`, unless
-/// [`something_is_new`] says so: the wait before its next look may last until then.
+/// For a thread that polls whether something is new: nothing will be before `until`, unless
+/// [`something_is_new`] says so. The wait before its next poll may last until then.
 pub fn nothing_is_new_until(until: Duration) {
     let me = ME.get() - 1;
     state(|simulation| simulation.threads[me].looks = Looks::Not(until.as_nanos() as u64));
 }
 
-/// All threads look again when they would have.
+/// All threads poll again at their next time.
 pub fn something_is_new() {
     state(Simulation::end_skipping);
 }
 
-/// The processor that this process's simulations run on from now on, counted among those that it may run on. As one thread
-/// runs at a time, handing over is cheapest on one processor.
+/// Sets the processor for this process's simulations, counted among the allowed ones. Only one
+/// thread runs at a time, and handing over is cheapest on one processor.
 pub fn run_on(processor: usize) {
     PROCESSOR.store(processor, Relaxed);
 }
 
 static PROCESSOR: AtomicUsize = AtomicUsize::new(usize::MAX);
 
-/// Runs `f` as the world of a simulation. One at a time in a process; threads that `f` leaves behind stand still for ever.
+/// Runs `f` as the world of a simulation. A process runs one at a time. Threads that `f` leaves
+/// behind stop for ever.
 ///
 /// # Panics
 /// When `f` does, or another simulation runs.
 pub fn run<T: Send>(seed: u64, f: impl FnOnce() -> T + Send) -> T {
     assert!(!is_simulated(), "a simulation in a simulation");
-    // A new thread each time: what a thread keeps for itself, as the keys of its hash maps, is the same then.
+    // A new thread each time, so that thread-local state, such as the keys of hash maps, is the
+    // same.
     let world = std::thread::scope(|scope| scope.spawn(|| be_world(seed, f)).join());
     world.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
@@ -251,7 +257,8 @@ fn be_world<T>(seed: u64, f: impl FnOnce() -> T) -> T {
         joining: Vec::new(),
     };
     real::stay_on(PROCESSOR.load(Relaxed));
-    // SAFETY: no simulation runs: this thread makes it and has its baton. What an earlier one left stays, for its threads that stand still refer to it.
+    // SAFETY: no simulation runs: this thread makes it and has its baton. The state of an earlier
+    // one stays, because its stopped threads refer to it.
     unsafe { std::mem::forget((*PLACE.0.get()).replace(simulation)) };
     ME.set(1);
     let value = outrigger_clock::with(std::sync::Arc::new(Virtual), f);
@@ -285,7 +292,7 @@ pub(crate) fn sleep(nanos: u64) {
     wait(State::Until(until));
 }
 
-/// Waits for a word, whose value has been looked at. False: in vain.
+/// Waits for a word whose value was checked before. Returns false at the deadline.
 pub(crate) fn wait_for_word(address: usize, until: Option<u64>) -> bool {
     assert!(!WHOLE.get(), "a step of a simulated server waits");
     let me = ME.get() - 1;
@@ -293,7 +300,7 @@ pub(crate) fn wait_for_word(address: usize, until: Option<u64>) -> bool {
     wait(State::Word(address, until))
 }
 
-/// Wakes so many threads that wait for a word, in an order that the seed chooses.
+/// Wakes so many waiters of a word, in an order chosen by the seed.
 pub(crate) fn wake_word(address: usize, most: usize) -> usize {
     let woken = state(|simulation| {
         for count in 0..most {
@@ -303,14 +310,14 @@ pub(crate) fn wake_word(address: usize, most: usize) -> usize {
         }
         most
     });
-    // Mostly whoever wakes others goes on, as on a machine with several processors.
+    // Mostly the waking thread goes on, as on a machine with several processors.
     if woken > 0 && state(|simulation| simulation.draw()) % 3 == 0 {
         point();
     }
     woken
 }
 
-/// A thread that this one is about to start.
+/// Registers a thread that this one is about to start.
 pub(crate) fn begin_thread() -> usize {
     let me = ME.get() - 1;
     state(|simulation| {
@@ -322,7 +329,7 @@ pub(crate) fn begin_thread() -> usize {
     })
 }
 
-/// It was started, or not.
+/// Records that the thread was started, or not.
 pub(crate) fn started(number: usize, handle: Option<libc::pthread_t>) {
     state(|simulation| match handle {
         Some(handle) => simulation.threads[number - 1].handle = handle,
@@ -334,7 +341,7 @@ pub(crate) fn started(number: usize, handle: Option<libc::pthread_t>) {
     point();
 }
 
-/// The first thing that a new thread does.
+/// The first step of a new thread.
 pub(crate) fn enter_thread(number: usize, baton: *const AtomicU32) {
     real::take(baton);
     ME.set(number);
@@ -345,7 +352,7 @@ pub(crate) fn baton_of(number: usize) -> *const AtomicU32 {
     state(|simulation| std::ptr::from_ref(&*simulation.threads[number - 1].baton))
 }
 
-/// The last thing that a thread does.
+/// The last step of a thread.
 pub(crate) fn leave_thread() {
     if is_simulated() {
         wait(State::Done);
@@ -370,7 +377,7 @@ pub(crate) fn random(bytes: &mut [u8]) {
     }
 }
 
-/// The deadline of a wait, from so long from now.
+/// The deadline of a wait that lasts so long from now.
 pub(crate) fn after(nanos: u64) -> u64 {
     state(|simulation| simulation.now.saturating_add(nanos))
 }

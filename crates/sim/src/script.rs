@@ -1,115 +1,118 @@
-//! What happens in a run. It is drawn up front from the seed, so that parts of it can be left out to find the shortest
-//! run that fails.
+//! The events of a run. They are drawn from the seed before it starts, so that parts can be left
+//! out to find the shortest run that fails.
 //!
-//! Time passes in cycles. In the first part of each the programs do one thing after the other, often at the same moment
-//! as another host. In the rest they do nothing, which costs little.
+//! Time passes in cycles. In the first part of each the programs do one operation after the other,
+//! often at the same moment as another host. In the rest they do nothing, which costs little.
 
 use std::time::Duration;
 
 use outrigger_workload::Rng;
 use outrigger_workload::history::{Action, How};
 
-/// A job, as the script has it.
+/// A job in the script.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Asked {
     /// Its number in the script, which is in its outputs' names.
     pub id: u64,
-    /// Which of [`INPUTS`] it reads.
+    /// The index of its input in [`INPUTS`].
     pub input: usize,
-    /// Into how many splits that is cut.
+    /// The number of splits of the input.
     pub splits: u64,
-    /// Each split has an output of its own.
+    /// True if each split has its own output.
     pub apart: bool,
-    /// Outputs are so many times as long.
+    /// The factor by which outputs are longer than inputs.
     pub times: usize,
 }
 
-/// What a program does.
+/// An operation of a program.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Op {
-    /// An operation on a key, as histories know it; of what is written, this length. A lock is held for so many seconds.
+    /// An operation on a key, as in histories; the length of what it writes, or the seconds for
+    /// which it holds a lock.
     Do(String, Action, usize),
-    /// Overwrites the key in place, syncs it, and has it open for so many seconds longer.
+    /// Overwrites the key in place, syncs it, and keeps it open for so many more seconds.
     Sync(String, usize, u64),
-    /// Opens the key, replaces it, reclaims what nothing refers to, and reads what it has open.
+    /// Opens the key, replaces it, runs the collector, and reads the open file.
     Hold(String, usize),
     /// Lists the root.
     List,
     /// Takes a snapshot.
     Snapshot(u64),
-    /// Reclaims what nothing refers to.
+    /// Runs the collector.
     Collect,
-    /// Asks for a job.
+    /// Submits a job.
     Ask(Asked),
     /// Cancels the job of this number.
     Cancel(u64),
-    /// Asks the agent of this host to stop when it has done what it does.
+    /// Asks the agent of this host to stop after its present work.
     Drain(usize),
-    /// Runs the host's agent: for so many seconds at most, with so many slots; if true, until there is nothing to do.
+    /// Runs the host's agent for at most so many seconds, with so many slots; if true, until it has
+    /// nothing to do.
     Agent(u64, usize, bool),
 }
 
-/// What goes wrong.
+/// A trouble.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Trouble {
-    /// The host's links are so bad, for so many seconds.
+    /// The host's links are as bad as this for a while.
     Link {
-        /// For so long.
+        /// Seconds.
         secs: u64,
-        /// Most that a message is on its way.
+        /// The longest travel of a message.
         delay_micros: u64,
-        /// Of a thousand calls of the database.
+        /// Refused calls of the database, per thousand.
         refused: u64,
-        /// Of a thousand answers of the database.
+        /// Lost answers of the database, per thousand.
         lost: u64,
-        /// Of a thousand calls of the pack store.
+        /// Failed calls of the pack store, per thousand.
         packs_fail: u64,
     },
     /// The host does not reach the database for so many seconds.
     Away(u64),
-    /// Nobody reaches the database for so many seconds.
+    /// No host reaches the database for so many seconds.
     AllAway(u64),
     /// The host does not reach the pack store for so many seconds.
     PacksAway(u64),
-    /// The host stands still for so many seconds.
+    /// The host stops for so many seconds.
     Pause(u64),
-    /// As soon as the host commits something with a lock held, it stands still, and the commit arrives so many seconds later.
+    /// When the host next commits something while it holds a lock, it stops, and the commit arrives
+    /// so many seconds later.
     Stall(u64),
     /// The host is killed, and starts again.
     Kill,
-    /// Its clock is wrong by so many seconds.
+    /// The host's clock is wrong by so many seconds.
     Skew(i64),
     /// The host's disk is full for so many seconds.
     DiskFull(u64),
     /// For so many seconds answers of the pack store arrive with a bit flipped.
     Flips(u64),
-    /// Bits of a stored pack are flipped, so many, for good.
+    /// So many bits of a stored pack are flipped for good.
     Rot(u64),
 }
 
-/// One thing that happens.
+/// An event.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum What {
-    /// This program of the host does something.
+    /// A program of the host does an operation.
     Op(usize, Op),
-    /// Something goes wrong.
+    /// A trouble begins.
     Trouble(Trouble),
 }
 
-/// One thing that happens on a host.
+/// An event on a host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Step {
     /// The host, from 0.
     pub host: usize,
-    /// When it begins, or as soon as what comes before it has ended.
+    /// Its time, or when the event before it has ended, if that is later.
     pub at: Duration,
-    /// What.
+    /// The event.
     pub what: What,
 }
 
-/// Programs of a host that use the mount …
+/// The number of a host's programs that use the mount …
 pub const PROGRAMS: usize = 2;
-/// … and the number of its agent, which is one more.
+/// … and the number of its agent, which is the next one.
 pub const AGENT: usize = PROGRAMS;
 /// Directories that files are moved between.
 pub const DIRS: u8 = 3;
@@ -117,28 +120,28 @@ pub const DIRS: u8 = 3;
 pub const MOVING: u64 = 24;
 /// Lengths of registers that are written in place.
 pub const LENGTHS: [usize; 4] = [100, 1700, 4096, 40_000];
-/// Files of which each part is a register, the parts of each, and their length.
+/// Files in which each part is a register; then the parts of each, and their length.
 pub const PARTED: u64 = 2;
 /// See [`PARTED`].
 pub const PARTS: u64 = 4;
 /// See [`PARTED`].
 pub const PART_LEN: usize = 3000;
 
-/// The lines of each of the files that jobs read.
+/// The number of lines in each file that jobs read.
 pub const INPUTS: [u64; 3] = [150, 800, 2500];
 
 const CYCLE: u64 = 300;
-/// Seconds of a cycle in which something is done.
+/// Seconds of a cycle in which programs work.
 const BUSY: u64 = 60;
 /// Operations of a program in a cycle.
 const OPS: u64 = 10;
 /// Cycles in which programs use the same names.
 const EPOCH: u64 = 2;
 
-/// In one cycle of so many there are jobs.
+/// One cycle of so many has jobs.
 const JOBS_EVERY: u64 = 3;
 
-/// The script of a seed: so many hosts for about so long.
+/// The script of a seed, for so many hosts and about this time.
 pub fn draw(seed: u64, hosts: usize, time: Duration) -> Vec<Step> {
     let mut rng = Rng::part(seed, 1);
     let mut steps = Vec::new();
@@ -148,7 +151,7 @@ pub fn draw(seed: u64, hosts: usize, time: Duration) -> Vec<Step> {
             for program in 0..PROGRAMS {
                 for number in 0..OPS {
                     let op = draw_op(&mut rng, cycle / EPOCH, steps.len() as u64);
-                    // Often at the same moment as another.
+                    // Often at the same moment as another host.
                     let spread = if rng.below(3) == 0 { rng.below(5000) } else { rng.below(4) };
                     let at = Duration::from_millis((begins * 1000) + number * BUSY * 1000 / OPS + spread);
                     steps.push(Step { host, at, what: What::Op(program, op) });

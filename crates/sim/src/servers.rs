@@ -1,7 +1,8 @@
-//! What all hosts have: the simulated database, and the simulated pack store.
+//! The servers that all hosts share: the simulated database and the simulated pack store.
 //!
-//! The database is one SQLite engine. It runs one call after the other, in the order in which they arrive. What that
-//! engine lacks is here: locks on files, and commits whose outcome is unknown to who made them.
+//! The database is one SQLite engine. It runs one call after the other, in the order in which they
+//! arrive. This module adds what that engine lacks: locks on files, and commits whose outcome the
+//! client does not know.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard};
@@ -21,7 +22,8 @@ use crate::pack_bytes::{self, flip};
 use crate::planted::{self, Planted};
 use crate::scheduler;
 
-/// A lease is written to the database only if it was not for so long: most of its renewals change nothing that counts.
+/// A lease is written to the database only if it was not for so long, because most renewals change
+/// nothing that counts.
 const RENEWED_EVERY: Duration = Duration::from_secs(20);
 
 /// See the module.
@@ -30,14 +32,14 @@ pub struct Servers {
     pub database: SqliteMeta,
     /// The packs.
     pub packs: MemoryBackend,
-    /// What the store is.
+    /// The store's configuration.
     pub config: StoreConfig,
     locks: Mutex<LockTable>,
-    /// What became of commits whose answer was lost, by their tokens. One that is asked for before it has arrived never
-    /// happens.
+    /// Outcomes of commits whose answer was lost, by their tokens. A commit that is asked about
+    /// before it has arrived never happens.
     outcomes: Mutex<HashMap<i64, bool>>,
     renewed: Mutex<HashMap<SessionId, Duration>>,
-    /// The generation, as long as nothing is condemned.
+    /// The generation, while there is no deletion candidate.
     generation: Mutex<Option<u64>>,
     /// Packs that have rotted.
     rotten: Mutex<Rotten>,
@@ -46,14 +48,14 @@ pub struct Servers {
 /// Packs that have rotted.
 #[derive(Default)]
 pub struct Rotten {
-    /// What they were.
+    /// Their original bytes.
     pub packs: BTreeMap<PackId, Vec<u8>>,
-    /// They and their chunks, by name.
+    /// Their names, and those of their chunks.
     pub names: BTreeSet<String>,
 }
 
 impl Servers {
-    /// Of a new store.
+    /// The servers of a new store.
     pub fn new(database: SqliteMeta, config: StoreConfig) -> Self {
         let (packs, locks) = (MemoryBackend::new(), Mutex::default());
         let (outcomes, renewed, generation) = (Mutex::default(), Mutex::default(), Mutex::default());
@@ -61,7 +63,7 @@ impl Servers {
         Self { database, packs, config, locks, outcomes, renewed, generation, rotten }
     }
 
-    /// The generation, if a lease was extended a moment ago, and until when that is so.
+    /// The generation, if a lease was extended a moment ago, and until when it counts.
     pub fn renewed(&self, session: SessionId) -> Option<(u64, Duration)> {
         let renewed = self.renewed.lock().expect("no panic while held");
         let last = *renewed.get(&session)?;
@@ -75,7 +77,7 @@ impl Servers {
         generation.map(|generation| (generation, last + RENEWED_EVERY))
     }
 
-    /// Something is condemned.
+    /// Forgets the generation, because there is a deletion candidate.
     pub fn forget_generation(&self) {
         scheduler::something_is_new();
         *self.generation.lock().expect("no panic while held") = None;
@@ -127,7 +129,7 @@ impl Servers {
         done
     }
 
-    /// A commit arrives whose answer nobody waits for.
+    /// Makes a commit that arrives when nobody waits for its answer.
     pub fn commit_late(&self, token: i64, session: SessionId, commit: &Commit) {
         if !self.outcomes().contains_key(&token) {
             let has_happened = self.commit(session, commit).is_ok();
@@ -135,12 +137,12 @@ impl Servers {
         }
     }
 
-    /// Remembers what became of a commit whose answer was lost.
+    /// Records the outcome of a commit whose answer was lost.
     pub fn note_outcome(&self, token: i64, has_happened: bool) {
         self.outcomes().insert(token, has_happened);
     }
 
-    /// Whether a commit has happened. If it has not, it never will.
+    /// True if a commit has happened. If it has not, it never will.
     pub fn has_happened(&self, token: i64) -> bool {
         let has_happened = *self.outcomes().entry(token).or_insert(false);
         has_happened && !planted::is(Planted::UnknownIsFailed)
@@ -171,7 +173,7 @@ impl Servers {
         pack_bytes::replace(&self.packs, id, &bytes)
     }
 
-    /// Gives packs that have rotted what they were. Those that are gone by now stay so.
+    /// Restores rotten packs. Packs that are gone by now stay so.
     ///
     /// # Errors
     /// The store's.
@@ -184,7 +186,7 @@ impl Servers {
         Ok(())
     }
 
-    /// Packs that have rotted, whether they are still there or not.
+    /// Rotten packs, whether they still exist or not.
     pub fn rotten(&self) -> MutexGuard<'_, Rotten> {
         self.rotten.lock().expect("no panic while held")
     }
@@ -202,7 +204,7 @@ impl Servers {
         Ok((locks, sessions))
     }
 
-    /// True if nobody has ended a session.
+    /// True if a session is live.
     ///
     /// # Errors
     /// The database's.
@@ -225,7 +227,7 @@ impl Servers {
         locks.counts().iter().any(|(holder, _)| *holder == session)
     }
 
-    /// Takes a lock, or says what is in its way.
+    /// Takes a lock, or returns its blockers.
     ///
     /// # Errors
     /// `Fenced`.

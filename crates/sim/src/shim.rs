@@ -1,7 +1,10 @@
-//! The C library's functions by which the standard library waits, starts threads, and asks for the time, in front of the C library's own.
+//! Replaces the functions of the C library by which the standard library waits, starts threads, and
+//! reads the time.
 //!
-//! `std::sync` and `std::thread` come down to a few of them (`syscall` for futexes, `pthread_create`, `pthread_join`, `nanosleep`, `clock_gettime`, `getrandom`). The program that links this
-//! crate has these here, which ask the [scheduler](crate::scheduler) in a thread of a simulation and the C library in all others. So what is simulated is the code that is shipped: nothing in it knows.
+//! `std::sync` and `std::thread` call a few of them (`syscall` for futexes, `pthread_create`,
+//! `pthread_join`, `nanosleep`, `clock_gettime`, `getrandom`). A program that links this crate gets
+//! these versions. In a thread of a simulation they ask the [scheduler](crate::scheduler), in all
+//! others the C library. So the simulation runs the product's own code, which does not know it.
 #![expect(unsafe_code, reason = "this is the one place that meets the C library")]
 
 use std::ffi::{c_int, c_long, c_uint, c_void};
@@ -27,7 +30,7 @@ fn fail(errno: c_int) -> c_long {
 }
 
 /// # Safety
-/// As of the C library's. Of the arguments that a call does not have the values do not matter.
+/// As of the C library's. Values of arguments that a call does not have do not matter.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn syscall(
     number: c_long,
@@ -71,7 +74,7 @@ unsafe extern "C" fn syscall(
     }
 }
 
-/// What a new thread of a simulation is to run.
+/// The start of a new thread of a simulation.
 struct Begin {
     number: usize,
     baton: *const AtomicU32,
@@ -79,7 +82,8 @@ struct Begin {
     argument: *mut c_void,
 }
 
-/// The key whose destructor is the last thing that a thread runs: after those of all thread-local variables.
+/// The key whose destructor is the last code that a thread runs, after those of all thread-local
+/// variables.
 fn last_key() -> libc::pthread_key_t {
     static KEY: AtomicU32 = AtomicU32::new(u32::MAX);
     extern "C" fn leave(_: *mut c_void) {
@@ -87,7 +91,8 @@ fn last_key() -> libc::pthread_key_t {
     }
     if KEY.load(Ordering::Relaxed) == u32::MAX {
         let mut key = 0;
-        // SAFETY: the key is written, and the function is there. Only the thread that has the baton comes here.
+        // SAFETY: the key is written, and the function is there. Only the thread that has the baton
+        // comes here.
         unsafe { libc::pthread_key_create(&raw mut key, Some(leave)) };
         KEY.store(key, Ordering::Relaxed);
     }
@@ -211,8 +216,9 @@ unsafe extern "C" fn getrandom(bytes: *mut c_void, len: size_t, flags: c_uint) -
     len as ssize_t
 }
 
-/// Locks between processes on the database's file, of which a simulation has one: they cost more calls of the system than
-/// all else. The library's function takes any number of arguments, and this one the three that are ever given.
+/// Ignores locks between processes on the database's file, because a simulation has one process:
+/// they cost more system calls than everything else. The library's function takes any number of
+/// arguments. This one takes the three that are ever given.
 ///
 /// # Safety
 /// As of the C library's.
@@ -225,7 +231,8 @@ unsafe extern "C" fn fcntl64(file: c_int, command: c_int, argument: usize) -> c_
     unsafe { CONTROL.get()(file, command, argument) }
 }
 
-/// How many of so many bytes a file takes: fewer if it lies in the directory of a simulated host whose disk is full.
+/// How many of `len` bytes a file takes: fewer if it lies in the directory of a simulated host
+/// whose disk is full.
 fn takes(file: c_int, len: size_t) -> Result<size_t, c_long> {
     if !disks::is_full() {
         return Ok(len);
@@ -259,7 +266,7 @@ unsafe extern "C" fn pwrite64(file: c_int, bytes: *const c_void, len: size_t, at
     }
 }
 
-/// Each simulated host's programs are one process to the others.
+/// To other hosts, all programs of a simulated host are one process.
 #[unsafe(no_mangle)]
 extern "C" fn getpid() -> c_int {
     if scheduler::is_simulated() {

@@ -1,4 +1,4 @@
-//! Jobs and agents: the function that stands in for programs, and what must hold of jobs.
+//! Jobs and agents: the function that stands in for programs, and the invariants of jobs.
 
 use std::any::Any;
 use std::collections::BTreeSet;
@@ -24,17 +24,17 @@ use crate::host::{Done, Host};
 use crate::scheduler;
 use crate::script::{Asked, INPUTS};
 
-/// Where jobs put their files.
+/// The directory of jobs' outputs.
 pub const OUTPUTS: &str = "jobs";
 /// Attempts at a split before it is set aside.
 const TRIES: u32 = 4;
-/// So often open jobs are looked after in the end, …
+/// How often open jobs are checked at the end, …
 const ROUNDS: u32 = 200;
-/// … with such pauses: a lease is 60 s.
+/// … with this pause: a lease is 60 s.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// Attempts that were begun: job, split, attempt. It is a static, as a function is what stands in for
-/// programs.
+/// Attempts that were begun: job, split, attempt. It is a static, because a plain function stands
+/// in for programs.
 static BEGUN: Mutex<Vec<(JobId, u64, u64)>> = Mutex::new(Vec::new());
 
 /// Forgets the attempts of an earlier run.
@@ -63,7 +63,7 @@ fn of(bytes: &[u8], times: usize) -> Vec<u8> {
     out
 }
 
-/// Stands in for programs: takes its time, and fails once in a while.
+/// Stands in for programs: it takes time, and sometimes fails.
 ///
 /// # Errors
 /// That it was killed, or has failed.
@@ -109,10 +109,10 @@ fn errno(_: Error) -> Errno {
     Errno::IO
 }
 
-/// Asks for a job.
+/// Submits a job.
 ///
 /// # Errors
-/// `EIO`: it may be there all the same.
+/// `EIO`: it may exist all the same.
 pub(crate) fn ask(cluster: &Cluster, host: &Host, asked: &Asked) -> Done<()> {
     let known = AskedJob { asked: asked.clone(), job: None, cancelled: None };
     cluster.history().jobs.0.insert(asked.id, known);
@@ -124,7 +124,7 @@ pub(crate) fn ask(cluster: &Cluster, host: &Host, asked: &Asked) -> Done<()> {
     made.map(drop).map_err(errno)
 }
 
-/// Cancels a job, if it is known by its number.
+/// Cancels a job, if its number is known.
 ///
 /// # Errors
 /// `EIO`: it may be cancelled all the same.
@@ -188,10 +188,10 @@ pub fn drain(host: &Host, name: &str) -> Done<()> {
     outrigger_active::node::drain(&host.store, name).map_err(errno)
 }
 
-/// All jobs are done that nobody has cancelled, with nothing in the way any more.
+/// Waits until all jobs are done that were not cancelled, with nothing in the way any more.
 ///
 /// # Errors
-/// Which one waits for ever.
+/// The job that waits for ever.
 pub(crate) fn finish(host: &Host) -> Result<(), String> {
     let jobs = host.store.jobs();
     let mut left = Vec::new();
@@ -211,11 +211,11 @@ pub(crate) fn finish(host: &Host) -> Result<(), String> {
     Err(format!("jobs wait for ever: {left:?}"))
 }
 
-/// Every job that is done has its outputs, once and right. A cancelled job has left nothing. No attempt was
-/// begun twice.
+/// Checks that every done job has its outputs, once and right. A cancelled job must have left
+/// nothing, and no attempt may have begun twice.
 ///
 /// # Errors
-/// What is not so.
+/// The first violation.
 pub(crate) fn judge(cluster: &Cluster, host: &Host) -> Result<(), String> {
     let mut seen = BTreeSet::new();
     let begun = std::mem::take(&mut *BEGUN.lock().expect("no panic while held"));

@@ -1,5 +1,5 @@
-//! A virtual machine's disk and what its guest writes: extents of text, random data, repeats and holes; then small
-//! writes that keep coming back to a few hot places, and discards that punch holes.
+//! A virtual machine's disk, with extents of text, random data, repeats and holes; then its guest's
+//! small writes, which keep coming back to a few hot places, and discards, which punch holes.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -31,15 +31,17 @@ impl ImageUpdates {
     }
 }
 
-/// Creates the disk image of `seed` at `path`: `len` bytes, about half of them holes; an existing file is replaced.
+/// Creates the disk image of `seed` at `path`: `len` bytes, about half of them holes; an existing
+/// file is replaced.
 ///
 /// # Errors
-/// Whatever creating and writing the file returns.
+/// Those of creating and writing the file.
 pub fn vm_image(path: &Path, seed: u64, len: u64) -> io::Result<()> {
     let (text, mut rng) = (Text::new(seed), Rng::new(seed));
     let file = File::create(path).map_err(about(path))?;
     file.set_len(len).map_err(about(path))?;
-    // (seed of the extent's bytes, blocks, is text): an earlier extent comes again where a guest copied a file.
+    // (seed of the extent's bytes, blocks, is text): an earlier extent repeats where a guest copied
+    // a file.
     let mut made: Vec<(u64, u64, bool)> = Vec::new();
     let mut at = 0;
     while at < len {
@@ -67,7 +69,8 @@ pub fn vm_image(path: &Path, seed: u64, len: u64) -> io::Result<()> {
 /// Writes into the image at `path` as its guest would; its length stays. Returns the bytes written.
 ///
 /// # Errors
-/// Whatever opening and writing the file returns. Where the file system cannot punch holes, discards write zeros.
+/// Those of opening and writing the file. Where the file system cannot punch holes,
+/// discards write zeros.
 pub fn vm_image_updates(path: &Path, updates: &ImageUpdates) -> io::Result<u64> {
     let (text, mut rng) = (Text::new(updates.seed), Rng::part(updates.seed, 1));
     let file = OpenOptions::new().read(true).write(true).open(path).map_err(about(path))?;

@@ -1,4 +1,4 @@
-//! Images of a running process, taken from outside: what a checkpoint saves.
+//! Images of a running process, taken from outside, as for a checkpoint.
 
 use std::fs::File;
 use std::io;
@@ -7,8 +7,9 @@ use std::path::Path;
 
 use crate::about;
 
-/// Copies the writable memory of process `pid` and what its program has of constants to `to`, in the order of their addresses; returns its bytes. The
-/// process should stand still (`SIGSTOP`). Linux lets a process read its children's memory, and root everybody's.
+/// Copies the writable memory of process `pid` and its program's constants to `to`, in the order of
+/// their addresses; returns the number of bytes. The process should be stopped (`SIGSTOP`). Linux
+/// lets a process read its children's memory, and root everybody's.
 ///
 /// # Errors
 /// When the process is not there or may not be read, or the file cannot be written.
@@ -24,7 +25,8 @@ pub fn process_image(pid: u32, to: &Path) -> io::Result<u64> {
         let (Ok(mut start), Ok(end)) = (u64::from_str_radix(start, 16), u64::from_str_radix(end, 16)) else {
             continue;
         };
-        // Readable and private: not shared libraries' code, which a checkpoint has by name, nor devices and what the kernel lends.
+        // Readable and private: this leaves out shared libraries' code, which a checkpoint has by
+        // name, devices, and the kernel's own mappings.
         let wanted = rest.starts_with("rw-p") || rest.starts_with("r--p");
         if !wanted || rest.contains("[v") {
             continue;

@@ -1,9 +1,9 @@
 //! Seeded data for tests and benchmarks, and an exact comparison of two trees.
 //!
-//! Every generator takes a seed and makes the same bytes, names, modes and times for it on every machine: they use
-//! integer arithmetic and the crate's own generator [`Rng`] only, no hash maps, clocks or floating-point functions.
-//! A changed generator changes every number that was measured with it, so golden hashes in the tests hold them
-//! still.
+//! A generator makes the same bytes, names, modes and times for a seed on every machine. It uses
+//! integer arithmetic and the crate's own generator [`Rng`] only, no hash maps, clocks or
+//! floating-point functions. A changed generator changes every number that was measured with it, so
+//! golden hashes in the tests hold them still.
 //!
 //! | for | use |
 //! | --- | --- |
@@ -82,12 +82,13 @@ pub use wait::eventually;
 use std::io;
 use std::path::Path;
 
-/// Names the path an I/O error is about; the kind stays.
+/// Adds the path to an I/O error; the kind stays.
 fn about(path: &Path) -> impl FnOnce(io::Error) -> io::Error + '_ {
     move |error| io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
-/// Sets the modification time of `path` itself (a symlink is not followed); the access time becomes the same.
+/// Sets the modification time of `path` itself (a symlink is not followed); the access time becomes
+/// the same.
 fn set_mtime(path: &Path, secs: i64, nanos: u32) -> io::Result<()> {
     use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
     let time = Timespec { tv_sec: secs, tv_nsec: nanos.into() };

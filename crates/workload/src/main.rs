@@ -236,7 +236,7 @@ fn run(mut args: Args) -> Result<ExitCode, Failure> {
             let [dir] = args.paths()?;
             match job.map(|job| job.parse()) {
                 None => stress(&dir, &options)?,
-                // One of those that `stress` starts; it reports on its standard output.
+                // A job that `stress` starts; it reports on its standard output.
                 Some(Ok(job)) => {
                     let done = workload::stress_job(&dir, job, &options)?;
                     println!("{} {} {} {} {}", done.appended, done.flock, done.fcntl, done.won, done.lost);
@@ -273,7 +273,7 @@ fn run(mut args: Args) -> Result<ExitCode, Failure> {
             let [dir] = args.paths()?;
             images(&dir, seed, len, count, Duration::from_millis(every))?;
         }
-        // What `images` runs and takes images of; it ends with its standard input.
+        // The process that `images` starts and takes images of. It ends with its standard input.
         "search" => {
             let (seed, len) = (args.number("seed", 1)?, args.number("len", 64 << 20)?);
             let [] = args.paths()?;
@@ -292,7 +292,7 @@ fn run(mut args: Args) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Has a process of this program search, and copies its memory so many times, while it stands still.
+/// Lets a process of this program search, and copies its stopped memory so many times.
 fn images(dir: &Path, seed: u64, len: u64, count: u64, every: Duration) -> io::Result<()> {
     use std::io::BufRead;
     std::fs::create_dir_all(dir)?;
@@ -319,7 +319,7 @@ fn images(dir: &Path, seed: u64, len: u64, count: u64, every: Duration) -> io::R
     Ok(())
 }
 
-/// Starts the jobs as processes of their own, waits for all, and checks what they shared.
+/// Starts the jobs as separate processes, waits for all, and checks their shared files.
 fn stress(dir: &Path, options: &workload::StressOptions) -> io::Result<()> {
     workload::stress_start(dir)?;
     let program = std::env::current_exe()?;

@@ -1,8 +1,8 @@
-//! A tree of everything a Linux file system allows and copies get wrong.
+//! A tree of everything that a Linux file system allows and that copies get wrong.
 //!
-//! Made in two passes: entries with their data, owners and extended attributes; then all times and modes, which take
-//! permissions away. What the caller or the file system does
-//! not permit is left out and reported, so that a test without root says what it did not cover.
+//! It is made in two passes: entries with their data, owners and extended attributes; then all
+//! times and modes, which take permissions away. Features that the caller or the file system does
+//! not permit are left out and reported, so that a test without root says what it did not cover.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, Permissions};
@@ -17,13 +17,13 @@ use rustix::io::Errno;
 use crate::text::Text;
 use crate::{Rng, about, set_mtime};
 
-/// What [`nasty_tree`] makes.
+/// The options of [`nasty_tree`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NastyOptions {
     /// Chooses the bytes of files and the ordinary times.
     pub seed: u64,
-    /// Also a file of this many bytes that is one hole but for its ends; 0 for none. Tools without holes take for
-    /// ever: meant for those that have them.
+    /// Also a file of this many bytes that is one hole except for its ends; 0 for none. Tools that
+    /// do not know holes take for ever on it.
     pub huge_hole: u64,
 }
 
@@ -34,7 +34,7 @@ impl NastyOptions {
     }
 }
 
-/// What a nasty tree has, and has not.
+/// The features of a nasty tree, made and skipped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NastyReport {
     /// The features that were made.
@@ -43,11 +43,11 @@ pub struct NastyReport {
     pub skipped: Vec<(&'static str, String)>,
 }
 
-/// Makes the tree in the directory `root`, which is created and may exist empty; about 22 MB on disk. As root it
-/// holds devices, foreign owners, `trusted.*` attributes, file capabilities, and files that others may not read.
+/// Makes the tree in the directory `root`, which may exist empty; about 22 MB on disk. As root it
+/// holds devices, foreign owners, `trusted.*` attributes, file capabilities, and private files.
 ///
 /// # Errors
-/// Whatever creating entries returns, except for want of permission or support, which is reported instead.
+/// Those of creating entries, except for missing permission or support, which is reported instead.
 pub fn nasty_tree(root: &Path, options: &NastyOptions) -> io::Result<NastyReport> {
     fs::create_dir_all(root).map_err(about(root))?;
     let mut tree = Nasty {
@@ -97,14 +97,14 @@ struct Nasty<'r> {
     rng: Rng,
     text: Text,
     report: NastyReport,
-    /// Times that are asked for; everything else gets an ordinary one.
+    /// Requested times; every other entry gets an ordinary one.
     times: Vec<(PathBuf, i64, u32)>,
     /// Modes set when everything exists, as a directory may forbid making entries.
     modes: Vec<(PathBuf, u32)>,
 }
 
 impl Nasty<'_> {
-    /// Makes one feature; what is not permitted or not supported here is reported as skipped.
+    /// Makes one feature. If it is not permitted or supported here, it is reported as skipped.
     fn feature(
         &mut self,
         name: &'static str,
@@ -309,7 +309,7 @@ impl Nasty<'_> {
         Ok(())
     }
 
-    /// An ACL as the kernel takes it: version 2, then (tag, permissions, id) by rising tags.
+    /// An ACL in the kernel's form: version 2, then (tag, permissions, id) by rising tags.
     fn acl(&mut self, relative: &str, name: &str) -> io::Result<()> {
         const NO_ID: u32 = u32::MAX;
         let mut value = 2u32.to_le_bytes().to_vec();
@@ -347,7 +347,7 @@ impl Nasty<'_> {
         Ok(())
     }
 
-    /// Only as root, who can read them all the same: nobody else could make a copy.
+    /// Only as root, which can read them all the same: no other user could make a copy.
     fn unreadable(&mut self) -> io::Result<()> {
         if !rustix::process::geteuid().is_root() {
             return Err(Errno::PERM.into());
@@ -407,8 +407,8 @@ impl Nasty<'_> {
         Ok(())
     }
 
-    /// Every entry's time, children first, as setting theirs leaves their directory's alone; then modes, which take
-    /// permissions away. Modes that nobody asked for are set too: the caller's umask must not show.
+    /// Sets every entry's time, children first, because that leaves their directory's alone; then
+    /// modes, which take permissions away. All modes are set, to hide the caller's umask.
     fn finish(&mut self) -> io::Result<()> {
         let mut entries = Vec::new();
         list(self.root, &mut entries)?;
@@ -432,7 +432,7 @@ impl Nasty<'_> {
     }
 }
 
-/// Whether the caller or this file system is what forbids something.
+/// True if the caller's rights or this file system forbid something.
 fn not_here(error: &io::Error) -> bool {
     let forbidding = [Errno::PERM, Errno::ACCESS, Errno::NOTSUP, Errno::INVAL, Errno::ILSEQ, Errno::NOSPC];
     Errno::from_io_error(error).is_some_and(|errno| forbidding.contains(&errno))

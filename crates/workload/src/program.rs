@@ -6,8 +6,9 @@ use std::process::{Command, Stdio};
 
 /// Writes a program to `path`, mode 0755.
 ///
-/// A child writes it. Had this process the file open, then so would every child that another thread starts at that moment, and the kernel
-/// runs no program that is open to be written (`ETXTBSY`).
+/// A child writes it. If this process had the file open, every child that another thread starts at
+/// that moment would have it open, too. The kernel runs no program that is open for writing
+/// (`ETXTBSY`).
 ///
 /// # Panics
 /// When it cannot be written.

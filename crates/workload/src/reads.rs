@@ -1,4 +1,4 @@
-//! Genomic reads, as sequencers give them and as aligners do: FASTQ, and SAM with its header.
+//! Genomic reads in the formats of sequencers and of aligners: FASTQ, and SAM with its header.
 
 use std::io::{self, Write};
 
@@ -7,16 +7,17 @@ use crate::Rng;
 /// Letters of a read.
 const READ: usize = 100;
 
-/// What [`reads`] writes.
+/// The formats of [`reads`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReadFormat {
-    /// Four lines a read.
+    /// Four lines per read.
     Fastq,
     /// Aligned to one reference of a million letters, in the order of the sequencer.
     Sam,
 }
 
-/// Writes `count` reads of 100 letters of a genome of a million, with qualities that stay the same for a while, as they do.
+/// Writes `count` reads of 100 letters from a genome of a million. Their qualities stay the same
+/// for a while, as real ones do.
 ///
 /// # Errors
 /// Those of `out`.

@@ -1,17 +1,19 @@
-//! Requests to write blocks, of which a chosen share comes soon again: primary storage under a cache.
+//! Requests to write blocks, a chosen share of which soon repeats, as on primary storage under a
+//! cache.
 
 use crate::Rng;
 
 /// A request: the block's number, and how often it was written before. Its bytes follow from both.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rewrite {
-    /// Which block.
+    /// The block's number.
     pub block: u64,
     /// 0 for the first time.
     pub version: u32,
 }
 
-/// `count` requests; of a thousand, `rewrite_permille` write one of the last `window` blocks that were new again, and the rest is new.
+/// `count` requests: `rewrite_permille` of a thousand rewrite one of the last `window` new blocks,
+/// and the rest is new.
 ///
 /// ```
 /// let requests = outrigger_workload::rewrites(1, 10_000, 500, 100);

@@ -1,6 +1,8 @@
-//! The one source of randomness: xoshiro256** seeded through SplitMix64 (Blackman and Vigna, public domain).
+//! The one source of randomness: xoshiro256** seeded through SplitMix64 (Blackman and Vigna, public
+//! domain).
 
-/// A small, fast, seeded generator; not for secrets. The same seed gives the same numbers everywhere, for ever.
+/// A small, fast, seeded generator; not for secrets. The same seed gives the same numbers
+/// everywhere, for ever.
 #[derive(Clone, Debug)]
 pub struct Rng {
     state: [u64; 4],
@@ -13,7 +15,8 @@ impl Rng {
         Self { state: [mix.next(), mix.next(), mix.next(), mix.next()] }
     }
 
-    /// An independent generator for part `part` of the work of `seed`: parts can be made in any order.
+    /// An independent generator for part `part` of the work of `seed`: parts can be made in any
+    /// order.
     pub fn part(seed: u64, part: u64) -> Self {
         Self::new(SplitMix(seed).next() ^ SplitMix(!part).next())
     }
@@ -55,7 +58,7 @@ impl Rng {
         low + self.below(high - low + 1)
     }
 
-    /// A number in `0..n` that prefers small ones: as words of a language, a few come often.
+    /// A number in `0..n` that prefers small ones, as a language uses few words often.
     #[inline]
     pub fn skewed(&mut self, n: u64) -> u64 {
         let (a, b) = (u128::from(self.below(n)), u128::from(self.below(n)));
@@ -79,7 +82,7 @@ impl Rng {
         rest.copy_from_slice(&last[..rest.len()]);
     }
 
-    /// So many random bytes: what neither repeats nor can be compressed.
+    /// So many random bytes, which neither repeat nor can be compressed.
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.fill(&mut bytes);

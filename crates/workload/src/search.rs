@@ -1,17 +1,19 @@
-//! A computation that is stopped now and then to be saved: which stretches of a growing collection of DNA reads occur in a database.
+//! A computation that is stopped now and then to be saved: it searches a database for stretches of
+//! a growing collection of DNA reads.
 //!
-//! It is real work on its own memory, not a picture of some: a database that is only read, an index of it that is only read, a table of counters that is
-//! written here and there, and a list of hits that grows. In [`Search::image`] these lie one after the other as in a process, the growing list *in front*
-//! of what does not change: so from image to image most bytes stay the same, and most of them move.
+//! It does real work on its own memory: a read-only database, a read-only index of it, a table of
+//! counters that is written in random places, and a growing list of hits. In [`Search::image`]
+//! these lie one after the other as in a process, with the growing list *in front* of the constant
+//! parts. So from image to image most bytes stay the same, but most of them move.
 
 use crate::Rng;
 
 /// Letters of a stretch; two bits each.
 const STRETCH: usize = 12;
-/// A part of the database for each so many bytes of an image.
+/// The database has one byte for so many bytes of an image.
 const SHARE: usize = 16;
 
-/// The computation; the same steps everywhere, for ever.
+/// The computation. It takes the same steps everywhere, for ever.
 ///
 /// ```
 /// let mut search = outrigger_workload::Search::new(1, 1 << 20);
@@ -22,13 +24,13 @@ const SHARE: usize = 16;
 #[derive(Clone, Debug)]
 pub struct Search {
     rng: Rng,
-    /// Four letters a byte.
+    /// Four letters per byte.
     database: Vec<u8>,
-    /// For each hash of a stretch, where it was seen last, plus one.
+    /// For each hash of a stretch, its last place, plus one.
     index: Vec<u32>,
     /// How often each place was hit.
     counts: Vec<u32>,
-    /// Read, place, length: what was found.
+    /// Hits: read, place, length.
     hits: Vec<u32>,
     reads: u32,
 }
@@ -54,7 +56,8 @@ impl Search {
         search
     }
 
-    /// Takes so many reads more: each is a part of the database with a few letters changed, or noise.
+    /// Takes so many more reads: each is a part of the database with a few letters changed, or
+    /// noise.
     pub fn work(&mut self, reads: u32) {
         for _ in 0..reads {
             let length = self.rng.between(60, 240) as usize;

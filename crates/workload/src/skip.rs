@@ -1,12 +1,14 @@
-//! Saying that a test was skipped, so that it is read, and so that a run in which nothing may be skipped fails.
+//! Reports skipped tests visibly, and fails them in runs where nothing may be skipped.
 
 use std::fmt::Arguments;
 use std::io::Write as _;
 
-/// Says why a test, or a part of it, is skipped for something that could be installed or allowed: `skipped!("there is no {program}")`.
+/// Reports that a test, or a part of it, is skipped for something that could be installed or
+/// allowed: `skipped!("there is no {program}")`.
 ///
-/// Where `OUTRIGGER_REQUIRE` is set, the test fails. What a passing test prints is not shown by its runner, so this goes to standard error itself, and to the file that
-/// `OUTRIGGER_SKIPPED` names (`scripts/test.py` prints a summary of it).
+/// If `OUTRIGGER_REQUIRE` is set, the test fails. A test runner hides the output of passing tests.
+/// So the line goes to standard error itself, and to the file that `OUTRIGGER_SKIPPED` names
+/// (`scripts/test.py` prints a summary of it).
 ///
 /// # Panics
 /// If nothing may be skipped.
@@ -15,13 +17,14 @@ macro_rules! skipped {
     ($($why:tt)*) => { $crate::say_skipped(format_args!($($why)*), $crate::Lack::Could) };
 }
 
-/// As [`skipped!`], for what no package brings: a device, or a part of the kernel. It is told, and never fails the test.
+/// As [`skipped!`], for things that no package brings: a device, or a part of the kernel. It is
+/// reported, and never fails the test.
 #[macro_export]
 macro_rules! lacking {
     ($($why:tt)*) => { $crate::say_skipped(format_args!($($why)*), $crate::Lack::Cannot) };
 }
 
-/// Whether what a test needs could be brought to this machine.
+/// The kind of a test's need.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lack {
     /// A package or a right: see [`skipped!`].

@@ -1,8 +1,9 @@
-//! A stream of bytes that repeats itself and compresses as much as asked.
+//! A stream of bytes that repeats itself and compresses as much as requested.
 //!
-//! The stream is a row of segments. Each is new, or (at the asked rate) the same as an earlier one; its bytes come
-//! from its number alone, so a repeat is generated again and nothing is remembered. Within a segment, cells of 512
-//! bytes begin with a pattern that compresses away and end in random bytes.
+//! The stream is a row of segments. Each is new, or (at the requested rate) equal to an earlier
+//! one. Its bytes depend only on its number, so a repeat is generated again and nothing is stored.
+//! Within a segment, cells of 512 bytes begin with a pattern that compresses away and end in random
+//! bytes.
 
 use std::io::{self, Read};
 
@@ -10,10 +11,11 @@ use crate::Rng;
 
 const CELL: usize = 512;
 const PATTERN: usize = 64;
-/// Random bytes at the head of every segment: two new segments differ even where everything else compresses away.
+/// Random bytes at the head of every segment: two new segments differ even if everything else
+/// compresses away.
 const LABEL: usize = 16;
 
-/// What [`Stream`] generates. Rates are clamped to `0.0..=1.0`; the segment to at least 64 bytes.
+/// Options of [`Stream`]. Rates are clamped to `0.0..=1.0`; the segment to at least 64 bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StreamOptions {
     /// Chooses the bytes.
@@ -22,10 +24,11 @@ pub struct StreamOptions {
     pub len: u64,
     /// The share of segments that repeat an earlier one.
     pub dedup_rate: f64,
-    /// The share of every new segment that a general compressor removes (zstd comes within a few percent).
+    /// The share of every new segment that a general compressor removes (zstd comes within a few
+    /// percent).
     pub compressibility: f64,
-    /// Bytes a segment. A content-defined chunker finds the repeats if its chunks are several times smaller; the
-    /// paper's fixed blocks find them if it is a multiple of theirs.
+    /// Bytes per segment. A content-defined chunker finds the repeats if its chunks are several
+    /// times smaller; the paper's fixed blocks find them if it is a multiple of theirs.
     pub segment: usize,
 }
 
@@ -43,8 +46,8 @@ pub struct Stream {
     at: usize,
 }
 
-/// The stream of `seed`: `len` bytes in segments of `segment` bytes, of which `dedup_rate` (0.0 to 1.0) repeat an
-/// earlier one, and of which `compressibility` (0.0 to 1.0) compresses away.
+/// The stream of `seed`: `len` bytes in segments of `segment` bytes, of which `dedup_rate` (0.0 to
+/// 1.0) repeat an earlier one, and of which `compressibility` (0.0 to 1.0) compresses away.
 ///
 /// ```
 /// use std::io::Read;

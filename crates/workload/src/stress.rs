@@ -1,4 +1,4 @@
-//! Several processes at work in one directory, each of whose promises to the others is checked.
+//! Several processes work in one directory, and their promises to each other are checked.
 //!
 //! | what they share | what must hold |
 //! | --- | --- |
@@ -18,12 +18,12 @@ use rustix::fs::{FlockOperation, fcntl_lock, flock};
 
 use crate::{Rng, about};
 
-/// How much [`stress_job`] does.
+/// The options of [`stress_job`].
 #[derive(Clone, Debug)]
 pub struct StressOptions {
     /// The same for all jobs.
     pub seed: u64,
-    /// How many jobs there are.
+    /// The number of jobs.
     pub jobs: u64,
     /// Steps of each job.
     pub steps: u64,
@@ -50,7 +50,7 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     fs::read(path).map_err(about(path))
 }
 
-/// Makes what the jobs share; once, before they start.
+/// Creates what the jobs share; once, before they start.
 ///
 /// # Errors
 /// As of the operations.
@@ -65,7 +65,8 @@ pub fn stress_start(dir: &Path) -> io::Result<()> {
     fs::write(dir.join("current"), record(u64::MAX, 0, 100))
 }
 
-/// A record of a job: head with lengths and a checksum, then bytes that follow from the job and its number.
+/// A record of a job: a head with lengths and a checksum, then bytes that follow from the job and
+/// its number.
 fn record(job: u64, number: u64, len: usize) -> Vec<u8> {
     let mut body = vec![0; len];
     Rng::part(job, number).fill(&mut body);
@@ -91,7 +92,7 @@ struct Job<'a> {
     done: Done,
 }
 
-/// What a job did, for [`stress_finish`].
+/// The work of a job, for [`stress_finish`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Done {
     /// Records appended to the log.
@@ -106,10 +107,10 @@ pub struct Done {
     pub lost: u64,
 }
 
-/// Runs one job to its end and checks what is its own.
+/// Runs one job to its end and checks its own files.
 ///
 /// # Errors
-/// An operation failed, or something was not as it must be.
+/// An operation failed, or a check did.
 pub fn stress_job(dir: &Path, job: u64, options: &StressOptions) -> io::Result<Done> {
     let rng = Rng::part(options.seed, job);
     let mut this = Job { dir, job, rng, own: BTreeMap::new(), made: 0, done: Done::default() };
@@ -172,7 +173,7 @@ impl Job<'_> {
                 return Ok(());
             }
             3 | 4 => {
-                // Onto another file of its own, now and then.
+                // Sometimes over another file of its own.
                 let onto = self.pick().filter(|_| pick == 4);
                 let to = onto.unwrap_or_else(|| self.new_path());
                 fs::rename(&path, &to).map_err(about(&path))?;
@@ -267,10 +268,10 @@ impl Job<'_> {
     }
 }
 
-/// Checks what the jobs shared, once they have ended.
+/// Checks the jobs' shared files after their end.
 ///
 /// # Errors
-/// What is not as it must be, or cannot be read.
+/// A violation, or a file that cannot be read.
 pub fn stress_finish(dir: &Path, done: &[Done]) -> io::Result<()> {
     let log = read(&dir.join("log"))?;
     let (mut at, mut next) = (0, vec![0; done.len()]);
@@ -317,8 +318,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let options = StressOptions { seed: 1, jobs, steps };
         stress_start(dir.path()).unwrap();
-        // fcntl's locks are a process's, so that threads can stand for processes in everything else only: the counter
-        // behind them is left out here, and the binary starts processes.
+        // `fcntl` locks belong to a process, and threads stand in for processes here. So the
+        // counter behind them is left out; the binary starts processes.
         let done: Vec<Done> = std::thread::scope(|scope| {
             let start = |job| {
                 scope.spawn({

@@ -1,13 +1,15 @@
-//! Text that looks like program source to a compressor: a vocabulary with favourites, indented lines, recurring forms.
+//! Text that compresses like program source: a vocabulary with favourites, indented lines,
+//! recurring forms.
 
 use std::io::{self, Write};
 
 use crate::Rng;
 
-/// Bytes of a text that prefers words of its own.
+/// Bytes of a text with its own favourite words.
 const FILE: usize = 64 << 10;
 
-/// Writes `len` bytes of text that looks like program source: files of 64 KiB of one project, one after the other.
+/// Writes `len` bytes of text that looks like program source: files of 64 KiB of one project, one
+/// after the other.
 ///
 /// # Errors
 /// Those of `out`.
@@ -35,7 +37,8 @@ const SYLLABLES: [&str; 40] = [
 const OWN_WORDS: u64 = 48;
 const TYPES: [&str; 8] = ["int", "void", "u32", "u64", "char *", "bool", "size_t", "struct page *"];
 
-/// A writer of source-like text. Texts of one vocabulary resemble each other as the files of one project do.
+/// A writer of source-like text. Texts of one vocabulary resemble each other as the files of one
+/// project do.
 pub(crate) struct Text {
     words: Vec<String>,
 }
@@ -61,8 +64,9 @@ impl Text {
         &self.words[rng.skewed(self.words.len() as u64) as usize]
     }
 
-    /// Exactly `len` bytes of text; the last line is cut where the bytes end. A file has words of its own that it
-    /// prefers, and now and then repeats a recent line: zstd gets it down to a quarter, nearly as with real source.
+    /// Exactly `len` bytes of text; the last line is cut at the end. A file has favourite words,
+    /// and sometimes repeats a recent line: zstd compresses it to a quarter, nearly as with real
+    /// source.
     pub(crate) fn bytes(&self, rng: &mut Rng, len: usize) -> Vec<u8> {
         let own: Vec<&str> = (0..OWN_WORDS).map(|_| self.word(rng)).collect();
         let mut out = String::with_capacity(len + 200);

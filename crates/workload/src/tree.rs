@@ -17,7 +17,8 @@ const TIMES_SPAN: u64 = 6 * 365 * 86_400;
 const NEXT_TIMES_FROM: i64 = 1_600_000_000;
 const NEXT_TIMES_SPAN: u64 = 365 * 86_400;
 
-/// Sizes of source files, as (files of 1000 that are no larger, bytes): those of the Linux kernel, rounded.
+/// Sizes of source files, as (files of 1000 that are no larger, bytes): those of the Linux kernel,
+/// rounded.
 const SIZES: [(u64, u64); 12] = [
     (0, 0),
     (10, 60),
@@ -33,12 +34,13 @@ const SIZES: [(u64, u64); 12] = [
     (1000, 2_500_000),
 ];
 
-/// What [`source_tree`] makes.
+/// The options of [`source_tree`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TreeOptions {
     /// Chooses everything.
     pub seed: u64,
-    /// Regular files. Besides them there is a directory for about every 18, and a symlink for about every 500.
+    /// Regular files. Besides them there is a directory for about every 18, and a symlink for about
+    /// every 500.
     pub files: u64,
     /// No file is larger than this many bytes.
     pub file_bytes_max: u64,
@@ -51,7 +53,7 @@ impl TreeOptions {
     }
 }
 
-/// How much a generator made.
+/// Counts of what a generator made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TreeSummary {
     /// Regular files.
@@ -64,11 +66,12 @@ pub struct TreeSummary {
     pub bytes: u64,
 }
 
-/// Makes a tree of text files like a large program's source in the directory `root`, which is created and may exist
-/// empty. Bytes, names, modes (0644 and a few 0755) and times depend on the options alone.
+/// Makes a tree of text files like a large program's source in the directory `root`, which is
+/// created and may exist empty. Bytes, names, modes (0644 and a few 0755) and times depend on the
+/// options alone.
 ///
 /// # Errors
-/// Whatever creating files returns, with the path.
+/// Those of creating files, with the path.
 pub fn source_tree(root: &Path, options: &TreeOptions) -> io::Result<TreeSummary> {
     let (text, mut rng) = (Text::new(options.seed), Rng::new(options.seed));
     let mut made = TreeSummary { dirs: 1, ..TreeSummary::default() };
@@ -109,7 +112,7 @@ pub fn source_tree(root: &Path, options: &TreeOptions) -> io::Result<TreeSummary
     Ok(made)
 }
 
-/// How much of a tree [`mutate_tree`] changes, in files of 1000.
+/// How many files of 1000 [`mutate_tree`] changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MutateOptions {
     /// Chooses what changes, and how.
@@ -120,12 +123,12 @@ pub struct MutateOptions {
     pub removed: u64,
     /// Files that get another name or directory and keep their bytes.
     pub renamed: u64,
-    /// Files added, relative to those there were.
+    /// Files added, relative to the earlier number.
     pub added: u64,
 }
 
 impl MutateOptions {
-    /// What lies between two stable releases of a large program.
+    /// Typical changes between two stable releases of a large program.
     pub fn new(seed: u64) -> Self {
         Self { seed, edited: 60, removed: 5, renamed: 5, added: 10 }
     }
@@ -144,12 +147,13 @@ pub struct MutateSummary {
     pub added: u64,
 }
 
-/// Turns the tree at `root` into its next version, in place; for the same tree and options, the same version
-/// everywhere. Works on any tree; symlinks, hard-linked and special files stay as they are. Changed files and the
-/// directories around changed entries get new times. A file that the caller may not write is an error.
+/// Turns the tree at `root` into its next version, in place; for the same tree and options, the
+/// same version everywhere. Works on any tree; symlinks, hard-linked and special files stay as they
+/// are. Changed files and the directories around changed entries get new times. A file that the
+/// caller may not write is an error.
 ///
 /// # Errors
-/// Whatever reading and writing the tree returns, with the path.
+/// Those of reading and writing the tree, with the path.
 pub fn mutate_tree(root: &Path, options: &MutateOptions) -> io::Result<MutateSummary> {
     let (text, mut rng) = (Text::new(options.seed), Rng::new(options.seed));
     let (mut files, mut dirs) = (Vec::new(), vec![root.to_owned()]);
@@ -198,11 +202,11 @@ pub fn mutate_tree(root: &Path, options: &MutateOptions) -> io::Result<MutateSum
     Ok(done)
 }
 
-/// Makes `count` files of up to 4 KB (300 bytes on average) in a hierarchy of directories with at most 1000 entries
-/// each. The file `n` lies in `dAAA/dBBB/`, counted in thousands and millions.
+/// Makes `count` files of up to 4 KB (300 bytes on average) in a hierarchy of directories with at
+/// most 1000 entries each. The file `n` lies in `dAAA/dBBB/`, counted in thousands and millions.
 ///
 /// # Errors
-/// Whatever creating files returns, with the path.
+/// Those of creating files, with the path.
 pub fn small_files(root: &Path, seed: u64, count: u64) -> io::Result<TreeSummary> {
     let (text, mut rng) = (Text::new(seed), Rng::new(seed));
     let mut made = TreeSummary { dirs: 1, ..TreeSummary::default() };
@@ -235,7 +239,7 @@ pub fn small_files(root: &Path, seed: u64, count: u64) -> io::Result<TreeSummary
     Ok(made)
 }
 
-/// A size after [`SIZES`], evenly between its points.
+/// A size from the distribution [`SIZES`], evenly between its points.
 fn size(rng: &mut Rng) -> u64 {
     let place = rng.below(1_000_000);
     let above = SIZES.iter().position(|&(permille, _)| place < permille * 1000).unwrap_or(SIZES.len() - 1);
@@ -252,7 +256,7 @@ fn set_random_mtime(path: &Path, rng: &mut Rng, from: i64, span: u64) -> io::Res
     set_mtime(path, secs, rng.below(1_000_000_000) as u32)
 }
 
-/// Regular files with one name, and directories below `dir`, each in the order of a sorted walk.
+/// Regular files with one name, and directories, below `dir`, each in the order of a sorted walk.
 fn collect(dir: &Path, files: &mut Vec<PathBuf>, dirs: &mut Vec<PathBuf>) -> io::Result<()> {
     let mut entries = fs::read_dir(dir)
         .and_then(|entries| entries.map(|entry| entry.map(|e| e.path())).collect::<io::Result<Vec<_>>>())

@@ -19,7 +19,8 @@ fn a_running_search_is_imaged_and_most_of_it_stays_the_same() {
     assert!(out.status.success(), "{said}");
     let [first, second] = [1, 2].map(|n| std::fs::read(dir.path().join(format!("core.{n}"))).unwrap());
     assert!(first.len() > 2 << 20, "{} bytes", first.len());
-    // The database alone is half of an image, and does not change: many pages of the second are among those of the first.
+    // The database alone is half of an image and does not change, so many pages of the second are
+    // also in the first.
     let pages: std::collections::HashSet<&[u8]> = first.chunks(4096).collect();
     let same = second.chunks(4096).filter(|page| pages.contains(page)).count();
     assert!(same * 4096 * 10 > second.len() * 4, "{same} pages of {}", second.len() / 4096);

@@ -1,7 +1,7 @@
 //! The configuration file: profiles, by name.
 //!
-//! `OUTRIGGER_CONFIG` names the only file. Otherwise there are two: the user's, and `/etc/outrigger/config.toml`; a profile
-//! of the user's takes the place of one of the same name.
+//! If `OUTRIGGER_CONFIG` is set, it names the only file. Otherwise two files are read: the user's
+//! own and `/etc/outrigger/config.toml`. A profile of the user's replaces one of the same name.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
@@ -19,17 +19,17 @@ struct File {
     profiles: BTreeMap<String, Profile>,
 }
 
-/// What `outrigger backup NAME` does.
+/// A profile: the steps of `outrigger backup NAME`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Profile {
-    /// The store, as `--store` has it.
+    /// The store, as in `--store`.
     pub store: Option<String>,
-    /// What is put.
+    /// The files and directories to put.
     pub sources: Vec<PathBuf>,
-    /// Where it goes, as `put --to` has it.
+    /// The target, as in `put --to`.
     pub to: Option<String>,
-    /// As `put --exclude` has it; the next ones likewise.
+    /// As in `put --exclude`. The fields up to `one_file_system` are options of `put`, too.
     pub exclude: Vec<String>,
     /// Files of patterns.
     pub exclude_from: Vec<PathBuf>,
@@ -47,7 +47,7 @@ pub struct Profile {
     pub keep: Option<Keep>,
     /// Runs before the put; the first that fails ends the run.
     pub before: Vec<Hook>,
-    /// Runs after it, however it ended.
+    /// Runs after the put, whether or not the put failed.
     pub after: Vec<Hook>,
     /// Runs at the end if something failed.
     pub on_failure: Vec<Hook>,
@@ -73,14 +73,14 @@ pub struct Keep {
 pub enum Hook {
     /// A text for `sh -c`.
     Shell(String),
-    /// A program and its arguments; no shell sees them.
+    /// A program and its arguments, run without a shell.
     Words(Vec<String>),
 }
 
 /// All profiles.
 ///
 /// # Errors
-/// When a file that is there cannot be read or understood, or anybody may write to it.
+/// When a file exists but cannot be read or parsed, or when everybody may write to it.
 pub fn profiles() -> Result<BTreeMap<String, Profile>, Failure> {
     if let Some(path) = std::env::var_os("OUTRIGGER_CONFIG").filter(|path| !path.is_empty()) {
         return read(Path::new(&path))?.ok_or_else(|| {
@@ -104,7 +104,7 @@ fn read(path: &Path) -> Result<Option<BTreeMap<String, Profile>>, Failure> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(Failure::io(format!("cannot read {}", path.display()), &error)),
     };
-    // A user who may write to it could have any command run.
+    // A user who may write to the file could run any command as its reader.
     if std::fs::metadata(path).is_ok_and(|found| found.mode() & 0o002 != 0) {
         return Err(Failure::failed(format!(
             "anybody may write to {}, and it says what is run; `chmod o-w` it",

@@ -1,4 +1,4 @@
-//! Arguments that commands share: the options of all, and readers of values, names and mounts' options.
+//! Shared arguments: the options of all commands, and parsers of values, names and mount options.
 
 mod config;
 pub mod mount_options;
@@ -19,23 +19,24 @@ pub use values::{
     store_paths, threads,
 };
 
-/// What every command understands.
+/// Options that every command takes.
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Options of every command")]
 pub struct Globals {
-    /// The store: its directory, or postgres://user@host:port/database?schema=NAME (the password comes from PGPASSWORD or ~/.pgpass)
+    /// The store: its directory, or postgres://user@host:port/database?schema=NAME (the password
+    /// comes from PGPASSWORD or ~/.pgpass)
     #[arg(short, long, env = "OUTRIGGER_STORE", global = true, value_name = "DIR")]
     pub store: Option<PathBuf>,
-    /// Print facts as one JSON object
+    /// Print the result as one JSON object
     #[arg(long, global = true)]
     pub json: bool,
-    /// Worker threads [default: one a processor]
+    /// Worker threads [default: one per processor]
     #[arg(long, global = true, value_name = "N", value_parser = threads)]
     pub threads: Option<usize>,
-    /// No progress and no summary; errors only
+    /// Print no progress and no summary; errors only
     #[arg(short, long, global = true)]
     pub quiet: bool,
-    /// A line for each file that is added (A), changed (C) or removed (R)
+    /// Print a line for each file that is added (A), changed (C) or removed (R)
     #[arg(short, long, global = true, conflicts_with = "quiet")]
     pub verbose: bool,
     #[command(flatten)]

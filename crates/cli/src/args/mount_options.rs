@@ -10,7 +10,7 @@ use outrigger_store::policy::Overrides;
 use super::values;
 use crate::exporter::Address;
 
-/// Words that mean something to `mount(8)` and its callers, and nothing to us.
+/// Words that `mount(8)` and its callers use. They change nothing here.
 const IGNORED: [&str; 16] = [
     "defaults",
     "auto",
@@ -45,7 +45,7 @@ pub fn order(text: &str) -> Result<Order, String> {
     }
 }
 
-/// What `-o` said.
+/// The options that `-o` gave.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MountFlags {
     /// `ro`.
@@ -81,13 +81,13 @@ pub struct MountFlags {
 }
 
 impl MountFlags {
-    /// Whether the kernel would honour what set-id bits, capabilities or devices in the mount say.
+    /// True if the kernel would honour set-id bits, capabilities or devices of files in the mount.
     pub fn honours_rights(&self) -> bool {
         self.suid || self.dev
     }
 
-    /// From the values of all `-o`; of words that contradict each other the last one holds, as `mount(8)` has it, but `ro` is never undone:
-    /// `mount(8)` says `rw` whenever nobody said anything.
+    /// Parses the values of all `-o`. Of words that contradict each other the last one holds, as in
+    /// `mount(8)`. `ro` is never undone, because `mount(8)` passes `rw` when the user gave neither.
     ///
     /// # Errors
     /// With what would have been accepted.
@@ -154,7 +154,7 @@ impl MountFlags {
         Ok(())
     }
 
-    /// As words for `-o`.
+    /// The same options as words for `-o`.
     pub fn to_words(&self) -> String {
         let words = [
             (self.read_only, "ro"),

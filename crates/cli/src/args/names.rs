@@ -13,7 +13,7 @@ use crate::exit::Failure;
 
 /// The entries that an argument names.
 pub enum Named {
-    /// The path that it says.
+    /// The path itself.
     Path(StorePath, Inode),
     /// The matches of its pattern, in order of their paths.
     Matches(Vec<(StorePath, Inode)>),
@@ -46,7 +46,8 @@ pub fn expand_one(store: &Store, at: At, text: &OsStr) -> Result<Named, Failure>
     Ok(Named::Matches(found.into_iter().map(|Found { path, inode }| (path, inode)).collect()))
 }
 
-/// The entries that several arguments name, in their order. A match below another match goes with that one.
+/// The entries that several arguments name, in their order. A match below another match is left
+/// out, because it comes with that one.
 ///
 /// # Errors
 /// As [`expand_one`].

@@ -16,10 +16,11 @@ use outrigger_store::write::OracleMode;
 
 use crate::exit::Failure;
 
-/// Refuses what is meant to be something else than a directory, and would become one of that name.
+/// Refuses a store argument that is not meant as a directory, such as a URL. A command would take
+/// it for a directory of that name.
 ///
 /// # Errors
-/// A usage failure that names the command that does what was meant.
+/// A usage failure that names the command to use instead.
 pub fn check_store(dir: &Path) -> Result<(), Failure> {
     let Some(text) = dir.to_str() else { return Ok(()) };
     if is_postgres_url(text) {
@@ -35,7 +36,7 @@ pub fn check_store(dir: &Path) -> Result<(), Failure> {
     let is_scheme =
         !scheme.is_empty() && scheme.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c));
     let is_url = is_scheme && text[scheme.len()..].starts_with("://");
-    // As other backup programs write them.
+    // Other backup programs write locations this way.
     let is_known = ["s3", "sftp", "rclone", "rest", "b2", "azure", "gs", "swift"].contains(&scheme);
     if !is_url && !is_known {
         return Ok(());
@@ -111,7 +112,7 @@ fn seconds(text: &str, least: f64, most: f64) -> Result<Duration, String> {
     seconds.map(Duration::from_secs_f64).ok_or_else(refused)
 }
 
-/// Seconds between two looks: `1`, `0.5`, `60`.
+/// Seconds between two samples: `1`, `0.5`, `60`.
 pub fn interval(text: &str) -> Result<Duration, String> {
     seconds(text, 0.1, 86_400.0)
 }
@@ -170,7 +171,8 @@ pub fn threads(text: &str) -> Result<usize, String> {
 /// A path in the store; its bytes may be anything.
 ///
 /// # Errors
-/// A usage failure for `..`, for names that no directory can hold, and for nothing: a variable that is not set must not mean the whole store.
+/// A usage failure for `..`, for names that no directory can hold, and for an empty text: a shell
+/// variable that is not set must not mean the whole store.
 pub fn store_path(text: &OsStr) -> Result<StorePath, Failure> {
     if text.is_empty() {
         return Err(Failure::usage(

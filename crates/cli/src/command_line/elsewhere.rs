@@ -1,7 +1,8 @@
 //! Commands of other backup programs, as their users type them here first.
 //!
-//! A command that means the same runs as ours. One that means nearly the same would surprise its user, so
-//! nothing runs: the user gets the right command line, with the given arguments in it.
+//! A command that means the same runs as ours. One that means nearly the same would surprise its
+//! user. It does not run; instead the user gets the right command line, with the given arguments in
+//! it.
 
 use std::ffi::{OsStr, OsString};
 
@@ -13,7 +14,7 @@ use super::suggest::suggest;
 use crate::args::profiles;
 use crate::exit::Failure;
 
-/// Commands that are ours under another name.
+/// Commands of others that run as one of ours.
 const SAME: [(&str, &[&str]); 7] = [
     ("backup", &["put"]),
     ("snapshots", &["snapshot", "list"]),
@@ -24,7 +25,7 @@ const SAME: [(&str, &[&str]); 7] = [
     ("info", &["stats"]),
 ];
 
-/// Commands whose users get a command line.
+/// Commands that are not run: the user gets a command line to give instead.
 const EXPLAINED: [&str; 8] = ["restore", "extract", "create", "forget", "dump", "list", "delete", "unlock"];
 
 /// Parses a command line, commands of other programs included.
@@ -77,10 +78,10 @@ impl Refused {
         let message = lines.next().unwrap_or_default().trim_start_matches("error: ").trim_end_matches(':');
         let rest: Vec<&str> = lines.collect();
         let tip = rest.iter().find_map(|line| line.strip_prefix("tip: "));
-        // An option that is not known is hardly meant as a value.
+        // A user who gives an unknown option hardly means it as a value.
         let tip = tip.filter(|tip| !tip.starts_with("to pass")).map(str::to_string);
         let hint = tip.unwrap_or_else(|| {
-            // Missing arguments are named in lines of their own.
+            // The parser lists missing arguments in lines of their own.
             let named =
                 rest.iter().take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For "));
             let usage = rest.iter().find_map(|line| line.strip_prefix("Usage: ")).unwrap_or("outrigger");
@@ -184,7 +185,7 @@ impl Words {
         found.map(|(_, value)| value.as_deref().unwrap_or_default())
     }
 
-    /// What was given under `names`, as our option.
+    /// The values given under `names`, each after the name of our option.
     fn renamed<'a>(&'a self, names: [&'a str; 2], ours: &'a str) -> impl Iterator<Item = &'a str> {
         let of = self.options.iter().filter(move |(name, _)| names.contains(&name.as_str()));
         of.flat_map(move |(_, value)| [ours, value.as_deref().unwrap_or_default()])

@@ -53,7 +53,7 @@ pub fn command() -> Command {
     command.help_template(text)
 }
 
-/// A heading as clap has them; what is not a terminal gets it without the escapes.
+/// A heading in clap's style. Clap strips the escapes when the output is not a terminal.
 fn styled(heading: &str) -> String {
     format!("\u{1b}[1m\u{1b}[4m{heading}:\u{1b}[0m")
 }

@@ -1,4 +1,4 @@
-//! Being called by `mount(8)`: for an entry of `/etc/fstab`, or `mount -t`.
+//! Calls by `mount(8)`, for an entry of `/etc/fstab` or for `mount -t`.
 //!
 //! | called as | by | when |
 //! | --- | --- | --- |
@@ -29,7 +29,7 @@ pub fn command_line(given: Vec<OsString>) -> Vec<OsString> {
             Some("-o") => options.extend(rest.next()),
             // The type and the name space are known already.
             Some("-t" | "-N") => drop(rest.next()),
-            // Sloppy, no mtab, verbose: nothing to us.
+            // Sloppy, no mtab, verbose: they change nothing here.
             Some("-s" | "-n" | "-v") => {}
             _ => places.push(word),
         }

@@ -1,7 +1,8 @@
 //! The command line: all commands, and the function that runs one.
 //!
-//! A command's own arguments stand beside its code in `commands/`. `elsewhere.rs` and `suggest.rs` answer words that are no
-//! command, `helper.rs` calls by mount(8). `shell.rs` makes completions and the manual.
+//! A command's own arguments stand beside its code in `commands/`. `elsewhere.rs` and `suggest.rs`
+//! answer words that are no command. `helper.rs` translates calls by mount(8). `shell.rs` makes
+//! completions and the manual.
 
 mod elsewhere;
 mod groups;
@@ -97,10 +98,10 @@ pub enum Command {
 /// Runs the command.
 ///
 /// # Errors
-/// With what to tell the user.
+/// With the message for the user.
 pub fn run(cli: Cli, name: &str) -> Outcome {
     let Cli { globals, command } = cli;
-    // A mount has options of its own for it, and may go on as another process.
+    // `mount` begins the log itself: it has own log options, and may go on as another process.
     if !matches!(command, Command::Mount(_)) {
         operation::begin(&globals.log, name, globals.store.as_deref())?;
     }

@@ -1,4 +1,4 @@
-//! `completions`, `man`: what an installed program brings along.
+//! `completions`, `man`: the files that go with an installed program.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -22,11 +22,11 @@ pub struct CompletionsArgs {
     shell: Shell,
 }
 
-/// Write man pages into a directory, one a command
+/// Write man pages into a directory, one per command
 #[derive(Args)]
 #[command(after_help = "Examples:\n  outrigger man ~/.local/share/man/man1")]
 pub struct ManArgs {
-    /// The directory; it is made if it is not there
+    /// The directory; it is created if it does not exist
     #[arg(value_name = "DIR")]
     dir: PathBuf,
 }
@@ -67,10 +67,11 @@ fn collect(command: &clap::Command, name: &str, pages: &mut Vec<(String, Vec<u8>
     }
 }
 
-/// A command's page. What follows the help goes in as it stands: the examples, and tables under NOTES.
+/// A command's page. The examples and the tables after the help go in verbatim; tables come under
+/// NOTES.
 fn page(command: &clap::Command, name: &str) -> std::io::Result<Vec<u8>> {
     let mut page = Vec::new();
-    // As the help has it, which says what may be repeated.
+    // The usage line of the help, because it shows which arguments may be repeated.
     let usage = command.clone().render_usage().to_string();
     let usage = usage.trim_start_matches("Usage:").trim().to_string();
     let renamed = command.clone().name(name.to_string()).display_name(name.to_string()).override_usage(usage);
@@ -97,7 +98,7 @@ fn page(command: &clap::Command, name: &str) -> std::io::Result<Vec<u8>> {
     Ok(page)
 }
 
-/// A section whose lines are kept, in a font of equal widths.
+/// A section whose lines are kept, in a monospaced font.
 fn verbatim(title: &str, text: &str, page: &mut Vec<u8>) -> std::io::Result<()> {
     if text.is_empty() {
         return Ok(());
@@ -105,7 +106,8 @@ fn verbatim(title: &str, text: &str, page: &mut Vec<u8>) -> std::io::Result<()> 
     writeln!(page, ".SH {title}\n.nf\n.ft CW")?;
     for line in text.lines() {
         let line = line.strip_prefix("  ").unwrap_or(line);
-        // A line that began with a dot or an apostrophe would be a request; a bare hyphen may be set as another sign.
+        // In roff, a line that begins with a dot or an apostrophe is a request, and a bare hyphen
+        // may be typeset as another sign.
         writeln!(page, "\\&{}", line.replace('\\', "\\e").replace('-', "\\-").replace('\'', "\\(aq"))?;
     }
     writeln!(page, ".ft R\n.fi")

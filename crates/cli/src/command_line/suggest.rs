@@ -1,4 +1,5 @@
-//! Suggests the command that was meant. The parser's own suggestions often look little like the word, and mislead.
+//! Suggests the command that was meant. The parser's own suggestions are often too far from the
+//! word.
 
 use clap::Error;
 use clap::error::{ContextKind, ContextValue};
@@ -10,7 +11,7 @@ pub fn suggest(mut error: Error, word: &str, theirs: impl Iterator<Item = &'stat
     let ours = command();
     let mut all: Vec<(bool, &str)> = theirs.map(|name| (true, name)).collect();
     all.extend(ours.get_subcommands().map(|ours| (false, ours.get_name())));
-    // Of equally near ones ours, and one that begins so.
+    // Among equally near names, ours come before theirs, and then one that begins with the word.
     let near = all
         .into_iter()
         .map(|(is_theirs, name)| (distance(word, name), is_theirs, !name.starts_with(word), name))
@@ -24,7 +25,7 @@ pub fn suggest(mut error: Error, word: &str, theirs: impl Iterator<Item = &'stat
     error
 }
 
-/// How many letters have to be added, left out, changed, or exchanged with the next one.
+/// The edit distance: letters to add, remove, change, or exchange with the next one.
 fn distance(a: &str, b: &str) -> usize {
     let (a, b) = (a.as_bytes(), b.as_bytes());
     let mut rows = vec![(0..=b.len()).collect::<Vec<_>>()];

@@ -1,7 +1,9 @@
-//! `advise`: should this machine be given another processor, or a GPU? (The papers' question, for this machine and workload.)
+//! `advise`: would another processor or a GPU speed up this machine for this workload? The papers
+//! ask the same.
 //!
-//! What is there is measured. A device is modelled by StoreGPU's equation 1, its terms fitted to measurements of the
-//! smallest and the largest size; how far it is off in between is said beside it.
+//! The devices of this machine are measured. StoreGPU's equation 1 models a device; its terms are
+//! fitted to measurements of the smallest and the largest size. The output states the error in
+//! between.
 
 use std::time::Duration;
 
@@ -29,29 +31,30 @@ Throughputs of more processors are what is measured here, times their number: me
 slowest stage does when copies and kernels of several tasks overlap, or what was measured of such a stream, if that is less, beside the
 processors that are there. Measure on a machine that does nothing else.";
 
-/// Say what another processor or a GPU would bring
+/// Estimate what another processor or a GPU would bring
 ///
-/// Throughput, freed cores and break-even sizes, from what was measured here.
+/// Prints throughput, freed cores and break-even sizes, from measurements on this machine.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct AdviseArgs {
-    /// The operations of the workload, as `outrigger devices` names them: hash_many/blake3, compress/zstd:7, lookup [default: what the store does, and the
-    /// papers' primitives]
+    /// The operations of the workload, as `outrigger devices` names them: hash_many/blake3,
+    /// compress/zstd:7, lookup [default: the store's own, and the papers' primitives]
     #[arg(long, value_name = "NAME")]
     operation: Vec<String>,
-    /// Bytes in a task
+    /// Bytes per task
     #[arg(long, value_name = "SIZE", value_parser = size_of, default_value = "1M")]
     block: u64,
-    /// What the workload needs, in GB/s; says which cores a GPU would free
+    /// The rate that the workload needs, in GB/s; the output then says how many cores a GPU would
+    /// free
     #[arg(long, value_name = "GB/S", value_parser = positive)]
     rate: Option<f64>,
-    /// Cores of the processor that could be added [default: as many threads as there are]
+    /// Cores of the processor that could be added [default: as many as --threads]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=4096))]
     cpu_cores: Option<u64>,
-    /// Its price, in any currency
+    /// The price of that processor, in any currency
     #[arg(long, value_name = "PRICE", value_parser = positive, requires = "gpu_price")]
     cpu_price: Option<f64>,
-    /// The GPU's price, in the same
+    /// The price of the GPU, in the same currency
     #[arg(long, value_name = "PRICE", value_parser = positive, requires = "cpu_price")]
     gpu_price: Option<f64>,
     #[command(flatten)]
@@ -63,14 +66,14 @@ fn positive(text: &str) -> Result<f64, String> {
     number.ok_or_else(|| format!("`{text}` is not a number above 0"))
 }
 
-/// What is asked.
+/// The workload, and what could be bought for it.
 pub struct Question {
     pub block: f64,
     /// Bytes a second.
     pub rate: Option<f64>,
     pub threads: usize,
     pub cpu_cores: f64,
-    /// Of the processor, and of the GPU.
+    /// Prices of the processor and of the GPU.
     pub prices: Option<(f64, f64)>,
 }
 
@@ -84,31 +87,31 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Whether something else had the processors: all threads together are never slower than one.
+    /// True if another program used the processors: all threads together are never slower than one.
     pub fn was_busy(&self) -> bool {
         self.all_threads < 0.9 * self.one_thread
     }
 }
 
-/// What one device would bring.
+/// Measurements and predictions for one device.
 pub struct Gpu {
     pub name: String,
     pub model: String,
     pub equation: EquationOne,
     /// Bytes, predicted and measured nanoseconds, of sizes that the equation was not fitted to.
     pub errors: Vec<(f64, f64, f64)>,
-    /// A stream of tasks, stages overlapping.
+    /// Predicted for a stream of tasks whose stages overlap.
     pub stream: f64,
-    /// The same as measured.
+    /// The rate of such a stream as it was measured.
     pub stream_measured: f64,
-    /// With the lower of the two.
+    /// All threads together with the device, at the lower of the two rates.
     pub with_gpu: f64,
-    /// Threads that need not do what the device does.
+    /// Threads whose work the device takes over.
     pub freed: f64,
-    /// From which size on one task is done earlier on it than by one thread, and than by all.
+    /// The task size from which the device finishes earlier than one thread, and than all threads.
     pub even_one: Option<u64>,
     pub even_all: Option<u64>,
-    /// The same if buffers were not reused.
+    /// As `even_one`, if buffers were not reused.
     pub even_one_fresh: Option<u64>,
 }
 
@@ -128,7 +131,7 @@ pub fn run(context: &Context, args: AdviseArgs) -> Outcome {
     if !(4096..=128 << 20).contains(&args.block) {
         return Err(Failure::usage("--block must be from 4K to 128M"));
     }
-    // Codecs have no tasks as large as hashing has.
+    // The largest task of a codec is smaller than that of hashing.
     let (cases, large): (Vec<Case>, Vec<Case>) =
         cases.into_iter().partition(|case| args.block <= case.max_bytes() as u64);
     let large: Vec<String> = large
@@ -160,7 +163,7 @@ pub fn run(context: &Context, args: AdviseArgs) -> Outcome {
 
 fn answer(runtime: &Runtime, case: &Case, question: &Question) -> Result<Option<Answer>, Failure> {
     let cpu = measure(runtime, case, 0, question)?;
-    // What a task takes in is not the block itself where that is decompressed.
+    // The input of a decompressing task is shorter than the block.
     let Some(Point { bytes: len_in, stages, .. }) = at(runtime, case, 0, question.block as usize)? else {
         return Ok(None);
     };
@@ -205,14 +208,14 @@ fn measure(runtime: &Runtime, case: &Case, device: usize, question: &Question) -
     Ok(curve)
 }
 
-/// The same at one size; `None` where there is no such task.
+/// As [`measure`], at one size. `None` if there is no such task.
 fn at(runtime: &Runtime, case: &Case, device: usize, bytes: usize) -> Result<Option<Point>, Failure> {
     let options = CalibrateOptions { at_least: Duration::from_millis(5), ..Default::default() };
     let point = calibrate(runtime, device, case, bytes, &options);
     point.map_err(|failed| Failure::failed(format!("{}: {failed}", case.name())))
 }
 
-/// What making a buffer takes, at two sizes, after those that the pool has are taken.
+/// The time to allocate a new buffer, at two sizes. The pool's free buffers are taken first.
 fn mem_alloc(runtime: &Runtime) -> Line {
     let time = |bytes: usize| {
         let mut held = Vec::new();
@@ -229,7 +232,7 @@ fn mem_alloc(runtime: &Runtime) -> Line {
     Line::through(time(64 << 10), time(16 << 20))
 }
 
-/// Bytes a second of a stream of tasks on a device, `window` of them under way.
+/// Bytes per second of a stream of tasks on a device, with `window` tasks in flight.
 fn stream(
     runtime: &Runtime,
     case: &Case,

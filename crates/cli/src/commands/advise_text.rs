@@ -1,4 +1,4 @@
-//! How `advise` says it.
+//! The output of `advise`.
 
 use outrigger_offload::Missing;
 use outrigger_offload::placement::{EquationOne, Line};
@@ -14,7 +14,7 @@ fn giga(rate: f64) -> f64 {
     rate / 1e9
 }
 
-/// The mean of how far predictions are from measurements.
+/// The mean distance of predictions from measurements.
 fn mean_error(gpu: &Gpu) -> f64 {
     let off = gpu.errors.iter().map(|(_, predicted, measured)| (predicted / measured - 1.0).abs());
     off.sum::<f64>() / gpu.errors.len().max(1) as f64

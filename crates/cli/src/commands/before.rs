@@ -1,4 +1,5 @@
-//! The snapshot that commands take before they remove or replace something, and `undo`, which goes back to it.
+//! The snapshot that commands take before they remove or replace something, and `undo`, which
+//! restores it.
 
 use std::sync::Arc;
 
@@ -33,10 +34,11 @@ cannot be taken back.
 Only the paths that the command worked on change. They are again what they were before it, so
 later changes in them go as well, those in a mount included.";
 
-/// What every command understands that can remove or replace content.
+/// The option of every command that can remove or replace content.
 #[derive(Args)]
 pub struct Before {
-    /// Take no snapshot before something is removed or replaced; `outrigger undo` cannot take it back then
+    /// Take no snapshot before something is removed or replaced; `outrigger undo` then cannot take
+    /// it back
     #[arg(long)]
     no_snapshot: bool,
 }
@@ -80,7 +82,8 @@ fn before(
     Ok(Arc::new(BeforeSnapshot::new(format!("before-{command}-{}", snapshot::name_now()), facts)))
 }
 
-/// After the command; returns the snapshot's name, if one stays. The command is done whatever becomes of this.
+/// Ends the snapshot after the command, and returns its name if it stays. An error here does not
+/// make the command fail.
 pub fn settle(store: &Store, before: Option<&BeforeSnapshot>, counts: Counts) -> Option<String> {
     let before = before?;
     snapshots::settle(store, before, counts).unwrap_or_else(|error| {
@@ -89,7 +92,7 @@ pub fn settle(store: &Store, before: Option<&BeforeSnapshot>, counts: Counts) ->
     })
 }
 
-/// What to add to a command's summary.
+/// The sentence about `undo` for a command's summary.
 pub fn hint(before: Option<&str>) -> String {
     before.map_or_else(String::new, |name| format!("; `outrigger undo` takes it back (snapshot {name})"))
 }
@@ -139,7 +142,7 @@ pub fn undo(context: &Context, args: &UndoArgs) -> Outcome {
     Ok(Exit::Done)
 }
 
-/// Targets remember again what they mirrored.
+/// Restores the record of the source that each target mirrored.
 fn remember(store: &Store, facts: &Facts) -> Result<(), Failure> {
     for (target, text) in &facts.mirrored {
         let Some(inode) = find(&*store.meta, At::Now, target)? else { continue };
@@ -176,7 +179,7 @@ fn wanted(rows: &[SnapshotRow], args: &UndoArgs) -> Result<SnapshotRow, Failure>
             "there is nothing to undo: no command of this host has removed or replaced anything{others}; what is changed in a mount cannot be undone"
         ))
     })?;
-    // What was done since without a snapshot, in a mount say, may be what is meant.
+    // `undo` does not undo an `undo`: the user may mean a later change without a snapshot.
     let is_undo = Facts::of(&found).command.as_deref() == Some("undo");
     if is_undo == args.redo {
         return Ok(found);

@@ -1,8 +1,9 @@
-//! Commands beside a mount: what it has staged must be seen, and what it knows must stay true.
+//! Commands beside a mount: a command must see what the mount has staged, and the mount must notice
+//! what the command changes.
 //!
-//! A mount that can be written to owns its store. A command that reads asks it first to store what it has acknowledged; one that changes the
-//! store has it stand still meanwhile. If the mount was killed, its log is still there: the first command that comes stores what is in
-//! it.
+//! A mount that can be written to owns its store. A command that reads first asks the mount to
+//! store what it has acknowledged. A command that changes the store stops the mount meanwhile. If
+//! the mount was killed, its log is still there, and the next command stores what is in it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,25 +20,28 @@ use outrigger_store::{Error, ErrorKind, Store, shared};
 use crate::exit::Failure;
 use crate::output::{complain, counted};
 
-/// How long a mount may take from taking its log to listening, or from hanging up to letting go of its log.
+/// The longest wait for a mount that has its log but does not listen yet, or that has closed its
+/// socket but still has its log.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Has everything that was acknowledged stored. Returns the connection to the mount, if there is one.
+/// Asks the mount to store all that it has acknowledged. Returns the connection, if there is a
+/// mount.
 pub fn stored(dir: &Path, threads: usize) -> Result<Option<Client>, Failure> {
     ask(dir, threads, "stored")
 }
 
-/// As [`stored`]; and until the answer is dropped, nothing more is stored.
+/// As [`stored`]. The mount stores nothing more until the answer is dropped.
 pub fn pause(dir: &Path, threads: usize) -> Result<Option<Standing>, Failure> {
     Ok(ask(dir, threads, "pause")?.map(Standing))
 }
 
-/// As [`stored`]; and until the answer is dropped, the mount changes nothing.
+/// As [`stored`]. The mount changes nothing until the answer is dropped.
 pub fn hold(dir: &Path, threads: usize) -> Result<Option<Standing>, Failure> {
     Ok(ask(dir, threads, "hold")?.map(Standing))
 }
 
-/// For each commit of a store's sessions: a mount stands still meanwhile. It is there for no longer than that, however long the command takes, and even if it is stopped.
+/// Stops the mount during each commit of a store's sessions. So it waits for no longer than a
+/// commit takes, even if the command runs long or is stopped.
 pub fn each_commit(home: &Arc<Home>, threads: usize) -> Arc<Beside> {
     let home = Arc::clone(home);
     Arc::new(move |session| {
@@ -48,7 +52,8 @@ pub fn each_commit(home: &Arc<Home>, threads: usize) -> Arc<Beside> {
     })
 }
 
-/// A mount that stands still until this is dropped: then it has forgotten what it knew, and shows what the command has done.
+/// A mount that waits until this is dropped. Then it drops its caches and shows what the command
+/// changed.
 pub struct Standing(Client);
 
 impl Drop for Standing {
@@ -64,7 +69,8 @@ fn ask(dir: &Path, threads: usize, what: &str) -> Result<Option<Client>, Failure
     if shared::url(dir).is_some() {
         return Ok(None);
     }
-    // Else the mount's socket in it is asked for, and what is told is about a mount that nobody thought of.
+    // Without this check the socket below the path would be asked for, and the error would speak of
+    // a mount.
     match std::fs::File::open(dir).and_then(|dir| dir.metadata()) {
         Ok(found) if !found.is_dir() => {
             let dir = dir.display();
@@ -82,7 +88,7 @@ fn ask(dir: &Path, threads: usize, what: &str) -> Result<Option<Client>, Failure
         if let Some(mut client) = Client::connect(dir)? {
             match client.ask(what) {
                 Ok(_) => return Ok(Some(client)),
-                // It ended just now.
+                // The mount has ended just now.
                 Err(error) if error.kind() == ErrorKind::Io && Instant::now() < deadline => {}
                 Err(error) => return Err(error.into()),
             }
@@ -91,14 +97,16 @@ fn ask(dir: &Path, threads: usize, what: &str) -> Result<Option<Client>, Failure
         } else {
             match recover(dir, threads) {
                 Err(error) if error.kind() == ErrorKind::Busy && Instant::now() < deadline => {}
-                // What cannot be written cannot be recovered either: it is read as it is.
+                // A store that cannot be written cannot be recovered either. The command reads it
+                // as it is.
                 Err(error) if error.kind() == ErrorKind::Denied => {
                     complain(
                         "a mount has ended without unmounting; what it had staged is not seen, because the store cannot be written to",
                     );
                     return Ok(None);
                 }
-                // Whoever reads need not wait until it can be stored, for which there may be no room; the collector makes some.
+                // There may be no room to store it, and the collector makes some. So a reader does
+                // not wait.
                 Err(error) if error.kind() != ErrorKind::Busy && what == "stored" => {
                     complain(&format!(
                         "a mount has ended without unmounting; what it had staged is kept in {} and is not seen, because it cannot be stored: {error}",
@@ -126,7 +134,7 @@ fn recover(dir: &Path, threads: usize) -> outrigger_store::Result<()> {
     volume.close()
 }
 
-/// What was found of an earlier mount.
+/// Says what was recovered from an earlier mount's log.
 pub fn told(recovered: &Recovered) -> String {
     let operations = counted(recovered.records, "operation", "operations");
     let torn = match &recovered.torn {

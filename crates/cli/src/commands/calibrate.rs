@@ -1,4 +1,5 @@
-//! `calibrate`: measures every device and keeps the result, so that nothing has to be tried while there is work.
+//! `calibrate`: measures every device and saves the result, so that no device is tried during real
+//! work.
 
 use std::time::Duration;
 
@@ -20,13 +21,13 @@ Examples:
   outrigger calibrate --device cpu --max-bytes 2M
   OUTRIGGER_CALIBRATION=here outrigger calibrate --sim pcie5-gpu";
 
-/// Measure how fast each device does each operation, and keep it
+/// Measure how fast each device does each operation, and save it
 ///
-/// Each operation is measured at one size a decade.
+/// Each operation is measured at one size per decade.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct CalibrateArgs {
-    /// Only this device: cpu, cuda:0
+    /// Only this device, such as cpu or cuda:0
     #[arg(long, value_name = "NAME")]
     device: Vec<String>,
     /// The largest task, 4K to 1G

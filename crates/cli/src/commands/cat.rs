@@ -23,17 +23,17 @@ Examples:
 
 /// Write files to standard output
 ///
-/// Only verified bytes are written: at damage it stops, with exit code 3.
+/// Only verified bytes are written. At damage the command stops with exit code 3.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct CatArgs {
     /// Files in the store, or quoted patterns
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<OsString>,
-    /// Where to begin (in each file)
+    /// The offset to start at, in each file
     #[arg(long, value_name = "BYTES", default_value = "0", value_parser = args::size)]
     offset: u64,
-    /// How many bytes at most
+    /// At most so many bytes of each file
     #[arg(long, value_name = "BYTES", value_parser = args::size)]
     length: Option<u64>,
     #[arg(long, value_name = "WHEN", help = when::HELP, allow_hyphen_values = true)]
@@ -56,7 +56,8 @@ pub fn run(context: &Context, args: CatArgs) -> Outcome {
             Some(number) => version_root(&store, &view, path, inode, number)?,
             None => inode.root.clone(),
         };
-        // The reader's errors are the store's; what standard output says is kept beside them.
+        // The callback can only return an error of the store, so a failure of standard output is
+        // kept here.
         let mut refused = None;
         let read = reader.read(&root, args.offset, args.length.unwrap_or(u64::MAX), &mut |bytes| {
             out.bytes(bytes).map_err(|failure| {

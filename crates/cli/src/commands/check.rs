@@ -1,4 +1,4 @@
-//! `check`: is everything there, and is it what it was?
+//! `check`: are all data there, and undamaged?
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -32,7 +32,7 @@ pub struct CheckArgs {
     /// Read every frame, and compute every chunk's fingerprint
     #[arg(long)]
     read_data: bool,
-    /// Read every frame, too, and mend what can be mended from what is undamaged
+    /// Read every frame, too, and repair damage where an undamaged copy exists
     #[arg(long)]
     repair: bool,
 }

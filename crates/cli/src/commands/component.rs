@@ -30,9 +30,10 @@ made, on whatever host its agent is. What a component needs besides itself must 
 #[derive(Subcommand)]
 #[command(after_help = EXAMPLES)]
 pub enum ComponentCommand {
-    /// Keep programs; one that has the name of another takes its place, which becomes an earlier version
+    /// Keep programs; a new one of the same name replaces the old one, which becomes an earlier
+    /// version
     Add(AddArgs),
-    /// Show those that are kept, with the BLAKE3 hash of their content
+    /// Show the programs that are kept, with the BLAKE3 hash of their content
     #[command(after_help = "Examples:\n  outrigger component list\n  outrigger component list --json")]
     List,
 }
@@ -44,10 +45,10 @@ pub struct AddArgs {
     /// The programs
     #[arg(required_unless_present = "library", value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// What it is called [default: the file's name]
+    /// The program's name in the store [default: the file's name]
     #[arg(long)]
     name: Option<String>,
-    /// Keep those that come with this program
+    /// Keep the programs that come with outrigger
     #[arg(long, conflicts_with_all = ["files", "name"])]
     library: bool,
 }
@@ -73,7 +74,7 @@ fn add(context: &Context, args: AddArgs) -> Outcome {
         let at = |error: std::io::Error| Failure::io(format!("cannot read {}", file.display()), &error);
         let own = file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let path = component::path(args.name.as_deref().unwrap_or(&own))?;
-        // What a link leads to is kept, under the link's name.
+        // The file that a symlink leads to is kept, under the link's name.
         let file = std::fs::canonicalize(file).map_err(at)?;
         if !file.is_file() {
             return Err(Failure::usage(format!("{} is not a file", file.display())));

@@ -1,4 +1,4 @@
-//! `copy`: a store into another place, on any engine; `--follow` keeps the copy up to date.
+//! `copy`: copies a store to another place, on any engine. `--follow` keeps the copy up to date.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -44,29 +44,31 @@ behind.";
 
 /// Copy a store to another place, checked
 ///
-/// The copy becomes what the source is, deletions included. Its packs and metadata may lie on any engine.
+/// The copy becomes equal to the source; what the source has deleted goes from the copy as well.
+/// The copy's packs and metadata may lie on any engine.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct CopyArgs {
     /// The store: its directory, or the URL of its database
     source: PathBuf,
-    /// The copy: a directory or postgres://user@host/database?schema=NAME; new, or that of an earlier copy
+    /// The copy, new or of an earlier run: a directory or postgres://user@host/database?schema=NAME
     destination: PathBuf,
-    /// Where the copy's packs go: file:/DIR, s3://BUCKET/PREFIX?endpoint=URL or rados://POOL/NAMESPACE; into its directory if not given
+    /// Where the copy's packs go: file:/DIR, s3://BUCKET/PREFIX?endpoint=URL or
+    /// rados://POOL/NAMESPACE [default: the copy's directory]
     #[arg(long, value_name = "URL")]
     packs: Option<String>,
     /// Read all packs of the copy again when it is done
     #[arg(long)]
     verify: bool,
-    /// Go on: copy what has changed every so many seconds, until interrupted
+    /// Repeat until interrupted: copy every so many seconds what has changed
     #[arg(long, value_name = "SECS", num_args = 0..=1, default_missing_value = "60")]
     follow: Option<u64>,
 }
 
-/// Why a round failed.
+/// Why a round of copying failed.
 struct Failed {
     failure: Failure,
-    /// It may succeed when it is tried again.
+    /// A later attempt may succeed.
     passes: bool,
 }
 
@@ -98,7 +100,8 @@ pub fn run(context: &Context, args: CopyArgs) -> Outcome {
         match (once(context, &args.source, &options, round == 0), args.follow) {
             (Ok(Exit::Done), Some(_)) => round += 1,
             (Ok(exit), _) => return Ok(exit),
-            // What fails from the beginning is said at once: most likely it was meant otherwise.
+            // A failure of the first round ends the command: most likely the user meant something
+            // else.
             (Err(failed), Some(secs)) if failed.passes && round > 0 => {
                 complain(&format!("{}; trying again in {} s", failed.failure.message, secs.max(1)));
             }
@@ -108,7 +111,7 @@ pub fn run(context: &Context, args: CopyArgs) -> Outcome {
     }
 }
 
-/// Refuses a copy that would lie in a mount of the store that is copied.
+/// Refuses a destination that lies in a mount of the source.
 fn refuse_own_mount(source: &Path, to: &Path) -> Result<(), Failure> {
     let (Ok(source), Ok(to)) = (source.canonicalize(), std::path::absolute(to)) else { return Ok(()) };
     let device = to.ancestors().find_map(|above| rustix::fs::stat(above).ok()).map(|stat| stat.st_dev);
@@ -126,7 +129,8 @@ fn once(context: &Context, source: &Path, options: &CopyOptions, is_first: bool)
     beside::stored(source, context.threads)?;
     let store = Store::open(source, false)?;
     if is_first {
-        // Sessions of later rounds, too, are this process's.
+        // One handler is enough: it also closes the sessions of later rounds, which belong to this
+        // process.
         interrupt::arm(&store, "what was copied stays, the same command goes on from there");
     }
     let progress = Arc::new(CopyProgress::default());

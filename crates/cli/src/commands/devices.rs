@@ -1,4 +1,5 @@
-//! `devices`: what there is to do work with, what is missing, how fast each is known to be, and how good predictions are.
+//! `devices`: the devices of this machine, those that are missing, their rates, and how good
+//! predictions are.
 
 use std::time::Duration;
 
@@ -28,11 +29,11 @@ the processor's large tasks is of all its threads, as these do them together.
 threads, at the size where that is largest. `off` behind a check: of that one task, without the waking. The calibration is kept in
 $OUTRIGGER_CALIBRATION, or in outrigger/calibration in the user's cache directory.";
 
-/// Show the devices, their rates, and how well they are predicted
+/// Show the devices, their rates, and how well these are predicted
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct DevicesArgs {
-    /// Do tasks of sizes between the calibrated ones, and compare
+    /// Run tasks of sizes between the calibrated ones, and compare the times with the predictions
     #[arg(long)]
     check: bool,
     #[command(flatten)]
@@ -42,7 +43,7 @@ pub struct DevicesArgs {
 /// Simulated devices beside the real ones.
 #[derive(Args, Clone)]
 pub struct Simulated {
-    /// Also a simulated device: geforce-8800, pcie5-gpu, integrated or slow; its times are a model's
+    /// Add a simulated device: geforce-8800, pcie5-gpu, integrated or slow; its times are a model's
     #[arg(long, value_name = "PRESET", value_parser = preset)]
     pub sim: Vec<Speed>,
 }
@@ -51,28 +52,28 @@ fn preset(text: &str) -> Result<Speed, String> {
     named_preset(text).map(|(_, speed)| speed)
 }
 
-/// A simulated device's speed by its name, with that.
+/// Parses the name of a simulated device. Returns the name with its speed.
 pub fn named_preset(text: &str) -> Result<(&'static str, Speed), String> {
     let names = || Speed::PRESETS.map(|(name, _)| name).join(", ");
     let known = Speed::PRESETS.into_iter().find(|(name, _)| *name == text);
     known.ok_or_else(|| format!("`{text}` is no preset; use one of {}", names()))
 }
 
-/// A runtime with all devices, and what is missing. Its results are not compared, and nothing is tried out of turn: times
-/// are looked at.
+/// A runtime with all devices, and the list of missing ones. It compares no results and tries
+/// nothing out of turn, because its times are measured.
 pub fn machine(context: &Context, simulated: &Simulated) -> Result<(Runtime, Vec<Missing>), Failure> {
     let mut found = discover();
     let mut policy = Policy::default();
     (policy.check_every, policy.check_first, policy.explore_every, policy.first_tasks) = (0, 0, 0, 0);
     for (n, speed) in simulated.sim.iter().enumerate() {
-        // The first result of a size is computed, later ones are repeated: the data is the same.
+        // The first result of a size is computed and later ones repeat it: the data is the same.
         let options = SimOptions { replay: true, ..SimOptions::new(format!("sim:{n}"), *speed) };
         found.devices.push(Box::new(SimDevice::new(options)));
     }
     Ok((runtime_of(context.threads, found.devices, policy)?, found.missing))
 }
 
-/// A runtime of the processor and these devices, with what was calibrated of them.
+/// A runtime of the processor and these devices, with their saved calibration.
 pub fn runtime_of(
     threads: usize,
     devices: Vec<Box<dyn Accelerator>>,
@@ -82,7 +83,7 @@ pub fn runtime_of(
     Ok(devices.into_iter().fold(builder, |builder, device| builder.device(device)).build())
 }
 
-/// What was calibrated before; nothing where no place for it is known.
+/// The saved calibration. It is empty if this machine has no place for one.
 pub fn saved() -> Result<Calibration, Failure> {
     let Some(path) = default_path() else { return Ok(Calibration::default()) };
     let (known, strange) = Calibration::load_counting(&path)
@@ -102,7 +103,7 @@ pub fn run(context: &Context, args: DevicesArgs) -> Outcome {
     let checked = if args.check { check(&runtime)? } else { Vec::new() };
     let identities: Vec<Identity> =
         runtime.metrics().devices.into_iter().map(|device| device.identity).collect();
-    // As it is after the check, which has its part in what is known of predictions.
+    // Read after the check, which adds to the record of predictions.
     let calibration = runtime.calibration();
     if context.json {
         print_json(json(&identities, &missing, &calibration, &checked))?;
@@ -121,7 +122,7 @@ struct Checked {
     actual_ns: f64,
 }
 
-/// Every operation, on every device that was calibrated for it, halfway between two calibrated sizes.
+/// Runs each operation, on each device that is calibrated for it, between two calibrated sizes.
 fn check(runtime: &Runtime) -> Result<Vec<Checked>, Failure> {
     let mut checked = Vec::new();
     for case in builtin_cases() {
@@ -157,7 +158,7 @@ fn check_one(
     }))
 }
 
-/// GB/s of a point.
+/// The rate of a point, in GB/s.
 pub fn rate(point: &Point) -> f64 {
     point.bytes / point.stages.latency()
 }
@@ -270,7 +271,7 @@ fn json(
         .with("calibration_file", default_path().map(|path| path.display().to_string()))
 }
 
-/// What is not there, and why.
+/// The missing devices, and why each is missing.
 pub fn missing_json(missing: &[Missing]) -> Vec<Value> {
     let each = missing.iter();
     each.map(|missing| Object::new().with("kind", missing.kind).with("why", missing.why.as_str()).into())

@@ -1,4 +1,4 @@
-//! `diff`: what differs between two trees, by their roots.
+//! `diff`: compares two trees by the manifest roots of their files.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -33,7 +33,8 @@ Letters: A added, R removed, C content changed, M only attributes changed (mode,
 
 /// Show what differs between two trees
 ///
-/// Contents are compared by their manifest roots, so nothing is read; equal contents that were cut by different chunkers count as changed.
+/// Contents are compared by their manifest roots, so no data is read. Equal contents that were cut
+/// by different chunkers count as changed.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct DiffArgs {
@@ -103,7 +104,8 @@ fn json(path: &[u8], difference: Difference, old: Option<&Inode>, new: Option<&I
     object
 }
 
-/// The first colon before which stands something that `--at` takes separates; times have colons themselves.
+/// Splits at the first colon whose left side `--at` accepts, because times contain colons
+/// themselves.
 fn lookup(context: &Context, store: &Store, side: &OsStr) -> Result<Found, Failure> {
     let bytes = side.as_bytes();
     let mut unknown = None;
@@ -123,7 +125,7 @@ fn lookup(context: &Context, store: &Store, side: &OsStr) -> Result<Found, Failu
 }
 
 fn open(context: &Context, store: &Store, at: Option<&str>, path: &[u8]) -> Result<Found, Failure> {
-    // `daily:` is all of that snapshot.
+    // `daily:` means the whole tree of that snapshot.
     let path = StorePath::parse(path)?;
     let view = context.view(store, "diff", at)?;
     let Some(inode) = find(&*store.meta, view.at, &path)? else {

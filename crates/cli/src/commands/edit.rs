@@ -43,14 +43,16 @@ Examples:
 
 /// Remove files and trees
 ///
-/// A snapshot is taken first, which `outrigger undo` goes back to. After 30 days (`keep --automatic`) `outrigger gc` deletes it and frees the space; `snapshot delete` and `gc` free it at once. Earlier versions of a file go with its last name.
+/// A snapshot is taken first; `outrigger undo` goes back to it. `outrigger gc` deletes the snapshot
+/// after 30 days (`keep --automatic`) and frees the space. `snapshot delete` and `gc` free it at
+/// once. Earlier versions of a file are removed with its last name.
 #[derive(Args)]
 #[command(after_help = RM_EXAMPLES)]
 pub struct RmArgs {
     /// Paths in the store, or quoted patterns
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<OsString>,
-    /// Directories too, with all that is in them
+    /// Also directories, with everything below them
     #[arg(short, long)]
     recursive: bool,
     #[command(flatten)]
@@ -59,7 +61,9 @@ pub struct RmArgs {
 
 /// Move or rename
 ///
-/// A file that is in the way is replaced, and its earlier versions go with it; `put` and `cp` over it keep them. A snapshot is taken before, which `outrigger undo` goes back to.
+/// An existing file at the new name is replaced, and its earlier versions go with it. `put` and
+/// `cp` keep the versions of a file that they replace. A snapshot is taken first; `outrigger undo`
+/// goes back to it.
 #[derive(Args)]
 #[command(after_help = MV_EXAMPLES)]
 pub struct MvArgs {
@@ -77,7 +81,7 @@ pub struct CpArgs {
     /// Paths in the store, then the copy's name, or a directory to copy them into
     #[arg(required = true, value_name = "PATH> <COPY")]
     paths: Vec<OsString>,
-    /// Directories too, with all that is in them
+    /// Also directories, with everything below them
     #[arg(short, long)]
     recursive: bool,
     #[arg(long, value_name = "WHEN", help = when::HELP, allow_hyphen_values = true)]
@@ -91,7 +95,8 @@ fn last(paths: &mut Vec<StorePath>, missing: &str) -> Result<StorePath, Failure>
     paths.pop().filter(|_| !paths.is_empty()).ok_or_else(|| Failure::usage(missing))
 }
 
-/// A name with a slash at its end is a directory: what is not there is not made into one, nor taken for a name.
+/// A name that ends with a slash means a directory. A missing one is neither created nor taken as a
+/// file's name.
 fn check_slash(store: &Store, given: Option<&OsString>, to: &StorePath) -> Result<(), Failure> {
     let slash = given.is_some_and(|given| given.as_bytes().ends_with(b"/"));
     let is_directory = || {
@@ -185,7 +190,7 @@ fn listed(context: &Context, store: &Store, paths: &[StorePath]) -> Result<Vec<V
     Ok(all)
 }
 
-/// With `-v`, what has gone and what has come.
+/// With `-v`, says which entries were removed and which were added.
 fn say_pairs(context: &Context, pairs: &[(StorePath, StorePath)]) {
     for (from, to) in pairs.iter().filter(|_| context.verbose) {
         say_entry(context.json, Step::Removed, &from.to_bytes());

@@ -108,7 +108,7 @@ struct Export<'a, W: Write> {
     at: At,
     reader: Reader<'a>,
     tar: TarWriter<W>,
-    /// Inode with several names → the first of them.
+    /// Maps an inode with several names to the first of them.
     links: HashMap<u64, Vec<u8>>,
     progress: &'a Progress,
 }
@@ -120,13 +120,13 @@ impl<W: Write> Export<'_, W> {
         }
         self.entry(b".", top)?;
         let (store, at) = (self.store, self.at);
-        // What begins so is below a directory that was left out.
+        // The directory that was left out last. Paths that begin with it are below it.
         let mut refused: Option<Vec<u8>> = None;
         listing::walk(&*store.meta, at, top.number, true, &mut |path, entry: &DirEntry| {
             if refused.as_ref().is_some_and(|refused| path.starts_with(refused)) {
                 return Ok(());
             }
-            // A store is untrusted, and who unpacks the archive may believe it.
+            // A store is untrusted, and a program that unpacks the archive may trust its names.
             if let Err(error) = check_name(&entry.name) {
                 self.progress.skip(show(path), error.to_string());
                 refused = Some([path, b"/"].concat());

@@ -15,23 +15,26 @@ use crate::exit::{Failure, plain};
 /// Entries to leave out. They are neither stored nor removed from the store.
 #[derive(Args, Clone, Default)]
 pub struct Filter {
-    /// Leave out what matches, and leave it alone in the store. A pattern without `/` is matched against names, others against the
-    /// path below SRC: `/target` is SRC/target and nothing else
+    /// Leave out matching entries, and do not remove them from the store. A pattern without `/` is
+    /// matched against names, others against the path below SRC: `/target` is SRC/target and
+    /// nothing else
     #[arg(long, short = 'e', value_name = "GLOB")]
     pub exclude: Vec<OsString>,
-    /// The same with patterns from a file, one a line; empty lines and lines that begin with `#` say nothing
+    /// Read such patterns from a file, one per line; empty lines and lines that begin with `#` are
+    /// ignored
     #[arg(long, value_name = "FILE", alias = "exclude-file")]
     pub exclude_from: Vec<PathBuf>,
-    /// Leave out what is in a directory that has an entry NAME, but for that entry
+    /// In a directory that has an entry NAME, leave out everything but that entry
     #[arg(long, value_name = "NAME")]
     pub exclude_if_present: Vec<OsString>,
-    /// Leave out what is in a directory that a valid CACHEDIR.TAG marks as a cache
+    /// Leave out the content of directories that a valid CACHEDIR.TAG marks as caches
     #[arg(long)]
     pub exclude_caches: bool,
-    /// Leave out what files of this name say for their directories and below, in the syntax of .gitignore
+    /// Obey ignore files of this name, for their directory and below, in the syntax of .gitignore
     #[arg(long, value_name = "NAME")]
     pub ignore_file: Vec<OsString>,
-    /// Put only the paths in FILE, one a line, with what is below them; they are below SRC, or absolute; `-` is standard input
+    /// Put only the paths that FILE lists, one per line, and everything below them; paths are
+    /// relative to SRC or absolute; `-` is standard input
     #[arg(long, value_name = "FILE")]
     pub files_from: Option<PathBuf>,
 }
@@ -40,7 +43,8 @@ impl Filter {
     /// The rules for these sources.
     ///
     /// # Errors
-    /// For a pattern that is none, a file that cannot be read, and a list for several sources.
+    /// For an invalid pattern, a file that cannot be read, and a list that is given with several
+    /// sources.
     pub fn leave_out(&self, sources: &[OsString]) -> Result<LeaveOut, Failure> {
         let texts = |given: &[OsString]| -> Vec<Vec<u8>> {
             given.iter().map(|text| text.as_bytes().to_vec()).collect()
@@ -51,7 +55,7 @@ impl Filter {
             let lines = lines(file)?;
             from.extend(lines.into_iter().filter(|line| !line.starts_with(b"#")));
         }
-        // Their errors name the right option.
+        // Parsed here once, so that an error names the right option.
         Patterns::new("--exclude-from", &from)?;
         given.extend(from);
         Ok(LeaveOut {
@@ -77,7 +81,7 @@ fn lines(file: &Path) -> Result<Vec<Vec<u8>>, Failure> {
     Ok(lines.filter(|line| !line.is_empty()).map(<[u8]>::to_vec).collect())
 }
 
-/// The paths of a list, below the only source.
+/// The paths of a list, relative to the only source.
 fn listed(file: &Path, sources: &[OsString]) -> Result<Listed, Failure> {
     let [source] = sources else {
         return Err(Failure::usage("--files-from names what to put of one directory: give one SRC"));
@@ -109,7 +113,7 @@ fn listed(file: &Path, sources: &[OsString]) -> Result<Listed, Failure> {
     Ok(Listed::new(paths))
 }
 
-/// Skips what a list names and the source does not have.
+/// Reports as skipped every path of the list that the source lacks.
 pub fn skip_missing(leave_out: &LeaveOut, sources: &[OsString], progress: &Progress) {
     let (Some(listed), [source]) = (&leave_out.all_but, sources) else { return };
     for path in listed.paths() {

@@ -30,7 +30,8 @@ Examples:
 
 /// Find names, now and in all snapshots
 ///
-/// Each state of a file is a line: mode, size, time, path, and the first and last snapshot that have it (`now`: the present tree).
+/// Each state of a file is a line: mode, size, time, path, and the first and last snapshot that
+/// have it (`now` is the present tree).
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct FindArgs {
@@ -44,7 +45,7 @@ pub struct FindArgs {
     at: Option<String>,
 }
 
-/// A moment that is looked at: its epoch, and its snapshot's name; none for the present.
+/// A searched state of the tree: its epoch, and its snapshot's name, or none for the present.
 type Moment = (u64, Option<String>);
 
 pub fn run(context: &Context, args: FindArgs) -> Outcome {
@@ -104,7 +105,7 @@ pub fn run(context: &Context, args: FindArgs) -> Outcome {
     Ok(Exit::Done)
 }
 
-/// The moments to look at, oldest first.
+/// The states to search, oldest first.
 fn moments(store: &Store, at: At, only: Option<&str>) -> Result<Vec<Moment>, Failure> {
     let epoch = match at {
         At::Epoch(epoch) => epoch,
@@ -120,7 +121,7 @@ fn moments(store: &Store, at: At, only: Option<&str>) -> Result<Vec<Moment>, Fai
     Ok(moments)
 }
 
-/// The directories that a path stands for, each with the moments when it does.
+/// The directories that a path has meant, each with the states in which it did.
 fn directories<'m>(
     store: &Store,
     now: At,

@@ -1,4 +1,4 @@
-//! `gc`: gives back the space of what nothing refers to any more.
+//! `gc`: frees the space of data that nothing refers to any more.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,17 +27,18 @@ First it deletes automatic snapshots older than 30 days (`outrigger keep --autom
 age): after that `undo` cannot take those commands back. It says what other snapshots hold. It
 may run beside puts and gets: nothing waits for it, and nothing that is needed goes.";
 
-/// Give back the space of what nothing refers to any more
+/// Free the space of data that nothing refers to any more
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct GcArgs {
-    /// Only say what would go
+    /// Only say what would be freed
     #[arg(long, short = 'n')]
     dry_run: bool,
-    /// Seconds between giving up a pack and removing it
+    /// Seconds between marking a pack for deletion and removing it
     #[arg(long, value_name = "SECS", default_value_t = 0)]
     grace: u64,
-    /// Forget jobs that failed or were cancelled so many days ago, and what they had finished
+    /// Forget jobs that failed or were cancelled so many days ago, and the results of their
+    /// finished splits
     #[arg(long, value_name = "DAYS", default_value_t = 30)]
     forget_jobs: u64,
 }
@@ -83,7 +84,8 @@ pub fn run(context: &Context, args: GcArgs) -> Outcome {
     Ok(left_alone(&report.unreadable))
 }
 
-/// Says which snapshots keep what is not in the tree any more, so that nobody looks elsewhere for the space.
+/// Says which snapshots keep content that is no longer in the tree, so that the user looks there
+/// for the space.
 fn holders(store: &Store) -> Result<String, Failure> {
     let facts: Vec<_> = store.meta.snapshots()?.into_iter().map(|row| (Facts::of(&row), row.name)).collect();
     let of = |kind: Kind| facts.iter().filter(move |(facts, _)| facts.kind == kind);
@@ -112,7 +114,7 @@ fn forget_ended(store: &Store, days: u64) -> Result<u64, Failure> {
     Ok(forget(store, Duration::from_secs(days.saturating_mul(24 * 3600)))?)
 }
 
-/// Shows how far a run of the collector is.
+/// Shows the progress of a run of the collector.
 pub fn shown(context: &Context, progress: &Arc<GcProgress>) -> Option<Bar> {
     let shown = Arc::clone(progress);
     Bar::with(context.quiet, move |_| match shown.view() {
@@ -121,7 +123,7 @@ pub fn shown(context: &Context, progress: &Arc<GcProgress>) -> Option<Bar> {
     })
 }
 
-/// Says what a run of the collector could not read, and how the command ends for that.
+/// Names what a run of the collector could not read, and returns the exit code for it.
 pub fn left_alone(unreadable: &[String]) -> Exit {
     for why in unreadable {
         complain(&format!("left alone: {why}"));
@@ -142,7 +144,8 @@ fn describe(report: &GcReport, secs: f64) -> String {
             size(report.bytes_before.saturating_sub(report.bytes_after)),
         );
     }
-    // As a dry run says it: what there is less of. What was still in use in the packs that went was copied into others.
+    // The net gain, as a dry run states it: data still in use in the removed packs was copied into
+    // others.
     let mut text = format!(
         "{in_use}; freed {}: {} of {} went, {} of that copied first; in {}\n",
         size(report.bytes_freed.saturating_sub(report.bytes_copied)),

@@ -45,8 +45,9 @@ After an interruption, run the same command again with --overwrite: it restores 
 
 /// Restore files and trees
 ///
-/// Modes, times, links, holes, extended attributes and, for root, owners are restored. Files that exist are skipped and named (exit code 4), unless
-/// --overwrite is given. Attributes that cannot be restored, or not without --special, are named, too. Nothing is ever written outside DEST.
+/// Modes, times, links, holes, extended attributes and, for root, owners are restored. Files that
+/// exist are skipped and named (exit code 4), unless --overwrite is given. Attributes that cannot
+/// be restored, or only with --special, are named, too. Nothing is ever written outside DEST.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct GetArgs {
@@ -61,27 +62,29 @@ pub struct GetArgs {
     /// Replace files and symlinks that exist
     #[arg(long)]
     overwrite: bool,
-    /// Also restore what gives rights: devices, set-user-id and set-group-id bits, attributes in `security.` and `trusted.`; with --overwrite, also
-    /// replace devices, FIFOs and sockets
+    /// Also restore what gives rights: devices, set-user-id and set-group-id bits, attributes in
+    /// `security.` and `trusted.`; with --overwrite, also replace devices, FIFOs and sockets
     #[arg(long)]
     special: bool,
-    /// Of directories, restore only what matches, with all below it; patterns as of `put --exclude`
+    /// From directories, restore only matching entries and everything below them; patterns as of
+    /// `put --exclude`
     #[arg(long, short = 'i', value_name = "GLOB")]
     include: Vec<OsString>,
-    /// Of directories, restore nothing that matches, and nothing below it
+    /// From directories, restore no matching entries and nothing below them
     #[arg(long, short = 'e', value_name = "GLOB")]
     exclude: Vec<OsString>,
-    /// Only say what would be restored, and what of it exists already
+    /// Only say what would be restored, and which of it exists already
     #[arg(long, short = 'n')]
     dry_run: bool,
-    /// Restore what is left of damaged files too, with zeros in place of what cannot be read; each such range is named
+    /// Also restore the rest of damaged files, with zeros in place of what cannot be read; each
+    /// such range is named
     #[arg(long)]
     salvage: bool,
     #[command(flatten)]
     offload: Offload,
 }
 
-/// Something to restore, and where: as `name` in `dir`, or without a name as `dir` itself.
+/// An entry to restore, and the destination: as `name` in `dir`, or without a name as `dir` itself.
 struct Plan {
     inode: Inode,
     dir: PathBuf,
@@ -216,7 +219,7 @@ fn summary(counters: &ProgressView, secs: f64) -> String {
     format!("{files}, {} restored in {} ({rate}/s)\n", size(counters.bytes_done), duration(secs))
 }
 
-/// The entries to restore. The error for a snapshot's name in place of a path says where that name belongs.
+/// The entries to restore. If a path is a snapshot's name, the error says where that name belongs.
 fn named(store: &Store, at: At, paths: &[OsString]) -> Result<Vec<(StorePath, Inode)>, Failure> {
     args::expand(store, at, paths).map_err(|mut failure| {
         let is_snapshot =
@@ -268,7 +271,7 @@ fn take_version(
         return Err(Failure::usage("--version needs exactly one file"));
     };
     plan.inode.root = version_root(store, view, path, &plan.inode, number)?;
-    // It is a copy of the past, not another name of what is there now.
+    // The restored file is a copy of the past, not another name of the present file.
     plan.inode.links = 1;
     if let Some(version) =
         store.meta.versions(plan.inode.number)?.iter().find(|version| version.number == number)

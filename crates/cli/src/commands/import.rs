@@ -1,4 +1,4 @@
-//! `import`: stores what a tar archive holds.
+//! `import`: stores the content of a tar archive.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -32,7 +32,7 @@ Entries are added to what is at PATH already, as `tar x` would; a snapshot is ta
 `outrigger undo` goes back to. A leading slash is dropped; entries with `..` in their name are skipped and named
 (exit code 4).";
 
-/// Store what a tar archive holds
+/// Store the content of a tar archive
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ImportArgs {
@@ -66,7 +66,7 @@ pub fn run(context: &Context, args: ImportArgs) -> Outcome {
     };
     let read = Arc::new(AtomicU64::new(0));
     let input = Counted { input, read: Arc::clone(&read) };
-    // What is no archive is refused before the store is touched.
+    // A file that is no archive is refused before the store is opened.
     let mut archive = Archive::new(io::BufReader::with_capacity(1 << 20, input));
     let first = archive.next().map_err(|error| no_archive(&args.file, &error))?;
     let store = context.open_for_commits()?;
@@ -80,7 +80,7 @@ pub fn run(context: &Context, args: ImportArgs) -> Outcome {
     let Imported { summary, entries, broken } = imported?;
     let before = before::settle(&store, before.as_deref(), summary.totals.into());
     let broken = broken.map(|error| broken_archive(&args.file, &error));
-    // A snapshot says that all of it is there.
+    // A snapshot with a tag means that the whole archive is there.
     let snapshot = if args.tag.is_empty() || broken.is_some() {
         None
     } else {
@@ -124,7 +124,7 @@ pub fn run(context: &Context, args: ImportArgs) -> Outcome {
     }
 }
 
-/// An input that says how far it was read.
+/// An input that counts the bytes read from it.
 struct Counted<R> {
     input: R,
     read: Arc<AtomicU64>,

@@ -1,4 +1,4 @@
-//! `init`: makes a store.
+//! `init`: creates a store.
 
 use std::path::Path;
 
@@ -25,10 +25,10 @@ Examples:
   outrigger -s ./store init --packs rados://pool/store
   outrigger -s ./store init --packs 'file:/mnt/nvme?fill=200G' --packs file:/mnt/disks";
 
-/// Make a store
+/// Create a store
 ///
-/// The directory must not exist, or be empty. Fingerprint, frame size and pack size hold for good; chunker and codec are defaults, which
-/// `policy set` changes for directories.
+/// The directory must be empty or not exist. Fingerprint, frame size and pack size cannot be
+/// changed later. Chunker and codec are defaults; `policy set` changes them for directories.
 #[derive(Args)]
 #[command(after_help = help())]
 pub struct InitArgs {
@@ -47,20 +47,25 @@ pub struct InitArgs {
     /// How to name chunks: blake3 or sha256
     #[arg(long, value_parser = args::fingerprint)]
     fingerprint: Option<FingerprintKind>,
-    /// How to compress: auto (auto:throughput, auto:ratio, auto:cpu), zstd:LEVEL (-7 to 19), gzip:LEVEL or deflate:LEVEL (1 to 12), lz4, zle, lzjb or none;
-    /// or a list of up to four, the most wanted first, with devices: gzip:6@qat,zstd:3@cpu (also @nvcomp, @sim, @any)
+    /// How to compress: auto (auto:throughput, auto:ratio, auto:cpu), zstd:LEVEL (-7 to 19),
+    /// gzip:LEVEL or deflate:LEVEL (1 to 12), lz4, zle, lzjb or none. Or up to four of them with
+    /// devices, the preferred one first: gzip:6@qat,zstd:3@cpu (also @nvcomp, @sim, @any)
     #[arg(long, value_parser = args::codec)]
     codec: Option<CodecChoice>,
-    /// Where packs lie: file:/DIR (shared by hosts), s3://BUCKET/PREFIX?endpoint=URL&region=NAME or rados://POOL/NAMESPACE, empty so far; in the store's directory if not given. Several times: tiers, the fastest
-    /// first, of which directories say how much may be used (file:/DIR?fill=200G or fill=90%); new packs go to the first that has room, `rebalance` moves old ones down
+    /// Where packs go: file:/DIR (shared by hosts), s3://BUCKET/PREFIX?endpoint=URL&region=NAME or
+    /// rados://POOL/NAMESPACE; the place must be empty [default: the store's directory]. Give it
+    /// several times for tiers, the fastest first. A directory may state how much of it may be used
+    /// (file:/DIR?fill=200G or fill=90%). New packs go to the first tier that has room; `rebalance`
+    /// moves old ones down
     #[arg(long, value_name = "URL")]
     packs: Vec<String>,
-    /// A store for experiments, for good: `put --oracle` is allowed in it, which believes fingerprints that nobody computed. Not for data that counts
+    /// Make a store for experiments; it stays one. `put --oracle` is allowed in it, which believes
+    /// fingerprints that nobody computed. Not for data that matters
     #[arg(long, hide = true)]
     experiment: bool,
 }
 
-/// The examples, and what each profile stands for.
+/// The examples, and the settings of each profile.
 fn help() -> String {
     let mut text = format!("{EXAMPLES}\n\nProfiles (chunker, frame size, codec):");
     for (name, what) in [
@@ -77,7 +82,8 @@ fn help() -> String {
     text
 }
 
-/// A mount whose store was moved away or removed: who makes a store in its place may have forgotten it, and would take the one for the other.
+/// Refuses a directory that a mount still has as its store, though that store was moved away or
+/// removed. The user may have forgotten the mount, and would take it for one of the new store.
 fn refuse_mounted(dir: &Path) -> Result<(), Failure> {
     let Ok(dir) = dir.canonicalize().or_else(|_| mounts::resolve(dir)) else { return Ok(()) };
     match mounts::of_store(&dir).unwrap_or_default().first() {
@@ -92,7 +98,7 @@ fn refuse_mounted(dir: &Path) -> Result<(), Failure> {
 
 pub fn run(context: &Context, args: InitArgs) -> Outcome {
     let base = args.profile.config()?;
-    // Not parsed by clap, which would repeat the text, with a password that somebody put there.
+    // Parsed here and not by clap: clap would repeat the text, and a password in it, in its error.
     let packs = (!args.packs.is_empty()).then(|| Location::parse_all(&args.packs)).transpose()?;
     let config = StoreConfig {
         id: base.id,

@@ -31,28 +31,28 @@ use crate::progress::duration;
 #[derive(Args)]
 #[command(after_help = "Examples:\n  outrigger jobs\n  outrigger jobs --limit 5 --json")]
 pub struct JobsArgs {
-    /// So many at most
+    /// List at most so many
     #[arg(long, default_value_t = 20, value_name = "N")]
     limit: usize,
 }
 
-/// Look at a job, or change its course
+/// Show, wait for, stop, retry or forget a job
 #[derive(Subcommand)]
 #[command(after_help = "Examples:\n  outrigger job show 7\n  outrigger job wait 7 && outrigger job logs 7")]
 pub enum JobCommand {
-    /// What it does and how far it is
+    /// Show what a job does and how far it is
     #[command(after_help = "Examples:\n  outrigger job show 7\n  outrigger job show 7 --json")]
     Show(JobArgs),
-    /// What its programs said on standard error
+    /// Show what its programs wrote to standard error
     #[command(after_help = "Examples:\n  outrigger job logs 7\n  outrigger job logs 7 --split 3")]
     Logs {
         #[command(flatten)]
         job: JobArgs,
-        /// Of this split only
+        /// Only of this split
         #[arg(long, value_name = "N")]
         split: Option<u64>,
     },
-    /// Wait until it has ended; exits as it did
+    /// Wait until a job has ended; the exit code is the job's
     #[command(after_help = "Examples:\n  outrigger job wait 7 --timeout 60")]
     Wait {
         #[command(flatten)]
@@ -61,21 +61,21 @@ pub enum JobCommand {
         #[arg(long, value_name = "SECONDS")]
         timeout: Option<f64>,
     },
-    /// Stop it; nothing of it becomes visible
+    /// Stop a job; none of its results becomes visible
     #[command(after_help = "Examples:\n  outrigger job cancel 7")]
     Cancel(JobArgs),
-    /// Run a job that failed, was cancelled, or whose process has ended; what is finished stays
+    /// Run a job again that failed, was cancelled or lost its process; finished splits stay
     #[command(after_help = "Examples:\n  outrigger job retry 7\n  outrigger job retry 7 --detach")]
     Retry {
         #[command(flatten)]
         job: JobArgs,
-        /// Splits that run at once [default: one a processor]
+        /// Splits that run at once [default: one per processor]
         #[arg(long, value_name = "N")]
         slots: Option<usize>,
-        /// Do not wait: leave it to agents, or, if none is running, to a process in the background
+        /// Do not wait: leave the job to agents or, if none is running, to a background process
         #[arg(long)]
         detach: bool,
-        /// The job ends if it cannot be run here: for who runs it in the background
+        /// End the job if it cannot be run here; for the process that runs it in the background
         #[arg(long, hide = true)]
         ends: bool,
         /// The process that starts this one has made the job
@@ -84,12 +84,12 @@ pub enum JobCommand {
         #[command(flatten)]
         trust: TrustArgs,
     },
-    /// Forget a job that has ended, and what it finished without becoming visible
+    /// Forget a job that has ended, and its finished results that did not become visible
     #[command(after_help = "Examples:\n  outrigger job forget 7")]
     Forget(JobArgs),
 }
 
-/// Which job.
+/// The job that a command is about.
 #[derive(Args)]
 pub struct JobArgs {
     /// The job's number
@@ -184,25 +184,25 @@ pub fn job(context: &Context, command: JobCommand) -> Outcome {
     }
 }
 
-/// The store, for changes of its jobs only: a mount goes on meanwhile.
+/// Opens the store only to change its jobs. A mount goes on meanwhile.
 pub fn writable(context: &Context) -> Result<Store, Failure> {
     let store = Store::open(context.store_dir()?, false)?;
     store.require_writable()?;
     Ok(store)
 }
 
-/// Jobs that have begun, and that nobody runs any more.
+/// Jobs that have begun and that no process runs any more.
 fn left_among(store: &Store, rows: &[JobRow]) -> Result<Vec<JobId>, Failure> {
     let running = rows.iter().filter(|row| row.state == JobState::Running);
     Ok(left_of(store, running.map(|row| row.id).collect())?)
 }
 
-/// Whether an agent lives that goes on with a job.
+/// True if a live agent will continue the job.
 pub fn has_agent(store: &Store, row: &JobRow) -> bool {
     Spec::decode(&row.spec).is_ok_and(|spec| is_served(store, &spec).unwrap_or(false))
 }
 
-/// What to say of a job that nobody runs any more.
+/// The text about a job that no process runs any more.
 fn left_text(store: &Store, row: &JobRow) -> String {
     if has_agent(store, row) {
         return "its process has ended; an agent goes on with it".to_string();
@@ -210,7 +210,7 @@ fn left_text(store: &Store, row: &JobRow) -> String {
     format!("its process has ended; `outrigger job retry {}` goes on with it", row.id)
 }
 
-/// How long each input is: what it is while the job holds it, and after that as far as the job's cuts say so.
+/// Each input's length: the input's own while the job holds it, later as far as the splits show it.
 fn lengths(inputs: &[JobInput], splits: &[SplitRow], by_host: &[Held], state: JobState) -> Vec<Option<u64>> {
     if state != JobState::Done {
         return inputs.iter().map(|input| Some(input.root.len())).collect();
@@ -233,7 +233,7 @@ fn lengths(inputs: &[JobInput], splits: &[SplitRow], by_host: &[Held], state: Jo
     lengths
 }
 
-/// What a job makes, or each one of a rule.
+/// The outputs of a job, or of each job of a rule.
 pub fn outputs_json(spec: &Spec) -> Vec<serde_json::Value> {
     let output = |output: &Output| {
         let object = Object::new().with("name", output.name.clone());
@@ -309,7 +309,7 @@ fn show_job(context: &Context, args: &JobArgs) -> Outcome {
             .with("is_left", is_left)
             .with("files_made", made.as_ref().map(|made| made.files))
             .with("bytes_made", made.as_ref().map(|made| made.bytes));
-        // Of those that have ended, and of those that run: what can be expected of them.
+        // Ended and running splits have a predicted time.
         let told = |split: &SplitRow| {
             let took = times.get(&split.number);
             let object = Object::new()
@@ -402,10 +402,10 @@ fn show_job(context: &Context, args: &JobArgs) -> Outcome {
     Ok(Exit::Done)
 }
 
-/// How many of those that took longest are named.
+/// How many of the slowest splits are named.
 const SLOWEST: usize = 3;
 
-/// What the splits took: together, and those that took longest beside what was to be expected of them.
+/// The time of all splits together, and the slowest ones beside their predicted times.
 fn describe_times(splits: &[SplitRow], times: &BTreeMap<u64, Measured>, forecast: &Forecast) -> String {
     let mut text = String::new();
     let expected =
@@ -489,7 +489,7 @@ fn logs(context: &Context, args: &JobArgs, only: Option<u64>) -> Outcome {
     Ok(Exit::Done)
 }
 
-/// Who waits for a job takes it for left when nobody has run it for so long.
+/// A job counts as abandoned when no process has run it for so long.
 const LEFT_FOR: Duration = Duration::from_secs(3);
 
 fn wait(context: &Context, args: &JobArgs, timeout: Option<f64>) -> Outcome {
@@ -507,7 +507,7 @@ fn wait(context: &Context, args: &JobArgs, timeout: Option<f64>) -> Outcome {
         };
         match row.state {
             JobState::Done | JobState::Failed | JobState::Cancelled if !is_shown => {
-                // A mount of this store may not show the outputs yet, which were committed a moment ago.
+                // A mount of this store may not yet show outputs that were committed a moment ago.
                 is_shown = true;
                 let _ = beside::stored(context.store_dir()?, context.threads);
                 continue;
@@ -519,7 +519,7 @@ fn wait(context: &Context, args: &JobArgs, timeout: Option<f64>) -> Outcome {
         }
         if !left_among(&store, std::slice::from_ref(&row))?.is_empty() && !has_agent(&store, &row) {
             let since = *left.get_or_insert_with(Instant::now);
-            // One that was begun anew says so when it has made ready.
+            // A new process for the job registers itself once it is ready.
             if since.elapsed() > LEFT_FOR {
                 let text = left_text(&store, &row);
                 return Err(Failure::failed(format!("job {} is still running ({text})", row.id)));
@@ -559,11 +559,11 @@ fn retry(
     let mut believed = if own { Trust::own() } else { trust.trust()? };
     let store = Arc::new(context.open()?);
     store.require_writable()?;
-    // In a directory nobody else can name root: its owner submits.
+    // In a store in a directory nobody else can name root, because its owner submits all jobs.
     believed.allow_root |= !store.is_shared();
     let row = args.row(&store)?;
     match row.state {
-        // It was cancelled before the process began that was to run it in the background.
+        // The job was cancelled before its background process began.
         JobState::Failed | JobState::Cancelled if ends => return Ok(Exit::Done),
         JobState::Done => return Err(Failure::usage(format!("job {} is done", row.id))),
         JobState::Failed | JobState::Cancelled => {

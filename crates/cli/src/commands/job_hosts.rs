@@ -1,4 +1,5 @@
-//! What `job show` says of hosts: who held what when the job was made, if its splits are hosts', and who ran what, of his own and of others.
+//! Hosts in `job show`: which held the job's data when it was made (if splits belong to hosts), and
+//! which ran how many splits, of their own and of others.
 
 use std::collections::BTreeMap;
 
@@ -11,36 +12,37 @@ use crate::json::Object;
 use crate::output::{counted, size};
 use crate::progress::duration;
 
-/// What a host did of a job.
+/// The part of a job that one host has run.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Ran {
     splits: u64,
-    /// Of these, splits of which another host held the most.
+    /// Those of them whose data lay mostly on another host.
     splits_of_others: u64,
     secs: f64,
-    /// What was to be expected of those of others, by the rest of the job, and what they took: as far as anything was.
+    /// The predicted time of those splits, from the rest of the job, and the time that they took.
+    /// Both leave out splits without a prediction.
     others_predicted: Option<f64>,
     others_secs: f64,
 }
 
-/// What of a job lies on hosts, and what was run where.
+/// The data of a job by host, and its splits by the host that ran them.
 pub struct Hosts {
-    /// Splits, and bytes of them.
+    /// Splits, and their bytes.
     held: BTreeMap<String, (u64, u64)>,
     ran: BTreeMap<String, Ran>,
 }
 
-/// Whether a split was read from other hosts in the main; nothing where nobody knows.
+/// True if most of a split was read from other hosts; `None` if that is unknown.
 fn is_of_another(took: &Measured, held: Option<&Held>) -> Option<bool> {
     if let (Some(here), Some(elsewhere)) = (took.bytes_here, took.bytes_elsewhere) {
         return Some(elsewhere > here);
     }
-    // Read as files it is not counted.
+    // Bytes that a program reads as files are not counted by host.
     held.filter(|held| !held.host.is_empty()).map(|held| !is_same_host(&held.host, &took.host))
 }
 
 impl Hosts {
-    /// Of these splits, of which those that have ended took so long.
+    /// Counts the splits that have a time in `times`, which are those that have ended.
     pub fn new(
         splits: &[SplitRow],
         by_host: &[Held],
@@ -95,7 +97,7 @@ impl Hosts {
         text
     }
 
-    /// For `job show --json`: who held what, and who ran what.
+    /// For `job show --json`: the data by host, and the splits by the host that ran them.
     pub fn json(&self) -> (Vec<serde_json::Value>, Vec<serde_json::Value>) {
         let held = |(host, (splits, bytes)): (&String, &(u64, u64))| {
             Object::new().with("host", host.clone()).with("splits", *splits).with("bytes", *bytes).into()
@@ -155,7 +157,7 @@ mod tests {
             hosts.text(),
             "  ran       on a: 2 splits, 6.0 s; 1 of them held by others, in 4.0 s (predicted: 2.0 s)\n  ran       on b: 1 split, 2.0 s\n"
         );
-        // What was not counted as it was read is judged by who held it.
+        // A split without counts is judged by the host that held it.
         let held = |host: &str| Held { host: host.to_string(), ranges: vec![(0, 0, 1000)] };
         let by_host = [held("a"), held("b"), held("a")];
         let hosts = Hosts::new(&splits, &by_host, &times, &Forecast::new(&splits, &times));

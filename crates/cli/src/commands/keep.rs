@@ -37,7 +37,9 @@ counted.";
 
 /// Keep snapshots by rules, and delete the others
 ///
-/// Only dated snapshots are looked at, and automatic ones that are old enough go; named ones stay. Without any rule nothing is deleted; nor when a tag to keep is on no snapshot at all, nor when all would go, unless --delete-all is given. The space comes back with `outrigger gc`.
+/// The rules apply to dated snapshots only. Automatic ones go when they are old enough, and named
+/// ones stay. Nothing is deleted without a rule, or if no snapshot has a tag that is to be kept.
+/// Nor if all would go, unless --delete-all is given. `outrigger gc` then frees the space.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct KeepArgs {
@@ -62,13 +64,14 @@ pub struct KeepArgs {
     /// Keep all with this tag; may be repeated
     #[arg(long, value_name = "TAG")]
     tag: Vec<String>,
-    /// Look at snapshots with this tag only, and leave all others alone
+    /// Apply the rules only to snapshots with this tag, and leave all others alone
     #[arg(long, value_name = "TAG")]
     of: Option<String>,
-    /// How long automatic snapshots stay from now on: days (30d, as it is at first), hours (12h) or forever
+    /// How long automatic snapshots stay from now on: days (30d, the initial setting), hours (12h)
+    /// or forever
     #[arg(long, value_name = "AGE", value_parser = args::age)]
     automatic: Option<String>,
-    /// Allow that no rule keeps any of the snapshots that are looked at, and all of them go
+    /// Allow the rules to delete all snapshots that they apply to
     #[arg(long)]
     delete_all: bool,
     /// Only say what would be done
@@ -76,7 +79,7 @@ pub struct KeepArgs {
     dry_run: bool,
 }
 
-/// Why a snapshot stays; none for one that goes.
+/// Why a snapshot stays; empty for one that is deleted.
 type Reasons = Vec<&'static str>;
 
 pub fn run(context: &Context, args: KeepArgs) -> Outcome {
@@ -137,7 +140,7 @@ pub fn run(context: &Context, args: KeepArgs) -> Outcome {
     Ok(Exit::Done)
 }
 
-/// The snapshots that the rules are asked about, oldest first.
+/// The snapshots that the rules apply to, oldest first.
 fn looked_at(
     store: &Store,
     retention: &Retention,
@@ -145,7 +148,7 @@ fn looked_at(
 ) -> Result<Vec<(SnapshotRow, Facts)>, Failure> {
     let mut rows: Vec<_> = store.meta.snapshots()?.into_iter().map(|row| (Facts::of(&row), row)).collect();
     let has = |facts: &Facts, tag: &str| facts.tags.iter().any(|own| own == tag);
-    // A mistyped tag keeps nothing, and what it was meant to keep would go.
+    // A mistyped tag would keep nothing, and the snapshots that it was meant to keep would go.
     if let Some(tag) = retention.tags.iter().find(|tag| !rows.iter().any(|(facts, _)| has(facts, tag))) {
         return Err(Failure::usage(format!(
             "no snapshot has the tag `{tag}`, nothing was deleted; `outrigger snapshot list` shows the tags that there are"
@@ -159,19 +162,20 @@ fn looked_at(
             )));
         }
     }
-    // In the order in which they were taken, whatever the clocks said: `--at` looks for the newest in it, too.
+    // In the order in which they were taken, whatever the clocks said. `--at` finds the newest by
+    // this order, too.
     rows.sort_by_key(|(_, row)| row.epoch);
     Ok(rows.into_iter().map(|(facts, row)| (row, facts)).collect())
 }
 
-/// For each snapshot, why it stays. Rules are asked about dated ones only: an automatic one of the same day does not take the place of a
-/// nightly one.
+/// For each snapshot, why it stays. The rules see dated ones only, so that an automatic one does
+/// not take the place of a nightly one of the same day.
 fn reasons(rows: &[(SnapshotRow, Facts)], retention: &Retention, expired: &[String]) -> Vec<Reasons> {
     let zone = TimeZone::system();
     let dated = rows.iter().filter(|(_, facts)| facts.kind == Kind::Dated);
     let candidates: Vec<Candidate<'_>> =
         dated.map(|(row, facts)| Candidate { tags: &facts.tags, keys: keys(row.time, &zone) }).collect();
-    // Only --automatic: nothing is said about dated ones.
+    // With only --automatic there is no rule for dated ones.
     let decided = match retention.is_empty() {
         true => vec![vec!["no rule"]; candidates.len()],
         false => retention.decide(&candidates),
@@ -211,7 +215,7 @@ fn keys(nanos: u64, zone: &TimeZone) -> [i64; 5] {
         Timestamp::from_nanosecond(nanos.into()).unwrap_or(Timestamp::UNIX_EPOCH).to_zoned(zone.clone());
     let week = time.date().iso_week_date();
     let (year, month, day) = (i64::from(time.year()), i64::from(time.month()), i64::from(time.day()));
-    // An hour that comes twice when clocks are set back is two hours: its offset tells them apart.
+    // When clocks are set back, one hour comes twice. Both count, because their offsets differ.
     let hour = time.timestamp().as_second().div_euclid(3600);
     let day = (year * 12 + month) * 31 + day;
     [hour, day, i64::from(week.year()) * 53 + i64::from(week.week()), year * 12 + month, year]

@@ -1,6 +1,7 @@
-//! `stats --live`: how a mount fares, again and again.
+//! `stats --live`: samples of a mount's state, again and again.
 //!
-//! Each sample says how things stand, and how fast they went since the sample before; the first, since the mount began.
+//! Each sample has the present values, and the rates since the sample before. The first sample has
+//! the rates since the mount began.
 
 use std::io::{self, IsTerminal as _};
 use std::path::Path;
@@ -26,7 +27,7 @@ use crate::json::rfc3339_nanos;
 use crate::output::Out;
 
 const NANOS: f64 = 1e9;
-/// Lines between two heads, where the lines go on.
+/// Lines between two headings, where lines are appended.
 const HEAD_EVERY: u64 = 20;
 
 /// How often, and how many times.
@@ -35,7 +36,7 @@ pub struct Watch {
     pub interval: Duration,
     /// Samples; for ever if not given.
     pub count: Option<u64>,
-    /// The session of the mount, where this host has several of one store.
+    /// The session of the mount, if this host has several mounts of one store.
     pub session: Option<u64>,
 }
 
@@ -56,11 +57,11 @@ pub fn run(context: &Context, watch: &Watch) -> Outcome {
         } else if terminal {
             let text = show_but(block(&status, &rates).as_bytes(), "\n");
             if drawn > 0 {
-                // To where it began, and everything from there on is gone.
+                // Moves to the start of the last block and erases from there.
                 out.bytes(format!("\x1b[{drawn}F\x1b[J").as_bytes())?;
             }
             drawn = text.lines().count();
-            // A line that were wrapped would be two: a narrow terminal shows its beginning.
+            // A wrapped line would count as two, so a narrow terminal shows only its beginning.
             out.bytes(format!("\x1b[?7l{text}\x1b[?7h").as_bytes())?;
         } else {
             if number % HEAD_EVERY == 0 {
@@ -88,7 +89,7 @@ fn connect(dir: &Path, session: Option<u64>) -> Result<Client, Failure> {
     {
         return Ok(client);
     }
-    // If there is no store at all, that is what is wrong.
+    // If there is no store at all, the error should say so.
     let store = Store::open_to_look(dir)?;
     let mut listening = match session {
         Some(session) => Vec::from_iter(Client::connect(&dir_of_mount(&store, SessionId(session)))?),
@@ -109,7 +110,8 @@ fn connect(dir: &Path, session: Option<u64>) -> Result<Client, Failure> {
     }
 }
 
-/// Says when somebody wants this to end. A second signal ends it at once, if the mount does not answer.
+/// Sends when a signal asks this command to end. A second signal ends the process at once, if the
+/// mount does not answer.
 fn until_signal() -> Receiver<()> {
     let (sender, stop) = mpsc::channel();
     // Without a handler the signal kills, which does no harm.
@@ -127,7 +129,7 @@ fn until_signal() -> Receiver<()> {
     stop
 }
 
-/// From what the mount says. A mount of another version may say less: that is zero.
+/// Parses the mount's answer. A mount of another version may leave fields out; they are zero.
 fn parse(answer: &Value) -> Status {
     let nanos = |value: &Value| (value.as_f64().unwrap_or(0.0) * NANOS).round() as u64;
     let mut status = Status::default();
@@ -142,14 +144,14 @@ fn parse(answer: &Value) -> Status {
     for shown in HISTOGRAMS {
         let said = &answer[shown.name];
         let mut spread = Spread { nanos: nanos(&said["sum"]), ..Spread::default() };
-        // Only how many there are matters here.
+        // Only the number of events matters here.
         spread.classes[0] = said["count"].as_u64().unwrap_or(0);
         (shown.set)(&mut status, spread);
     }
     status
 }
 
-/// What the mount said, when, and the rates of all that only grows.
+/// The mount's answer with its time, and the rates of all counters.
 fn sample(answer: Value, rates: &Rates) -> Value {
     let counters = FIELDS.iter().filter(|field| field.kind == Kind::Counter);
     let per_second: Map<String, Value> =

@@ -1,4 +1,4 @@
-//! What `stats --live` shows to people.
+//! The text of `stats --live`.
 
 use outrigger_fuse::measures::Status;
 
@@ -7,7 +7,7 @@ use crate::progress::duration;
 
 const NANOS: f64 = 1e9;
 
-/// What changed from one sample to the next.
+/// The change from one sample to the next.
 pub struct Rates {
     before: Status,
     now: Status,
@@ -18,7 +18,7 @@ pub struct Rates {
 impl Rates {
     /// From `before`, or from when the mount began.
     pub fn between(before: Option<&Status>, now: &Status) -> Self {
-        // Numbers that went back are of another mount.
+        // If the uptime went back, the earlier sample is of another mount.
         let before = before.filter(|before| before.uptime_seconds < now.uptime_seconds);
         let before = before.copied().unwrap_or_default();
         let seconds = now.uptime_seconds.saturating_sub(before.uptime_seconds) as f64 / NANOS;
@@ -29,7 +29,7 @@ impl Rates {
         get(&self.now).saturating_sub(get(&self.before))
     }
 
-    /// How fast something grew.
+    /// How fast a counter grew.
     pub fn per_second(&self, get: impl Fn(&Status) -> u64) -> f64 {
         if self.seconds > 0.0 { self.grown(get) as f64 / self.seconds } else { 0.0 }
     }
@@ -42,7 +42,7 @@ impl Rates {
         format!("{}/s", count(self.per_second(get).round() as u64))
     }
 
-    /// Batches, and the mean of what they took.
+    /// Batches, and the mean of their times.
     fn batches(&self) -> (u64, Option<f64>) {
         let batches = self.grown(|status| status.destage_seconds.count());
         let nanos = self.grown(|status| status.destage_seconds.nanos);
@@ -50,7 +50,7 @@ impl Rates {
     }
 }
 
-/// `raw / stored`, when there is anything to tell.
+/// `raw / stored`, or `-` if either is zero.
 fn ratio(raw: u64, stored: u64) -> String {
     if raw == 0 || stored == 0 { "-".to_string() } else { format!("{:.2} x", raw as f64 / stored as f64) }
 }
@@ -71,7 +71,7 @@ fn errors(status: &Status) -> u64 {
     status.errors_io + status.errors_full + status.errors_stale
 }
 
-/// All of it, for a terminal.
+/// All values, for a terminal.
 pub fn block(status: &Status, rates: &Rates) -> String {
     let s = status;
     let mut text = format!(
@@ -162,12 +162,12 @@ pub fn block(status: &Status, rates: &Rates) -> String {
     text
 }
 
-/// What stands above [`line()`]s.
+/// The heading above [`line()`]s.
 pub fn head() -> &'static str {
     "    written/s        read/s  requests/s    destaged/s   dedup   compr  staging  waiting   batch    cache  errors"
 }
 
-/// The most important of it on one line.
+/// The most important values in one line.
 pub fn line(status: &Status, rates: &Rates) -> String {
     let requests =
         rates.times(|s| s.operations_read + s.operations_write + s.operations_sync + s.operations_other);
@@ -236,7 +236,7 @@ mod tests {
         let rest = "2.00 x 2.50 x 25 % 0";
         assert_eq!(words(Some(&before)), format!("10.0 MiB/s 0 B/s 1,000/s 10.0 MiB/s {rest} 0.5 s 98 % 1"));
         assert_eq!(words(None), format!("4.29 MiB/s 0 B/s 286/s 2.86 MiB/s {rest} 1.8 s 98 % 1"));
-        // Of an earlier mount.
+        // A sample of an earlier mount.
         let other = Status { uptime_seconds: 90_000_000_000, ..before };
         assert_eq!(words(Some(&other)), words(None));
         assert_eq!(line(&now, &Rates::between(None, &now)).len(), head().len());

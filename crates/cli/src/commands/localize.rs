@@ -26,19 +26,20 @@ from there. It needs room for a few packs, and reclaims as `gc` does.";
 
 /// Gather the data of files on one host
 ///
-/// Packs that lie elsewhere and hold some of it are written anew: what is of these files into packs on that host, the rest where it may. Contents and versions stay what they are.
+/// Packs on other hosts that hold some of this data are rewritten: these files' data goes into
+/// packs on that host, and the rest goes anywhere. Contents and versions do not change.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct LocalizeArgs {
     /// A file or directory in the store
     path: OsString,
-    /// The host [default: the one that has most of it]
+    /// The host [default: the one that has most of the data]
     #[arg(long, value_name = "HOST")]
     to: Option<String>,
-    /// Read at most so many bytes of source a second
+    /// Read at most so many bytes per second
     #[arg(long, value_name = "SIZE", value_parser = args::size)]
     limit: Option<u64>,
-    /// Say where it lies and what would be done, and move nothing
+    /// Say where the data lies and what would be moved, and move nothing
     #[arg(long, short = 'n')]
     dry_run: bool,
 }

@@ -29,30 +29,30 @@ Examples:
 
 /// List what is stored
 ///
-/// Names are printed as they are; on a terminal what is not printable is escaped. A pattern lists what matches, and of directories
-/// only themselves.
+/// Names are printed as they are; on a terminal, unprintable characters are escaped. A pattern
+/// lists its matches, and directories among them without their entries.
 #[derive(Args)]
 #[command(after_help = EXAMPLES, disable_help_flag = true)]
 pub struct LsArgs {
     /// A directory or file in the store, or a quoted pattern
     #[arg(default_value = "/", hide_default_value = true)]
     path: OsString,
-    /// Also mode, links, owner, group, size and time
+    /// Also show mode, links, owner, group, size and time
     #[arg(short, long)]
     long: bool,
-    /// Also everything below directories
+    /// Also list everything below directories
     #[arg(short = 'R', long)]
     recursive: bool,
-    /// Sizes as 1.24 GiB
+    /// Print sizes as 1.24 GiB
     #[arg(short = 'h', long)]
     human_readable: bool,
-    /// The largest first
+    /// List the largest first
     #[arg(short = 'S', conflicts_with = "by_time")]
     by_size: bool,
-    /// The newest first
+    /// List the newest first
     #[arg(short = 't')]
     by_time: bool,
-    /// The other way round
+    /// Reverse the order
     #[arg(short, long)]
     reverse: bool,
     /// End each name with a zero byte, and escape nothing
@@ -122,7 +122,7 @@ pub fn run(context: &Context, args: LsArgs) -> Outcome {
     Ok(Exit::Damaged)
 }
 
-/// Calls `visit` with everything that is to be listed.
+/// Calls `visit` with each entry to list.
 fn list_all(
     store: &Store,
     at: At,
@@ -159,7 +159,7 @@ fn list_all(
 }
 
 fn sort(kept: &mut [Listed], args: &LsArgs) {
-    // Of equal ones the first by name comes first; they come in that order.
+    // Entries come sorted by name, and a stable sort keeps that order among equal ones.
     if args.by_size {
         kept.sort_by_key(|(_, entry)| std::cmp::Reverse(entry.inode.root.len()));
     } else if args.by_time {

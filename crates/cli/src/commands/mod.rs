@@ -72,7 +72,7 @@ use crate::operation::LogFlags;
 use crate::output::complain;
 use crate::{interrupt, when};
 
-/// What every command is given.
+/// The global options, which every command gets.
 pub struct Context {
     store: Option<PathBuf>,
     /// Print JSON.
@@ -81,28 +81,28 @@ pub struct Context {
     pub threads: usize,
     /// Say nothing but errors.
     pub quiet: bool,
-    /// Say a line for each file.
+    /// Print a line for each file.
     pub verbose: bool,
-    /// The log that is asked for.
+    /// The options of the log.
     pub log: LogFlags,
-    /// The mount that stands still while this command changes its store.
+    /// The mount that waits while this command changes its store.
     held: RefCell<Option<Standing>>,
 }
 
 impl Context {
-    /// By the options of every command.
+    /// From the global options.
     pub fn new(globals: Globals) -> Self {
         let Globals { store, json, threads, quiet, verbose, log } = globals;
         let threads = threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(2, usize::from));
         Self { store, json, threads, quiet, verbose, log, held: RefCell::default() }
     }
 
-    /// The command is through: a mount that stood still for it goes on.
+    /// Ends the command's hold on a mount that waited for it.
     pub fn let_go(&self) {
         drop(self.held.take());
     }
 
-    /// The store's directory.
+    /// The store's directory or URL.
     ///
     /// # Errors
     /// A usage failure when none was named.
@@ -118,7 +118,7 @@ impl Context {
         self.store.as_deref().filter(|dir| !dir.as_os_str().is_empty())
     }
 
-    /// The options of every command, for another process; but for the store.
+    /// The global options as arguments for another process, without the store.
     pub fn flags(&self) -> Vec<OsString> {
         let mut words = vec![OsString::from(format!("--threads={}", self.threads))];
         for (given, flag) in [(self.json, "--json"), (self.quiet, "--quiet"), (self.verbose, "--verbose")] {
@@ -131,21 +131,23 @@ impl Context {
         words
     }
 
-    /// Opens the store for reading; it is still registered as a reader where the store can be written. What a mount has staged is stored first.
+    /// Opens the store for reading, after a mount has stored what it has staged. The command
+    /// registers as a reader if the store can be written.
     pub fn open(&self) -> Result<Store, Failure> {
         let dir = self.store_dir()?;
         beside::stored(dir, self.threads)?;
         Ok(Store::open(dir, false)?)
     }
 
-    /// Opens the store for upkeep that changes no names: a mount goes on meanwhile.
+    /// Opens the store for upkeep that changes no names. A mount goes on meanwhile.
     pub fn open_for_upkeep(&self) -> Result<Store, Failure> {
         let store = self.open()?;
         store.require_writable()?;
         Ok(store)
     }
 
-    /// Opens the store for changes by writers. What a mount has staged is stored first, and it stands still for each commit.
+    /// Opens the store for changes by writers. A mount first stores what it has staged, and waits
+    /// during each commit.
     pub fn open_for_commits(&self) -> Result<Store, Failure> {
         let store = self.open_for_upkeep()?;
         if !store.is_shared() {
@@ -154,7 +156,7 @@ impl Context {
         Ok(store)
     }
 
-    /// Opens the store for changes. A mount of it stands still until the command is through.
+    /// Opens the store for changes. A mount of it waits until the command is through.
     pub fn open_for_changes(&self) -> Result<Store, Failure> {
         let dir = self.store_dir()?;
         self.held.replace(beside::hold(dir, self.threads)?);
@@ -163,7 +165,8 @@ impl Context {
         Ok(store)
     }
 
-    /// Opens the store for a snapshot. A mount of it stores what it has, and then nothing more until the command is through.
+    /// Opens the store for a snapshot. A mount stores what it has staged, and then stores nothing
+    /// until the command is through.
     pub fn open_for_snapshot(&self) -> Result<Store, Failure> {
         let dir = self.store_dir()?;
         self.held.replace(beside::pause(dir, self.threads)?);
@@ -172,29 +175,30 @@ impl Context {
         Ok(store)
     }
 
-    /// Pins what `--at` names, or the tree as it is now.
+    /// Pins the snapshot that `--at` names, or the present tree.
     pub fn view(&self, store: &Store, role: impl Into<Role>, at: Option<&str>) -> Result<View, Failure> {
         let snapshot = at.map(|at| when::resolve(store, at)).transpose()?;
         Ok(View::open(store, role, snapshot.as_ref().map(|snapshot| snapshot.name.as_str()))?)
     }
 
-    /// Upkeep after changes: none of it is needed for what was done to stay done, so failures are not the command's.
+    /// Upkeep after changes. The changes are committed without it, so its failures do not fail the
+    /// command.
     pub fn settle(&self, store: &Store) {
         let _ = store.index.flush_if_full();
         let _ = store.meta.tidy();
     }
 
-    /// True when no bar is to be drawn.
+    /// True when no progress bar is to be drawn.
     pub fn has_no_bar(&self) -> bool {
         self.quiet || self.verbose
     }
 
-    /// A counter set, its bar on a terminal, and what to say on Ctrl-C.
+    /// A set of counters, with a bar on a terminal and with `advice` for Ctrl-C.
     pub fn progress(&self, store: &Store, advice: &'static str) -> Arc<Progress> {
         self.progress_beside(store, advice, self.json)
     }
 
-    /// The same, of a command that may have data on standard output.
+    /// As [`Self::progress`], for a command that may write data to standard output.
     pub fn progress_beside(&self, store: &Store, advice: &'static str, to_stderr: bool) -> Arc<Progress> {
         let progress: Arc<Progress> = Arc::default();
         if self.verbose {
@@ -206,7 +210,7 @@ impl Context {
     }
 }
 
-/// Says what became of an entry: a line with a letter as `diff` has it.
+/// Prints one entry's outcome, with the same letters as `diff`.
 pub fn say_entry(to_stderr: bool, step: Step, path: &[u8]) {
     let letter = match step {
         Step::Added => 'A',
@@ -214,21 +218,21 @@ pub fn say_entry(to_stderr: bool, step: Step, path: &[u8]) {
         Step::Removed => 'R',
     };
     let line = format!("{letter} {}\n", show(path));
-    // Nobody is left to be told when this fails.
+    // A failure to print cannot be reported.
     let _ = match to_stderr {
         true => std::io::stderr().write_all(line.as_bytes()),
         false => std::io::stdout().write_all(line.as_bytes()),
     };
 }
 
-/// What was compared of other clients' packs; `None` where that is not done.
+/// Results of the verification of other clients' packs; `None` where there is none.
 pub fn verified_json(store: &Store) -> Option<serde_json::Value> {
     let counts = store.verified()?.counts();
     let lying: Vec<String> = counts.lying.iter().map(|pack| PackId(*pack).to_string()).collect();
     Some(serde_json::json!({ "frames": counts.frames, "bytes": counts.bytes, "packs_lying": lying }))
 }
 
-/// Says of which packs it was found out that they do not have what their footers say.
+/// Names the packs that do not have what their footers say.
 pub fn complain_of_packs(store: &Store) {
     let Some(verified) = store.verified() else { return };
     for pack in verified.counts().lying {
@@ -239,7 +243,7 @@ pub fn complain_of_packs(store: &Store) {
     }
 }
 
-/// Names each skipped input on standard error and says how the command ends.
+/// Names each skipped input on standard error, and returns the exit code.
 pub fn report_skipped(progress: &Progress) -> Exit {
     let skipped = skipped(progress);
     for skipped in &skipped {
@@ -257,7 +261,7 @@ pub fn report_skipped(progress: &Progress) -> Exit {
     }
 }
 
-/// What was skipped, for JSON.
+/// The skipped inputs, for JSON.
 pub fn skipped_json(progress: &Progress) -> Vec<serde_json::Value> {
     skipped(progress)
         .into_iter()

@@ -1,4 +1,5 @@
-//! How much of what a job reads lies on this host, and how much elsewhere: in words and as JSON. Only some engines say so; of the others nothing is said.
+//! How much of a job's input lies on this host and how much elsewhere, as text and as JSON. Only
+//! some engines know it; for the others there is no output.
 
 use outrigger_active::job::spec::Spec;
 use outrigger_active::progress::View;
@@ -9,7 +10,8 @@ use outrigger_store::meta::jobs::JobId;
 use crate::json::Object;
 use crate::output::size;
 
-/// Where a job's inputs lie; nothing where nobody knows. It is only told, so it stops no job.
+/// Where a job's inputs lie; `None` if that is unknown. It is only information, so errors are
+/// dropped.
 pub fn nearby_of(store: &Store, job: JobId) -> Option<Nearby> {
     let row = store.jobs().job(job).ok()??;
     nearby(store, job, &Spec::decode(&row.spec).ok()?).ok()?
@@ -31,7 +33,7 @@ pub fn describe_nearby(nearby: &Nearby) -> String {
     )
 }
 
-/// As JSON; null where nobody knows.
+/// As JSON; null if unknown.
 pub fn nearby_json(nearby: Option<&Nearby>) -> Option<serde_json::Value> {
     nearby.map(|nearby| {
         Object::new()
@@ -43,7 +45,7 @@ pub fn nearby_json(nearby: Option<&Nearby>) -> Option<serde_json::Value> {
     })
 }
 
-/// ` (600 MiB from packs on this host, 424 MiB from others)`; nothing where nobody knows.
+/// ` (600 MiB from packs on this host, 424 MiB from others)`; empty if unknown.
 pub fn describe_here(view: &View) -> String {
     if is_known(view) {
         format!(
@@ -56,7 +58,7 @@ pub fn describe_here(view: &View) -> String {
     }
 }
 
-/// Whether it was known where what was read lay.
+/// True if the location of the bytes read was known.
 pub fn is_known(view: &View) -> bool {
     view.bytes_here + view.bytes_elsewhere > 0
 }

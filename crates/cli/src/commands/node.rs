@@ -51,24 +51,29 @@ Who submitted a job the database says, by the role that made its row (see --map)
 pub struct NodeArgs {
     #[command(subcommand)]
     command: Option<NodeCommand>,
-    /// What it is called [default: the host's name, with a number if there is one already]
+    /// The agent's name [default: the host's name, with a number if that is taken]
     #[arg(long)]
     name: Option<String>,
-    /// Splits that run at once [default: one a processor]
+    /// Splits that run at once [default: one per processor]
     #[arg(long, value_name = "N")]
     slots: Option<usize>,
-    /// How far the agent and its programs stand back behind whoever else wants the processor, and, with I/O schedulers that mind it, the disk: 0 to 19
+    /// Niceness of the agent and its programs, 0 to 19: how far they yield the processor to others,
+    /// and the disk with I/O schedulers that honour it
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(i32).range(0..=19))]
     nice: i32,
-    /// Programs get only what processor and disk time nobody else wants: on a machine that is never idle they hardly get on
+    /// Give programs only processor and disk time that nobody else wants; on a machine that is
+    /// never idle they hardly progress
     #[arg(long)]
     idle: bool,
-    /// Begin nothing while reads and writes in a mount of the store on this host take longer than so many milliseconds on average, or wait for room; after half a minute one
-    /// is begun all the same. 0: do not look
+    /// Start nothing while reads and writes in a mount of the store on this host take longer than
+    /// so many milliseconds on average, or wait for room. After half a minute one split starts all
+    /// the same. 0 turns this off
     #[arg(long, value_name = "MS", default_value_t = 20)]
     yield_above: u64,
-    /// Where each program gets a control group of its own (version 2), by which its limits are enforced, what it uses is counted, and it is held still, for two seconds at a time, while
-    /// others wait (--yield-above): auto is in the group that the agent is in, if that is root's or delegated to it; DIR another one; off has none
+    /// Where each program gets its own control group (version 2). The group enforces the program's
+    /// limits, counts what it uses, and freezes it for two seconds at a time while others wait
+    /// (--yield-above). auto: in the agent's own group, if that is root's or delegated to it; DIR:
+    /// in that one; off: no groups
     #[arg(long, value_name = "auto|off|DIR", default_value = "auto")]
     cgroup: Where,
     #[command(flatten)]
@@ -83,7 +88,7 @@ pub enum NodeCommand {
     /// Show the agents that are running, and what they work on
     #[command(after_help = "Examples:\n  outrigger node list\n  outrigger node list --json")]
     List,
-    /// Have an agent finish the splits that it runs, leave the rest to others, and end
+    /// Have an agent finish its running splits, leave the rest to others, and end
     #[command(after_help = "Examples:\n  outrigger node drain rack7\n  outrigger node drain rack7 --wait")]
     Drain {
         /// The agent's name
@@ -113,7 +118,7 @@ fn agent(context: &Context, args: NodeArgs) -> Outcome {
         Some(name) => name,
         None => free_name(&store)?,
     };
-    // Before there are threads: they and all programs inherit it.
+    // Set before any thread starts, so that all threads and programs inherit it.
     rustix::process::nice(args.nice)
         .map_err(|error| Failure::io("cannot stand back (--nice 0 does not try to)", &error.into()))?;
     let groups = Groups::begin(&args.cgroup, args.nice, args.idle);
@@ -150,10 +155,10 @@ fn agent(context: &Context, args: NodeArgs) -> Outcome {
     Ok(Exit::Done)
 }
 
-/// How often it is said that others come first.
+/// How often the agent says that it yields.
 const SAY_EVERY: Duration = Duration::from_secs(60);
 
-/// Says when it is found that others wait.
+/// Wraps `busy` so that it prints a line when others wait.
 fn telling(busy: Busy) -> Busy {
     let said = Mutex::new(None::<Instant>);
     Arc::new(move || {
@@ -167,7 +172,7 @@ fn telling(busy: Busy) -> Busy {
     })
 }
 
-/// Nobody may be reading: an agent's work does not depend on it.
+/// Prints a line. A failure is ignored, because the agent's work does not depend on a reader.
 fn say(context: &Context, line: &str) {
     operation::step("agent", line);
     if !context.quiet {
@@ -211,7 +216,8 @@ fn free_name(store: &Store) -> Result<String, Failure> {
     Ok(names.into_iter().find(|name| !taken.contains(name)).unwrap_or(host))
 }
 
-/// The first signal has the agent finish what it runs; the second one ends it at once, which is as safe: its splits are free again.
+/// On the first signal the agent finishes what it runs. A second one ends it at once, which is as
+/// safe: its splits are free again.
 fn stop_on_signal(store: &Arc<Store>, stop: &Arc<AtomicBool>) {
     let Ok(mut signals) = Signals::new([SIGINT, SIGTERM, SIGHUP]) else { return };
     let (store, stop) = (Arc::clone(store), Arc::clone(stop));

@@ -1,4 +1,4 @@
-//! Which devices a store's writers may give work to, and what these did, with the table cache.
+//! The devices that a store's writers may use, and reports of what these and the table cache did.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -18,12 +18,12 @@ use crate::exit::Failure;
 use crate::json::Object;
 use crate::output::{complain, count, counted, size};
 
-/// Who may work beside the processor.
+/// The devices that may work beside the processor.
 #[derive(Clone, Copy, Debug)]
 enum Who {
-    /// The devices there are, where they are faster.
+    /// All devices that there are, for work in which they are faster.
     Auto,
-    /// Nobody.
+    /// None.
     Nobody,
     /// A simulated device of this speed.
     Simulated(Speed, Opens),
@@ -32,37 +32,38 @@ enum Who {
 /// How a simulated device is opened.
 #[derive(Clone, Copy, Debug)]
 enum Opens {
-    /// Before the first byte.
+    /// In the background, like a real one, which takes so long.
     AtOnce,
-    /// As a real one, which takes so long.
+    /// Never: it fails like a real one that cannot be opened.
     Within(Duration),
     /// As a real one that cannot be opened.
     Never,
 }
 
-/// Who may work beside the processor, and from which thresholds on.
+/// The value of `--offload`: devices, and the thresholds for using them.
 #[derive(Clone, Debug)]
 pub struct Wish {
     who: Who,
     policy: Policy,
-    /// As it was given.
+    /// The text that was given.
     text: String,
 }
 
-/// For commands that write or read much.
+/// Options of commands that write or read much.
 #[derive(Args, Clone)]
 pub struct Offload {
-    /// Who may cut, hash, compress and decompress beside the processor: auto (the devices there are, where they are faster) or off;
-    /// then thresholds: `auto,codec_min_bytes=64K,codec_queue_max=8` (docs/offload.md has them all)
+    /// Which devices may cut, hash, compress and decompress beside the processor: auto (those
+    /// present, where they are faster) or off. Thresholds may follow:
+    /// `auto,codec_min_bytes=64K,codec_queue_max=8` (docs/offload.md lists them)
     #[arg(long, value_name = "WHO[,NAME=VALUE...]", env = "OUTRIGGER_OFFLOAD", default_value = "auto", value_parser = wish)]
     offload: Wish,
-    /// What devices know of the store: exclusive (the chunks found most often, beside what the host caches), shared (the host's cache
-    /// has them too), or off (they are not asked)
+    /// What devices hold of the store's index: exclusive (the chunks found most often that the host
+    /// does not cache), shared (also those in the host's cache), or off (devices are not asked)
     #[arg(long, value_name = "HOW", env = "OUTRIGGER_TABLE_CACHE", default_value = "exclusive", hide = true, value_parser = table_cache)]
     table_cache: Known,
 }
 
-/// What devices are told of the store.
+/// The value of `--table-cache`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Known(Option<Sharing>);
 
@@ -78,12 +79,12 @@ fn table_cache(text: &str) -> Result<Known, String> {
 }
 
 impl Offload {
-    /// What was said, for another process.
+    /// The text of `--offload`, for another process.
     pub fn word(&self) -> String {
         self.offload.text.clone()
     }
 
-    /// The same of the table cache.
+    /// The text of `--table-cache`, for another process.
     pub fn table_cache(&self) -> &'static str {
         KNOWN.into_iter().find(|(_, known)| *known == self.table_cache).map_or("off", |(name, _)| name)
     }
@@ -123,18 +124,20 @@ fn who(text: &str) -> Result<Who, String> {
     }
 }
 
-/// Devices that were opened, or are being opened: the end of the process frees them sooner than we do.
+/// Devices that are open or being opened. They are not closed: the end of the process frees them
+/// sooner.
 static KEPT: Mutex<Vec<Arc<Opening>>> = Mutex::new(Vec::new());
 
 /// So many threads give work to one GPU.
 const THREADS_PER_GPU: usize = 16;
 
-/// Lets writers and readers of `store` use devices, which are opened when there is work enough for them. Where there are none, nothing is started.
+/// Lets writers and readers of `store` use devices. A device is opened when there is enough work
+/// for it. Without devices nothing starts.
 pub fn use_devices(context: &Context, store: &Store, offload: &Offload) -> Result<(), Failure> {
     offer(context, store, offload, context.threads.div_ceil(THREADS_PER_GPU))
 }
 
-/// The same for commands that only read: GPUs do not decompress.
+/// As [`use_devices`], for commands that only read. GPUs do not decompress, so none are opened.
 pub fn use_decompressors(context: &Context, store: &Store, offload: &Offload) -> Result<(), Failure> {
     offer(context, store, offload, 0)
 }
@@ -198,7 +201,8 @@ fn complain_of_missing(missing: &[Missing]) {
     });
 }
 
-/// A runtime of the processor and all devices that may work, when they are open, and what was looked for and is not there. No runtime where there are no devices.
+/// A runtime of the processor and all usable devices, once they are open, and the devices that are
+/// missing. No runtime if there are no devices.
 pub fn runtime_and_missing(
     context: &Context,
     Offload { offload, .. }: &Offload,
@@ -214,7 +218,8 @@ pub fn runtime_and_missing(
     Ok((Some(Arc::new(runtime)), missing))
 }
 
-/// Says which devices failed, and how many frames did not find the device that they were meant for.
+/// Says which devices failed, and how many frames the processor made because their device was
+/// missing.
 pub fn complain_of_devices(store: &Store, progress: &Progress) {
     let frames = progress.view().frames_without_device;
     if frames > 0 {
@@ -231,7 +236,7 @@ pub fn complain_of_devices(store: &Store, progress: &Progress) {
     }
 }
 
-/// `qat:0 was cut off: 1 x wrong result, 3 tasks done again`; nothing where all went well.
+/// `qat:0 was cut off: 1 x wrong result, 3 tasks done again`; `None` if all went well.
 fn failure_of(device: &DeviceMetrics) -> Option<String> {
     let words = |name: &str| match name {
         "out_of_memory" => "out of memory".to_string(),
@@ -239,7 +244,7 @@ fn failure_of(device: &DeviceMetrics) -> Option<String> {
         "hung" => "no answer in time".to_string(),
         name => name.to_string(),
     };
-    // Busy, and not its affair: that is no failure.
+    // A device that is busy or lacks the operation has not failed.
     let faults =
         device.faults.iter().filter(|(name, count)| *count > 0 && !["busy", "unsupported"].contains(name));
     let faults: Vec<String> = faults.map(|(name, count)| format!("{count} x {}", words(name))).collect();
@@ -256,7 +261,7 @@ fn failure_of(device: &DeviceMetrics) -> Option<String> {
     Some(format!("{} {what}: {}, {again} done again", device.identity.name, faults.join(", ")))
 }
 
-/// Keeps what was learned of the devices, for later runs.
+/// Saves what was learned of the devices, for later runs.
 pub fn remember(store: &Store) {
     if let Some(why) = store.table_cache().and_then(|cache| cache.take_complaint()) {
         complain(&why);
@@ -270,7 +275,7 @@ pub fn remember(store: &Store) {
     }
 }
 
-/// What each device did, for people; nothing where there are none.
+/// The work of each device, as text; empty without devices.
 pub fn told(store: &Store) -> String {
     let Some(runtime) = store.devices() else { return String::new() };
     let each = runtime.metrics().devices.into_iter().map(|device| {
@@ -287,7 +292,7 @@ fn table_cache_stats(store: &Store) -> Option<TableCacheStats> {
     store.table_cache().map(|cache| cache.stats()).filter(|stats| stats.now.asked > 0)
 }
 
-/// A table cache's rates, as `put` and `stats` say them.
+/// A table cache's rates, as `put` and `stats` print them.
 pub fn describe(asked: &Asked) -> String {
     format!(
         "table cache: {} of {} chunks found ({:.1} %), {} relied on",
@@ -302,7 +307,7 @@ fn rate(asked: &Asked) -> f64 {
     if asked.asked == 0 { 0.0 } else { asked.found as f64 / asked.asked as f64 }
 }
 
-/// The same for programs.
+/// The same as JSON.
 pub fn table_cache_json(asked: &Asked) -> Object {
     Object::new()
         .with("asked", asked.asked)
@@ -312,14 +317,14 @@ pub fn table_cache_json(asked: &Asked) -> Object {
         .with("hit_rate", rate(asked))
 }
 
-/// What the table cache did, for programs.
+/// The table cache's results as JSON.
 pub fn json_of_table_cache(store: &Store) -> Option<Value> {
     let stats = store.table_cache()?.stats();
     let object = table_cache_json(&stats.now);
     Some(object.with("entries", stats.entries).with("counted", stats.counted).into())
 }
 
-/// The same for programs.
+/// The work of each device as JSON.
 pub fn json(store: &Store) -> Option<Value> {
     let devices = store.devices()?.metrics().devices;
     let each = devices.into_iter().map(|device| {

@@ -57,14 +57,15 @@ Examples:
 
 /// Set and show how files below a directory are stored
 ///
-/// A policy holds for a directory and all below it, unless one below says otherwise; it applies to what is put from then on.
+/// A policy holds for a directory and everything below it, unless a policy further down replaces
+/// it. It applies to files that are put later.
 #[derive(Subcommand)]
 #[command(after_help = EXAMPLES)]
 pub enum PolicyCommand {
     /// Set (or unset) policies of a directory
     #[command(after_help = SET_EXAMPLES)]
     Set(SetArgs),
-    /// Show what holds in a directory, and where it comes from
+    /// Show the policies that hold in a directory, and where each is set
     #[command(after_help = GET_EXAMPLES)]
     Get(GetArgs),
     /// List all policies that are set
@@ -76,10 +77,10 @@ pub enum PolicyCommand {
 pub struct SetArgs {
     /// A directory in the store
     path: OsString,
-    /// Such as versions=5, codec=zstd:9, chunker=fixed:64K, dedup=off
+    /// For example versions=5, codec=zstd:9, chunker=fixed:64K, dedup=off
     #[arg(value_name = "KEY=VALUE", value_parser = args::policy, required_unless_present = "unset")]
     policies: Vec<(String, String)>,
-    /// Keys that shall be inherited again
+    /// Keys to inherit again
     #[arg(long, value_name = "KEY", value_parser = ["versions", "codec", "filters", "budget", "chunker", "dedup"])]
     unset: Vec<String>,
 }
@@ -125,7 +126,7 @@ fn set(context: &Context, args: &SetArgs) -> Outcome {
     Ok(Exit::Done)
 }
 
-/// Leaves out what commands note of a directory.
+/// Removes the keys under which commands record facts about a directory.
 fn forget_notes(policies: &mut BTreeMap<String, String>) {
     policies.retain(|key, _| !NOTES.contains(&key.as_str()));
 }
@@ -139,7 +140,7 @@ fn own(store: &Store, inode: u64) -> Result<Object, Failure> {
 /// A policy that holds: key, value, where it is set; `None`: the store's default.
 type Holding = (&'static str, String, Option<StorePath>);
 
-/// What holds in a directory.
+/// The policies that hold in a directory.
 fn effective(store: &Store, path: &StorePath) -> Result<Vec<Holding>, Failure> {
     let default = Policies::load(store)?.store_default();
     let mut holding = vec![

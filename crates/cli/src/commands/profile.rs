@@ -1,4 +1,4 @@
-//! `profile`: what a configuration file says to put, keep and run.
+//! `profile`: puts, keeps and runs what a profile of the configuration file says.
 //!
 //! ```text
 //!  before ──▶ put ──▶ keep ──▶ after ──▶ on-failure ──▶ always
@@ -45,7 +45,7 @@ More: docs/profiles.md";
 #[derive(Subcommand)]
 #[command(after_help = EXAMPLES)]
 pub enum ProfileCommand {
-    /// Put, take a snapshot, and keep snapshots by rules, as a profile says
+    /// Put, take a snapshot, and delete snapshots by rules, as a profile says
     #[command(after_help = EXAMPLES)]
     Run(RunArgs),
     /// List the profiles
@@ -76,7 +76,7 @@ pub fn run(context: &Context, command: ProfileCommand) -> Outcome {
     let store = context.store_named().map(OsString::from).or(profile.store.clone().map(OsString::from));
     let stopped = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
-        // Without it a signal ends the run before its commands in `after`.
+        // Without the handler a signal would end the run before its commands in `after`.
         let _ = signal_hook::flag::register(signal, Arc::clone(&stopped));
     }
     let said = Object::new();
@@ -125,7 +125,7 @@ struct Steps<'a> {
     profile: &'a Profile,
     store: Option<OsString>,
     dry_run: bool,
-    /// A signal has come: no further step begins, but those that put things back.
+    /// A signal has come: no further step starts, except those that clean up.
     stopped: Arc<AtomicBool>,
     /// The steps' own output, as JSON.
     said: Object,
@@ -200,7 +200,7 @@ impl Steps<'_> {
         words
     }
 
-    /// Other profiles' snapshots are not looked at.
+    /// The rules see only the snapshots of this profile.
     fn keep(&self, keep: Keep) -> Vec<OsString> {
         let Keep { last, hourly, daily, weekly, monthly, yearly } = keep;
         let mut words = vec!["keep".to_string(), format!("--of={}", self.tags()[0])];
@@ -242,7 +242,7 @@ impl Steps<'_> {
         Exit::of(output.status.code())
     }
 
-    /// Runs all hooks, whatever becomes of each. They are told how the run went so far.
+    /// Runs all hooks, even if some fail. Each gets the outcome so far.
     fn hooks(&self, when: &str, hooks: &[Hook], so_far: Exit) -> Exit {
         let mut exit = Exit::Done;
         for hook in hooks.iter().filter(|_| !self.dry_run) {
@@ -259,7 +259,7 @@ impl Steps<'_> {
             if let Some(store) = &self.store {
                 command.env("OUTRIGGER_STORE", store);
             }
-            // Standard output is for JSON, or for what the commands say.
+            // Standard output is for JSON, or for the output of the commands.
             if self.context.json {
                 command.stdout(std::io::stderr());
             }
@@ -275,7 +275,7 @@ impl Steps<'_> {
     }
 }
 
-/// The first failure counts, and a failure more than what was done in part.
+/// The first of two failures counts. A failure outweighs a partial success.
 fn worse(first: Exit, then: Exit) -> Exit {
     match (first, then) {
         (Exit::Done, then) => then,

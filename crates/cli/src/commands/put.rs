@@ -62,13 +62,14 @@ pub struct PutArgs {
     /// Files and directories; `-` is standard input
     #[arg(required = true, value_name = "SRC")]
     sources: Vec<OsString>,
-    /// Where in the store. A single directory's contents become those of PATH. A single file becomes PATH, or goes into it if it is a
-    /// directory. Several sources go into PATH by their names
+    /// The target in the store. A single directory's contents become those of PATH. A single file
+    /// becomes PATH, or goes into it if it is a directory. Several sources go into PATH by their
+    /// names
     #[arg(long, value_name = "PATH")]
     to: Option<OsString>,
     #[command(flatten)]
     filter: Filter,
-    /// Take a snapshot afterwards, with this tag; `keep` deletes it by its rules
+    /// Take a snapshot afterwards, with this tag; `keep` deletes old ones by its rules
     #[arg(long, value_name = "TAG")]
     tag: Vec<String>,
     /// Read every file, even if it seems unchanged
@@ -80,10 +81,11 @@ pub struct PutArgs {
     /// Only say what would be stored, replaced and removed
     #[arg(long, short = 'n', conflicts_with_all = ["tag", "oracle"])]
     dry_run: bool,
-    /// Put it although PATH holds what came from another directory, host or file system, or PATH is the root; PATH mirrors this source from now on
+    /// Put it even if PATH is the root, or holds data from another directory, host or file system;
+    /// PATH mirrors this source from now on
     #[arg(long)]
     replace_source: bool,
-    /// Put an empty directory over one that is not empty
+    /// Let an empty directory replace one that is not empty
     #[arg(long)]
     allow_empty: bool,
     #[command(flatten)]
@@ -91,18 +93,21 @@ pub struct PutArgs {
     /// Do not enter other file systems
     #[arg(long, short = 'x')]
     one_file_system: bool,
-    /// How to cut, whatever the policies say: gear32:MIN/AVG/MAX or fixed:SIZE
+    /// How to cut files, whatever the policies say: gear32:MIN/AVG/MAX or fixed:SIZE
     #[arg(long, value_parser = args::chunker)]
     chunker: Option<ChunkerSpec>,
-    /// Store all that is read without looking for what is stored already, whatever the policies say; it is hashed all the same, as every read is
-    /// verified
+    /// Store all data without looking for stored copies, whatever the policies say; it is still
+    /// hashed, because every read is verified
     #[arg(long)]
     no_dedup: bool,
-    /// In a store made for experiments: record:FILE writes down the boundaries and fingerprints of every file's chunks; replay:FILE believes
-    /// them instead of computing them. Every file is read, even if it seems unchanged
+    /// In a store made for experiments: record:FILE writes down the boundaries and fingerprints of
+    /// every file's chunks; replay:FILE believes them instead of computing them. Every file is
+    /// read, even if it seems unchanged
     #[arg(long, value_name = "MODE:FILE", value_parser = args::oracle, hide = true)]
     oracle: Option<OracleMode>,
-    /// Store what is new on this host, where packs lie in a Ceph pool: as far as that can be had, it is the first to hold the packs. Data that is stored already stays where it is (`outrigger where` says where)
+    /// Store new data on this host, if packs lie in a Ceph pool: the host becomes the first to hold
+    /// the packs, as far as possible. Data that is stored already stays where it is (`outrigger
+    /// where` shows it)
     #[arg(long, value_name = "HOST")]
     place: Option<String>,
     #[command(flatten)]
@@ -195,7 +200,8 @@ pub fn run(context: &Context, args: PutArgs) -> Outcome {
     Ok(report_skipped(&progress))
 }
 
-/// Counts what there is to put, in a thread of its own, for the bar to say how long it will take. Ends with the process at the latest.
+/// Measures the sources in a thread of its own, so that the bar can estimate the remaining time.
+/// The thread ends with the process at the latest.
 fn measure(paths: Vec<PathBuf>, exclude: Patterns, total: Total) {
     fn below(path: &Path, top: &Path, exclude: &Patterns) -> u64 {
         let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
@@ -221,8 +227,8 @@ fn measure(paths: Vec<PathBuf>, exclude: Patterns, total: Total) {
     });
 }
 
-/// Where each source goes, as far as that can be said without looking into the store.
-/// Where each source goes: `is_into` is a `--to` that ends with a slash, below which a file keeps its name, as with `cp`.
+/// The target of each source, as far as it is known without looking into the store. If `is_into`,
+/// `--to` ends with a slash, and a file goes below it under its own name, as with `cp`.
 fn targets(
     sources: &[OsString],
     to: Option<&StorePath>,
@@ -254,7 +260,7 @@ fn targets(
     sources.iter().map(target).collect()
 }
 
-/// The last name of a path; of `.` and `..` the name of the directory that is meant.
+/// The last name of a path. For `.` and `..` it is the name of the directory that they mean.
 fn base_name(path: &Path) -> Result<Vec<u8>, Failure> {
     let nameless = || {
         Failure::usage(format!("{} has no name of its own; say where it goes with --to PATH", path.display()))
@@ -271,7 +277,7 @@ fn base_name(path: &Path) -> Result<Vec<u8>, Failure> {
     real.file_name().map(|name| name.as_bytes().to_vec()).ok_or_else(nameless)
 }
 
-/// The sources that are there. One that is missing is skipped if there are others.
+/// The sources that exist. A missing one is skipped if there are others.
 fn sources(
     store: &Store,
     targets: Vec<(OsString, StorePath)>,
@@ -314,26 +320,26 @@ fn sources(
     Ok(sources)
 }
 
-/// A file given a directory of the store goes into it; it never replaces a tree.
+/// A file whose target is a directory of the store goes into it; it never replaces a tree.
 fn file_target(store: &Store, source: &OsStr, target: StorePath) -> Result<StorePath, Failure> {
     let existing = find(&*store.meta, At::Now, &target)?;
     let is_directory = existing.is_some_and(|inode| inode.attributes.kind == FileKind::Directory);
-    // A symlink to a directory named with a slash at its end means the directory.
+    // A symlink to a directory with a slash at its end means the directory.
     if is_directory && !source.as_bytes().ends_with(b"/") {
         return Ok(target.join(&base_name(Path::new(source))?));
     }
     Ok(target)
 }
 
-/// Where a source lies, for who asks later.
+/// The absolute path of a source, which is recorded in the snapshot.
 fn origin(path: &Path) -> Vec<u8> {
     std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf()).into_os_string().into_vec()
 }
 
-/// Removed paths that are listed one by one.
+/// At most so many removed paths are listed one by one.
 const LISTED: usize = 20;
 
-/// Says what a put would do.
+/// Prints what a put would do.
 fn planned(context: &Context, plan: &Plan, progress: &Progress) -> Outcome {
     let removed: Vec<String> = plan.removed.iter().map(StorePath::to_string).collect();
     if context.json {

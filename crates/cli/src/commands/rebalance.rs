@@ -28,20 +28,22 @@ Examples:
 ///
 /// The oldest packs go first, one tier down.
 ///
-/// For stores whose packs lie in several places (`init` with several --packs). Others may read and write meanwhile; `gc` waits for another time. Interrupted, it goes on the next time.
+/// For stores whose packs lie in several places (`init` with several --packs). Others may read and
+/// write meanwhile, but `gc` has to wait. If it is interrupted, the next run goes on.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct RebalanceArgs {
-    /// Bring packs up instead, the newest first, into directories that have room for them
+    /// Move packs up instead, the newest first, into directories that have room for them
     #[arg(long)]
     up: bool,
     /// With --up: only packs with data of this file, or of files below this directory
     #[arg(requires = "up")]
     path: Option<OsString>,
-    /// Leave at most this much in each tier but the last, whatever its bound is; with --up, fill it so far
+    /// Leave at most this much in each tier but the last, whatever its bound is; with --up, fill
+    /// each up to this much
     #[arg(long, value_name = "SIZE", value_parser = args::size)]
     to_fill: Option<u64>,
-    /// Bytes a second at most
+    /// Move at most so many bytes per second
     #[arg(long, value_name = "SIZE", value_parser = args::size)]
     limit: Option<u64>,
     /// Say what would be moved, and move nothing

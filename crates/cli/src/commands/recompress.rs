@@ -1,4 +1,4 @@
-//! `recompress`: brings old data to the codec that is asked for by now.
+//! `recompress`: rewrites old data with the codec that policies now ask for.
 
 use std::sync::Arc;
 
@@ -23,16 +23,17 @@ Examples:
 It may run beside puts and gets, and be interrupted: what it has done stays done, and the next one goes on from there. It needs room for
 a few packs.";
 
-/// Bring old data to the codec that policies ask for by now
+/// Bring old data to the codec that policies ask for now
 ///
-/// A policy holds for what is put from then on; this moves what was put before, by writing new packs in place of the old ones.
+/// A policy applies to files that are put after it is set. This command converts older data: it
+/// writes new packs in place of the old ones.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct RecompressArgs {
     /// Bring all data to this codec, whatever policies say
     #[arg(long, value_parser = args::codec)]
     codec: Option<CodecChoice>,
-    /// Read at most so many bytes of source a second
+    /// Read at most so many bytes of source per second
     #[arg(long, value_name = "SIZE", value_parser = args::size)]
     limit: Option<u64>,
     /// Only say what the first run would do

@@ -30,10 +30,10 @@ code 3 says that something could not be recovered, or not to its place; it is na
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct RecoverArgs {
-    /// The packs lie at this place, and what knew that is lost: make the store's directory, or its schema, anew
+    /// Where the packs lie, if the store's directory or schema is lost: it is created again
     #[arg(long, value_name = "URL")]
     packs: Option<String>,
-    /// The database can be opened; set it aside all the same
+    /// Set the database aside even if it can be opened
     #[arg(long)]
     anyway: bool,
 }

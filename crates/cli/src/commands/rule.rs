@@ -35,7 +35,7 @@ write: a file is made in a mount, or overwritten there; its program reads it whi
 With --when a rule is for many files at once: when a marker is closed, all that --in names beside it is read by one job. What was closed in a mount before the marker is in by then.
 read: a file is opened in a mount, to read only, by a program that is not one of a job; the same content counts once a minute at most, and not while a job of the rule for it is open.";
 
-/// Have a program run by itself for every file that comes
+/// Run a program automatically for each matching file
 #[derive(Subcommand)]
 #[command(after_help = EXAMPLES)]
 pub enum RuleCommand {
@@ -50,26 +50,26 @@ pub enum RuleCommand {
         /// The rule's name
         name: String,
     },
-    /// Have a rule stand still; what comes meanwhile waits
+    /// Pause a rule; files that come meanwhile wait
     #[command(after_help = "Examples:\n  outrigger rule pause thumbnails")]
     Pause {
         /// The rule's name
         name: String,
     },
-    /// Have it go on, with what came meanwhile first
+    /// Resume a rule; files that came meanwhile are first
     #[command(after_help = "Examples:\n  outrigger rule resume thumbnails")]
     Resume {
         /// The rule's name
         name: String,
     },
-    /// The jobs that a rule has made, newest first, and the files of which it could make none
+    /// List a rule's jobs, newest first, and files for which no job could be made
     #[command(
         after_help = "Examples:\n  outrigger rule log thumbnails\n  outrigger rule log thumbnails --limit 3 --json"
     )]
     Log {
         /// The rule's name
         name: String,
-        /// So many jobs at most
+        /// List at most so many jobs
         #[arg(long, default_value_t = 20, value_name = "N")]
         limit: usize,
     },
@@ -79,19 +79,22 @@ pub enum RuleCommand {
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct AddArgs {
-    /// What it is called
+    /// The rule's name
     name: String,
-    /// What it waits for: close (a new content), create (a new file), write (a file that is made or overwritten in a mount, and read while it is written) or read (a file that is
-    /// opened in a mount to be read)
+    /// The event: close (new content), create (a new file), write (a file that is created or
+    /// overwritten in a mount; it is read while it is written) or read (a file that is opened in a
+    /// mount to be read)
     #[arg(long, value_name = "EVENT", value_parser = trigger)]
     on: Trigger,
-    /// Which files, as a glob; with --when any number of globs, in which {dir}, {name}, {stem}, {ext} and {path} are those of the marker
+    /// Which files, as a glob; with --when several globs, in which {dir}, {name}, {stem}, {ext} and
+    /// {path} come from the marker
     #[arg(long = "in", value_name = "GLOB", required = true)]
     inputs: Vec<String>,
-    /// With #W->1W and --on close: which files are markers, as a glob. One that is closed says that what --in names is all there: one job reads it. --out speaks of the marker, too
+    /// With #W->1W and --on close: which files are markers, as a glob. When a marker is closed, all
+    /// files of --in are complete, and one job reads them. --out is filled in from the marker, too
     #[arg(long, value_name = "GLOB")]
     when: Option<String>,
-    /// Files that are there already count as well
+    /// Also process files that exist already
     #[arg(long)]
     existing: bool,
     #[command(flatten)]
@@ -115,10 +118,11 @@ pub fn run(context: &Context, command: RuleCommand) -> Outcome {
     }
 }
 
-/// Changes rules, and has the mounts that are at work here know it.
+/// Changes rules, and tells the mounts on this host.
 fn changed(store: &Store, change: impl FnOnce(&Store) -> outrigger_store::Result<()>) -> Outcome {
     change(store)?;
-    // One that does not answer, or is on another host, finds out within a second, or has no rules.
+    // A mount that does not answer, or is on another host, notices within a second, or has no
+    // rules.
     for mut mount in mounts_of(store).unwrap_or_default() {
         let _ = mount.ask("rules");
     }
@@ -126,7 +130,7 @@ fn changed(store: &Store, change: impl FnOnce(&Store) -> outrigger_store::Result
 }
 
 fn add(context: &Context, args: AddArgs) -> Outcome {
-    // What a mount has staged is there when the rule is made.
+    // Opening the store makes a mount store its staged data before the rule begins.
     let store = Arc::new(context.open()?);
     let AddArgs { name, on, inputs, when, existing, work } = args;
     let (spec, splits) = (work.spec()?, work.splits);

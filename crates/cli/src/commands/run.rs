@@ -74,92 +74,94 @@ AS_OFFSET, AS_LENGTH. More: docs/active-storage.md";
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct RunArgs {
-    /// Stored files to read, as a glob; several are taken in this order; `-` is standard input, a file that is being written
+    /// Stored files to read, as a glob, in this order; `-` is standard input while it is written
     #[arg(long = "in", required = true, value_name = "GLOB")]
     inputs: Vec<String>,
     /// With --in -: where the raw data is stored too (1W->2W, 1W->0, 1W->#W)
     #[arg(long, value_name = "PATH")]
     to: Option<String>,
-    /// With a 1W pattern: wait for a file of this name to be made or overwritten in the store's mount, and read it while it is written; one file, the first that matches. With #W->1W:
-    /// one file of each name that --in gives, read in this order
+    /// With a 1W pattern: wait until a file of this name is made or overwritten in the mount, and
+    /// read it while it is written; the first match counts. With #W->1W: one for each --in
     #[arg(long, conflicts_with = "to")]
     follow: bool,
-    /// Splits that run at once [default: one a processor]
+    /// Splits that run at once [default: one per processor]
     #[arg(long, value_name = "N")]
     slots: Option<usize>,
-    /// Do not wait: print the job's number, and leave it to the agents (`outrigger node`); if none is running, to a process in the background
+    /// Print the job's number; leave the job to agents or, without any, to a background process
     #[arg(long)]
     detach: bool,
-    /// Sign the job with this key of OpenSSH's (Ed25519, say; of a public key the SSH agent or a token has the secret), for agents with --signed-by
+    /// Sign the job with this OpenSSH key (Ed25519, for example), for agents with --signed-by; for
+    /// a public key the SSH agent or a token has the secret
     #[arg(long, value_name = "KEY", conflicts_with = "follow")]
     sign: Option<PathBuf>,
     #[command(flatten)]
     work: WorkArgs,
 }
 
-/// What to do with inputs, for `run` and for rules.
+/// The program and its treatment of inputs, for `run` and for rules.
 #[derive(Args)]
 pub struct WorkArgs {
-    /// Where input comes from and output goes: 1R->1W, 1R->0, 1W->#W or #W->1W, of a file that is being written 1W->2W, 1W->1W, 1W->0 or 1W->#W
+    /// Where input comes from and output goes: 1R->1W, 1R->0, 1W->#W or #W->1W; for a file that is
+    /// being written 1W->2W, 1W->1W, 1W->0 or 1W->#W
     #[arg(long, default_value = "1R->1W", value_parser = pattern)]
     pattern: Pattern,
-    /// What the output is called, with {path}, {dir}, {name}, {stem}, {ext}, {input} and {split}; NAME=TEMPLATE is the file $AS_OUTPUT_NAME;
-    /// a template that ends with / takes all files that the program makes in $AS_WORK
+    /// The output's name, with {path}, {dir}, {name}, {stem}, {ext}, {input} and {split}.
+    /// NAME=TEMPLATE is the file $AS_OUTPUT_NAME; TEMPLATE/ takes all files made in $AS_WORK
     #[arg(long = "out", value_name = "TEMPLATE")]
     outputs: Vec<String>,
-    /// What inputs consist of, so that they can be split: lines, fixed:BYTES, delimiter:TEXT, bam
-    /// (alignments; FILE.bam.bai must lie beside each input), or plugin:PROGRAM (with arguments; @NAME: a component): it is run once over each input that is to be cut, as the
-    /// job is made, and prints the offsets at which records start, rising, one a line
+    /// The records of inputs: lines, fixed:BYTES, delimiter:TEXT, bam (FILE.bam.bai must lie beside
+    /// each input) or plugin:PROGRAM (with arguments; @NAME: a component). A plugin runs once over
+    /// each input when the job is made, and prints the rising offsets of records, one per line
     #[arg(long, default_value = "whole", value_parser = records)]
     records: Records,
-    /// Into how many parts each input is cut: auto (one each 64 MiB, and where the host changes that holds it), a number, or hosts: for each host that holds
-    /// some of it one part, all that it holds, as one file; outputs are then joined host by host, and not in the order of the input
+    /// Parts of each input: auto (one per 64 MiB, and at each change of its host), a number, or
+    /// hosts: one per host, with all that it holds, as one file. Outputs are then joined by host
     #[arg(long, default_value = "auto", value_parser = splits)]
     pub splits: Splits,
-    /// Add to the program's environment, which is empty else; NAME alone has the value that it has where the program is run (this command's, or the agent's): a password, say, that is
-    /// then written down nowhere
+    /// Add to the program's environment, which is otherwise empty. NAME alone takes its value where
+    /// the program runs (from this command or the agent), so a password is written down nowhere
     #[arg(long, value_name = "NAME=VALUE|NAME", value_parser = variable)]
     env: Vec<(String, Option<String>)>,
-    /// What one attempt may use: memory=SIZE,time=TIME,cpu=TIME,processes=N,output=SIZE; none lifts a limit [default: half of the memory,
-    /// 512 processes, 1 TiB of output, of which files in its work directory half of what is free on the disk]
+    /// Limits of one attempt: memory=SIZE,time=TIME,cpu=TIME,processes=N,output=SIZE; none lifts
+    /// one [default: half the memory, 512 processes, 1 TiB of output; half the free disk for files]
     #[arg(long, value_name = "LIMITS")]
     limits: Vec<String>,
-    /// Stored files that it may look at besides, as a glob: it sees them below $AS_IN by their paths
+    /// Other stored files that the program may read, as a glob; each lies in $AS_IN under its path
     #[arg(long, value_name = "GLOB")]
     pub with: Vec<String>,
-    /// How strictly the program is kept in: strict refuses where this machine lacks a means, best does what it can, off does nothing
+    /// Isolation: strict fails if the machine lacks a means, best does what it can, off has none
     #[arg(long, default_value = "strict", value_parser = sandbox)]
     sandbox: Mode,
-    /// For a file that is written in a mount: beside never keeps its writer waiting; with path it waits when it is more than 64 MiB ahead of the program, so that what
-    /// that reads is still in memory (for ten seconds at most, if the program reads nothing)
+    /// For a file written in a mount: beside never makes its writer wait. With path it waits while
+    /// it is 64 MiB ahead of the program, which then reads from memory (10 s at most without reads)
     #[arg(long, default_value = "beside", value_name = "beside|path", value_parser = attach)]
     attach: Attach,
-    /// Let it use the network: all of it, or with HOST:PORT (several times) these destinations alone (TCP), by their names or addresses
+    /// Allow the network: all of it, or only these HOST:PORT (TCP, repeatable), by name or address
     #[arg(long, value_name = "HOST:PORT", num_args(0..=1), default_missing_value = EVERYTHING, value_parser = net)]
     net: Vec<Net>,
     /// Attempts at each split
     #[arg(long, default_value_t = 2, value_name = "N")]
     tries: u32,
-    /// Publish what could be done, though some inputs could not: each is named, and the exit code is 4
+    /// Publish partial results if some inputs fail: each is named, and the exit code is 4
     #[arg(long)]
     keep_going: bool,
-    /// The program and its arguments; @NAME is a component (`outrigger component`); {in} is its inputs as files ({in.1}, {in.2}: by number), {out.NAME} an output as a
-    /// file; none with #W->1W: inputs are joined as they are; --and --out TEMPLATE -- PROGRAM after it: another one, in the same pass
+    /// The program and its arguments: @NAME is a component (`outrigger component`), {in} its inputs
+    /// as files ({in.1}, {in.2}: by number), {out.NAME} an output as a file. None with #W->1W joins
+    /// the inputs. --and --out TEMPLATE -- PROGRAM adds another program in the same pass
     #[arg(last = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
 }
 
-/// What `--net` stands for when it stands alone.
+/// The value of `--net` without a destination.
 const EVERYTHING: &str = "all";
 
-/// What a program may reach.
 #[derive(Clone, PartialEq)]
 enum Net {
     All,
     Only(Destination),
 }
 
-/// A further program.
+/// A further program, after `--and`.
 #[derive(Parser)]
 #[command(no_binary_name = true, disable_help_flag = true)]
 struct AndArgs {
@@ -170,7 +172,6 @@ struct AndArgs {
 }
 
 impl WorkArgs {
-    /// What a job is to do.
     pub fn spec(&self) -> Result<Spec, Failure> {
         let word = |word: &OsString| {
             let not_text = || Failure::usage(format!("{} is not UTF-8", show(word.as_encoded_bytes())));
@@ -240,7 +241,7 @@ fn attach(text: &str) -> Result<Attach, String> {
     Attach::parse(text).map_err(|error| error.to_string())
 }
 
-/// `None`: what it is where the program is run.
+/// `None` as a value means: the value where the program runs.
 fn variable(text: &str) -> Result<(String, Option<String>), String> {
     let (name, value) = text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value)));
     if name.is_empty() || text.contains('\0') {
@@ -267,7 +268,7 @@ pub fn run(context: &Context, args: RunArgs) -> Outcome {
     }
     let mut machine = Machine::prepare(&spec, !args.detach);
     let store = Arc::new(context.open()?);
-    // What the machine lacks is better said before a job is made.
+    // If the machine lacks something, this fails before a job is made.
     machine.check()?;
     if written {
         if let Some(to) = &args.to {
@@ -288,7 +289,7 @@ pub fn run(context: &Context, args: RunArgs) -> Outcome {
     go_armed(context, &store, job, means, started, true)
 }
 
-/// What makes no sense with a stream, which is there once, and is read by one program from its beginning to its end.
+/// Refuses options that need stored files: one program reads a stream once, from start to end.
 fn refuse_for_stream(args: &RunArgs, spec: &Spec) -> Result<(), Failure> {
     let work = &args.work;
     let why = if args.sign.is_some() {
@@ -309,8 +310,8 @@ fn refuse_for_stream(args: &RunArgs, spec: &Spec) -> Result<(), Failure> {
     Err(Failure::usage(format!("--in - with {why}")))
 }
 
-/// Makes a job over stored files. That may take a while, if a plug-in looks for their records: how far that is, is said, and a signal ends it. Once the job is made, a signal is answered as it is
-/// while the job runs.
+/// Makes a job over stored files. A plug-in may search long for records, so a bar shows its
+/// progress and a signal ends it. Once the job is made, a signal acts as for a running job.
 fn make(context: &Context, store: &Arc<Store>, spec: &Spec, args: &RunArgs) -> Result<JobId, Failure> {
     let making = Arc::new(Making::signed_with(args.sign.clone()));
     let made: Arc<OnceLock<JobId>> = Arc::default();
@@ -369,12 +370,12 @@ fn follow(context: &Context, args: &RunArgs, spec: Spec) -> Outcome {
         };
         return detach(context, job, args.slots, served);
     }
-    // Who is to be in the path of the file, if anybody is, has it before this process.
+    // If an agent is to be in the file's path, it gets the job before this process.
     leave_to_others(&store, job, &|| true)?;
     go(context, &store, (job, Some(1), Trust::own()), started, true)
 }
 
-/// The job of the first file that is made in one of these mounts which the rule wants; the others are asked no more. When all of them await it, it is said.
+/// The job of the first file that the rule wants in these mounts; then the others stop waiting.
 fn await_file(
     context: &Context,
     mounts: Vec<Client>,
@@ -430,14 +431,14 @@ fn through(context: &Context, store: &Arc<Store>, spec: Spec, machine: Machine, 
     })
 }
 
-/// What a job is run with.
 struct Means {
     slots: Option<usize>,
     groups: Result<Groups, String>,
     trust: Trust,
 }
 
-/// Runs a job in this process, and says how it went. If that fails for a reason of the process, the job `ends` as well.
+/// Runs a job in this process and reports it. If the process itself fails, `ends` ends the job,
+/// too.
 pub fn go(
     context: &Context,
     store: &Arc<Store>,
@@ -450,7 +451,7 @@ pub fn go(
     go_armed(context, store, job, means, started, ends)
 }
 
-/// As [`go`], where signals are waited for already.
+/// As [`go`], if the signal handler is installed already.
 fn go_armed(
     context: &Context,
     store: &Arc<Store>,
@@ -481,7 +482,7 @@ fn with_options(
     let mut last = 0;
     let bar = Bar::with(context.quiet, move |elapsed| {
         let mut view = told.view();
-        // Between two blocks of a stream that flows everybody waits, for no time.
+        // A flowing stream waits for almost no time between two blocks, so that is not shown.
         view.waits_for_writer &= view.bytes_read == last;
         last = view.bytes_read;
         describe(&view, elapsed)
@@ -510,7 +511,7 @@ fn with_options(
     say(context, (&report, without.as_deref(), nearby), &counters.view(), started.elapsed().as_secs_f64())
 }
 
-/// What has a mount of the store stand still while outputs become visible.
+/// Stops a mount of the store while outputs become visible.
 pub fn holder(store: &Arc<Store>, threads: usize) -> impl Fn() -> outrigger_store::Result<Box<dyn Any>> {
     let store = Arc::clone(store);
     move || {
@@ -521,10 +522,9 @@ pub fn holder(store: &Arc<Store>, threads: usize) -> impl Fn() -> outrigger_stor
     }
 }
 
-/// Leaves the job to agents, or, if there are none, has another process of this program run it.
+/// Leaves the job to agents or, if there are none, to another process of this program.
 fn detach(context: &Context, job: JobId, slots: Option<usize>, served: bool) -> Outcome {
     if !served {
-        // It has just been made by this process.
         spawn_runner(context, job, slots, &["--own".into()])?;
     }
     if context.json {

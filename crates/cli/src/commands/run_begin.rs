@@ -1,4 +1,5 @@
-//! What a run needs of this machine, found out while its store is opened and its job is made: each of these waits more than it works.
+//! Probes of this machine before a run. They run in threads while the store is opened and the job
+//! is made, because each of these waits more than it computes.
 //!
 //! ```text
 //!  prepare: control groups made ──┬─▶ a program can be put into one? ──────────────▶ groups
@@ -13,7 +14,7 @@ use outrigger_active::job::spec::Spec;
 use outrigger_active::sandbox::Sandbox;
 use outrigger_store::{Error, ErrorKind, Result};
 
-/// See the module. Whoever drops it waits for what was begun, so that nothing is left of it.
+/// The probes of the module. Dropping it waits for their threads, so that none is left over.
 pub struct Machine {
     kept_in: Option<JoinHandle<Result<()>>>,
     groups: Option<JoinHandle<std::result::Result<Groups, String>>>,
@@ -24,9 +25,10 @@ fn panicked() -> Error {
 }
 
 impl Machine {
-    /// Begins to find out whether programs can be kept in as this job asks, and, where it is run here, to make groups for them.
+    /// Starts to probe the sandbox that the job asks for. If the job runs here, it also makes
+    /// control groups.
     pub fn prepare(spec: &Spec, runs_here: bool) -> Self {
-        // First this: it may want this process to be alone in its group.
+        // The groups come first, because this process may have to be alone in its group.
         let groups = runs_here.then(|| {
             let groups = Groups::prepare(&Where::Auto, 0, false);
             std::thread::spawn(move || groups?.tried())
@@ -36,7 +38,7 @@ impl Machine {
         Self { kept_in, groups }
     }
 
-    /// Waits until it is known whether programs can be kept in.
+    /// Waits until it is known whether the sandbox works.
     ///
     /// # Errors
     /// Those of [`Sandbox::find_for`].
@@ -44,7 +46,7 @@ impl Machine {
         self.kept_in.take().map_or(Ok(()), |thread| thread.join().unwrap_or_else(|_| Err(panicked())))
     }
 
-    /// Waits for the groups; if there are none, why.
+    /// Waits for the groups. The error says why there are none.
     pub fn groups(mut self) -> std::result::Result<Groups, String> {
         let thread = self.groups.take().ok_or("they were not asked for")?;
         thread.join().unwrap_or_else(|_| Err(panicked().to_string()))

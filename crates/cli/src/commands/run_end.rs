@@ -1,4 +1,5 @@
-//! How jobs end: what is said of one that is interrupted, that cannot be run here, that is through; and while it is not.
+//! How jobs end: messages about a job that is interrupted, that cannot run here, or that is done;
+//! and the progress line until then.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -18,7 +19,8 @@ use crate::json::Object;
 use crate::output::{complain, count, counted, print_json, print_text, size};
 use crate::progress::duration;
 
-/// What is said of a job over a stream that is interrupted; it is ended, for it cannot be run again.
+/// Ends an interrupted job over a stream, which cannot be run again, and returns the message about
+/// it.
 pub(super) fn stopped_stream(
     store: &Arc<Store>,
     job: &Arc<OnceLock<JobId>>,
@@ -35,7 +37,7 @@ pub(super) fn stopped_stream(
     }
 }
 
-/// What is said of a job over stored files, or files of a mount, when it is interrupted.
+/// The message when a job over stored files, or over files of a mount, is interrupted.
 pub(super) fn stopped(store: &Arc<Store>, job: JobId) -> impl FnOnce() -> String + use<> {
     let store = Arc::clone(store);
     move || {
@@ -51,7 +53,7 @@ pub(super) fn stopped(store: &Arc<Store>, job: JobId) -> impl FnOnce() -> String
     }
 }
 
-/// What is said of a command that is interrupted while it makes a job, or after that.
+/// The message when a command is interrupted while it makes a job, or later.
 pub(super) fn stopped_making(
     store: &Arc<Store>,
     made: &Arc<OnceLock<JobId>>,
@@ -63,7 +65,8 @@ pub(super) fn stopped_making(
     }
 }
 
-/// A job that cannot be run here does not stay behind unnoticed: it is ended, if it `ends` with this command and nobody else runs it.
+/// The failure for a job that cannot be run here. The job is ended if it `ends` with this command
+/// and no other process runs it, so that it does not stay behind unnoticed.
 pub(super) fn not_run(store: &Store, job: JobId, ends: bool, error: outrigger_store::Error) -> Failure {
     let jobs = store.jobs();
     let why = error.to_string();
@@ -91,7 +94,9 @@ pub(super) fn not_run(store: &Store, job: JobId, ends: bool, error: outrigger_st
     Failure { message: text, ..Failure::from(error) }
 }
 
-/// `3 of 16 splits, 120 MiB of 1.00 GiB read (80 MiB from packs on this host, 40 MiB from others), 1,200,000 records, 64.0 MiB written, 95 MiB/s, 9 s left`; of a file that is still being written `waiting for the writer, 6 B read, 0 B written`.
+/// `3 of 16 splits, 120 MiB of 1.00 GiB read (80 MiB from packs on this host, 40 MiB from others),
+/// 1,200,000 records, 64.0 MiB written, 95 MiB/s, 9 s left`. For a file that is still being
+/// written: `waiting for the writer, 6 B read, 0 B written`.
 pub(super) fn describe(view: &View, elapsed: Duration) -> String {
     if view.waits_for_writer {
         let (read, written) = (size(view.bytes_read), size(view.bytes_written));
@@ -99,7 +104,7 @@ pub(super) fn describe(view: &View, elapsed: Duration) -> String {
     }
     let secs = elapsed.as_secs_f64();
     let rate = view.bytes_read as f64 / secs.max(0.001);
-    // Nobody knows how long a file becomes that is still being written.
+    // The final length of a file that is still being written is unknown.
     let of = match view.bytes_expected {
         0 => String::new(),
         all => format!(" of {}", size(all)),
@@ -124,7 +129,7 @@ pub(super) fn describe(view: &View, elapsed: Duration) -> String {
     text
 }
 
-/// `, 1,200,000 records`; nothing where nobody counts them.
+/// `, 1,200,000 records`; empty if nobody counts them.
 fn describe_records(view: &View) -> String {
     match view.records_read {
         0 => String::new(),
@@ -147,7 +152,7 @@ pub(super) fn describe_making(view: &View, elapsed: Duration) -> String {
     text
 }
 
-/// Says how a job went, and how the command ends for it.
+/// Prints the outcome of a job, and returns the exit code.
 pub(super) fn say(
     context: &Context,
     (report, without, nearby): (&Report, Option<&str>, Option<Nearby>),
@@ -176,7 +181,7 @@ pub(super) fn say(
         _ => Exit::Failed,
     };
     let known = is_known(view);
-    // What others read and wrote is in the job's rows, as far as it is.
+    // The job's rows have what other processes read and wrote, as far as it is known.
     let helped = elsewhere.splits > 0;
     let (read, written) = match helped {
         true => (elsewhere.bytes_of_all, made.bytes),
@@ -238,7 +243,7 @@ pub(super) fn say(
             size((read as f64 / secs.max(0.001)) as u64),
         ))?;
     }
-    // Where limits were asked for it matters who looks after them.
+    // If limits were asked for, the user should know that control groups did not enforce them.
     let is_limited = || Spec::decode(&job.spec).is_ok_and(|spec| spec.limits != Limits::default());
     if let Some(why) = without
         && !context.json

@@ -51,8 +51,11 @@ It is final: `undo` brings no snapshot back, nor files that only the snapshot ha
 
 /// Create, list and delete snapshots of the whole tree
 ///
-/// A snapshot costs nothing but what later changes would have freed. There are three kinds. Named ones have a name that somebody gave them, and stay until they are deleted by that name. Dated ones are
-/// named by their time, as by `put --tag`; `keep` deletes old ones by its rules. Automatic ones are taken by commands before they remove or replace something, for `undo`, and go by their age.
+/// A snapshot costs only the space that later changes would have freed. There are three kinds.
+/// Named ones have a name that a user gave, and stay until they are deleted by it. Dated ones are
+/// named by their time, as by `put --tag`; `keep` deletes old ones by its rules. Automatic ones are
+/// taken by commands before they remove or replace something, for `undo`, and are deleted by their
+/// age.
 #[derive(Subcommand)]
 #[command(after_help = EXAMPLES)]
 pub enum SnapshotCommand {
@@ -62,20 +65,20 @@ pub enum SnapshotCommand {
     /// List snapshots, oldest first
     #[command(after_help = LIST_EXAMPLES)]
     List(ListArgs),
-    /// Delete snapshots, for good; what only they had goes with the next `gc`
+    /// Delete snapshots for good; the next `gc` frees the space of data that only they had
     #[command(after_help = DELETE_EXAMPLES, visible_alias = "rm")]
     Delete(NamesArgs),
-    /// Hold snapshots of any kind: neither age nor rules nor `delete` remove them
+    /// Protect snapshots of any kind: neither age nor rules nor `delete` remove them
     #[command(after_help = HOLD_EXAMPLES)]
     Hold(NamesArgs),
-    /// Let snapshots go again that are held
+    /// End the protection of snapshots by `hold`
     #[command(after_help = HOLD_EXAMPLES)]
     Release(NamesArgs),
 }
 
 #[derive(Args)]
 pub struct CreateArgs {
-    /// Its name; by default it is named by the time
+    /// Its name [default: the time]
     name: Option<String>,
     /// A tag; may be repeated
     #[arg(long, value_name = "TAG")]
@@ -111,7 +114,7 @@ pub fn name_now() -> String {
     Zoned::now().strftime("%Y%m%d-%H%M%S.%3f").to_string()
 }
 
-/// A snapshot that a command takes afterwards, with these tags.
+/// A snapshot with these tags, which a command takes when it is done.
 pub fn tagged(
     store: &Store,
     tags: &[String],
@@ -150,7 +153,7 @@ pub fn json(snapshot: &SnapshotRow) -> Object {
         .with("tags", facts.tags)
 }
 
-/// What a command worked on, shortly.
+/// The paths that a command worked on, shortened.
 pub fn targets(facts: &Facts) -> String {
     match &facts.targets[..] {
         [] => String::new(),
@@ -159,7 +162,7 @@ pub fn targets(facts: &Facts) -> String {
     }
 }
 
-/// What a snapshot is about: its tags, its host, and the command that took it with what that did.
+/// A snapshot's tags, its host, and the command that took it with its effects.
 fn about(facts: &Facts) -> String {
     let mut parts = Vec::new();
     parts.extend((!facts.tags.is_empty()).then(|| facts.tags.join(",")));

@@ -1,4 +1,4 @@
-//! `stats`: what a store holds and what it takes; with `--live`, how its mount fares (`live`).
+//! `stats`: the size of a store and of its content; with `--live`, samples of its mount (`live`).
 
 use std::time::Duration;
 
@@ -27,20 +27,22 @@ retained  the same with all kept versions and snapshots
 unique    what is left of them after deduplication
 stored    what packs take on disk: compressed, and with what `outrigger gc` would give back";
 
-/// Frames of more packs are sampled, unless --exact is given: one read for each frame takes its time on a disk.
+/// With more packs, only this many are sampled unless --exact is given: each frame costs one read.
 const PACKS_SAMPLED: usize = 256;
 
 /// Show how much is stored, deduplicated and compressed
 ///
-/// With --live, watch the mount of the store that can be written to: what is written, read, staged and stored, how fast since the sample before
-/// (the first time, since the mount began), and what failed. Ctrl-C ends it.
+/// With --live, watch the writable mount of the store: data written, read, staged and stored, with
+/// rates since the sample before (the first time, since the mount began), and failures. Ctrl-C ends
+/// it.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct StatsArgs {
-    /// Look at the frames of every pack, not of 256 at most
+    /// Look at the frames of every pack, instead of at most 256 packs
     #[arg(long)]
     exact: bool,
-    /// Watch the mount: refreshed on a terminal, else a line each time; with --json an object each time
+    /// Watch the mount: refreshed on a terminal, else one line per sample; with --json one object
+    /// per sample
     #[arg(long, conflicts_with = "exact")]
     live: bool,
     /// Seconds from one sample to the next
@@ -49,7 +51,8 @@ pub struct StatsArgs {
     /// End after so many samples
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), requires = "live")]
     count: Option<u64>,
-    /// The mount with this session, where this host has several of one store (`outrigger status` lists them)
+    /// The mount with this session, if this host has several mounts of one store (`outrigger
+    /// status` lists them)
     #[arg(long, value_name = "N", requires = "live")]
     session: Option<u64>,
 }

@@ -1,4 +1,4 @@
-//! `status`: who uses a store just now, and what waits to be done.
+//! `status`: the present users of a store, and the work that waits.
 
 use std::sync::{Arc, Mutex};
 
@@ -37,10 +37,11 @@ ends those that are gone or over. Packs that are dead are removed by a later `gc
 
 const METRICS_HELP: &str = "Go on, and hand out numbers for Prometheus under /metrics: unix:/PATH, 127.0.0.1:PORT or [::1]:PORT. No other machine is served: put a proxy before it";
 
-/// Show who uses the store just now, and what waits to be done
+/// Show who uses the store now, and what work waits
 ///
-/// Sessions with their hosts, leases and locks on files, where it is mounted, packs by their state, when `gc` last ran, what holds contents, and what is wrong with the packs' place, which need not be there. It changes nothing,
-/// and does not wait for a mount.
+/// Prints sessions with their hosts, leases and file locks, mounts, packs by state, the last run of
+/// `gc`, owners that hold contents, and errors at the place of the packs, which need not be
+/// reachable. It changes nothing and does not wait for a mount.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct StatusArgs {
@@ -50,7 +51,7 @@ pub struct StatusArgs {
 
 const MOUNTED: &str = "mounted";
 
-/// What is wrong with this host's mount of a store in a directory.
+/// The fault of this host's mount of a store in a directory, if there is one.
 fn mount_trouble(status: &Status, mount: Option<&str>) -> Option<&'static str> {
     let is_live = |session: &SessionStatus| {
         session.owner.role == Role::Mount
@@ -61,7 +62,7 @@ fn mount_trouble(status: &Status, mount: Option<&str>) -> Option<&'static str> {
     (mount == Some(MOUNTED) && !status.sessions.iter().any(is_live)).then_some(why)
 }
 
-/// Whether this host's mount of a store in a directory answers.
+/// The state of this host's mount of a store in a directory: whether it answers.
 fn mount_of(context: &Context) -> Result<Option<&'static str>, crate::exit::Failure> {
     let dir = context.store_dir()?;
     if shared::url(dir).is_some() {
@@ -79,7 +80,7 @@ pub fn run(context: &Context, args: &StatusArgs) -> Outcome {
         return serve(context, address);
     }
     let store = Store::open_to_look(context.store_dir()?)?;
-    // In this order: a mount that begins has a session before it answers.
+    // In this order, because a mount that begins has a session before it answers.
     let mount = mount_of(context)?;
     let status = status(&store)?;
     if context.json {
@@ -91,13 +92,14 @@ pub fn run(context: &Context, args: &StatusArgs) -> Outcome {
     Ok(Exit::Done)
 }
 
-/// Which file the database of a store in a directory is; a copy or a recovery puts another in its place.
+/// The inode of the database file of a store in a directory. A copy or a recovery replaces the
+/// file.
 fn database_file(store: &Store) -> Option<u64> {
     let path = store.dir().join(outrigger_store::DATABASE_FILE);
     std::fs::metadata(path).ok().map(|file| std::os::unix::fs::MetadataExt::ino(&file))
 }
 
-/// Hands out numbers until a signal comes.
+/// Serves metrics until a signal comes.
 fn serve(context: &Context, address: &Address) -> Outcome {
     let dir = context.store_dir()?.to_path_buf();
     let store = Store::open_to_look(&dir)?;
@@ -109,8 +111,8 @@ fn serve(context: &Context, address: &Address) -> Outcome {
     let render = move || {
         let mut opened = opened.lock().ok()?;
         let file = database_file(&opened.1);
-        // Where the database lies elsewhere there is no such file, neither time.
-        // Packs that could not be reached when it was opened may be there now.
+        // A store whose database lies elsewhere has no such file in both cases. Packs that were
+        // unreachable at the opening may be reachable now.
         if (file != opened.0 || opened.1.backend.trouble().is_some())
             && let Ok(store) = Store::open_to_look(&dir)
         {
@@ -217,7 +219,7 @@ fn describe(store: &Store, status: &Status, mount: Option<&str>) -> String {
     text + &told_errors(&status.errors)
 }
 
-/// The last errors of mounts and agents, those of each in the order in which it met them.
+/// The last errors of mounts and agents, each one's in order of time.
 fn told_errors(errors: &[ErrorsStatus]) -> String {
     let mut text = String::new();
     for ErrorsStatus { owner, errors } in errors {
@@ -247,7 +249,7 @@ fn told(last: LastGc) -> String {
     text
 }
 
-/// How old the state is that a copy has, milliseconds.
+/// The age of the state that a copy has, in milliseconds.
 pub(super) fn behind_ms(copy: &CopyNote) -> u64 {
     clock::now_nanos().saturating_sub(copy.as_of) / 1_000_000
 }

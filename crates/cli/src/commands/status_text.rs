@@ -1,4 +1,4 @@
-//! A store's standing as Prometheus reads it: what `status --metrics` hands out.
+//! The state of a store as Prometheus reads it, for `status --metrics`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,7 +10,7 @@ use outrigger_store::ops::status::{Status, TierStatus, status};
 
 use super::status::{behind_ms, kind, standing};
 
-/// Families of numbers as they grow.
+/// A text to which families of numbers are appended.
 #[derive(Default)]
 struct Text(String);
 
@@ -29,7 +29,7 @@ impl Text {
     }
 }
 
-/// What there is to say of `store` just now; when its database does not answer, only that.
+/// The metrics of `store`. If its database does not answer, they say only that.
 pub fn exposition(store: &Store) -> String {
     let asked = status(store).and_then(|status| Ok((status, store.meta.totals()?)));
     let mut text = Text::default();
@@ -105,7 +105,7 @@ fn sessions(text: &mut Text, status: &Status) {
     text.one("session_lag", "Generations that the slowest session is behind the collector.", lag);
 }
 
-/// As a label's value.
+/// Escapes a label's value.
 fn label(what: &str) -> String {
     what.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

@@ -13,24 +13,27 @@ use crate::exit::Failure;
 /// See the module.
 #[derive(Args)]
 pub struct TrustArgs {
-    /// Which roles of the database are which users of this host: lines `ROLE USER`, or `ROLE *` for a role that speaks for others (mounts, other agents). Without a line only jobs of the role
-    /// that this process uses itself are run. Of a store in a directory its owner submits
+    /// Map roles of the database to users of this host: lines `ROLE USER`, or `ROLE *` for a role
+    /// that acts for others (mounts, other agents). Without a line, only jobs of this process's own
+    /// role run. In a store in a directory, its owner submits all jobs
     #[arg(long, value_name = "FILE")]
     map: Option<PathBuf>,
-    /// Run all programs as this user, whoever has submitted them (as root)
+    /// Run all programs as this user, whoever submitted them (needs root)
     #[arg(long, value_name = "USER")]
     run_as: Option<String>,
     /// Run jobs of these users only, by names or numbers
     #[arg(long, value_name = "USER,…", value_delimiter = ',')]
     users: Option<Vec<String>>,
-    /// Keep every program in at least so strictly, whatever its job says
+    /// Isolate every program at least this strictly, whatever its job says
     #[arg(long, default_value = "off", value_parser = sandbox)]
     sandbox: Mode,
-    /// Run signed jobs only (`run --sign`), of who is in this file of allowed signers: lines `USER KEY`, see ssh-keygen(1). Roles of the database count no more then, and jobs of rules are
+    /// Run only signed jobs (`run --sign`) of users in this file of allowed signers: lines `USER
+    /// KEY`, see ssh-keygen(1). Roles of the database no longer count then, and jobs of rules do
     /// not run
     #[arg(long, value_name = "FILE", conflicts_with = "map")]
     signed_by: Option<PathBuf>,
-    /// Run jobs of root's that asked for no sandbox as root. Whoever may write to the store's database can make such a job
+    /// Run root's jobs as root if they ask for no sandbox. Anyone who may write to the
+    /// store's database can make such a job
     #[arg(long)]
     allow_root: bool,
 }
@@ -45,7 +48,7 @@ pub fn sandbox(text: &str) -> Result<Mode, String> {
 }
 
 impl TrustArgs {
-    /// What they say.
+    /// The trust that these options state.
     pub fn trust(&self) -> Result<Trust, Failure> {
         let run_as = self.run_as.as_deref().map(|name| user("--run-as", name)).transpose()?;
         if run_as.as_ref().is_some_and(Submitter::is_root) {
@@ -73,7 +76,7 @@ impl TrustArgs {
         Ok(Trust { is_own: false, allow_root, run_as, users, roles, sandbox, signed_by })
     }
 
-    /// The same for another process.
+    /// The same options for another process.
     pub fn words(&self) -> Vec<OsString> {
         let mut words: Vec<OsString> = Vec::new();
         let mut add = |option: &str, value: OsString| words.extend([option.into(), value]);

@@ -26,7 +26,7 @@ A mount whose process was killed is unmounted like any other, and mounted again.
 or command stores all that it had acknowledged. A mount of a store in PostgreSQL loses what was
 neither closed nor synced.";
 
-/// End a mount
+/// Unmount a store
 ///
 /// `umount` and `fusermount3 -u` do the same.
 #[derive(Args)]
@@ -35,7 +35,7 @@ pub struct UnmountArgs {
     /// Where it is mounted
     #[arg(value_name = "DIR")]
     dir: PathBuf,
-    /// Take it out of the tree at once, even if files in it are open
+    /// Detach it from the tree at once, even if files in it are open
     #[arg(long)]
     lazy: bool,
 }
@@ -48,10 +48,10 @@ pub fn run(_: &Context, args: &UnmountArgs) -> Outcome {
             "{shown} is not a mounted store; `findmnt` lists what is mounted"
         )));
     }
-    // Only a mount for writing has something to store.
+    // Only a writable mount has something to store.
     let row = mounts::at(&point).ok().flatten().filter(|row| !row.read_only && !args.lazy);
     let whereabouts = row.map(|row| Whereabouts::of(&point).unwrap_or(Whereabouts::At(row.source)));
-    // The mount has stored everything when it hangs up.
+    // The mount has stored everything when it closes this connection.
     let mount = match &whereabouts {
         Some(Whereabouts::At(dir)) => Client::connect(dir).ok().flatten(),
         _ => None,
@@ -78,7 +78,7 @@ pub fn run(_: &Context, args: &UnmountArgs) -> Outcome {
     }
 }
 
-/// Fails if the mount of the store in this directory, which has ended, could not store everything.
+/// Fails if the ended mount of the store in this directory could not store everything.
 fn is_stored(store: &Home) -> Outcome {
     if !store.path().join(DATABASE_FILE).exists() {
         let why = "it is unmounted, but its store was removed meanwhile: what was written last may be lost";
@@ -86,7 +86,7 @@ fn is_stored(store: &Home) -> Outcome {
     }
     let dir = store.lies_at();
     let staging = live::staging_dir(&dir);
-    // Else another mount has begun, which takes it over.
+    // If a mount answers, a new mount has begun and takes the log over.
     if staging.exists() && Client::connect(&dir).ok().flatten().is_none() {
         return Err(Failure::failed(format!(
             "it is unmounted, but what was written last could not be stored, and is kept in {}; the next mount or command stores it, or says why not",

@@ -23,7 +23,9 @@ Examples:
 
 /// List the earlier contents of a file that are kept
 ///
-/// A policy of the directory says how many are kept: `outrigger policy set DIR versions=N`, 10 at first. A file that is removed, or replaced by a rename, takes its versions with it; snapshots still have what they saw.
+/// A policy of the directory says how many: `outrigger policy set DIR versions=N`, 10 by default. A
+/// file that is removed, or that a rename replaces, loses its versions; snapshots still have the
+/// contents of their time.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct VersionsArgs {

@@ -1,4 +1,4 @@
-//! `where`: which hosts hold a file's data.
+//! `where`: the hosts that hold a file's data.
 
 use std::ffi::OsString;
 
@@ -22,9 +22,10 @@ Examples:
 
 Packs in a Ceph pool lie on the hosts that CRUSH chooses for their names; a directory and an object store do not say.";
 
-/// Say which hosts hold the data of files
+/// Show which hosts hold the data of files
 ///
-/// Each byte counts once for every host that has a copy of it, and as `first` for the one that reads are sent to.
+/// Each byte counts once for every host that has a copy of it, and as `first` for the host to which
+/// reads are sent.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct WhereArgs {

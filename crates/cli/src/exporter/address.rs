@@ -1,4 +1,4 @@
-//! Where metrics are handed out.
+//! The address at which metrics are served.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ impl Address {
     pub fn parse(text: &str) -> Result<Self, String> {
         const FORMS: &str = "give unix:/PATH, 127.0.0.1:PORT or [::1]:PORT";
         if let Some(path) = text.strip_prefix("unix:") {
-            // The process that serves a mount leaves its directory.
+            // The process that serves a mount changes its working directory.
             let path = std::path::absolute(path).map_err(|_| format!("`{text}` names no path; {FORMS}"))?;
             let shown = path.to_string_lossy();
             if shown.contains(',') {

@@ -1,8 +1,9 @@
-//! Metrics for a monitoring system that comes and asks: `GET /metrics`.
+//! Metrics for a monitoring system that polls: `GET /metrics`.
 //!
-//! One thread accepts. Each connection has a thread of its own for one request, and no more than [`CONNECTIONS`] at once, [`REQUEST_BYTES`]
-//! of request and [`PATIENCE`] in all: whoever connects can take no more than that from the mount. There is no more to the protocol here than a
-//! scraper needs, so no HTTP library is used.
+//! One thread accepts. Each connection has a thread of its own for one request. At most
+//! [`CONNECTIONS`] are served at once, with [`REQUEST_BYTES`] of request and [`PATIENCE`] in each
+//! direction. So clients can take no more than that from the mount. The protocol is the little that
+//! a scraper needs, so no HTTP library is used.
 
 mod address;
 
@@ -24,10 +25,10 @@ const CONNECTIONS: usize = 8;
 const REQUEST_BYTES: usize = 8 << 10;
 /// How long a client may take to send its request, and as long again for the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// After a failure to accept, such as too many open files.
+/// The pause after a failure to accept, such as too many open files.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// Says what there is to tell; `None` when the mount is ending.
+/// Renders the metrics; `None` when the mount is ending.
 pub type Render = dyn Fn() -> Option<String> + Send + Sync;
 
 enum Listener {
@@ -51,14 +52,14 @@ impl Trace {
     }
 }
 
-/// Listens for those who ask. Dropping it removes the socket.
+/// A listener for scrapers. Dropping it removes the socket.
 pub struct Exporter {
     listener: Option<Listener>,
     trace: Option<Trace>,
 }
 
 impl Exporter {
-    /// Listens; nobody is answered before [`Exporter::start`].
+    /// Listens. Nobody is answered before [`Exporter::start`].
     ///
     /// # Errors
     /// When the address is taken, or may not be used.
@@ -77,12 +78,12 @@ impl Exporter {
         })
     }
 
-    /// What to remove when the process ends without dropping this.
+    /// The socket to remove if the process ends without dropping this.
     pub fn trace(&self) -> Option<Trace> {
         self.trace.clone()
     }
 
-    /// Answers with what `render` says.
+    /// Answers with the text of `render`.
     ///
     /// # Errors
     /// When the machine gives no thread.
@@ -152,7 +153,7 @@ fn accept<C: Connection>(
             outrigger_clock::sleep(RETRY);
             continue;
         };
-        // Whoever comes while all places are taken is hung up on, and comes again.
+        // A client that comes while all places are taken is disconnected, and tries again later.
         if Arc::strong_count(&places) > CONNECTIONS {
             continue;
         }
@@ -161,7 +162,7 @@ fn accept<C: Connection>(
             let _ = converse(connection, content_type, &*render);
             drop(place);
         };
-        // Without a thread, likewise.
+        // If no thread can be started, the connection is closed as well.
         let _ = std::thread::Builder::new().name("metrics-client".to_string()).spawn(work);
     }
 }
@@ -184,13 +185,13 @@ fn converse(mut connection: impl Connection, content_type: &str, render: &Render
     Ok(())
 }
 
-/// The request up to its empty line, or as much of it as is too much.
+/// The request up to its empty line, or its first bytes if it is too long.
 fn read_head(connection: &mut impl Connection) -> io::Result<Vec<u8>> {
     let deadline = Instant::now() + PATIENCE;
     let (mut head, mut part) = (Vec::new(), [0; 1024]);
     while head.len() < REQUEST_BYTES && !is_whole(&head) {
         let left = deadline.saturating_duration_since(Instant::now());
-        // Zero would be no limit.
+        // Zero would mean no limit.
         connection.patience(left.max(Duration::from_millis(1)))?;
         match connection.read(&mut part)? {
             0 => return Err(io::ErrorKind::UnexpectedEof.into()),

@@ -22,7 +22,7 @@ fn on_tcp() -> (SocketAddr, Exporter) {
 fn ask(mut stream: impl Connection, request: &[u8]) -> String {
     stream.write_all(request).unwrap();
     let mut answer = String::new();
-    // Who says too much is hung up on, perhaps before all was read.
+    // The exporter may hang up on a long request before it has read all of it.
     let _ = stream.read_to_string(&mut answer);
     answer
 }
@@ -71,7 +71,7 @@ fn a_socket_is_removed_at_the_end_and_a_stale_one_replaced() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("metrics.sock");
     let address = Address::Unix(path.clone());
-    // What a killed process leaves.
+    // A killed process leaves its socket behind.
     drop(UnixListener::bind(&path).unwrap());
     let first = exporter(&address);
     assert!(ask(UnixStream::connect(&path).unwrap(), b"GET /metrics HTTP/1.1\r\n\r\n").ends_with("a 1\n"));
@@ -79,7 +79,7 @@ fn a_socket_is_removed_at_the_end_and_a_stale_one_replaced() {
     let trace = first.trace().unwrap();
     drop(first);
     assert!(!path.exists());
-    // That of a later process stays.
+    // The socket of a later process stays.
     std::fs::write(&path, "not ours").unwrap();
     let keep = std::fs::hard_link(&path, dir.path().join("kept"));
     keep.unwrap();

@@ -1,5 +1,6 @@
-//! Access control lists as archives have them: text, as GNU tar, star and libarchive write and read it under `SCHILY.acl.access` and
-//! `SCHILY.acl.default`. The kernel's own form in `SCHILY.xattr.` is not taken by `tar x --acls`.
+//! Access control lists of archives. They are text, as GNU tar, star and libarchive write and read
+//! it under `SCHILY.acl.access` and `SCHILY.acl.default`. `tar x --acls` does not read the kernel's
+//! own form in `SCHILY.xattr.`.
 
 use outrigger_store::local::acl::{AclEntry, NOBODY, Tag, decode, encode};
 
@@ -9,7 +10,7 @@ pub const KEYS: [(&[u8], &[u8]); 2] = [
     (b"SCHILY.acl.default", outrigger_store::local::acl::DEFAULT),
 ];
 
-/// The key under which `attribute` goes into an archive, and its text; `None` when it is no list.
+/// The key for `attribute` in an archive, and its text; `None` if it is no list.
 pub fn record(attribute: &[u8], value: &[u8]) -> Option<(&'static [u8], String)> {
     let (key, _) = KEYS.into_iter().find(|(_, name)| *name == attribute)?;
     let lines = decode(value)?.into_iter().map(|AclEntry { tag, id, permissions }| {
@@ -27,16 +28,17 @@ pub fn record(attribute: &[u8], value: &[u8]) -> Option<(&'static [u8], String)>
     Some((key, lines.collect::<Vec<_>>().join("\n")))
 }
 
-/// What a list's text says.
+/// A list that was read from text.
 pub struct Parsed {
-    /// Its entries, in the kernel's order, but for those that cannot be understood.
+    /// Its entries in the kernel's order, without those that cannot be parsed.
     pub entries: Vec<AclEntry>,
-    /// Why it is not whole: the first entry that cannot be understood, or names whom this machine does not know.
+    /// Why the list is not whole: its first entry that cannot be parsed, or that names a user or
+    /// group unknown to this machine.
     pub lacks: Option<String>,
 }
 
 impl Parsed {
-    /// True when permission bits say all of it.
+    /// True when permission bits can express the whole list.
     pub fn is_minimal(&self) -> bool {
         self.lacks.is_none()
             && self
@@ -45,17 +47,18 @@ impl Parsed {
                 .all(|entry| matches!(entry.tag, Tag::Owner | Tag::OwningGroup | Tag::Other))
     }
 
-    /// As the kernel has it.
+    /// The list in the kernel's form.
     pub fn value(&self) -> Vec<u8> {
         encode(&self.entries)
     }
 }
 
-/// Reads a list's text: entries in lines or between commas, each `WHOM:NAME:rwx`, perhaps with the number of NAME behind it.
+/// Parses a list: entries in lines or between commas, each `WHOM:NAME:rwx`, possibly followed by
+/// the number of NAME.
 pub fn parse(text: &[u8]) -> Parsed {
     let mut parsed = Parsed { entries: Vec::new(), lacks: None };
     for line in String::from_utf8_lossy(text).split(['\n', ',']) {
-        // What follows says which permissions are in effect.
+        // The comment behind `#` states the effective permissions.
         let line = line.split('#').next().unwrap_or_default().trim();
         if line.is_empty() {
             continue;
@@ -102,7 +105,7 @@ fn entry(line: &str) -> Result<AclEntry, String> {
     Ok(AclEntry { tag, id, permissions: bits? })
 }
 
-/// By the number, if there is one; else by the name, as this machine knows it.
+/// The number, if there is one, or else this machine's number for the name.
 fn id(tag: Tag, name: &str, number: Option<&str>) -> Result<u32, String> {
     if let Some(id) = number.unwrap_or(name).parse().ok().or_else(|| name.parse().ok()) {
         return Ok(id);

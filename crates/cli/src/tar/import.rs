@@ -1,7 +1,7 @@
 //! Puts an archive's entries into the store, as `tar x` would into a directory.
 //!
-//! The archive is read in one pass, in this thread; small files are handed to the pipeline whole, large ones through a bounded channel, so that
-//! memory stays bounded whatever the archive claims.
+//! This thread reads the archive in one pass. It hands small files to the pipeline whole, and large
+//! ones through a bounded channel. So memory stays bounded, whatever the archive claims.
 
 use std::collections::HashMap;
 use std::io::{self, Read};
@@ -24,7 +24,7 @@ use outrigger_store::{Error, ErrorKind, Store};
 use super::{Archive, Entry, Kind, TarError};
 use crate::exit::Failure;
 
-/// What an import did.
+/// The result of an import.
 pub struct Imported {
     /// What was written.
     pub summary: WriteSummary,
@@ -34,11 +34,12 @@ pub struct Imported {
     pub broken: Option<TarError>,
 }
 
-/// Stores the entries of an archive below `to`: `first`, which was read from it already, and those after it. So nothing is made of what is no
-/// archive.
+/// Stores entries of an archive below `to`: `first`, which the caller has read already, and those
+/// after it. So a file that is no archive changes nothing.
 ///
 /// # Errors
-/// Failures of the store. An archive that breaks off is none: what came before is stored.
+/// Failures of the store. An archive that breaks off is no error: the entries before the break are
+/// stored.
 pub fn import<R: Read>(
     store: &Store,
     mut archive: Archive<R>,
@@ -74,7 +75,7 @@ pub fn import<R: Read>(
     let broken = match read {
         Ok(()) => None,
         Err(Stop::Archive(error)) => Some(error),
-        // The pipeline knows better why it stopped than whoever noticed.
+        // The pipeline knows better why it stopped than the thread that noticed.
         Err(Stop::Store(error)) => {
             importer.writer.finish()?;
             return Err(error.into());
@@ -106,12 +107,13 @@ impl From<Error> for Stop {
 #[derive(Clone, Copy)]
 struct Dir {
     inode: u64,
-    /// It was there before, so other names may be in it.
+    /// The directory existed before, so it may hold other names.
     existed: bool,
     policy: WritePolicy,
 }
 
-/// A name in a directory of the store. Names below a directory that has given way are under an inode that nothing leads to any more.
+/// A name in a directory of the store. If that directory was replaced, its inode is no longer
+/// reachable.
 type Place = (u64, Vec<u8>);
 
 struct Importer<'a> {
@@ -120,17 +122,17 @@ struct Importer<'a> {
     writer: Writer,
     progress: &'a Progress,
     before: Option<&'a BeforeSnapshot>,
-    /// Directories that are known: those of the archive, and those on the way.
+    /// Directories that are known: those of the archive, and their parents.
     dirs: HashMap<Place, Dir>,
-    /// Other names that this import made → their inode, which is what hard links refer to.
+    /// The other names that this import made, with their inodes, to which hard links refer.
     made: HashMap<Place, u64>,
     inodes: std::ops::Range<u64>,
     to: &'a StorePath,
 }
 
-/// Names are at most this long, as for the kernel: one of a million slashes would make as many directories.
+/// The longest name, as in the kernel: a name of a million slashes would make as many directories.
 const PATH_MAX: usize = 4096;
-/// Files up to this length are handed over whole.
+/// The longest file that is handed over whole.
 const WHOLE_MAX: u64 = 1 << 20;
 const INODES_AT_ONCE: u64 = 4096;
 
@@ -141,7 +143,7 @@ impl Importer<'_> {
         first: Option<Entry>,
         entries: &mut u64,
     ) -> Result<(), Stop> {
-        // So that an empty archive makes an empty directory.
+        // This makes an empty directory for an empty archive.
         self.dir(&self.to.components)?;
         let mut next = first;
         while let Some(entry) = next {
@@ -196,10 +198,12 @@ impl Importer<'_> {
         if let Some(before) = self.before.filter(|_| existing.is_some()) {
             before.destroys();
         }
-        // Something that is no directory takes a directory's name: what was known below it is gone.
+        // An entry that is no directory takes a directory's name, so everything known below it is
+        // gone.
         self.dirs.remove(&place);
         let inode = self.next_inode()?;
-        // As `tar x`, which makes a new file: one with several names is not changed under the others.
+        // As `tar x`, this makes a new file. A file with several names does not change under the
+        // others.
         let replace = existing.is_some_and(|existing| existing.links > 1) || self.made.contains_key(&place);
         let attributes = attributes(kind, entry);
         self.made.insert(place, inode);
@@ -229,7 +233,7 @@ impl Importer<'_> {
         self.stream(archive, |reader| item(Content::Stream(reader))).map(Ok)
     }
 
-    /// Hands the stored bytes of a large or sparse file over as they are read.
+    /// Hands over the stored bytes of a large or sparse file while they are read.
     fn stream<R: Read>(
         &mut self,
         archive: &mut Archive<R>,
@@ -248,7 +252,7 @@ impl Importer<'_> {
                 Err(_) => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the archive ends early")),
             };
             self.send(&sender, message)?;
-            // An empty part has told the reader that this is the end.
+            // The empty part has told the reader about the end.
             if read? == 0 {
                 return Ok(());
             }
@@ -273,7 +277,7 @@ impl Importer<'_> {
         if self.writer.has_stopped() {
             return Err(Error::new(ErrorKind::Cancelled, "the write pipeline has stopped").into());
         }
-        // The file's reader has seen its end, or an error, which it has reported.
+        // The file's reader has seen its end, or an error that it has reported.
         Ok(())
     }
 
@@ -303,7 +307,7 @@ impl Importer<'_> {
         Ok(Ok(()))
     }
 
-    /// What this import made at `path`, if it is no directory.
+    /// The inode that this import made at `path`, if it is no directory.
     fn find_made(&self, path: &StorePath) -> Option<u64> {
         let mut parent = ROOT_INODE;
         for name in above(path) {
@@ -322,7 +326,7 @@ impl Importer<'_> {
         self.submit(Change::Put { parent, name, inode, attributes, root, stamp: 0, replace: false })
     }
 
-    /// Where an entry's path leads: below the target, whatever it says.
+    /// The place of an entry's path, which always lies below the target.
     fn place(&self, path: &[u8]) -> Result<StorePath, Error> {
         if path.len() > PATH_MAX {
             let why = format!("{}: longer than {PATH_MAX} bytes", shorten(path));
@@ -332,7 +336,7 @@ impl Importer<'_> {
         Ok(StorePath { components: self.to.components.iter().chain(&below.components).cloned().collect() })
     }
 
-    /// What the store had under this name before the import, if that is still so.
+    /// The inode that the store had under this name before the import, if it is still there.
     fn existing(&self, parent: &Dir, place: &Place) -> Result<Option<Inode>, Error> {
         if !parent.existed || self.made.contains_key(place) {
             return Ok(None);
@@ -340,7 +344,7 @@ impl Importer<'_> {
         let existing = self.meta.lookup(At::Now, place.0, &place.1)?;
         if let Some(before) = self.before.filter(|_| existing.is_some()) {
             before.may_destroy();
-            // What is asked for is about to be replaced, unless it is a directory that an entry goes into.
+            // The import will replace this entry, unless it is a directory that entries go into.
             let is_kept = existing.as_ref().is_none_or(|inode| inode.attributes.kind == FileKind::Directory);
             if !is_kept {
                 before.destroys();
@@ -349,7 +353,8 @@ impl Importer<'_> {
         Ok(existing)
     }
 
-    /// The directory at `path`, made with everything on the way if it is not there. What is there and is no directory gives way.
+    /// The directory at `path`. It and its parents are created if they are missing. An entry in
+    /// their place that is no directory is replaced.
     fn dir(&mut self, path: &[Vec<u8>]) -> Result<Dir, Stop> {
         let mut dir = self.top()?;
         for name in path {
@@ -417,7 +422,7 @@ fn shorten(path: &[u8]) -> String {
     }
 }
 
-/// The names on the way to what `path` names.
+/// The names above the last name of `path`.
 fn above(path: &StorePath) -> &[Vec<u8>] {
     path.components.split_last().map_or(&[], |(_, above)| above)
 }

@@ -1,7 +1,8 @@
 //! Tar archives: written as POSIX pax, read as pax, ustar and GNU.
 //!
-//! The headers are the crate `tar`'s; what surrounds them is here, because extended attributes may hold any byte (that crate splits pax records
-//! at line ends), and because sparse files come in four dialects.
+//! The crate `tar` handles the headers. The rest is here for two reasons: extended attributes may
+//! hold any byte, but that crate splits pax records at line ends, and sparse files come in four
+//! dialects.
 
 mod acl;
 mod import;

@@ -1,4 +1,5 @@
-//! Pax records: `LENGTH KEY=VALUE\n`, where the length counts itself and the line end, and the value may hold any byte.
+//! Pax records: `LENGTH KEY=VALUE\n`. The length counts itself and the line end, and the value may
+//! hold any byte.
 
 use outrigger_format::catalogue::Time;
 
@@ -31,7 +32,7 @@ pub fn parse(mut bytes: &[u8]) -> Option<Vec<(Vec<u8>, Vec<u8>)>> {
     Some(records)
 }
 
-/// `-1.5` as seconds and nanoseconds: the nanoseconds count forward.
+/// Parses `-1.5` as seconds and nanoseconds: the nanoseconds count forward.
 pub fn parse_time(text: &[u8]) -> Option<Time> {
     let text = std::str::from_utf8(text).ok()?;
     let (negative, text) = text.strip_prefix('-').map_or((false, text), |text| (true, text));

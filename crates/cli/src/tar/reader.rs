@@ -1,5 +1,5 @@
-//! Reads archives, whoever made them. An archive is untrusted: nothing in it is believed beyond what a header can say, and
-//! extended headers are bounded.
+//! Reads archives from any source. An archive is untrusted: nothing in it is believed beyond what a
+//! header can say, and extended headers are bounded.
 
 use std::collections::VecDeque;
 use std::io::Read;
@@ -12,7 +12,7 @@ use tar::{EntryType, GnuExtSparseHeader, Header};
 use super::sparse::Sparse;
 use super::{BLOCK, acl, pax};
 
-/// What an entry is.
+/// The kind of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "they are what they are called")]
 pub enum Kind {
@@ -30,11 +30,11 @@ pub enum Kind {
 /// An entry; its bytes are read with [`Archive::read`].
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// Its path, as it stands there.
+    /// Its path, as the archive has it.
     pub path: Vec<u8>,
-    /// What a link points to.
+    /// The target of a link.
     pub link: Vec<u8>,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// Permission bits.
     pub mode: u32,
@@ -48,7 +48,7 @@ pub struct Entry {
     pub device: (u32, u32),
     /// Extended attributes, sorted.
     pub xattrs: Xattrs,
-    /// What of it cannot be taken over, and why.
+    /// The parts that cannot be imported, and why.
     pub left_out: Option<String>,
     /// Length, holes included.
     pub size: u64,
@@ -83,20 +83,20 @@ pub struct Archive<R: Read> {
     input: R,
     /// Blocks read, for messages.
     position: u64,
-    /// Stored bytes of the current entry that are still to come, and its padding.
+    /// Stored bytes of the current entry that are still unread, and its padding.
     left: u64,
     padding: u64,
-    /// Data of the current entry that is still to come: (offset, length), rising; and its size.
+    /// Data of the current entry that is still unread: (offset, length), rising; and its size.
     extents: VecDeque<(u64, u64)>,
     size: u64,
     global: Records,
 }
 
-/// Extended headers and long names before one entry are at most this long together, bytes.
+/// The bound on all extended headers and long names before one entry, in bytes.
 const EXTENDED_MAX: u64 = 1 << 20;
-/// What global headers say is at most this long, bytes: each entry gets a copy.
+/// The bound on all global headers, in bytes: each entry gets a copy.
 const GLOBAL_MAX: usize = 64 << 10;
-/// Extents of a sparse file are at most so many.
+/// The bound on extents of a sparse file.
 const EXTENTS_MAX: usize = 1 << 20;
 
 impl<R: Read> Archive<R> {
@@ -150,7 +150,8 @@ impl<R: Read> Archive<R> {
         Ok(())
     }
 
-    /// An extended header's data, with its padding. `left` is what those of its entry may have yet.
+    /// An extended header's data, with its padding. `left` is how much more the headers of this
+    /// entry may take.
     fn extended(&mut self, size: u64, left: &mut u64) -> Result<Vec<u8>> {
         let Some(rest) = left.checked_sub(size.max(BLOCK as u64)) else {
             return bad("the extended headers of an entry are absurdly long");
@@ -206,7 +207,7 @@ impl<R: Read> Archive<R> {
         }
     }
 
-    /// Takes records that hold for all entries from here on, in place of those of the same keys.
+    /// Adds records that hold for all later entries, and replaces those of the same keys.
     fn add_global(&mut self, more: Records) -> Result<()> {
         let len = |(key, value): &(Vec<u8>, Vec<u8>)| key.len() + value.len() + 16;
         let mut sum: usize = self.global.iter().map(len).sum();
@@ -270,11 +271,11 @@ impl<R: Read> Archive<R> {
         }
         entry.xattrs.sort();
         entry.xattrs.dedup_by(|b, a| a.0 == b.0);
-        // Old archives have directories as files with a slash at the end.
+        // Old archives store a directory as a file with a slash at the end.
         if entry.kind == Kind::File && entry.path.ends_with(b"/") {
             entry.kind = Kind::Directory;
         }
-        // Links may say how long the file is that they stand for; none of its bytes follow.
+        // A link's header may state the length of its target, but none of those bytes follow.
         self.left = if entry.kind == Kind::File || matches!(entry.kind, Kind::Other(_)) { stored } else { 0 };
         self.padding = self.left.checked_next_multiple_of(BLOCK as u64).map_or(0, |end| end - self.left);
         entry.size = self.left;
@@ -351,7 +352,8 @@ impl<R: Read> Archive<R> {
         Ok(())
     }
 
-    /// Data and holes of the current entry; one extent without a hole for what is not sparse. Before any of it is read.
+    /// Data and holes of the current entry; one extent without a hole if it is not sparse. Call it
+    /// before reading the entry.
     pub fn extents(&self) -> Vec<Extent> {
         let (mut all, mut at) = (Vec::with_capacity(self.extents.len() + 1), 0);
         for &(start, len) in self.extents.iter().filter(|(_, len)| *len > 0) {
@@ -364,7 +366,8 @@ impl<R: Read> Archive<R> {
         all
     }
 
-    /// Fills `buffer` with the entry's next stored bytes, which are those of its extents, one after the other; less only at its end.
+    /// Fills `buffer` with the entry's next stored bytes, which are its extents one after the
+    /// other. It returns less only at their end.
     ///
     /// # Errors
     /// When the archive ends early or cannot be read.
@@ -423,7 +426,8 @@ fn apply(entry: &mut Entry, sparse: &mut Sparse, stored: &mut u64, key: &[u8], v
     Ok(())
 }
 
-/// Takes over an access control list. Where the archive has it in the kernel's form, too, that one holds: it has no names.
+/// Takes an access control list from text. If the archive also has the kernel's form, that one
+/// counts, because it has no names.
 fn access_list(entry: &mut Entry, attribute: &[u8], text: &[u8]) {
     let list = acl::parse(text);
     let known = entry.xattrs.iter().any(|(name, _)| name == attribute);

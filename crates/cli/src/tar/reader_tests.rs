@@ -63,7 +63,7 @@ fn no_changed_byte_brings_it_down() {
         for flip in [1, 0x40, 0xff, sample[at] ^ b'S', sample[at] ^ 0x80] {
             let mut bytes = sample.clone();
             bytes[at] ^= flip;
-            // With a right checksum, so that the header is believed.
+            // The checksum is correct, so that the reader believes the header.
             let start = at / BLOCK * BLOCK;
             let block: [u8; BLOCK] = bytes[start..start + BLOCK].try_into().unwrap();
             let sum = format!("{:06o}\0 ", checksum(&block));
@@ -102,7 +102,7 @@ fn extended_headers_are_bounded_together() {
     }
     let long = [extended(EntryType::XGlobalHeader, GLOBAL_MAX, 1), sample()].concat();
     assert!(why(&long).contains("global"), "{long:?}");
-    // Those of other entries do not count, and a global one takes the place of the one before.
+    // Headers of other entries do not count, and a global header replaces the one before.
     let usual = [extended(EntryType::XGlobalHeader, 40_000, 1), sample()].concat();
     let usual = [&usual[..usual.len() - 2 * BLOCK], &usual].concat();
     let many = [extended(EntryType::XHeader, 40_000, 20), usual].concat();

@@ -1,10 +1,10 @@
-//! Sparse files of archives: where their data lies.
+//! Sparse files of archives: the places of their data.
 
 use std::collections::VecDeque;
 
 use super::reader::{Result, bad};
 
-/// What is known of a sparse file's map.
+/// The known parts of a sparse file's map.
 #[derive(Default)]
 pub(super) struct Sparse {
     pub major: Option<u64>,
@@ -13,7 +13,7 @@ pub(super) struct Sparse {
 }
 
 impl Sparse {
-    /// The map, once it is certain that it fits the file and what is stored.
+    /// The map, checked against the file and its stored bytes.
     pub fn extents(self, size: u64, stored: u64) -> Result<VecDeque<(u64, u64)>> {
         let (mut end, mut data) = (0, 0u64);
         for &(offset, len) in &self.map {

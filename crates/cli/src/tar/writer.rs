@@ -1,4 +1,5 @@
-//! Writes pax archives: a ustar header, and before it an extended one when that cannot say everything.
+//! Writes pax archives: a ustar header, and before it an extended one if the ustar header cannot
+//! say everything.
 
 use std::io::{self, Write};
 
@@ -8,7 +9,7 @@ use tar::{EntryType, Header};
 
 use super::{BLOCK, acl, pax};
 
-/// What an entry's headers say.
+/// The content of an entry's headers.
 pub struct Fields<'a> {
     /// Its path in the archive; a directory's with a slash at its end.
     pub path: &'a [u8],
@@ -41,7 +42,8 @@ impl<W: Write> TarWriter<W> {
         Self { out, written: 0 }
     }
 
-    /// Writes an entry's headers; its bytes must follow (those of its extents, or all), then [`TarWriter::end_entry`].
+    /// Writes an entry's headers. Its bytes must follow (those of its extents, or all), then
+    /// [`TarWriter::end_entry`].
     ///
     /// # Errors
     /// Those of writing.
@@ -70,7 +72,8 @@ impl<W: Write> TarWriter<W> {
             header.set_device_minor(rustix::fs::minor(attributes.rdev))?;
         }
         let Some(map) = map else { return self.header(header, fields.path, link_of(fields)) };
-        // What a program that does not know sparse files makes of it should not be taken for the file.
+        // A program that does not know sparse files unpacks map and data. Under this name nobody
+        // takes the result for the file.
         let name = fields.path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
         self.header(header, &[b"GNUSparseFile.0/", name].concat(), b"")?;
         self.data(&map)
@@ -137,7 +140,8 @@ fn stored_len(fields: &Fields<'_>) -> u64 {
     fields.extents.map_or(fields.size, |extents| sparse_map(extents).len() as u64 + data(extents))
 }
 
-/// The map of pax's sparse format 1.0: how many extents, and of each where it is and how long, in lines, padded to a block.
+/// The map of pax's sparse format 1.0: the number of extents, then each one's offset and length, in
+/// lines, padded to a block.
 fn sparse_map(extents: &[Extent]) -> Vec<u8> {
     let mut map = format!("{}\n", extents.len());
     for Extent { start, len, .. } in extents {
@@ -148,7 +152,7 @@ fn sparse_map(extents: &[Extent]) -> Vec<u8> {
     map
 }
 
-/// What the ustar header has no room for.
+/// The fields that do not fit the ustar header.
 fn records(fields: &Fields<'_>) -> Vec<u8> {
     let (attributes, link, mut records) = (fields.attributes, link_of(fields), Vec::new());
     if fields.extents.is_some() {

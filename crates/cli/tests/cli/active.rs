@@ -53,7 +53,7 @@ fn a_plug_in_says_where_inputs_are_cut_and_hosts_have_a_split_each() {
     place.done(&["component", "add", example]);
     assert_eq!(counted(&plugin("@fasta.sh"), "3", "again").code, 0);
     assert_eq!(place.done(&["cat", "again"]).text(), "2\n2\n");
-    // In a directory nobody says who holds what.
+    // In a store in a directory nothing says which host holds data.
     assert_eq!(counted(&plugin("@fasta.sh"), "hosts", "hosts").code, 0);
     assert_eq!(place.done(&["cat", "hosts"]).text(), "4\n");
     let said = counted(&plugin("echo here"), "3", "no");
@@ -206,7 +206,7 @@ fn a_stream_is_stored_and_processed_at_once() {
     );
     assert_eq!(said.code, 0, "{}", said.err);
     assert_eq!(place.done(&["cat", "raw/text", "up"]).text(), "some text\nSOME TEXT\n");
-    // What a stream cannot have is refused, and not left out.
+    // Options that a stream cannot have are refused, not ignored.
     for (more, says) in [
         (&["--with", "raw/text", "--", "cat"][..], "--in - with --with"),
         (&["--records", "lines", "--", "cat"], "--in - with --records"),
@@ -258,7 +258,7 @@ fn an_agent_that_is_not_root_runs_what_its_own_user_submitted_and_says_so_of_oth
     assert_eq!(crate::run::Said::from(row).json()["state"].as_str(), Some("waiting"));
 }
 
-/// As in a damaged database.
+/// A damaged database may say so.
 #[test]
 fn a_directory_that_lies_below_itself_ends_the_search_for_inputs() {
     let place = Place::new();
@@ -283,7 +283,7 @@ fn a_directory_that_lies_below_itself_ends_the_search_for_inputs() {
     assert!(said.code != 0 && said.err.contains("below itself"), "{} {}", said.code, said.err);
 }
 
-/// A runner that is killed cannot remove its directory, nor the mount in it: the next command does.
+/// A killed runner can remove neither its directory nor the mount in it. The next command does.
 #[test]
 fn what_a_killed_runner_leaves_goes_with_the_next_command() {
     let site = Site::sqlite();

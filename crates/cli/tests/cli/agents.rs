@@ -1,4 +1,5 @@
-//! Agents and runners that share jobs, over both metadata engines: nothing is lost when one is killed, and nothing is done twice that can be seen.
+//! Agents and runners that share jobs, over both metadata engines. When one is killed, nothing is
+//! lost, and no split has a visible effect twice.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -25,7 +26,7 @@ fn queued_jobs_are_done_by_agents_which_end_when_they_are_drained() {
         site.done(&["job", "wait", &job, "--timeout", "60"]);
         assert_eq!(site.done(&["cat", "out"]).text(), text);
         assert_eq!(begun(&ran), (0..8).collect::<Vec<_>>(), "each split once");
-        // What was cancelled and is tried again is queued as well.
+        // A cancelled job that is retried is queued as well.
         let job = site.queue("2", &ran, "sleep 30;");
         site.until(|| begun(&ran).len() == 10);
         site.done(&["job", "cancel", &job]);
@@ -108,7 +109,7 @@ fn a_drained_agent_finishes_what_it_runs_and_no_more() {
         let finished = site.splits(&job, "done");
         assert!(finished > 0 && finished < 20, "{finished} of 20");
         assert_eq!((finished, site.splits(&job, "running")), (begun(&ran).len() as u64, 0));
-        // Nobody has it now: it waits for whoever comes.
+        // No runner has the job now: it waits for the next one.
         let said = site.done(&["node", "--allow-root", "--name", "next", "--until-idle"]).text();
         assert!(said.contains(&format!("job {job}: done")), "{said}");
         assert_eq!(site.done(&["cat", "out"]).text(), text);
@@ -169,7 +170,8 @@ fn programs_of_an_agent_get_what_nobody_else_wants_if_it_is_told_so() {
     }
 }
 
-/// Starts an agent `one`; what is returned waits for a job, has the agent end, and says what it told.
+/// Starts an agent `one`. The returned function waits for a job, ends the agent and returns its
+/// report.
 fn told_by(site: &Site, mut command: std::process::Command) -> impl FnOnce(&str) -> String {
     let agent = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
     site.until(|| site.done(&["node", "list"]).text().contains("one"));
@@ -204,7 +206,7 @@ fn what_splits_took_is_shown_beside_what_was_to_be_expected() {
         }
         let text = site.done(&["job", "show", &job]).text();
         assert!(text.contains("together") && text.contains("; predicted: "), "{text}");
-        // Without groups it is only not counted.
+        // Without groups the usage is not counted, and nothing else differs.
         let agent =
             told_by(&site, site.command(&["node", "--allow-root", "--name", "one", "--cgroup", "off"]));
         let job = site.queue("2", &ran, "");
@@ -214,10 +216,10 @@ fn what_splits_took_is_shown_beside_what_was_to_be_expected() {
         let wrong =
             Said::from(site.command(&["node", "--allow-root", "--cgroup", "/nowhere"]).output().unwrap());
         assert!(wrong.code == 1 && wrong.err.contains("--cgroup"), "{}", wrong.err);
-        // What a split is expected to take is known before it has ended.
+        // A running split already has a predicted time.
         let mut agent = site.agent("one", "1");
         let job = site.queue("3", &ran, "[ $AS_SPLIT = 2 ] && sleep 60;");
-        // What has ended is recorded within a second or so.
+        // An ended split is recorded within a second or so.
         site.until(|| told(&job)[2]["seconds_predicted"].is_number());
         let last = told(&job)[2].clone();
         assert!(last["state"] == "running" && last["seconds"].is_null(), "{last}");
@@ -229,7 +231,7 @@ fn what_splits_took_is_shown_beside_what_was_to_be_expected() {
     }
 }
 
-/// A group of version 2 of its own, if this machine lets one be made.
+/// A control group of version 2 for this test, if the machine lets one be made.
 fn own_group(name: &str) -> Option<std::path::PathBuf> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let mounted = mounts.lines().find(|line| line.contains(" - cgroup2 "));
@@ -242,7 +244,7 @@ fn own_group(name: &str) -> Option<std::path::PathBuf> {
 fn an_agent_makes_groups_in_the_one_it_is_in_and_leaves_it_as_it_was() {
     let site = Site::sqlite();
     site.put_numbers(1);
-    // Alone in its group it makes room there; beside a shell it does without controllers.
+    // An agent alone in its group makes room there. Beside a shell it works without controllers.
     for (name, script) in [("alone", "exec \"$@\""), ("beside", "\"$@\"; exit $?")] {
         let Some(group) = own_group(name) else {
             outrigger_workload::lacking!("no control group can be made here");
@@ -274,11 +276,13 @@ fn an_agent_of_another_host_is_given_up_when_its_lease_is_over() {
     let (server, schema) = site.postgres.as_ref().unwrap();
     let text = site.put_numbers(1000);
     let ran = site.place.path("ran");
-    // Its lock files lie in another host's cache directory, so nobody here can see that it is dead.
+    // Its lock files lie in another host's cache directory, so this host cannot see that it is
+    // dead.
     let mut far =
         Site::spawn(site.command_at("far", &["node", "--allow-root", "--name", "far", "--slots", "1"]));
     site.until(|| site.done(&["node", "list"]).text().contains("far"));
-    // All but the first split wait, so the far one cannot end the second before it is killed. Its program outlives it, but not this test's directory.
+    // All splits but the first wait, so the far agent cannot end the second before it is killed.
+    // Its program outlives it, but not this test's directory.
     let go = site.place.path("go");
     let waits = format!(
         "until [ $AS_SPLIT = 0 -o -e {} -o ! -e {} ]; do sleep 0.02; done;",
@@ -289,7 +293,7 @@ fn an_agent_of_another_host_is_given_up_when_its_lease_is_over() {
     site.until(|| begun(&ran).len() > 1);
     far.kill().unwrap();
     far.wait().unwrap();
-    // However slow this machine is.
+    // The lease lasts, however slow this machine is.
     server.sql(&format!(
         "UPDATE {schema}.session SET lease_until = lease_until + 3600000000000 \
          WHERE id IN (SELECT session FROM {schema}.job_split WHERE state = 1)"
@@ -347,7 +351,7 @@ fn jobs_work_over_a_shared_store_without_agents() {
     let fails = Said::from(site.command(&[&args[..], &["bad", "--", "false"]].concat()).output().unwrap());
     assert!(fails.code == 1 && fails.err.contains("set aside"), "{}", fails.err);
     site.done(&["job", "forget", "2"]);
-    // A stream, its raw file and what a program makes of it.
+    // A stream, its raw file and the output of a program.
     let said = fed(
         site.command(&[
             "run",
@@ -382,7 +386,8 @@ fn a_split_that_takes_one_agent_long_is_done_by_another_and_the_first_is_stopped
         let text = site.put_numbers(400);
         let ran = site.place.path("ran");
         let mut agents = [site.agent("one", "1"), site.agent("two", "1")];
-        // The first attempt at one of the splits never ends by itself; it outlives neither this test's directory nor its agent.
+        // The first attempt at one of the splits never ends by itself. It ends with this test's
+        // directory or its agent.
         let stuck = format!(
             "if [ $AS_SPLIT = 1 -a $AS_ATTEMPT = 1 ]; then echo $$ > {0}; while [ -e {0} ]; do sleep 0.05; done; fi;",
             site.place.path("stuck").display()
@@ -409,7 +414,8 @@ fn who_waits_for_a_job_runs_what_takes_an_agent_long() {
     let site = Site::sqlite();
     let text = site.put_numbers(400);
     let stuck = site.place.path("stuck");
-    // Whoever has the second split first is stuck, which the first one waits for: so there are two who run one each.
+    // The first runner of the second split gets stuck, and the first split waits for that. So two
+    // runners have one split each.
     let script = format!(
         "case $AS_SPLIT$AS_ATTEMPT in 11) echo $$ > {0}; while [ -e {0} ]; do sleep 0.05; done;; \
          0?) while [ -d {1} -a ! -e {0} ]; do sleep 0.05; done;; esac; cat",

@@ -1,4 +1,4 @@
-//! What makes no sense is refused with a sentence and the right code, and changes nothing.
+//! Senseless requests are refused with a sentence and the right exit code, and change nothing.
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
@@ -126,7 +126,7 @@ fn a_read_only_store_is_read_and_not_changed() {
     let reads =
         [&["cat", "f"][..], &["cat", "--at", "t", "f"], &["ls"], &["stats"], &["versions", "f"], &["check"]];
     for args in reads {
-        // A root without `setpriv` may write anywhere: nothing to see.
+        // Root without `setpriv` may write anywhere, so there is nothing to test.
         let Some(said) = run(args) else { return };
         assert_eq!(said.code, 0, "{args:?}: {}", said.err);
     }
@@ -174,7 +174,7 @@ fn damage_is_named_and_the_rest_is_read() {
     assert!(said.text().contains("src/noise"), "{}", said.text());
     let report = place.code(3, &["check", "--read-data", "--json"]).json();
     assert!(report["damaged"].as_u64().unwrap() > 0);
-    // What is left of it can be had, with zeros where it is damaged.
+    // The rest of the file can be read, with zeros in place of the damage.
     let said = place.code(3, &["get", "--salvage", "src", "rest"]);
     let rest = place.read("rest/noise");
     assert_eq!(rest.len(), noise.len());
@@ -185,7 +185,7 @@ fn damage_is_named_and_the_rest_is_read() {
         "{}",
         said.err
     );
-    // The source is still there: the repair says that putting it again stores what was lost.
+    // The source still exists: the repair says that putting it again stores the lost data.
     let said = place.code(3, &["check", "--repair"]);
     assert!(said.text().contains("src/noise") && said.text().contains("put --rescan"), "{}", said.text());
     place.done(&["put", "src", "--rescan"]);
@@ -194,7 +194,8 @@ fn damage_is_named_and_the_rest_is_read() {
     place.done(&["check", "--read-data"]);
 }
 
-/// What is wrong in the database is named, and so is what is damaged beside it; nothing is repaired by such a database.
+/// Errors in the database are named, and so is damage in the packs. Such a database repairs
+/// nothing.
 #[test]
 fn a_check_goes_on_to_the_packs_when_the_database_is_wrong() {
     let place = Place::new();

@@ -75,7 +75,7 @@ fn what_has_not_changed_is_not_read_again() {
     let place = Place::new();
     place.write("src/a", "alpha");
     place.write("src/b", "beta");
-    // So that no ctime is within the clock tick of the first scan.
+    // Then no ctime falls into the clock tick of the first scan.
     std::thread::sleep(std::time::Duration::from_millis(30));
     place.done(&["put", "src"]);
     let again = place.done(&["put", "src", "--json"]).json();
@@ -358,7 +358,7 @@ fn the_shell_is_served() {
     let put = String::from_utf8(place.read("pages/outrigger-put.1")).unwrap();
     assert!(put.contains("keep\\-missing"), "{put}");
     assert!(place.path("pages/outrigger-snapshot-create.1").exists());
-    // Examples stand as they are, line by line, and what may be repeated is shown so.
+    // Examples keep their lines, and the usage shows which arguments may be repeated.
     let example =
         r"\&outrigger put ~/src \-\-to src \-\-exclude target \-\-exclude \(aq*.o\(aq \-\-tag nightly";
     assert!(put.contains(".SH EXAMPLES\n.nf\n") && put.lines().any(|line| line == example), "{put}");
@@ -390,13 +390,13 @@ fn a_closed_pipe_is_no_error() {
     assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]));
 }
 
-/// One agent of root's, or a cron job, may work in everybody's stores.
+/// An agent or a cron job of root's may work in the stores of all users.
 #[test]
 fn what_root_stores_in_somebodys_store_is_his() {
     let place = Place::new();
     place.write("mine", noise(1, 300_000));
     place.write("roots", noise(2, 300_000));
-    // Made before root comes: they give away what is there.
+    // These run before root comes, and give away what exists.
     let theirs = [
         &["put", "mine"][..],
         &["cat", "c"],
@@ -410,7 +410,7 @@ fn what_root_stores_in_somebodys_store_is_his() {
         return;
     };
     assert!(theirs.remove(0).output().unwrap().status.success());
-    // Enough for several packs, and so for directories of theirs.
+    // Enough for several packs, and so for several directories of the user.
     for name in ["a", "b", "c"] {
         place.done(&["put", "roots", "--to", name]);
         place.write("roots", noise(name.as_bytes()[0].into(), 300_000));

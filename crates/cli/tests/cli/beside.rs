@@ -49,7 +49,7 @@ fn a_get_sees_one_tree_while_puts_removals_and_reclaiming_go_on() {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        // Sooner or later than the pin: the tree is there, or it is not.
+        // The pin came before or after this: the tree is there, or it is not.
         place.done(&["rm", "-r", "src"]);
         place.done(&["gc"]);
         let said = Said::from(get.wait_with_output().unwrap());

@@ -1,4 +1,5 @@
-//! Copies between stores of every kind: out of one machine, back, and on as a replica; interrupted, damaged, and with writers at work.
+//! Copies between stores of every kind: off one machine, back, and on as a replica; interrupted,
+//! damaged, and while writers work.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -12,12 +13,12 @@ use outrigger_workload::postgres::Server;
 
 use crate::run::{Place, Said, noise};
 
-/// A workplace, an object store and a database server that its commands find.
+/// A workplace, and an object store and a database server that its commands find.
 pub struct World {
     pub place: Place,
     pub s3: S3Server,
     pub server: &'static Server,
-    /// The keys that its commands have for buckets: a name, and the secret.
+    /// The keys for buckets that its commands have: a name, and the secret.
     pub keys: [String; 2],
 }
 
@@ -27,7 +28,7 @@ impl World {
         Some(Self { server: Server::shared()?, place: Place::empty(), s3: S3Server::start(), keys })
     }
 
-    /// The URL of a store in a schema that nobody else has.
+    /// The URL of a store in a new schema.
     pub fn url(&self) -> String {
         self.server.url(&self.server.fresh())
     }
@@ -104,7 +105,7 @@ impl World {
         done(&[&rule[..], &["--sandbox", "off", "--", "tr", "a-z", "A-Z"]].concat());
     }
 
-    /// Everything that a store says of what is in it.
+    /// The listings of a store's whole content.
     #[track_caller]
     pub fn about(&self, store: &str) -> String {
         let ask = |args: &[&str]| self.done(&[&["-s", store, "--json"], args].concat()).text();
@@ -117,7 +118,7 @@ impl World {
         self.done(&["-s", store, "--json", "rule", "list"]).text()
     }
 
-    /// What is stored in `store` under `path` is what lies in `tree`.
+    /// Checks that `path` in `store` has the content of `tree`.
     #[track_caller]
     pub fn holds(&self, store: &str, args: &[&str], tree: &Path) {
         let out = tempfile::tempdir().unwrap();
@@ -127,13 +128,14 @@ impl World {
     }
 }
 
-/// A directory, then PostgreSQL with packs in an object store, then PostgreSQL with a shared directory, then a directory again.
+/// A directory, then PostgreSQL with packs in an object store, then PostgreSQL with a shared
+/// directory, then a directory again.
 #[test]
 fn a_store_outgrows_its_machine_and_comes_back() {
     let Some(world) = World::new() else { return };
     world.done(&["-s", "a", "init", "--pack-size", "1M"]);
     world.fill("a");
-    // One of them as behind a pooler that gives every transaction another connection.
+    // One URL is that of a pooler which gives every transaction another connection.
     let (b, c) = (format!("{}&pooling=transaction", world.url()), world.url());
     let said = world.code(2, &["copy", "a", &b]);
     assert!(said.err.contains("--packs"), "{}", said.err);
@@ -152,13 +154,13 @@ fn a_store_outgrows_its_machine_and_comes_back() {
         world.holds(store, &["--at", "one", "/tree"], &world.place.path("first"));
         world.done(&["-s", store, "check", "--read-data"]);
     }
-    // What was stored before is not stored again, and what is stored now goes where the copy's packs are.
+    // Data stored before is not stored again, and new data goes where the copy's packs are.
     let objects = world.s3.objects().len();
     world.write_tree("second", 2);
     world.done(&["-s", &b, "put", "second", "--to", "/again"]);
     world.holds(&b, &["/again"], &world.place.path("second"));
     let more = world.s3.objects().len() - objects;
-    // Names, and what the new directory mirrors.
+    // Names, and the record of what the new directory mirrors.
     assert!(more <= 4, "{more} packs for what was there");
     world.place.write("new", noise(5, 300_000));
     world.done(&["-s", "d", "put", "new"]);
@@ -166,7 +168,8 @@ fn a_store_outgrows_its_machine_and_comes_back() {
     world.done(&["-s", "d", "check", "--read-data"]);
 }
 
-/// What has changed goes over and no more, what the source has reclaimed goes; a copy that was written to is left alone.
+/// Only changes are copied, and data that the source has reclaimed is removed. A copy that was
+/// written to is left alone.
 #[test]
 fn a_copy_in_postgresql_is_brought_up_to_date() {
     let Some(world) = World::new() else { return };
@@ -178,7 +181,7 @@ fn a_copy_in_postgresql_is_brought_up_to_date() {
     let copy = ["copy", &a, &b, "--packs", &world.dir_at("packs-b"), "--json"];
     world.done(&copy);
     assert_eq!(world.about(&b), world.about(&a));
-    // Nothing: and no row is written again, nor even locked.
+    // Nothing changed: no row is written again, or even locked.
     let schema = b.rsplit_once("schema=").unwrap().1;
     let written = ["inode", "dentry", "inode_old", "version", "pack"].map(|table| {
         format!(
@@ -190,7 +193,7 @@ fn a_copy_in_postgresql_is_brought_up_to_date() {
     let report = world.done(&copy[..3]).text();
     assert!(report.starts_with("copied 0 packs"), "{report}");
     assert_eq!(written(), before);
-    // Then little.
+    // Then few changes are copied.
     world.place.write("second/new", noise(8, 400_000));
     world.done(&["-s", &a, "put", "second", "--to", "/tree"]);
     world.done(&["-s", &a, "snapshot", "create", "two"]);
@@ -218,12 +221,12 @@ fn a_copy_in_postgresql_is_brought_up_to_date() {
     assert_eq!(world.done(&copy).json()["packs_copied"], 1);
     world.done(&["-s", &b, "check", "--read-data"]);
 
-    // It says what it is.
+    // The copy says that it is one.
     let status = world.done(&["-s", &b, "status", "--json"]).json();
     assert_eq!(status["copy_of"], a.as_str(), "{status}");
     assert!(status["copy_behind_ms"].as_u64().is_some(), "{status}");
     assert!(world.done(&["-s", &b, "status"]).text().contains("copy       of postgres://"));
-    // In use, it is not changed under its user.
+    // A copy in use does not change under its user.
     let session = format!(
         "{schema}.session VALUES (1000000, 1, 60, 9223372036854775807, 9000000000000000000, 'x', 'host', 1, '\"mount\"')"
     );
@@ -232,13 +235,13 @@ fn a_copy_in_postgresql_is_brought_up_to_date() {
     assert!(said.err.contains("in use") && said.err.contains("mount on host, process 1"), "{}", said.err);
     world.server.sql(&format!("DELETE FROM {schema}.session"));
     world.done(&copy);
-    // Written to, it is a store of its own.
+    // A copy that was written to is a store of its own.
     world.done(&["-s", &b, "put", "first", "--to", "/own"]);
     let said = world.code(1, &copy);
     assert!(said.err.contains("a store of its own"), "{}", said.err);
     world.holds(&b, &["/own"], &world.place.path("first"));
     assert_eq!(world.done(&["-s", &b, "status", "--json"]).json()["copy_of"], serde_json::Value::Null);
-    // Other stores are none of its business.
+    // A copy does not touch other stores.
     let c = world.url();
     world.done(&["-s", &c, "init", "--packs", &world.dir_at("packs-c")]);
     let said = world.code(1, &["copy", &a, &c]);
@@ -247,7 +250,8 @@ fn a_copy_in_postgresql_is_brought_up_to_date() {
     assert!(said.err.contains("where the source's do"), "{}", said.err);
 }
 
-/// Interrupted by errors, and killed at several moments: there is no store until there is all of it, and what was copied counts.
+/// A copy is interrupted by errors and killed at several moments. The destination is no store until
+/// it is complete, and packs that were copied are not copied again.
 #[test]
 fn an_interrupted_copy_goes_on_where_it_was() {
     let Some(world) = World::new() else { return };
@@ -272,7 +276,7 @@ fn an_interrupted_copy_goes_on_where_it_was() {
     assert!(report["packs_kept"].as_u64().unwrap() >= 2, "{report}");
     assert_eq!(world.about(&b), world.about("a"));
     world.done(&["-s", &b, "check", "--read-data"]);
-    // Back, killed again; this host's memory of what was copied is lost, too.
+    // Copied back and killed again, and this host's record of what was copied is lost, too.
     for round in 1..4 {
         let mut child =
             world.command(&["copy", &b, "c"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
@@ -284,7 +288,7 @@ fn an_interrupted_copy_goes_on_where_it_was() {
     world.done(&["copy", &b, "c"]);
     assert_eq!(world.about("c"), world.about("a"));
     world.done(&["-s", "c", "check", "--read-data"]);
-    // Who copied and was killed holds nothing up.
+    // A killed copy holds nothing up.
     world.done(&["-s", &b, "gc"]);
 }
 
@@ -309,7 +313,7 @@ fn damage_in_the_source_is_refused_and_named() {
     assert!(said.err.contains("checksum") && said.err.contains(name), "{}", said.err);
     assert!(world.code(1, &["-s", &b, "ls"]).err.contains("has no store"));
     std::fs::write(&largest, &whole).unwrap();
-    // A row whose content is another one.
+    // A row with another content.
     let schema = a.rsplit_once("schema=").unwrap().1;
     let number = world.server.sql(&format!("SELECT inode FROM {schema}.dentry WHERE name = 'large'"));
     world.server.sql(&format!("UPDATE {schema}.inode SET mode = mode + 1 WHERE number = {number}"));
@@ -320,7 +324,7 @@ fn damage_in_the_source_is_refused_and_named() {
     world.server.sql(&format!("UPDATE {schema}.inode SET mode = mode - 1 WHERE number = {number}"));
     world.done(&copy);
     assert_eq!(world.about(&b), world.about(&a));
-    // In a directory's database.
+    // The same in a directory's database.
     world.done(&["copy", &a, "c"]);
     let database = world.place.path("c/meta.db");
     let whole = std::fs::read(&database).unwrap();
@@ -332,7 +336,8 @@ fn damage_in_the_source_is_refused_and_named() {
     assert!(said.err.contains("not what was written"), "{}", said.err);
 }
 
-/// Writers and a collector work while a store is copied again and again: every copy is one state, whole.
+/// A store is copied again and again while writers and a collector work. Every copy is one whole
+/// state.
 #[test]
 fn writers_go_on_while_a_store_is_copied() {
     let Some(world) = World::new() else { return };
@@ -348,7 +353,7 @@ fn writers_go_on_while_a_store_is_copied() {
                 let mut round = 0;
                 while !ended.load(Ordering::Relaxed) {
                     round += 1;
-                    // Both halves are of one round, whatever moment is copied.
+                    // Both files are of one round, whatever moment is copied.
                     let name = format!("w{writer}");
                     let bytes = noise(writer * 1000 + round, 300_000);
                     world.place.write(format!("{name}/one"), &bytes);
@@ -356,7 +361,7 @@ fn writers_go_on_while_a_store_is_copied() {
                     world.done(&["-s", a, "put", &name]);
                     if round % 3 == 0 {
                         world.done(&["-s", a, "rm", "-r", &name]);
-                        // Refused while a copy holds it off.
+                        // The collector is refused while a copy runs.
                         let said = world.run(&["-s", a, "gc"]);
                         assert!(said.code == 0 || said.err.contains("is collecting"), "{}", said.err);
                     }
@@ -365,7 +370,7 @@ fn writers_go_on_while_a_store_is_copied() {
         }
         let copied = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             for _ in 0..6 {
-                // While a collector is at work the copy has to wait.
+                // The copy has to wait while a collector works.
                 let until = Instant::now() + Duration::from_secs(60);
                 loop {
                     let said = world.run(&copy);
@@ -400,7 +405,8 @@ impl Drop for Follower {
     }
 }
 
-/// A replica follows its source, says how far it is behind, and goes on after the object store was away.
+/// A replica follows its source, says how far behind it is, and goes on after an outage of the
+/// object store.
 #[test]
 fn a_follower_has_what_is_new_and_says_how_old_it_is() {
     let Some(world) = World::new() else { return };
@@ -425,9 +431,9 @@ fn a_follower_has_what_is_new_and_says_how_old_it_is() {
     let report = report.unwrap();
     assert!(report["behind_ms"].as_u64().is_some() && report["packs_behind"] == 0, "{report}");
     world.holds(&b, &["/tree"], &world.place.path("second"));
-    // The object store is away: it says so and tries again.
+    // The object store is away: the copy says so and tries again.
     world.s3.go_down();
-    // Of what it was doing just then it may say before that it is tried again.
+    // Other complaints about its present step may come first.
     let mut complaints = BufReader::new(complaints).lines().map(Result::unwrap);
     let said = complaints.find(|said| said.contains("trying again in 1 s"));
     assert!(said.is_some(), "it has ended");
@@ -443,7 +449,8 @@ fn a_follower_has_what_is_new_and_says_how_old_it_is() {
     world.done(&["-s", &b, "check", "--read-data"]);
 }
 
-/// A role that only reads the source can copy it, and one that may not make a schema is told at once.
+/// A role that can only read the source can copy it. A role that may not create a schema is told
+/// before anything is copied.
 #[test]
 fn rights_are_asked_for_before_anything_is_copied() {
     let Some(world) = World::new() else { return };

@@ -1,4 +1,4 @@
-//! `make demo`, as far as it touches what is not its own.
+//! `make demo`: it must not touch files of others.
 
 use std::process::Command;
 
@@ -9,7 +9,7 @@ fn the_demo_leaves_the_place_it_works_in_alone() {
     let place = Place::empty();
     place.write("work/mine/precious", "not the demo's");
     place.write("data/f", "small");
-    // The script looks for the programs in `release`, which is where they are, if they were built by `make demo`.
+    // The script looks for the programs in `release`, where `make demo` builds them.
     let built = std::path::Path::new(env!("CARGO_BIN_EXE_outrigger")).parent().unwrap();
     std::os::unix::fs::symlink(built, place.path("release")).unwrap();
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/demo.sh");
@@ -20,7 +20,7 @@ fn the_demo_leaves_the_place_it_works_in_alone() {
         .env("DATA", place.path("data"))
         .output()
         .unwrap();
-    // The program that changes the tree may not have been built: then the demo ends there.
+    // If the program that changes the tree is not built, the demo ends there.
     let said = String::from_utf8_lossy(&ran.stdout);
     assert!(said.contains("3. Change the tree"), "{said}{}", String::from_utf8_lossy(&ran.stderr));
     assert_eq!(place.read("work/mine/precious"), b"not the demo's");

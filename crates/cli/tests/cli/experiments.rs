@@ -1,4 +1,4 @@
-//! Options for experiments: what is said over the policies, and oracles.
+//! Options for experiments: settings that override policies, and oracles.
 
 use outrigger_workload::Rng;
 
@@ -26,7 +26,7 @@ fn a_put_without_deduplication_stores_equal_files_twice() {
     place.done(&["check", "--read-data"]);
     place.done(&["get", "two", "out"]);
     assert_eq!(place.read("out/b"), noise(200_000));
-    // Copies are garbage to the collector: one of a chunk is enough.
+    // To the collector, second copies of a chunk are garbage.
     place.done(&["gc"]);
     assert!(unique(&place) < 800_000);
     place.done(&["check", "--read-data"]);
@@ -53,13 +53,13 @@ fn an_oracle_is_for_stores_made_for_it() {
     place.done(&["put", "src", "--to", "one", "--oracle", "record:oracle"]);
     let again = place.done(&["put", "src", "--to", "two", "--oracle", "replay:oracle", "--json"]).json();
     assert_eq!((again["bytes_read"].as_u64(), again["bytes_new"].as_u64()), (Some(300_000), Some(0)));
-    // The same names, which nobody has computed.
+    // The same fingerprints, which nobody has computed.
     place.done(&["-s", "fresh", "init", "--experiment"]);
     place.done(&["-s", "fresh", "put", "src", "--to", "one", "--oracle", "replay:oracle"]);
     place.done(&["-s", "fresh", "check", "--read-data"]);
     place.done(&["-s", "fresh", "get", "one", "out"]);
     assert_eq!(place.read("out/a"), noise(300_000));
-    // Other bytes of the same length are found out.
+    // Other bytes of the same length are noticed.
     place.done(&["-s", "wrong", "init", "--experiment"]);
     place.write("src/a", vec![1; 300_000]);
     place.done(&["-s", "wrong", "put", "src", "--to", "one", "--oracle", "replay:oracle"]);

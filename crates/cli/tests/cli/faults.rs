@@ -1,4 +1,5 @@
-//! Shared mounts and what fails around them: a client that is killed at every step, clocks that differ, an object store that is slow, or gone for a while.
+//! Shared mounts under faults: a client that is killed at every step, clocks that differ, an object
+//! store that is slow or away.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -14,14 +15,14 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::run::{Place, Said, clock, noise};
 use crate::shared::{Host, Shared, command};
 
-/// Writes a file and has it synced: what it was told is the result.
+/// Writes and syncs a file, and returns the outcome that the program saw.
 fn synced(host: &Host, name: &str, bytes: &[u8]) -> std::io::Result<()> {
     let mut file = OpenOptions::new().create(true).write(true).truncate(true).open(host.path(name))?;
     file.write_all(bytes)?;
     file.sync_all()
 }
 
-/// Between a mount and its database: after so many pieces the mount's process is killed.
+/// A proxy between a mount and its database. After so many pieces it kills the mount's process.
 struct Executioner {
     proxy: Proxy,
     left: Arc<AtomicI64>,
@@ -38,7 +39,8 @@ impl Executioner {
             if counted.fetch_sub(1, Ordering::SeqCst) != 0 {
                 return Piece::Pass;
             }
-            // Not by a program: a child that is started closes what it inherited, files in the victim's mount among them, and those wait for this very thread.
+            // No child process does it: a new child closes inherited files, some of them in the
+            // victim's mount, and would wait for this very thread.
             let victim = Pid::from_raw(killed.load(Ordering::SeqCst) as i32).unwrap();
             kill_process(victim, Signal::KILL).unwrap();
             if passes.load(Ordering::SeqCst) { Piece::PassAndEnd } else { Piece::Lose }
@@ -46,7 +48,7 @@ impl Executioner {
         Self { proxy: Proxy::start(server, judge).unwrap(), left, victim, arrives }
     }
 
-    /// After so many pieces; the one at which it dies arrives all the same, or does not.
+    /// Kills `victim` at this piece. `arrives` says whether the piece still reaches the other side.
     fn kill_after(&self, victim: &Host, pieces: i64, arrives: bool) {
         self.arrives.store(arrives, Ordering::SeqCst);
         self.victim.store(victim.child.id(), Ordering::SeqCst);
@@ -62,9 +64,11 @@ impl Executioner {
     }
 }
 
-/// At pieces that a mount and its database exchange while it writes and makes and renames names, it is killed: at each third one, which arrives all the same or does not, by
-/// turns; with `OUTRIGGER_KILL_PIECES=all` (`make test-long`, some minutes) at each one, both ways. What it had acknowledged is there on the other host, what it had not is there
-/// wholly or not at all, and nobody waits for it.
+/// A mount is killed while it writes, creates and renames, at one of the pieces that it exchanges
+/// with its database. Every third piece is tried, which in turn arrives or does not; with
+/// `OUTRIGGER_KILL_PIECES=all` (`make test-long`, some minutes) every piece, both ways.
+/// Acknowledged changes are on the other host, others are there wholly or not at all, and nobody
+/// waits for them.
 #[test]
 #[ignore = "slow: a mount is killed many times"]
 fn a_client_killed_at_any_step_of_a_commit_has_done_it_or_not() {
@@ -83,7 +87,7 @@ fn a_client_killed_at_any_step_of_a_commit_has_done_it_or_not() {
         let _ = fs::remove_file(other.path("to"));
         let _ = fs::remove_dir(other.path("dir"));
         let mut victim = Host::new(executioner.proxy.url(&shared.schema), &[]);
-        // It knows its statements by then.
+        // Its statements are prepared after this.
         synced(&victim, "warm", &noise(pieces, 100_000)).unwrap();
         executioner.kill_after(&victim, pieces as i64, arrives);
         let large = synced(&victim, "large", &new).is_ok();
@@ -100,7 +104,7 @@ fn a_client_killed_at_any_step_of_a_commit_has_done_it_or_not() {
         }
         let is_there = |name: &str| other.path(name).exists();
         let found = fs::read(other.path("large")).unwrap();
-        // Cut to nothing by opening it, a change of its own.
+        // Opening it truncates it first, which is a change of its own.
         assert!(found == new || !large && (found == old || found.is_empty()), "{at}: {} bytes", found.len());
         let found = fs::read(other.path("small")).unwrap();
         assert!(
@@ -116,7 +120,7 @@ fn a_client_killed_at_any_step_of_a_commit_has_done_it_or_not() {
         if !is_killed {
             break;
         }
-        // As a collector does when its lease is over.
+        // A collector does this when the lease is over.
         let over = "UPDATE SCHEMA.session SET lease_until = 1, lease_secs = 0 WHERE process = PID";
         let over = over.replace("SCHEMA", &shared.schema);
         shared.server.sql(&over.replace("PID", &executioner.victim.load(Ordering::SeqCst).to_string()));
@@ -130,7 +134,8 @@ fn a_client_killed_at_any_step_of_a_commit_has_done_it_or_not() {
     shared.check(&other);
 }
 
-/// Hosts that believe it is yesterday and tomorrow, and one that knows better: leases are the server's, so all live, and a collector on any of them ends nobody's session.
+/// Some hosts' clocks are a day off, and one is right. Leases go by the server's clock, so all
+/// live, and a collector on any host ends no session.
 #[test]
 fn clocks_that_differ_end_no_session_and_lose_nothing() {
     let (Some(day_ahead), Some(day_behind)) = (clock("+1d"), clock("-1d")) else { return };
@@ -144,7 +149,7 @@ fn clocks_that_differ_end_no_session_and_lose_nothing() {
         synced(host, name, &noise(7, 200_000)).unwrap();
         host.write(&format!("{name}-small"), name);
     }
-    // So that it is known to have worked.
+    // This shows that the wrong clocks took effect.
     let age = |name: &str| {
         let modified = fs::metadata(right.path(name)).unwrap().mtime();
         modified - SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs() as i64
@@ -157,7 +162,7 @@ fn clocks_that_differ_end_no_session_and_lose_nothing() {
                 let said = Said::from(command.envs(skew).output().unwrap());
                 assert_eq!(said.code, 0, "{args:?}: {}", said.err);
             }
-            // All go on, and see each other.
+            // All hosts go on and see each other.
             let text = format!("{round} {number}");
             host.write("last", &text);
             for host in hosts {
@@ -181,7 +186,8 @@ fn clocks_that_differ_end_no_session_and_lose_nothing() {
     shared.check(&right);
 }
 
-/// A pack that is not needed any more is as old as the database's clock says, whatever a host believes that buries or removes it.
+/// The age of an unused pack goes by the database's clock, whatever clock the host has that marks
+/// or removes it.
 #[test]
 fn grace_goes_by_the_clock_of_the_database() {
     if clock("+0").is_none() {
@@ -270,7 +276,8 @@ fn writers_wait_for_an_object_store_that_is_slow_or_gone_and_lose_nothing() {
     }
     assert!(remote.s3.faults() > 8, "{}", remote.s3.faults());
     remote.s3.heal();
-    // Gone: who syncs waits, small files do not need it, and all is well when it is back.
+    // The bucket is away: a sync waits, small files do not need it, and all is well when it is
+    // back.
     remote.s3.go_down();
     std::thread::scope(|scope| {
         let syncing = scope.spawn(|| synced(&one, "gone", &bytes[0]));
@@ -291,7 +298,7 @@ fn writers_wait_for_an_object_store_that_is_slow_or_gone_and_lose_nothing() {
     remote.done(&["check", "--read-data"]);
 }
 
-/// From any request on the bucket takes nothing more: commands end at once, and nothing is lost.
+/// From some request on the bucket takes nothing more. Commands end at once, and nothing is lost.
 #[test]
 fn a_bucket_that_is_full_at_any_step_loses_nothing() {
     let Some(remote) = Remote::new() else { return };
@@ -353,7 +360,7 @@ fn when_patience_with_an_object_store_ends_that_is_said_and_what_was_written_sta
     let error = open.sync_all().unwrap_err();
     assert_eq!(error.raw_os_error(), Some(5), "{error}");
     assert!(impatient.said().contains("given up after"), "{}", impatient.said());
-    // Here it can be read, elsewhere there is none of it yet.
+    // This host can read it, and other hosts see none of it yet.
     let mut found = Vec::new();
     File::open(impatient.path("later")).unwrap().read_to_end(&mut found).unwrap();
     assert!(found == later);
@@ -361,7 +368,7 @@ fn when_patience_with_an_object_store_ends_that_is_said_and_what_was_written_sta
     // Names do not need packs.
     fs::create_dir(impatient.path("dir")).unwrap();
     assert!(other.path("dir").exists());
-    // Who is there is a matter of the database.
+    // The list of clients comes from the database.
     let said = remote.run(&["status", "--json"], "1");
     println!("status while the object store is gone: code {}: {}{}", said.code, said.text(), said.err);
     remote.s3.heal();

@@ -59,7 +59,7 @@ fn names_are_found_in_all_snapshots_and_now() {
             row("src/more/new.txt", 3, "-..- now"),
         ]
     );
-    // By the path, below a directory, at one moment.
+    // By path, below a directory, at one moment.
     assert_eq!(found(&place, &["/*/notes.txt", "src"]).len(), 3);
     assert_eq!(found(&place, &["/notes.txt", "src"]), []);
     assert_eq!(found(&place, &["gone*", "src/doc"]).len(), 1, "a directory that is not there any more");
@@ -105,7 +105,7 @@ fn quoted_patterns_match_stored_names() {
     assert_eq!(place.lines(&["ls", "d/t*"]), ["d/three.c", "d/two.txt"]);
     assert_eq!(place.lines(&["ls", "-R", "d/s*"]), ["d/sub", "d/sub/four.txt"]);
     assert_eq!(place.done(&["cat", "d/{one,two}.txt"]).text(), "d/one.txtd/two.txt");
-    // A name that exists is meant as it is.
+    // A name that exists is not taken as a pattern.
     assert_eq!(place.done(&["cat", "d/[x].txt"]).text(), "d/[x].txt");
     place.done(&["get", "d/**/*.txt", "out/"]);
     assert_eq!(place.read("out/four.txt"), b"d/sub/four.txt");

@@ -1,5 +1,5 @@
-//! Programs on files while they are written in a mount: each pattern, and what follows from each end, by killing what it names. Where FUSE cannot be used, they
-//! say so and pass.
+//! Programs on files while they are written in a mount: each pattern, and the outcome when each
+//! process is killed. Without FUSE these tests say so and pass.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
@@ -13,7 +13,7 @@ use crate::writable::Mounts;
 
 /// A mount with a directory `raw` in it, and agents that are killed when this is dropped.
 struct Site {
-    // Before the mount, which they have open.
+    // Dropped before the mount, which the agents have open.
     agents: Agents,
     mounts: Mounts,
 }
@@ -34,7 +34,7 @@ impl Site {
         self.mounts.place.done(args)
     }
 
-    /// A rule for what is written below `raw`, whose program says in the file `mark` what it has read so far.
+    /// A rule for files below `raw`. Its program copies its input so far into the file `mark`.
     fn rule(&self, pattern: &str, more: &[&str], script: &str) {
         let head = [
             "rule",
@@ -53,7 +53,7 @@ impl Site {
         self.done(&[&head[..], more, &["--", "sh", "-c", script]].concat());
     }
 
-    /// A program that passes its input on in capitals, and leaves a copy of it in `mark` as it comes.
+    /// A program that prints its input in capitals, and copies it into `mark` as it comes.
     fn script(&self) -> String {
         format!("tee -a {} | tr a-z A-Z", self.path("mark").display())
     }
@@ -90,7 +90,7 @@ impl Site {
             .unwrap()
     }
 
-    /// Waits for the end of a job; its exit code.
+    /// Waits for the end of a job and returns its exit code.
     fn wait(&self, job: &str) -> Said {
         self.mounts.place.run(&["job", "wait", job, "--timeout", "60"])
     }
@@ -108,7 +108,7 @@ fn a_program_reads_a_file_while_it_is_written_and_sees_its_end_when_it_is_closed
     let mut file = site.create("a");
     file.write_all(b"first ").unwrap();
     site.until_read("first ");
-    // Flushed, synced and looked at by others: none of these is its end.
+    // Flushed, synced and read by others: none of these ends the file.
     file.sync_all().unwrap();
     assert_eq!(fs::read(site.path("mnt/raw/a")).unwrap(), b"first ");
     file.try_clone().unwrap().write_all(b"second").unwrap();
@@ -118,7 +118,7 @@ fn a_program_reads_a_file_while_it_is_written_and_sees_its_end_when_it_is_closed
     assert_eq!(site.wait("1").code, 0);
     assert_eq!(site.done(&["cat", "up/a", "raw/a"]).text(), "FIRST SECONDfirst second");
     assert_eq!(fs::read(site.path("mnt/up/a")).unwrap(), b"FIRST SECOND");
-    // Two at once, by one agent; one is written by a process that is killed, which closes its files.
+    // Two files at once, for one agent. The writer of one is killed, which closes its files.
     let (mut b, mut c) = (site.create("b"), site.create("c"));
     b.write_all(b"b of two").unwrap();
     site.until_read("b of two");
@@ -134,7 +134,7 @@ fn a_program_reads_a_file_while_it_is_written_and_sees_its_end_when_it_is_closed
         assert_eq!(site.wait(job).code, 0, "{}", site.jobs());
     }
     assert_eq!(site.done(&["cat", "up/b", "up/c", "up/d"]).text(), "B OF TWOC OF TWOKILLED\n");
-    // What the rule does not name, and what is only added to, makes no job; what is overwritten does; nothing when the rule is gone.
+    // Files outside the pattern or only appended to make no job; overwritten ones do under a rule.
     fs::write(site.path("mnt/other"), "x").unwrap();
     OpenOptions::new().append(true).open(site.path("mnt/raw/b")).unwrap().write_all(b"!").unwrap();
     fs::write(site.path("mnt/raw/a"), "anew").unwrap();
@@ -159,7 +159,7 @@ fn a_file_that_changes_where_it_was_read_is_processed_again_as_it_became() {
     drop(file);
     assert_eq!(site.wait("1").code, 0, "{}", site.jobs());
     assert_eq!(site.done(&["cat", "up/a"]).text(), "RIGHT TEXT");
-    // Written in no order, it is read when it is closed, or as far as there is no gap.
+    // A file written out of order is read when it is closed, or up to the first gap.
     let file = site.create("b");
     file.write_all_at(b"end", 7).unwrap();
     file.write_all_at(b"mid ", 3).unwrap();
@@ -168,7 +168,7 @@ fn a_file_that_changes_where_it_was_read_is_processed_again_as_it_became() {
     drop(file);
     assert_eq!(site.wait("2").code, 0, "{}", site.jobs());
     assert_eq!(site.done(&["cat", "up/b"]).text(), "BE MID END");
-    // By a mapping, which the kernel writes as it likes.
+    // Written through a mapping, whose pages the kernel writes in any order.
     let script = "import mmap,sys\nf=open(sys.argv[1],'w+b'); f.truncate(3<<20); m=mmap.mmap(f.fileno(),3<<20)\n\
                   for p in list(range(700,-1,-7))+[i for i in range(768) if i%7]: m[p*4096:p*4096+1]=b'x'\n\
                   m.flush(); m.close(); f.close()";
@@ -198,7 +198,7 @@ fn a_program_that_fails_or_a_writer_that_gives_up_leaves_no_output() {
     assert_eq!(site.wait("1").code, 1);
     assert!(!site.is_there("up/a"));
     assert_eq!(site.done(&["cat", "raw/a"]).text(), "text", "the file stays");
-    // What failed can be tried again, over what was written.
+    // A failed job can be retried over the written content.
     fs::remove_file(site.path("fail")).unwrap();
     site.done(&["job", "retry", "--allow-root", "1"]);
     assert_eq!(site.done(&["cat", "up/a"]).text(), "TEXT");
@@ -211,7 +211,7 @@ fn a_program_that_fails_or_a_writer_that_gives_up_leaves_no_output() {
     assert_eq!(said.code, 1, "{}", said.err);
     site.until(|| !site.path("mnt/raw/b").exists());
     assert!(!site.is_there("up/b") && !site.is_there("raw/b"));
-    // A program that has read enough succeeds as any other does.
+    // A program that ends before it has read everything succeeds like any other.
     site.done(&["rule", "remove", "r"]);
     site.rule("1W->2W", &["--out", "up/{name}"], "head -c 3");
     let mut file = site.create("c");
@@ -240,7 +240,7 @@ fn when_the_mount_is_killed_the_program_gets_what_it_had_acknowledged() {
     drop(file);
     assert_eq!(site.wait("1").code, 0, "{}", site.jobs());
     assert_eq!(site.done(&["cat", "up/a", "raw/a"]).text(), "ACKNOWLEDGEDacknowledged");
-    // Again, with a new mount that knows nothing of the file, and without an agent until then.
+    // Once more, with a new mount that knows nothing of the file, and at first without an agent.
     site.done(&["node", "drain", "one", "--wait"]);
     site.mounts.mount();
     let mut file = site.create("b");
@@ -258,7 +258,7 @@ fn when_the_mount_is_killed_the_program_gets_what_it_had_acknowledged() {
 fn when_the_agent_is_killed_another_begins_anew() {
     let Some(mut site) = Site::new() else { return };
     site.rule("1W->2W", &["--out", "up/{name}"], &site.script());
-    // Nobody is there yet: the job waits, and the mount has all of the file.
+    // No agent is there yet: the job waits, and the mount has the whole file.
     let mut file = site.create("a");
     file.write_all(b"one ").unwrap();
     site.agent("first");
@@ -273,7 +273,7 @@ fn when_the_agent_is_killed_another_begins_anew() {
     drop(file);
     assert_eq!(site.wait("1").code, 0, "{}", site.jobs());
     assert_eq!(site.done(&["cat", "up/a"]).text(), "ONE TWO THREE");
-    // What nobody followed is processed when somebody comes; what is drained leaves its file to others.
+    // A file without an agent waits for one. A drained agent leaves its file to others.
     let mut file = site.create("b");
     file.write_all(b"b").unwrap();
     site.until_read("b");
@@ -300,7 +300,7 @@ fn what_is_processed_in_its_place_is_never_seen_raw() {
     assert_eq!(site.wait("1").code, 0, "{}", site.jobs());
     assert_eq!(site.done(&["cat", "raw/a"]).text(), "RAW TEXT");
     site.until(|| fs::read(site.path("mnt/raw/a")).is_ok_and(|bytes| bytes == b"RAW TEXT"));
-    // By `cp`, which looks at what it has made.
+    // By `cp`, which checks the file that it has made.
     fs::write(site.path("plain"), "copied").unwrap();
     assert!(
         Command::new("cp")
@@ -312,7 +312,7 @@ fn what_is_processed_in_its_place_is_never_seen_raw() {
     );
     assert_eq!(site.wait("2").code, 0, "{}", site.jobs());
     assert_eq!(site.done(&["cat", "raw/b"]).text(), "COPIED");
-    // A program that fails: nothing is there, and what was written is kept for another try.
+    // A program fails: nothing is visible, and the written data is kept for a retry.
     fs::write(site.path("fail"), "").unwrap();
     fs::write(site.path("mnt/raw/c"), "kept").unwrap();
     assert_eq!(site.wait("3").code, 1);
@@ -321,7 +321,7 @@ fn what_is_processed_in_its_place_is_never_seen_raw() {
     fs::remove_file(site.path("fail")).unwrap();
     site.done(&["job", "retry", "--allow-root", "3"]);
     assert_eq!(site.done(&["cat", "raw/c"]).text(), "KEPT");
-    // The mount is killed: nothing was ever there, and the job says why.
+    // The mount is killed: nothing was ever visible, and the job says why.
     let mut file = site.create("d");
     file.write_all(b"lost").unwrap();
     site.until_read("lost");
@@ -342,7 +342,7 @@ fn a_program_in_the_path_or_beside_it_gets_the_same() {
     let Some(mut site) = Site::new() else { return };
     let text: String = (0..2_000_000).map(|number| format!("{number:09}\n")).collect();
     fs::write(site.path("text"), text.repeat(4)).unwrap();
-    // More than a writer may be ahead.
+    // More than a writer may be ahead of the program.
     for (job, attach) in [("1", "path"), ("2", "beside")] {
         site.rule(
             "1W->0",
@@ -426,7 +426,7 @@ fn a_file_that_is_read_in_a_mount_sets_off_a_rule_and_programs_of_jobs_do_not() 
     site.until(|| jobs() == 1);
     assert_eq!(site.wait("1").code, 0, "{}", site.jobs());
     assert_eq!(site.done(&["cat", "seen/a"]).text(), "stored long ago");
-    // Commands, listings, who writes, and programs of jobs are no readers of the mount; nor is who reads the same again so soon.
+    // Commands, listings, writers and jobs' programs are no readers; nor is a reader so soon again.
     site.done(&["cat", "papers/b"]);
     fs::metadata(site.path("mnt/papers/b")).unwrap();
     drop(OpenOptions::new().read(true).write(true).open(site.path("mnt/papers/b")).unwrap());
@@ -445,7 +445,7 @@ fn a_file_that_is_read_in_a_mount_sets_off_a_rule_and_programs_of_jobs_do_not() 
         &read,
     ]);
     drop(File::open(site.path("mnt/papers/a")).unwrap());
-    // Made in the mount just now, and read: this one counts, and comes after all of these.
+    // Created in the mount and read just now: this one counts, and comes last.
     fs::write(site.path("mnt/papers/c"), "just written").unwrap();
     assert_eq!(fs::read(site.path("mnt/papers/c")).unwrap(), b"just written");
     site.until(|| jobs() == 3);
@@ -462,7 +462,7 @@ fn what_overwrites_a_file_is_seen_until_the_output_takes_its_place() {
     let Some(mut site) = Site::new() else { return };
     let hold = site.path("hold");
     let script = format!("{}; while [ -e {} ]; do sleep 0.02; done", site.script(), hold.display());
-    // The kernel knows its name before there is a rule.
+    // The kernel has its name in the cache before the rule exists.
     fs::write(site.path("mnt/raw/a"), "before").unwrap();
     site.rule("1W->1W", &[], &script);
     site.agent("one");
@@ -474,7 +474,7 @@ fn what_overwrites_a_file_is_seen_until_the_output_takes_its_place() {
     drop(file);
     assert_eq!(site.wait("1").code, 0, "{}", site.jobs());
     assert_eq!(fs::read(site.path("mnt/raw/a")).unwrap(), b"FIRST");
-    // Overwritten again before the program has ended: nothing of that comes in between.
+    // Overwritten again before the program has ended: the new data does not mix in.
     fs::write(&hold, "").unwrap();
     let mut file = overwrite();
     file.write_all(b"second").unwrap();
@@ -489,7 +489,7 @@ fn what_overwrites_a_file_is_seen_until_the_output_takes_its_place() {
     assert_eq!(site.wait("3").code, 0, "{}", site.jobs());
     assert_eq!(fs::read(site.path("mnt/raw/a")).unwrap(), b"THIRD");
     assert_eq!(site.done(&["cat", "raw/a"]).text(), "THIRD");
-    // A program that fails leaves what was written.
+    // If a program fails, the written content stays.
     site.done(&["rule", "remove", "r"]);
     site.rule("1W->1W", &["--tries", "1"], "cat > /dev/null; exit 1");
     overwrite().write_all(b"fourth").unwrap();
@@ -511,7 +511,7 @@ fn several_files_that_are_written_are_read_one_after_the_other_into_one() {
     let overwrite = |name: &str| {
         OpenOptions::new().write(true).truncate(true).open(site.path("mnt/raw").join(name)).unwrap()
     };
-    // The second is there first, and is written first: it is read when the first has ended, and each while it is written.
+    // The second file is written first and read last; each is read while it is written.
     let waits = run("both", &site.script());
     let mut b = site.create("b");
     b.write_all(b"second").unwrap();
@@ -529,7 +529,7 @@ fn several_files_that_are_written_are_read_one_after_the_other_into_one() {
     assert_eq!(said.code, 0, "{}", said.err);
     assert_eq!(site.done(&["cat", "both"]).text(), "FIRST ONE, SECOND ONE");
     assert_eq!(site.done(&["cat", "raw/a", "raw/b"]).text(), "first one, second one");
-    // What was read of one is changed: all is read again, as it became.
+    // The writer changes data of one file that was read: the program reads all again, as it became.
     fs::remove_file(site.path("mark")).unwrap();
     let waits = run("both", &site.script());
     let a = overwrite("a");
@@ -541,7 +541,7 @@ fn several_files_that_are_written_are_read_one_after_the_other_into_one() {
     let said = waits.end();
     assert_eq!(said.code, 0, "{}", said.err);
     assert_eq!(site.done(&["cat", "both"]).text(), "RIGHT AGAIN");
-    // One that is given up fails all of it.
+    // If one file is given up, the whole job fails.
     let waits = run("none", &site.script());
     let a = overwrite("a");
     let b = overwrite("b");
@@ -550,14 +550,14 @@ fn several_files_that_are_written_are_read_one_after_the_other_into_one() {
     let said = waits.end();
     assert!(said.code == 1 && said.err.contains("gave the file up"), "{} {}", said.code, said.err);
     assert!(!site.is_there("none"));
-    // The mount is killed: of what was closed there is the content, of the other what the log held.
+    // The mount is killed: a closed file has its content, the other has what the log held.
     let waits = run("left", "cat");
     let mut a = overwrite("a");
     a.write_all(b"closed, ").unwrap();
     drop(a);
     let mut b = overwrite("b");
     b.write_all(b"and not").unwrap();
-    // Who waits for the files must have been told by then.
+    // The process that waits for the files must know the job by then.
     site.until(|| site.jobs().lines().next().is_some_and(|newest| newest.contains("running")));
     site.mounts.kill();
     drop(b);
@@ -588,7 +588,7 @@ fn several_programs_follow_a_file_in_one_pass() {
     let one = ["--pattern", "1W->2W", "--out", "up/{name}", "--", "sh", "-c", &script];
     site.done(&[&head[..], &one, &more, &last].concat());
     site.agent("one");
-    // One of them has read enough long before the end: the others go on, and it counts with them.
+    // One program has read enough long before the end. The others go on, and it counts with them.
     let mut file = site.create("a");
     file.write_all(b"first ").unwrap();
     site.until_read("first ");
@@ -598,7 +598,7 @@ fn several_programs_follow_a_file_in_one_pass() {
     drop(file);
     assert_eq!(site.wait("1").code, 0, "{}", site.jobs());
     assert_eq!(site.done(&["cat", "up/a", "first/a", "none/a"]).text(), "FIRST SECONDfirst");
-    // What was read was changed: all of them are run again.
+    // The writer changed data that was read: all programs run again.
     let file = site.create("b");
     file.write_all_at(b"wrong text", 0).unwrap();
     site.until_read("wrong text");
@@ -606,7 +606,7 @@ fn several_programs_follow_a_file_in_one_pass() {
     drop(file);
     assert_eq!(site.wait("2").code, 0, "{}", site.jobs());
     assert_eq!(site.done(&["cat", "up/b", "first/b"]).text(), "RIGHT TEXTright");
-    // If one fails there is no output of any; the raw file stays.
+    // If one fails, none has an output; the raw file stays.
     fs::write(site.path("fail"), "").unwrap();
     fs::write(site.path("mnt/raw/c"), "more text").unwrap();
     assert_eq!(site.wait("3").code, 1);
@@ -640,7 +640,7 @@ fn a_marker_that_is_closed_has_all_that_was_closed_before_it_joined_by_rule_and_
         site.done(&["run", "--quiet", "--pattern", "#W->1W", "--in", &at, "--out", "again", "--", "cat"]);
         assert!(wanted.starts_with(&fs::read_to_string(site.path("mnt/again")).unwrap()));
     }
-    // One that stands for nothing is in the log; the next content of it is looked at again.
+    // A marker without files is in the log. Its next content is considered again.
     fs::create_dir(site.path("mnt/raw/none")).unwrap();
     fs::write(site.path("mnt/raw/none/_DONE"), "").unwrap();
     site.until(|| site.done(&["rule", "log", "join"]).text().contains("no job"));

@@ -1,4 +1,4 @@
-//! Programs of jobs beside people who work in a mount.
+//! Programs of jobs, while people work in a mount.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
@@ -11,10 +11,10 @@ use crate::run::{Agents, noise};
 use crate::writable::Mounts;
 
 const BLOCK: usize = 2 << 20;
-/// Blocks of each file, which are written over and over.
+/// Blocks of each file, which are overwritten again and again.
 const BLOCKS: usize = 8;
 
-/// Writes in a file until it is told to stop, or for too long; what is there then.
+/// Writes in a file until `stop`, or until its time is over, and returns the final content.
 fn writes(file: &File, seed: u64, (stop, until): (&AtomicBool, Instant)) -> Vec<u8> {
     let blocks: Vec<Vec<u8>> = (0..5).map(|block| noise(seed * 100 + block, BLOCK)).collect();
     let mut text = vec![0; BLOCK * BLOCKS];
@@ -31,7 +31,7 @@ fn writes(file: &File, seed: u64, (stop, until): (&AtomicBool, Instant)) -> Vec<
 
 #[test]
 fn an_agent_stands_back_while_somebody_writes_in_a_mount_and_both_come_to_their_end() {
-    // With little room writers wait for it, as they do where the packs' place is slow.
+    // With little room writers wait for it, as they do if the packs' place is slow.
     let Some(mounts) = Mounts::with(&["--staging-size", "8M"]) else { return };
     let place = &mounts.place;
     place.write("in", "text\n");
@@ -69,7 +69,7 @@ fn an_agent_stands_back_while_somebody_writes_in_a_mount_and_both_come_to_their_
             ["run", "--detach", "--sandbox", "off", "--in", "in", "--out", "out", "--", "tr", "a-z", "A-Z"];
         let queued = place.run(&args);
         let stood_back = says("stands back");
-        // Whatever came of it, nobody is to write for ever.
+        // In any case the writers must stop.
         stop.store(true, Ordering::SeqCst);
         let written: Vec<_> = writers.into_iter().map(|writer| writer.join().unwrap()).collect();
         let ended = place.run(&["job", "wait", "1", "--timeout", "120"]);

@@ -1,4 +1,4 @@
-//! A disk that is full: what was committed stays and is whole, and space can be given back.
+//! A full disk: committed data stays whole, and space can be freed.
 
 mod steps;
 
@@ -10,11 +10,11 @@ use outrigger_workload::Rng;
 
 use crate::run::Place;
 
-/// A file system in memory of so many MiB, for as long as this is there.
+/// A file system in memory of so many MiB, unmounted when dropped.
 struct Small(PathBuf);
 
 impl Small {
-    /// None, and a line that says so, where this may not be done.
+    /// `None`, with a line that says so, if this process may not mount one.
     fn new(place: &Place, name: &str, mib: u32) -> Option<Self> {
         let dir = place.path(name);
         std::fs::create_dir(&dir).unwrap();
@@ -42,7 +42,7 @@ impl Drop for Small {
 struct Mounted(PathBuf);
 
 impl Mounted {
-    /// None, and a line that says so, where FUSE cannot be used.
+    /// `None`, with a line that says so, without FUSE.
     fn new(place: &Place) -> Option<Self> {
         if let Err(error) = File::options().read(true).write(true).open("/dev/fuse") {
             outrigger_workload::skipped!("/dev/fuse cannot be opened: {error}");
@@ -82,7 +82,7 @@ fn a_full_disk_fails_a_put_and_what_was_committed_is_whole() {
 
     assert!(place.done(&store(&["cat", "first"])).out == first);
     place.done(&store(&["check", "--read-data"]));
-    // Files are committed whole: what is there is as it was.
+    // Files are committed whole: each one that exists is complete.
     let listed = place.run(&store(&["ls", "-R", "tree"]));
     let files =
         listed.text().lines().filter(|line| line.contains('/')).map(str::to_string).collect::<Vec<_>>();
@@ -102,7 +102,8 @@ fn a_full_disk_fails_a_put_and_what_was_committed_is_whole() {
     place.done(&store(&["check", "--read-data"]));
 }
 
-/// The disk of the first tier is full before its bound is reached: what does not fit goes to the next, in the middle of a pack.
+/// The first tier's disk is full before its bound is reached. The rest goes to the next tier, even
+/// in the middle of a pack.
 #[test]
 fn a_tier_whose_disk_is_full_is_passed_over() {
     let place = Place::empty();
@@ -142,7 +143,7 @@ fn random(seed: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// What a mount has acknowledged has room in packs, and what is removed gives room back, however full the disk is.
+/// Packs have room for all acknowledged data, and a removal frees room, however full the disk is.
 #[test]
 fn a_mount_that_has_filled_its_disk_is_emptied_and_goes_on() {
     let place = Place::empty().of("disk/store");
@@ -150,7 +151,7 @@ fn a_mount_that_has_filled_its_disk_is_emptied_and_goes_on() {
     let Some(mount) = Mounted::new(&place) else { return };
     let kept = random(1, 3 << 20);
     place.write("mnt/kept", &kept);
-    // Each file is whole, or its writer was told.
+    // Each file is whole, or its writer got an error.
     let mut whole = Vec::new();
     let full = (0..200).find(|n| {
         let name = format!("mnt/{n}");
@@ -179,7 +180,7 @@ fn a_mount_that_has_filled_its_disk_is_emptied_and_goes_on() {
     place.done(&["check", "--read-data"]);
 }
 
-/// What is written and removed again before it is stored leaves nothing behind.
+/// A file that is written and removed before it is stored leaves nothing behind.
 #[test]
 fn a_file_that_is_too_large_for_the_disk_is_removed_with_all_its_room() {
     let place = Place::empty().of("disk/store");
@@ -189,7 +190,7 @@ fn a_file_that_is_too_large_for_the_disk_is_removed_with_all_its_room() {
         let error = std::fs::write(place.path("mnt/large"), random(1, 150 << 20)).unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::StorageFull);
         std::fs::remove_file(place.path("mnt/large")).unwrap();
-        // A part of it was stored.
+        // A part of the file was stored.
         place.done(&["gc"]);
         place.write("mnt/small", "small");
     }
@@ -199,7 +200,7 @@ fn a_file_that_is_too_large_for_the_disk_is_removed_with_all_its_room() {
     assert_eq!(place.done(&["cat", "small"]).text(), "small");
 }
 
-/// Another program has taken all there was: readers need no room, and what frees some has it.
+/// Another program has taken all room. Readers need none, and commands that free some have enough.
 #[test]
 fn a_disk_that_others_have_filled_locks_nobody_out() {
     let place = Place::empty().of("disk/store");
@@ -236,7 +237,7 @@ fn a_target_that_takes_nothing_ends_a_get_at_once() {
     let Some(disk) = Small::new(&place, "small", 4) else { return };
     let said = place.code(1, &["get", "tree", "small/back"]);
     assert!(said.err.lines().count() == 1 && said.err.contains("No space left on device"), "{}", said.err);
-    // What is there is whole.
+    // All restored files are whole.
     for entry in std::fs::read_dir(place.path("small/back")).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
         assert!(place.read(format!("small/back/{name}")) == place.read(format!("tree/{name}")), "{name}");

@@ -10,7 +10,7 @@ fn history() -> Place {
     })
 }
 
-/// The same with snapshots that are named by their times.
+/// The same, with snapshots named by their time.
 fn dated_history() -> Place {
     history_with(|place, _, tag| drop(place.done(&["snapshot", "create", "--tag", tag])))
 }
@@ -162,7 +162,7 @@ fn a_mistyped_tag_deletes_nothing() {
         let said = place.code(2, mistyped);
         assert!(said.err.contains("no snapshot has the tag `odl`, nothing was deleted"), "{}", said.err);
     }
-    // A rule that keeps none of those that are looked at.
+    // A rule that keeps none of the snapshots that it applies to.
     let none = ["keep", "--of", "old", "--tag", "new"];
     for dry in [&["--dry-run"][..], &[]] {
         let said = place.code(2, &[&none[..], dry].concat());

@@ -1,4 +1,5 @@
-//! What programs must not get at, whoever runs them: secrets of the runner, stored files of others; and what happens where they cannot be kept in.
+//! Data that programs must not reach, whichever user runs them: secrets of the runner and stored
+//! files of others. And the outcome on machines without isolation.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -25,7 +26,7 @@ fn a_program_sees_no_secret_of_whoever_runs_it() {
     const SECRET: &str = "hunter2-and-more";
     for name in [".pgpass", ".aws/credentials", ".config/outrigger", ".ssh/id"] {
         let path = place.write(format!("home/{name}"), format!("db:5432:*:me:{SECRET}\n"));
-        // Whoever runs the program could read it.
+        // Whichever user runs the program could read this file.
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o644)).unwrap();
     }
     let home = place.path("home").display().to_string();
@@ -49,7 +50,7 @@ fn a_program_sees_no_secret_of_whoever_runs_it() {
     );
     let log = place.done(&["job", "logs", "1"]).text();
     assert!(!log.contains(SECRET), "{log}");
-    // The same variable is there where it was asked for.
+    // The same variable is there if it was asked for.
     let mut command =
         place.command(&["run", "--in", "in", "--out", "asked", "--env", "PGPASSWORD", "--", "env"]);
     assert_eq!(Said::from(command.env("PGPASSWORD", SECRET).output().unwrap()).code, 0);
@@ -62,7 +63,7 @@ fn a_program_does_not_find_stored_files_that_are_none_of_its_inputs() {
         return;
     }
     let place = Place::new();
-    // As they lie in packs, where nothing is compressed away.
+    // The bytes as they lie in packs: they cannot be compressed.
     let secret = format!("{:?}", noise(5, 3000));
     place.write("ours/in", "x\n");
     let theirs = place.write("theirs/secret", &secret);
@@ -91,7 +92,7 @@ fn where_there_is_no_bubblewrap_nothing_is_run_and_it_is_said_what_is_missing() 
     place.write("in", "x\n");
     place.done(&["put", "in"]);
     let ran = place.path("ran").display().to_string();
-    // A mount name space of the command's own, in which the program is none.
+    // The command's own mount namespace, in which bubblewrap is no program.
     let hidden = "mount --bind /dev/null \"$1\" && shift && exec \"$@\"";
     let Some(bwrap) = ["/usr/bin/bwrap", "/bin/bwrap"].into_iter().find(|path| Path::new(path).exists())
     else {
@@ -121,7 +122,7 @@ fn where_there_is_no_bubblewrap_nothing_is_run_and_it_is_said_what_is_missing() 
     }
     assert!(!Path::new(&ran).exists());
     assert_eq!(place.done(&["jobs"]).text(), "", "no job is made");
-    // Who asks for as much as can be had is told what that is not.
+    // With `best` the user is told what is missing.
     let said = run("best");
     assert!(
         said.code == 0 && said.err.contains("the sandbox is not what it could be: name spaces"),
@@ -150,7 +151,7 @@ fn a_program_inherits_nothing_that_whoever_started_its_runner_had_open() {
     assert!(open("0") && !open("7") && !open("9") && !seen.contains("precious"), "{seen}");
 }
 
-/// Root at work in somebody else's store writes to that store and to nothing else.
+/// Root, working in another user's store, writes to that store only.
 #[test]
 fn root_follows_no_links_in_the_store_of_somebody_else() {
     let place = Place::new();
@@ -163,7 +164,7 @@ fn root_follows_no_links_in_the_store_of_somebody_else() {
             place.path(format!("store/packs/{number:02x}")),
         );
     }
-    // Gives the store away.
+    // Gives the store to another user.
     if !rustix::process::geteuid().is_root() || place.unprivileged(&["ls"]).is_none() {
         outrigger_workload::skipped!("only root can be led astray");
         return;
@@ -185,7 +186,8 @@ fn root_follows_no_links_in_the_store_of_somebody_else() {
     place.done(&["check"]);
 }
 
-/// A user, whose store root works in, does not send root elsewhere: with root's keys to a server, or to a configuration of Ceph's, which names files to write.
+/// A user whose store root works in cannot send root elsewhere: with root's keys to a server, or to
+/// a Ceph configuration that names files to write.
 #[test]
 fn root_goes_nowhere_for_another_users_store() {
     if !rustix::process::geteuid().is_root() {

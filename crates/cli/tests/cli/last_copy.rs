@@ -1,4 +1,5 @@
-//! Ordinary commands destroy no last copy: another source replaces nothing unasked, and what a command removes or replaces can be taken back.
+//! Ordinary commands destroy no last copy. Another source replaces nothing unasked, and removed or
+//! replaced content can be taken back.
 
 use std::fs::{self, File};
 use std::process::Command;
@@ -7,7 +8,7 @@ use outrigger_workload::postgres::Server;
 
 use crate::run::{Place, Said, clock};
 
-/// What a refused command says; the store is as it was.
+/// The message of a refused command, which leaves the store unchanged.
 #[track_caller]
 fn refused(place: &Place, args: &[&str], word: &str) -> Said {
     let before = place.lines(&["ls", "-R"]);
@@ -22,7 +23,7 @@ fn automatic(place: &Place) -> usize {
     list["snapshots"].as_array().unwrap().iter().filter(|snapshot| snapshot["kind"] == "automatic").count()
 }
 
-/// A workplace whose store is in PostgreSQL; `None` where there is no server.
+/// A workplace with a store in PostgreSQL; `None` without a server.
 fn shared() -> Option<Place> {
     let server = Server::shared()?;
     let place = Place::empty();
@@ -63,7 +64,7 @@ fn replaces_nothing(place: &Place) {
     refused(place, &["put", "work/docs"], "--replace-source");
     place.done(&["undo"]);
     assert_eq!(place.lines(&["ls", "docs"]), ["a"]);
-    // It remembers again what it mirrored before.
+    // The target mirrors its earlier source again.
     place.done(&["put", "work/docs"]);
 }
 
@@ -117,7 +118,7 @@ fn another_file_system_at_the_same_place_replaces_nothing() {
     assert_eq!(said.code, 0, "{}", said.err);
     refused(&place, &["put", "disk"], "another file system");
     assert_eq!(place.lines(&["ls", "disk"]), ["photo"]);
-    // Mounted again it is the same one.
+    // Mounted again it is the same source.
     assert_eq!(mounted(put).code, 0);
     place.done(&["put", "disk", "--replace-source"]);
     assert_eq!(place.lines(&["ls", "disk"]), ["note"]);
@@ -161,7 +162,7 @@ fn snapshots_that_people_named_stay_whatever_the_rules_say() {
     place.done(&["snapshot", "delete", "release-1.0"]);
 }
 
-/// Each command that removes or replaces something, and back.
+/// Runs each command that removes or replaces something, and takes it back.
 fn takes_back(place: &Place) {
     let lines = || (place.lines(&["ls", "-lR"]), place.done(&["cat", "tree/a", "tree/b/c"]).text());
     place.write("tree/a", "one");
@@ -185,12 +186,12 @@ fn takes_back(place: &Place) {
     for command in commands {
         let said = place.done(command);
         assert!(said.text().contains("undo"), "{command:?}: {}", said.text());
-        // Reclaiming takes nothing that can be taken back.
+        // The collector frees nothing that can be taken back.
         place.done(&["gc"]);
         place.done(&["undo"]);
         assert_eq!(lines(), before, "{command:?}");
     }
-    // What was undone can be had again.
+    // An undo can be undone.
     place.done(&["rm", "tree/a"]);
     place.done(&["undo"]);
     let said = place.code(1, &["undo"]);
@@ -238,7 +239,7 @@ fn what_changes_nothing_leaves_no_snapshot_and_opting_out_leaves_none() {
     assert_eq!(automatic(&place), 1);
     let said = place.done(&["gc"]);
     assert!(said.text().contains("1 automatic"), "gc says what holds space: {}", said.text());
-    // A clock that is wrong for once does not make it old.
+    // A clock that is wrong once does not make the snapshot old.
     let mut gc = place.command(&["gc"]);
     if let Some(clock) = clock("+40d") {
         assert!(gc.envs(clock).status().unwrap().success());
@@ -248,7 +249,7 @@ fn what_changes_nothing_leaves_no_snapshot_and_opting_out_leaves_none() {
     assert_eq!(automatic(&place), 0, "it is old enough");
 }
 
-/// What was taken last is the newest, for `--at` and for `keep`, whatever the clock said.
+/// The snapshot taken last is the newest for `--at` and `keep`, whatever the clock said.
 #[test]
 fn a_snapshot_of_a_clock_that_was_ahead_is_not_the_newest_for_ever() {
     let place = Place::new();
@@ -297,7 +298,8 @@ fn an_address_is_no_directory() {
     assert_eq!(fs::read_dir(place.path(".")).unwrap().count(), 0, "nothing was made");
 }
 
-/// A copy in the store that it is of goes when that goes; and a store that is put into itself grows by all it has each time.
+/// A copy inside its own store would go when the store goes. And a store that is put into itself
+/// would grow by its whole size each time.
 #[test]
 fn a_store_is_not_copied_or_put_into_itself() {
     let place = Place::new();
@@ -314,7 +316,7 @@ fn a_store_is_not_copied_or_put_into_itself() {
     assert!(!place.path("store/backup").exists());
     let said = place.code(2, &["put", "store", "--to", "s"]);
     assert!(said.err.contains("outrigger copy"), "{}", said.err);
-    // What is no copy is left as it is.
+    // A directory that is no copy is left unchanged.
     place.write("other/mine", "1");
     place.code(1, &["copy", "store", "other"]);
     assert_eq!(fs::read_dir(place.path("other")).unwrap().count(), 1);
@@ -368,13 +370,13 @@ fn a_program_that_overwrites_stored_files_can_be_undone() {
     assert_eq!(place.done(&["cat", "n"]).text(), "2\n");
     place.done(&["undo"]);
     assert_eq!(place.done(&["cat", "n"]).text(), "1\n");
-    // What replaces nothing takes none.
+    // A command that replaces nothing takes no snapshot.
     let before = automatic(&place);
     place.done(&["run", "--sandbox", "off", "--in", "n", "--out", "new", "--", "cat"]);
     assert_eq!(automatic(&place), before);
 }
 
-/// A small file is written under its own name: of a restore that was killed a part may be there.
+/// A restore writes a small file under its own name. If it is killed, a part may be there.
 #[test]
 fn a_part_of_a_file_is_not_taken_for_the_file() {
     let place = Place::new();

@@ -55,7 +55,7 @@ fn marks_and_ignore_files_are_honoured() {
     place.code(1, &["put", "src", "--to", "u", "--exclude-from", "none"]);
     place.write("excludes", "[a\n");
     assert!(place.code(2, &["put", "src", "--exclude-from", "excludes"]).err.contains("--exclude-from `[a`"));
-    // A line that is no pattern is named, and the rest is done.
+    // An invalid line is named, and the rest is done.
     place.write("src/work/.ignore", "*.log\n[z-a]\n");
     let said = place.code(4, &["put", "src", "--to", "t", "--ignore-file", ".ignore"]);
     assert!(said.err.contains("work/.ignore: line 2"), "{}", said.err);
@@ -85,7 +85,7 @@ fn what_is_left_out_is_not_removed() {
     assert!(planned.contains("would remove 0 entries"), "{planned}");
     place.done(&put);
     assert_eq!(stored(&place, "t"), all);
-    // Without the options it is a mirror again.
+    // Without the options the target is a mirror again.
     place.done(&["put", "src", "--to", "t"]);
     assert_eq!(stored(&place, "t").len(), all.len() - 5);
 }
@@ -166,7 +166,7 @@ fn each_file_gets_a_line() {
     assert_eq!(said(&["export", "-v", "u", "u.tar"]).len(), 3);
     assert_eq!(said(&["import", "-v", "u.tar", "--to", "i"]).len(), 3);
     assert_eq!(said(&["rm", "-rv", "u"]), ["R u", "R u/a", "R u/d"]);
-    // Data and JSON have standard output for themselves.
+    // Standard output is only for data or JSON.
     let tar = place.done(&["export", "-v", "t"]);
     assert!(tar.err.contains("A a\n"), "{}", tar.err);
     let put = place.done(&["put", "src", "--to", "w", "-v", "--json"]);

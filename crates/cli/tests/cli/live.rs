@@ -1,4 +1,4 @@
-//! Watching a mount. Where FUSE cannot be used, what needs it says so and passes.
+//! Watching a mount. Without FUSE these tests say so and pass.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -24,7 +24,7 @@ impl Drop for Mounts {
     }
 }
 
-/// `None` where FUSE cannot be used.
+/// `None` without FUSE.
 fn place() -> Option<Mounts> {
     if let Err(error) = File::options().read(true).write(true).open("/dev/fuse") {
         outrigger_workload::skipped!("/dev/fuse cannot be opened: {error}");
@@ -78,7 +78,7 @@ fn a_mount_says_what_was_written_and_what_became_of_it() {
     assert_eq!(staged["written_bytes"], BYTES);
     assert!(staged["per_second"]["written_bytes"].as_f64().unwrap() > 0.0, "{staged}");
     assert!(staged["operations_write"].as_u64() >= Some(1) && staged["operations_sync"] == 1, "{staged}");
-    // Any command has it stored first.
+    // Any command makes the mount store it first.
     assert_eq!(place.lines(&["ls"]), ["file"]);
     let stored = sample(place);
     assert_eq!((&stored["destaged_bytes"], &stored["new_bytes"]), (&BYTES.into(), &BYTES.into()));
@@ -97,7 +97,7 @@ fn a_mount_says_what_was_written_and_what_became_of_it() {
     assert!(value(&metrics, "outrigger_pack_write_seconds_bucket{le=\"+Inf\"}") >= 1.0, "{metrics}");
     assert_eq!(stored["errors"], serde_json::json!([]));
     assert_eq!(value(&metrics, "outrigger_staging_capacity_bytes"), (256 << 20) as f64);
-    // Every number under both names.
+    // Every number has both names.
     for (name, shown) in stored.as_object().unwrap() {
         if shown.is_number() && name != "interval_seconds" {
             let (family, kind) = name.split_once('_').unwrap();
@@ -109,13 +109,13 @@ fn a_mount_says_what_was_written_and_what_became_of_it() {
             assert!(names.iter().any(|name| metrics.contains(name)), "{name} is not in\n{metrics}");
         }
     }
-    // People get a head and a line a time.
+    // People get a heading and one line per sample.
     let lines = place.lines(&["stats", "--live", "--count", "3", "--interval", "0.1"]);
     assert_eq!(lines.len(), 4, "{lines:#?}");
     assert!(lines[0].contains("written/s") && lines[3].contains("0 B/s"), "{lines:#?}");
     place.done(&["unmount", "mnt"]);
     assert!(!socket.exists());
-    // A socket that a killed mount left is replaced; one address can be had once.
+    // The socket of a killed mount is replaced, but an address in use is refused.
     drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
     place.done(&["mount", "-o", &format!("ro,metrics={address}"), "mnt"]);
     assert_eq!(std::fs::read(place.path("mnt/file")).unwrap().len(), BYTES);
@@ -128,7 +128,7 @@ fn a_mount_says_what_was_written_and_what_became_of_it() {
     let said = place.code(1, &["mount", "--read-only", "--metrics", &address, "other"]);
     assert!(said.err.contains("another process listens there"), "{}", said.err);
     place.done(&["unmount", "mnt"]);
-    // A read-only mount has nothing to store, and nobody waits for its process.
+    // A read-only mount has nothing to store, so its process is not waited for.
     let gone = (0..500).any(|_| {
         std::thread::sleep(std::time::Duration::from_millis(20));
         !socket.exists()
@@ -145,7 +145,7 @@ fn by_tcp_and_until_a_signal() {
     assert!(value(&metrics, "outrigger_uptime_seconds") > 0.0);
     let mut command = place.command(&["stats", "--live", "--json", "--interval", "0.1"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // The first sample comes at once, when signals are waited for already.
+    // The first sample comes at once, after the signal handler is installed.
     let mut first = [0];
     child.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
     let pid = rustix::process::Pid::from_child(&child);
@@ -186,7 +186,7 @@ fn transactions_and_reads_of_a_shared_mount_are_timed() {
         assert_eq!(*all, spread["count"], "{said}");
         spread["count"].as_u64().unwrap()
     };
-    // What a command asks first of a mount is stored.
+    // A command first makes the mount store its data.
     one.done(&["ls"]);
     assert!(count(&one, "database_transaction_seconds") >= 1);
     assert!(count(&one, "pack_write_seconds") >= 1);
@@ -212,7 +212,7 @@ fn the_last_errors_of_a_mount_are_shown_as_long_as_it_is_there() {
             }
         }
     }
-    // A process of its own: the last one to read is not this one.
+    // A separate process, so that the last reader is not this one.
     let read = Command::new("cat").arg(place.path("mnt/file")).output().unwrap();
     assert!(!read.status.success(), "damaged data was read");
     let errors = &sample(place)["errors"];

@@ -1,4 +1,5 @@
-//! What a program does outside of the store, and how it does it once: the example that loads into PostgreSQL.
+//! A program that changes something outside the store, exactly once: the example that loads into
+//! PostgreSQL.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -48,7 +49,7 @@ fn rows_are_loaded_once_though_attempts_are_repeated_and_late() {
     assert_eq!(count(), format!("900|{sum}"));
     let attempts = format!("SELECT string_agg(attempt::text, '' ORDER BY task) FROM {schema}.loaded");
     assert_eq!(server.sql(&attempts), "121212", "the first attempts at odd splits did load");
-    // An attempt that everybody had given up comes to its end now.
+    // An attempt that was given up long ago comes to its end now.
     let late = |attempt: &str| {
         let task = server.sql(&format!("SELECT max(task) FROM {schema}.loaded"));
         let mut child = Command::new(&load)

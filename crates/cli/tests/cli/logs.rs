@@ -1,4 +1,5 @@
-//! The log of an operation (`--log`): its steps, what is tried again and why, how it ends; and no password or key in it.
+//! The log of an operation (`--log`): its steps, its retries with reasons, and its end. No password
+//! or key is in it.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -85,7 +86,7 @@ fn a_log_has_what_is_asked_for_in_the_form_that_is_asked_for() {
     place.code(2, &["mount", "--log", "-", "mnt"]);
 }
 
-/// Waits until a log has such an event.
+/// Waits until a log has this event.
 fn wait_for(log: &Path, event: &str) {
     eventually(event, || lines(log).iter().any(|line| line["event"] == event));
 }
@@ -117,7 +118,7 @@ fn transactions_that_are_made_again_are_in_the_log_and_passwords_are_not() {
     server.run().unwrap();
     assert!(waiting.wait().unwrap().success());
     done(&["check", "--read-data"]);
-    // A password where it must not be is refused, and not written down.
+    // A password in the wrong place is refused, and not written down.
     let said = Said::from(command(&format!("postgres://me:{SECRET}@nowhere/d"), &["ls"]).output().unwrap());
     assert!(said.code != 0 && !said.err.contains(SECRET), "{}", said.err);
     let said = Said::from(command("store", &["cat", &format!("a file called {SECRET}")]).output().unwrap());

@@ -1,4 +1,4 @@
-//! Drives the real binary: what is promised on the command line, in exit codes and in sentences.
+//! Runs the real binary and tests the promises of the command line: exit codes and sentences.
 #![allow(clippy::disallowed_methods, reason = "tests wait and measure in real time")]
 
 mod active;

@@ -1,4 +1,4 @@
-//! Mounting and unmounting. Where FUSE cannot be used, what needs it says so and passes.
+//! Mounting and unmounting. Without FUSE these tests say so and pass.
 
 use std::fs::File;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -19,7 +19,7 @@ impl Drop for Mounts {
     }
 }
 
-/// `None` where FUSE cannot be used.
+/// `None` without FUSE.
 fn place() -> Option<Mounts> {
     if let Err(error) = File::options().read(true).write(true).open("/dev/fuse") {
         outrigger_workload::skipped!("/dev/fuse cannot be opened: {error}");
@@ -53,7 +53,7 @@ fn in_the_background_until_it_is_unmounted() {
             .is_empty()
     );
     assert_eq!(place.code(1, &["mount", "--read-only", "mnt"]).err.matches("already").count(), 1);
-    // What is removed beside it stays in it, and in its snapshots.
+    // A file removed by a command stays in the read-only mount and in its snapshots.
     place.done(&["rm", "-r", "--no-snapshot", "tree"]);
     place.done(&["gc"]);
     let name = place.lines(&["snapshot", "list"])[0].split(' ').next().unwrap().to_string();
@@ -65,7 +65,7 @@ fn in_the_background_until_it_is_unmounted() {
     }
     place.done(&["unmount", "mnt"]);
     assert!(!is_mounted(place));
-    // Its session ends with it, so nothing of it is left to wait for.
+    // Its session ends with the mount, so nothing of it has to be waited for.
     place.done(&["snapshot", "delete", &name]);
     eventually("reclaiming", || {
         place.done(&["gc"]);
@@ -145,7 +145,7 @@ fn a_signal_unmounts_and_a_kill_leaves_the_store_well() {
     let open = File::open(place.path("mnt/tree")).unwrap();
     child.kill().unwrap();
     child.wait().unwrap();
-    // The second is what a request gets that the kernel was just about to hand over.
+    // The second error is that of a request which the kernel was just handing over.
     let expected = [std::io::ErrorKind::NotConnected, std::io::ErrorKind::ConnectionAborted];
     let error = std::fs::read_dir(place.path("mnt")).unwrap_err();
     assert!(expected.contains(&error.kind()), "{error:?}");
@@ -234,7 +234,7 @@ fn what_is_written_is_stored_as_the_options_say() {
 fn a_users_store_is_the_users_to_work_in() {
     let Some(Mounts(place)) = &place() else { return };
     let uid = rustix::process::geteuid().as_raw();
-    // As root, another user's; or one's own.
+    // Root uses another user's directory; a user uses his own.
     let user = if uid == 0 { 65_534 } else { uid };
     std::fs::create_dir(place.path("theirs")).unwrap();
     std::os::unix::fs::chown(place.path("theirs"), Some(user), None).unwrap();
@@ -256,7 +256,7 @@ fn a_users_store_is_the_users_to_work_in() {
     place.done(&["unmount", "mnt"]);
 }
 
-/// A line of JSON for what a program was told by a mere number, with the request that it made.
+/// An error number that a program got is a line of JSON in the log, with the program's request.
 #[test]
 fn what_goes_wrong_is_in_a_log_with_the_request_that_met_it() {
     let Some(Mounts(place)) = &place() else { return };

@@ -1,4 +1,5 @@
-//! A mount whose store is moved, replaced or removed, and one whose session is over. Where FUSE cannot be used, what needs it says so and passes.
+//! A mount whose store is moved, replaced or removed, and one whose session is over. Without FUSE
+//! these tests say so and pass.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
@@ -12,7 +13,8 @@ use rustix::io::Errno;
 use crate::run::{Place, clock};
 use crate::writable::Mounts;
 
-/// Asks for everything below a directory by many threads at once, as the kernel has forgotten it.
+/// Reads everything below a directory in many threads at once, after the kernel's cache was
+/// dropped.
 fn walk_at_once(dir: &Path) {
     let walk = || {
         for entry in fs::read_dir(dir).unwrap().flatten() {
@@ -28,7 +30,7 @@ fn append(path: &Path, line: &str) {
     file.sync_all().unwrap();
 }
 
-/// What a change of a mount fails with.
+/// The error of a change in the mount.
 fn refused(place: &Place) -> Option<Errno> {
     fs::write(place.path("mnt/one-more"), "x").err().and_then(|error| Errno::from_io_error(&error))
 }
@@ -52,7 +54,7 @@ fn a_mount_goes_on_in_its_store_when_another_one_takes_its_place() {
     fs::rename(place.path("other"), place.path("store")).unwrap();
     for n in 0..4 {
         append(&place.path(format!("mnt/theses/{n}")), "a line");
-        // By the way that leads to the store now, so that the kernel asks for all names again.
+        // By the store's present path, so that the kernel asks for all names again.
         place.done(&["-s", "moved", "snapshot", "create", &format!("s{n}")]);
         place.done(&["-s", "moved", "rm", &format!("theses/{n}"), "--quiet"]);
         fs::write(place.path(format!("mnt/new-{n}")), "new").unwrap();
@@ -138,7 +140,7 @@ fn a_mount_whose_session_is_over_is_in_trouble() {
     eventually("changes are refused", || refused(place) == Some(Errno::STALE));
     let said = place.code(1, &["unmount", "mnt"]);
     assert!(said.err.contains("could not be stored"), "{}", said.err);
-    // The next command takes over what was acknowledged.
+    // The next command takes over the acknowledged data.
     assert_eq!(place.done(&["cat", "before"]).text(), "kept");
 }
 
@@ -146,7 +148,7 @@ fn a_mount_whose_session_is_over_is_in_trouble() {
 fn setting_the_clock_ends_no_session() {
     let Some(behind_clock) = clock("-1h") else { return };
     let place = Place::new();
-    // A command with its clock an hour behind, and others that see its session with the clock set right.
+    // One command's clock is an hour behind. Other commands, whose clock is right, see its session.
     let mut behind = place.command(&["put", "-", "--to", "slow"]);
     behind.envs(behind_clock);
     let mut put = behind.stdin(std::process::Stdio::piped()).spawn().unwrap();

@@ -1,4 +1,5 @@
-//! devices, calibrate, advise. Figures are the machine's; what is looked at is that they are there and fit together.
+//! devices, calibrate, advise. The figures are the machine's; the tests check that they are there
+//! and fit together.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -34,7 +35,8 @@ fn devices_are_listed_and_what_is_missing_is_said() {
     assert_eq!(run(&place, &["devices", "--sim", "fast"]).code, 2);
 }
 
-/// A library with QATzip's ABI, as the device's own tests use it. Without them, it compresses nothing, and says of everything that it does not fit.
+/// A library with QATzip's ABI, as the device's own tests use it. Without those tests' settings it
+/// compresses nothing and rejects everything as not fitting.
 fn standin(place: &Place) -> PathBuf {
     let (library, source) = (place.path("libqatzip-standin.so"), "../offload/tests/it/qat/standin.c");
     let mut compiler = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
@@ -44,7 +46,7 @@ fn standin(place: &Place) -> PathBuf {
     library
 }
 
-/// With this library for QAT, and nothing else.
+/// Runs with this library for QAT, and no other device.
 fn with_qat(place: &Place, library: &Path, args: &[&str]) -> Said {
     let mut command: Command = place.command(args);
     command.env("OUTRIGGER_CALIBRATION", place.path("calibration"));
@@ -76,7 +78,7 @@ fn a_card_that_compresses_nothing_is_cut_off_and_put_says_so() {
     let found = frames(&place);
     assert!(found.iter().all(|(encoding, _)| encoding.starts_with("gzip")), "{found:?}");
     assert!(done(&place, &["cat", "file"]).text() == text);
-    // No card at all: that is said once, too.
+    // No card at all is reported once, too.
     let put = ["put", "file", "--to", "again", "--no-dedup", "--offload", "auto,open_after=0"];
     let said = with_qat(&place, Path::new("/nowhere/libqatzip.so"), &put);
     assert!(said.err.contains("meant for a device that is not there"), "{}", said.err);
@@ -133,7 +135,7 @@ fn what_cannot_be_is_refused() {
         let said = run(&place, args);
         assert!(said.code == 2 && said.err.contains(why), "{args:?}: {} {}", said.code, said.err);
     }
-    // A calibration that is none is said to be none, and does no harm.
+    // An invalid calibration file is reported, and does no harm.
     std::fs::write(place.path("calibration"), "nonsense\n\0\n").unwrap();
     let said = done(&place, &["devices"]);
     assert!(said.err.contains("2 lines are no calibration"), "{}", said.err);
@@ -194,7 +196,7 @@ fn a_calibration_is_kept_and_shown() {
     );
     let text = done(&place, &["devices"]).text();
     assert!(text.contains("compress/zstd:2") && text.contains("off"), "{text}");
-    // One device anew; the others stay.
+    // One device is measured again; the others stay.
     done(&place, &["calibrate", "--max-bytes", "4K", "--device", "cpu", "--quiet"]);
     let again = done(&place, &["devices", "--json", "--sim", "integrated"]).json();
     assert!(!again["devices"][1]["calibrated"].as_array().unwrap().is_empty());
@@ -232,25 +234,25 @@ fn advice_has_its_reasons() {
     assert!(
         operation["with_cpu_bytes_per_second"].as_f64() > operation["all_threads_bytes_per_second"].as_f64()
     );
-    // Almost for nothing, it is worth its price all the same.
+    // At almost no price a GPU is worth it in any case.
     let cheap = ask(&["--block", "256K", "--cpu-price", "1000000", "--gpu-price", "0.001"]);
     assert_eq!(cheap["operations"][0]["advice"], "gpu", "{cheap}");
-    // The lower of what is predicted and what is measured counts.
+    // The lower of the predicted and the measured rate counts.
     let reached = gpu["stream_bytes_per_second"].as_f64().unwrap();
     let reached = reached.min(gpu["stream_measured_bytes_per_second"].as_f64().unwrap());
     let with_gpu = operation["all_threads_bytes_per_second"].as_f64().unwrap() + reached;
     assert!((gpu["with_gpu_bytes_per_second"].as_f64().unwrap() / with_gpu - 1.0).abs() < 1e-9, "{gpu}");
     assert!(said["missing"].is_array());
-    // What nobody reaches.
+    // A rate that nothing reaches.
     let much = ask(&["--rate", "1000000"]);
     assert_eq!(much["operations"][0]["advice"], "neither", "{much}");
     assert!(much["operations"][0]["why"].as_str().unwrap().contains("cannot be reached"));
-    // What `devices` names beside what is calibrated on purpose.
+    // Operations that `devices` names, but that `calibrate` leaves out by default.
     let other =
         ["advise", "--json", "--operation", "compress/zstd:1", "--operation", "lookup", "--block", "64K"];
     let other = done(&place, &other).json();
     assert_eq!(other["operations"].as_array().unwrap().len(), 2, "{other}");
-    // And who needs little needs nothing.
+    // A low rate needs nothing more.
     let little = ask(&["--rate", "0.000001"]);
     assert_eq!(little["operations"][0]["advice"], "nothing");
     assert_eq!(run(&place, &["advise", "--operation", "dance"]).code, 2);
@@ -271,12 +273,12 @@ fn a_put_may_have_a_device_hash_and_stores_the_same() {
     let tasks = |at: usize| devices[at]["tasks"].as_u64().unwrap();
     assert!(tasks(0) + tasks(1) > 0, "{devices:?}");
     assert!(place.path("calibration").exists(), "what was learned is kept");
-    // Without: everything is known by the same names.
+    // Without devices all chunks have the same fingerprints.
     let again = run(&["put", "src", "--to", "tree", "--rescan", "--offload", "off", "--json"]).json();
     assert_eq!((again["bytes_new"].as_u64(), &again["devices"]), (Some(0), &serde_json::Value::Null));
     let said = run(&["put", "src", "--to", "other", "--offload", "sim:integrated"]).text();
     assert!(said.contains("offloaded work: cpu"), "{said}");
-    // Thresholds by name, frames by whom a list says, and the reason in the statistics.
+    // Thresholds by name, frames by the device of a list, and the reasons in the statistics.
     let codec = "gzip:1@sim,zstd:1@cpu";
     run(&["policy", "set", "/", &format!("codec={codec}")]);
     let said = run(&["policy", "get", "/"]).text();
@@ -311,7 +313,7 @@ fn nothing_waits_for_a_device_that_is_being_opened() {
     std::fs::write(place.path("small"), "123").unwrap();
     std::fs::write(place.path("large"), outrigger_workload::Rng::new(1).bytes(8 << 20)).unwrap();
     for (file, offload, complaint) in [
-        // It would take an hour.
+        // Opening it would take an hour.
         ("small", "sim:pcie5-gpu@3600", ""),
         ("large", "sim:pcie5-gpu@3600,open_after=1", ""),
         ("small", "sim:pcie5-gpu@never", ""),
@@ -323,13 +325,13 @@ fn nothing_waits_for_a_device_that_is_being_opened() {
         done(&place, &["get", file, "back", "--overwrite", "--offload", offload]);
         assert!(std::fs::read(place.path("back")).unwrap() == std::fs::read(place.path(file)).unwrap());
     }
-    // One that is opened before the first byte.
+    // A device that is opened before the first byte.
     let said = done(&place, &["put", "large", "--offload", "sim:pcie5-gpu@0,open_after=0", "--json"]).json();
     assert_eq!(said["devices"][1]["name"], "sim:0");
     done(&place, &["check", "--read-data"]);
 }
 
-/// Frames of data by encoding, with the reasons for it.
+/// Frames of data by encoding, with the reasons.
 fn frames(place: &Place) -> Vec<(String, String)> {
     let stats = done(place, &["stats", "--json"]).json();
     let data = stats["frames"].as_array().unwrap().iter().filter(|frame| frame["kind"] == "data");
@@ -343,11 +345,11 @@ fn what_no_device_did_is_not_said_to_be_a_devices() {
     let numbers: Vec<u8> =
         (0..1 << 20).flat_map(|n: u32| (n.wrapping_mul(0x9e37_79b1) >> 12).to_le_bytes()).collect();
     for (codec, bytes, offload) in [
-        // Too dense, all of it.
+        // All data is too dense.
         ("gzip:1@sim,lz4@cpu", text.as_bytes(), "sim:pcie5-gpu,codec_max_bits=0,offload_min_bytes=1G"),
-        // Planes of numbers, of which no device makes Zstandard frames.
+        // Byte planes of numbers, for which no device makes Zstandard frames.
         ("zstd:3@sim,lz4@cpu", &numbers[..], "sim:pcie5-gpu,offload_min_bytes=1G"),
-        // There is none.
+        // There is no such device.
         ("gzip:1@qat,lz4@cpu", text.as_bytes(), "off"),
         ("gzip:1@qat,lz4@cpu", text.as_bytes(), "sim:pcie5-gpu,offload_min_bytes=1G"),
     ] {

@@ -1,4 +1,5 @@
-//! PostgreSQL is killed under a running job, and comes back: the job is done by whoever goes on with it, and nothing of it is visible before it is.
+//! PostgreSQL is killed under a running job and comes back. Some runner completes the job, and none
+//! of it is visible before.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -7,7 +8,7 @@ use outrigger_workload::postgres::Server;
 
 use crate::run::{Agents, Place, Said};
 
-/// A store on a server of the test's own, with numbers in it.
+/// A store on a server of this test's own, with numbers in it.
 struct Outage {
     server: Server,
     place: Place,
@@ -44,7 +45,7 @@ impl Outage {
         said
     }
 
-    /// Each split of it tells `ran` that it has begun, and goes on when there is a file `go`.
+    /// Each split writes into `ran` when it begins, and goes on when a file `go` exists.
     fn script(&self) -> String {
         let (ran, go) = (self.place.path("ran"), self.place.path("go"));
         format!(
@@ -54,7 +55,8 @@ impl Outage {
         )
     }
 
-    /// Kills the server once so many splits have begun, has them end while it is away, and starts it again.
+    /// Kills the server once so many splits have begun, lets them end while it is away, and starts
+    /// it again.
     fn strike(&self, begun: usize) {
         let ran = self.place.path("ran");
         let mut rounds = 0;
@@ -87,7 +89,7 @@ fn a_job_of_agents_goes_on_when_its_database_is_back() {
     let more = ["50", "--splits", "6", "--detach", "--", "sh", "-c", &script];
     let job = outage.done(&[&RUN[..], &more].concat()).text().trim().to_string();
     outage.strike(2);
-    // What the agent's slots had is free when they say so, or their lease is over.
+    // The agent's splits are free when it releases them, or when its lease is over.
     let said = outage.say(&["job", "wait", &job, "--timeout", "200"]);
     assert_eq!(said.code, 0, "{}", said.err);
     outage.is_whole(&text);

@@ -1,4 +1,5 @@
-//! Stores whose packs lie elsewhere: in an object store, with faults; in a shared directory; and copies between all of them.
+//! Stores with packs in an object store (with faults) or a shared directory, and copies between
+//! all.
 
 use std::path::Path;
 use std::process::Command;
@@ -97,7 +98,7 @@ fn a_store_works_with_its_packs_in_an_object_store() {
     remote.done(&["put", "tree", "--to", "/tree"]);
     remote.holds(&["store", "get", "/tree"], "tree");
 
-    // The packs alone are enough.
+    // The packs alone are enough to recover.
     std::fs::remove_file(remote.place.path("store/meta.db")).unwrap();
     remote.done(&["recover"]);
     remote.holds(&["store", "get", "/tree"], "tree");
@@ -111,7 +112,7 @@ fn a_store_works_with_its_packs_in_an_object_store() {
     assert!(stats["packs_at"].as_str().unwrap().starts_with("s3://bucket/one?endpoint="), "{stats}");
 }
 
-/// A tenth of all requests fail, in all ways, and nobody notices.
+/// A tenth of all requests fail, in all ways, and no user notices.
 #[test]
 fn faults_of_the_object_store_are_not_the_users() {
     let remote = Remote::new();
@@ -142,7 +143,8 @@ fn faults_of_the_object_store_are_not_the_users() {
     assert!(remote.server.faults() >= 12, "{} faults", remote.server.faults());
 }
 
-/// What was acknowledged stays, what was not is not there, and the store is whole when it is back.
+/// Acknowledged data stays, other data is not there, and the store is whole when the object store
+/// is back.
 #[test]
 fn an_object_store_that_goes_away_loses_nothing() {
     let remote = Remote::new();
@@ -163,7 +165,7 @@ fn an_object_store_that_goes_away_loses_nothing() {
     remote.done(&["check", "--read-data"]);
 }
 
-/// Nothing is asked of a cloud's metadata service unless that is wanted: outside a cloud it does not answer.
+/// A cloud's metadata service is asked only on request: outside a cloud it does not answer.
 #[test]
 fn missing_credentials_are_said_to_be_before_anything_is_sent() {
     let remote = Remote::new();
@@ -172,7 +174,7 @@ fn missing_credentials_are_said_to_be_before_anything_is_sent() {
     let said: Said = command.output().unwrap().into();
     assert_eq!(said.code, 1, "{}", said.err);
     assert!(said.err.contains("AWS_ACCESS_KEY_ID") && said.err.contains("credentials"), "{}", said.err);
-    // Whoever asks for it has it asked.
+    // With the variable set it is asked.
     let server = &remote.server.endpoint;
     command.env("AWS_METADATA_ENDPOINT", server).env("OUTRIGGER_PATIENCE_SECS", "1");
     let said: Said = command.output().unwrap().into();
@@ -184,11 +186,11 @@ fn the_wrong_place_is_said_to_be() {
     let remote = Remote::new();
     remote.write_tree("tree", 5);
     remote.done(&["put", "tree", "--to", "/tree"]);
-    // Another store does not get into this one's place.
+    // Another store cannot take this one's place.
     let said = remote.run(&["-s", "other", "init", "--packs", &remote.url("one")]);
     assert_eq!(said.code, 1, "{}", said.err);
     assert!(said.err.contains("another store's"), "{}", said.err);
-    // Credentials do not belong into the place, and are not repeated.
+    // Credentials do not belong in the URL, and are not repeated in the error.
     let said = remote.run(&["-s", "other", "init", "--packs", &format!("s3://me:{SECRET}@bucket/x")]);
     assert_eq!(said.code, 2, "{}", said.err);
     assert!(said.err.contains("docs/packs.md"), "{}", said.err);
@@ -206,7 +208,8 @@ fn the_wrong_place_is_said_to_be() {
     assert!(said.err.contains("right file system mounted"), "{}", said.err);
 }
 
-/// Out of the directory, into an object store, into a shared directory, and back: all that was, is.
+/// A store is copied from the directory into an object store, into a shared directory, and back.
+/// Nothing is lost.
 #[test]
 fn a_store_moves_from_engine_to_engine() {
     let remote = Remote::new();
@@ -222,7 +225,7 @@ fn a_store_moves_from_engine_to_engine() {
 
     let shared = format!("file:{}", remote.place.path("shared").display());
     let to_s3 = ["copy", "a", "b", "--packs", &remote.url("two"), "--json"];
-    // Interrupted in the middle, it goes on where it was.
+    // A copy that was interrupted in the middle goes on from there.
     let mut command = remote.command(&to_s3);
     remote.server.fault("PUT", 4..=1000, HttpFault::Status(403));
     let said: Said = command.output().unwrap().into();
@@ -247,13 +250,13 @@ fn a_store_moves_from_engine_to_engine() {
         remote.done(&["-s", store, "check", "--read-data"]);
     }
 
-    // What has changed since goes over, and no more.
+    // Only later changes are copied.
     remote.place.write("second/new", noise(8, 400_000));
     remote.done(&["-s", "a", "put", "second", "--to", "/tree", "--replace-source", "--no-snapshot"]);
     let report = remote.done(&["copy", "a", "b", "--json"]).json();
     assert!(report["packs_copied"].as_u64().unwrap() <= 4, "{report}");
     remote.holds(&["b", "get", "/tree"], "second");
-    // Reclaimed in the source, gone in the copy.
+    // Data reclaimed in the source goes from the copy.
     remote.done(&["-s", "a", "snapshot", "delete", "one"]);
     remote.done(&["-s", "a", "rm", "--no-snapshot", "junk"]);
     remote.done(&["-s", "a", "gc"]);
@@ -262,7 +265,7 @@ fn a_store_moves_from_engine_to_engine() {
     remote.holds(&["b", "get", "/tree"], "second");
     remote.done(&["-s", "b", "check", "--read-data"]);
 
-    // A copy that went its own way is not overwritten.
+    // A copy that was changed is not overwritten.
     remote.done(&["-s", "d", "put", "first", "--to", "/own"]);
     let said = remote.run(&["copy", "a", "d"]);
     assert_eq!(said.code, 1, "{}", said.err);
@@ -296,7 +299,8 @@ fn a_copy_is_checked_on_its_way() {
     remote.holds(&["b", "get", "/tree"], "tree");
 }
 
-/// What the database knows is said although the packs' place is away, with what is wrong with that.
+/// `status` prints what the database knows even if the packs' place is away, and says what is wrong
+/// there.
 #[test]
 fn status_needs_no_packs() {
     let place = Place::empty();

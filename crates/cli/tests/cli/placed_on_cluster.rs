@@ -1,4 +1,5 @@
-//! `where`, `put --place`, `localize`, and where what programs write lies: in a Ceph pool (`make test-cluster`; skipped, and said to be, where there is none), and where nobody can say.
+//! `where`, `put --place`, `localize`, and the place of programs' output: in a Ceph pool (`make
+//! test-cluster`; skipped with a line if there is none), and where the engine does not know.
 
 use crate::run::{Place, noise};
 
@@ -24,7 +25,7 @@ fn data_lies_on_the_host_that_was_asked_for() {
         assert_eq!(of(host)["bytes_first"], 300_000, "{said}");
         assert_eq!((&said["bytes"], &said["bytes_unknown"]), (&300_000.into(), &0.into()), "{said}");
     }
-    // All of it on one host, and what it says is what it was.
+    // All data is on one host, and the contents are unchanged.
     let said = place.done(&["localize", "/", "--to", "h1", "--json"]).json();
     assert_eq!((&said["packs_left"], said["host"].as_str()), (&0.into(), Some("h1")), "{said}");
     let on_h1 = |said: &serde_json::Value| {
@@ -41,7 +42,7 @@ fn data_lies_on_the_host_that_was_asked_for() {
         assert!(place.done(&["cat", &name]).out == noise(2 * number + 41, 300_000), "{name}");
     }
     assert_eq!(place.done(&["localize", "/", "--to", "h1", "--json"]).json()["packs"], 0);
-    // What a program writes lies on the host that ran it: as on one of that name.
+    // A program's output lies on the host that ran it. The host name is faked here.
     let other_case = ["run", "--sandbox", "off", "--in", "f0", "--out", "made", "--", "tr", "a-z", "A-Z"];
     let program = place.command(&other_case);
     let mut as_h2 = std::process::Command::new("unshare");
@@ -82,7 +83,7 @@ fn a_directory_does_not_say_and_does_not_place() {
         assert!(said.err.contains("on this host: there is nothing to gather"), "{}", said.err);
         assert!(said.err.contains("rados://"), "{}", said.err);
     }
-    // Elsewhere nobody knows.
+    // With other engines nobody knows.
     let packs = format!("file:{}", place.path("packs").display());
     place.done(&["-s", "other", "init", "--packs", &packs]);
     place.done(&["-s", "other", "put", "f"]);

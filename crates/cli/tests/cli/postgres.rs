@@ -1,4 +1,5 @@
-//! Stores whose metadata lies in PostgreSQL, from the command line: every command, several hosts at once, and servers and clients that are killed.
+//! Stores with metadata in PostgreSQL, from the command line: every command, several hosts at once,
+//! and servers and clients that are killed.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -49,7 +50,7 @@ impl Host {
         self.command(args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
     }
 
-    /// What is stored as `name` must be what lies in `tree`.
+    /// Checks that `name` in the store has the content of `tree`.
     #[track_caller]
     fn must_have(&self, name: &str, tree: &Path) {
         let copy = self.place.path(format!("copy-of-{name}"));
@@ -85,7 +86,7 @@ fn every_command_works_and_hosts_see_each_other() {
     // The second host has the same bytes, and stores none of them.
     let before = two.done(&["stats", "--json"]).json();
     let said = two.done(&["put", b.to_str().unwrap(), "--json"]).json();
-    // It has read them when it fetched the tree.
+    // It read them when it fetched the tree, so they are verified.
     assert_eq!((&said["bytes_new"], &said["verified"]["packs_lying"]), (&0.into(), &serde_json::json!([])));
     let after = two.done(&["stats", "--json"]).json();
     assert!(after["database_bytes"].as_u64().unwrap() > 0);
@@ -134,7 +135,7 @@ fn a_client_whose_packs_lie_makes_nobody_else_lose_data() {
     assert!(!said.json()["verified"]["packs_lying"].as_array().unwrap().is_empty(), "{}", said.text());
     assert!(said.err.contains("is not relied on"), "{}", said.err);
     assert!(two.done(&["cat", "of-two"]).out == bytes);
-    // Caught for good, and by the collector, too.
+    // The corrupt pack stays known, to the collector as well.
     let again = two.done(&["put", file.to_str().unwrap(), "--to", "again", "--json"]);
     assert_eq!(again.json()["bytes_new"], 0, "{}", again.text());
     assert!(again.err.is_empty(), "{}", again.err);
@@ -191,7 +192,7 @@ fn a_client_killed_at_any_moment_leaves_nothing_half_done_and_nothing_locked() {
         host.done(&["check"]);
         host.must_have("kept", &first);
     }
-    // What was killed is fenced by the next collector on this host, and goes on where it was.
+    // The next collector on this host fences the killed command, and a new one goes on from there.
     host.done(&["gc"]);
     host.done(&["put", second.to_str().unwrap()]);
     host.must_have("second", &second);
@@ -234,11 +235,11 @@ fn hosts_that_write_remove_snapshot_and_reclaim_at_once_lose_nothing() {
     hosts[1].done(&["check", "--read-data"]);
 }
 
-/// No server has to be there for this.
+/// This needs no server.
 #[test]
 fn whoever_waits_for_a_server_that_is_away_is_told_soon() {
     use std::io::{BufRead as _, BufReader};
-    // It is bound, and nobody listens.
+    // The port is bound, and nobody listens.
     let address = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let host =
         Host::new(&format!("postgres://nobody@{address}/none?schema=s&sslmode=disable"), Path::new("/none"));

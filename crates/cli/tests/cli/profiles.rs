@@ -43,7 +43,7 @@ fn a_profile_puts_keeps_and_runs_its_commands() {
     assert_eq!(place.lines(&["snapshot", "list", "--tag", "nightly"]).len(), 2);
     assert_eq!(place.read("log"), "before home store\nafter 0\n".repeat(3).as_bytes());
     assert!(place.path("a name; with blanks").exists(), "no shell sees a list");
-    // Another tag's snapshots are not looked at.
+    // Snapshots with another tag do not count.
     place.done(&["put", "src", "--to", "other", "--tag", "weekly"]);
     let said = run(&place, &["backup", "home", "--json"]).json();
     assert_eq!((said["put"]["files"].as_u64(), said["exit"].as_u64()), (Some(1), Some(0)));
@@ -77,7 +77,7 @@ fn failures_are_told_and_what_was_stopped_starts_again() {
     assert!(said.code == 1 && said.err.contains("a `before` command of the profile `home`"), "{}", said.err);
     assert_eq!(place.read("log"), b"after 1\nfailed 1\n");
     assert_eq!(place.lines(&["ls"]), [""; 0]);
-    // A signal ends it, and what was stopped is started again.
+    // A signal ends the run, and the services that it stopped are started again.
     place.write("config.toml", PROFILE.replace("before = [", "before = [\"kill -TERM $PPID\", "));
     std::fs::remove_file(place.path("log")).unwrap();
     assert_eq!(run(&place, &["backup", "home"]).code, 130);
@@ -102,7 +102,7 @@ fn a_configuration_that_is_wrong_is_refused() {
     assert!(run(&place, &["profile", "list"]).err.contains("is not there"));
 }
 
-/// The files of a user and of the machine are found without being named.
+/// The user's and the machine's files are found without being named.
 #[test]
 fn the_users_file_is_found() {
     let place = place("");

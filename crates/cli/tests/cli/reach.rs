@@ -1,4 +1,5 @@
-//! Programs that may reach single destinations of the network, and nothing else. Needs bubblewrap and a kernel that lets it make name spaces; says so where they are missing.
+//! Programs that may reach single network destinations and nothing else. Without bubblewrap, or a
+//! kernel that lets it make namespaces, these tests say so and pass.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
@@ -12,7 +13,8 @@ use outrigger_workload::postgres::Server;
 
 use crate::run::{Place, Said};
 
-/// Sends standard input to a host's port, says that this is all, and prints the answer; `-` for what cannot be had.
+/// Sends standard input to a host's port, ends its side, and prints the answer, or `-` if there is
+/// none.
 const ASK: &str = r#"
     use IO::Socket::INET;
     sub ask {
@@ -23,7 +25,7 @@ const ASK: &str = r#"
     }
 "#;
 
-/// True when this machine can keep programs in; says so if not.
+/// True if this machine can isolate programs; prints a line if not.
 fn can_reach(place: &Place) -> bool {
     let said = place.run(&run_args(&["--net", "localhost:1"], "exit 0"));
     if said.code != 0 {
@@ -39,7 +41,7 @@ fn run_args(net: &[&str], script: &str) -> Vec<String> {
     all.map(str::to_string).collect()
 }
 
-/// What the program says on standard error, and whether it ended well.
+/// The program's standard error, and its exit code.
 fn told(place: &Place, net: &[&str], script: &str) -> (i32, String) {
     let said = place.run(&run_args(net, script));
     let jobs = place.done(&["jobs", "--json"]).json();
@@ -48,7 +50,7 @@ fn told(place: &Place, net: &[&str], script: &str) -> (i32, String) {
     (said.code, logs["splits"][0]["log"].as_str().unwrap_or_default().to_string())
 }
 
-/// A server on this host that answers with its name and what it was sent; counts who came.
+/// A server on this host that answers with its name and its input, and counts its clients.
 fn server(name: &'static str) -> (u16, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("0.0.0.0:0").unwrap();
     let (port, came) = (listener.local_addr().unwrap().port(), Arc::new(AtomicUsize::new(0)));
@@ -58,7 +60,7 @@ fn server(name: &'static str) -> (u16, Arc<AtomicUsize>) {
             let mut stream = stream.unwrap();
             count.fetch_add(1, Ordering::SeqCst);
             let mut got = String::new();
-            // One that asks for something else, or nothing, is no failure of the server's.
+            // A client that asks for something else, or nothing, is no failure of the server.
             if stream.read_to_string(&mut got).is_ok() {
                 let _ = stream.write_all(format!("{name}: {got}").as_bytes());
             }
@@ -74,7 +76,8 @@ fn place() -> Place {
     place
 }
 
-/// A name of this host's that is not `localhost`, with which something can be reached that listens on all addresses.
+/// A name of this host other than `localhost`, under which a server on all addresses can be
+/// reached.
 fn own_name() -> Option<String> {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap().trim().to_string();
     let listener = TcpListener::bind("0.0.0.0:0").unwrap();
@@ -87,7 +90,7 @@ fn own_name() -> Option<String> {
     is_known.then_some(name)
 }
 
-/// The address with which this host is seen from elsewhere; nothing is sent.
+/// This host's address as seen from elsewhere. Nothing is sent.
 fn outer_address() -> Option<String> {
     let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
     socket.connect("192.0.2.1:9").ok()?;
@@ -115,7 +118,8 @@ fn a_program_reaches_what_was_granted_and_nothing_else() {
         assert_eq!((code, log.as_str()), (0, "good: input"), "{to}");
     }
     let reached = came.load(Ordering::SeqCst);
-    // Another port of the same host, another address of it, by name or not; what is outside.
+    // Another port or another address of the same host, by name or number, and destinations
+    // outside.
     let mut tries: Vec<String> = granted.iter().map(|host| format!("{host}:{other}")).collect();
     tries.extend(granted[1..].iter().map(|host| format!("{host}:{good}")));
     tries.extend([format!("localhost:{other}"), "192.0.2.1:80".into(), "example.org:80".into()]);
@@ -160,7 +164,7 @@ fn low_ports_and_other_addresses_are_there_for_whoever_runs_it() {
         wanted.push(("[::1]:443", "00000000000000000000000001000000:01BB"));
     }
     let net: Vec<&str> = wanted.iter().flat_map(|(to, _)| ["--net", *to]).collect();
-    // What listens, as the kernel says it.
+    // The listening ports, as the kernel lists them.
     let script = "for (qw(tcp tcp6)) { open F, \"/proc/net/$_\"; push @all, map { /: ([0-9A-F]+:[0-9A-F]+) \\S+ 0A / ? $1 : () } <F> } print STDERR join ' ', sort @all";
     let args = run_args(&net, script);
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
@@ -242,7 +246,7 @@ fn a_rule_grants_its_jobs_what_it_was_made_with() {
     assert_eq!(none.load(Ordering::SeqCst), 0);
 }
 
-/// Takes connections on this host to PostgreSQL's socket.
+/// Forwards connections on this host to PostgreSQL's socket.
 fn postgres_over_tcp(server: &Server) -> SocketAddr {
     let socket = std::fs::read_dir(server.dir()).unwrap().map(|entry| entry.unwrap().path());
     let is_socket = |path: &PathBuf| {
@@ -318,7 +322,8 @@ fn the_example_loads_into_a_database_that_is_all_it_can_reach() {
     server.sql(&format!("SET client_min_messages = warning; DROP SCHEMA {schema} CASCADE"));
 }
 
-/// They are in the network name space, which a program with all of the network shares with its host.
+/// Abstract sockets belong to the network namespace. A program with the whole network shares the
+/// host's.
 #[test]
 fn with_all_of_the_network_a_program_does_not_reach_the_hosts_abstract_sockets() {
     let place = place();
@@ -335,7 +340,7 @@ fn with_all_of_the_network_a_program_does_not_reach_the_hosts_abstract_sockets()
          socket(my $own, AF_UNIX, SOCK_STREAM, 0); bind($own, pack_sockaddr_un(\"\\0{name}-own\")); listen($own, 1); \
          print STDERR join ' ', ask('127.0.0.1:{good}', 'x'), reach('{name}-own'), reach('{name}')"
     );
-    // It is there to be reached.
+    // Without a sandbox the socket is reachable.
     let (code, log) = told(&place, &["--net", "--sandbox", "off"], &script);
     assert_eq!((code, log.as_str()), (0, "good: x reached reached"));
     let said = place.run(&run_args(&["--net"], "exit 0"));

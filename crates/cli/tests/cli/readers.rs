@@ -1,5 +1,6 @@
-//! The least that somebody needs who only reads: a role that may select, and packs that may be read. All that reads works with it, and a mount; all that writes
-//! is refused, says why, and leaves everything as it was.
+//! The least rights for reading: a role that may select, and packs that may be read. All reading
+//! commands work with them, and a mount. All writing commands are refused, say why, and change
+//! nothing.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -12,11 +13,11 @@ use outrigger_workload::compare_trees;
 use crate::copies::World;
 use crate::run::Said;
 
-/// A directory that shows another one and cannot be written to, whoever one is.
+/// A directory that shows another one and that no user, root included, can write to.
 struct ReadOnly(PathBuf);
 
 impl ReadOnly {
-    /// `None`, said aloud, where it cannot be made.
+    /// `None`, with a line that says so, if it cannot be made.
     fn of(dir: &Path, at: &Path) -> Option<Self> {
         fs::create_dir(at).unwrap();
         let mount = |args: &[&str], paths: &[&Path]| {
@@ -40,7 +41,7 @@ impl Drop for ReadOnly {
     }
 }
 
-/// All that lies in a directory: paths, lengths, when they were changed.
+/// Everything in a directory: paths, lengths, modification times.
 fn laid(dir: &Path) -> Vec<(PathBuf, u64, i64, i64)> {
     let (mut found, mut dirs) = (Vec::new(), vec![dir.to_owned()]);
     while let Some(dir) = dirs.pop() {
@@ -57,21 +58,21 @@ fn laid(dir: &Path) -> Vec<(PathBuf, u64, i64, i64)> {
     found
 }
 
-/// All rows of a schema but of who is connected.
+/// All rows of a schema, except those about connected clients.
 pub fn rows(world: &World, schema: &str) -> String {
     let list = format!(
         "SELECT relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
          WHERE nspname = '{schema}' AND relkind = 'r' ORDER BY relname"
     );
     let tables = world.server.sql(&list);
-    // At once: it is asked after each command.
+    // In one statement, because this runs after each command.
     let all = tables
         .lines()
         .map(|table| format!("SELECT '{table}', t.*::text FROM {schema}.{table} t ORDER BY 2;"));
     world.server.sql(&all.collect::<String>())
 }
 
-/// Who has a role that may select from a schema's tables, and no more.
+/// A client whose role may only select from a schema's tables.
 pub struct Reader<'w> {
     world: &'w World,
     role: String,
@@ -88,7 +89,8 @@ impl<'w> Reader<'w> {
         Self { world, role, url }
     }
 
-    /// What reads works, on a store that [`World::fill`] has filled and whose packs lie at `packs`; what writes is refused; `state`, of rows and packs, stays what it was.
+    /// Reading commands work on a store that [`World::fill`] has filled and whose packs lie at
+    /// `packs`. Writing commands are refused. `state`, of rows and packs, does not change.
     pub fn reads_everything_and_changes_nothing<T: PartialEq>(
         &self,
         about: &str,
@@ -190,7 +192,7 @@ impl<'w> Reader<'w> {
         drop(point);
         let _ = mount.kill();
         mount.wait().unwrap();
-        // One that was meant to write says so instead of mounting.
+        // A mount that was meant to write fails, and says so.
         let said =
             Said::from(world.command(&["-s", reader, "mount", "--foreground", "mnt"]).output().unwrap());
         assert!(said.code == 1 && said.err.contains("read-only"), "{} {}", said.code, said.err);
@@ -211,7 +213,8 @@ fn who_may_only_read_reads_everything_and_changes_nothing() {
     let schema = world.server.fresh();
     let owner = world.server.url(&schema);
     let packs = place.path("shown");
-    // What the store is told is where all hosts find the packs: here the place that a reader's host cannot write to.
+    // The store has one path for its packs on all hosts. Here a reader's host cannot write to that
+    // path.
     fs::create_dir(place.path("real")).unwrap();
     fs::create_dir(&packs).unwrap();
     let bind = Command::new("mount").arg("--bind").args([&place.path("real"), &packs]).status();

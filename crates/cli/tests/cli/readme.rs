@@ -34,7 +34,7 @@ fn five_minutes_of_use_work_as_shown() {
         }
         lacks.is_none()
     };
-    // As it is pasted, and to its end.
+    // The whole script, as a user would paste it.
     let script: Vec<String> = shown().into_iter().filter(runs).collect();
     assert!(script.len() > 10, "{script:?}");
     let mut shell = Command::new("sh");

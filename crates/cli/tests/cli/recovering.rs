@@ -1,4 +1,5 @@
-//! A store in PostgreSQL whose database is lost, damaged or old: rebuilt from its packs alone, wherever these are.
+//! A store in PostgreSQL whose database is lost, damaged or stale: it is rebuilt from its packs
+//! alone, on every engine.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -26,14 +27,14 @@ fn a_lost_database_comes_back_from_its_packs() {
         assert!(said.err.contains("recover --packs"), "{}", said.err);
         let said = world.code(1, &["-s", &url, "recover", "--anyway"]);
         assert!(said.err.contains("recover --packs"), "{}", said.err);
-        // A new store does not get into its place.
+        // A new store cannot take its place.
         world.code(1, &["-s", &url, "init", "--packs", &packs]);
         let report = world.done(&["-s", &url, "recover", "--packs", &packs, "--json"]).json();
         assert!(report["snapshots"] == 1 && report["old_database"].is_null(), "{report}");
         assert_eq!(world.about(&url), about);
         world.holds(&url, &["--at", "one", "/tree"], &world.place.path("first"));
         world.done(&["-s", &url, "check", "--read-data"]);
-        // It can be written, reclaimed, and read from another host.
+        // It can be written, collected, and read from another host.
         world.place.write("new", noise(5, 300_000));
         world.done(&["-s", &url, "put", "new"]);
         world.done(&["-s", &url, "rm", "-r", "/tree"]);
@@ -55,7 +56,7 @@ fn what_is_there_is_set_aside_and_what_is_in_use_is_refused() {
     world.fill(&url);
     let about = world.about(&url);
     let files = world.server.sql(&format!("SELECT count(*) FROM {name}.inode"));
-    // Somebody is there, on another host.
+    // A client is there, on another host.
     let session = format!(
         "{name}.session VALUES (1000000, 0, 60, 0, 9000000000000000000, 'x', 'host', 1, '\"mount\"')"
     );
@@ -63,7 +64,7 @@ fn what_is_there_is_set_aside_and_what_is_in_use_is_refused() {
     let said = world.code(1, &["-s", &url, "recover", "--anyway"]);
     assert!(said.err.contains("in use") && said.err.contains("mount on host, process 1"), "{}", said.err);
     world.server.sql(&format!("DELETE FROM {name}.session"));
-    // Tables are gone.
+    // Tables are missing.
     world.server.sql(&format!("DROP TABLE {name}.dentry CASCADE"));
     assert_ne!(world.run(&["-s", &url, "ls"]).code, 0);
     let report = world.done(&["-s", &url, "recover", "--anyway", "--json"]).json();
@@ -71,7 +72,8 @@ fn what_is_there_is_set_aside_and_what_is_in_use_is_refused() {
     assert!(aside.starts_with(&format!("{name}_damaged_")), "{report}");
     assert_eq!(world.server.sql(&format!("SELECT count(*) FROM {aside}.inode")), files);
     assert_eq!(world.about(&url), about);
-    // Again, of one that is whole: not by mistake, as it may know more; and it is kept like another.
+    // A whole database is not replaced by mistake, because it may know more than the packs. With
+    // `--anyway` it is kept aside.
     let said = world.code(1, &["-s", &url, "recover"]);
     assert!(said.err.contains("can be opened") && said.err.contains("--anyway"), "{}", said.err);
     assert_eq!(world.about(&url), about);
@@ -92,7 +94,8 @@ fn what_is_there_is_set_aside_and_what_is_in_use_is_refused() {
     world.done(&["-s", &url, "check", "--read-data"]);
 }
 
-/// A backup of the database that is older than the packs: nothing is reclaimed, and `recover` has both histories.
+/// A restored database is older than the packs: nothing is collected, and `recover` merges both
+/// histories.
 #[test]
 fn an_old_backup_is_noticed_and_mended() {
     let Some(world) = World::new() else { return };
@@ -100,7 +103,7 @@ fn an_old_backup_is_noticed_and_mended() {
     let name = schema(&url);
     world.done(&["-s", &url, "init", "--packs", &world.s3_at("old"), "--pack-size", "1M"]);
     world.fill(&url);
-    // Every table as it is now, put back later.
+    // A copy of every table, to be put back later.
     let tables = world.server.sql(&format!("SELECT tablename FROM pg_tables WHERE schemaname = '{name}'"));
     world.server.sql(&format!("CREATE SCHEMA kept_{name}"));
     for table in tables.lines() {
@@ -126,7 +129,8 @@ fn an_old_backup_is_noticed_and_mended() {
     world.done(&["-s", &url, "check", "--read-data"]);
 }
 
-/// Killed in the middle, it has changed nothing, and is begun again at once. A pack that is torn is salvaged.
+/// A killed recovery has changed nothing, and is begun again at once. Undamaged parts of a torn
+/// pack are kept.
 #[test]
 fn an_interrupted_recovery_changes_nothing() {
     let Some(world) = World::new() else { return };

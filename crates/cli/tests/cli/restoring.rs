@@ -1,4 +1,4 @@
-//! What `get` leaves out, leaves alone and leaves behind.
+//! Entries that `get` leaves out, leaves alone or leaves behind.
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::process::ExitStatusExt;
@@ -36,7 +36,7 @@ fn what_gives_rights_is_restored_on_request_and_named_otherwise() {
         .map(|(key, _)| key)
         .collect();
     std::fs::set_permissions(&source, PermissionsExt::from_mode(0o4755)).unwrap();
-    // A capability goes with every change of the file.
+    // Every change of the file removes a capability.
     keys.contains(&"security.capability").then(|| set(&source, "security.capability", &CAPABILITY));
     place.done(&["put", "src"]);
     let said = place.code(4, &["get", "src", "out"]);
@@ -51,7 +51,8 @@ fn what_gives_rights_is_restored_on_request_and_named_otherwise() {
         assert_eq!(said.err.contains(key), gives_rights, "{}", said.err);
         assert!(has(&special, key), "{key}");
     }
-    // Somebody else cannot set them: each is named, and what comes after them is set all the same.
+    // Another user cannot set them: each is named, and the attributes after them are set all the
+    // same.
     let Some(mut get) = place.unprivileged(&["get", "--special", "src", "theirs"]) else {
         return println!("not tried as somebody else");
     };
@@ -128,7 +129,7 @@ fn stopped(place: &Place) -> Said {
         let _ = kill_process(Pid::from_child(&child), Signal::INT);
         let output = child.wait_with_output().unwrap();
         assert_eq!(output.status.signal(), None);
-        // It may have been through before the signal came.
+        // The restore may be complete before the signal comes.
         if output.status.code() != Some(0) {
             return output.into();
         }

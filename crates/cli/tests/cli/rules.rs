@@ -51,7 +51,7 @@ fn a_rule_makes_one_job_of_each_event_however_many_agents_there_are() {
             "B IS NEW\nC HAS COME\nC HAS COME\n"
         );
         assert!(site.done(&["ls", "up"]).text().lines().count() == 2, "what was there does not count");
-        // The same content again is none; what comes in a pause waits.
+        // The same content again makes no job; files that come during a pause wait.
         put("c", "c has come\n");
         site.done(&["rule", "pause", "closed"]);
         put("d", "d too\n");
@@ -60,7 +60,7 @@ fn a_rule_makes_one_job_of_each_event_however_many_agents_there_are() {
         assert!(site.done(&["rule", "list"]).text().contains("(paused)"));
         site.done(&["rule", "resume", "closed"]);
         site.until(|| made("closed") == 3);
-        // One agent is killed, and the other goes on; nothing is done again.
+        // One agent is killed, and the other goes on. No file is processed again.
         agents[0].kill().unwrap();
         agents[0].wait().unwrap();
         put("e", "last\n");
@@ -89,7 +89,7 @@ fn rules_that_make_no_sense_or_set_themselves_off_are_refused() {
         &[&add[..], &["--on", "close", "--pattern", "#W->1W", "--out", "x", "--", "cat"]].concat(),
         "--when",
     );
-    // Of files that belong together.
+    // Rules for files that belong together.
     let when = ["rule", "add", "r", "--sandbox", "off", "--when", "in/*/_DONE"];
     let joins = ["--pattern", "#W->1W"];
     for (more, says) in [
@@ -118,7 +118,7 @@ fn rules_that_make_no_sense_or_set_themselves_off_are_refused() {
     }
     site.done(&[&add[..], &["--on", "read", "--out", "in/{stem}.up", "--", "cat"]].concat());
     site.done(&["rule", "remove", "r"]);
-    // Only some files set this one off.
+    // Only some files trigger this rule.
     let some = ["rule", "add", "r", "--sandbox", "off", "--in", "in/*.*", "--on", "close"];
     site.done(&[&some[..], &["--out", "in/{stem}", "--", "cat"]].concat());
     refused(&[&add[..], &["--on", "close", "--out", "x", "--", "cat"]].concat(), "already");
@@ -128,7 +128,7 @@ fn rules_that_make_no_sense_or_set_themselves_off_are_refused() {
     let log = site.done(&["rule", "log", "r"]).text();
     assert!(log.contains("in/a.b.c") && log.contains("set off the same rule"), "{log}");
     assert_eq!(site.done(&["jobs"]).text(), "");
-    // It is said once, and tried again when there is something new.
+    // The failure is logged once. The rule tries again when there is a new file.
     site.done(&["node", "--allow-root", "--until-idle"]);
     assert_eq!(site.done(&["rule", "log", "r"]).text(), log);
 }
@@ -145,7 +145,7 @@ fn a_component_runs_as_it_was_when_the_job_was_made_wherever_its_agent_is() {
         let names: Vec<&str> = components.iter().map(|one| one["name"].as_str().unwrap()).collect();
         assert_eq!(names, ["answer", "archive", "index", "scale", "statistics"]);
         let hash = components[0]["hash"].as_str().unwrap().to_string();
-        // An agent with nothing of the submitter's: another directory, another cache.
+        // An agent that shares neither directory nor cache with the submitter.
         let mut agent = site.command_at("far", &["node", "--allow-root", "--name", "far"]);
         agent.current_dir("/");
         let mut agent = Site::spawn(agent);
@@ -212,7 +212,7 @@ fn the_components_of_the_library_do_what_they_say() {
     assert_eq!(site.done(&["cat", "scaled"]).text(), "2 4\n7 8\n-2 0\n");
     run(&["--in", "d/n", "--out", "index", "--records", "lines", "--splits", "3", "--", "@index"]);
     assert_eq!(site.done(&["cat", "index"]).text(), "1\t0\n3.5\t4\n-1\t10\n");
-    // A stream can go through one, too.
+    // A component can process a stream, too.
     let said = fed(
         site.command(&[
             "run",

@@ -15,7 +15,7 @@ pub struct Place {
     store: String,
 }
 
-/// What a command said.
+/// The outcome and the output of a command.
 pub struct Said {
     pub code: i32,
     pub out: Vec<u8>,
@@ -41,23 +41,23 @@ impl From<Output> for Said {
     }
 }
 
-/// What a command says that gets `input` on its standard input.
+/// Runs a command with `input` on its standard input.
 pub fn fed(mut command: Command, input: &[u8]) -> Said {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
-    // A command that fails early does not read it all.
+    // A command that fails early does not read all of it.
     let _ = stdin.write_all(input);
     drop(stdin);
     child.wait_with_output().unwrap().into()
 }
 
-/// Agents, or whatever else runs beside a test: killed when this is dropped.
+/// Agents or other processes beside a test. Dropping this kills them.
 #[derive(Default)]
 pub struct Agents(pub Vec<Child>);
 
 impl Agents {
-    /// Starts one more, of which nothing is read.
+    /// Starts another process, whose output is discarded.
     pub fn start(&mut self, mut command: Command) {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         self.0.push(command.spawn().unwrap());
@@ -81,7 +81,8 @@ pub struct Waits {
 }
 
 impl Waits {
-    /// Begins it, and returns once a file that is made now will be noticed, as it says itself, or it has ended without.
+    /// Starts the command. Returns when its own message says that new files will be noticed, or
+    /// when it has ended without one.
     pub fn begin(mut command: Command) -> Self {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
@@ -91,7 +92,7 @@ impl Waits {
         waits
     }
 
-    /// How it ends.
+    /// Waits for its end.
     pub fn end(mut self) -> Said {
         // Its output is a few lines, which a pipe holds.
         self.err.read_to_string(&mut self.said).unwrap();
@@ -106,8 +107,8 @@ pub fn noise(seed: u64, len: usize) -> Vec<u8> {
     outrigger_workload::Rng::new(seed).bytes(len)
 }
 
-/// What has a program believe that it is another time: by `+1d` or `-1h`. How long something lasts stays as it is, and what files say. `None` where
-/// libfaketime is not installed.
+/// The environment that shifts a program's clock, by `+1d` or `-1h`. Durations and file times stay
+/// right. `None` without libfaketime.
 pub fn clock(by: &'static str) -> Option<[(&'static str, &'static str); 5]> {
     static LIBRARY: LazyLock<Option<String>> = LazyLock::new(|| {
         std::fs::read_dir("/usr/lib").ok()?.flatten().find_map(|entry| {
@@ -134,12 +135,12 @@ impl Place {
         Self { dir: tempfile::tempdir().unwrap(), store: "store".to_string() }
     }
 
-    /// The same, of another store: a directory in it, or a database.
+    /// The same with another store: a directory in it, or a database.
     pub fn of(self, store: &str) -> Self {
         Self { store: store.to_string(), ..self }
     }
 
-    /// One with a store.
+    /// A workplace with a store.
     pub fn new() -> Self {
         let place = Self::empty();
         place.done(&["init"]);
@@ -174,7 +175,7 @@ impl Place {
         self.command(args).output().unwrap().into()
     }
 
-    /// A command run by somebody whom permissions stop; `None` where that cannot be done.
+    /// A command of a user without rights; `None` if there is no way to run one.
     pub fn unprivileged(&self, args: &[&str]) -> Option<Command> {
         const NOBODY: &str = "65534";
         if !rustix::process::geteuid().is_root() {
@@ -189,7 +190,7 @@ impl Place {
         let runs = |program: &Path| {
             nobody(program, &["--version"]).output().is_ok_and(|output| output.status.success())
         };
-        // The binary itself may lie where nobody can reach it.
+        // That user may not be able to reach the binary itself.
         let mut program = Path::new(env!("CARGO_BIN_EXE_outrigger")).to_path_buf();
         if !runs(&program) {
             program = self.path(".outrigger");
@@ -206,7 +207,7 @@ impl Place {
         Some(nobody(&program, args))
     }
 
-    /// Runs a command with something on its standard input.
+    /// Runs a command with `input` on its standard input.
     pub fn feed(&self, args: &[&str], input: &[u8]) -> Said {
         fed(self.command(args), input)
     }

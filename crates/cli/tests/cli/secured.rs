@@ -1,4 +1,5 @@
-//! A store in PostgreSQL from the command line as it is run in production: TLS, passwords from a file, PgBouncer between.
+//! A store in PostgreSQL, from the command line, as in production: TLS, passwords from a file, and
+//! PgBouncer in between.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -57,12 +58,12 @@ fn a_password_comes_from_its_file_over_a_connection_that_is_secured() {
     server.sql("GRANT CREATE ON DATABASE postgres TO keeper");
     let url = server.url_by(&address, "keeper", "store");
     let url = format!("{url}&sslrootcert={}", authority.certificate().display());
-    // Nobody has said a password.
+    // No password was given.
     let home = place.path("");
     let home = [("HOME", home.to_str().unwrap())];
     let said = run(&place, &url, &["ls"], &home);
     assert!(said.code == 1 && said.err.contains("~/.pgpass"), "{}", said.err);
-    // A file that others can read is none.
+    // A file that other users can read is ignored.
     let file = place.write(
         ".pgpass",
         format!("# by hand\nother:5432:*:keeper:wrong\n{address}:*:postgres:keeper:not in a URL\n"),
@@ -80,7 +81,7 @@ fn a_password_comes_from_its_file_over_a_connection_that_is_secured() {
     let said = run(&place, &url, &["ls"], &[("PGPASSWORD", "a guess")]);
     assert!(said.code == 1 && said.err.contains("password authentication failed"), "{}", said.err);
     assert!(!said.err.contains("a guess"), "{}", said.err);
-    // An impostor does not get to see it.
+    // An impostor does not get the password.
     let impostor = Authority::new(&place.path(""), "impostor").unwrap();
     let other = server.url_by(&address, "keeper", "store");
     let other = format!("{other}&sslrootcert={}", impostor.certificate().display());
@@ -112,7 +113,7 @@ fn commands_and_mounts_work_through_pgbouncer() {
         outrigger_workload::skipped!("mounts, as /dev/fuse cannot be opened: {error}");
         return;
     }
-    // Each has more connections than there are processes behind.
+    // Each host has more connections than PgBouncer has server processes.
     let hosts = [Host::new(url.clone(), &[]), Host::new(url.clone(), &[])];
     let tree = place.path("tree");
     std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! What is said where something else is to be done, or has to be waited for.
+//! Messages that name another command, or that tell of a wait.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
@@ -34,7 +34,7 @@ fn a_long_wait_for_the_database_is_told_of() {
     let database = outrigger_store::testing::database(&place.path("store/meta.db")).unwrap();
     database.execute_batch("BEGIN IMMEDIATE").unwrap();
     let mut child = place.command(&["ls"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // The lock goes once a whole line was said: a sentence may come in several writes.
+    // The lock is released after a whole line: a sentence may come in several writes.
     let mut stderr = BufReader::new(child.stderr.take().unwrap());
     let mut said = String::new();
     stderr.read_line(&mut said).unwrap();
@@ -114,6 +114,6 @@ fn a_run_of_gc_frees_what_its_rehearsal_says() {
     let said = place.done(&["gc"]).text();
     let value = |text: &str| text.split(' ').next().unwrap().parse::<f64>().unwrap();
     let (rehearsed, done) = (value(&rehearsed), value(&freed(said.clone(), "freed ")));
-    // What is copied is packed anew, with other headers.
+    // Copied chunks are packed again, with other headers.
     assert!((rehearsed - done).abs() < rehearsed / 20.0, "{rehearsed} and then {said}");
 }

@@ -1,4 +1,4 @@
-//! A store in PostgreSQL that is mounted several times, by processes of their own: what they see of each other, and what is left of one that is killed.
+//! Several mounts of a PostgreSQL store: what they see of each other, and what a kill leaves.
 
 mod follow;
 mod locks;
@@ -20,7 +20,7 @@ use outrigger_workload::{TreeOptions, compare_trees, source_tree};
 
 use crate::run::{Place, Said};
 
-/// A host: a workplace with a cache of its own, in which the store is mounted on `mnt` by a child, which is killed when this is dropped.
+/// A workplace with its own cache. A child mounts the store on `mnt`; it is killed on drop.
 pub struct Host {
     pub place: Place,
     pub url: String,
@@ -35,7 +35,7 @@ impl Drop for Host {
     }
 }
 
-/// Waits until something is so; what `log` (a command) says on this host is told if it does not come to be within these seconds.
+/// Waits until `is` holds, or fails after so many seconds with the output of the command `log`.
 #[track_caller]
 pub fn until(host: &Host, within: u64, log: &[&str], mut is: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(within);
@@ -45,7 +45,7 @@ pub fn until(host: &Host, within: u64, log: &[&str], mut is: impl FnMut() -> boo
     }
 }
 
-/// A store, in a schema of its own.
+/// A store in its own schema.
 pub struct Shared {
     pub server: Server,
     pub schema: String,
@@ -53,7 +53,7 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// `None`, said aloud, where FUSE cannot be used or PostgreSQL is missing.
+    /// `None`, with a line that says so, without FUSE or PostgreSQL.
     pub fn new() -> Option<Self> {
         if let Err(error) = File::options().read(true).write(true).open("/dev/fuse") {
             outrigger_workload::skipped!("/dev/fuse cannot be opened: {error}");
@@ -99,7 +99,7 @@ fn start_with(place: &Place, url: &str, environment: &[(&str, &str)], options: &
     let said = File::options().create(true).append(true).open(place.path("said")).unwrap();
     let mut child = command.stdout(Stdio::null()).stderr(said).spawn().unwrap();
     let above = fs::metadata(place.path("")).unwrap().dev();
-    // All tests at once keep a small machine busy for long.
+    // When all tests run at once, a small machine is busy for long.
     for _ in 0..1500 {
         if fs::metadata(place.path("mnt")).is_ok_and(|mounted| mounted.dev() != above) {
             return child;
@@ -112,12 +112,12 @@ fn start_with(place: &Place, url: &str, environment: &[(&str, &str)], options: &
 }
 
 impl Host {
-    /// A mount whose process has more in its environment.
+    /// A mount whose process has more environment variables.
     pub fn new(url: String, environment: &[(&str, &str)]) -> Self {
         Self::with(url, environment, &[])
     }
 
-    /// … and that was told more.
+    /// As [`Host::new`], with options.
     fn with(url: String, environment: &[(&str, &str)], options: &[&str]) -> Self {
         let place = Place::empty();
         fs::create_dir(place.path("mnt")).unwrap();
@@ -129,7 +129,7 @@ impl Host {
         self.place.path("mnt").join(name)
     }
 
-    /// What its process has said.
+    /// The messages of its process.
     pub fn said(&self) -> String {
         fs::read_to_string(self.place.path("said")).unwrap()
     }
@@ -158,7 +158,7 @@ impl Host {
         self.mount_again();
     }
 
-    /// Mounts where a mount was that is gone.
+    /// Mounts again where a mount has ended.
     pub fn mount_again(&mut self) {
         self.child = start(&self.place, &self.url);
     }
@@ -174,7 +174,7 @@ fn what_one_mount_has_closed_the_others_open_and_commands_too() {
     let (one, mut two) = (shared.mount(), shared.mount());
     one.write("f", "first");
     two.must_read("f", "first");
-    // What the kernel of the other one has in its cache is not what it shows.
+    // The other host shows the new content and not its kernel's cache.
     for round in 0..20 {
         let text = format!("round {round}");
         one.write("f", &text);
@@ -201,14 +201,14 @@ fn what_one_mount_has_closed_the_others_open_and_commands_too() {
     fs::remove_dir_all(two.path("tree")).unwrap();
     assert!(!one.path("tree").exists());
     assert_eq!(compare_trees(&tree, &two.path(".snapshots/s/tree")).unwrap(), []);
-    // Commands beside them.
+    // Commands, while both are mounted.
     assert_eq!(one.done(&["cat", "f"]).text(), "round 19!");
     one.done(&["put", tree.to_str().unwrap(), "--to", "put"]);
     assert_eq!(compare_trees(&tree, &two.path("put")).unwrap(), []);
     one.done(&["gc"]);
     assert_eq!(compare_trees(&tree, &two.path("put")).unwrap(), []);
     shared.check(&one);
-    // Who is there.
+    // The sessions that `status` shows.
     let standing = |host: &Host, what: &str| {
         let said = host.done(&["status", "--json"]).json();
         let sessions = said["sessions"].as_array().unwrap().clone();
@@ -222,7 +222,7 @@ fn what_one_mount_has_closed_the_others_open_and_commands_too() {
     processes.sort_unstable();
     assert_eq!(standing(&one, "live"), processes);
     assert!(one.done(&["status"]).text().contains(&format!("process {}", processes[0])));
-    // Whose lease lasts how long; and an administrator of the database finds them there.
+    // The remaining leases; a database administrator finds the sessions by name.
     let status = one.done(&["status", "--json"]).json();
     for session in status["sessions"].as_array().unwrap() {
         let (left, id) = (session["lease_left_secs"].as_u64().unwrap(), &session["id"]);
@@ -234,7 +234,7 @@ fn what_one_mount_has_closed_the_others_open_and_commands_too() {
     }
     let place = &status["places"][0];
     assert!(place["bytes"].as_u64() > Some(0) && place["free_bytes"].as_u64() > Some(0), "{status}");
-    // Where they are mounted, whichever of them is asked.
+    // Each host lists the mount points of both.
     let mounts = |host: &Host| host.done(&["status", "--json"]).json()["mounts"].as_array().unwrap().clone();
     for host in [&one, &two] {
         let point = host.place.path("mnt").canonicalize().unwrap();
@@ -242,7 +242,7 @@ fn what_one_mount_has_closed_the_others_open_and_commands_too() {
         assert_eq!(of.unwrap()["process"], host.child.id());
     }
     assert_eq!(mounts(&two).len(), 2);
-    // How a mount fares, of those on this host.
+    // The samples of a mount on this host.
     let live = one.done(&["stats", "--live", "--count", "1", "--json"]).json();
     assert!(live["written_bytes"].as_u64().unwrap() > 0, "{live}");
     let mut other = command(&one.place, &one.url, &["stats", "--live", "--session", "1000000"]);
@@ -261,7 +261,7 @@ fn what_one_mount_has_closed_the_others_open_and_commands_too() {
     shared.server.sql(&sql);
     assert_eq!(standing(&one, "over"), [two.child.id()]);
     assert!(signal("-CONT").success());
-    // A mount that was ended leaves nothing behind.
+    // An unmounted mount leaves nothing behind.
     two.done(&["unmount", "mnt"]);
     assert!(two.child.wait().unwrap().success());
     assert_eq!(fs::read_dir(two.place.path("cache")).unwrap().count(), 1);
@@ -270,7 +270,7 @@ fn what_one_mount_has_closed_the_others_open_and_commands_too() {
     drop(one);
 }
 
-/// Names that a mount may take for what they were: its own are right, others' changes of them come later, and no content is an old one.
+/// A mount caches names: its own changes show at once, others' later, and content is never old.
 #[test]
 fn names_that_count_for_a_while_lead_to_what_is_there_now() {
     let Some(shared) = Shared::new() else { return };
@@ -280,7 +280,7 @@ fn names_that_count_for_a_while_lead_to_what_is_there_now() {
     one.write("d/moved", "first");
     one.write("d/gone", "first");
     one.must_read("d/moved", "first");
-    // The file that a name leads to is asked for.
+    // The mount asks for the file that a name leads to.
     two.write("d/moved", "second, and longer");
     one.must_read("d/moved", "second, and longer");
     two.write("new", "there");
@@ -291,16 +291,16 @@ fn names_that_count_for_a_while_lead_to_what_is_there_now() {
     one.must_read("newer", "there");
     fs::rename(two.path("d/moved"), two.path("d/there")).unwrap();
     fs::remove_file(two.path("d/gone")).unwrap();
-    // What is gone cannot be opened, whatever is thought of its name.
+    // A removed file cannot be opened, even if its name is cached.
     assert_eq!(File::open(one.path("d/gone")).unwrap_err().kind(), ErrorKind::NotFound);
     one.must_read("d/there", "second, and longer");
-    // In the end the names are seen as they are, though they are asked for all the time.
+    // In the end the names are right, although they are used all the time.
     let until = Instant::now() + Duration::from_secs(60);
     while fs::symlink_metadata(one.path("d/moved")).is_ok() {
         assert!(Instant::now() < until, "a name was never looked for again");
         std::thread::sleep(Duration::from_millis(50));
     }
-    // Of a directory that it has made itself, a mount believes for as long that it knows all names; but two hosts do not make the same one, and who is told so sees it.
+    // A mount knows all names in a directory that it made. A host told of the directory sees it.
     fs::create_dir(one.path("own")).unwrap();
     two.write("own/theirs", "theirs");
     two.write("own/later", "later");
@@ -354,7 +354,7 @@ fn a_mount_that_is_killed_loses_what_was_not_closed_and_leaves_nothing_half_done
     let large: Vec<u8> = (0..3_000_000_u32).map(|at| (at * 7 % 251) as u8).collect();
     one.write("kept", &large);
     one.write("synced", "");
-    // By processes that close nothing: here, whatever another test starts would close what it has inherited.
+    // By processes that close nothing: a child of this process would close inherited files.
     let writes = |script: &str, name: &str| {
         let before = fs::metadata(one.path(name)).unwrap().modified().unwrap();
         let mut writer = Command::new("sh");
@@ -382,7 +382,7 @@ fn a_mount_that_is_killed_loses_what_was_not_closed_and_leaves_nothing_half_done
         host.must_read("kept", &large);
         host.must_read("synced", "synced");
     }
-    // In the middle of anything.
+    // Killed in the middle of anything.
     let tree = one.place.path("tree");
     source_tree(&tree, &TreeOptions::new(8, 60)).unwrap();
     for round in 0..4_u64 {
@@ -399,7 +399,7 @@ fn a_mount_that_is_killed_loses_what_was_not_closed_and_leaves_nothing_half_done
         two.must_read("kept", &large);
         two.done(&["check"]);
     }
-    // What was closed is there: each file as it was, or not yet written.
+    // Closed files are there: each is whole, or not yet written.
     for round in 0..4 {
         let below = two.path(&format!("copy{round}"));
         if below.exists() {
@@ -425,7 +425,7 @@ fn a_mount_whose_session_was_ended_goes_on_and_says_so() {
     let (one, two) = (shared.mount(), shared.mount());
     one.write("f", "before");
     let mut open = OpenOptions::new().write(true).open(one.path("f")).unwrap();
-    // As the server sees a host that was cut off for longer than its lease, and a collector that came by.
+    // The server sees this when a host is cut off for longer than its lease and a collector runs.
     let pid = one.child.id();
     let Shared { server, schema, .. } = &shared;
     server.sql(&format!("DELETE FROM {schema}.session WHERE process = {pid}"));
@@ -476,7 +476,7 @@ fn a_server_that_is_killed_while_mounts_write_comes_back_to_all_that_was_closed(
     drop(host);
 }
 
-/// Committed packs, and loose chunks.
+/// Committed packs, and inline chunks.
 fn packs_and_loose(host: &Host) -> (u64, u64) {
     let status = host.done(&["status", "--json"]).json();
     let committed = status["packs"].as_array().unwrap().iter();
@@ -492,7 +492,7 @@ fn small_files_of_a_mount_that_is_killed_are_all_there_and_packed_by_others() {
     source_tree(&tree, &TreeOptions::new(11, 150)).unwrap();
     copy(&tree, &one.path("tree"));
     let of_last = |number: u32| format!("the content of file {number}");
-    // Killed before it has packed the last ones: if it was faster, once more.
+    // Killed before it has packed the last chunks. If it was faster, the loop tries again.
     let mut loose = 0;
     for round in 0..20 {
         for number in 0..100 {
@@ -509,7 +509,7 @@ fn small_files_of_a_mount_that_is_killed_are_all_there_and_packed_by_others() {
         one.child = start(&one.place, &one.url);
     }
     assert!(loose > 0, "it always was faster");
-    // They lie in the database, and whoever reads finds them there.
+    // The chunks lie in the database, where every reader finds them.
     for number in 0..100 {
         two.must_read(&format!("last{number}"), of_last(number));
     }
@@ -521,7 +521,7 @@ fn small_files_of_a_mount_that_is_killed_are_all_there_and_packed_by_others() {
     let archive = two.done(&["export", "last5"]).out;
     assert!(archive.windows(21).any(|part| part == &of_last(5).as_bytes()[..21]));
     two.done(&["check", "--read-data"]);
-    // Another host packs them when its leases are over.
+    // Another host packs them when the lease is over.
     let Shared { server, schema, .. } = &shared;
     server.sql(&format!(
         "UPDATE {schema}.session SET lease_until = 1, lease_secs = 0 WHERE process = {}",
@@ -529,7 +529,7 @@ fn small_files_of_a_mount_that_is_killed_are_all_there_and_packed_by_others() {
     ));
     let report = two.done(&["gc", "--json"]).json();
     assert!(report["chunks_packed"].as_u64().is_some(), "{report}");
-    // Unless the other mount was faster, which does it, too.
+    // The other mount does so, too, and may have been faster.
     let until = Instant::now() + Duration::from_secs(60);
     let packs = loop {
         let (packs, loose) = packs_and_loose(&two);
@@ -547,7 +547,7 @@ fn small_files_of_a_mount_that_is_killed_are_all_there_and_packed_by_others() {
         }
     }
     assert_eq!(compare_trees(&tree, &one.path("tree")).unwrap(), []);
-    // An unmount leaves nothing to pack.
+    // An unmount leaves no chunk to pack.
     one.write("more", "of it");
     one.done(&["unmount", "mnt"]);
     assert!(one.child.wait().unwrap().success());
@@ -567,7 +567,7 @@ fn a_file_that_is_read_on_any_host_sets_off_a_rule() {
     let agent = || drop(one.done(&["node", "--allow-root", "--until-idle", "--name", "agent"]));
     agent();
     assert!(!two.path("up/a").exists(), "nobody has read it");
-    // Mounts look for rules about once a second; whoever tells, an agent anywhere does it.
+    // Mounts check for rules about once a second, and any agent runs the job.
     let until = Instant::now() + Duration::from_secs(60);
     while !one.path("up/a").exists() {
         assert!(Instant::now() < until, "{}", one.done(&["jobs"]).text());

@@ -1,4 +1,4 @@
-//! A store that several processes use, over each metadata engine that is on this machine.
+//! A store that several processes use, over each metadata engine on this machine.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -36,7 +36,7 @@ impl Site {
         Some(site)
     }
 
-    /// Every engine that is on this machine.
+    /// One store for each engine on this machine.
     pub fn all() -> Vec<Self> {
         std::iter::once(Self::sqlite()).chain(Self::postgres()).collect()
     }
@@ -45,7 +45,7 @@ impl Site {
         self.command_at("cache", args)
     }
 
-    /// As on a host with another cache directory.
+    /// A command of a host with another cache directory.
     pub fn command_at(&self, cache: &str, args: &[&str]) -> Command {
         let mut command = self.place.command(args);
         command.env("OUTRIGGER_STORE", &self.store).env("OUTRIGGER_CACHE", self.place.path(cache));
@@ -63,7 +63,7 @@ impl Site {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
     }
 
-    /// An agent, once it is registered.
+    /// Starts an agent, and waits until it is registered.
     pub fn agent(&self, name: &str, slots: &str) -> Child {
         let child = Self::spawn(self.command(&["node", "--allow-root", "--name", name, "--slots", slots]));
         self.until(|| self.done(&["node", "list"]).text().contains(name));
@@ -75,7 +75,8 @@ impl Site {
         eventually("what the test waits for", is);
     }
 
-    /// A job over `numbers` of so many splits, queued; each split tells `ran` that it has begun.
+    /// Queues a job over `numbers` with so many splits. Each split writes into `ran` when it
+    /// begins.
     pub fn queue(&self, splits: &str, ran: &Path, more: &str) -> String {
         let script = format!("echo $AS_SPLIT >> {}; {more} cat", ran.display());
         let args =

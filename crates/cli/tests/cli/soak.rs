@@ -1,9 +1,11 @@
-//! Many hosts at one store for a while: mounts and commands that write, move, remove and take snapshots, collectors on any host, and processes that are killed, while
-//! others look whether all is as it must be.
+//! Many hosts use one store for a while: mounts and commands that write, move, remove and take
+//! snapshots, collectors on any host, and processes that are killed. Other threads check meanwhile
+//! that all is as it must be.
 //!
-//! That it notices what is wrong is shown by faults that are planted while its hosts are up (`soak/planted.rs`).
+//! Planted faults show that the soak notices errors (`soak/planted.rs`).
 //!
-//! `OUTRIGGER_SOAK_SECONDS` makes it longer, `OUTRIGGER_SOAK_SEED` repeats the choices of another run. What happens at once is not the same again, though.
+//! `OUTRIGGER_SOAK_SECONDS` makes it longer, `OUTRIGGER_SOAK_SEED` repeats the choices of another
+//! run, but not its timing.
 
 mod hosts;
 mod model;
@@ -20,14 +22,14 @@ use hosts::{End, Ground, Mount, Shell, read};
 use model::{Found, Model, NAMES, name};
 use outrigger_workload::Rng;
 
-/// A snapshot that was taken between two moments. Who looks at it keeps it from being deleted.
+/// A snapshot that was taken between two moments. A reader of it keeps it from being deleted.
 struct Snapshot {
     name: String,
     taken: (u64, u64),
     is_there: RwLock<bool>,
 }
 
-/// How much was done.
+/// Numbers of operations.
 #[derive(Default)]
 struct Counts {
     changes: AtomicU64,
@@ -59,7 +61,7 @@ pub struct Soak<'a> {
 }
 
 impl Soak<'_> {
-    /// Does something again and again. When it fails, everybody stops.
+    /// Repeats a step. When it fails, all threads stop.
     fn keep(&self, mut step: impl FnMut()) {
         while Instant::now() < self.until && !self.failed.load(Ordering::Relaxed) {
             if let Err(panic) = catch_unwind(AssertUnwindSafe(&mut step)) {
@@ -73,7 +75,7 @@ impl Soak<'_> {
         &self.mounts[rng.index(self.mounts.len())]
     }
 
-    /// What a name has now, through a mount or by a command.
+    /// Reads a name, through a mount or by a command, and checks it.
     fn look(&self, shell: &Shell<'_>, rng: &mut Rng) {
         let slot = rng.index(NAMES);
         let _turns = self.model.turns([slot]);
@@ -93,7 +95,7 @@ impl Soak<'_> {
         add(&self.counts.looks);
     }
 
-    /// All that a snapshot has.
+    /// Reads the whole of a snapshot and checks it.
     fn look_at(&self, snapshot: &Snapshot, shell: &Shell<'_>, rng: &mut Rng) {
         let is_there = snapshot.is_there.read().unwrap();
         if !*is_there {
@@ -128,7 +130,7 @@ impl Soak<'_> {
                 panic!("snapshot {}: {why}", snapshot.name);
             }
         }
-        // What was there all the while, under one name or another, is there once.
+        // A content that was there all the time, under one name or another, is there once.
         for token in found.iter().filter_map(model::token_of) {
             once.remove(&token);
         }
@@ -177,7 +179,8 @@ impl Soak<'_> {
         let grace = if rng.permille(800) { "0" } else { "2" };
         match shell.run_or_kill(&["gc", "--grace", grace], rng) {
             End::Done(said) if said.code == 0 => add(&self.counts.collected),
-            // One that was killed elsewhere has its lease for a while, and only one collects.
+            // A client killed elsewhere keeps its lease for a while, and only one collector runs at
+            // a time.
             End::Done(said) => assert!(said.code == 1 && said.err.contains("is collecting"), "{}", said.err),
             End::Killed => {}
         }
@@ -189,7 +192,7 @@ fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
-/// The database, if there is one, and FUSE.
+/// The database, if there is one and FUSE.
 fn ground(leases_last: bool) -> Option<Ground> {
     if let Err(error) = fs::File::options().read(true).write(true).open("/dev/fuse") {
         outrigger_workload::skipped!("/dev/fuse cannot be opened: {error}");
@@ -198,7 +201,7 @@ fn ground(leases_last: bool) -> Option<Ground> {
     Ground::new(leases_last)
 }
 
-/// The seed and the seconds, as the environment says.
+/// The seed and the seconds from the environment.
 fn asked(seconds: u64) -> (u64, u64) {
     let seconds = number("OUTRIGGER_SOAK_SECONDS").unwrap_or(seconds);
     let seed = number("OUTRIGGER_SOAK_SEED")
@@ -244,7 +247,7 @@ impl<'a> Soak<'a> {
         }
     }
 
-    /// Everybody at once, until the time is over.
+    /// Runs all threads at once, until the time is over.
     fn act(&self, seed: u64) {
         std::thread::scope(|scope| {
             let (soak, ground) = (self, self.ground);
@@ -285,7 +288,8 @@ impl<'a> Soak<'a> {
 }
 
 impl Soak<'_> {
-    /// All hosts see what the model has, now and in each snapshot, and nothing is damaged. Nobody changes anything meanwhile.
+    /// Checks that all hosts see the model's contents, now and in each snapshot, and that nothing
+    /// is damaged. No thread changes anything meanwhile.
     fn verify(&self, shell: &Shell<'_>) {
         for slot in 0..NAMES {
             let must = self.model.blocks.made(self.model.current(slot).as_ref());
@@ -303,7 +307,7 @@ impl Soak<'_> {
             assert!(shell.look(&name(slot)) == must, "{}, by a command", name(slot));
         }
         let mut rng = Rng::new(0);
-        // Not while they are locked: what is found here is a panic, after which the soak may go on.
+        // The lock is released before: an error here is a panic, after which the soak may go on.
         let snapshots = self.snapshots.lock().unwrap().clone();
         for snapshot in &snapshots {
             self.look_at(snapshot, shell, &mut rng);
@@ -311,7 +315,8 @@ impl Soak<'_> {
         shell.done(&["check", "--read-data"]);
     }
 
-    /// When nobody changes anything any more: all is as it must be, and what nothing refers to goes.
+    /// After all changes have ended: checks everything, and that the collector frees what nothing
+    /// refers to.
     fn end(self, shell: &Shell<'_>, packs: &std::path::Path) {
         let Counts { changes, cut_short, looks, snapshots, collected, kills } = &self.counts;
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
@@ -328,7 +333,7 @@ impl Soak<'_> {
         for mount in self.mounts {
             mount.unmount();
         }
-        // Of whoever was killed, the lease may not be over yet.
+        // A killed client's lease may not be over yet.
         self.ground.expire_all();
         shell.done(&["gc"]);
         shell.done(&["check", "--read-data"]);
@@ -340,7 +345,7 @@ impl Soak<'_> {
             shell.done(&["rm", "-r", dir]);
         }
         shell.done(&["keep", "--automatic", "0h"]);
-        // What a run writes anew the next one judges.
+        // Packs that one run writes are judged by the next one.
         for _ in 0..4 {
             shell.done(&["gc"]);
         }
@@ -362,7 +367,7 @@ impl Soak<'_> {
         println!("left: {left:?}");
         assert_eq!(left.len() as u64, self.ground.count("SCHEMA.pack"), "{left:?}");
         let bytes: u64 = left.iter().map(|(_, bytes)| bytes).sum();
-        // The catalogue, which is written anew when it has grown to twice its size.
+        // The rest is the catalogue, which is rewritten when it has doubled.
         assert!(bytes < (1 << 20) + of(changes) * 256, "{left:?}");
     }
 }

@@ -1,5 +1,6 @@
-//! The primary is killed and its standby takes over, while a mount and commands are at work: both servers are in the URL. What was acknowledged is there, and the old primary, when it comes
-//! back as one by mistake, is taken for what it is.
+//! The primary is killed and its standby takes over, while a mount and commands work. The URL names
+//! both servers. Acknowledged data is there. When the old primary comes back as a primary by
+//! mistake, clients notice.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -10,7 +11,7 @@ use outrigger_workload::postgres::Server;
 use crate::run::{Agents, Place, Said, noise};
 use crate::shared::{Host, command};
 
-/// What the files hold, by turns: some are large.
+/// The files' contents, in turn; some are large.
 const CONTENTS: u64 = 6;
 
 fn content(number: u64) -> Vec<u8> {
@@ -18,7 +19,7 @@ fn content(number: u64) -> Vec<u8> {
     noise(turn, if turn.is_multiple_of(3) { 400_000 } else { 3_000 + turn as usize })
 }
 
-/// A primary with a synchronous standby, a store whose URL names both, and where its packs lie.
+/// A primary with a synchronous standby, a store whose URL names both, and the place of its packs.
 struct Pair {
     primary: Server,
     standby: Server,
@@ -27,7 +28,7 @@ struct Pair {
 }
 
 impl Pair {
-    /// `None`, said aloud, where there is no FUSE or no PostgreSQL.
+    /// `None`, with a line that says so, without FUSE or PostgreSQL.
     fn new() -> Option<Self> {
         if let Err(error) = fs::File::options().read(true).write(true).open("/dev/fuse") {
             outrigger_workload::skipped!("/dev/fuse cannot be opened: {error}");
@@ -45,7 +46,8 @@ impl Pair {
     }
 }
 
-/// A process of its own that writes and syncs files until it is told to stop: what the test's process had open there itself, each command that it starts would have to store first.
+/// A process that writes and syncs files until it is told to stop. If the test held them open
+/// itself, each command that it starts would first have to store them.
 struct Writer<'h> {
     host: &'h Host,
     process: Agents,
@@ -67,13 +69,13 @@ impl<'h> Writer<'h> {
         Self { host, process }
     }
 
-    /// How many files it was told are stored.
+    /// The number of files that the process knows to be stored.
     fn stored(&self) -> u64 {
         let told = fs::read_to_string(self.host.place.path("stored")).unwrap_or_default();
         told.lines().count() as u64
     }
 
-    /// Waits until more are.
+    /// Waits until some more are stored.
     fn more(&mut self) {
         let (before, until) = (self.stored(), Instant::now() + Duration::from_secs(120));
         while self.stored() < before + 4 {
@@ -84,7 +86,7 @@ impl<'h> Writer<'h> {
         }
     }
 
-    /// Has it end; all files that it has stored.
+    /// Ends it, and returns the number of all files that it has stored.
     fn stop(mut self) -> u64 {
         self.host.place.write("stop", "");
         let ended = self.process.0[0].wait().unwrap();
@@ -100,7 +102,7 @@ fn a_standby_takes_over_and_nothing_acknowledged_is_lost() {
     let host = Host::new(pair.url.clone(), &[]);
     let mut writer = Writer::start(&host);
     writer.more();
-    // A command that is in the middle of it, too.
+    // A command is in the middle of its work, too.
     for number in 0..40 {
         host.place.write(format!("tree/{number}"), noise(1000 + number, 300_000));
     }
@@ -108,11 +110,11 @@ fn a_standby_takes_over_and_nothing_acknowledged_is_lost() {
     put.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let put = put.spawn().unwrap();
     pair.primary.kill().unwrap();
-    // Nobody is the primary for a moment; the standby that still is one is not taken for it.
+    // For a moment no server is the primary, and clients do not take the standby for one.
     std::thread::sleep(Duration::from_secs(1));
     pair.standby.promote();
     writer.more();
-    // It comes back, and does not know. Nobody goes back to it.
+    // The old primary comes back as a primary. No client goes back to it.
     pair.primary.run().unwrap();
     writer.more();
     let put = Said::from(put.wait_with_output().unwrap());
@@ -121,7 +123,7 @@ fn a_standby_takes_over_and_nothing_acknowledged_is_lost() {
     for number in 0..stored {
         host.must_read(&format!("f{number}"), content(number));
     }
-    // By a host that knows neither, and whose URL has the old one first, too.
+    // By a host that knows neither server, and whose URL also names the old one first.
     let other = Host::new(pair.url.clone(), &[]);
     for number in 0..stored {
         other.must_read(&format!("f{number}"), content(number));
@@ -132,7 +134,8 @@ fn a_standby_takes_over_and_nothing_acknowledged_is_lost() {
     other.done(&["check", "--read-data"]);
 }
 
-/// Who names a standby alone, or says that any will do, reads; and where nobody is the primary a command says so.
+/// A client that names only a standby, or accepts any server, can read. Without a primary a command
+/// says so.
 #[test]
 fn a_standby_is_read_by_who_says_so() {
     let Some(pair) = Pair::new() else { return };
@@ -140,12 +143,12 @@ fn a_standby_is_read_by_who_says_so() {
     let run = |url: &str, args: &[&str]| Said::from(command(&place, url, args).output().unwrap());
     place.write("f", "stored");
     assert_eq!(run(&pair.url, &["put", "f"]).code, 0);
-    // Whoever is asked first: the URL's order says nothing of who is the primary.
+    // The order in the URL does not say which server is the primary.
     let turned = pair.standby.url_with(&pair.primary, "store");
     place.write("f", "again");
     assert_eq!(run(&turned, &["put", "f"]).code, 0);
     for url in [pair.standby.url("store"), format!("{turned}&target_session_attrs=any")] {
-        // It may be a moment behind: it confirms what it has, not what it shows.
+        // The standby may be a moment behind: it confirms commits before it shows them.
         let until = Instant::now() + Duration::from_secs(60);
         while run(&url, &["cat", "f"]).text() != "again" {
             assert!(Instant::now() < until, "{url}");

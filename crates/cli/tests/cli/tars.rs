@@ -31,7 +31,7 @@ fn tree(place: &Place) {
     use std::os::unix::fs::FileExt;
     let sparse = std::fs::OpenOptions::new().write(true).open(place.path("src/sparse")).unwrap();
     sparse.write_all_at(b"middle", 300_000).unwrap();
-    // The top's time is what it is after the last entry.
+    // The last entry changes the top directory's time, so it is set after it.
     std::fs::File::open(place.path("src")).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
 }
 
@@ -56,8 +56,8 @@ fn gnu_tar_reads_what_we_write() {
     }
 }
 
-/// Whether this file system has access control lists: `src/f` with mode 0600 and another user who may read and write, and `src/d` whose
-/// files inherit one.
+/// True if this file system has access control lists. Makes `src/f` with mode 0600 and another user
+/// who may read and write, and `src/d`, whose files inherit a list.
 fn lists(place: &Place) -> bool {
     let list = |entries: &[(u16, u16, u32)]| {
         let mut value = vec![2, 0, 0, 0];
@@ -95,7 +95,7 @@ fn access_control_lists_go_to_gnu_tar_and_come_from_it() {
     if !gnu_tar(&place, &["xpf", "ours.tar", "-C", "out", "--acls"]) {
         return;
     }
-    // Extended attributes are compared, and lists are such.
+    // The comparison includes extended attributes, and lists are such.
     same(&place.path("src"), &place.path("out"));
     assert!(gnu_tar(&place, &["cf", "theirs.tar", "--format=pax", "--acls", "-C", "src", "."]));
     for archive in ["ours.tar", "theirs.tar"] {
@@ -104,7 +104,7 @@ fn access_control_lists_go_to_gnu_tar_and_come_from_it() {
         place.done(&["get", archive, &out]);
         same(&place.path("src"), &place.path(&out));
     }
-    // A list that names somebody unknown is left out, and its mask is then not what the group may.
+    // A list with an unknown user is left out. Then its mask is not what the group may do.
     let named = place.read("ours.tar");
     let at = named.windows(9).position(|part| part == b"user:1234").unwrap();
     let mut named = named;
@@ -115,7 +115,7 @@ fn access_control_lists_go_to_gnu_tar_and_come_from_it() {
     assert!(place.lines(&["ls", "-l", "named/f"])[0].starts_with("-rw-------"));
 }
 
-/// The file of [`tree`] has its holes, and its data where it should be.
+/// Checks that the file of [`tree`] has its holes and its data in the right places.
 fn holes(place: &Place, file: &str) {
     use std::os::unix::fs::MetadataExt;
     let blocks = std::fs::metadata(place.path(file)).unwrap().blocks();
@@ -196,7 +196,7 @@ fn sparse_files_come_back_with_their_holes_in_every_shape() {
     let archive = std::fs::metadata(place.path("src.tar")).unwrap().len();
     assert!(archive < 120 << 20, "the archive has {archive} bytes");
     place.done(&["import", "src.tar", "--to", "x"]);
-    // One file has more holes than an archive's map may have: those are zeros in it.
+    // One file has more holes than an archive's map may have. They become zeros in it.
     assert_eq!(place.lines(&["diff", "put:src", "x"]), ["C many"]);
     std::fs::create_dir(place.path("out")).unwrap();
     if gnu_tar(&place, &["xpf", "src.tar", "-C", "out"]) {
@@ -384,11 +384,12 @@ fn what_is_no_archive_is_refused() {
         assert_eq!(said.code, 1, "{sentence}: {}", said.err);
         assert!(said.err.contains(sentence), "{sentence}: {}", said.err);
     }
-    // What came before the damage is there, and nothing else is.
+    // Entries before the damage are there, and no others.
     assert_eq!(place.lines(&["ls", "-R", "t"]), ["a"]);
     assert_eq!(place.done(&["cat", "t/a"]).text(), "first");
     place.code(1, &["import", "missing.tar", "--to", "t"]);
-    // Of what never was an archive nothing is made; a file is called by its name, also by whoever reads its data.
+    // An input that never was an archive changes nothing. The error names the file, also if its
+    // data was read.
     let refused: [(&str, &[u8]); 3] = [("random", &[7; 5000]), ("empty", b""), ("gz", &[0x1f; 2000])];
     for (name, input) in refused {
         place.write(name, input);

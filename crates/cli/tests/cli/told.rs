@@ -1,4 +1,5 @@
-//! What `run` and its like say of jobs that fail, stop, or are done by others: the truth, and what to do next.
+//! Messages of `run` and its like about jobs that fail, stop, or are run by others: the truth, and
+//! what to do next.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -12,7 +13,7 @@ fn interrupt(child: &Child) {
     rustix::process::kill_process(id, rustix::process::Signal::INT).unwrap();
 }
 
-/// As a command that is interrupted says it.
+/// Starts a command that will be interrupted, with its output in pipes.
 fn begin(mut command: std::process::Command, stdin: Stdio) -> Child {
     command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
@@ -21,7 +22,7 @@ fn state(site: &Site, job: &str) -> String {
     site.done(&["job", "show", job, "--json"]).json()["state"].as_str().unwrap().to_string()
 }
 
-/// A program that says that it has begun, and goes on when there is a file `go`.
+/// A program that records its start, and goes on when a file `go` exists.
 fn waits(place: &Place) -> String {
     let (ran, go) = (place.path("ran"), place.path("go"));
     format!("echo $AS_SPLIT >> {}; while [ ! -e {} ]; do sleep 0.02; done; cat", ran.display(), go.display())
@@ -37,7 +38,7 @@ fn a_job_that_cannot_be_run_here_does_not_wait_for_somebody_else() {
     site.put_numbers(10);
     let args = ["run", "--sandbox", "off", "--in", "numbers", "--out", "out"];
     let broken = |more: &[&str]| {
-        // Nothing can be made ready where there is no directory for it.
+        // Without this directory nothing can be prepared.
         let mut command = site.command(&[&args[..], more, &["--", "cat"]].concat());
         Said::from(command.env("TMPDIR", "/nowhere").output().unwrap())
     };
@@ -50,7 +51,7 @@ fn a_job_that_cannot_be_run_here_does_not_wait_for_somebody_else() {
         said.err
     );
     assert_eq!(state(&site, "1"), "failed");
-    // In the background there is nobody to say it to.
+    // A background process has nobody to tell.
     let said = broken(&["--detach"]);
     let job = said.text().trim().to_string();
     let said = Said::from(site.command(&["job", "wait", &job, "--timeout", "60"]).output().unwrap());
@@ -118,7 +119,7 @@ fn what_agents_did_of_a_job_is_told_with_the_rest() {
             args.extend(json.then_some("--json"));
             args.extend(["--", "sh", "-c", &script]);
             let run = begin(site.command(&args), Stdio::null());
-            // Those of the agent among them.
+            // The agent runs some of them.
             site.until(|| begun(&site.place) >= 3);
             site.place.write("go", "");
             let said = Said::from(run.wait_with_output().unwrap());
@@ -225,7 +226,7 @@ fn what_makes_no_files_says_nothing_of_files_and_nothing_is_said_to_be_nothing()
     assert!(said.starts_with("job 1: 1 split, 20 B read in ") && !said.contains("file"), "{said}");
 }
 
-/// Whether any file below `dir` has these bytes in it.
+/// True if a file below `dir` contains these bytes.
 fn is_written_below(dir: &Path, bytes: &[u8]) -> bool {
     std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).any(|path| match path.is_dir() {
         true => is_written_below(&path, bytes),
@@ -256,7 +257,7 @@ fn a_variable_without_a_value_has_that_of_who_runs_the_program_and_is_stored_now
     let said = run(&["run", "--out", "out"], Some(SECRET));
     assert_eq!(said.code, 0, "{}", said.err);
     assert_eq!(site.done(&["cat", "out"]).text(), "CORRECT-HORSE-BATTERY X\n");
-    // By an agent that lacks it, then by one that has it.
+    // By an agent that lacks the secret, then by one that has it.
     let mut agents = Agents::default();
     let mut agent = |name: &str, secret: Option<&str>| {
         let mut command = site.command(&["node", "--allow-root", "--name", name]);
@@ -317,7 +318,7 @@ fn a_program_that_is_brought_along_is_run_by_agents_who_do_not_find_its_file() {
         let text = site.put_numbers(100);
         let program = site.place.path("mine");
         outrigger_workload::write_program(&program, b"#!/bin/sh\ntest -e $1 || exit 3\nexec sed 's/^/x/'\n");
-        // It fails as long as there is no such file, so that the rest is done when its own is gone.
+        // It fails until the file exists, so the rest runs after the program's own file is gone.
         let go = site.place.path("go").display().to_string();
         let run = [
             "run",
@@ -345,7 +346,7 @@ fn a_program_that_is_brought_along_is_run_by_agents_who_do_not_find_its_file() {
         site.done(&["job", "retry", "--allow-root", "1", "--detach"]);
         site.done(&["job", "wait", "1", "--timeout", "60"]);
         assert_eq!(site.done(&["cat", "out"]).text(), wanted);
-        // What was held for a moment is held no more; what the job needed, until it was done.
+        // Short claims on contents are released, and the job's own were released when it was done.
         site.done(&["gc"]);
         site.done(&["check"]);
     }

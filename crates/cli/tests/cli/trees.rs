@@ -61,7 +61,7 @@ fn versions_of_a_source_tree_come_back_by_their_snapshots() {
     let differences = place.done(&["diff", "first:src", "second:src", "--json"]).json();
     assert!(!differences["differences"].as_array().unwrap().is_empty());
     assert_eq!(place.lines(&["diff", "second:src", "src"]), [""; 0]);
-    // What only the first had goes, what the second has stays.
+    // Content of the first snapshot only is gone, that of the second stays.
     place.done(&["keep", "--last", "1"]);
     place.done(&["gc"]);
     place.code(1, &["ls", "--at", "first"]);

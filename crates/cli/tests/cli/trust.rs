@@ -1,4 +1,5 @@
-//! Attacks by others who may write to a store's metadata: on agents, and by text on a terminal.
+//! Attacks by other users who may write to a store's metadata: on agents, and by text on a
+//! terminal.
 
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::PermissionsExt as _;
@@ -37,7 +38,8 @@ impl Roles {
         Some(Self { site, eve, url })
     }
 
-    /// As somebody with Eve's password does, who is root in a name space of theirs: the row names root.
+    /// Acts like a user with Eve's password who is root in a namespace of her own: the row names
+    /// root.
     fn by_eve(&self, args: &[&str]) -> Said {
         let said = Said::from(self.site.command(args).env("OUTRIGGER_STORE", &self.url).output().unwrap());
         assert_eq!(said.code, 0, "{args:?} {}", said.err);
@@ -52,7 +54,7 @@ impl Roles {
         String::from_utf8(self.site.place.read("ran")).unwrap()
     }
 
-    /// An agent that does what it can, and what it said on standard error.
+    /// Runs an agent until it is idle, and returns its standard error.
     fn agent(&self, options: &[&str]) -> String {
         let args = [&["node", "--until-idle", "--nice", "0"], options].concat();
         let said = Said::from(self.site.command(&args).output().unwrap());
@@ -78,7 +80,7 @@ fn a_job_of_a_role_that_is_no_user_here_is_not_run() {
     assert!(line.contains(&format!("`{eve}` has made it")) && line.contains("--map"), "{line}");
     site.done(&["node", "drain", "careful", "--wait"]);
     assert!(agent.wait().unwrap().success());
-    // Nor does whoever retries it become somebody whom it names.
+    // A retry does not run it as the user whom the job names.
     let said = Said::from(site.command(&["job", "retry", &job, "--allow-root"]).output().unwrap());
     assert!(said.code == 1 && said.err.contains("has made it"), "{} {}", said.code, said.err);
     assert_eq!(roles.ran(), "");
@@ -95,19 +97,19 @@ fn a_rules_jobs_are_those_of_the_role_that_has_made_it() {
     let script = roles.script();
     let add = ["rule", "add", "theirs", "--on", "close", "--existing"];
     roles.by_eve(&[&add, &WORK[..], &["--", "sh", "-c", &script]].concat());
-    // The agent makes the job of it, by its own role; and it is Eve's.
+    // The agent makes the job of the rule, by its own role, but the job counts as Eve's.
     let said = roles.agent(&["--allow-root"]);
     assert!(said.contains(&format!("`{eve}` has made it")), "{said}");
     assert_eq!(roles.ran(), "");
     let map = site.place.write("roles", format!("{eve} daemon\n"));
     roles.agent(&["--map", map.to_str().unwrap()]);
     assert_eq!(roles.ran(), "1\n");
-    // A rule of the agent's own role is none that Eve could change.
+    // Eve cannot change a rule of the agent's own role.
     site.done(&[&["rule", "add", "own", "--on", "close"], &WORK[..], &["--", "true"]].concat());
     let pause = site.command(&["rule", "pause", "own"]).env("OUTRIGGER_STORE", &roles.url).output().unwrap();
     let said = Said::from(pause);
     assert!(said.code == 1 && said.err.contains("only the role that has made"), "{}", said.err);
-    // As one user, and of some users only.
+    // As one user, and only for some users.
     let job = [&["run", "--detach"], &WORK[..], &["--", "sh", "-c", &script]].concat();
     let mut agent = site.command(&["node", "--name", "games", "--run-as", "games", "--users", "root"]);
     let mut agent = agent.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
@@ -119,7 +121,8 @@ fn a_rules_jobs_are_those_of_the_role_that_has_made_it() {
     assert!(agent.wait().unwrap().success());
 }
 
-/// An agent that believes signatures alone: of the writers of the database none can make, change or exchange anything of a job.
+/// An agent that trusts only signatures: no writer of the database can make a job, change it, or
+/// exchange parts of it.
 #[test]
 fn an_agent_of_signed_jobs_runs_what_was_signed_and_as_it_was() {
     let Some(roles) = Roles::new() else { return };
@@ -133,7 +136,7 @@ fn an_agent_of_signed_jobs_runs_what_was_signed_and_as_it_was() {
     };
     let ((ann, ann_public), (eve, _)) = (key("ann"), key("eve"));
     let signers = site.place.write("signers", format!("root {ann_public}"));
-    // What is queued waits for an agent, as there is one; this one runs nobody's jobs.
+    // The job waits for an agent, because there is one; but this agent runs nobody's jobs.
     let mut other = Site::spawn(site.command(&["node", "--name", "other", "--users", "daemon"]));
     site.until(|| site.done(&["node", "list"]).text().contains("other"));
     let script = roles.script();
@@ -142,7 +145,8 @@ fn an_agent_of_signed_jobs_runs_what_was_signed_and_as_it_was() {
         roles.by_eve(&args).text().trim().to_string()
     };
     let mut refused = vec![(job(&[]), "it is not signed"), (job(&["--sign", &eve]), "no key of `root`")];
-    // Of a signed job nobody changes the program, the inputs or the time, not even who owns the tables.
+    // Nobody can change the program, the inputs or the time of a signed job, not even the owner of
+    // the tables.
     let (server, schema) = site.postgres.as_ref().unwrap();
     for (change, says) in [
         ("job SET spec = replace(spec, 'id -u', 'id -g') WHERE id", "no key of `root`"),
@@ -187,7 +191,7 @@ fn options_that_say_nothing_clear_are_refused() {
     }
 }
 
-/// A terminal would obey all of this: a title, a colour, C1 controls, and a mark that turns text round.
+/// A terminal would obey all of this: a title, a colour, C1 controls, and a mark that turns text.
 const THEIRS: &str = "\u{1b}]0;title\u{7}\u{9b}31m\u{202e}evil\r";
 
 fn assert_shown(what: &str, text: &str) {

@@ -1,4 +1,5 @@
-//! The units in `systemd/` say what the program understands; and what `status --metrics` hands out.
+//! The units in `systemd/` use only commands and options that the program knows; and the output of
+//! `status --metrics`.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -18,7 +19,7 @@ impl Drop for Served {
     }
 }
 
-/// Starts a command that hands out metrics at `socket`, once it does.
+/// Starts a command that serves metrics at `socket`, and waits until it does.
 fn serve(mut command: Command, socket: &Path) -> Served {
     let child = Served(command.stdout(Stdio::null()).stderr(Stdio::inherit()).spawn().unwrap());
     let until = Instant::now() + Duration::from_secs(30);
@@ -63,7 +64,7 @@ fn a_stores_numbers_are_handed_out_until_a_signal() {
     assert_eq!(value(&metrics, "outrigger_store_collecting"), 0.0);
     assert!(value(&metrics, "outrigger_store_place_bytes{place=\"in the store's directory\"}") >= 1.0);
     assert!(value(&metrics, "outrigger_store_place_free_bytes{place=\"in the store's directory\"}") >= 1.0);
-    // What happens meanwhile is seen, also when another database takes the place of this one.
+    // Changes show up meanwhile, also after another database has taken this one's place.
     place.done(&["snapshot", "create", "s"]);
     assert_eq!(value(&scrape(&socket), "outrigger_store_snapshots"), 1.0);
     place.done(&["recover", "--anyway"]);
@@ -110,7 +111,7 @@ fn a_copys_numbers_say_how_far_it_is_behind() {
     std::thread::sleep(Duration::from_millis(20));
     let later = value(&scrape(&socket), "outrigger_store_copy_behind_seconds");
     assert!(first > 0.0 && later > first, "{first}, {later}");
-    // Its database is away, then there again.
+    // Its database is away, then it is there again.
     let schema = b.rsplit_once("schema=").unwrap().1;
     world.server.sql(&format!("ALTER SCHEMA {schema} RENAME TO {schema}_away"));
     let metrics = scrape(&socket);
@@ -120,7 +121,7 @@ fn a_copys_numbers_say_how_far_it_is_behind() {
     assert_eq!(value(&scrape(&socket), "outrigger_store_up"), 1.0);
 }
 
-/// The names of the files in `systemd/`, and what is in them.
+/// The names and contents of the files in `systemd/`.
 fn units() -> Vec<(String, String)> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../systemd");
     let read = |unit: std::io::Result<std::fs::DirEntry>| {
@@ -134,7 +135,7 @@ fn units() -> Vec<(String, String)> {
 
 const PROGRAM: &str = "/usr/local/bin/outrigger";
 
-/// Every command and option that a unit names, the program knows; those that a variable has by default, too.
+/// The program knows every command and option in a unit, and those in defaults of its variables.
 #[test]
 fn units_say_what_the_program_understands() {
     let place = Place::empty();
@@ -162,7 +163,7 @@ fn units_say_what_the_program_understands() {
                 let is_known = help.split_whitespace().any(|word| word.trim_end_matches(',') == *option);
                 assert!(is_known, "{option} of {line} in {unit}");
             }
-            // What is to be set, a unit says.
+            // A unit explains the variables that are to be set.
             for name in words.iter().filter_map(|word| word.strip_prefix('$')) {
                 let name = name.trim_matches(['{', '}']);
                 assert!(text.matches(name).count() >= 2, "{name} is not explained in {unit}");
@@ -179,11 +180,11 @@ fn units_say_what_the_program_understands() {
     assert_eq!(commands.join(" "), all);
 }
 
-/// systemd finds nothing to say of the units.
+/// systemd has no complaint about the units.
 #[test]
 fn units_are_what_systemd_takes() {
     let place = Place::empty();
-    // It wants the program to be there.
+    // systemd checks that the program exists.
     let program = env!("CARGO_BIN_EXE_outrigger");
     let put = |(unit, text): (String, String)| {
         let path = place.path(&unit);

@@ -40,12 +40,12 @@ fn commands_that_would_mislead_say_the_right_line() {
          `outrigger -s store gc` for the space\n"
     );
     assert_eq!(place.lines(&["snapshots"]).len(), 1, "nothing was removed");
-    // The line that is printed does what was meant.
+    // The printed line does what the user meant.
     let said = place.code(2, &["restore", snapshot, "--target", "out"]);
     let line = said.err.split('`').nth(3).unwrap().strip_prefix("outrigger ").unwrap().to_string();
     place.done(&line.split(' ').collect::<Vec<_>>());
     assert_eq!(place.read("out/src/a"), b"alpha");
-    // As others have it, a snapshot stands where a path is.
+    // In other programs a snapshot stands where a path is here.
     let said = place.code(1, &["restore", snapshot, "out"]);
     assert!(said.err.contains(&format!("`outrigger get --at {snapshot} / DEST`")), "{}", said.err);
     assert!(place.code(2, &["umuont", "/mnt"]).err.contains("'umount'"));

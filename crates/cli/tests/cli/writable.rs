@@ -1,4 +1,4 @@
-//! Working in a mount, and beside it. Where FUSE cannot be used, what needs it says so and passes.
+//! Working in a mount and beside it. Without FUSE these tests say so and pass.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -12,7 +12,7 @@ use rustix::fs::OFlags;
 
 use crate::run::Place;
 
-/// A workplace with a store that is mounted on `mnt` by a child, which is killed when this is dropped.
+/// A workplace whose store a child has mounted on `mnt`. Dropping this kills the child.
 pub struct Mounts {
     pub place: Place,
     pub child: Child,
@@ -42,7 +42,7 @@ fn mount_with(place: &Place, options: &[&str]) -> Child {
 }
 
 impl Mounts {
-    /// `None` where FUSE cannot be used.
+    /// `None` without FUSE.
     pub fn new() -> Option<Self> {
         Self::with(&[])
     }
@@ -84,14 +84,14 @@ fn what_was_written_survives_the_end_of_the_mount_however_it_comes() {
         assert_eq!(outrigger_workload::compare_trees(&place.path("src/tree"), &place.path(at)).unwrap(), []);
     };
     copy(&mounts.place, "mnt/one");
-    // Killed at once: nothing was synced, and all was acknowledged.
+    // Killed at once: nothing was synced, and all writes were acknowledged.
     mounts.kill();
     mounts.mount();
     same(&mounts.place, "mnt/one");
     copy(&mounts.place, "mnt/two");
     fs::rename(mounts.place.path("mnt/one"), mounts.place.path("mnt/moved")).unwrap();
     mounts.kill();
-    // Without a mount: the first command that comes stores what was left.
+    // Without a mount the next command stores the rest.
     assert_eq!(mounts.place.lines(&["ls"]), ["moved", "two"]);
     assert!(!mounts.place.path("store/staging").exists(), "nothing is left staged");
     mounts.mount();
@@ -128,7 +128,7 @@ fn a_mount_that_has_a_device_stores_the_same() {
     let place = &mounts.place;
     place.done(&["unmount", "mnt"]);
     mounts.child.wait().unwrap();
-    // Whatever it could do is to go there.
+    // All work that the device can do goes there.
     let device = ["--offload", "sim:pcie5-gpu,objective=cpu,cpu_slack=1000"];
     mounts.child = mount_with(place, &device);
     let mut bytes = vec![0; 9 << 20];
@@ -150,7 +150,7 @@ fn a_mount_that_has_a_device_stores_the_same() {
     place.done(&["unmount", "mnt"]);
     assert!(mounts.child.wait().unwrap().success());
     place.done(&["check", "--read-data"]);
-    // Without a device everything is known by the same names.
+    // Without a device all chunks have the same fingerprints.
     place.write("src/file", &bytes);
     let again = place.done(&["put", "src/file", "--to", "again", "--json"]).json();
     assert_eq!(again["bytes_new"].as_u64(), Some(0), "{again}");
@@ -171,7 +171,7 @@ fn commands_beside_a_mount_see_what_it_has_and_it_sees_what_they_did() {
     assert_eq!(place.done(&["cat", "--at", "before", "file"]).text(), "first");
     assert_eq!(place.read("mnt/.snapshots/before/file"), b"first");
     assert!(fs::write(place.path("mnt/.snapshots/before/file"), "no").is_err());
-    // Changes of others are seen in the mount, by those too who had looked before.
+    // Commands' changes show in the mount, also to processes that have looked before.
     place.write("src/new", "put beside it");
     place.done(&["put", "src/new", "--to", "dir/new"]);
     assert_eq!(place.read("mnt/dir/new"), b"put beside it");
@@ -196,12 +196,12 @@ fn the_control_socket_outlives_what_its_clients_do() {
     let asks = || place.done(&["stats", "--live", "--count", "1", "--json"]);
     asks();
     let connect = || UnixStream::connect(place.path("store/mount.sock")).unwrap();
-    // A line without an end is refused before it takes much memory.
+    // An endless line is refused before it takes much memory.
     let mut endless = connect();
     let block = vec![b'x'; 1 << 20];
     assert!((0..64).any(|_| endless.write_all(&block).is_err()), "64 MiB of a line are taken");
     asks();
-    // More clients than the mount can have open files.
+    // More clients than the mount may have open files.
     let pid = mounts.child.id().to_string();
     let open = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count() as u64;
     let limit = |most: u64| {
@@ -231,13 +231,13 @@ fn files_behave_as_on_a_disk() {
     assert_eq!(file.metadata().unwrap().len(), (5 << 40) + 3);
     assert!(file.metadata().unwrap().blocks() < 1000);
     assert_eq!(rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(0)).unwrap() >> 12, (5 << 40) >> 12);
-    // Bytes that are copied are not written.
+    // Copied bytes are not written again.
     let bytes = vec![7; 3 << 20];
     fs::write(at("source"), &bytes).unwrap();
     File::open(at("source")).unwrap().sync_all().unwrap();
     fs::copy(at("source"), at("copy")).unwrap();
     assert!(fs::read(at("copy")).unwrap() == bytes);
-    // What is open can lose its name.
+    // An open file can lose its name.
     let mut gone = open("gone").unwrap();
     gone.write_all(b"still here").unwrap();
     fs::remove_file(at("gone")).unwrap();
@@ -299,7 +299,7 @@ fn a_snapshot_does_not_grow_with_the_tree() {
     assert!(database() - before < 64 << 10, "{} bytes more", database() - before);
 }
 
-/// FUSE's atomic `O_TRUNC` has the file emptied before the kernel looks whether it is run.
+/// FUSE's atomic `O_TRUNC` empties the file before the kernel checks whether it is being executed.
 #[test]
 fn a_running_program_is_not_emptied() {
     let Some(mounts) = Mounts::new() else { return };
@@ -315,12 +315,12 @@ fn a_running_program_is_not_emptied() {
     assert!(running.try_wait().unwrap().is_none(), "it still runs");
     running.kill().unwrap();
     running.wait().unwrap();
-    // The kernel tells of its end a moment later.
+    // The kernel reports the program's end a moment later.
     fs::write(&program, b"another").unwrap();
     assert_eq!(fs::read(&program).unwrap(), b"another");
 }
 
-/// A command that waits for its input, or was stopped (Ctrl-Z), does not keep the mount's writers waiting.
+/// A command that waits for input, or is stopped (Ctrl-Z), does not block the mount's writers.
 #[test]
 fn a_slow_command_beside_a_mount_stops_nobody() {
     let Some(mounts) = Mounts::new() else { return };
@@ -330,7 +330,7 @@ fn a_slow_command_beside_a_mount_stops_nobody() {
     let mut slow = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
     slow.stdin.as_mut().unwrap().write_all(&[7; 3 << 20]).unwrap();
     assert!(Command::new("kill").args(["-s", "STOP", &slow.id().to_string()]).status().unwrap().success());
-    // Changes that it has to get along with: in the directory that it writes to, too.
+    // Changes that the command must tolerate, also in its target directory.
     for n in 0..50 {
         place.write(format!("mnt/dir/{n}"), format!("{n}"));
     }
@@ -345,7 +345,8 @@ fn a_slow_command_beside_a_mount_stops_nobody() {
     place.done(&["check", "--read-data"]);
 }
 
-/// While a mount is held by a client that says nothing any more, its writers wait for a minute; then the client's session is over.
+/// A client holds a mount and then says nothing more. The mount's writers wait for a minute; then
+/// the client's session is over.
 #[test]
 #[ignore = "slow: waits for a minute"]
 fn whoever_holds_a_mount_and_falls_silent_is_ended() {

@@ -1,4 +1,4 @@
-//! What `bench/active.py` measured: the newest record, or, tiny, a run of it.
+//! Measurements of `bench/active.py`: its newest record, or in tiny runs a run of it.
 
 use std::sync::{Mutex, OnceLock};
 
@@ -9,13 +9,13 @@ use crate::measure::Spread;
 use crate::record::Outcome;
 use crate::recorded::{Recorded, run_tiny, spread};
 
-/// The paper's.
+/// The paper's programs.
 pub const PROGRAMS: [&str; 2] = ["dscal", "aminogen"];
 
-/// What a tiny run said, for all experiments of it.
+/// The output of a tiny run, which all experiments share.
 static TINY: OnceLock<Mutex<Option<Value>>> = OnceLock::new();
 
-/// What makes a record.
+/// The command that makes a record.
 const COMMAND: &str = "bench/active.py --outrigger target/release/outrigger --work DIR --record";
 
 /// A record of `bench/active.py`.
@@ -26,16 +26,16 @@ pub struct Report {
 /// One program in it.
 #[derive(Clone, Copy)]
 pub struct Program<'a> {
-    /// Which.
+    /// Its name.
     pub name: &'a str,
     json: &'a Value,
 }
 
 impl Report {
-    /// The newest, or one that is made now.
+    /// The newest record, or in tiny runs one that is made now.
     ///
     /// # Errors
-    /// `Missing` where there is none, or nothing to make it with.
+    /// `Missing` if there is no record, or no program to make one with.
     pub fn find(lab: &Lab) -> Result<Self, Failed> {
         if lab.scale == Scale::Tiny {
             let mut known = TINY.get_or_init(Mutex::default).lock().expect("no panic while held");
@@ -52,7 +52,7 @@ impl Report {
     /// One program.
     ///
     /// # Errors
-    /// `Missing` where it was left out.
+    /// `Missing` if the record leaves it out.
     pub fn program<'a>(&'a self, name: &'a str) -> Result<Program<'a>, Failed> {
         let json = &self.with_hosts()?[name];
         if json.is_null() {
@@ -78,17 +78,19 @@ impl Report {
         Ok(hosts.into_iter().flatten().filter_map(Value::as_u64).collect())
     }
 
-    /// Bytes a second of limited programs together, and what they are limited to.
+    /// Bytes per second of limited programs together, and their limit.
     ///
     /// # Errors
-    /// `Wrong` where the record has none.
+    /// `Wrong` if the record has none.
     pub fn scale(&self, hosts: u64) -> Result<(f64, f64), Failed> {
         let found = &self.with_hosts()?["scale"][hosts.to_string()];
         let both = found["bytes_per_s"].as_f64().zip(found["limit_bytes_per_s"].as_f64());
         both.ok_or_else(|| Failed::Wrong(format!("the record has no rates for {hosts} hosts")))
     }
 
-    /// Share of what limited programs were fed that came from other hosts, and of all that came to theirs beside what they read as it is stored, in percent; older records lack the first.
+    /// Two percentages: of the limited programs' input, the part that came from other hosts; and
+    /// all bytes that came to their hosts, relative to the packed bytes that they read. Older
+    /// records lack the first.
     pub fn elsewhere(&self, hosts: u64) -> [Option<f64>; 2] {
         let Ok(found) = self.with_hosts() else { return [None; 2] };
         let found = &found["scale"][hosts.to_string()];
@@ -96,10 +98,10 @@ impl Report {
         [share("fed_elsewhere", "fed"), share("remote_bytes", "packed_bytes")]
     }
 
-    /// Splits and feeding.
+    /// The costs of splits and of feeding programs.
     ///
     /// # Errors
-    /// `Wrong` where the record has neither.
+    /// `Wrong` if the record has neither.
     pub fn costs(&self, outcome: &mut Outcome) -> Result<(), Failed> {
         let (splits, feed) = (&self.record.json["parts"]["splits"], &self.record.json["parts"]["feed"]);
         let alone = splits["start_alone_ms"].as_f64().unwrap_or(0.0);
@@ -125,7 +127,7 @@ impl Report {
         check(!outcome.findings.is_empty(), "the record says nothing of splits and feeding")
     }
 
-    /// Where it is from.
+    /// Adds a note about the origin of the record.
     pub fn note(&self, outcome: &mut Outcome) {
         let megabytes = self.record.json["bytes"].as_f64().unwrap_or(0.0) / 1e6;
         self.record.note(outcome, &format!(", {megabytes:.0} MB of numbers"));
@@ -133,15 +135,15 @@ impl Report {
 }
 
 impl Program<'_> {
-    /// All rounds of one way.
+    /// All rounds of one way of running.
     pub fn spread(&self, way: &str, hosts: u64, key: &str) -> Option<Spread> {
         spread(&self.json[way][hosts.to_string()], |round| round[key].as_f64())
     }
 
-    /// What goes in, and what comes out.
+    /// Bytes of input and output.
     ///
     /// # Errors
-    /// `Wrong` where the record does not say.
+    /// `Wrong` if the record does not say.
     pub fn bytes(&self) -> Result<(f64, f64), Failed> {
         let both = self.json["input_bytes"].as_f64().zip(self.json["output_bytes"].as_f64());
         both.ok_or_else(|| {

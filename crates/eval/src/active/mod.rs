@@ -1,7 +1,8 @@
-//! "Evaluation of Active Storage Strategies for the Lustre Parallel File System": its two programs, run by a client and by storage hosts.
+//! "Evaluation of Active Storage Strategies for the Lustre Parallel File System": its two programs,
+//! run by a client and by storage hosts.
 //!
-//! The hosts are `bench/active.py`'s, which needs a cluster and a quarter of an hour; its newest record is drawn. Tiny, the same script runs on this
-//! machine alone, as one host.
+//! `bench/active.py` runs on several hosts; it needs a cluster and a quarter of an hour. Its newest
+//! record is drawn. In tiny runs the same script runs on this machine alone, as one host.
 
 mod measured;
 
@@ -11,7 +12,7 @@ use crate::record::{Axis, Form, Limit, Outcome, Plot, Series};
 
 use measured::{PROGRAMS, Program, Report};
 
-/// Those of the paper.
+/// The paper's experiments.
 pub fn experiments() -> Vec<Experiment> {
     let paper = Paper::ActiveStorage;
     vec![
@@ -238,14 +239,14 @@ fn rates(lab: &Lab) -> Result<Outcome, Failed> {
     Ok(outcome)
 }
 
-/// Nothing that stores the input is quicker than this.
+/// A plain write of the input: no way that stores it is faster.
 fn plain_write(report: &Report, program: Program<'_>) -> Result<Limit, Failed> {
     let plain = report.hosts()?.into_iter().filter_map(|host| program.spread("plain", host, "client_s"));
     let y = plain.map(|spread| spread.median).fold(f64::MAX, f64::min);
     Ok(Limit { name: "a plain write of the input".into(), y })
 }
 
-/// Bars by number of hosts, one colour a way.
+/// Bars by number of hosts, with one colour per way.
 fn plot(
     report: &Report,
     program: Program<'_>,
@@ -264,7 +265,7 @@ fn plot(
                 line.push(at as f64, spread.map(|value| value / factor));
             }
         }
-        // Older records have no stream beside the path.
+        // Older records have no asynchronous stream.
         if !line.points.is_empty() {
             series.push(line);
         }

@@ -1,4 +1,4 @@
-//! What `bench/cluster.py` recorded of shared mounts on a cluster, drawn.
+//! Plots of the records of `bench/cluster.py`: shared mounts on a cluster.
 
 use serde_json::Value;
 
@@ -8,11 +8,11 @@ use crate::record::{Axis, Form, Limit, Outcome, Plot, Series};
 use crate::recorded::{Recorded, spread};
 
 const COMMAND: &str = "bench/cluster.py --outrigger target/release/outrigger --json docs/evaluation/records/DATE-cluster-MACHINE.json";
-/// Of packs and of the objects that the cluster's own benchmark writes.
+/// Sizes of packs, and of objects that the cluster's own benchmark writes.
 const SIZES: [&str; 2] = ["16 MiB", "4 MiB"];
 const SYSTEMS: [&str; 3] = ["outrigger", "rclone mount", "s3fs"];
 
-/// Values by group and what was measured.
+/// Values by group and name.
 struct Taken<'a>(&'a Value);
 
 impl Taken<'_> {
@@ -20,7 +20,7 @@ impl Taken<'_> {
         spread(&self.0[group][what]["values"], Value::as_f64)
     }
 
-    /// A line with a point for each of these, where it was measured.
+    /// A line with a point for each name that was measured.
     fn line(&self, name: &str, group: &str, each: &[String]) -> Series {
         let mut line = Series::measured(name);
         for (at, what) in each.iter().enumerate() {
@@ -30,7 +30,7 @@ impl Taken<'_> {
     }
 }
 
-/// Throughput, names, and what crosses the wire.
+/// Throughput, operations on names, and bytes on the wire.
 pub fn drawn(lab: &Lab) -> Result<Outcome, Failed> {
     let record = Recorded::newest(lab, "cluster", COMMAND)?;
     let taken = Taken(&record.json["taken"]);
@@ -120,7 +120,7 @@ fn bucket(taken: &Taken<'_>, outcome: &mut Outcome) {
         };
         let limits = if limit.y > 0.0 { vec![limit] } else { Vec::new() };
         let x = Axis::of("mount", SYSTEMS);
-        // Rates of what uploads 4 KiB at a time are far below those of large objects.
+        // Systems that upload 4 KiB at a time are far slower than with large objects.
         let y = if what == "untar" { y } else { Axis::log("throughput", "MB/s") };
         outcome.plots.push(Plot { title: title.into(), form: Form::Bars, x, y, series: vec![line], limits });
     }

@@ -1,4 +1,4 @@
-//! A virtual machine's disk, put day after day while its guest writes here and there.
+//! A virtual machine's disk, which is put every day while its guest writes in random places.
 
 use outrigger_workload::{ImageUpdates, vm_image, vm_image_updates};
 
@@ -12,7 +12,7 @@ const BLOCK: usize = 4096;
 const CHUNKERS: [&str; 5] =
     ["fixed:4K", "fixed:64K", "gear32:4K/16K/64K", "gear32:64K/256K/1M", "gear32:256K/1M/4M"];
 
-/// Bytes of blocks that are not what they were, and not nothing.
+/// Bytes in blocks that have changed and are not zero.
 fn changed(before: &[u8], after: &[u8]) -> u64 {
     let zero = [0; BLOCK];
     let pairs = before.chunks(BLOCK).zip(after.chunks(BLOCK));
@@ -22,7 +22,7 @@ fn changed(before: &[u8], after: &[u8]) -> u64 {
         .sum()
 }
 
-/// What each way of cutting stores of a day's writes, and how fast a day is put.
+/// Bytes that each chunker stores of a day's writes, and the speed of a day's put.
 pub fn days(lab: &Lab) -> Result<Outcome, Failed> {
     let (len, days, writes) =
         lab.scale.pick((4_u64 << 20, 2, 40), (256 << 20, 4, 2_000), (2 << 30, 7, 20_000));
@@ -48,7 +48,7 @@ pub fn days(lab: &Lab) -> Result<Outcome, Failed> {
             let now = put(day)?;
             rates.push(now.bytes as f64 / now.seconds / 1e6);
             check(now.new > 0 && changed > 0, format!("{name}: nothing new on day {day}"))?;
-            // Blocks as large as the guest's hold nothing else.
+            // Blocks of the guest's size hold nothing else.
             check(
                 *name != "fixed:4K" || now.new <= changed,
                 format!("{} bytes are new of {changed}", now.new),

@@ -1,7 +1,8 @@
-//! One store, written to step by step.
+//! One store that grows step by step.
 //!
-//! Each step puts a large file of new and repeated data, a directory of small files, and one file of 4 KiB; then it looks a path up, lists, renames, and
-//! looks at the memory. Whatever grows with the store, and should not, rises from step to step.
+//! Each step puts a large file of new and repeated data, a directory of small files, and one file
+//! of 4 KiB. Then it looks a path up, lists, renames, and measures the memory. A cost that wrongly
+//! grows with the store rises from step to step.
 
 use std::io::Read;
 use std::path::Path;
@@ -18,12 +19,12 @@ use crate::measure::Spread;
 use crate::record::{Axis, Form, Limit, Outcome, Plot, Point, Series};
 use crate::wrote::{Way, chunker, disk_rate, store, write};
 
-/// What is measured at each step, by the data put so far.
+/// The measurements of each step, by the data put so far.
 struct Lines {
     rate: Series,
     small: Series,
     memory: [Series; 2],
-    /// Looking up, listing, renaming, making.
+    /// Look-up, listing, renaming, creating.
     latency: [Series; 4],
     metadata: Series,
 }
@@ -71,14 +72,15 @@ pub fn steps(lab: &Lab) -> Result<Outcome, Failed> {
     while at < most {
         let mut file = std::fs::File::create(source.join("part"))?;
         std::io::copy(&mut (&mut data).take(step), &mut file)?;
-        // Or the disk would still be busy with it while the store is measured.
+        // Without it the disk would still write this file while the store is measured.
         file.sync_all()?;
         drop(file);
         let put = write(lab, &store, &source, &format!("part{steps}"), spec, Way::Cpu, room.path())?;
         (at, new) = (at + step, new + put.new);
         let x = at as f64;
         lines.rate.exact(x, put.bytes as f64 / put.seconds / 1e6);
-        // Never the same twice, or they would be stored already. They are written over: ext4 looks for a long time for inodes that were not removed just now.
+        // Never the same twice, because repeated files would be stored already. They are
+        // overwritten: ext4 searches long for inodes that were not freed just now.
         small_files(&tree, steps, count)?;
         let put = write(lab, &store, &tree, &format!("small{steps}"), spec, Way::Cpu, room.path())?;
         std::fs::remove_dir_all(&tree)?;
@@ -87,7 +89,7 @@ pub fn steps(lab: &Lab) -> Result<Outcome, Failed> {
         std::fs::write(source.join("part"), at.to_le_bytes().repeat(512))?;
         let tiny = write(lab, &store, &source, &format!("tiny{steps}"), spec, Way::Cpu, room.path())?;
         lines.latency[3].exact(x, tiny.seconds * 1e3);
-        // What is in the recent table would not be in the filter yet.
+        // Fingerprints in the recent table would not be in the filter yet.
         store.index.flush()?;
         lines.memory[0].exact(x, resident_bytes() as f64 / 1e6);
         lines.memory[1].exact(x, index_bytes(&store) as f64 / 1e6);
@@ -97,7 +99,7 @@ pub fn steps(lab: &Lab) -> Result<Outcome, Failed> {
     told(lab, lines, (most, new, step), count)
 }
 
-/// Looks up in the store's first directories, lists and renames in the newest.
+/// Looks up in the store's first directories, and lists and renames in the newest.
 fn names(lab: &Lab, store: &Store, step: u64, count: u64, x: f64, lines: &mut Lines) -> Result<(), Failed> {
     let timed = |work: &mut dyn FnMut() -> Result<bool, Failed>| -> Result<Spread, Failed> {
         let mut millis = Vec::new();
@@ -174,7 +176,7 @@ fn told(lab: &Lab, lines: Lines, (most, new, step): (u64, u64, u64), count: u64)
     ));
     let sync = limit("4 KiB made durable by the file system", sync_ms(lab)?);
     outcome.plots.push(plot("Latency of names", Axis::log("latency", "ms"), latency.into(), vec![sync]));
-    // What was asked of the index, for the largest of these.
+    // The requirement for the index, at the largest of these sizes.
     let asked = limit("what was asked of the index: 100 MB a TB", 100.0 * most as f64 / 1e12);
     outcome.plots.push(plot("Memory", Axis::new("memory", "MB"), memory.into(), vec![asked]));
     outcome.plots.push(plot(
@@ -191,7 +193,7 @@ fn told(lab: &Lab, lines: Lines, (most, new, step): (u64, u64, u64), count: u64)
     Ok(outcome)
 }
 
-/// The last quarter's mean in times the first's.
+/// The mean of the last quarter divided by that of the first.
 fn last_of_first(line: &Series) -> f64 {
     let quarter = (line.points.len() / 4).max(1);
     let mean = |points: &[Point]| points.iter().map(|point| point.y).sum::<f64>() / points.len() as f64;
@@ -203,14 +205,16 @@ fn index_bytes(store: &Store) -> usize {
     memory.filter + memory.fences
 }
 
-/// The embedded database; its write-ahead log is bounded, and would count for most of it while there are few files.
+/// Bytes of the embedded database. Its write-ahead log is bounded and left out: with few files it
+/// would be most of the total.
 fn database_bytes(store: &Path) -> Result<u64, Failed> {
     let bytes = std::fs::metadata(store.join(outrigger_store::DATABASE_FILE))?.len();
     check(bytes > 0, "the store's database is empty")?;
     Ok(bytes)
 }
 
-/// As much as leaves two fifths of what the disk has free: of what is put, 30 % repeats, and half of the rest compresses away.
+/// A size that leaves two fifths of the disk's free space: 30 % of the data repeats, and half of
+/// the rest compresses away.
 fn largest(work: &Path) -> Result<u64, Failed> {
     let system = rustix::fs::statvfs(work).map_err(std::io::Error::from)?;
     let free = system.f_bavail * system.f_frsize;
@@ -219,7 +223,8 @@ fn largest(work: &Path) -> Result<u64, Failed> {
     Ok(most << 30)
 }
 
-/// Files a second that the file system takes of the same small ones, durable together at the end.
+/// The rate at which the file system takes the same small files, synced together at the end, per
+/// second.
 fn files_rate(lab: &Lab, count: u64) -> Result<f64, Failed> {
     let room = lab.room()?;
     let (from, to) = (room.path().join("from"), room.path().join("to"));
@@ -253,7 +258,7 @@ fn sync_ms(lab: &Lab) -> Result<f64, Failed> {
     Ok(Spread::of(times).median)
 }
 
-/// What this process has in memory.
+/// Resident memory of this process.
 fn resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

@@ -1,8 +1,10 @@
-//! An index for a petabyte that keeps only a sample of its fingerprints (hooks), simulated.
+//! A simulated index for a petabyte that keeps only a sample of its fingerprints (hooks).
 //!
-//! A petabyte cannot be stored here, and needs not be: which chunk is a hook is decided by its fingerprint, a fingerprint is as good as a random function
-//! of the chunk's number, and what a number below the store's size stands for is stored. So chunks are numbers, and nothing is left to be assumed but how long the runs
-//! of known data are. The rule is that of the locality cache: a hit brings the fingerprints of its whole pack, and neighbours come together.
+//! A petabyte cannot be stored here, and need not be. A chunk's fingerprint decides whether it is a
+//! hook, and a fingerprint is as good as a random function of the chunk's number. Chunks with
+//! numbers below the store's size count as stored. So chunks are numbers, and the only assumption
+//! left is the length of the runs of known data. The rule is that of the locality cache: a hit
+//! loads the fingerprints of its whole pack, and neighbours come together.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -15,13 +17,14 @@ use crate::record::{Axis, Form, Limit, Outcome, Plot, Series};
 const CHUNK: f64 = 16384.0;
 /// Chunks of a pack of 64 MiB.
 const PACK: u64 = 4096;
-/// Bytes of a hook in a table that is four fifths full: eight of its fingerprint, eight of its place.
+/// Bytes of a hook in a table that is four fifths full: eight for its fingerprint, eight for its
+/// place.
 const HOOK: f64 = 16.0 / 0.8;
 /// Packs whose fingerprints are in the locality cache (64 MiB of them).
 const CACHED: usize = 360;
-/// One fingerprint in so many is a hook.
+/// Sampling rates: one fingerprint in so many is a hook.
 const SAMPLES: [u64; 4] = [16, 64, 256, 1024];
-/// That of the findings.
+/// The rate of the findings.
 const CHOSEN: u64 = 256;
 
 /// The packs that were hit last.
@@ -33,7 +36,7 @@ struct Cache {
 }
 
 impl Cache {
-    /// Whether the pack is there, which makes it the newest.
+    /// True if the pack is in the cache; makes it the newest.
     fn has(&mut self, pack: u64) -> bool {
         self.packs.contains_key(&pack) && {
             self.touch(pack);
@@ -45,7 +48,7 @@ impl Cache {
         self.clock += 1;
         self.packs.insert(pack, self.clock);
         self.order.push_back((pack, self.clock));
-        // What was touched again since is further back in the queue, too.
+        // A pack that was used again also has a later entry in the queue.
         while self.packs.len() > CACHED || self.order.len() > 64 * CACHED {
             let Some((pack, clock)) = self.order.pop_front() else { break };
             if self.packs.get(&pack) == Some(&clock) {
@@ -55,18 +58,19 @@ impl Cache {
     }
 }
 
-/// What became of the known chunks of a stream.
+/// The outcome for the known chunks of a stream.
 #[derive(Clone, Copy, Default)]
 struct Found {
     known: u64,
     found: u64,
-    /// Packs' fingerprints read.
+    /// How many packs' fingerprints were read.
     loads: u64,
-    /// How many arithmetic expects to find.
+    /// The expected number of found chunks.
     expected: f64,
 }
 
-/// `known` chunks in runs of `run` from anywhere among `stored`, with one fingerprint in `sample` a hook.
+/// Simulates `known` chunks in runs of `run`, from anywhere among `stored`, with one fingerprint in
+/// `sample` a hook.
 fn simulate(seed: u64, stored: u64, known: u64, run: u64, sample: u64) -> Found {
     let (mut rng, mut cache, mut done) =
         (Rng::part(seed, run ^ sample << 32), Cache::default(), Found::default());
@@ -82,7 +86,7 @@ fn simulate(seed: u64, stored: u64, known: u64, run: u64, sample: u64) -> Found 
             done.expected += if is_here {
                 piece as f64
             } else {
-                // Those before the first hook are missed.
+                // Chunks before the first hook are missed.
                 piece as f64 - missed * (1.0 - missed.powf(piece as f64)) / (1.0 - missed)
             };
             for chunk in at..end {
@@ -112,7 +116,8 @@ pub fn sampled(lab: &Lab) -> Result<Outcome, Failed> {
             let found = simulate(7, stored, known, run, sample);
             let (share, expected) =
                 (found.found as f64 / found.known as f64, found.expected / found.known as f64);
-            // Five times what chance allows: pieces are independent, none longer than a pack.
+            // Five times the deviation of chance: pieces are independent, and none is longer than a
+            // pack.
             let pieces = found.known as f64 / run.min(PACK) as f64;
             let slack = 5.0 * 0.5 / pieces.sqrt();
             check(
@@ -194,7 +199,7 @@ mod tests {
         assert_eq!(found.found, found.known);
     }
 
-    /// A run that comes again soon is known by its packs, hook or not.
+    /// A run that soon repeats is known by its packs, even without a hook.
     #[test]
     fn a_cache_forgets_what_was_hit_longest_ago() {
         let mut cache = Cache::default();

@@ -1,4 +1,4 @@
-//! Indexes of real size with random fingerprints, and a straight line beyond.
+//! Indexes of real sizes with random fingerprints, and a straight line for larger ones.
 
 use std::path::Path;
 
@@ -27,7 +27,8 @@ fn open(dir: &Path) -> Result<Index, Failed> {
     Ok(Index::open(Some(dir), StoreId([9; 16]), IndexOptions::default(), |_| true, load)?)
 }
 
-/// Keys in order, evenly spaced with a part that is random, so that each can be made again from its number.
+/// Keys in ascending order. They are evenly spaced with a random part, so each can be computed
+/// again from its number.
 fn prefix(number: u64, count: u64) -> u64 {
     let gap = u64::MAX / count;
     number * gap + Rng::part(3, number).below(gap)

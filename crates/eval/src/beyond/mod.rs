@@ -1,4 +1,4 @@
-//! What the papers do not ask: peers, and growing.
+//! Questions that the papers do not ask: other programs, and growth.
 
 mod cluster;
 mod disk;
@@ -10,7 +10,7 @@ mod peers;
 
 use crate::experiment::{Experiment, Paper};
 
-/// Ours.
+/// Our own experiments.
 pub fn experiments() -> Vec<Experiment> {
     let paper = Paper::Beyond;
     vec![

@@ -1,4 +1,4 @@
-//! Mounted file systems in turns, at what people do with a tree of sources.
+//! Mounted file systems in turn, at typical operations on a source tree.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -42,7 +42,7 @@ impl System {
     }
 }
 
-/// A bucket and how it is reached, where `OUTRIGGER_TEST_S3` names one (`scripts/cluster.sh env` prints it).
+/// A bucket and its endpoint, from `OUTRIGGER_TEST_S3` (`scripts/cluster.sh env` prints it).
 struct Bucket {
     url: String,
     name: String,
@@ -68,19 +68,19 @@ impl Bucket {
     }
 }
 
-/// One of them, ready; gone when dropped.
+/// A mounted file system, which is unmounted when dropped.
 struct Mounted {
     /// Where to work.
     dir: PathBuf,
     ours: Option<Mount>,
-    /// Where another is mounted.
+    /// Where another file system is mounted.
     other: Option<PathBuf>,
 }
 
 impl Mounted {
     fn new(lab: &Lab, system: System, room: &Path) -> Result<Self, Failed> {
         let point = room.join("mount");
-        // Objects of earlier rounds are not to be found again.
+        // A new name, so that objects of earlier rounds are not found again.
         let fresh = room.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let ours = |mount: Mount| Self { dir: mount.point.clone(), ours: Some(mount), other: None };
         match system {
@@ -109,7 +109,7 @@ impl Mounted {
                 needs("s3fs", "s3fs")?;
                 let bucket = Bucket::given()?;
                 std::fs::create_dir(&point)?;
-                // Its keys come from the environment that the bucket's do.
+                // s3fs takes its keys from the same environment variables.
                 let options = format!("url={},use_path_request_style", bucket.endpoint);
                 run(Command::new("s3fs").arg(&bucket.name).arg(&point).args(["-o", &options]))?;
             }
@@ -121,7 +121,7 @@ impl Mounted {
                     .args(["mount", "--daemon", "--vfs-cache-mode", "writes", "--vfs-write-back", "0s"])
                     .arg(format!("peer:{}/rclone-{fresh}", bucket.name))
                     .arg(&point)
-                    // With an authority of its own in the environment it does not begin.
+                    // With its own certificate authority in the environment rclone does not start.
                     .env_remove("AWS_CA_BUNDLE")
                     .envs([
                         ("RCLONE_CONFIG_PEER_TYPE", "s3"),
@@ -137,7 +137,7 @@ impl Mounted {
             check(Instant::now() < until, format!("{} was not mounted", system.name()))?;
             std::thread::sleep(Duration::from_millis(10));
         }
-        // A directory of its own: buckets outlive mounts.
+        // A new directory, because buckets outlive mounts.
         let mounted = Self { dir: point.join(fresh), ours: None, other: Some(point) };
         std::fs::create_dir_all(&mounted.dir)?;
         Ok(mounted)
@@ -157,7 +157,7 @@ impl Drop for Mounted {
     }
 }
 
-/// What is unpacked, and how much is written here and there.
+/// The tree that is unpacked, and the amount of random writes.
 struct Work<'a> {
     tree: &'a Path,
     tar: &'a Path,
@@ -181,7 +181,7 @@ fn measure(dir: &Path, work: &Work<'_>) -> Result<[f64; 5], Failed> {
         flush()
     })?;
     let list = timed(&mut || run(Command::new("find").arg(&tree).args(["-size", "+1"])).map(drop))?;
-    // Through a pipe: tar does not read what it writes to /dev/null.
+    // Through a pipe, because tar does not read files that it archives to /dev/null.
     let read =
         timed(&mut || run(Command::new("sh").args(["-c", "tar cf - \"$0\" | wc -c"]).arg(&tree)).map(drop))?;
     run(Command::new("diff").args(["-rq", "--no-dereference"]).arg(work.tree).arg(&tree))?;
@@ -221,7 +221,7 @@ fn measure(dir: &Path, work: &Work<'_>) -> Result<[f64; 5], Failed> {
     Ok([unpack, list, read, write, remove])
 }
 
-/// Local ones.
+/// Local file systems.
 pub fn side_by_side(lab: &Lab) -> Result<Outcome, Failed> {
     let files = lab.scale.pick(60, 2_000, 20_000);
     let (bytes, writes) = lab.scale.pick((1 << 20, 20), (32 << 20, 1_000), (256 << 20, 20_000));
@@ -229,7 +229,7 @@ pub fn side_by_side(lab: &Lab) -> Result<Outcome, Failed> {
     compare(lab, &System::LOCAL, &pairs, files, bytes, writes)
 }
 
-/// Those that make a file system of a bucket: s3fs makes some eight files a second, so that trees are small.
+/// File systems over a bucket. s3fs creates about eight files a second, so the trees are small.
 pub fn over_a_bucket(lab: &Lab) -> Result<Outcome, Failed> {
     Bucket::given()?;
     let files = lab.scale.pick(20, 150, 1_000);
@@ -243,7 +243,7 @@ pub fn over_a_bucket(lab: &Lab) -> Result<Outcome, Failed> {
     Ok(outcome)
 }
 
-/// These file systems in turns, so that a machine that becomes slower does so for all of them.
+/// The file systems take turns, so that a machine that becomes slower slows all of them.
 fn compare(
     lab: &Lab,
     all: &[System],

@@ -1,4 +1,4 @@
-//! What `bench/peers.py` recorded, drawn.
+//! Plots of the records of `bench/peers.py`.
 
 use serde_json::Value;
 
@@ -63,7 +63,7 @@ pub fn drawn(lab: &Lab) -> Result<Outcome, Failed> {
     Ok(outcome)
 }
 
-/// A limit's name, and where it is for each set.
+/// A limit's name, and its value for each set.
 type Bounds<'a> = (&'a str, &'a dyn Fn(&str) -> Option<f64>);
 
 /// One plot with a bar for each tool and set.

@@ -1,4 +1,4 @@
-//! Figure 9: GHOST's in-host data cache, with the order in which it gives way.
+//! Figure 9: GHOST's data cache in the host, and its eviction order.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
@@ -11,14 +11,14 @@ use crate::lab::{Failed, Lab, check};
 use crate::measure::Spread;
 use crate::record::{Axis, Form, Limit, Outcome, Plot, Series};
 
-/// Written segments that are not deduplicated yet, by when they were written last.
+/// Written segments that are not deduplicated yet, by the time of the last write.
 struct Cache {
     by_age: BTreeMap<u64, Rewrite>,
     age_of: HashMap<u64, u64>,
     clock: u64,
 }
 
-/// What one run did.
+/// The outcome of one run.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 struct Ran {
     /// Segments that were fingerprinted.
@@ -29,7 +29,7 @@ struct Ran {
 impl Cache {
     fn write(&mut self, request: Rewrite) {
         self.clock += 1;
-        // A write hit: what was there need not be deduplicated any more.
+        // A write hit: the older content need not be deduplicated any more.
         if let Some(age) = self.age_of.insert(request.block, self.clock) {
             self.by_age.remove(&age);
         }
@@ -48,12 +48,14 @@ impl Cache {
     }
 }
 
-/// All requests through a cache of `room` segments that offloads half of it at once, the oldest or the newest first.
+/// Passes all requests through a cache of `room` segments, which offloads half of it at once, the
+/// oldest or the newest first.
 fn run(requests: &[Rewrite], segment: usize, room: usize, oldest: bool) -> Ran {
     let mut cache = Cache { by_age: BTreeMap::new(), age_of: HashMap::new(), clock: 0 };
     let mut buffer = vec![0; segment * (room / 2).max(1)];
     let (mut ran, begun) = (Ran::default(), Instant::now());
-    // The bytes come from the request's number; making them takes a memory copy's time, as the paper's storage does.
+    // The bytes come from the request's number. Making them takes as long as a memory copy, like
+    // the paper's storage.
     let mut offload = |taken: Vec<Rewrite>| {
         for (request, bytes) in taken.iter().zip(buffer.chunks_mut(segment)) {
             rewrite_bytes(1, *request, bytes);
@@ -83,14 +85,15 @@ fn run(requests: &[Rewrite], segment: usize, room: usize, oldest: bool) -> Ran {
 
 /// Both orders.
 pub fn order(lab: &Lab) -> Result<Outcome, Failed> {
-    // The paper's: segments of 32 KB, a cache of 256 MB of which half is offloaded at once; an eighth of it in the short form, so that it fills often.
+    // The paper has segments of 32 KB and a cache of 256 MB, half of which is offloaded at once.
+    // The short form has an eighth of that, so that it fills often.
     let (segment, room, count) =
         lab.scale.pick((512, 64, 4000), (32 << 10, 1024, 40_000), (32 << 10, 8192, 400_000));
     let mut series =
         vec![Series::measured("least recently written first"), Series::measured("reverse order")];
     let mut work = vec![Series::measured("least recently written first"), Series::measured("reverse order")];
     for percent in [0_u64, 20, 40, 60, 80] {
-        // What is written again was new within the last quarter of a cache.
+        // A rewritten segment was new within the last quarter of a cache.
         let requests = rewrites(1, count, percent * 10, room as u64 / 4);
         for (at, oldest) in [(0, true), (1, false)] {
             let runs: Vec<Ran> =

@@ -1,4 +1,4 @@
-//! Figures 3 and 4: cutting and naming, by how much is done at once.
+//! Figures 3 and 4: cutting and fingerprinting, by the amount of data at once.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -44,7 +44,8 @@ fn on(lab: &Lab, rig: &Rig, device: usize, request: &Request, data: &Arc<Buffer>
 /// Bytes of the paper's window.
 const WINDOW: usize = 63;
 
-/// The Rabin fingerprint of every window, each computed anew from its bytes with a table: the paper's way, which a device's threads can do side by side.
+/// The Rabin fingerprint of every window, each computed from its bytes alone with a table. This is
+/// the paper's way, which a device's threads can do side by side.
 struct Anew([u64; 256]);
 
 impl Anew {
@@ -52,7 +53,7 @@ impl Anew {
         let degree = RABIN_POLYNOMIAL.ilog2();
         let mut table = [0; 256];
         for (top, entry) in table.iter_mut().enumerate() {
-            // What the eight bits above the remainder come to.
+            // The remainder of the eight bits above.
             let mut value = (top as u64) << (degree - 8);
             for _ in 0..8 {
                 value <<= 1;
@@ -73,7 +74,7 @@ impl Anew {
         })
     }
 
-    /// How many windows end a segment of 4 KB on average.
+    /// The number of windows that end a segment, which is 4 KB on average.
     fn candidates(&self, data: &[u8]) -> usize {
         data.windows(WINDOW).filter(|window| self.of(window) & 4095 == 4095).count()
     }
@@ -113,7 +114,7 @@ pub fn segmentation(lab: &Lab) -> Result<Outcome, Failed> {
         let (x, data) = (bytes as f64, data(bytes));
         for (at, spec) in [(0, rabin), (2, gear)] {
             series[at].push(x, lab.rate(bytes, || drop(black_box(cut(spec, &data)))).map(|rate| rate / 1e6));
-            // Streams of 128 KiB side by side, as the paper divides it.
+            // Streams of 128 KiB side by side, the paper's division.
             let all = || {
                 std::thread::scope(|scope| {
                     for part in data.chunks(bytes.div_ceil(lab.threads)) {
@@ -129,7 +130,7 @@ pub fn segmentation(lab: &Lab) -> Result<Outcome, Failed> {
         let masks = outrigger_format::boundary::GearMasks::for_average(4096);
         let scan = Request::Scan { history: 0, masks };
         series[4].push(x, on(lab, &rig, 1, &scan, &rig.buffer(&data)));
-        // Slow, and the same at every amount: of the largest, a part.
+        // This is slow, and the same at every amount. So it measures only a part of the largest.
         let part = &data[..bytes.min(8 << 20)];
         series[5].push(
             x,
@@ -226,7 +227,7 @@ fn by_amount(lab: &Lab, title: &str, series: Vec<Series>) -> Plot {
     }
 }
 
-/// For fixed segments.
+/// The chunker for fixed segments.
 pub(super) fn fixed(size: usize) -> Result<ChunkerSpec, Failed> {
     chunker(&format!("fixed:{size}"))
 }

@@ -1,4 +1,4 @@
-//! Tables: on media, in memory, with a cache and a summary vector in front.
+//! Tables of fingerprints: on media, in memory, and behind a cache and a summary vector.
 
 use std::fs::{File, OpenOptions};
 use std::hint::black_box;
@@ -35,7 +35,7 @@ fn table_of(entries: u64) -> Result<Table, Failed> {
     Ok(table)
 }
 
-/// `count` questions about a table of so many, of which `permille` are answered.
+/// `count` questions to a table of so many entries; it has `permille` of them.
 fn questions(entries: u64, count: usize, permille: u64) -> Vec<Fingerprint> {
     let mut rng = Rng::new(9);
     let ask = |rng: &mut Rng| {
@@ -84,7 +84,7 @@ fn device_ms(lab: &Lab, table: &Arc<Table>, keys: &[Fingerprint]) -> Spread {
     rig_ms(lab, &Rig::modelled(&[models::GTX_480], 1, Buffers::Reused), 1, table, keys)
 }
 
-/// A device's milliseconds, by its own clock: what the host takes to copy a million questions is not its doing.
+/// A device's milliseconds by its own clock, without the host's copy of a million questions.
 fn rig_ms(lab: &Lab, rig: &Rig, device: usize, table: &Arc<Table>, keys: &[Fingerprint]) -> Spread {
     let request = Request::Lookup { table: Arc::clone(table), keys: keys.to_vec() };
     let nothing: Arc<Buffer> = rig.buffer(&[]);
@@ -92,12 +92,13 @@ fn rig_ms(lab: &Lab, rig: &Rig, device: usize, table: &Arc<Table>, keys: &[Finge
     lab.spread(lab.rounds(), || device_seconds(rig, device, &request, &nothing) * 1e3)
 }
 
-/// What the device took for all of its stages.
+/// The time that the device took for all of its stages.
 fn device_seconds(rig: &Rig, device: usize, request: &Request, nothing: &Arc<Buffer>) -> f64 {
     rig.once(device, request, nothing).1.report().stages.sum().as_secs_f64()
 }
 
-/// Seconds for a random read of 4 KiB past the page cache; `None` where the file system does not do that.
+/// Seconds for a random read of 4 KiB past the page cache; `None` if the file system does not
+/// support that.
 fn disk_latency(lab: &Lab) -> Result<Option<f64>, Failed> {
     let room = lab.room()?;
     let (path, bytes) = (room.path().join("pages"), lab.scale.pick(1_u64 << 20, 512 << 20, 4 << 30));
@@ -110,7 +111,7 @@ fn disk_latency(lab: &Lab) -> Result<Option<f64>, Failed> {
     file.sync_all()?;
     let direct = rustix::fs::OFlags::DIRECT.bits() as i32;
     let Ok(file) = OpenOptions::new().read(true).custom_flags(direct).open(&path) else { return Ok(None) };
-    // Direct reads want aligned memory.
+    // Direct reads need aligned memory.
     let mut memory = vec![0; 8192];
     let skip = memory.as_ptr().align_offset(4096);
     let mut rng = Rng::new(7);
@@ -130,9 +131,9 @@ fn disk_latency(lab: &Lab) -> Result<Option<f64>, Failed> {
 pub fn media(lab: &Lab) -> Result<Outcome, Failed> {
     const MEMORY: f64 = 1e-6;
     const STORED: f64 = 20e12;
-    /// Bytes of table for an entry: 10 GB for 4 TB in 8 KB (section 3.1).
+    /// Bytes of table per entry: 10 GB for 4 TB in 8 KB (section 3.1).
     const ENTRY: f64 = 20.0;
-    // Of look-ups that would go to the disk, the summary vector ends 19 %.
+    // The summary vector answers 19 % of the look-ups that would go to the disk.
     let rate = |segment: f64, memory: f64, latency: f64| {
         let on_disk = (1.0 - memory / (STORED / segment * ENTRY)).max(0.0);
         segment / (MEMORY + 0.81 * on_disk * latency)
@@ -242,7 +243,8 @@ pub fn table(lab: &Lab) -> Result<Outcome, Failed> {
 
 const RATES: [u64; 5] = [0, 250, 500, 750, 1000];
 
-/// Figure 10: a batch is asked of the host's table alone, or first of a small table with the hot entries and then, what it does not know, of the host's.
+/// Figure 10: a batch asks the host's table alone, or first a small table with the hot entries and
+/// then the host's table for the rest.
 pub fn cache(lab: &Lab) -> Result<Outcome, Failed> {
     let (entries, hot, count) = lab.scale.pick(
         (20_000, 1000, 4000),
@@ -259,7 +261,7 @@ pub fn cache(lab: &Lab) -> Result<Outcome, Failed> {
     let real = Rig::real(lab);
     series.extend(real.names.iter().map(|name| Series::measured(format!("{name}'s table cache first"))));
     for permille in RATES {
-        // Duplicates are hot ones; the rest is new.
+        // Duplicates are hot entries; the rest is new.
         let keys = questions(hot, count, permille);
         answered(&host, &keys, permille)?;
         let x = permille as f64 / 10.0;
@@ -280,7 +282,8 @@ pub fn cache(lab: &Lab) -> Result<Outcome, Failed> {
         series[1].push(x, both.map(|seconds| seconds * 1e3));
         let (request, nothing) =
             (Request::Lookup { table: Arc::clone(&small), keys: keys.clone() }, rig.buffer(&[]));
-        // The model answers again what it answered to as many keys: only its time counts here.
+        // The model repeats its first answer for the same number of keys: only its time counts
+        // here.
         let mut places = Vec::new();
         small.lookup_many(&keys, &mut places);
         rig.once(1, &request, &nothing);
@@ -325,7 +328,7 @@ fn by_rate(lab: &Lab, title: &str, series: Vec<Series>, count: usize) -> Plot {
     }
 }
 
-/// Figure 11: the same table with its summary vector, and with one that lets everything pass, as if there were none.
+/// Figure 11: a table with its summary vector, and with one that lets everything pass, like none.
 pub fn summary(lab: &Lab) -> Result<Outcome, Failed> {
     let (entries, count) = lab.scale.pick((10_000, 4000), (5_000_000, 320_000), (10_000_000, 1_280_000));
     let table = table_of(entries)?;
@@ -334,7 +337,8 @@ pub fn summary(lab: &Lab) -> Result<Outcome, Failed> {
     for permille in RATES {
         let keys = questions(entries, count, permille);
         answered(&table, &keys, permille)?;
-        // What is removed stays in the summary vector until the next refresh: after this, all of these questions pass.
+        // A removed entry stays in the summary vector until the next refresh, so after this all of
+        // these questions pass.
         let mut blind = Table::with_capacity(entries as usize + count);
         let absent: Vec<_> =
             keys.iter().filter(|key| table.get(key).is_none()).map(|key| (*key, 0)).collect();

@@ -1,4 +1,4 @@
-//! GHOST: deduplication while data is on its way to primary storage, on the processor and on a device.
+//! GHOST: deduplication of data on its way to primary storage, on the processor and on a device.
 
 mod cache;
 mod compute;
@@ -10,7 +10,7 @@ use crate::experiment::{Experiment, Paper};
 const DEVICE: &str = "The device is a model of the paper's GTX 480 by its table 1, copies included; the processor runs the same operations with its vectors, which the paper's single thread \
                       did not. Fingerprints and tables are of the paper's kind (SHA-1 of 4 KB; keys of 16 bytes in a table in memory).";
 
-/// Theirs.
+/// GHOST's experiments.
 pub fn experiments() -> Vec<Experiment> {
     let paper = Paper::Ghost;
     vec![

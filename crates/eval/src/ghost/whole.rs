@@ -1,4 +1,4 @@
-//! Figures 8 and 12: cutting, naming and looking up as one.
+//! Figures 8 and 12: cutting, fingerprinting and looking up as one operation.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::record::{Axis, Form, Limit, Outcome, Plot, Series};
 use crate::rig::{Buffers, Rig};
 use crate::similarity::memory_rate;
 
-/// The paper's: SHA-1 of fixed segments, looked up.
+/// The paper's operation: SHA-1 of fixed segments, looked up.
 fn ingest(len: usize, segment: usize, table: &Arc<Table>) -> Result<Request, Failed> {
     let (chunker, kind) = (fixed(segment)?, FingerprintKind::Sha1);
     let streams = vec![Stream { range: 0..len as u32, last: true }];
@@ -144,7 +144,7 @@ pub fn throughput(lab: &Lab) -> Result<Outcome, Failed> {
         let hits = done.output().chunks.iter().filter(|chunk| chunk.place.is_some()).count();
         check(hits == names.len(), format!("{hits} of {} segments are found", names.len()))?;
         let done_known = done.output().chunks.clone();
-        // What the device does not know, the host is asked.
+        // The host's table is asked for keys that the device does not know.
         let keys: Vec<Fingerprint> = names.iter().map(|(name, _)| *name).collect();
         let ask = |keys: &[Fingerprint]| {
             let mut out = Vec::with_capacity(keys.len());
@@ -237,7 +237,7 @@ pub fn throughput(lab: &Lab) -> Result<Outcome, Failed> {
     Ok(outcome)
 }
 
-/// A host's table, with as much again in it that is not asked for.
+/// A host's table, with the same number of other entries.
 fn host_table(entries: usize) -> Result<Table, Failed> {
     let mut table = Table::with_capacity(entries * 2);
     let other: Vec<_> =

@@ -1,4 +1,4 @@
-//! Figures 12 to 17: a program beside a writer that never rests, and what they take from each other.
+//! Figures 12 to 17: a program beside a writer that never rests, and how much each slows the other.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,7 +11,7 @@ use crate::record::{Axis, Form, Limit, Outcome, Plot, Series};
 use crate::similarity::{checkpoints, memory_rate};
 use crate::wrote::{Put, Way, chunker, disk_rate, files, record, store, write};
 
-/// The paper's three.
+/// The paper's three workloads.
 const WORKLOADS: [&str; 3] = ["different", "similar", "checkpoint"];
 
 /// Beside a search for primes on all threads.
@@ -25,7 +25,7 @@ pub fn compute(lab: &Lab) -> Result<Outcome, Failed> {
     beside(lab, "a prime search on all threads", program)
 }
 
-/// How many primes there are below `limit`, by division, on so many threads.
+/// The number of primes below `limit`, by division, on so many threads.
 fn primes(limit: u64, threads: usize) -> u64 {
     let next = AtomicU64::new(0);
     let found = AtomicU64::new(0);
@@ -59,7 +59,7 @@ pub fn files_bound(lab: &Lab) -> Result<Outcome, Failed> {
     beside(lab, "a compilation, as many at once as there are threads", program)
 }
 
-/// Writes so many C sources and compiles all of them, each to a file.
+/// Writes so many C sources, and compiles each to a file.
 fn compile(lab: &Lab, room: &Path, sources: usize) -> Result<(), Failed> {
     let dir = tempfile::tempdir_in(room)?;
     let next = AtomicU64::new(0);
@@ -88,7 +88,7 @@ fn compile(lab: &Lab, room: &Path, sources: usize) -> Result<(), Failed> {
     check(!failed.into_inner(), "the compiler fails")
 }
 
-/// The program alone and beside each way of writing each workload.
+/// Runs the program alone, and beside each way of writing each workload.
 fn beside(
     lab: &Lab,
     what: &str,

@@ -12,7 +12,8 @@ use crate::wrote::{Put, Way, chunker, disk_rate, record, store, write};
 const FIXED: [&str; 4] = ["fixed:16K", "fixed:256K", "fixed:1M", "fixed:4M"];
 const CONTENT: [&str; 4] =
     ["gear32:4K/16K/64K", "gear32:64K/256K/1M", "gear32:256K/1M/4M", "gear32:1M/4M/16M"];
-/// The paper's own: it hashes each window. Slow, so it has fewer images and rounds.
+/// The paper's own chunker, which hashes each window. It is slow, so it has fewer images and
+/// rounds.
 const WINDOWS: [&str; 3] = ["lbfs-md5:64K/256K/1M", "lbfs-md5:256K/1M/4M", "lbfs-md5:1M/4M/16M"];
 const IMAGES_OF_WINDOWS: usize = 3;
 
@@ -42,7 +43,7 @@ pub fn by_block(lab: &Lab) -> Result<Outcome, Failed> {
         let (by_windows, rounds) = (WINDOWS.contains(name), lab.scale.pick(1, 3, 5));
         let (count, rounds) =
             if by_windows { (dirs.len().min(IMAGES_OF_WINDOWS), 1) } else { (dirs.len(), rounds) };
-        // Without similarity the paper does not cut at all.
+        // Without similarity detection the paper does not cut at all.
         let ways_of = |way: &Way| !by_windows || matches!(way, Way::Cpu | Way::Infinite);
         let oracles: Vec<_> = (0..count).map(|n| room.path().join(format!("oracle-{n}"))).collect();
         dirs.iter().zip(&oracles).try_for_each(|(dir, oracle)| record(lab, dir, spec, oracle))?;
@@ -76,7 +77,8 @@ pub fn by_block(lab: &Lab) -> Result<Outcome, Failed> {
             }
         }
     }
-    // Images of a process keep their pages in place, so that blocks may find as much; those of the search that is generated do not.
+    // Images of a real process keep their pages in place, so fixed blocks may find as much. Images
+    // of the generated search do not.
     let moved = lab.scale == Scale::Tiny;
     check(
         !moved || found.points[4].y > found.points[0].y,
@@ -138,7 +140,7 @@ pub fn by_block(lab: &Lab) -> Result<Outcome, Failed> {
     Ok(outcome)
 }
 
-/// As many images as there are answers into a new store, one after the other.
+/// Puts as many images as there are oracles into a new store, one after the other.
 fn one_series(
     lab: &Lab,
     room: &Path,
@@ -157,13 +159,13 @@ fn one_series(
     Ok(puts)
 }
 
-/// `gear32 1M` of `gear32:256K/1M/4M`: many names have to stand side by side.
+/// `gear32 1M` for `gear32:256K/1M/4M`, because many names stand side by side.
 fn short(name: &str) -> String {
     let (function, sizes) = name.split_once(':').unwrap_or((name, ""));
     format!("{function} {}", sizes.split('/').nth(1).unwrap_or(sizes))
 }
 
-/// The percentage found of all images but the first.
+/// The percentage of bytes found again in all images but the first.
 fn similarity(puts: &[Put]) -> f64 {
     let sum = |of: fn(&Put) -> u64| puts.iter().skip(1).map(of).sum::<u64>();
     100.0 * (1.0 - sum(|put| put.new) as f64 / sum(|put| put.bytes).max(1) as f64)

@@ -1,4 +1,5 @@
-//! MosaStore with HashGPU and CrystalGPU: what a runtime is worth, what content addressing costs a writer, and what it costs others.
+//! MosaStore with HashGPU and CrystalGPU: the gain by a runtime, and the cost of content addressing
+//! for a writer and for others.
 
 mod beside;
 mod checkpoint;
@@ -12,7 +13,7 @@ use crate::experiment::{Experiment, Paper};
 
 const RUNTIME: &str = "Devices are models of the GTX 480 (bus by GHOST's table, kernels by this paper's speed-ups), so what is measured is our runtime: how much of the \
                        modelled time it hides. The baseline core hashes many windows or segments in its vector registers, so the same device is worth fewer times a core.";
-/// What all of its figures on writing have in common, and what the one has.
+/// The differences common to all of its figures on writing, and the figure's own.
 macro_rules! write_differs {
     ($more:literal) => {
         concat!(
@@ -23,13 +24,13 @@ macro_rules! write_differs {
     };
 }
 
-/// The chunkers are not the same function.
+/// The chunkers are different functions.
 const GEAR: &str = write_differs!(
     "Chunks are cut by `gear32`, which rolls, where MosaStore hashes a window at each place: its processors' rate is that of its chunker, ours is not. A line has today's processor with MosaStore's chunker, too."
 );
 const OF_WINDOWS: &str = "CA-CPU, the paper's windows (lbfs-md5), largest files";
 
-/// Theirs.
+/// MosaStore's experiments.
 pub fn experiments() -> Vec<Experiment> {
     let paper = Paper::MosaStore;
     vec![

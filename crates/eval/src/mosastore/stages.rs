@@ -1,4 +1,4 @@
-//! Figures 4 to 6: a stream of blocks on modelled devices, with the runtime's help and without.
+//! Figures 4 to 6: a stream of blocks on modelled devices, with the runtime and without it.
 
 use outrigger_offload::sim::Speed;
 use outrigger_offload::work::Request;
@@ -45,7 +45,7 @@ pub fn shares(lab: &Lab) -> Result<Outcome, Failed> {
     Ok(outcome)
 }
 
-/// Bytes a second of a stream of blocks on modelled devices.
+/// Bytes per second of a stream of blocks on modelled devices.
 fn stream(
     lab: &Lab,
     devices: usize,
@@ -62,14 +62,14 @@ fn stream(
     lab.spread(lab.rounds(), run).map(|seconds| (BLOCKS * devices * bytes) as f64 / seconds)
 }
 
-/// Figures 5 and 6; the paper's largest speed-ups for nothing, reuse, overlap and a second card.
+/// Figures 5 and 6. `paper` has its largest speed-ups: none, reuse, overlap and a second card.
 pub fn gains(lab: &Lab, request: Request, what: &str, paper: [f64; 4]) -> Result<Outcome, Failed> {
     let sizes = sizes(lab);
     let names = ["no reuse", "reuse", "reuse and overlap", "and a second GTX 480"];
     let mut cores = Series::measured("all cores");
     let mut series: Vec<Series> = names.map(Series::model).into();
     let (one, all, real) = (Rig::processor(1), Rig::processor(lab.threads), Rig::real(lab));
-    // Of a device that is there, buffers are always used again: without and with overlap.
+    // With a real device buffers are always reused, without and with overlap.
     let line = |name: &str, what: &str| Series::measured(format!("{name}, {what}"));
     let mut present: Vec<(Series, Series)> =
         real.devices().map(|(_, name)| (line(name, "reuse"), line(name, "reuse and overlap"))).collect();
@@ -114,7 +114,7 @@ pub fn gains(lab: &Lab, request: Request, what: &str, paper: [f64; 4]) -> Result
     for line in present.iter().flat_map(|(plain, overlapped)| [plain, overlapped]) {
         outcome.find(&*line.name, line.last(), "x", None);
     }
-    // Section 4.2: what the same money is better spent on.
+    // Section 4.2: what to buy for the same money.
     outcome.find(
         "a GTX 480 (model), over all of this machine's cores",
         rates[2] / rates[4],
@@ -155,7 +155,7 @@ pub fn gains(lab: &Lab, request: Request, what: &str, paper: [f64; 4]) -> Result
     Ok(outcome)
 }
 
-/// How many tasks under way are enough.
+/// The number of tasks in flight that is enough.
 pub fn in_flight(lab: &Lab) -> Result<Outcome, Failed> {
     let mut outcome = Outcome::default();
     let request = windows();

@@ -7,10 +7,10 @@ use crate::record::{Axis, Form, Limit, Outcome, Plot, Series};
 use crate::similarity::memory_rate;
 use crate::wrote::{Put, Way, chunker, disk_rate, files, record, store, write};
 
-/// Files back to back, as the paper has them.
+/// Files back to back, as in the paper.
 const FILES: usize = 40;
 
-/// What stores use unless told otherwise.
+/// The default chunker of stores.
 const DEFAULT: &str = "gear32:4K/16K/64K";
 
 /// The paper's content-defined chunks: the MD5 of each window of 48 bytes decides, at every place.
@@ -18,7 +18,7 @@ const WINDOWS: &str = "lbfs-md5:256K/1M/4M";
 /// Its line.
 const OF_WINDOWS: &str = "CA-CPU, the paper's windows (lbfs-md5)";
 
-/// The processor's way with other chunks than the figure's, with so many files of each size.
+/// Measures the processor with other chunks than the figure's, with so many files of each size.
 fn cut_otherwise(
     lab: &Lab,
     name: &str,
@@ -45,21 +45,22 @@ fn cut_otherwise(
     Ok(line)
 }
 
-/// Whether all was read, and one file of it stored, or every one.
+/// Checks that all bytes were read, and that one file (`once`) or every file was stored.
 fn answer(put: &Put, bytes: usize, count: usize, once: bool) -> Result<(), Failed> {
     let expected = if once { bytes } else { count * bytes } as u64;
     check(put.bytes == (count * bytes) as u64, "not all was read")?;
     check(put.new == expected, format!("{} new bytes instead of {expected}", put.new))
 }
 
-/// The paper's 40; of the largest as many as come to so much, but four, so that they fit this machine's memory and the time there is.
+/// The paper's 40 files. Large sizes have fewer, down to four: only as many as come to so many
+/// bytes, so that they fit this machine's memory and time.
 fn count_of(lab: &Lab, bytes: usize) -> usize {
     let all: usize = lab.scale.pick(0, 320 << 20, 4 << 30);
     let count = FILES.min((all / bytes).max(4));
     lab.scale.pick(3, count, count)
 }
 
-/// Fewer of them, as hashing windows is slow: two at least, so that there is something to be found again.
+/// Fewer files, because hashing windows is slow; at least two, so that something is found again.
 fn count_of_windows(lab: &Lab, bytes: usize) -> usize {
     let all: usize = lab.scale.pick(0, 64 << 20, 256 << 20);
     count_of(lab, bytes).min((all / bytes).max(2))
@@ -148,7 +149,7 @@ pub fn by_size(lab: &Lab, same: bool, cut: &str) -> Result<Outcome, Failed> {
         if same { "the file system, for what is new" } else { "the file system, one file made durable" };
     let mut limits = vec![Limit { name: name.into(), y: disk_rate(lab)? / 1e6 }];
     if same {
-        // What is left to be done for each copy is reading it.
+        // For each further copy only reading remains.
         limits.push(Limit { name: "memory, read by all cores".into(), y: memory_rate(lab) / 1e6 });
     }
     outcome.plots.push(Plot {

@@ -1,4 +1,4 @@
-//! From values to places, and which of them are named.
+//! Maps values to places, and chooses ticks.
 
 use std::fmt::Write;
 
@@ -15,11 +15,11 @@ pub struct Mapped {
 }
 
 impl Mapped {
-    /// Round ends around all values; from 0 on, unless in powers.
+    /// An axis with round ends around all values. A linear one starts at 0.
     pub fn fit(axis: &Axis, values: impl Iterator<Item = f64>, places: (f64, f64)) -> Self {
         let (mut low, mut high) = ends(values);
         if axis.log {
-            // Half a decade is enough of an edge.
+            // Half a decade is enough margin.
             low = 10_f64.powf((low.log10() * 2.0 - 0.1).floor() / 2.0);
             high = 10_f64.powf((high.log10() * 2.0 + 0.1).ceil() / 2.0);
         } else {
@@ -29,7 +29,7 @@ impl Mapped {
         Self::new(axis, low, high, places)
     }
 
-    /// From the first value to the last, with a little room.
+    /// From the first value to the last, with a small margin.
     pub fn fit_tight(axis: &Axis, values: impl Iterator<Item = f64>, places: (f64, f64)) -> Self {
         let (low, high) = ends(values);
         if axis.log {
@@ -39,7 +39,7 @@ impl Mapped {
         Self::new(axis, if low == 0.0 { 0.0 } else { low - room }, high + room, places)
     }
 
-    /// Bands for so many names.
+    /// One band per name.
     pub fn names(count: usize, places: (f64, f64)) -> Self {
         Self { low: -0.5, high: count as f64 - 0.5, log: false, bytes: false, places }
     }
@@ -49,7 +49,7 @@ impl Mapped {
         Self { low, high, log: axis.log, bytes: axis.unit == "bytes", places }
     }
 
-    /// Where a value is.
+    /// The place of a value.
     pub fn place(&self, value: f64) -> f64 {
         let part = if self.log {
             (value.max(self.low) / self.low).ln() / (self.high / self.low).ln()
@@ -59,12 +59,12 @@ impl Mapped {
         self.places.0 + (self.places.1 - self.places.0) * part
     }
 
-    /// How wide a band is.
+    /// The width of a band.
     pub fn band(&self) -> f64 {
         (self.places.1 - self.places.0) / (self.high - self.low)
     }
 
-    /// Values worth a line, with their names.
+    /// Values that get a grid line, with their names.
     pub fn ticks(&self) -> Vec<(f64, String)> {
         let values = match (self.log, self.bytes) {
             (true, true) => powers(self.low, self.high, 2.0, 9),
@@ -82,14 +82,14 @@ fn ends(values: impl Iterator<Item = f64>) -> (f64, f64) {
     if low > high { (0.0, 1.0) } else { (low, high) }
 }
 
-/// Powers of `base` in between, at most `count` of them.
+/// Powers of `base` between the ends, at most `count` of them.
 fn powers(low: f64, high: f64, base: f64, count: usize) -> Vec<f64> {
     let (first, last) = (low.log(base).ceil() as i32, high.log(base).floor() as i32);
     let step = (1..).find(|step| (last - first) / step < count as i32).unwrap_or(1).max(1);
     (first..=last).step_by(step as usize).map(|power| base.powi(power)).collect()
 }
 
-/// Powers of ten; where there are few, 2 and 5 times those too.
+/// Powers of ten; if there are few, also 2 and 5 times those.
 fn decades(low: f64, high: f64) -> Vec<f64> {
     let all = powers(low, high, 10.0, 9);
     if all.len() > 2 {
@@ -100,7 +100,7 @@ fn decades(low: f64, high: f64) -> Vec<f64> {
     steps.filter(|value| (low..=high).contains(value)).collect()
 }
 
-/// Multiples of 1, 2 or 5 times a power of ten: four to nine.
+/// Multiples of 1, 2 or 5 times a power of ten: four to nine of them.
 fn rounded(low: f64, high: f64) -> Vec<f64> {
     let rough = (high - low) / 6.0;
     let power = 10_f64.powf(rough.log10().floor());
@@ -120,7 +120,7 @@ pub fn bytes(value: f64) -> String {
     format!("{} {}", number(value), names[at])
 }
 
-/// Three digits that count, no more zeros than needed.
+/// Three significant digits, without needless zeros.
 pub fn number(value: f64) -> String {
     let size = value.abs();
     if size >= 1e6 || size > 0.0 && size < 1e-3 {
@@ -145,16 +145,16 @@ pub fn number(value: f64) -> String {
     let text =
         if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_string() } else { text };
     match text.len() {
-        // 10000 is read more slowly than 10,000.
+        // 10,000 is easier to read than 10000.
         len if size >= 10_000.0 => format!("{},{}", &text[..len - 3], &text[len - 3..]),
         _ => text,
     }
 }
 
-/// Words of each name, in lines that fit a band.
+/// The words of a name, in lines that fit a band.
 fn wrapped(name: &str, width: f64) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
-    // Between words, and within those that have parts: `gear32:` and `4K/16K/64K`.
+    // Breaks between words, and within those that have parts: `gear32:` and `4K/16K/64K`.
     let pieces = name.split(' ').flat_map(|word| {
         let parts = word.split_inclusive([':', '/']).enumerate();
         parts.map(|(number, part)| (if number == 0 { " " } else { "" }, part))
@@ -178,7 +178,7 @@ pub fn lines_of(names: &[String], width: f64) -> usize {
     names.iter().map(|name| wrapped(name, band).len()).max().unwrap_or(1)
 }
 
-/// Names below their bands.
+/// Writes names below their bands.
 pub fn place_names(names: &[String], x: &Mapped, bottom: f64, out: &mut String) {
     for (at, name) in names.iter().enumerate() {
         for (line, words) in wrapped(name, x.band()).iter().enumerate() {

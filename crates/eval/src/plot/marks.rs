@@ -1,4 +1,4 @@
-//! Lines with points and spreads, bars beside and on top of each other.
+//! Lines with points and spreads; bars side by side and on top of each other.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use super::axis::Mapped;
 use crate::lines::is_reference;
 use crate::record::{Series, SeriesKind};
 
-/// A colour, and where the numbers are from.
+/// The style class of a colour and of the numbers' origin.
 pub fn class(colour: usize, kind: SeriesKind) -> String {
     let kind = match kind {
         SeriesKind::Measured => "measured",
@@ -18,7 +18,7 @@ pub fn class(colour: usize, kind: SeriesKind) -> String {
     format!("s{colour} {kind}")
 }
 
-/// How a line of this name is drawn.
+/// The style class of a line with this name.
 pub fn line_class(name: &str) -> &'static str {
     if is_reference(name) { "reference" } else { "limit" }
 }
@@ -28,7 +28,7 @@ pub fn dot(x: f64, y: f64, class: &str, out: &mut String) {
     let _ = writeln!(out, "<circle class=\"dot {class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\"/>");
 }
 
-/// From the least to the most; nothing where that is no longer than the point itself.
+/// A whisker from the least to the most; none if it is no longer than the point itself.
 fn whisker(x: f64, low: f64, high: f64, class: &str, out: &mut String) {
     if (low - high).abs() > 7.0 {
         let _ = writeln!(
@@ -72,7 +72,7 @@ fn coloured(drawing: &Drawing) -> impl Iterator<Item = (&Series, usize)> {
 pub fn bars(drawing: &Drawing, x: &Mapped, y: &Mapped, out: &mut String) {
     let count = coloured(drawing).count().max(1) as f64;
     let width = (x.band() * 0.8 / count).min(64.0);
-    // From nothing, which lies higher where there are bars of less than that.
+    // Bars start at zero, which lies higher if there are negative ones.
     let nothing = if drawing.plot.y.log { super::BOTTOM } else { y.place(0.0) };
     for (at, (series, colour)) in coloured(drawing).enumerate() {
         let class = class(colour, series.kind);
@@ -86,7 +86,7 @@ pub fn bars(drawing: &Drawing, x: &Mapped, y: &Mapped, out: &mut String) {
     limits(drawing, x, y, out);
 }
 
-/// Limits of single bands, across each.
+/// Limits of single bands, drawn across each.
 fn limits(drawing: &Drawing, x: &Mapped, y: &Mapped, out: &mut String) {
     for series in drawing.plot.series.iter().filter(|series| series.kind == SeriesKind::Limit) {
         for point in &series.points {

@@ -1,7 +1,8 @@
-//! Drawings as SVG, by a renderer of our own: no scripts, no fonts, colours by classes so that a style sheet makes them light or dark.
+//! Drawings as SVG, by our own renderer. It uses no scripts and no fonts, and colours by classes,
+//! so that a style sheet makes them light or dark.
 //!
-//! `axis.rs` maps values to places and chooses ticks; `marks.rs` draws lines and bars; here is the frame around them, with the limits and
-//! the legend.
+//! `axis.rs` maps values to places and chooses ticks; `marks.rs` draws lines and bars. This module
+//! draws the frame around them, with the limits and the legend.
 
 mod axis;
 mod marks;
@@ -14,39 +15,40 @@ pub use axis::{bytes, number};
 
 /// The size of every drawing.
 const WIDTH: f64 = 720.0;
-/// What is inside of the axes.
+/// The area inside the axes.
 const LEFT: f64 = 78.0;
 const RIGHT: f64 = WIDTH - 18.0;
 const TOP: f64 = 34.0;
 const BOTTOM: f64 = 330.0;
-/// Letters are about so wide.
+/// The approximate width of a letter.
 const LETTER: f64 = 6.3;
 
-/// So many colours has the style sheet.
+/// The number of colours in the style sheet.
 pub const COLOURS: usize = 8;
 
-/// A plot with what is said and coloured beyond it.
+/// A plot with its colours and its corner text.
 pub struct Drawing {
     /// What is drawn.
     pub plot: Plot,
-    /// Of each series, below [`COLOURS`].
+    /// The colour of each series, below [`COLOURS`].
     pub colours: Vec<usize>,
-    /// A word in the corner: that nothing was repeated.
+    /// A word in the corner, which says that nothing was repeated.
     pub corner: String,
 }
 
 impl Drawing {
-    /// With colours in turn.
+    /// A drawing with colours in turn.
     pub fn of(plot: Plot) -> Self {
         let colours = (0..plot.series.len()).map(|at| at % COLOURS).collect();
         Self { plot, colours, corner: String::new() }
     }
 }
 
-/// Colours and strokes of [`svg`]'s classes, for light and dark. `.paper` and `.model` say where numbers are from.
+/// Colours and strokes of [`svg`]'s classes, for light and dark. `.paper` and `.model` mark the
+/// origin of numbers.
 pub const STYLE: &str = include_str!("style.css");
 
-/// The drawing, to stand in a page that has [`STYLE`].
+/// The drawing, for a page that has [`STYLE`].
 pub fn svg(drawing: &Drawing) -> String {
     let plot = &drawing.plot;
     let y =
@@ -59,7 +61,7 @@ pub fn svg(drawing: &Drawing) -> String {
     };
     let mut body = String::new();
     frame(plot, &x, &y, &mut body);
-    // Limits lie behind what they limit, their names in front.
+    // Limits lie behind the data, their names in front.
     plot.limits.iter().for_each(|limit| limit_line(limit, &y, &mut body));
     match plot.form {
         Form::Lines => marks::lines(drawing, &x, &y, &mut body),
@@ -81,7 +83,7 @@ pub fn svg(drawing: &Drawing) -> String {
     )
 }
 
-/// The drawing as a file of its own.
+/// The drawing as a separate file.
 pub fn file(drawing: &Drawing, dark: bool) -> String {
     let svg = svg(drawing);
     let (open, rest) = svg.split_once(">\n").unwrap_or(("", &svg));
@@ -96,7 +98,7 @@ fn dark_style() -> String {
     format!("{light}{dark}")
 }
 
-/// Everything that has to fit into the height.
+/// All values that have to fit into the height.
 fn values(plot: &Plot) -> impl Fn(&crate::record::Series) -> Vec<f64> + '_ {
     move |series| match plot.form {
         Form::Stacked if series.kind != SeriesKind::Limit => {
@@ -161,7 +163,8 @@ fn frame(plot: &Plot, x: &Mapped, y: &Mapped, out: &mut String) {
     );
 }
 
-/// Attributes that fit a long text into its room; a letter is about so wide.
+/// Attributes that squeeze a long text into its room; `letter` is the approximate width of a
+/// letter.
 fn squeezed(text: &str, letter: f64, room: f64) -> String {
     if text.chars().count() as f64 * letter > room {
         format!(" textLength=\"{room}\" lengthAdjust=\"spacingAndGlyphs\"")
@@ -170,7 +173,7 @@ fn squeezed(text: &str, letter: f64, room: f64) -> String {
     }
 }
 
-/// Where the x axis with its labels ends.
+/// The bottom of the x axis with its labels.
 fn names_bottom(plot: &Plot) -> f64 {
     let lines = if plot.form == Form::Lines { 1 } else { axis::lines_of(&plot.x.names, RIGHT - LEFT) };
     BOTTOM + 30.0 + 14.0 * lines as f64
@@ -185,7 +188,7 @@ fn limit_name(limit: &Limit, y: &Mapped, out: &mut String) {
     name_limit(&limit.name, RIGHT - 4.0, y.place(limit.y), true, out);
 }
 
-/// A limit's name above its line, on ground of its own: it may lie before bars.
+/// Writes a limit's name above its line, with a background because it may cover bars.
 fn name_limit(name: &str, x: f64, line: f64, ends: bool, out: &mut String) {
     // Letters of this size are somewhat narrower.
     let width = name.chars().count() as f64 * (LETTER - 0.6) + 4.0;
@@ -205,7 +208,7 @@ fn name_limit(name: &str, x: f64, line: f64, ends: bool, out: &mut String) {
     );
 }
 
-/// Names of limits that are not the same everywhere: at the first band, or the last point.
+/// Writes names of limits that differ by place: at the first band, or the last point.
 fn place_limits(plot: &Plot, x: &Mapped, y: &Mapped, out: &mut String) {
     for series in plot.series.iter().filter(|series| series.kind == SeriesKind::Limit) {
         let bars = plot.form != Form::Lines;
@@ -216,7 +219,7 @@ fn place_limits(plot: &Plot, x: &Mapped, y: &Mapped, out: &mut String) {
     }
 }
 
-/// Who is who, in rows; returns where it ends.
+/// The legend, in rows. Returns its bottom.
 fn legend(drawing: &Drawing, top: f64, out: &mut String) -> f64 {
     let plot = &drawing.plot;
     let (mut x, mut y) = (LEFT, top + 14.0);
@@ -281,7 +284,7 @@ mod tests {
         }
     }
 
-    /// What a page needs of XML: every tag closed, no bare `&`, places inside of the drawing.
+    /// A page needs valid XML: every tag closed, no bare `&`, and places inside the drawing.
     #[test]
     fn drawings_are_well_formed_and_show_everything() {
         for form in [Form::Lines, Form::Bars, Form::Stacked] {
@@ -306,7 +309,7 @@ mod tests {
         }
     }
 
-    /// What is less than nothing hangs from where nothing is.
+    /// Bars of negative values hang from the zero line.
     #[test]
     fn bars_of_less_than_nothing_hang() {
         let mut plot = plot(Form::Bars);
@@ -322,7 +325,7 @@ mod tests {
             (of("y"), of("y") + of("height"))
         });
         let bars: Vec<(f64, f64)> = bars.take(3).collect();
-        // Places grow downwards: one ends where the other begins.
+        // Places grow downwards: one bar ends where the other begins.
         assert!((bars[0].1 - bars[1].0).abs() < 0.2 && bars[1].1 > bars[1].0 + 10.0, "{bars:?}");
         assert!((bars[0].1 - bars[2].1).abs() < 0.2 && bars[1].1 < BOTTOM, "{bars:?}");
     }

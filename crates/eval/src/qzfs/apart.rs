@@ -1,11 +1,12 @@
-//! Data that tell codecs apart, through the mount: for figures 7a and 7c.
+//! Data on which codecs differ, through the mount: for figures 7a and 7c.
 
 use super::data::{self, Kind};
 use super::fio::{Rounds, efficiency, median, rates, rounds};
 use crate::lab::{Failed, Lab, check};
 use crate::record::{Axis, Form, Outcome, Plot, Series};
 
-/// The same with text and reads: what each codec makes of them, what it costs, and how fast it is; and the ratios of fio's data beside theirs.
+/// The same with text and reads: each codec's ratio, cost and speed. The ratios of fio's data stand
+/// beside them.
 pub fn compare(lab: &Lab, codecs: &[&str], of_fio: &[Rounds], outcome: &mut Outcome) -> Result<(), Failed> {
     let (bytes, count) = (lab.scale.pick(2 << 20, 48 << 20, 256 << 20), lab.scale.pick(1, 2, 3));
     let of = |kind: Kind| -> Result<Vec<Rounds>, Failed> {

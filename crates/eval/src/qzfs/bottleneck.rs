@@ -1,4 +1,5 @@
-//! Section 5, bottleneck: what a write of random blocks through the mount takes its time for, and what is in use meanwhile. What that says is in `neck.rs`.
+//! Section 5, bottleneck: where a write of random blocks through the mount spends its time, and
+//! which resources it uses. `neck.rs` draws the conclusion.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -21,7 +22,7 @@ use crate::threads::{Seen, Watch, of_kernel};
 use crate::wrote::disk_rate;
 
 const CODECS: [&str; 5] = ["none", "gzip:6", "lz4", "zstd:1", "auto"];
-/// Of fio.
+/// Jobs of fio.
 const JOBS: [u64; 2] = [1, 4];
 
 /// One write.
@@ -35,7 +36,7 @@ impl Written {
         self.phases.iter().map(|phase| phase.seconds).sum()
     }
 
-    /// Of all processors, over the whole.
+    /// The share of all processors, over the whole write.
     fn processors(&self) -> f64 {
         self.phases.iter().map(|phase| phase.processors * phase.seconds).sum::<f64>() / self.seconds()
     }
@@ -45,7 +46,7 @@ impl Written {
     }
 }
 
-/// Where a part began.
+/// The start of a part.
 struct Mark {
     at: Instant,
     ticks: Ticks,
@@ -58,7 +59,7 @@ impl Mark {
         Self { at: Instant::now(), ticks: ticks(), seen: watch.now(), kernel: of_kernel() }
     }
 
-    /// What there was since, and where the next part begins.
+    /// Ends a part: returns it, and the start of the next one.
     fn ends(self, which: Which, watch: &Watch, disk: f64) -> (Phase, Self) {
         let now = Self::now(watch);
         let seconds = (now.at - self.at).as_secs_f64().max(1e-6);
@@ -79,7 +80,7 @@ impl Mark {
     }
 }
 
-/// So many jobs of fio, each with a file of its own.
+/// So many jobs of fio, each with its own file.
 fn random_writes(lab: &Lab, count: u64, bytes: u64, point: &Path) -> Command {
     let mut command = command(lab, "randwrite", 128 << 10);
     command
@@ -89,11 +90,12 @@ fn random_writes(lab: &Lab, count: u64, bytes: u64, point: &Path) -> Command {
     command
 }
 
-/// fio, whose jobs have begun.
+/// A fio process whose jobs have begun.
 struct Fio(Child);
 
 impl Fio {
-    /// fio measures its clock and lays files out before its jobs begin: the first of them says when that is done.
+    /// Starts fio. It measures its clock and lays out files before its jobs begin; the first job
+    /// reports when that is done.
     fn start(lab: &Lab, count: u64, bytes: u64, point: &Path, room: &Path) -> Result<Self, Failed> {
         let begun = room.join("begun");
         let child = random_writes(lab, count, bytes, point)
@@ -111,7 +113,7 @@ impl Fio {
         Ok(fio)
     }
 
-    /// Waits for it; what its jobs say.
+    /// Waits for its end, and returns its jobs' reports.
     fn ends(self) -> Result<Vec<Value>, Failed> {
         let out = self.0.wait_with_output()?;
         let said = String::from_utf8_lossy(&out.stdout);
@@ -127,7 +129,7 @@ fn seconds_of_jobs(jobs: &[Value]) -> f64 {
     jobs.iter().map(seconds).sum()
 }
 
-/// Random blocks of 128 KiB by so many jobs, each with a file of its own, in a new store.
+/// Random blocks of 128 KiB by so many jobs, each with its own file, in a new store.
 fn one(lab: &Lab, codec: &str, count: u64, bytes: u64, disk: f64) -> Result<Written, Failed> {
     let room = lab.room()?;
     let mount = Mount::new(lab, room.path(), &["--codec", codec])?;
@@ -154,7 +156,8 @@ fn one(lab: &Lab, codec: &str, count: u64, bytes: u64, disk: f64) -> Result<Writ
     Ok(Written { phases, ratio: ratio(lab, room.path())? })
 }
 
-/// Processor seconds for a byte of fio's data, in frames as mounts make them; `auto` takes what is measured here as `zstd:1`.
+/// Processor seconds per byte of fio's data, in frames as mounts make them. `auto` chooses `zstd:1`
+/// for this data.
 fn cost(lab: &Lab, name: &str) -> Result<f64, Failed> {
     const FRAME: usize = 256 << 10;
     let spec = match name {
@@ -265,7 +268,7 @@ pub fn bottleneck(lab: &Lab) -> Result<Outcome, Failed> {
     Ok(outcome)
 }
 
-/// How busy threads were, all of a name together, over the whole write.
+/// The load of threads over the whole write, those of one name together.
 fn by_thread(jobs: u64, all: &[&Written], cpus: f64) -> Plot {
     let of = |written: &Written, name: &str| {
         let roles = written.phases.iter().flat_map(|phase| &phase.roles).filter(|role| role.name == name);
@@ -273,7 +276,8 @@ fn by_thread(jobs: u64, all: &[&Written], cpus: f64) -> Plot {
     };
     let phases = all.iter().flat_map(|written| &written.phases);
     let names: BTreeSet<&str> = phases.flat_map(|phase| &phase.roles).map(|role| &*role.name).collect();
-    // A hundredth of all that there is can hardly be seen; where all are idle, all are shown.
+    // A hundredth of the total can hardly be seen, so idle threads are left out, unless all are
+    // idle.
     let seen = |name: &&&str| all.iter().any(|written| of(written, name) >= cpus);
     let busy: Vec<&str> = names.iter().filter(seen).copied().collect();
     let names: Vec<&str> = if busy.is_empty() { names.into_iter().collect() } else { busy };
@@ -292,7 +296,8 @@ fn by_thread(jobs: u64, all: &[&Written], cpus: f64) -> Plot {
     }
 }
 
-/// The sentence on the last case, many jobs and a codec that is chosen, which is the paper's; and what the bottleneck of each of the others is.
+/// The sentence about the last case, which is the paper's (many jobs, a chosen codec), and the
+/// bottleneck of each other case.
 fn notes(said: &[(&String, String, String)]) -> Vec<String> {
     let Some(((name, _, sentence), others)) = said.split_last() else { return Vec::new() };
     let others: Vec<String> = others.iter().map(|(name, neck, _)| format!("{name}: {neck}")).collect();
@@ -302,7 +307,7 @@ fn notes(said: &[(&String, String, String)]) -> Vec<String> {
     ]
 }
 
-/// Of what there is, how much is in use, with one job.
+/// The share of each resource in use, with one job.
 fn in_use(all: &[Vec<Written>], bytes: u64, disk: f64, outcome: &mut Outcome) {
     let mut series = [
         Series::measured("processors"),

@@ -1,4 +1,4 @@
-//! Figures 7a to 7c: what `outrigger bench compress` says of genomic reads.
+//! Figures 7a to 7c: the results of `outrigger bench compress` on genomic reads.
 
 use std::process::Command;
 
@@ -23,13 +23,13 @@ impl Row {
         self.value[name].as_f64().unwrap_or(0.0)
     }
 
-    /// Ratio over the processor seconds for a GB: the paper's metric for one amount of data.
+    /// Ratio divided by the processor seconds per GB: the paper's metric, for one amount of data.
     fn efficiency(&self, direction: &str) -> f64 {
         self.get("ratio") / self.get(&format!("{direction}_processor_s_per_gb")).max(1e-3)
     }
 }
 
-/// What no codec passes: the best ratio of all, at the least that any of them takes.
+/// Bounds that no codec passes: the best ratio of all, at the least time of any.
 fn bounds(rows: &[Row]) -> Vec<Limit> {
     let ratio = rows.iter().map(|row| row.get("ratio")).fold(0.0, f64::max);
     let least = |direction: &str| {
@@ -142,14 +142,14 @@ pub fn patterns(lab: &Lab) -> Result<Outcome, Failed> {
     Ok(outcome)
 }
 
-/// Without `none`, which costs nothing and says nothing.
+/// Without `none`, which costs nothing and shows nothing.
 fn without_first(mut series: Series) -> Series {
     series.points.remove(0);
     series.points.iter_mut().for_each(|point| point.x -= 1.0);
     series
 }
 
-/// What the slowest codec makes of much of it at once.
+/// The ratio of the slowest codec on much data at once.
 fn best_ratio(lab: &Lab) -> Result<f64, Failed> {
     let mut data = Vec::new();
     reads(1, lab.scale.pick(2000, 40_000, 40_000), ReadFormat::Fastq, &mut data)?;
@@ -173,7 +173,7 @@ pub fn blocks(lab: &Lab) -> Result<Outcome, Failed> {
         let (mut line, mut ratio) = (Series::measured(codec), Series::measured(codec));
         for row in rows.iter().filter(|row| row.codec == codec) {
             let (write, read) = (row.get("write_mb_per_s"), row.get("read_mb_per_s"));
-            // As many bytes each way: the harmonic mean.
+            // The same number of bytes each way: the harmonic mean.
             line.exact(row.block, 2.0 / (1.0 / write + 1.0 / read));
             ratio.exact(row.block, row.get("ratio"));
         }

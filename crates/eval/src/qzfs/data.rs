@@ -1,7 +1,9 @@
-//! What is written into a mount: fio's own random bytes and zeros, from which all codecs make as much; text, and genomic reads, from which they do not.
+//! Data that is written into a mount: fio's own random bytes and zeros, which all codecs compress
+//! alike, and text and genomic reads, which they do not.
 //!
-//! fio fills its buffers with a pattern of 512 bytes at most, and takes no data from a file. So text and reads are made beforehand and written by this
-//! process in fio's ways: blocks of a size, in sequence or at random, each once, and a sync at the end. fio reads them again.
+//! fio fills its buffers with a pattern of at most 512 bytes, and takes no data from a file. So
+//! this process makes text and reads beforehand and writes them in fio's ways: blocks of a size, in
+//! sequence or at random, each once, and a sync at the end. fio reads them again.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -15,7 +17,7 @@ use super::tiers::codec;
 use crate::lab::{Failed, check};
 use crate::record::Series;
 
-/// What there is.
+/// Kinds of data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// fio's: each 4 KiB a quarter random, the rest zeros.
@@ -29,7 +31,7 @@ pub enum Kind {
 impl Kind {
     pub const ALL: [Kind; 3] = [Self::Fio, Self::Text, Self::Reads];
 
-    /// As plots and findings have it.
+    /// The name in plots and findings.
     pub fn name(self) -> &'static str {
         match self {
             Self::Fio => "fio",
@@ -38,7 +40,7 @@ impl Kind {
         }
     }
 
-    /// So many bytes of it; none of fio's, which makes them itself.
+    /// So many bytes of it. Empty for fio, which makes its own.
     ///
     /// # Errors
     /// None: it is written into memory.
@@ -47,7 +49,7 @@ impl Kind {
         match self {
             Self::Fio => {}
             Self::Text => text(3, bytes, &mut data)?,
-            // A read takes 210 bytes at least.
+            // A read takes at least 210 bytes.
             Self::Reads => reads(3, bytes / 210 + 1, ReadFormat::Fastq, &mut data)?,
         }
         check(self == Self::Fio || data.len() as u64 >= bytes, format!("{} {self:?}", data.len()))?;
@@ -56,7 +58,8 @@ impl Kind {
     }
 }
 
-/// Writes `data` in blocks into a new file, at random or in sequence, and syncs it: bytes a second.
+/// Writes `data` in blocks into a new file, at random or in sequence, and syncs it. Returns bytes
+/// per second.
 ///
 /// # Errors
 /// Those of the file system.
@@ -93,10 +96,11 @@ pub fn compare(path: &Path, data: &[u8]) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Bytes that are asked for the best ratio.
+/// Bytes of the sample for the best ratio.
 const SAMPLE: usize = 1 << 20;
 
-/// The ratio that no codec here passes: the slowest level of the strongest of them, on a MiB at once, at the place of each kind.
+/// A ratio that no codec here passes, for each kind: the slowest level of the strongest codec, on a
+/// MiB at once.
 ///
 /// # Errors
 /// None but those of making the data.
@@ -114,7 +118,7 @@ pub fn best_ratios() -> Result<Series, Failed> {
     Ok(series)
 }
 
-/// As fio fills its buffers when they shall compress by 75 percent.
+/// The bytes in fio's buffers when it makes data that compresses by 75 percent.
 pub fn like_fio(bytes: usize) -> Vec<u8> {
     let (mut data, mut rng) = (vec![0; bytes], Rng::new(5));
     data.chunks_mut(4096).for_each(|part| rng.fill(&mut part[..1024]));
@@ -142,7 +146,7 @@ mod tests {
         }
     }
 
-    /// From these, unlike from fio's, codecs make each something else.
+    /// On these, unlike on fio's, each codec has another ratio.
     #[test]
     fn codecs_differ_in_what_they_make_of_text_and_reads() {
         let ratio = |kind: Kind, name: &str| {

@@ -15,7 +15,8 @@ use crate::record::{Axis, Form, Limit, Outcome, Plot, Series};
 use crate::similarity::memory_rate;
 use crate::wrote::disk_rate;
 
-/// What all jobs of fio have: its data compress to a quarter. In tiny runs, where that costs nobody time, each block that is written bears its checksum.
+/// The options of all jobs of fio: their data compresses to a quarter. In tiny runs, where the cost
+/// does not matter, each written block has a checksum.
 pub(super) fn command(lab: &Lab, rw: &str, block: u64) -> Command {
     let mut command = Command::new("fio");
     command
@@ -32,7 +33,7 @@ pub(super) fn command(lab: &Lab, rw: &str, block: u64) -> Command {
     command
 }
 
-/// Has fio read what this command wrote, and compare, in tiny runs.
+/// In tiny runs, lets fio read back and compare what this command wrote.
 pub(super) fn verify(lab: &Lab, mut written: Command) -> Result<(), Failed> {
     if lab.scale == Scale::Tiny {
         run(written.arg("--verify_only=1"))?;
@@ -40,26 +41,26 @@ pub(super) fn verify(lab: &Lab, mut written: Command) -> Result<(), Failed> {
     Ok(())
 }
 
-/// What each of its jobs said.
+/// The report of each job.
 fn jobs(command: &mut Command) -> Result<Vec<Value>, Failed> {
     parsed(&run(command)?)
 }
 
-/// Jobs from what fio prints, which warnings may precede.
+/// Parses the jobs from fio's output, which may begin with warnings.
 pub(super) fn parsed(out: &str) -> Result<Vec<Value>, Failed> {
     let from = out.find('{').unwrap_or(0);
     let json: Value = serde_json::from_str(&out[from..]).map_err(std::io::Error::from)?;
     Ok(json["jobs"].as_array().cloned().unwrap_or_default())
 }
 
-/// What fio does with the file of a mount.
+/// A job of fio on a file of the mount.
 fn on_file(lab: &Lab, point: &Path, rw: &str, block: u64, bytes: u64) -> Command {
     let mut command = command(lab, rw, block);
     command.arg(format!("--size={bytes}")).arg(format!("--filename={}", point.join("file").display()));
     command
 }
 
-/// One job of fio, its sync included: bytes a second.
+/// Runs one job of fio, its sync included. Returns bytes per second.
 fn job(lab: &Lab, point: &Path, rw: &str, block: u64, bytes: u64) -> Result<f64, Failed> {
     let write = rw.ends_with("write");
     let jobs = jobs(on_file(lab, point, rw, block, bytes).args(if write {
@@ -75,21 +76,22 @@ fn job(lab: &Lab, point: &Path, rw: &str, block: u64, bytes: u64) -> Result<f64,
     Ok(done / (millis.max(1.0) / 1e3))
 }
 
-/// What one file did, written and read again.
+/// Results of one file, written and read again.
 #[derive(Default)]
 pub(super) struct Rounds {
-    /// MB/s until all was in packs, until fsync came back, and reading from a new mount.
+    /// MB/s until all data was in packs, until fsync returned, and of reads in a new mount.
     pub stored: Vec<f64>,
     synced: Vec<f64>,
     pub read: Vec<f64>,
-    /// Processor seconds of the mount for a GB written and read.
+    /// Processor seconds of the mount per GB written and read.
     pub write_cost: Vec<f64>,
     read_cost: Vec<f64>,
     /// Raw over stored.
     pub ratio: f64,
 }
 
-/// So many rounds of `codec`, in a new store each, at random or in sequence: of fio's data, or of what was prepared, which is written in the same way, read by fio, and compared.
+/// Runs so many rounds of `codec`, each in a new store, at random or in sequence. The data is fio's
+/// or `prepared`, which is written in the same way, read by fio, and compared.
 pub(super) fn rounds(
     lab: &Lab,
     codec: &str,
@@ -128,7 +130,7 @@ pub(super) fn rounds(
     Ok(found)
 }
 
-/// What is stored of what was new, as the program says.
+/// The ratio of stored to new data, as the program reports it.
 pub(super) fn ratio(lab: &Lab, base: &Path) -> Result<f64, Failed> {
     let Some(program) = &lab.outrigger else { return Ok(1.0) };
     let out = run(Command::new(program).arg("-s").arg(base.join("store")).args(["stats", "--json"]))?;
@@ -144,14 +146,15 @@ pub(super) fn note(outcome: &mut Outcome) {
     );
 }
 
-/// A line's name, and of each codec the ratio and the processor seconds for a GB.
+/// A line's name, and for each codec the ratio and the processor seconds per GB.
 pub(super) type Costs<'a> = (&'a str, Vec<(f64, &'a Vec<f64>)>);
 
-/// Ratio over processor time of each line, and the bound that nothing passes: the least time of all, with the best ratio.
+/// Ratio over processor time of each line, with the bound that nothing passes: the best ratio at
+/// the least time.
 pub(super) fn efficiency(title: &str, names: &[&str], lines: Vec<Costs<'_>>) -> Plot {
     let all = || lines.iter().flat_map(|(_, line)| line);
     let best = all().map(|(ratio, _)| *ratio).fold(0.0, f64::max);
-    // A hundredth of a second is the least that is told.
+    // The counters resolve no less than a hundredth of a second.
     let least = all().map(|(_, cost)| median(cost).max(0.01)).fold(f64::MAX, f64::min);
     let series = |(name, line): Costs<'_>| {
         let mut series = Series::measured(name);
@@ -170,7 +173,7 @@ pub(super) fn efficiency(title: &str, names: &[&str], lines: Vec<Costs<'_>>) -> 
     }
 }
 
-/// Both ways of one kind of data.
+/// Costs of writing and of reading one kind of data.
 fn both_costs(all: &[Rounds]) -> Vec<Costs<'_>> {
     vec![
         ("writing", all.iter().map(|one| (one.ratio, &one.write_cost)).collect()),
@@ -266,7 +269,7 @@ pub fn blocks(lab: &Lab) -> Result<Outcome, Failed> {
     Ok(outcome)
 }
 
-/// As many bytes each way, by the size of blocks.
+/// The same number of bytes each way, by block size.
 fn by_block(lab: &Lab, kind: Kind, bytes: u64, count: usize, outcome: &mut Outcome) -> Result<(), Failed> {
     let codecs = ["none", "gzip:6", "lz4", "zstd:1"];
     let sizes: &[u64] = lab.scale.pick(
@@ -281,7 +284,7 @@ fn by_block(lab: &Lab, kind: Kind, bytes: u64, count: usize, outcome: &mut Outco
         let (mut line, mut efficient) = (Series::measured(codec), Series::measured(codec));
         for &size in sizes {
             let one = rounds(lab, codec, false, size, bytes, count, &prepared)?;
-            // As many bytes each way: the harmonic mean.
+            // The same number of bytes each way: the harmonic mean.
             let both = one.stored.iter().zip(&one.read).map(|(write, read)| 2.0 / (1.0 / write + 1.0 / read));
             line.push(size as f64, Spread::of(both.collect()));
             let costs = one.write_cost.iter().zip(&one.read_cost);
@@ -337,7 +340,7 @@ pub fn fast(lab: &Lab) -> Result<Outcome, Failed> {
     for (codec, one) in codecs.iter().zip(&all) {
         outcome.find(format!("{codec}: ratio"), one.ratio, "x", None);
     }
-    // Against the three of the paper.
+    // Compared with the paper's three.
     let mean = |of: &dyn Fn(&Rounds) -> f64| all[1..4].iter().map(of).sum::<f64>() / 3.0;
     let write = |one: &Rounds| median(&one.stored);
     let read = |one: &Rounds| median(&one.read);

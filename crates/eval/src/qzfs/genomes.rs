@@ -1,4 +1,5 @@
-//! Figures 2, 8 and 9a: our own sorting and converting of reads that are stored compressed, each part timed apart.
+//! Figures 2, 8 and 9a: our own sorting and converting of compressed reads, with each part timed
+//! separately.
 
 use std::time::Instant;
 
@@ -11,7 +12,7 @@ use crate::lab::{Failed, Lab, check};
 use crate::measure::Spread;
 use crate::record::{Axis, Form, Limit, Outcome, Plot, Series};
 
-/// Bytes a second that storage is throttled to.
+/// Bytes per second to which storage is throttled.
 const STORAGE: f64 = 400e6;
 const CODECS: [&str; 4] = ["none", "lz4", "gzip:6", "zstd:1"];
 
@@ -20,7 +21,7 @@ struct Stored {
     records: Vec<(Codec, usize, Vec<u8>)>,
 }
 
-/// Where time goes, seconds.
+/// Seconds spent in each part.
 #[derive(Clone, Copy, Default, Debug)]
 struct Shares {
     storage: f64,
@@ -69,7 +70,7 @@ impl Stored {
         })
     }
 
-    /// What storage would take for these bytes.
+    /// Waits as long as storage would take for these bytes.
     fn pass(&self) {
         let mut storage = Throttled::new(STORAGE, STORAGE, u64::MAX);
         storage.pass(self.len());
@@ -80,7 +81,7 @@ impl Stored {
     }
 }
 
-/// Lines of SAM by their places; the header stays in front.
+/// Lines of SAM sorted by place; the header stays in front.
 fn sorted(sam: &[u8]) -> Vec<u8> {
     let mut lines: Vec<(u64, &[u8])> = sam
         .split_inclusive(|byte| *byte == b'\n')
@@ -122,7 +123,7 @@ fn generated(lab: &Lab, format: ReadFormat, part: u64) -> Result<Vec<u8>, Failed
     Ok(data)
 }
 
-/// A sort of what is stored, stored again.
+/// Sorts a stored file and stores the result.
 fn sort(stored: &Stored, spec: CodecSpec) -> Result<(Shares, Stored), Failed> {
     let mut shares = Shares::default();
     let sam = stored.read(&mut shares)?;
@@ -233,7 +234,7 @@ pub fn layers(lab: &Lab) -> Result<Outcome, Failed> {
     Ok(outcome)
 }
 
-/// Figure 9a: as many files as there are cores, each sorted by one of so many threads.
+/// Figure 9a: one file per core, each sorted by one of so many threads.
 pub fn threads(lab: &Lab) -> Result<Outcome, Failed> {
     let parts = lab.scale.pick(2, 8, 16);
     let mut files = Vec::new();

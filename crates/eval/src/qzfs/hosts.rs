@@ -1,4 +1,5 @@
-//! Figures 9 and 10 with clients apart from servers: what `bench/genomes.py` measured; tiny, a run of it on this machine alone.
+//! Figures 9 and 10 with clients and servers on separate hosts, as `bench/genomes.py` measured
+//! them. In tiny runs it runs on this machine alone.
 
 use serde_json::Value;
 
@@ -9,7 +10,7 @@ use crate::recorded::{Recorded, run_tiny, spread};
 
 const COMMAND: &str = "bench/genomes.py --outrigger target/release/outrigger --work DIR --record";
 const OPERATIONS: [&str; 5] = ["converting", "viewing", "sorting", "merging", "indexing"];
-/// Against which the paper's card stands.
+/// The baseline of the paper's card.
 const BASE: &str = "gzip:6";
 
 /// The paper's gains of its card over gzip in software.
@@ -52,7 +53,7 @@ impl Arrangement<'_> {
     fn codecs(&self) -> Vec<String> {
         let mut codecs: Vec<String> =
             self.json.as_object().into_iter().flatten().map(|(codec, _)| codec.clone()).collect();
-        // As in the other plots; what is not among them comes last.
+        // The order of the other plots; unknown codecs come last.
         let order = ["none", BASE, "lz4", "zstd:1", "auto"];
         codecs.sort_by_key(|codec| order.iter().position(|known| known == codec).unwrap_or(order.len()));
         codecs
@@ -82,14 +83,14 @@ impl Arrangement<'_> {
         Some(of("client_cpu_s")? + of("server_cpu_s")?)
     }
 
-    /// Ratio over processor time, in times that of gzip.
+    /// Ratio over processor time, relative to gzip.
     fn efficiency(&self, codec: &str, operation: &str) -> Option<f64> {
         let of = |codec| Some(self.ratio(codec)? / self.processor(codec, operation)?.max(0.01));
         Some(of(codec)? / of(BASE)?)
     }
 }
 
-/// All that it measured.
+/// All of its measurements.
 pub fn drawn(lab: &Lab) -> Result<Outcome, Failed> {
     let record =
         if lab.scale == Scale::Tiny { tiny(lab)? } else { Recorded::newest(lab, "genomes", COMMAND)? };
@@ -227,7 +228,7 @@ fn efficiency(of: &Arrangement<'_>) -> Result<Plot, Failed> {
         series.push(line);
     }
     check(series.iter().any(|line| !line.points.is_empty()), "the record has no gzip to compare with")?;
-    // The best ratio at the least that any codec takes.
+    // The best ratio at the least time of any codec.
     let ratio = of.codecs().iter().filter_map(|codec| of.ratio(codec)).fold(0.0, f64::max);
     let bound = |at: usize| {
         let least = of
@@ -250,7 +251,7 @@ fn efficiency(of: &Arrangement<'_>) -> Result<Plot, Failed> {
     })
 }
 
-/// Bytes at the clients' interfaces, where they have some.
+/// Bytes at the clients' interfaces, if they have some.
 fn wire(of: &Arrangement<'_>) -> Option<Plot> {
     let none = of.all("none", "wire_bytes")?;
     let mut line = Series::measured("all five operations");

@@ -1,4 +1,4 @@
-//! QZFS: compression in the file system, and what it costs a processor.
+//! QZFS: compression in the file system, and its cost on the processor.
 
 mod apart;
 mod bottleneck;
@@ -19,7 +19,7 @@ const HERE: &str = "There is no QAT card here, so its column is the paper's, and
 const MOUNT: &str = "One client on one machine with two cores does everything, FUSE and hashing included, where the paper had 16 threads on each of two clients and servers of 44 cores. \
                      What stands against its card is zstd in software; fio's data compress to a quarter, as its do, with every codec: text and genomic reads stand beside them.";
 
-/// Theirs.
+/// QZFS's experiments.
 pub fn experiments() -> Vec<Experiment> {
     let paper = Paper::Qzfs;
     vec![

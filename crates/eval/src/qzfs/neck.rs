@@ -1,12 +1,13 @@
-//! The rule that names what holds a write up, from what was in use while it went on.
+//! The rule that names the bottleneck of a write, from the resources in use meanwhile.
 
 use std::fmt;
 
 use crate::threads::Role;
 
-/// So much of something in use is all of it: what is left is the beginning, the end, and who else has the machine.
+/// From this share on, something counts as fully used. The rest is the beginning, the end, and
+/// other users of the machine.
 const FULL: f64 = 0.8;
-/// Four jobs that are so many times as fast as one show that one waits for its own requests.
+/// If four jobs are this many times as fast as one, then one job waits for its own requests.
 const GAIN: f64 = 1.2;
 
 /// A part of a write.
@@ -14,29 +15,30 @@ const GAIN: f64 = 1.2;
 pub struct Phase {
     pub which: Which,
     pub seconds: f64,
-    /// Shares of all processors, and of what the disk takes.
+    /// Shares of all processors, and of the disk's rate.
     pub processors: f64,
     pub disk: f64,
-    /// Processor seconds: of fio, of the mount's threads, of the kernel's own, and of all processors together.
+    /// Processor seconds of fio, of the mount's threads, of the kernel's own, and of all
+    /// processors.
     pub fio: f64,
     pub roles: Vec<Role>,
     pub kernel: f64,
     pub all: f64,
 }
 
-/// Which.
+/// The parts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Which {
-    /// Until fio has ended: the mount has acknowledged all.
+    /// Until fio has ended: the mount has acknowledged all data.
     Fio,
-    /// Until the mount has stored all.
+    /// Until the mount has stored all data.
     Draining,
-    /// Until it has been unmounted.
+    /// Until the mount has ended.
     Unmount,
 }
 
 impl Which {
-    /// As plots have it.
+    /// The name in plots.
     pub fn name(self) -> &'static str {
         match self {
             Self::Fio => "fio",
@@ -46,7 +48,7 @@ impl Which {
     }
 }
 
-/// What takes processors.
+/// Consumers of processor time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Consumer {
     Compression,
@@ -71,7 +73,7 @@ impl Consumer {
         Self::Others,
     ];
 
-    /// In plots and sentences.
+    /// The name in plots and sentences.
     pub fn name(self) -> &'static str {
         match self {
             Self::Compression => "compression",
@@ -85,7 +87,7 @@ impl Consumer {
         }
     }
 
-    /// Whose a thread of the mount is; workers compress for a part of their time.
+    /// The consumer for a thread of the mount. Workers also compress for a part of their time.
     fn of(role: &str) -> Self {
         match role {
             "write" => Self::Packing,
@@ -97,7 +99,8 @@ impl Consumer {
 }
 
 impl Phase {
-    /// Processor seconds of each, in the order of [`Consumer::ALL`]; of the workers' time, `compressing` is the codec's.
+    /// Processor seconds of each, in the order of [`Consumer::ALL`]. `compressing` is the codec's
+    /// share of the workers' time.
     pub fn consumers(&self, compressing: f64) -> [(Consumer, f64); 8] {
         let of = |which| {
             let roles = self.roles.iter().filter(|role| Consumer::of(&role.name) == which);
@@ -110,7 +113,7 @@ impl Phase {
                 Consumer::Packing => of(Consumer::Packing) * (1.0 - compressing),
                 Consumer::Fio => self.fio,
                 Consumer::Kernel => self.kernel,
-                // Counters tick apart.
+                // The counters do not tick at the same moments.
                 Consumer::Others => (self.all - mount - self.fio - self.kernel).max(0.0),
                 Consumer::Requests | Consumer::Destager | Consumer::Rest => of(consumer),
             };
@@ -123,32 +126,33 @@ impl Phase {
         self.roles.iter().filter(|role| role.name == "write").map(|role| role.seconds).sum()
     }
 
-    /// The thread that was at it for the largest share of the time.
+    /// The thread that was busy for the largest share of the time.
     pub fn busiest(&self) -> Option<(&str, f64)> {
         let most = self.roles.iter().max_by(|a, b| a.most.total_cmp(&b.most))?;
         Some((&most.name, most.most / self.seconds.max(1e-9)))
     }
 }
 
-/// What holds a write up.
+/// The bottleneck of a write.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Neck {
     Disk,
     Processors(Consumer),
     Thread(String),
-    /// One job has one request under way.
+    /// One job, which has only one request in flight.
     OneJob,
-    /// Nothing is in full use.
+    /// Nothing is fully used.
     Waiting(Which),
 }
 
-/// The rule. Of a write's longest part, the first that holds:
+/// The rule. The first condition that holds for the longest part of a write decides:
 ///
-/// 1. the disk is in full use: the disk;
-/// 2. the processors are: whoever took most of them; where that is others, nothing is known;
-/// 3. one thread of the mount is at it all the time: that thread;
-/// 4. it is fio's part, and four jobs are faster than one: one job, which waits for each of its requests to come back through the kernel's FUSE queue;
-/// 5. else nothing is in full use, and it is what is waited for there: the kernel's FUSE queue, or syncs.
+/// 1. The disk is fully used: the disk.
+/// 2. The processors are: their largest consumer. If that is other programs, nothing is known.
+/// 3. One thread of the mount is always busy: that thread.
+/// 4. It is fio's part, and four jobs are faster than one: one job, which waits for each request to
+///    pass through the kernel's FUSE queue.
+/// 5. Else nothing is fully used. The write waits for the kernel's FUSE queue, or for syncs.
 fn neck(longest: &Phase, compressing: f64, gain_of_jobs: f64) -> Neck {
     let by_time = |a: &(Consumer, f64), b: &(Consumer, f64)| a.1.total_cmp(&b.1);
     let most = longest.consumers(compressing).into_iter().max_by(by_time);
@@ -187,9 +191,9 @@ impl fmt::Display for Neck {
 /// A write, and what names its bottleneck.
 pub struct Case<'a> {
     pub phases: &'a [Phase],
-    /// Of the workers' time.
+    /// The codec's share of the workers' time.
     pub compressing: f64,
-    /// One job's time until fio ends, over that of four.
+    /// One job's time until fio ends, divided by that of four jobs.
     pub gain_of_jobs: f64,
 }
 
@@ -234,16 +238,17 @@ mod tests {
     #[test]
     fn what_is_in_full_use_is_the_bottleneck() {
         let busy = [("write", 12.0), ("mount-cpu", 3.0), ("destager", 1.0)];
-        // The disk comes before what is busy with filling it.
+        // The disk comes before the consumers that fill it.
         assert_eq!(neck(&phase(Which::Draining, 0.95, 0.9, &busy), 0.9, 1.0), Neck::Disk);
         let full = phase(Which::Draining, 0.95, 0.1, &busy);
         assert_eq!(neck(&full, 0.9, 1.0), Neck::Processors(Consumer::Compression));
-        // The same without a codec: of the workers' time nothing is compression.
+        // The same without a codec: none of the workers' time is compression.
         assert_eq!(neck(&full, 0.0, 1.0), Neck::Processors(Consumer::Packing));
         let requests =
             phase(Which::Fio, 0.9, 0.1, &[("write", 3.0), ("mount-cpu", 6.0), ("mount-slow", 5.0)]);
         assert_eq!(neck(&requests, 0.5, 2.0), Neck::Processors(Consumer::Requests));
-        // What nobody of those accounts for is others': of a machine that is busy with something else nothing is said.
+        // Time of no known consumer belongs to others. If others keep the machine busy, there is no
+        // conclusion.
         let busy = neck(&phase(Which::Fio, 0.9, 0.1, &[]), 0.0, 1.0);
         assert_eq!(busy, Neck::Processors(Consumer::Others));
         assert!(busy.to_string().starts_with("not to be told"));

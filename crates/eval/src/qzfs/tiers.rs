@@ -18,13 +18,14 @@ use crate::record::{Axis, Form, Limit, Outcome, Plot, Series};
 /// A ZFS record.
 pub(super) const RECORD: usize = 128 << 10;
 
-/// Storage that sleeps for as long as it would take: bytes a second, of the first `fast_bytes` and of all others.
+/// Storage that sleeps for as long as it would take: bytes per second for the first `fast_bytes`,
+/// and for all later ones.
 pub(super) struct Throttled {
     pub fast: f64,
     pub slow: f64,
     pub fast_bytes: u64,
     written: u64,
-    /// When what was written so far would be there.
+    /// The time at which everything written so far would be there.
     due: Duration,
     begun: Instant,
 }
@@ -34,11 +35,11 @@ impl Throttled {
         Self { fast, slow, fast_bytes, written: 0, due: Duration::ZERO, begun: Instant::now() }
     }
 
-    /// Takes so many bytes more, no sooner than it can.
+    /// Takes so many more bytes, and returns no sooner than the storage could.
     pub fn pass(&mut self, bytes: usize) {
         let rate = if self.written < self.fast_bytes { self.fast } else { self.slow };
         self.written += bytes as u64;
-        // Time in which nothing came is lost.
+        // Idle time is lost.
         self.due = self.due.max(self.begun.elapsed()) + Duration::from_secs_f64(bytes as f64 / rate);
         let ahead = self.due.saturating_sub(self.begun.elapsed());
         if ahead > Duration::from_millis(2) {
@@ -52,7 +53,8 @@ pub(super) fn codec(name: &str) -> Result<CodecSpec, Failed> {
     CodecSpec::parse(name).map_err(|error| Failed::Program(format!("{name}: {error}")))
 }
 
-/// All of `data` in records, compressed by all threads, to storage; MB/s, and the ratio.
+/// Writes all of `data` in records to the storage, compressed by all threads. Returns MB/s and the
+/// ratio.
 fn write(
     lab: &Lab,
     data: &[u8],

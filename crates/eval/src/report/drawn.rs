@@ -1,4 +1,5 @@
-//! Records' plots as they are drawn: with the names, axes and colours of today, whatever was thought of them when a record was made.
+//! Records' plots with the names, axes and colours of today, which may differ from those at the
+//! time of the record.
 
 use std::collections::HashMap;
 
@@ -8,7 +9,7 @@ use crate::plot::{COLOURS, Drawing};
 use crate::record::{Form, Plot, Record, Series, SeriesKind};
 use crate::{lines, papers};
 
-/// Of values that are further apart than this the smaller ones cannot be seen from 0 on.
+/// If values differ by more than this factor, the smaller ones cannot be seen on a linear axis.
 const LINEAR_MAX: f64 = 100.0;
 
 /// One plot of a record, ready.
@@ -17,7 +18,7 @@ pub struct Drawn<'a> {
     pub drawing: Drawing,
 }
 
-/// All plots of one section, one record after the other; `palette` is its paper's.
+/// All plots of one section, record by record. `palette` is its paper's.
 pub fn drawn<'a>(section: &Section<'a>, palette: &mut Palette) -> Vec<Drawn<'a>> {
     let several = section.records.len() > 1;
     let mut all = Vec::new();
@@ -31,7 +32,8 @@ pub fn drawn<'a>(section: &Section<'a>, palette: &mut Palette) -> Vec<Drawn<'a>>
     all
 }
 
-/// The plot with its lines' names and the papers' numbers of today, the machine where there are several, and an axis on which everything can be seen.
+/// The plot with today's names of lines, today's numbers of the papers, the machine's name if there
+/// are several, and an axis on which everything can be seen.
 fn today(plot: &Plot, at: usize, record: &Record, several: bool) -> Plot {
     let mut plot = plot.clone();
     papers::join(&record.experiment, at, &mut plot);
@@ -54,7 +56,7 @@ fn today(plot: &Plot, at: usize, record: &Record, several: bool) -> Plot {
     plot
 }
 
-/// Whether all is above 0, and the most many times the least.
+/// True if all values are above 0 and the largest is many times the smallest.
 fn is_far_apart(plot: &Plot) -> bool {
     let points = || plot.series.iter().flat_map(|series| &series.points);
     let least = points().map(|point| point.low).fold(f64::MAX, f64::min);
@@ -62,7 +64,7 @@ fn is_far_apart(plot: &Plot) -> bool {
     least > 0.0 && most > LINEAR_MAX * least && plot.limits.iter().all(|limit| limit.y > 0.0)
 }
 
-/// `1 round` where times and rates have no spread because nothing was repeated.
+/// `1 round`, if times and rates have no spread because nothing was repeated.
 fn corner(plot: &Plot) -> String {
     let measured: Vec<&Series> =
         plot.series.iter().filter(|series| series.kind == SeriesKind::Measured).collect();
@@ -75,7 +77,7 @@ fn corner(plot: &Plot) -> String {
     }
 }
 
-/// The colours of one paper's series: what has the same name has the same one, as far as there are enough.
+/// The colours of one paper's series: the same name has the same colour, while there are enough.
 #[derive(Default)]
 pub struct Palette {
     known: HashMap<String, usize>,
@@ -88,7 +90,7 @@ impl Palette {
     fn colours(&mut self, plot: &Plot) -> Vec<usize> {
         let mut colours: Vec<Option<usize>> = vec![None; plot.series.len()];
         let drawn = |series: &Series| series.kind != SeriesKind::Limit;
-        // Those that are known first, so that no new one takes theirs.
+        // Known names come first, so that no new one takes their colour.
         for (at, series) in plot.series.iter().enumerate().filter(|(_, series)| drawn(series)) {
             if let Some(colour) = self.known.get(&series.name)
                 && !colours.contains(&Some(*colour))

@@ -1,4 +1,5 @@
-//! The page with the plots: no scripts, nothing from elsewhere, light or dark as the reader's system is.
+//! The page with the plots. It has no scripts and nothing from other sites, and is light or dark
+//! like the reader's system.
 
 use std::fmt::Write;
 
@@ -154,7 +155,7 @@ fn findings(section: &Section<'_>, out: &mut String) {
     out.push_str("</table></div>\n");
 }
 
-/// Text with what stands between backquotes as code.
+/// Text, with the parts between backquotes as code.
 fn code(text: &str) -> String {
     let parts = escape(text);
     let mut out = String::new();

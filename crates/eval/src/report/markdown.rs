@@ -60,7 +60,7 @@ pub fn page(sections: &[Section<'_>]) -> String {
     out
 }
 
-/// What is said first: where the processor wins, and where it does not.
+/// The first section: where the processor wins, and where it does not.
 fn first(sections: &[Section<'_>], out: &mut String) {
     let verdicts = verdicts(sections);
     if verdicts.is_empty() {
@@ -160,7 +160,7 @@ fn table(drawn: &Drawn<'_>, out: &mut String) {
     let _ = writeln!(out, "\n</details>\n");
 }
 
-/// A series' name, with what it is.
+/// A series' name, with its kind.
 fn label(series: &Series) -> String {
     if series.kind == SeriesKind::Limit && is_reference(&series.name) {
         return format!("{} (reference)", series.name);
@@ -168,7 +168,7 @@ fn label(series: &Series) -> String {
     series.label()
 }
 
-/// The median; the least and the most too, where they are more than some percent apart.
+/// The median; also the least and the most, if they differ by more than some percent.
 fn value(point: &Point) -> String {
     let (low, high) = (number(point.low), number(point.high));
     let apart = (point.high - point.low).abs() > 0.05 * point.y.abs();
@@ -179,12 +179,12 @@ fn value(point: &Point) -> String {
     }
 }
 
-/// Who is cited.
+/// The source of a number.
 pub fn paper_word(paper: Paper) -> &'static str {
     if paper == Paper::Beyond { "Asked" } else { "The paper" }
 }
 
-/// The column of numbers that ours stand beside.
+/// The heading of the column beside ours.
 pub fn paper_column(paper: Paper) -> &'static str {
     if paper == Paper::Beyond { "asked" } else { "paper" }
 }

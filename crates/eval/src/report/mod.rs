@@ -1,4 +1,5 @@
-//! The report, from records alone: `report.md` to be read in the repository, `report.html` with the plots, in one file.
+//! The report, made from records alone: `report.md` to be read in the repository, and `report.html`
+//! with the plots, in one file.
 
 mod drawn;
 mod html;
@@ -12,23 +13,23 @@ use crate::plot::number;
 use crate::record::{Duel, Plot, Record, SeriesKind};
 use drawn::{Drawn, Palettes, drawn};
 
-/// An experiment with its records, one a machine.
+/// An experiment with its records, one per machine.
 struct Section<'a> {
     experiment: &'a Experiment,
     records: Vec<&'a Record>,
 }
 
-/// A comparison with what it belongs to.
+/// A comparison, with its experiment and record.
 struct Verdict<'a> {
     experiment: &'a Experiment,
     record: &'a Record,
     duel: Duel,
 }
 
-/// Writes both. Experiments without a record are left out of the sections, and named.
+/// Writes both. Experiments without a record are only named.
 ///
 /// # Errors
-/// Whatever writing says.
+/// Those of writing.
 pub fn write(experiments: &[Experiment], records: &[Record], out: &Path) -> Result<(), Failed> {
     std::fs::create_dir_all(out)?;
     let sections = sections(experiments, records);
@@ -37,10 +38,11 @@ pub fn write(experiments: &[Experiment], records: &[Record], out: &Path) -> Resu
     Ok(())
 }
 
-/// Each plot as a file, `EXPERIMENT-N.svg` and `EXPERIMENT-N.dark.svg`; those of a second machine are counted on.
+/// Writes each plot to a file, `EXPERIMENT-N.svg` and `EXPERIMENT-N.dark.svg`. The numbers go on
+/// with a second machine's plots.
 ///
 /// # Errors
-/// Whatever writing says.
+/// Those of writing.
 pub fn write_plots(experiments: &[Experiment], records: &[Record], out: &Path) -> Result<(), Failed> {
     std::fs::create_dir_all(out)?;
     for (section, plots) in all_drawn(&sections(experiments, records)) {
@@ -71,10 +73,10 @@ struct Row<'a> {
     ours: Vec<String>,
 }
 
-/// Where a number is not known.
+/// Stands for an unknown number.
 const UNKNOWN: &str = "–";
 
-/// Every number that any of the records has.
+/// Every number of any of the records.
 fn rows<'a>(section: &Section<'a>) -> Vec<Row<'a>> {
     let mut rows: Vec<Row<'a>> = Vec::new();
     for finding in section.records.iter().flat_map(|record| &record.outcome.findings) {
@@ -97,12 +99,13 @@ fn rows<'a>(section: &Section<'a>) -> Vec<Row<'a>> {
     rows
 }
 
-/// What makes such a record again; older ones name a program without its path, and data as `BENCH_DATA=…`.
+/// The command that makes such a record again. Older records name a program without its path, and
+/// data as `BENCH_DATA=…`.
 fn command(record: &Record) -> String {
     crate::record::command(&record.experiment, record.scale, record.command.contains("BENCH_DATA="))
 }
 
-/// Why a plot has no line that bounds it, where it has none.
+/// The reason if a plot has no line that bounds it.
 fn unlimited(plot: &Plot) -> Option<&'static str> {
     let is_limited =
         !plot.limits.is_empty() || plot.series.iter().any(|series| series.kind == SeriesKind::Limit);
@@ -119,7 +122,7 @@ fn sections<'a>(experiments: &'a [Experiment], records: &'a [Record]) -> Vec<Sec
     experiments.iter().map(of).collect()
 }
 
-/// What has no record.
+/// Experiments without a record.
 fn missing<'a>(sections: &'a [Section<'_>]) -> Vec<&'a str> {
     sections
         .iter()
@@ -128,7 +131,7 @@ fn missing<'a>(sections: &'a [Section<'_>]) -> Vec<&'a str> {
         .collect()
 }
 
-/// Comparisons, those that the processor wins first, by how far.
+/// Comparisons by ratio, those that the processor wins first.
 fn verdicts<'a>(sections: &[Section<'a>]) -> Vec<Verdict<'a>> {
     let mut verdicts = Vec::new();
     for section in sections {
@@ -143,7 +146,7 @@ fn verdicts<'a>(sections: &[Section<'a>]) -> Vec<Verdict<'a>> {
 }
 
 impl Verdict<'_> {
-    /// How many times as fast as the device the processor is.
+    /// The processor's rate divided by the device's.
     fn ratio(&self) -> f64 {
         self.duel.processor / self.duel.device.max(f64::MIN_POSITIVE)
     }
@@ -158,15 +161,15 @@ fn machines(sections: &[Section<'_>]) -> Vec<String> {
     machines
 }
 
-/// Processors that others may keep busy before it is said.
+/// Processors that others may keep busy without a warning.
 const OTHERS_MAX: f64 = 0.15;
 
-/// Whether others worked on the machine when it began.
+/// True if others worked on the machine at the start.
 fn is_busy(record: &Record) -> bool {
     record.others.is_some_and(|others| others > OTHERS_MAX)
 }
 
-/// What has to be said before any number, if others worked on a machine.
+/// A warning before any number, if others worked on a machine.
 fn warning(sections: &[Section<'_>]) -> Option<String> {
     let all = || sections.iter().flat_map(|section| section.records.iter());
     let busy = all().filter(|record| is_busy(record)).count();
@@ -197,7 +200,7 @@ fn told(record: &Record) -> String {
     )
 }
 
-/// What every reader is told.
+/// The explanation for every reader.
 const HOW_TO_READ: &str = "Points and numbers are medians; whiskers, and numbers in brackets, go from the least to the most of all rounds where these are more than 5 % apart; `1 round` says that nothing was repeated. Solid lines and filled points were measured on the machine named; \
                            dashed lines and open points belong to models, dotted ones to the papers, whose figures are known here by the numbers in their text and tables: where those do not give one, there is a –. \
                            Red dotted lines are limits: what is measured stays on one side of them, but for the 5 % that measurements scatter by, or the limit's name says `passed`. Grey dash-dotted lines are references, which may be passed: \

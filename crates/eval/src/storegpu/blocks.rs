@@ -1,4 +1,5 @@
-//! Blocks of all sizes: what each way is worth, in times one core that runs the ordinary function.
+//! Blocks of all sizes: the speed of each way, relative to one core that runs the ordinary
+//! function.
 
 use std::hint::black_box;
 
@@ -27,7 +28,7 @@ const OPTIMISATIONS: [(&str, Speed); 4] = [
 /// Measures the rate at blocks of so many bytes.
 type Rate = Box<dyn Fn(&Lab, usize) -> Spread>;
 
-/// A line of a plot: a way to do it.
+/// A line of a plot: one way to hash.
 struct Way {
     series: Series,
     rate: Rate,
@@ -41,7 +42,7 @@ impl Way {
     fn model(name: &str, speed: Speed, buffers: Buffers, request: Request) -> Self {
         let rig = Rig::modelled(&[speed], 1, buffers);
         let rate = move |lab: &Lab, bytes: usize| {
-            // The first computes the result, and is no measurement.
+            // The first call computes the result, and is no measurement.
             rig.call(1, &request, bytes);
             lab.rate(bytes, || {
                 black_box(rig.call(1, &request, bytes));
@@ -59,7 +60,7 @@ impl Way {
     }
 }
 
-/// All ways at all sizes, as times the rate of `baseline`; its own rate is added to the findings.
+/// All ways at all sizes, relative to `baseline`, whose own rate goes to the findings.
 fn speedups(
     lab: &Lab,
     title: &str,
@@ -82,7 +83,7 @@ fn speedups(
     for line in &series {
         outcome.find(format!("{}, largest block", line.name), line.last(), "x", None);
     }
-    // The same with all cores as the measure.
+    // The same relative to all cores.
     let cores = series.iter().find(|line| line.name.starts_with("all cores")).map_or(0.0, Series::last);
     for line in series.iter().filter(|line| line.kind == SeriesKind::Model && cores > 0.0) {
         outcome.find(format!("{}, largest block, over all cores", line.name), line.last() / cores, "x", None);
@@ -165,7 +166,7 @@ fn real(lab: &Lab, request: &Request) -> Vec<Way> {
     (1..=count).map(way).collect()
 }
 
-/// What every way gives is what the reference gives.
+/// Checks that every way gives the reference's result.
 fn same_answers(lab: &Lab, request: &Request, expected: impl Fn(&[u8]) -> Vec<u8>) -> Result<(), Failed> {
     let speeds: Vec<Speed> = modelled().into_iter().map(|(_, speed)| speed).collect();
     for len in [0, 1, 4095, 4097, 70_000] {

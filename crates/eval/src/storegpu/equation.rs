@@ -75,7 +75,7 @@ fn curve(lab: &Lab, rig: &Rig, device: usize, request: &Request) -> Curve {
                 let (stages, nanos) =
                     (done.report().stages, |time: std::time::Duration| time.as_nanos() as f64);
                 if device == 0 {
-                    // What threads share is counted once: the whole call is the work.
+                    // Time that threads share is counted once: the whole call is work.
                     return Stages { work: nanos(total), ..Stages::default() };
                 }
                 Stages {

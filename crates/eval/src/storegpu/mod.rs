@@ -14,7 +14,7 @@ use outrigger_workload::Rng;
 use crate::experiment::{Experiment, Paper};
 use crate::lab::{Lab, Scale};
 
-/// Theirs.
+/// StoreGPU's experiments.
 pub fn experiments() -> Vec<Experiment> {
     let paper = Paper::StoreGpu;
     vec![
@@ -155,7 +155,7 @@ pub fn experiments() -> Vec<Experiment> {
     ]
 }
 
-/// The same bytes of any length for all of them.
+/// The same bytes for all experiments, of any length.
 fn data(len: usize) -> Vec<u8> {
     let mut data = vec![0; len];
     Rng::new(3).fill(&mut data);
@@ -181,7 +181,7 @@ fn direct(digest: Digest) -> Request {
     Request::PmdHash { digest }
 }
 
-/// The ordinary function over all of a block.
+/// The ordinary function over a whole block.
 fn ordinary(digest: Digest) -> FingerprintKind {
     match digest {
         Digest::Md5 => FingerprintKind::Md5,

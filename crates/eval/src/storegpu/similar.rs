@@ -15,7 +15,7 @@ use crate::record::{Axis, Form, Limit, Outcome, Plot, Series};
 use crate::rig::{Buffers, Rig};
 use crate::similarity::{checkpoints, cut, cut_by_windows, ends_of, memory_rate, similarity};
 
-/// Low bits that are zero at a boundary: with a window every four bytes, blocks of 256 KiB.
+/// Low zero bits at a boundary: with a window at every fourth byte, blocks have 256 KiB.
 const BITS: u32 = 16;
 
 /// Both tables.
@@ -120,7 +120,7 @@ pub fn tables(lab: &Lab) -> Result<Outcome, Failed> {
     Ok(outcome)
 }
 
-/// On all cores, on the model of the paper's card, and on the devices that are there.
+/// On all cores, on the model of the paper's card, and on real devices.
 fn on_rigs(lab: &Lab, of_rig: impl Fn(&Rig, usize) -> Spread) -> Vec<Spread> {
     let (real, model) = (Rig::real(lab), Rig::modelled(&[models::GEFORCE_8800], 1, Buffers::Reused));
     let mut rates = vec![of_rig(&Rig::processor(lab.threads), 0), of_rig(&model, 1)];
@@ -128,7 +128,8 @@ fn on_rigs(lab: &Lab, of_rig: impl Fn(&Rig, usize) -> Spread) -> Vec<Spread> {
     rates
 }
 
-/// Blocks of a fixed size, each hashed: by the ordinary function, by one core, by all, on the model, and on the devices that are there.
+/// Blocks of a fixed size, each hashed: by the ordinary function, by one core, by all, on the
+/// model, and on real devices.
 fn direct_rates(lab: &Lab, image: &[u8], size: usize, digest: Digest) -> Vec<Spread> {
     let request = direct(digest);
     let usual = lab.rate(image.len(), || {
@@ -146,7 +147,7 @@ fn direct_rates(lab: &Lab, image: &[u8], size: usize, digest: Digest) -> Vec<Spr
     [usual, one].into_iter().chain(on_rigs(lab, of_rig)).collect()
 }
 
-/// Windows are hashed, blocks cut behind some of them, and those hashed.
+/// Hashes windows, cuts blocks behind some of them, and hashes these.
 fn variable_rates(lab: &Lab, image: &[u8], bits: u32, digest: Digest) -> Vec<Spread> {
     let function = if digest == Digest::Sha1 { WindowFunction::Sha1 } else { WindowFunction::Md5 };
     let spec = window(function, 20, 4, 4);

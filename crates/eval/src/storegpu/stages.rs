@@ -1,4 +1,4 @@
-//! Figures 11 to 17: shares of the stages of one call, on modelled devices and on those that are there.
+//! Figures 11 to 17: each stage's share of one call, on modelled devices and on real ones.
 
 use outrigger_offload::op::Digest;
 use outrigger_offload::sim::Speed;
@@ -8,7 +8,7 @@ use crate::lab::{Failed, Lab};
 use crate::record::Outcome;
 use crate::{models, shares};
 
-/// One plot a device.
+/// One plot per device.
 pub fn shares(lab: &Lab) -> Result<Outcome, Failed> {
     let mut outcome = Outcome::default();
     models::note(&mut outcome);

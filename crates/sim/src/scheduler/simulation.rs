@@ -1,4 +1,4 @@
-//! The scheduler's state: what each thread waits for, and which one is next.
+//! The scheduler's state: the wait of each thread, and the choice of the next one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicU32;
@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use super::HostId;
 
-/// What a thread waits for.
+/// The state of a thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum State {
     Ready,
-    /// For the word at an address to be woken, or a deadline.
+    /// Waits for a wake of the word at an address, or for a deadline.
     Word(usize, Option<u64>),
     Until(u64),
     Thread(usize),
@@ -20,7 +20,7 @@ pub(super) enum State {
 pub(super) struct Thread {
     pub host: HostId,
     pub state: State,
-    /// It did not wait in vain: it was woken before its deadline.
+    /// True if it was woken before its deadline.
     pub woken: bool,
     pub handle: libc::pthread_t,
     pub baton: Box<AtomicU32>,
@@ -28,14 +28,14 @@ pub(super) struct Thread {
 }
 
 impl Thread {
-    /// One that can run.
+    /// A thread that can run.
     pub fn new(host: HostId, handle: libc::pthread_t) -> Self {
         let (state, looks) = (State::Ready, Looks::Each);
         Self { host, state, woken: false, handle, baton: Box::default(), looks }
     }
 }
 
-/// A thread that looks every so often whether something is new.
+/// How a thread polls that looks periodically whether something is new.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Looks {
     /// It looks each time.
@@ -60,13 +60,13 @@ pub(super) struct Simulation {
     pub points: u64,
     pub threads: Vec<Thread>,
     pub hosts: Vec<Host>,
-    /// Threads that can run, those of hosts that are paused among them.
+    /// Threads that can run, also those of paused hosts.
     pub ready: Vec<usize>,
-    /// Deadlines of threads that wait.
+    /// Deadlines of waiting threads.
     pub deadlines: BTreeSet<(u64, usize)>,
     /// Threads that wait for a word, by its address.
     pub waiting: BTreeMap<usize, Vec<usize>>,
-    /// Threads that wait for another one.
+    /// Threads that wait for the end of another one.
     pub joining: Vec<usize>,
 }
 
@@ -83,7 +83,7 @@ impl Simulation {
         !host.paused && !host.dead
     }
 
-    /// A thread waits from here on, or can run.
+    /// Changes the state of a thread: it waits from here on, or can run.
     pub fn put(&mut self, number: usize, state: State) {
         let thread = &mut self.threads[number];
         (thread.state, thread.woken) = (state, false);
@@ -108,7 +108,7 @@ impl Simulation {
         }
     }
 
-    /// A thread waits no longer: it was woken, or its time has come.
+    /// Ends a thread's wait, because it was woken or its deadline has come.
     pub fn wake(&mut self, number: usize, woken: bool) {
         let state = self.threads[number].state;
         if let State::Word(address, _) = state
@@ -126,7 +126,7 @@ impl Simulation {
         self.threads[number].woken = woken;
     }
 
-    /// The deadline of a wait, which is put off if there are looks to skip.
+    /// The deadline of a wait, which is later if polls can be skipped.
     pub fn put_off(&mut self, number: usize, until: u64) -> u64 {
         let (now, thread) = (self.now, &mut self.threads[number]);
         match thread.looks {
@@ -138,7 +138,7 @@ impl Simulation {
         }
     }
 
-    /// Something is new: no look is skipped from here on.
+    /// Something is new: no poll is skipped from here on.
     pub fn end_skipping(&mut self) {
         for number in 0..self.threads.len() {
             let thread = &mut self.threads[number];

@@ -1,4 +1,5 @@
-//! Hosts on one simulated store: the same seed is the same run, nothing is wrong in many, and planted faults are found.
+//! Hosts on one simulated store: the same seed gives the same run, many runs find nothing, and
+//! planted faults are found.
 
 use std::process::{Command, Output};
 use std::time::Duration;
@@ -6,7 +7,7 @@ use std::time::Duration;
 use outrigger_sim::planted::{self, Planted};
 use outrigger_sim::{run, script};
 
-/// Runs seeds in processes of their own, on all processors.
+/// Runs seeds in separate processes, on all processors.
 fn simulate(seeds: u64, hours: f64, hosts: usize, fault: Option<Planted>) -> Output {
     let mut program = Command::new(env!("CARGO_BIN_EXE_outrigger-sim"));
     program.args(["1", &seeds.to_string(), &hours.to_string(), &hosts.to_string()]);

@@ -1,4 +1,5 @@
-//! The simulation's tests. Simulations of one process take turns; those that need many seeds start processes.
+//! The simulation's tests. Simulations in one process take turns; tests that need many seeds start
+//! processes.
 
 use std::sync::{Mutex, MutexGuard};
 

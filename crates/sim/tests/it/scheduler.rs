@@ -14,7 +14,7 @@ fn simulate<T: Send>(seed: u64, f: impl FnOnce() -> T + Send) -> (T, Ran) {
     })
 }
 
-/// Threads that add to a list under a lock, wait for each other, and sleep; the order in which they did.
+/// Threads that add to a list under a lock, wait for each other, and sleep. Returns their order.
 fn busy() -> Vec<(usize, u64)> {
     let list = Arc::new((Mutex::new(Vec::new()), Condvar::new()));
     let (send, receive) = mpsc::channel();

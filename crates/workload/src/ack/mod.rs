@@ -1,10 +1,10 @@
-//! Does a file system keep what it acknowledged? A writer that logs each operation after it returned, and a check of
-//! what is there later against that log.
+//! Does a file system keep what it acknowledged? A writer logs each operation after it returned,
+//! and a check compares the later content with that log.
 //!
-//! [`ack_write`] makes random operations in an empty directory and writes two lines to its log for each: `> N OPERATION`
-//! before, `< N` after it returned. The log lies on another file system, which survives when the one under test is
-//! killed. [`ack_verify`] plays the log and compares. At most one operation has no second line; it may have happened or
-//! not, and a write in part.
+//! [`ack_write`] makes random operations in an empty directory and writes two lines to its log for
+//! each: `> N OPERATION` before, `< N` after it returned. The log lies on another file system,
+//! which survives when the one under test is killed. [`ack_verify`] replays the log and compares.
+//! At most one operation has no second line. It may have happened or not, and a write in part.
 
 mod model;
 mod verify;
@@ -19,14 +19,16 @@ pub use writer::{AckOptions, AckReport, ack_write};
 use std::fmt;
 use std::io;
 
-/// What a file system promises about an operation that returned.
+/// A file system's promise about operations that returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Promise {
-    /// All of it is there after the file system's process was killed.
+    /// All data is there after the file system's process was killed.
     Acked,
-    /// Names are; data once it was flushed by `fsync` or `close` (a mount behind the kernel's write-back cache).
+    /// Names are there; data once it was flushed by `fsync` or `close` (a mount behind the kernel's
+    /// write-back cache).
     Names,
-    /// Only what `fsync` returned for: a file's data and its names, a directory's entries (loss of power).
+    /// Only what `fsync` returned for: a file's data and its names, a directory's entries (power
+    /// loss).
     Durable,
 }
 
@@ -49,7 +51,7 @@ enum Op {
 }
 
 impl Op {
-    /// Whether it changes which names there are, or what they stand for.
+    /// True if it changes which names exist, or what they stand for.
     fn changes_names(&self) -> bool {
         use Op::{Append, Close, Fsync, FsyncDir, Truncate, Write};
         !matches!(self, Write { .. } | Append { .. } | Truncate { .. } | Fsync(_) | FsyncDir(_) | Close(_))
@@ -101,7 +103,7 @@ impl fmt::Display for Op {
 /// The first line of a log; the seed follows.
 const HEADER: &str = "outrigger-workload ackwrite 1 seed ";
 
-/// A log that was read: the operations that returned, and the one that did not.
+/// A parsed log: the operations that returned, and the one that did not.
 struct Log {
     seed: u64,
     acked: Vec<Op>,
@@ -111,7 +113,7 @@ struct Log {
 impl Log {
     fn parse(text: &str) -> io::Result<Self> {
         let bad = |line: usize| io::Error::other(format!("the log's line {} makes no sense", line + 1));
-        // A writer that is killed may leave half a line, which then is no line.
+        // A killed writer may leave half a line, which does not count.
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
         let mut lines = whole.lines().enumerate();
         let seed = lines.next().and_then(|(_, line)| line.strip_prefix(HEADER)?.parse().ok());
@@ -125,7 +127,7 @@ impl Log {
             match (kind, log.in_flight.take()) {
                 (">", None) => log.in_flight = Some(Op::parse(rest).ok_or_else(|| bad(at))?),
                 ("<", Some(op)) => log.acked.push(op),
-                // It failed, after which the writer stopped: it may have happened in part.
+                // It failed, and then the writer stopped: it may have happened in part.
                 ("!", Some(op)) => log.in_flight = Some(op),
                 _ => return Err(bad(at)),
             }

@@ -1,4 +1,4 @@
-//! What may be there: every name with what it may stand for, every file with what its bytes may be.
+//! The allowed states: what every name may stand for, and which bytes every file may have.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ pub(super) enum Node {
     Symlink(String),
 }
 
-/// A change of a file's bytes that need not have been kept.
+/// A change of a file's bytes that may be lost.
 #[derive(Clone, Debug)]
 enum Change {
     /// The bytes of operation `op`.
@@ -26,12 +26,12 @@ enum Change {
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct File {
-    /// What must be there, but for `changes`.
+    /// The bytes that must be there, except for `changes`.
     base: Vec<u8>,
     changes: Vec<Change>,
-    /// Its length after all changes.
+    /// The file's length after all changes.
     pub(super) len: u64,
-    /// The names that it has now.
+    /// Its present names.
     pub(super) names: BTreeSet<String>,
     /// All names that it had since its last `fsync`; none if it need not be found under any.
     pub(super) found_under: BTreeSet<String>,
@@ -43,7 +43,7 @@ pub(super) struct Model {
     promise: Promise,
     seed: u64,
     pub(super) files: Vec<File>,
-    /// What each name may stand for: one of these. The last one is what it stands for now.
+    /// For each name, what it may stand for. The last one is the present one.
     pub(super) names: BTreeMap<String, Vec<Option<Node>>>,
 }
 
@@ -74,7 +74,8 @@ impl Model {
         }
     }
 
-    /// The operation may have happened; a file's or name's earlier states stay possible until [`Model::acked`].
+    /// Applies an operation that may have happened. Earlier states of a file or name stay possible
+    /// until [`Model::acked`].
     pub(super) fn apply(&mut self, number: u64, op: &Op) {
         match op {
             Op::Create(path) => {
@@ -91,7 +92,7 @@ impl Model {
             }
             Op::Rename { from, to } => {
                 let node = self.get(from).cloned();
-                // Two names of one file: POSIX says that nothing happens.
+                // Both names are of one file: POSIX says that nothing happens.
                 let same = matches!((&node, self.file(to)), (Some(Node::File(a)), Some(b)) if *a == b);
                 if from != to && !same {
                     self.bind(to, node);
@@ -133,7 +134,7 @@ impl Model {
         self.names.entry(path.to_owned()).or_insert_with(|| vec![None]).push(node);
     }
 
-    /// The operation, which was applied before, has returned: what the promise says of it holds from now on.
+    /// An operation that was applied before has returned: the promise about it holds from now on.
     pub(super) fn acked(&mut self, op: &Op) {
         match (self.promise, op) {
             (Promise::Durable, Op::Fsync(path)) => {
@@ -187,7 +188,7 @@ impl Model {
         file.base = base;
     }
 
-    /// Whether these bytes may be the file's, and if not, what is wrong.
+    /// Checks that these bytes may be the file's. The error says what is wrong.
     pub(super) fn accepts(&self, id: usize, found: &[u8]) -> Result<(), String> {
         let file = &self.files[id];
         let mut now = file.base.clone();
@@ -199,7 +200,7 @@ impl Model {
             }
         };
         mark(&now, 0, now.len());
-        // Where the file ended at some time, what came behind may have been extended before it was written.
+        // Behind an earlier end of the file, bytes may have been extended before they were written.
         let mut shortest = now.len();
         let mut len_ok = found.len() == now.len();
         for change in &file.changes {
@@ -207,7 +208,7 @@ impl Model {
             let touched = make(&mut now, change, self.seed);
             mark(&now, touched.start, touched.end);
             shortest = shortest.min(now.len());
-            // A write that was cut off ends anywhere in it.
+            // An interrupted write may end anywhere within it.
             let partly =
                 matches!(change, Change::Write { .. }) && (before..=now.len()).contains(&found.len());
             len_ok |= partly || found.len() == now.len();
@@ -237,7 +238,7 @@ impl Model {
     }
 }
 
-/// Makes a change; the range of bytes that may differ now.
+/// Makes a change; returns the range of bytes that may differ now.
 fn make(bytes: &mut Vec<u8>, change: &Change, seed: u64) -> std::ops::Range<usize> {
     let before = bytes.len();
     match *change {

@@ -35,14 +35,15 @@ impl Run {
         model
     }
 
-    /// A file of at least `len` bytes, by its name, that this holds for.
+    /// The name of a file for which `good` holds.
     fn file(&self, promise: Promise, good: impl Fn(&model::File) -> bool) -> String {
         let model = self.model(promise);
         let file = model.files.iter().find(|file| file.names.len() == 1 && good(file));
         file.expect("such a file").names.first().unwrap().clone()
     }
 
-    /// As if the operations from the `keep`th on had not returned, the first of them being in flight.
+    /// Cuts the log as if the operations from the `keep`th on had not returned, the first of them
+    /// being in flight.
     fn cut_log(&self, keep: usize) {
         let text = fs::read_to_string(&self.log).unwrap();
         let lines: Vec<&str> = text.lines().take(1 + 2 * keep + 1).collect();
@@ -139,7 +140,7 @@ fn the_operation_in_flight_may_be_there_or_not_but_the_one_before_must() {
     let text = fs::read_to_string(&run.log).unwrap();
     let log = Log::parse(&text).unwrap();
     let (mut checked, mut missed) = (0, 0);
-    // What was really done is one operation more than the log says returned; and then two more.
+    // The directory has one operation more than the log says returned, and then two more.
     for keep in 0..log.acked.len() {
         let again = tempfile::tempdir().unwrap();
         if keep < 6 || keep % 20 > 1 {
@@ -158,7 +159,8 @@ fn the_operation_in_flight_may_be_there_or_not_but_the_one_before_must() {
         checked += u64::from(changed);
         missed += u64::from(changed && run.problems(Promise::Acked).is_empty());
     }
-    // An operation that is not in the log at all shows, unless it happens to change nothing (or the same again).
+    // An operation that the log lacks shows, unless it happens to change nothing (or the same
+    // again).
     assert!(checked > 20 && missed * 5 < checked, "{missed} of {checked} were not noticed");
 }
 
@@ -230,7 +232,7 @@ fn unsynced_data_may_be_lost_and_synced_data_may_not() {
     make("> 4 close a\n< 4\n");
     assert_eq!(judge(&synced, Promise::Names), 1);
     assert_eq!(judge(&synced, Promise::Durable), 0);
-    // A rename may be lost, the file may not.
+    // A rename may be lost, but not the file.
     make("> 4 rename a b\n< 4\n");
     assert_eq!(judge(&synced, Promise::Durable), 0);
     assert_eq!(judge(&synced, Promise::Names), 2);

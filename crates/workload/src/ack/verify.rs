@@ -1,4 +1,4 @@
-//! What is there, against what may be there.
+//! Compares the directory with the allowed states.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,8 +10,8 @@ use super::model::{Model, Node};
 use super::{Log, Promise};
 use crate::about;
 
-/// Compares the directory `dir` with what the log `log` of [`super::ack_write`] says must be there; what is wrong, one
-/// line each. With an operation in flight, the state with it is as good as the one without.
+/// Compares the directory `dir` with the log `log` of [`super::ack_write`]; returns a line for each
+/// violation. With an operation in flight, the state with it is as good as the one without.
 ///
 /// # Errors
 /// The log cannot be read or is not one, or the directory cannot be listed.
@@ -30,7 +30,7 @@ pub fn ack_verify(dir: &Path, log: &Path, promise: Promise) -> io::Result<Vec<St
     if problems.is_empty() || promise == Promise::Durable || !op.changes_names() {
         return Ok(problems);
     }
-    // A change of names is there as a whole or not at all, so that its two states are looked at one by one.
+    // A change of names happens as a whole or not at all, so its two states are checked one by one.
     model.acked(&op);
     let with = check(&model, dir, &found, promise)?;
     let without = check(&without, dir, &found, promise)?;
@@ -85,7 +85,7 @@ fn check(
 ) -> io::Result<Vec<String>> {
     let mut problems = Vec::new();
     let mut bad: BTreeSet<&str> = BTreeSet::new();
-    // Which files were found under which names.
+    // The files that were found, by their names.
     let mut seen: BTreeSet<(usize, &str)> = BTreeSet::new();
     for (name, states) in &model.names {
         let there = found.get(name);
@@ -133,7 +133,7 @@ fn check(
     );
     for (id, file) in model.files.iter().enumerate() {
         if promise == Promise::Durable {
-            // Between two names, a file must not be lost.
+            // A file that changes its name must not be lost.
             let found = |name: &String| seen.contains(&(id, name.as_str())) || bad.contains(name.as_str());
             if !file.found_under.is_empty() && !file.found_under.iter().any(found) {
                 let names: Vec<&str> = file.found_under.iter().map(String::as_str).collect();

@@ -1,4 +1,4 @@
-//! Random operations, each logged when it has returned.
+//! Makes random operations, and logs each when it has returned.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -11,20 +11,20 @@ use super::model::{Model, Node, bytes};
 use super::{HEADER, Op, Promise};
 use crate::{Rng, about};
 
-/// How long, and which, operations [`ack_write`] makes.
+/// The number and the kinds of operations that [`ack_write`] makes.
 #[derive(Clone, Debug)]
 pub struct AckOptions {
     /// The same seed makes the same operations.
     pub seed: u64,
-    /// After so many it ends.
+    /// The number of operations.
     pub ops: u64,
-    /// After so long it ends, if given.
+    /// The time after which it ends, if given.
     pub time: Option<Duration>,
-    /// Whether it makes hard links.
+    /// True to make hard links.
     pub links: bool,
 }
 
-/// How far [`ack_write`] came.
+/// The progress of [`ack_write`].
 #[derive(Debug)]
 pub struct AckReport {
     /// Operations that returned and are in the log.
@@ -36,14 +36,15 @@ pub struct AckReport {
 const DIRS: u64 = 4;
 const FILES: u64 = 24;
 const LEN_MAX: u64 = 1 << 20;
-/// Open files; more are closed first.
+/// The most open files; older ones are closed first.
 const OPEN_MAX: usize = 12;
 
-/// Makes random operations in `dir`, which must be empty or not there, and logs each to `log`, which must not be there
-/// yet and lie on another file system. Ends at the first one that fails.
+/// Makes random operations in `dir`, which must be empty or missing, and logs each to `log`, which
+/// must not exist yet and lie on another file system. Ends at the first one that fails.
 ///
 /// # Errors
-/// The directory is not empty, or the log cannot be written. An operation that fails is no error, but reported.
+/// The directory is not empty, or the log cannot be written. An operation that fails is reported,
+/// and is no error.
 pub fn ack_write(dir: &Path, log: &Path, options: &AckOptions) -> io::Result<AckReport> {
     fs::create_dir_all(dir).map_err(about(dir))?;
     if fs::read_dir(dir).map_err(about(dir))?.next().is_some() {
@@ -60,7 +61,8 @@ pub fn ack_write(dir: &Path, log: &Path, options: &AckOptions) -> io::Result<Ack
         links: options.links,
     };
     let begin = Instant::now();
-    // Directories that are there for good come first, durably: what lies in them can be judged by itself.
+    // Permanent directories come first and are synced, so that their content can be judged by
+    // itself.
     let mut planned: Vec<Op> = (0..DIRS).map(|n| Op::Mkdir(format!("d{n}"))).collect();
     planned.push(Op::FsyncDir(".".to_owned()));
     planned.reverse();
@@ -84,7 +86,7 @@ pub fn ack_write(dir: &Path, log: &Path, options: &AckOptions) -> io::Result<Ack
 
 struct Writer<'a> {
     dir: &'a Path,
-    /// Where every operation has happened, exactly.
+    /// A model in which every operation has happened exactly.
     model: Model,
     rng: Rng,
     /// By number in the model.
@@ -106,7 +108,7 @@ impl Writer<'_> {
         }
     }
 
-    /// An operation of the kind `pick` says, if there is one now.
+    /// An operation of the kind `pick`, if there is one now.
     fn try_choose(&mut self, pick: u64) -> Option<Op> {
         let a = self.name();
         let file = self.model.file(&a);
@@ -180,7 +182,7 @@ impl Writer<'_> {
         format!("d{}/f{}", self.rng.below(DIRS), self.rng.below(FILES))
     }
 
-    /// Of an empty directory, which comes and goes.
+    /// The name of an empty directory, which comes and goes.
     fn dir_name(&mut self) -> String {
         format!("e{}", self.rng.below(6))
     }
@@ -223,7 +225,7 @@ impl Writer<'_> {
                 let data = bytes(seed, number, *len);
                 self.file(path)?.write_all_at(&data, *at)
             }
-            // Through another handle, so that the kernel or the file system has to find the end.
+            // Through another handle, so that the kernel or the file system must find the end.
             Op::Append { path, len } => {
                 let mut file = OpenOptions::new().append(true).open(at(path))?;
                 file.write_all(&bytes(seed, number, *len))

@@ -1,4 +1,4 @@
-//! Entries of the trees that are compared, each opened relative to its directory.
+//! Entries of the compared trees, each opened relative to its directory.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::fs::File;
@@ -90,7 +90,7 @@ impl<'d> Entry<'d> {
         }
     }
 
-    /// The entry as a path through its open directory: the xattr calls know no directories.
+    /// The entry as a path through its open directory, because the xattr calls take no directory.
     fn magic_path(&self) -> CString {
         let mut path = format!("/proc/self/fd/{}/", self.dir.as_raw_fd()).into_bytes();
         path.extend_from_slice(self.name.to_bytes());
@@ -110,7 +110,7 @@ impl<'d> Entry<'d> {
         {
             match growing(|buffer| fs::lgetxattr(&*path, name, buffer)) {
                 Ok(value) => all.push((name.to_vec(), value)),
-                // Listed, but not for us to read (trusted.* without the capability), or just gone.
+                // Listed, but not readable for us (trusted.* without the capability), or just gone.
                 Err(Errno::NODATA | Errno::PERM | Errno::ACCESS) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -135,7 +135,8 @@ fn growing(mut read: impl FnMut(&mut [u8]) -> rustix::io::Result<usize>) -> rust
     }
 }
 
-/// Where data is next, from `at` on; `len` if only a hole follows. File systems without holes are data throughout.
+/// The offset of the next data from `at` on; `len` if only a hole follows. File systems without
+/// holes are all data.
 pub(super) fn next_data(file: &File, at: u64, len: u64) -> io::Result<u64> {
     match fs::seek(file, fs::SeekFrom::Data(at)) {
         Ok(next) => Ok(next.min(len)),

@@ -1,8 +1,8 @@
-//! Whether two trees are the same, to the last attribute.
+//! Compares two trees, to the last attribute.
 //!
-//! Both trees are walked together in the order of their names, each entry opened relative to its directory, so that
-//! paths longer than the system's limit are compared as well. Holes are skipped by asking the file system for the
-//! next data: a terabyte of nothing costs nothing.
+//! Both trees are walked together in the order of their names. Each entry is opened relative to its
+//! directory, so that paths longer than the system's limit are compared as well. Holes are skipped
+//! by asking the file system for the next data: a terabyte of holes costs nothing.
 
 mod entry;
 
@@ -21,7 +21,7 @@ use rustix::io::Errno;
 
 use self::entry::{Entry, Root, names, next_data};
 
-/// More allocated bytes than this above the other file's are noticed.
+/// A file may have so many allocated bytes more than the other one.
 const SPARSE_SLACK: u64 = 64 << 10;
 const BLOCK: usize = 256 << 10;
 
@@ -70,8 +70,8 @@ pub enum What {
     Target { a: PathBuf, b: PathBuf },
     /// Device numbers (major, minor).
     Device { a: (u32, u32), b: (u32, u32) },
-    /// The names are linked to other files: the first name of each file's group, which is the file's own without
-    /// other links.
+    /// The names are linked to other files: the first name of each file's group, which is the
+    /// file's own without other links.
     HardLink { a: PathBuf, b: PathBuf },
     /// An extended attribute, ACLs and capabilities among them; `None` where it is missing.
     Xattr { name: Vec<u8>, a: Option<Vec<u8>>, b: Option<Vec<u8>> },
@@ -81,7 +81,7 @@ pub enum What {
     Unreadable { side: Side, error: String },
 }
 
-/// Something that is not the same.
+/// A difference.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
     /// The entry, relative to both roots; empty for the roots themselves.
@@ -106,27 +106,28 @@ impl fmt::Display for Difference {
     }
 }
 
-/// What [`compare_trees_with`] looks at besides names, kinds, bytes, symlink targets and device numbers.
+/// The properties that [`compare_trees_with`] compares besides names, kinds, bytes, symlink targets
+/// and device numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CompareOptions {
     /// Permissions.
     pub modes: bool,
     /// User and group ids.
     pub owners: bool,
-    /// Modification times.
+    /// Hard links: which names are one file.
     pub mtimes: bool,
     /// Which names are one file.
     pub hard_links: bool,
     /// Extended attributes except `security.selinux`, which is the machine's policy.
     pub xattrs: bool,
-    /// Whether holes stayed holes.
+    /// Holes.
     pub sparseness: bool,
     /// The attributes of the roots themselves.
     pub roots: bool,
 }
 
 impl Default for CompareOptions {
-    /// Everything.
+    /// All of them.
     fn default() -> Self {
         Self {
             modes: true,
@@ -140,12 +141,12 @@ impl Default for CompareOptions {
     }
 }
 
-/// All differences between the tree (or single file) `a` and its copy `b`, in the order of a sorted walk; none if
-/// they are the same. Symlinks are compared, never followed, the roots included.
+/// All differences between the tree (or single file) `a` and its copy `b`, in the order of a sorted
+/// walk; none if they are the same. Symlinks are compared, never followed, also at the roots.
 ///
 /// # Errors
-/// The roots cannot be examined, or reading fails otherwise than for want of permission (that is a
-/// [`What::Unreadable`]).
+/// The roots cannot be examined, or reading fails for another reason than a missing permission
+/// (that is a [`What::Unreadable`]).
 pub fn compare_trees(a: &Path, b: &Path) -> io::Result<Vec<Difference>> {
     compare_trees_with(a, b, &CompareOptions::default())
 }
@@ -170,7 +171,7 @@ pub fn compare_trees_with(a: &Path, b: &Path, options: &CompareOptions) -> io::R
 struct Walk<'o> {
     options: &'o CompareOptions,
     found: Vec<Difference>,
-    /// The first name met of every file with several, by device and inode.
+    /// The first name found of every file with several, by device and inode.
     groups_a: HashMap<(u64, u64), PathBuf>,
     groups_b: HashMap<(u64, u64), PathBuf>,
     buffers: (Vec<u8>, Vec<u8>),
@@ -311,7 +312,7 @@ impl Walk<'_> {
         Ok(None)
     }
 
-    /// Opens the entry, or notes that the caller may not.
+    /// Opens the entry, or records that the caller may not.
     fn open(
         &mut self,
         entry: &Entry<'_>,
@@ -338,7 +339,7 @@ fn leader(groups: &mut HashMap<(u64, u64), PathBuf>, entry: &Entry<'_>, path: &P
     groups.entry((entry.stat.st_dev, entry.stat.st_ino)).or_insert_with(|| path.to_owned()).clone()
 }
 
-/// Two lists sorted by their keys, as one: every key with its value on each side.
+/// Merges two lists sorted by their keys: every key with its value on each side.
 fn merged<K: Ord, V>(a: Vec<(K, V)>, b: Vec<(K, V)>) -> Vec<(K, Option<V>, Option<V>)> {
     let (mut a, mut b) = (a.into_iter().peekable(), b.into_iter().peekable());
     let mut out = Vec::new();

@@ -5,7 +5,7 @@ use rustix::fs::{CWD, FileType, Mode, XattrFlags};
 
 use super::*;
 
-/// Two equal trees with one of everything that `change` may spoil in the second.
+/// The differences of two equal trees with one entry of every kind, after `change` in the second.
 fn spoiled(change: impl FnOnce(&Path)) -> Vec<Difference> {
     let dir = tempfile::tempdir().unwrap();
     let (a, b) = (dir.path().join("a"), dir.path().join("b"));
@@ -25,7 +25,7 @@ fn spoiled(change: impl FnOnce(&Path)) -> Vec<Difference> {
     }
     assert_eq!(compare_trees(&a, &b).unwrap(), [], "the same before the change");
     change(&b);
-    // The change moved the times of the directories it was in; only the change itself is asked for.
+    // The change moved the times of its directories; only the change itself should count.
     for name in ["sub", "."] {
         crate::set_mtime(&b.join(name), 1_000_000, 5).unwrap();
     }

@@ -1,4 +1,5 @@
-//! Judges histories. Each key is judged by itself; promises about the order of operations on several keys are not.
+//! Judges histories. Each key is judged by itself; the order of operations on several keys is not
+//! judged.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -7,31 +8,31 @@ use super::linear::{Span, is_linearizable, smallest};
 use super::sequences::{appends, counters, names};
 use super::{ABSENT, Action, EXISTS, FIRST, MOVED, Op, Outcome, REMOVED, TORN, WON};
 
-/// Faults are shown that happened so many nanoseconds before or after what is wrong.
+/// Faults are shown if they happened within so many nanoseconds of a violation.
 const AROUND: u64 = 10_000_000_000;
 
-/// Something that must not be.
+/// A violation.
 #[derive(Clone, Debug)]
 pub struct Violation {
     /// The key whose history is wrong.
     pub key: String,
     /// In words.
     pub why: String,
-    /// The operations that show it, and no others if that is known.
+    /// The operations that show it; only those, if that is known.
     pub ops: Vec<Op>,
 }
 
-/// How many operations there were of a kind, and what was wrong.
+/// The number of operations of each kind, and the violations.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// By checker: operations, those done, failed and unknown, and its violations.
     pub checkers: BTreeMap<&'static str, ([u64; 4], Vec<Violation>)>,
 }
 
-/// The checker of a key, and what it does.
+/// The checker of a key, and its description.
 type Checker = (&'static str, &'static str, fn(&[Op]) -> Vec<Violation>);
 
-/// By the beginnings of keys' names; the longest come first.
+/// By prefixes of keys; the longest come first.
 const CHECKERS: [Checker; 8] = [
     ("flock", "counters behind flock", counters),
     ("fcntl", "counters behind fcntl", counters),
@@ -70,13 +71,13 @@ pub fn check(ops: &[Op]) -> Report {
 }
 
 impl Report {
-    /// Everything that is wrong.
+    /// All violations.
     pub fn violations(&self) -> impl Iterator<Item = &Violation> {
         self.checkers.values().flat_map(|(_, violations)| violations)
     }
 
-    /// How much there was, and of each key whose history is wrong, why, with the operations that show it and the faults
-    /// (instants, and what happened then) around them.
+    /// A table of operations, and for each key with a violation the reason, the operations that
+    /// show it, and the faults (instants and texts) around them.
     pub fn told(&self, faults: &[(u64, String)]) -> String {
         let mut text = format!(
             "{:<30} {:>8} {:>8} {:>8} {:>8}  verdict\n",
@@ -107,7 +108,8 @@ impl Report {
     }
 }
 
-/// Operations that say something: those that failed changed nothing, and reads that did not return tell nothing.
+/// Operations that tell something: those that failed changed nothing, and reads that did not return
+/// tell nothing.
 fn telling(ops: &[Op]) -> Vec<Op> {
     let is_look = |op: &Op| matches!(op.action, Action::Read | Action::Find | Action::Stat(_));
     let tells = |op: &&Op| match op.outcome {
@@ -123,7 +125,7 @@ fn spans(ops: &[Op]) -> Vec<Span> {
     ops.iter().map(span).collect()
 }
 
-/// What a register holds after an operation that was carried out.
+/// A register's value after an operation that was carried out.
 fn value(op: &Op) -> String {
     if op.action == Action::Remove { ABSENT.into() } else { op.id() }
 }
@@ -135,10 +137,10 @@ fn register(ops: Vec<Op>, initial: &str) -> Vec<Violation> {
         let why = "a read returned what nobody has written as a whole".into();
         return vec![Violation { key: op.key.clone(), why, ops: vec![op.clone()] }];
     }
-    // Of writes whose outcome is unknown only those matter that somebody has read.
+    // A write whose outcome is unknown matters only if a read has found it.
     let looks = ops.iter().filter(|op| matches!(op.action, Action::Read | Action::Remove));
     let read: BTreeSet<_> = looks.filter_map(Op::done).collect();
-    // Or that somebody may have removed.
+    // Or if an operation may have removed it.
     let matters = |op: &Op| !op.is_unknown() || read.contains(value(op).as_str()) || read.contains(REMOVED);
     let ops: Vec<_> = ops.iter().filter(|op| matters(op)).cloned().collect();
     let fails = |ops: &[Op]| !is_register(ops, initial);
@@ -147,7 +149,7 @@ fn register(ops: Vec<Op>, initial: &str) -> Vec<Violation> {
     }
     let ops = smallest(&ops, fails, |rest, at| {
         let op = &rest[at];
-        // What says that the value was there, or that something was.
+        // An operation that shows that the value, or some value, was there.
         let shows = |other: &Op| match other.action {
             Action::Read => other.done() == Some(&value(op)),
             Action::Remove => matches!(other.done(), Some(found) if found == value(op) || found == REMOVED),
@@ -180,13 +182,13 @@ fn is_register(ops: &[Op], initial: &str) -> bool {
     })
 }
 
-/// Names are linearizable, and with a name comes all that was closed before it was given.
+/// Names are linearizable, and a name leads to all data that was closed before the name was given.
 fn replaced(ops: &[Op]) -> Vec<Violation> {
     register(telling(ops), ABSENT)
 }
 
-/// Contents are linearizable from the write's sync or close on. On its own host a write may be read before, and a write whose
-/// outcome is unknown for ever.
+/// Contents are linearizable from the write's sync or close on. On its own host a write may be read
+/// earlier, and one whose outcome is unknown at any time.
 fn written(ops: &[Op]) -> Vec<Violation> {
     let ops = telling(ops);
     let writes: BTreeMap<_, _> =
@@ -202,8 +204,9 @@ fn written(ops: &[Op]) -> Vec<Violation> {
     register(ops.iter().filter(|op| !is_early(op)).cloned().collect(), FIRST)
 }
 
-/// True if another client may have moved the file to the same place meanwhile. The kernel looks for both names, one after the other,
-/// and finds the same file under both: then `rename` succeeds and does nothing.
+/// True if another client may have moved the file to the same place meanwhile. The kernel looks up
+/// both names, one after the other, and finds the same file under both. Then `rename` succeeds and
+/// does nothing.
 fn may_do_nothing(ops: &[Op], at: usize) -> bool {
     let op = &ops[at];
     let goes = |op: &Op| match op.action {
@@ -215,7 +218,8 @@ fn may_do_nothing(ops: &[Op], at: usize) -> bool {
     ops.iter().enumerate().any(|(number, other)| number != at && meets(other))
 }
 
-/// A directory is there or not. Who makes it is refused if it is there, and who removes it if it is not.
+/// A directory exists or not. A client that makes it is refused if it exists, and one that removes
+/// it if it does not.
 fn directories(ops: &[Op]) -> Vec<Violation> {
     let ops = telling(ops);
     let fails = |ops: &[Op]| {
@@ -240,7 +244,7 @@ fn directories(ops: &[Op]) -> Vec<Violation> {
     vec![Violation { key: ops[0].key.clone(), why, ops }]
 }
 
-/// A file that is moved is in one directory at any time, and begins in the first.
+/// A moved file is in one directory at any time, and begins in the first.
 fn moved(ops: &[Op]) -> Vec<Violation> {
     let ops = telling(ops);
     let fails = |ops: &[Op]| {

@@ -1,7 +1,8 @@
-//! A client: a process that does random operations in a directory that it shares with others, and logs them.
+//! A client: a process that does random operations in a directory that it shares with others, and
+//! logs them.
 //!
-//! It works from an open directory, the root of a mount. When that is gone it waits until something is mounted there again:
-//! below the mount lies a directory that is nobody's.
+//! It works from an open directory, the root of a mount. When that is gone it waits until something
+//! is mounted there again: the directory below the mount is not shared.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -17,15 +18,16 @@ use rustix::io::Errno;
 use super::{ABSENT, Action, EXISTS, FIRST, HERE, How, MOVED, Op, REMOVED, TORN, WON};
 use crate::Rng;
 
-/// Registers of each kind, and lengths of those that are written in place: a page at most, so that a read of one is one
-/// request.
+/// Registers of each kind, and lengths of those written in place: at most a page, so that a read is
+/// one request.
 const REGISTERS: u64 = 3;
 const LENGTHS: [usize; REGISTERS as usize] = [100, 1700, 4096];
-/// Files that move, of which so many move at a time.
+/// Files that move, and how many move at a time.
 const MOVING: u64 = 60;
 const AT_A_TIME: u64 = 4;
 const DIRS: u8 = 3;
-/// For so long the same files move and the same log is appended to, and the same name is tried.
+/// How long the same files move and the same log is appended to, and how long the same name is
+/// tried.
 const EPOCH: Duration = Duration::from_secs(12);
 const NAME_EPOCH: Duration = Duration::from_millis(400);
 
@@ -35,7 +37,7 @@ pub fn now() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// A value as a file holds it: its name, and bytes that follow from that.
+/// A value as a file holds it: its name, and bytes that follow from the name.
 pub fn content(value: &str, len: usize) -> Vec<u8> {
     let mut bytes = format!("{value} {len}\n").into_bytes();
     let seed = value.bytes().fold(7, |seed: u64, byte| seed.wrapping_mul(31) + u64::from(byte));
@@ -45,14 +47,14 @@ pub fn content(value: &str, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// The value whose content this is, whole.
+/// The value of which this is the whole content.
 pub fn value_of(bytes: &[u8]) -> Option<String> {
     let head = bytes.split(|&byte| byte == b'\n').next()?;
     let (value, len) = std::str::from_utf8(head).ok()?.split_once(' ')?;
     (content(value, len.parse().ok()?) == bytes).then(|| value.to_owned())
 }
 
-/// Makes what the clients share; once, before they start.
+/// Creates what the clients share; once, before they start.
 ///
 /// # Errors
 /// As of the operations.
@@ -76,16 +78,16 @@ pub fn prepare(dir: &Path) -> io::Result<()> {
 enum Failure {
     /// Nothing was changed.
     Before(Errno),
-    /// Something may have been.
+    /// Something may have been changed.
     After(Errno),
 }
 
-/// Nothing has been changed so far.
+/// A failure before any change.
 fn before(error: impl Into<io::Error>) -> Failure {
     Failure::Before(errno(&error.into()))
 }
 
-/// Something may have been changed.
+/// A failure after a possible change.
 fn after(error: impl Into<io::Error>) -> Failure {
     Failure::After(errno(&error.into()))
 }
@@ -115,8 +117,8 @@ impl Client {
         Ok(Self { name: name.to_owned(), dir: dir.to_owned(), log, root: None, number: 0 })
     }
 
-    /// Does random operations until the monotonic clock of the machine has gone on so far since `start`, which is the same for
-    /// all clients, in nanoseconds of that clock.
+    /// Does random operations until `length` after `start`, a time of the machine's monotonic clock
+    /// in nanoseconds that is the same for all clients.
     ///
     /// # Errors
     /// The log cannot be written.
@@ -138,7 +140,8 @@ impl Client {
         }
     }
 
-    /// Looks at all keys of a history, when nobody changes anything any more. Returns true if all looks succeeded.
+    /// Reads all keys of a history after all changes have ended. Returns true if all reads
+    /// succeeded.
     ///
     /// # Errors
     /// The log cannot be written.
@@ -159,7 +162,8 @@ impl Client {
         Ok(all)
     }
 
-    /// Opens the root anew unless it is there. A directory on the file system that it lies in is none.
+    /// Opens the root again unless it is open. A directory on the file system around it does not
+    /// count.
     fn is_mounted(&mut self) -> bool {
         if self.root.is_none() {
             let opened = rustix::fs::open(&self.dir, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
@@ -187,13 +191,13 @@ impl Client {
             Err(Failure::After(error)) => format!("unknown {error}"),
         };
         self.log.write_all(format!("< {number} {} {outcome}\n", now()).as_bytes())?;
-        // Perhaps the mount is gone.
+        // The mount may be gone.
         self.root = is_done.then_some(root);
         Ok(is_done)
     }
 }
 
-/// Chooses the next operation and its key, by the time that has passed.
+/// Chooses the next operation and its key by the elapsed time.
 fn choose(rng: &mut Rng, passed: Duration) -> (String, Action) {
     let epoch = passed.as_nanos() / EPOCH.as_nanos();
     let name = passed.as_nanos() / NAME_EPOCH.as_nanos();
@@ -222,7 +226,7 @@ fn choose(rng: &mut Rng, passed: Duration) -> (String, Action) {
     }
 }
 
-/// An operation at work.
+/// The files of an operation.
 struct Files<'a> {
     root: &'a OwnedFd,
     id: &'a str,
@@ -275,7 +279,7 @@ impl Files<'_> {
         close(file)
     }
 
-    /// A file of its own, whole, that it can give another name.
+    /// Writes a whole file of its own, to be given another name.
     fn own(&self, len: usize) -> Result<String, Failure> {
         let name = format!("own/{}", self.id.replace('/', "-"));
         let mut file = self.open(&name, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL).map_err(before)?;
@@ -321,7 +325,8 @@ impl Files<'_> {
         let text = String::from_utf8_lossy(&bytes[..len]).into_owned();
         let Ok(number) = text.parse::<u64>() else { return Ok(format!("{text:?}")) };
         let written = file.write_all_at((number + 1).to_string().as_bytes(), 0);
-        // While it cannot be stored the lock is kept. Somebody else would not see it, and it would be stored after theirs.
+        // The lock is kept while the data cannot be stored. Otherwise another client would not see
+        // it, and it would be stored after theirs.
         loop {
             match lock(FlockOperation::Unlock) {
                 Err(Errno::IO | Errno::AGAIN | Errno::INTR) => std::thread::sleep(Duration::from_millis(100)),
@@ -404,7 +409,7 @@ impl Files<'_> {
     }
 }
 
-/// Closes what an operation has written to, whose outcome is unknown if that fails.
+/// Closes a written file. If that fails, the operation's outcome is unknown.
 fn close(file: File) -> Done {
     super::shim::close(file).map_err(after)?;
     Ok("ok".into())

@@ -1,8 +1,9 @@
-//! Decides if a history of one object is linearizable: each operation takes effect at one instant between its call and its
-//! return. The order of these instants explains all results.
+//! Decides if a history of one object is linearizable: each operation takes effect at one instant
+//! between its call and its return. The order of these instants explains all results.
 //!
-//! The search is that of Wing and Gong, with Lowe's memory of what was tried ("Testing for linearizability", 2016), as
-//! in knossos and porcupine. An operation without a return may take effect at any time after its call, or never.
+//! The search is that of Wing and Gong, with Lowe's memory of what was tried ("Testing for
+//! linearizability", 2016), as in knossos and porcupine. An operation without a return may take
+//! effect at any time after its call, or never.
 
 use std::collections::HashSet;
 use std::hash::Hash;
@@ -16,7 +17,8 @@ pub struct Span {
     pub returned: Option<u64>,
 }
 
-/// The calls and returns that are not yet in the order, as a doubly linked list. Entry 0 is the head.
+/// The calls and returns that are not yet in the order, as a doubly linked list. Entry 0 is the
+/// head.
 struct Entries {
     next: Vec<usize>,
     previous: Vec<usize>,
@@ -30,7 +32,8 @@ impl Entries {
     fn new(spans: &[Span]) -> Self {
         let mut events: Vec<_> =
             spans.iter().enumerate().map(|(op, span)| (span.called, false, op)).collect();
-        // Calls come first: an operation that returned in the instant of a call was concurrent with it.
+        // Calls come first: an operation that returned in the instant of a call was concurrent with
+        // it.
         events.extend(spans.iter().enumerate().filter_map(|(op, span)| Some((span.returned?, true, op))));
         events.sort_unstable();
         let count = events.len() + 1;
@@ -76,8 +79,9 @@ impl Entries {
     }
 }
 
-/// Returns true if in some order of the operations `step` accepts each that has returned. `step` says what becomes of a
-/// state when an operation takes effect, or `None` if that contradicts what it returned.
+/// Returns true if in some order of the operations `step` accepts each that has returned. `step`
+/// returns the state after an operation takes effect, or `None` if that contradicts the operation's
+/// answer.
 pub fn is_linearizable<S: Clone + Eq + Hash>(
     spans: &[Span],
     initial: S,
@@ -106,7 +110,8 @@ pub fn is_linearizable<S: Clone + Eq + Hash>(
             }
             entry = entries.next[entry];
         } else {
-            // An operation returned that is not in the order: the last one that was put into it was wrong.
+            // An operation returned that is not in the order, so the last one put into it was
+            // wrong.
             let Some((op, before)) = stack.pop() else { return false };
             state = before;
             taken[op / 64] &= !(1 << (op % 64));
@@ -118,7 +123,7 @@ pub fn is_linearizable<S: Clone + Eq + Hash>(
     true
 }
 
-/// A history as it was known at an instant: what had not returned then may still happen.
+/// A history as it was known at an instant: operations that had not returned then may still happen.
 fn until(ops: &[Op], instant: u64) -> Vec<Op> {
     let mut ops: Vec<_> = ops.iter().filter(|op| op.called <= instant).cloned().collect();
     for op in ops.iter_mut().filter(|op| op.returned > instant) {
@@ -128,8 +133,9 @@ fn until(ops: &[Op], instant: u64) -> Vec<Op> {
     ops
 }
 
-/// Returns a small part of a history that still fails. This is its shortest beginning that fails, less what can go: `may_go`
-/// says of an operation that a correct history would stay correct without it.
+/// A small part of a history that still fails: its shortest failing beginning, without the
+/// operations that can go. `may_go` says whether a correct history stays correct without an
+/// operation.
 pub fn smallest(ops: &[Op], fails: impl Fn(&[Op]) -> bool, may_go: impl Fn(&[Op], usize) -> bool) -> Vec<Op> {
     let mut instants: Vec<_> = ops.iter().map(|op| op.returned).filter(|&at| at < u64::MAX).collect();
     instants.sort_unstable();
@@ -150,7 +156,7 @@ pub fn smallest(ops: &[Op], fails: impl Fn(&[Op]) -> bool, may_go: impl Fn(&[Op]
         if chunk > 1 {
             chunk /= 2;
         } else if left.len() == before {
-            // As they ended, those too that had not at the time.
+            // With their final outcomes, also for operations that had not returned at the time.
             let ids: HashSet<_> = left.iter().map(Op::id).collect();
             return ops.iter().filter(|op| ids.contains(&op.id())).cloned().collect();
         }

@@ -1,7 +1,8 @@
-//! Histories of several clients at one shared directory: what each called, when, and what it was told.
+//! Histories of several clients at one shared directory: the calls of each, and their answers.
 //!
-//! A [`Client`] is a process. It does random operations and writes each call and each return to a log of its own.
-//! [`check`] reads the logs of all clients and compares them with what the file system promises:
+//! A [`Client`] is a process. It does random operations and writes each call and each return to a
+//! log of its own. [`check`] reads the logs of all clients and compares them with what the file
+//! system promises:
 //!
 //! | keys | operations | what must hold |
 //! | --- | --- | --- |
@@ -13,8 +14,9 @@
 //! | `d…` directories | [`Action::Claim`] (`mkdir`), [`Action::Remove`] (`rmdir`), [`Action::Find`] | linearizable |
 //! | `m…` files that move | [`Action::Move`], [`Action::Stat`] | linearizable: found exactly once |
 //!
-//! An operation that fails may have been carried out: its outcome is [`Outcome::Unknown`]. It may take effect at any later
-//! time, once, or never. Only where nothing can have been sent is it [`Outcome::Failed`].
+//! An operation that fails may have been carried out: its outcome is [`Outcome::Unknown`]. It may
+//! take effect at any later time, once, or never. Only where nothing can have been sent is it
+//! [`Outcome::Failed`].
 //!
 //! All clients are on one machine, so that the monotonic clock orders their calls and returns.
 
@@ -47,7 +49,8 @@ pub enum How {
     Rename,
 }
 
-/// An operation on a key. The name of the operation itself ([`Op::id`]) is the value that it writes.
+/// An operation on a key. The name of the operation itself ([`Op::id`]) is the value that it
+/// writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Overwrites a file in place: open, write, fsync, close.
@@ -148,7 +151,7 @@ impl Op {
         }
     }
 
-    /// True if it may have been carried out, now or later, although the client was not told so.
+    /// True if it may have been carried out, now or later, although the client got no such answer.
     pub fn is_unknown(&self) -> bool {
         matches!(self.outcome, Outcome::Unknown(_))
     }
@@ -221,8 +224,8 @@ impl Action {
     }
 }
 
-/// A client's log: `> NUMBER NANOS KEY ACTION` when it calls, `< NUMBER NANOS done|failed|unknown TEXT` when that returns. The
-/// last line may have been cut off by the client's end.
+/// A client's log: `> NUMBER NANOS KEY ACTION` when it calls, `< NUMBER NANOS done|failed|unknown
+/// TEXT` when that returns. The last line may have been cut off by the client's end.
 fn parse(client: &str, log: &str) -> Option<Vec<Op>> {
     let mut ops = BTreeMap::new();
     for line in log.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')) {
@@ -247,7 +250,8 @@ fn parse(client: &str, log: &str) -> Option<Vec<Op>> {
     Some(ops.into_values().collect())
 }
 
-/// All operations of the clients whose logs (`CLIENT.log`) lie in a directory, in the order of their calls.
+/// All operations of the clients whose logs (`CLIENT.log`) lie in a directory, in the order of
+/// their calls.
 ///
 /// # Errors
 /// A log cannot be read, or is none.

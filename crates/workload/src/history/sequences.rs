@@ -1,4 +1,4 @@
-//! Checkers of what can be judged without a search: counters, appended lines, and names that are made once.
+//! Checkers that need no search: counters, appended lines, and names that are made once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,7 +30,8 @@ fn number(op: &Op) -> Option<u64> {
 ///
 /// - No two acknowledged increments read the same number.
 /// - A number that was read is larger than those of all increments acknowledged before.
-/// - In the end, at least the acknowledged increments were counted, and at most those that were tried.
+/// - In the end, at least the acknowledged increments were counted, and at most those that were
+///   tried.
 pub fn counters(ops: &[Op]) -> Vec<Violation> {
     let mut found = found(ops);
     let mut counts: Vec<_> =
@@ -46,7 +47,7 @@ pub fn counters(ops: &[Op]) -> Vec<Violation> {
             }
         }
     }
-    // The largest number that had been acknowledged when an operation was called is behind it.
+    // The largest number that was acknowledged before an operation's call is below its own.
     counts.sort_by_key(|op| op.returned);
     let mut looks: Vec<_> = ops.iter().filter(|op| number(op).is_some()).collect();
     looks.sort_by_key(|op| op.called);
@@ -92,7 +93,8 @@ impl<'a> Largest<'a> for Option<&'a Op> {
 
 /// Judges each look at a log:
 ///
-/// - Lines are whole, unless one is being appended on the look's host. No line is there twice, and none that was not called.
+/// - Lines are whole, unless one is being appended on the look's host. No line is there twice, and
+///   none that was not called.
 /// - All lines are there that were acknowledged before the look, in the order of time.
 /// - Each client's lines are in its order.
 pub fn appends(ops: &[Op]) -> Vec<Violation> {
@@ -103,7 +105,8 @@ pub fn appends(ops: &[Op]) -> Vec<Violation> {
         let Some(lines) = look.done() else { continue };
         let mut at = BTreeMap::new();
         let mut last_of: BTreeMap<&str, &Op> = BTreeMap::new();
-        // A line that is being appended on the look's host moves when it is stored, and others' lines come before it.
+        // A line that is being appended on the reader's host moves when it is stored, and others'
+        // lines come before it.
         let is_moving = |op: &&Op| {
             let is_over = !op.is_unknown() && op.returned < look.called;
             op.host() == look.host() && op.called < look.returned && !is_over
@@ -148,7 +151,8 @@ pub fn appends(ops: &[Op]) -> Vec<Violation> {
     found.violations
 }
 
-/// Judges a name: it has one winner at most, who stays, and nobody is refused it before somebody can have made it.
+/// Judges a name: it has at most one winner, who stays, and nobody is refused before another client
+/// can have made it.
 pub fn names(ops: &[Op]) -> Vec<Violation> {
     let mut found = found(ops);
     let is_claim = |op: &&Op| matches!(op.action, Action::Claim(_));

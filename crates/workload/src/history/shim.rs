@@ -1,11 +1,11 @@
-//! `close` that says whether it worked, which `File` does not.
+//! A `close` that returns its error, which `File` does not.
 #![allow(unsafe_code)]
 
 use std::fs::File;
 use std::io;
 use std::os::fd::IntoRawFd;
 
-/// Closes a file. Only if this succeeds, others see the bytes that were written to it.
+/// Closes a file. Others see the written bytes only if this succeeds.
 ///
 /// # Errors
 /// As of `close`; the file is closed all the same.

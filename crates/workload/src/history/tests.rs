@@ -1,10 +1,11 @@
-//! Histories that the checkers must accept, and faults that they must notice: each is planted into a history that is right
-//! without it.
+//! Histories that the checkers must accept, and faults that they must notice: each is planted into
+//! a history that is right without it.
 
 use super::linear::{Span, is_linearizable};
 use super::*;
 
-/// `CLIENT/NUMBER CALLED-RETURNED KEY ACTION OUTCOME`, where `?` stands for an unknown return and an unknown outcome.
+/// `CLIENT/NUMBER CALLED-RETURNED KEY ACTION OUTCOME`, where `?` stands for an unknown return and
+/// an unknown outcome.
 fn ops(lines: &str) -> Vec<Op> {
     let op = |line: &str| {
         let words: Vec<_> = line.split_whitespace().collect();
@@ -36,7 +37,7 @@ fn accepts(lines: &str) {
     assert!(report.violations().next().is_none(), "{:#?}", report.checkers);
 }
 
-/// Rejects a history for this reason, and shows these operations.
+/// Checks that a history is rejected for this reason, and that these operations are shown.
 #[track_caller]
 fn rejects(lines: &str, why: &str, shown: &[&str]) {
     let report = check(&ops(lines));
@@ -59,7 +60,7 @@ fn a_replaced_register_is_linearizable_or_rejected() {
         a.1/2 26-30 r0 read c.1/1
         d.1/1 31-32 r0 replace failed";
     accepts(right);
-    // Stale: it had been seen before by somebody else.
+    // Stale: another client had read a later value before.
     rejects(
         &(right.to_owned() + "\nd.1/2 26-33 r0 read a.1/1"),
         ORDER,
@@ -219,7 +220,7 @@ fn a_name_has_one_winner_who_stays() {
     rejects(&right.replace("find a.1/1", "find b.1/2"), "another one had made", &["a.1/1", "c.1/2"]);
     rejects(&right.replace("find a.1/1", "find empty"), "cannot have made", &["c.1/2"]);
     rejects("a.1/1 0-10 n0 create exists", "nobody can have made", &["a.1/1"]);
-    // Somebody who was told nothing may have won.
+    // A client that got no answer may have won.
     accepts("a.1/1 0-? n0 create ?\n b.1/1 5-9 n0 mkdir exists\n b.1/2 10-11 n0 find empty");
 }
 
@@ -236,15 +237,17 @@ fn a_file_that_moves_is_found_once() {
     rejects(&right.replace("move:0:2 absent", "move:0:2 moved"), ORDER, &["a.1/1", "b.1/1"]);
     rejects(&right.replace("stat:2 here", "stat:2 absent"), ORDER, &["a.1/1", "c.1/1", "b.1/3", "b.1/4"]);
     rejects(&right.replace("stat:2 here", "stat:0 here"), ORDER, &["a.1/1", "c.1/1", "b.1/4"]);
-    // Two move it to the same place: the second may find it there already, unless the first had returned before.
+    // Two clients move it to the same place. The second may find it there already, unless the first
+    // had returned before.
     let twice = "a.1/1 0-10 m1 move:0:1 moved\n b.1/1 5-20 m1 move:0:1 moved\n b.1/2 21-30 m1 stat:1 here";
     accepts(twice);
     rejects(&twice.replace("5-20", "11-20"), ORDER, &["a.1/1", "b.1/1"]);
-    // It was carried out, asked for again, and then refused.
+    // It was carried out, retried, and then refused.
     rejects(&right.replace("move:0:1 moved", "move:0:1 absent"), ORDER, &["b.1/1"]);
 }
 
-/// Random histories of a register that took effect at random instants are accepted, and almost none is when a read is changed.
+/// Random histories of a register that took effect at random instants are accepted; almost none is
+/// accepted after one read is changed.
 #[test]
 fn random_histories_are_judged_as_a_simulation_knows_them() {
     let mut noticed = 0;

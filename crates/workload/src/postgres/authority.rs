@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// An authority of a test's own, in a directory.
+/// An authority for a test, in a directory.
 pub struct Authority {
     certificate: PathBuf,
     key: PathBuf,
@@ -14,7 +14,7 @@ pub struct Authority {
 pub const NO_OPENSSL: &str = "openssl is not installed (apt-get install openssl)";
 
 impl Authority {
-    /// Whether `openssl` is there; if not, that is said aloud.
+    /// True if `openssl` is there; prints a line if not.
     pub fn can_be() -> bool {
         let asked = Command::new("openssl").arg("version").stdout(Stdio::null()).status();
         let is_there = asked.is_ok_and(|status| status.success());
@@ -24,10 +24,10 @@ impl Authority {
         is_there
     }
 
-    /// Makes one, with files `NAME.crt` and `NAME.key` in `dir`.
+    /// Makes an authority, with files `NAME.crt` and `NAME.key` in `dir`.
     ///
     /// # Errors
-    /// What `openssl` says.
+    /// Those of `openssl`.
     pub fn new(dir: &Path, name: &str) -> io::Result<Self> {
         let (certificate, key) = (dir.join(format!("{name}.crt")), dir.join(format!("{name}.key")));
         let subject = format!("/CN=authority {name}");
@@ -42,15 +42,16 @@ impl Authority {
         Ok(Self { certificate, key })
     }
 
-    /// Its own certificate, by which it is recognised.
+    /// Its own certificate, which clients trust.
     pub fn certificate(&self) -> &Path {
         &self.certificate
     }
 
-    /// A certificate for a server at `names` (`DNS:db.example`, `IP:127.0.0.1`), with files `server.crt` and `server.key` in `dir`.
+    /// Makes a certificate for a server at `names` (`DNS:db.example`, `IP:127.0.0.1`), with files
+    /// `server.crt` and `server.key` in `dir`.
     ///
     /// # Errors
-    /// What `openssl` says.
+    /// Those of `openssl`.
     pub fn issue(&self, dir: &Path, names: &str) -> io::Result<()> {
         let file = |name: &str| dir.join(name);
         openssl(

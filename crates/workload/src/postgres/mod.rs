@@ -1,8 +1,10 @@
-//! A real PostgreSQL for tests: made in a directory of its own, reached by a socket in it, and gone with the test.
+//! A real PostgreSQL for tests. It is made in its own directory, reached by a socket there, and
+//! gone with the test.
 //!
-//! Nothing is installed: the server of Debian's package `postgresql` is used if it is there, else [`Server::start`] says why not. The superuser
-//! must not run a server, so root runs it as `postgres` or `nobody`. A watchdog process waits for the end of the test's process,
-//! however that comes, and then ends the server and removes the directory.
+//! Nothing is installed: the server of Debian's package `postgresql` is used if it is there, else
+//! [`Server::start`] says why not. The superuser must not run a server, so root runs it as
+//! `postgres` or `nobody`. A watchdog process waits for the end of the test's process, however that
+//! comes, and then ends the server and removes the directory.
 
 mod authority;
 mod pooler;
@@ -30,18 +32,19 @@ const DATABASE: &str = "postgres";
 /// Names the socket's file.
 const PORT: u16 = 5432;
 
-/// A running server, and the database of it that is meant.
+/// A running server, and one of its databases.
 pub struct Server {
     dir: PathBuf,
     binaries: PathBuf,
     owner: Option<(u32, u32)>,
     database: String,
     process: Mutex<Option<Child>>,
-    /// Its end of input tells it that this process is over. None where the server is that of [`Server::shared`].
+    /// The end of its input tells it that this process is over. None for a database of
+    /// [`Server::shared`].
     watchdog: Option<Child>,
 }
 
-/// The newest installed server's programs; `None`, said aloud, when there are none.
+/// The newest installed server's programs; `None`, with a line that says so, if there are none.
 fn installed() -> Option<PathBuf> {
     let found = binaries();
     if found.is_none() {
@@ -64,7 +67,7 @@ fn binaries() -> Option<PathBuf> {
     found.pop().map(|(_, path)| path)
 }
 
-/// Who runs the server, when the superuser must not.
+/// The user that runs the server instead of the superuser.
 fn owner() -> io::Result<Option<(u32, u32)>> {
     let me = fs::metadata("/proc/self")?;
     if std::os::unix::fs::MetadataExt::uid(&me) != 0 {
@@ -84,7 +87,8 @@ fn owner() -> io::Result<Option<(u32, u32)>> {
 }
 
 impl Server {
-    /// The one server that all tests of a process share; `None`, said aloud, when PostgreSQL is not installed. Commits are not durable in it.
+    /// The one server that all tests of a process share; `None`, with a line that says so, if
+    /// PostgreSQL is not installed. Its commits are not durable.
     ///
     /// # Panics
     /// When it is installed and does not start.
@@ -98,7 +102,8 @@ impl Server {
             .as_ref()
     }
 
-    /// A new database of the shared server, which goes with the value, for tests that look at locks: those of other tests are not seen in it.
+    /// A new database of the shared server, which is dropped with the value. It is for tests that
+    /// look at locks, because it does not show those of other tests.
     ///
     /// # Panics
     /// When it cannot be made.
@@ -110,8 +115,9 @@ impl Server {
         Some(Self { dir, binaries, owner: shared.owner, database, process: Mutex::default(), watchdog: None })
     }
 
-    /// Starts a server with more lines of configuration; `None`, said aloud, when PostgreSQL is not installed. It is for tests that end the server or
-    /// set what only a server has; others share one.
+    /// Starts a server with more lines of configuration; `None`, with a line that says so, if
+    /// PostgreSQL is not installed. It is for tests that end the server or change settings of a
+    /// whole server; others share one.
     ///
     /// # Panics
     /// When it is installed and does not start.
@@ -119,7 +125,8 @@ impl Server {
         Self::start_with(|_| Ok(config.to_owned()))
     }
 
-    /// As [`Server::start`], where the lines depend on the server's directory: `config` may put files there, which become the server's own.
+    /// As [`Server::start`], if the lines depend on the server's directory. `config` may put files
+    /// there, which become the server's own.
     ///
     /// # Panics
     /// When it is installed and does not start.
@@ -140,7 +147,8 @@ impl Server {
         Ok(server)
     }
 
-    /// What `initdb` makes, once in a process: to copy it takes a tenth of the time. It goes with the process.
+    /// The result of `initdb`, made once per process, because a copy takes a tenth of the time. It
+    /// ends with the process.
     fn template(binaries: &Path) -> io::Result<&'static Self> {
         static TEMPLATE: OnceLock<Result<Server, String>> = OnceLock::new();
         let make = || {
@@ -154,7 +162,7 @@ impl Server {
         made.as_ref().map_err(|why| io::Error::other(why.clone()))
     }
 
-    /// A directory for a server, and who removes it.
+    /// A directory for a server, and the watchdog that removes it.
     fn lay(
         binaries: PathBuf,
         config: impl FnOnce(&Path) -> io::Result<String>,
@@ -192,7 +200,7 @@ impl Server {
         Ok(())
     }
 
-    /// Adds to its configuration; what was said before of the same counts no more.
+    /// Adds to its configuration; later settings replace earlier ones.
     fn configure(&self, config: &str) -> io::Result<()> {
         let settings = format!(
             "\nlisten_addresses = ''\nport = {PORT}\nunix_socket_directories = '{}'\nmax_connections = 1000\n\
@@ -204,7 +212,7 @@ impl Server {
         fs::write(&file, fs::read_to_string(&file)? + &settings)
     }
 
-    /// Makes a directory and the files in it the server's own.
+    /// Makes the server's user the owner of a directory and the files in it.
     fn give(&self, dir: &Path) -> io::Result<()> {
         give(dir, self.owner)
     }
@@ -231,7 +239,7 @@ impl Server {
                 return Err(io::Error::other(format!("it does not answer; its log says:\n{log}")));
             }
             std::thread::sleep(Duration::from_millis(50));
-            // It does not start while a process of one that was killed is still there.
+            // It does not start while a process of a killed one is still there.
             let ended = match &mut *self.process.lock().unwrap_or_else(PoisonError::into_inner) {
                 Some(child) => child.try_wait()?.is_some(),
                 None => false,
@@ -266,12 +274,14 @@ impl Server {
         let mut process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
         let mut child = process.take().ok_or_else(|| io::Error::other("it does not run"))?;
         let server = Pid::from_child(&child);
-        // Stopped, it begins nobody more and does not notice who ends, so that none is overlooked.
+        // A stopped server starts no process and does not notice the end of one, so that none is
+        // missed.
         kill_process(server, Signal::STOP)?;
         while !matches!(state(server), None | Some('T' | 'Z')) {
             std::thread::sleep(Duration::from_millis(1));
         }
-        // Of a list that is read while somebody in it ends, others may be missing: so it is read again, until nobody in it lives.
+        // If a process ends while the list is read, others may be missing from it. So it is read
+        // again, until none in it lives.
         loop {
             let mut alive = children(server);
             alive.retain(|one| !matches!(state(*one), None | Some('Z')));
@@ -289,7 +299,8 @@ impl Server {
         Ok(())
     }
 
-    /// Has the server and all its processes stand still, as on a machine that sleeps: its kernel still takes connections and packets.
+    /// Stops the server and all its processes, as on a sleeping machine: its kernel still takes
+    /// connections and packets.
     ///
     /// # Errors
     /// When it does not run.
@@ -297,7 +308,7 @@ impl Server {
         self.signal(Signal::STOP)
     }
 
-    /// Has it go on.
+    /// Lets it go on.
     ///
     /// # Errors
     /// When it does not run.
@@ -317,10 +328,10 @@ impl Server {
         Ok(())
     }
 
-    /// Runs a statement as `user` and returns what it says, columns divided by bars.
+    /// Runs a statement as `user` and returns its output, with columns divided by bars.
     ///
     /// # Errors
-    /// What the server says against it.
+    /// The server's error.
     pub fn psql(&self, user: &str, sql: &str) -> io::Result<String> {
         self.psql_at(&self.dir, user, sql)
     }
@@ -329,7 +340,7 @@ impl Server {
         run_psql(&self.binaries, socket, user, &self.database, sql)
     }
 
-    /// A session of psql, as the superuser, which carries out what is written to it.
+    /// A session of psql as the superuser, which executes its standard input.
     ///
     /// # Panics
     /// When psql cannot be started.
@@ -347,15 +358,15 @@ impl Server {
     /// As [`Server::psql`], as the superuser.
     ///
     /// # Panics
-    /// When the server says no.
+    /// On the server's error.
     pub fn sql(&self, sql: &str) -> String {
         self.psql(USER, sql).unwrap_or_else(|error| panic!("{sql}: {error}"))
     }
 
-    /// How many locks transactions and mounts hold in the database, or wait for.
+    /// The number of locks that transactions and mounts hold in the database, or wait for.
     ///
     /// # Panics
-    /// When the server says no.
+    /// On the server's error.
     pub fn advisory_locks(&self) -> u64 {
         let held = "SELECT count(*) FROM pg_locks JOIN pg_database d ON d.oid = database \
                     WHERE locktype = 'advisory' AND datname = current_database()";
@@ -372,12 +383,13 @@ impl Server {
         url_in(&self.dir, user, &self.database, schema)
     }
 
-    /// The URL of a store in a schema, by an address that the server was told to listen on. It says nothing about TLS.
+    /// The URL of a store in a schema, by an address that the server listens on. It says nothing
+    /// about TLS.
     pub fn url_by(&self, address: &str, user: &str, schema: &str) -> String {
         format!("postgres://{user}@{address}:{PORT}/{}?schema={schema}", self.database)
     }
 
-    /// A name that no other test of this process has got.
+    /// A name that no other test of this process has.
     pub fn fresh(&self) -> String {
         static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
         format!("t{}", NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed))
@@ -389,7 +401,7 @@ impl Drop for Server {
         // A server that was killed does not run.
         let _ = self.kill();
         let Some(watchdog) = &mut self.watchdog else {
-            // It goes with the server at the latest.
+            // It is dropped with the server at the latest.
             let drop = format!("DROP DATABASE {} WITH (FORCE)", self.database);
             let _ = run_psql(&self.binaries, &self.dir, USER, DATABASE, &drop);
             return;
@@ -399,10 +411,10 @@ impl Drop for Server {
     }
 }
 
-/// What a process is doing, in a letter; `None` when there is none.
+/// The letter for a process' state; `None` if there is no process.
 fn state(process: Pid) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // Its name may have anything in it.
+    // Its name may contain anything.
     stat.rsplit(") ").next()?.chars().next()
 }
 

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use super::{DATABASE, PORT, Server, USER, as_owner, url_in};
 
-/// A running PgBouncer, which hands each transaction to any of a few server processes (`pool_mode = transaction`).
+/// A running PgBouncer, which gives each transaction any of a few server processes (`pool_mode =
+/// transaction`).
 pub struct Pooler {
     dir: PathBuf,
     /// A shell that ends PgBouncer when its input ends: with this value, or with this process.
@@ -20,11 +21,12 @@ pub struct Pooler {
 /// Why there is no pooler.
 pub const NO_POOLER: &str = "PgBouncer is not installed (apt-get install pgbouncer)";
 
-/// Server processes that clients share: fewer than clients at the same time have.
+/// Server processes that clients share: fewer than the clients at one time.
 const PROCESSES: usize = 4;
 
 impl Pooler {
-    /// The one before [`Server::shared`] that all tests of a process share; `None`, said aloud, when it is not installed, or no server is.
+    /// The pooler of [`Server::shared`] that all tests of a process share; `None`, with a line that
+    /// says so, if it or a server is not installed.
     ///
     /// # Panics
     /// When it is installed and does not start.
@@ -82,7 +84,7 @@ impl Pooler {
         Ok(pooler)
     }
 
-    /// The URL of a store in a schema of the server, through it.
+    /// The URL of a store in a schema of the server, through the pooler.
     pub fn url(&self, schema: &str) -> String {
         format!("{}&pooling=transaction", url_in(&self.dir, USER, DATABASE, schema))
     }

@@ -1,4 +1,4 @@
-//! A way to a server that can be cut, and that tells how far a client has come.
+//! A connection to a server that a test can cut, and that shows a client's progress.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::Shutdown;
@@ -9,20 +9,21 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use super::{PORT, Server, USER, url_in};
 
-/// What becomes of a piece.
+/// The fate of a piece.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Piece {
-    /// It goes on.
+    /// It is passed on.
     Pass,
-    /// It is lost, and the connection with it.
+    /// It is lost, and its connection is closed.
     Lose,
-    /// It arrives, and is the last one of its connection.
+    /// It arrives, and then its connection is closed.
     PassAndEnd,
-    /// Its connection is lost to who sent it, and it arrives all the same, when [`Proxy::arrive`] says so.
+    /// The sender's connection is closed, and the piece arrives later, after [`Proxy::arrive`].
     Late,
 }
 
-/// Passes connections on to a server, and asks about each piece, in whatever direction: what is sent at once, mostly one message or a few.
+/// Passes connections on to a server, and asks about each piece in either direction. A piece is
+/// what is sent at once, mostly one message or a few.
 pub struct Proxy {
     dir: PathBuf,
     database: String,
@@ -30,7 +31,7 @@ pub struct Proxy {
     late: Arc<Late>,
 }
 
-/// Pieces that wait.
+/// Late pieces.
 #[derive(Default)]
 struct Late {
     may_arrive: Mutex<bool>,
@@ -38,7 +39,7 @@ struct Late {
 }
 
 impl Proxy {
-    /// Starts one. Its socket lies in a directory of the server's.
+    /// Starts a proxy. Its socket lies in a directory of the server's.
     ///
     /// # Errors
     /// When the socket cannot be made.
@@ -68,18 +69,18 @@ impl Proxy {
         Ok(Self { dir, database: server.database.clone(), over, late })
     }
 
-    /// Has pieces arrive that are [`Piece::Late`], from now on.
+    /// Lets pieces arrive that are [`Piece::Late`], from now on.
     pub fn arrive(&self) {
         *self.late.may_arrive.lock().expect("no panic while held") = true;
         self.late.changed.notify_all();
     }
 
-    /// Where its socket is.
+    /// The directory of its socket.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// The URL of a store in a schema of the server, through here.
+    /// The URL of a store in a schema of the server, through the proxy.
     pub fn url(&self, schema: &str) -> String {
         url_in(&self.dir, USER, &self.database, schema)
     }
@@ -88,9 +89,9 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.over.store(true, Ordering::SeqCst);
-        // So that it wakes and sees it.
+        // This wakes it, so that it sees the flag.
         let _ = UnixStream::connect(self.dir.join(format!(".s.PGSQL.{PORT}")));
-        // The server's watchdog could not: the server is somebody else.
+        // The server's watchdog could not, because it runs as another user.
         let _ = std::fs::remove_dir_all(&self.dir);
     }
 }
@@ -103,7 +104,7 @@ fn pass(mut from: UnixStream, mut to: UnixStream, judge: &dyn Fn() -> Piece, lat
             let _ = from.shutdown(Shutdown::Both);
             let may_arrive = late.may_arrive.lock().expect("no panic while held");
             drop(late.changed.wait_while(may_arrive, |may| !*may));
-            // Nobody takes the answer. The connection ends when it has been given.
+            // Nobody takes the answer. The connection ends after it.
             let _ = to.write_all(&buffer[..count]);
             let _ = to.shutdown(Shutdown::Write);
             return;
@@ -113,13 +114,14 @@ fn pass(mut from: UnixStream, mut to: UnixStream, judge: &dyn Fn() -> Piece, lat
         }
         let has_arrived = to.write_all(&buffer[..count]).is_ok();
         if piece == Piece::PassAndEnd {
-            // Who it is for goes on until it has read all of it.
+            // The receiver goes on until it has read all of it.
             let _ = from.shutdown(Shutdown::Both);
             let _ = to.shutdown(Shutdown::Write);
             return;
         }
         if !has_arrived {
-            // Nobody listens any more. Who speaks goes on all the same, as over a network: a server that could not say what it has done would not do the rest.
+            // Nobody listens any more, but the sender goes on, as over a network. A server that
+            // could not send its results would not do the rest of its work.
             while let Ok(1..) = from.read(&mut buffer) {}
             break;
         }

@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 use super::{PORT, Server, USER};
 
 impl Server {
-    /// A standby that follows it by streaming replication, with more lines of configuration, and runs.
+    /// Starts a standby that follows this server by streaming replication, with more lines of
+    /// configuration.
     ///
     /// # Panics
-    /// When it does not come about.
+    /// When that fails.
     pub fn standby(&self, config: &str) -> Self {
         let make = || -> io::Result<Self> {
             let (standby, config) = Self::lay(self.binaries.clone(), |_| Ok(config.to_owned()))?;
@@ -25,7 +26,7 @@ impl Server {
         make().unwrap_or_else(|error| panic!("no standby: {error}"))
     }
 
-    /// From now on nothing is acknowledged that a standby does not have.
+    /// From now on commits are acknowledged only when a standby has them.
     ///
     /// # Panics
     /// When none confirms within a minute.
@@ -47,7 +48,7 @@ impl Server {
         assert_eq!(self.sql("SELECT pg_promote()"), "t", "it was not promoted");
     }
 
-    /// The URL of a store in a schema of this server or of another one, whichever is the primary.
+    /// The URL of a store in a schema of this server or another one, whichever is the primary.
     pub fn url_with(&self, other: &Self, schema: &str) -> String {
         let (one, two) = (self.dir.display(), other.dir.display());
         format!("postgres://{USER}@/postgres?host={one},{two}&port={PORT}&schema={schema}")

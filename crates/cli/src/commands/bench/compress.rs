@@ -1,9 +1,11 @@
 //! `bench compress`: codecs side by side, on the same blocks, in memory.
 //!
-//! For each codec and block size, four passes: blocks encoded in order and in random order, decoded in order and in random order, each by all
-//! threads at once. What comes out of the first decoding is compared with what went in. Processor time is that of the threads, so other load
-//! disturbs it less than the rates. What has a device in its name (`gzip:6@qat`) goes through the offload runtime as a store's frames do, many blocks
-//! under way from each thread; all of the process's time counts there.
+//! For each codec and block size there are four passes: blocks are encoded in order and in random
+//! order, and decoded in order and in random order, each by all threads at once. The result of the
+//! first decoding is compared with the source. Processor time is the threads' own, so other load
+//! disturbs it less than the rates. A codec with a device in its name (`gzip:6@qat`) goes through
+//! the offload runtime as a store's frames do, with many blocks in flight from each thread. There,
+//! all processor time of the process counts.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -41,14 +43,14 @@ by devices    where a device is named: the share of the source that devices comp
 
 /// Compare codecs in memory: rate, ratio and processor time
 ///
-/// Without a path, a mixture is compressed: this program, lines of a log, numbers, noise and zeros. Devices that compress have rows of their own;
-/// all others are the processor's.
+/// Without a path, a mixture is compressed: this program, lines of a log, numbers, noise and zeros.
+/// Devices that compress have rows of their own; all other rows are the processor's.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct CompressArgs {
     /// Files and directories whose bytes are compressed
     paths: Vec<PathBuf>,
-    /// Bytes of them at most
+    /// Compress at most so many bytes of them
     #[arg(long, default_value = "64M", value_parser = args::size)]
     size: u64,
     /// Sizes of blocks
@@ -61,7 +63,7 @@ pub struct CompressArgs {
     offload: Offload,
 }
 
-/// What is compressed: in memory that devices reach, if there are any.
+/// The bytes to compress. They lie in memory that the devices can reach, if there are devices.
 struct Data {
     bytes: Arc<Buffer>,
     block: usize,
@@ -79,7 +81,7 @@ impl Data {
     }
 }
 
-/// The same codec by every device there is that has it.
+/// The given codecs, and for each device that has one of them the same codec on that device.
 fn with_devices(codecs: &[CodecChoice], devices: Option<&Arc<FrameDevices>>) -> Vec<CodecChoice> {
     let mut all = codecs.to_vec();
     let named = codecs.iter().any(|codec| matches!(codec, CodecChoice::Listed(_)));
@@ -94,7 +96,7 @@ fn with_devices(codecs: &[CodecChoice], devices: Option<&Arc<FrameDevices>>) -> 
     all
 }
 
-/// `4K` to `16M`.
+/// `512` to `16M`.
 fn block(text: &str) -> Result<usize, String> {
     let size = args::size(text)?;
     let fits = usize::try_from(size).ok().filter(|size| (512..=16 << 20).contains(size));
@@ -108,7 +110,7 @@ struct Pass {
     processor: Duration,
 }
 
-/// What one codec did with blocks of one size.
+/// Results of one codec on blocks of one size.
 struct Row {
     codec: CodecChoice,
     block: usize,
@@ -153,7 +155,7 @@ fn absent(codec: CodecChoice, devices: Option<&Arc<FrameDevices>>) -> Vec<CodecD
     asked.filter(|kind| !there.contains(kind)).collect()
 }
 
-/// Which devices are asked for by name and are not there, and why, a line each.
+/// A line for each device that a codec names and this machine lacks, with the reason.
 fn missed(codecs: &[CodecChoice], devices: Option<&Arc<FrameDevices>>, missing: &[Missing]) -> Vec<String> {
     let mut names: Vec<&str> =
         codecs.iter().flat_map(|&codec| absent(codec, devices)).map(|kind| kind.name()).collect();
@@ -199,7 +201,8 @@ pub fn run(context: &Context, args: &CompressArgs) -> Outcome {
             context.threads,
         ))?;
     }
-    // Memory, threads and the clock of the processors: or the first row would pay for all of them.
+    // A warm-up of memory, threads and processor clocks, which the first row would otherwise pay
+    // for.
     if let (Some(&block), Some(&codec)) = (args.blocks.first(), codecs.first()) {
         data.block = block;
         measure(&data, codec, context.threads)?;
@@ -293,7 +296,7 @@ fn measure(data: &Data, codec: CodecChoice, threads: usize) -> Result<Row, Failu
     Ok(Row { by_devices, codec, block, bytes, stored, write, write_random, read, read_random })
 }
 
-/// 0 to `len` − 1 in an order that is always the same.
+/// 0 to `len` − 1 in an order that is the same in each run.
 fn shuffled(len: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..len).collect();
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
@@ -306,10 +309,11 @@ fn shuffled(len: usize) -> Vec<usize> {
     order
 }
 
-/// Blocks that a thread takes at once.
+/// Blocks that a thread claims at once.
 const AT_ONCE: usize = 8;
 
-/// Has `threads` threads do `work` for all of `order`, a few at a time; each makes its own tools first.
+/// `threads` threads do `work` for all of `order`, a few items at a time. Each makes its own tools
+/// first.
 fn pass<T: Send>(
     order: &[usize],
     threads: usize,
@@ -331,7 +335,7 @@ fn pass<T: Send>(
         let threads: Vec<_> = (0..threads).map(|_| scope.spawn(run)).collect();
         threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
     });
-    // Devices' threads are the process's too.
+    // Devices have threads in this process, so the time of the whole process counts.
     (done, Pass { wall: began.elapsed(), processor: process_time().saturating_sub(before) })
 }
 
@@ -359,7 +363,8 @@ fn keep(encoding: Encoding, out: &[u8], block: &[u8]) -> Stored {
     Stored { by_device: false, encoding, bytes: bytes.to_vec() }
 }
 
-/// As a store's workers do it: a block that a device has room for goes there, and comes back whenever it is done; the thread does the others.
+/// Works like a store's workers: a block goes to a device that has room, and its result comes back
+/// later. The thread itself compresses the others.
 fn encode_by_devices(
     devices: &Arc<FrameDevices>,
     data: &Data,

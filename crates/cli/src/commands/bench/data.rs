@@ -1,4 +1,5 @@
-//! What is compressed in a benchmark: files that were named, or a mixture that is the same everywhere but for this program itself.
+//! The source of a benchmark: files that were named, or a mixture. The mixture is the same on every
+//! machine, except for this program's own bytes.
 
 use std::fs::File;
 use std::io::Read;
@@ -6,10 +7,11 @@ use std::path::{Path, PathBuf};
 
 use crate::exit::Failure;
 
-/// The bytes of `paths`, directories with all below them, as they are found, up to `limit` bytes.
+/// The bytes of `paths` in the order in which they are found, with everything below directories, up
+/// to `limit` bytes.
 ///
 /// # Errors
-/// When a path that was named cannot be read, or there is nothing in them.
+/// When a path that was named cannot be read, or when all are empty.
 pub fn of_paths(paths: &[PathBuf], limit: u64) -> Result<Vec<u8>, Failure> {
     let mut bytes = Vec::new();
     for path in paths {
@@ -32,7 +34,7 @@ fn append(path: &Path, limit: u64, bytes: &mut Vec<u8>) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Everything below a directory, in order of names; what cannot be read is left out.
+/// Everything below a directory, in order of names. Entries that cannot be read are left out.
 fn append_below(dir: &Path, limit: u64, bytes: &mut Vec<u8>) -> std::io::Result<()> {
     let mut names: Vec<PathBuf> =
         std::fs::read_dir(dir)?.filter_map(|entry| Some(entry.ok()?.path())).collect();
@@ -53,7 +55,8 @@ fn append_below(dir: &Path, limit: u64, bytes: &mut Vec<u8>) -> std::io::Result<
     Ok(())
 }
 
-/// A mixture: a third code (this program), then lines of a log, floating-point numbers, counters, noise and zeros.
+/// A mixture: one third code (this program), then log lines, floating-point numbers, counters,
+/// noise and zeros.
 pub fn mixture(limit: u64) -> Vec<u8> {
     let len = limit as usize;
     let mut bytes = Vec::with_capacity(len);

@@ -1,11 +1,12 @@
-//! The memory of a process that serves a mount for months.
+//! Memory of a process that serves a mount for months.
 //!
-//! The GNU C library gives threads heaps of their own, up to eight a processor, and what one thread has freed stays in its heap. The threads of a batch
-//! come and go: while a source tree was unpacked on two processors, 100 MB were in use in the end, and the heaps had grown to 340 MB. With a heap for
-//! each processor it was 158 MB in all, and no slower.
+//! The GNU C library gives threads heaps of their own, up to eight per processor, and memory that
+//! one thread has freed stays in its heap. A batch's threads come and go. While a source tree was
+//! unpacked on two processors, 100 MB were in use in the end, and the heaps had grown to 340 MB.
+//! With one heap per processor the total was 158 MB, and the mount was no slower.
 #![allow(unsafe_code)]
 
-/// Lets threads share so many heaps. For a process that has just begun: those that are there stay.
+/// Limits the number of heaps, which threads then share. Call it early: existing heaps stay.
 #[cfg(target_env = "gnu")]
 pub fn limit(count: usize) {
     let count = libc::c_int::try_from(count).unwrap_or(libc::c_int::MAX);

@@ -1,7 +1,8 @@
 //! A mount in the background.
 //!
-//! The work is done by a second process of this program: the first waits until the mount answers, passes on what
-//! the second says on standard error until then, and ends with its exit code. Nothing is forked after threads have begun.
+//! A second process of this program serves the mount. The first waits until the mount answers, and
+//! passes on what the second says on standard error until then. It ends with the second's exit
+//! code. Nothing is forked after threads have begun.
 
 use std::ffi::OsString;
 use std::io::{Read as _, Write as _};
@@ -45,7 +46,7 @@ pub fn start(context: &Context, plan: &Plan) -> Outcome {
     }
     let status = child.wait().map_err(|error| at(&error))?;
     match status.code() {
-        // It has said why itself.
+        // The process has printed the reason itself.
         Some(2) => Err(Failure { exit: Exit::Usage, message: String::new() }),
         Some(3) => Err(Failure { exit: Exit::Damaged, message: String::new() }),
         Some(code) if code != 0 => Err(Failure { exit: Exit::Failed, message: String::new() }),
@@ -57,7 +58,7 @@ pub fn start(context: &Context, plan: &Plan) -> Outcome {
 pub fn let_go() {
     let mut out = std::io::stdout();
     let _ = out.write_all(READY).and_then(|()| out.flush());
-    // Each of these can only fail where there is nothing to leave.
+    // Each of these can only fail if there is no terminal or directory to leave.
     let _ = rustix::process::setsid();
     let _ = std::env::set_current_dir("/");
     if let Ok(null) = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null") {

@@ -64,20 +64,21 @@ const METRICS_HELP: &str = "Hand out counters for Prometheus under /metrics: uni
 /// Threads that serve requests, at least: one can decode while another talks to the kernel.
 const THREADS_MIN: usize = 2;
 const THREADS_MAX: usize = 8;
-/// See [`arenas`].
 const ARENAS_MIN: usize = 2;
-/// More than any disk should be asked for.
+/// No disk should have to hold more than this.
 const STAGING_BYTES_MAX: u64 = 1 << 40;
 
 /// Mount the store as a directory
 ///
-/// A mount of a store in a directory owns it: commands beside it go through it and see what it has staged. A write survives a crash of the mount
-/// at once, and a loss of power after fsync. Data is stored in the background, and all of it by `unmount`.
+/// A mount of a store in a directory owns it: other commands go through it and see what it has
+/// staged. A write survives a crash of the mount at once, and a power loss after fsync. Data is
+/// stored in the background, and all of it by `unmount`.
 ///
-/// A store in PostgreSQL may be mounted on any number of hosts at once: what one has closed or synced the others see when they open it.
+/// Any number of hosts may mount a store in PostgreSQL at once. A file that one host has closed or
+/// synced is visible to the others when they open it.
 ///
-/// With --read-only or --at the tree is as it is at this moment, or was in a snapshot, and does not change. It is kept from being reclaimed until
-/// it is unmounted.
+/// With --read-only the mount shows the tree of this moment, with --at that of a snapshot. It does
+/// not change, and `gc` keeps its content until the unmount.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct MountArgs {
@@ -89,35 +90,39 @@ pub struct MountArgs {
     /// Allow no changes
     #[arg(long)]
     read_only: bool,
-    /// Room for what is written and not stored yet, in the store's directory: 256M unless said otherwise
+    /// Room in the store's directory for data that is written and not stored yet [default: 256M]
     #[arg(long, value_name = "SIZE", value_parser = values::size)]
     staging_size: Option<u64>,
-    /// Which staged data is stored first when room is needed: lrw (what was written longest ago), fifo, reverse
+    /// Which staged data is stored first for room: lrw (least recently written), fifo, reverse
     #[arg(long, value_name = "ORDER", value_parser = mount_options::order, hide = true)]
     staging_order: Option<Order>,
-    /// How to cut what is written through this mount, whatever the policies say: gear32:MIN/AVG/MAX or fixed:SIZE
+    /// How to cut files written here, whatever policies say: gear32:MIN/AVG/MAX or fixed:SIZE
     #[arg(long, value_parser = values::chunker)]
     chunker: Option<ChunkerSpec>,
-    /// Whether to look for what is stored already, whatever the policies say: on or off. With off, what is written is hashed all the same, as every
-    /// read is verified
+    /// Whether to look for data that is stored already, whatever the policies say: on or off. With
+    /// off, written data is still hashed, because every read is verified
     #[arg(long, value_name = "on|off", value_parser = values::on_off)]
     dedup: Option<bool>,
-    /// Of a store in PostgreSQL: for so long a name is taken for what it was, without asking, and a directory made here has no names but those made here (0, the default:
-    /// never). Paths and new files take fewer round trips to the database; what other hosts do to names is seen that much later
+    /// With a store in PostgreSQL: use names for so long without asking the database again, and
+    /// take a directory made here to hold only names made here [default: 0, always ask]. This saves
+    /// round trips for paths and new files, but other hosts' names are seen that much later
     #[arg(long, value_name = "SECONDS", value_parser = values::moment)]
     names_for: Option<Duration>,
-    /// Of a store in PostgreSQL: closing a small file does not wait for the database, which has it within so many seconds (0, the default: at once), and always before
-    /// anything that this host changes later. Unpacking many files takes half the round trips; other hosts may see what was closed that much later, and a killed mount may lose it
+    /// With a store in PostgreSQL: let a small file's close return before its commit, which follows
+    /// within so many seconds, and before later changes here [default: 0, at once]. Unpacking then
+    /// takes half the round trips; others see files later, and a killed mount may lose them
     #[arg(long, value_name = "SECONDS", value_parser = values::moment)]
     closes_within: Option<Duration>,
-    /// Of a store in PostgreSQL: agents on other hosts may read files here while they are written, and store them for this mount (rules with --attach path). It is the address that they reach this host by; with port 0 any port
-    /// is taken. Only who may write to the database is let in, and what is sent is encrypted
+    /// With a store in PostgreSQL: let agents on other hosts read files while they are written, and
+    /// store them for this mount (rules with --attach path). Give this host's address for them; 0
+    /// is any port. Only who may write to the database is let in, and the traffic is encrypted
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = values::socket)]
     serve_followers: Option<SocketAddr>,
     #[arg(long, value_name = "ADDRESS", value_parser = Address::parse, help = METRICS_HELP)]
     metrics: Option<Address>,
-    /// Options as `mount` has them: ro, at=SNAPSHOT, allow_other, no_default_permissions, suid, dev, noexec, staging_size=SIZE,
-    /// chunker=CHUNKER, dedup=on|off, names_for=SECONDS, closes_within=SECONDS, serve_followers=ADDRESS:PORT, metrics=ADDRESS, log=FILE
+    /// Options as `mount` has them: ro, at=SNAPSHOT, allow_other, no_default_permissions, suid,
+    /// dev, noexec, staging_size=SIZE, chunker=CHUNKER, dedup=on|off, names_for=SECONDS,
+    /// closes_within=SECONDS, serve_followers=ADDRESS:PORT, metrics=ADDRESS, log=FILE
     #[arg(short, value_name = "OPT,...")]
     options: Vec<String>,
     #[command(flatten)]
@@ -125,12 +130,12 @@ pub struct MountArgs {
     /// Stay in the foreground; Ctrl-C unmounts
     #[arg(long)]
     foreground: bool,
-    /// Say `ready` on standard output once the mount answers, and go on without a terminal
+    /// Print `ready` on standard output once the mount answers, then go on without a terminal
     #[arg(long, hide = true)]
     detach: bool,
 }
 
-/// What is to be done, checked.
+/// The checked options of a mount.
 struct Plan {
     store: PathBuf,
     point: PathBuf,
@@ -198,7 +203,7 @@ fn check(context: &Context, dir: &Path, flags: MountFlags, offload: Offload) -> 
     }
     let found = if is_shared { Ok(named.to_owned()) } else { named.canonicalize() };
     let Ok(store) = found else {
-        // It says better what is wrong.
+        // The error of opening the store is more precise.
         Store::open(named, true)?;
         return Err(Failure::failed(format!("cannot find {}", named.display())));
     };
@@ -231,7 +236,7 @@ fn check(context: &Context, dir: &Path, flags: MountFlags, offload: Offload) -> 
         return Err(Failure::usage(format!("cannot mount on {shown}: {why}")));
     }
     let writes = !is_shared && !flags.read_only;
-    // One that began here may be a mount of a store that was moved.
+    // A mount that began at this path may belong to a store that has moved since.
     let is_of_it = |row: &MountRow| {
         !row.read_only
             && Whereabouts::of(&row.point).is_none_or(|found| found == Whereabouts::At(store.clone()))
@@ -289,7 +294,7 @@ fn serve(context: &Context, plan: &Plan, detach: bool) -> Outcome {
     Ok(Exit::Done)
 }
 
-/// What to do once the mount answers.
+/// The callback for the moment when the mount answers.
 fn ready(context: &Context, plan: &Plan, detach: bool) -> impl FnOnce() + Send + 'static {
     let (quiet, point) = (context.quiet, plan.point.clone());
     move || {
@@ -344,7 +349,7 @@ fn serve_changes(
     let told_at_end = Arc::clone(&told);
     let (ending, at_end) = (Arc::clone(&volume), Arc::clone(&store));
     signals::unmount_on_signal(&plan.point, move || {
-        // What was acknowledged is in the log anyway: this saves the next mount the work.
+        // Staged data is safe in the log; storing it now saves the next mount the work.
         let _ = ending.destage_all();
         told_at_end.end();
         interrupt::close_sessions(&at_end);
@@ -353,7 +358,7 @@ fn serve_changes(
     let served = mounted.serve(ready(context, plan, detach));
     told.end();
     let stored = volume.close();
-    // Those who wait for the end see it now.
+    // Clients that wait for the end of the mount see it now.
     drop(server);
     context.settle(&store);
     offload::remember(&store);
@@ -367,7 +372,7 @@ fn serve_changes(
     ended(detach.then_some(log), stored, served)
 }
 
-/// What a mount that was unmounted came to. Where nobody looks at its terminal, `log` is told.
+/// The outcome of a mount that was unmounted. Without a terminal, `log` gets a failure, too.
 fn ended(log: Option<&Log>, stored: Result<(), String>, served: io::Result<()>) -> Outcome {
     if let Err(text) = stored {
         if let Some(log) = log {
@@ -388,7 +393,7 @@ fn serve_shared(
     (reports, log): (Reports, &Log),
 ) -> Outcome {
     let store = open_to_write(context, plan)?;
-    // Those that wait for agents on other hosts take no processor.
+    // Threads that wait for agents on other hosts take no processor.
     let threads = if plan.flags.serve_followers.is_some() { THREADS_MAX } else { threads };
     let mut options = SharedOptions::new(context.threads);
     options.request_threads = threads;
@@ -413,7 +418,7 @@ fn serve_shared(
     let forget = mounted.forgetter();
     volume.forget_by(move |inode| forget.forget(&Stale { inodes: vec![inode], ..Stale::default() }));
     let (_exporter, trace) = export(exporter, &counted)?;
-    // Nobody changes the store beside it whom it had to forget something for: it asks each time.
+    // Commands do not make this mount forget anything: it asks the database each time.
     let server = Server::start(&counted, volume.dir(), Arc::new(|_: &Stale| {}))?;
     let remote = listener.map(|listener| Remote::start(&store, &volume, listener)).transpose()?;
     let told = Arc::new(Told::of(&store, plan));
@@ -423,7 +428,7 @@ fn serve_shared(
     let told_at_end = Arc::clone(&told);
     let (ending, at_end) = (Arc::clone(&volume), Arc::clone(&store));
     signals::unmount_on_signal(&plan.point, move || {
-        // Files that are still open: what was written to them so far.
+        // Stores what was written so far to files that are still open.
         let _ = ending.store_all();
         told_at_end.end();
         interrupt::close_sessions(&at_end);
@@ -434,14 +439,14 @@ fn serve_shared(
     let stored = volume.close(|| drop((server, remote)));
     context.settle(&store);
     offload::remember(&store);
-    // Other hosts would wait for the end of its lease; who waits for a signal keeps it open.
+    // Other hosts would wait until the lease ends, and the signal thread keeps the session open.
     interrupt::close_sessions(&store);
     let stored =
         stored.map_err(|error| format!("what was written last could not be stored, and is lost: {error}"));
     ended(detach.then_some(log), stored, served)
 }
 
-/// Listens for those who ask for metrics, before anything is mounted: then an address that cannot be had is said on the terminal.
+/// Binds the metrics address before mounting, so that an error still reaches the terminal.
 fn listen(plan: &Plan) -> Result<Option<Exporter>, Failure> {
     let bind = |address| {
         Exporter::bind(address)
@@ -450,7 +455,7 @@ fn listen(plan: &Plan) -> Result<Option<Exporter>, Failure> {
     plan.flags.metrics.as_ref().map(bind).transpose()
 }
 
-/// Begins to answer them. Returns what removes the socket at the end, and what removes it when the process is ended before.
+/// Starts the exporter. The trace removes its socket if the process ends before.
 fn export<F: FileSystem + Watched>(
     mut exporter: Option<Exporter>,
     counted: &Arc<Counted<F>>,

@@ -1,4 +1,4 @@
-//! What ends a mount from outside.
+//! Signals that end a mount.
 
 use std::path::Path;
 use std::time::Duration;
@@ -7,14 +7,15 @@ use outrigger_fuse::mounts;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-/// How long files that are open keep a mount that was told to end.
+/// How long open files may delay the end after a signal.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// A signal unmounts, and the serving threads then end. If files are open, the mount vanishes from the tree, and they have a moment to be closed;
-/// then `last` is done, and the process ends.
+/// Unmounts on a signal, and the serving threads then end. If files are open, the mount vanishes
+/// from the tree, and the files get `LINGER` to be closed. Then this calls `last` and ends the
+/// process.
 pub fn unmount_on_signal(point: &Path, last: impl FnOnce() + Send + 'static) {
     let point = point.to_path_buf();
-    // Without a handler the signal kills: the mount point then has to be unmounted by hand.
+    // Without a handler a signal kills the process, and the mount point must be unmounted by hand.
     let Ok(mut signals) = Signals::new([SIGINT, SIGTERM, SIGHUP]) else { return };
     std::thread::spawn(move || {
         if signals.forever().next().is_none() {

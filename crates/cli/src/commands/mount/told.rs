@@ -1,4 +1,4 @@
-//! What others are told of a mount: where it is, and whose.
+//! The registry record of a mount: its mount point and its user.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -25,7 +25,7 @@ pub fn record(plan: &Plan) -> MountRecord {
 pub struct Told(Arc<Store>, MountRecord, Mutex<Option<Noting>>);
 
 impl Told {
-    /// Tells. A mount that cannot tell, as it may not write to the store, is one all the same.
+    /// Registers the mount. A mount that may not write to the store goes without a record.
     pub fn of(store: &Arc<Store>, plan: &Plan) -> Self {
         let record = record(plan);
         let noting = store.require_writable().is_ok().then(|| {
@@ -35,7 +35,7 @@ impl Told {
         Self(Arc::clone(store), record, Mutex::new(noting))
     }
 
-    /// It is over.
+    /// Removes the record.
     pub fn end(&self) {
         drop(self.2.lock().unwrap_or_else(PoisonError::into_inner).take());
         if self.0.require_writable().is_ok() {
@@ -44,7 +44,7 @@ impl Told {
     }
 }
 
-/// The name of whoever runs this, as far as this machine's list of users has it; else the number.
+/// The name of this process's user in `/etc/passwd`, or the number if it has none.
 fn user() -> String {
     let number = getuid().as_raw().to_string();
     let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();

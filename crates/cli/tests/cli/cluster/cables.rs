@@ -12,7 +12,7 @@ use crate::run::noise;
 
 /// Longer than a lease.
 const CUT_OFF: Duration = Duration::from_secs(75);
-/// Shorter, and long enough that connections notice.
+/// Shorter than a lease, and long enough for connections to notice.
 const GLITCH: Duration = Duration::from_secs(12);
 
 #[test]
@@ -39,7 +39,7 @@ fn a_host_that_is_cut_off_for_longer_than_its_lease_goes_on_when_it_is_back() {
     fs::write(two.path("g"), "meanwhile").unwrap();
     two.done(&["gc"]);
     one.cable("up");
-    // It may still be waiting for a connection that is gone.
+    // It may still wait for a connection that is gone.
     for file in [&open, &half] {
         eventually("what was written is stored", || file.sync_all().is_ok());
     }

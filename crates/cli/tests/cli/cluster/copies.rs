@@ -1,5 +1,6 @@
-//! A store that outgrows its machine: from a directory to the cluster's PostgreSQL and pool, followed there while it is still written to, by a process that is killed again and
-//! again; and back into a directory.
+//! A store that outgrows its machine. It is copied from a directory to the cluster's PostgreSQL and
+//! pool while it is written to, by a follower that is killed again and again; then back into a
+//! directory.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, ChildStdout, Stdio};
@@ -11,7 +12,7 @@ use outrigger_workload::{TreeOptions, compare_trees, source_tree};
 use super::{Cluster, Host, Site};
 use crate::run::noise;
 
-/// A copy that follows.
+/// A `copy --follow`.
 struct Follower {
     child: Child,
     lines: std::io::Lines<BufReader<ChildStdout>>,
@@ -41,7 +42,7 @@ impl Drop for Follower {
     }
 }
 
-/// What a store says of what is in it.
+/// The listings of a store's content.
 fn about(host: &Host, store: &str) -> String {
     let ask = |args: &[&str]| host.done(&[&["-s", store, "--json"], args].concat()).text();
     ask(&["ls", "-lR", "/"]) + &ask(&["ls", "-lR", "--at", "one", "/"]) + &ask(&["snapshot", "list"])
@@ -66,7 +67,7 @@ fn a_store_is_copied_to_the_cluster_followed_there_and_copied_back() {
     other.done(&["get", "tree", "out"]);
     assert_eq!(compare_trees(&tree, &other.place.path("out")).unwrap(), []);
 
-    // Killed at moments when it rests, copies packs, or takes rows over.
+    // The follower is killed while it rests, copies packs, or copies rows.
     let mut follower = Follower::start(&host, &packs);
     follower.round();
     for number in 0..5u64 {
@@ -74,7 +75,7 @@ fn a_store_is_copied_to_the_cluster_followed_there_and_copied_back() {
         local(&["put", "tree"]);
         std::thread::sleep(Duration::from_millis(300 * number));
         drop(follower);
-        // What there is of the copy is a whole store, of one moment or another.
+        // The partial copy is a whole store, as of one moment or another.
         other.done(&["ls", "-lR", "/"]);
         follower = Follower::start(&host, &packs);
     }

@@ -12,10 +12,11 @@ use crate::run::noise;
 const QUOTA: u64 = 24 << 20;
 const LEN: usize = 3 << 20;
 
-/// Writes until that fails as it must, reads what there is, removes, and writes again when `make_room` has been called.
+/// Writes until that fails as it must, reads all files, removes some, and writes again after a call
+/// of `make_room`.
 fn fill(site: &Site, make_room: impl FnOnce()) {
     let (one, two) = (site.mount("c0"), site.mount("c1"));
-    // What is used is counted now and then, so some goes in beyond the quota.
+    // Usage is counted now and then, so some files go in beyond the quota.
     let mut written = 0;
     let full = loop {
         assert!(written < 100, "{QUOTA} bytes are less than that");
@@ -33,7 +34,7 @@ fn fill(site: &Site, make_room: impl FnOnce()) {
         std::thread::sleep(Duration::from_millis(300));
     };
     assert!(written > 3, "{written}");
-    // What did not get in is there to be read, here; what did is everywhere.
+    // The file that did not fit can be read here; those that did are readable everywhere.
     one.must_read(&format!("f{written}"), &noise(written, LEN));
     for number in 0..written {
         two.must_read(&format!("f{number}"), &noise(number, LEN));

@@ -1,9 +1,11 @@
-//! Clients on several hosts whose mounts are killed, stopped, cut off and fenced, and whose database is killed: what all of
-//! them were told is judged when everything has healed (`outrigger_workload::history`).
+//! Clients on several hosts whose mounts are killed, stopped, cut off and fenced, and whose
+//! database is killed. When everything has healed, `outrigger_workload::history` judges all answers
+//! that the clients got.
 //!
-//! `OUTRIGGER_HISTORY_SECONDS` makes it longer; `OUTRIGGER_HISTORY_SEED` repeats the choices of another run, though not what
-//! happens at once. From `LEASES_LAST` on some faults last longer than a lease; in shorter runs leases are ended in the
-//! database. Logs of a history that is wrong are kept, and `outrigger-workload judge` judges them again.
+//! `OUTRIGGER_HISTORY_SECONDS` makes it longer. `OUTRIGGER_HISTORY_SEED` repeats the choices of
+//! another run, but not its timing. From `LEASES_LAST` seconds on some faults last longer than a
+//! lease; shorter runs end leases in the database. Logs of a wrong history are kept, and
+//! `outrigger-workload judge` judges them again.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,10 +22,11 @@ use super::{Cluster, Host, Site};
 
 /// Clients on each host.
 const CLIENTS: usize = 3;
-/// A run of so many seconds has faults that last longer than a lease.
+/// Runs of at least so many seconds have faults that last longer than a lease.
 const LEASES_LAST: u64 = 300;
 const LEASE: Duration = Duration::from_secs(66);
-/// What a client waits for at the end: a lease of somebody who was killed, and the minute after which an operation gives up.
+/// How long a client may wait at the end: for a killed client's lease, and then the minute after
+/// which an operation gives up.
 const PATIENCE: Duration = Duration::from_secs(240);
 
 #[derive(Clone, Copy, Debug)]
@@ -32,13 +35,13 @@ enum Fault {
     Kill,
     /// It is killed while its cable is pulled.
     KillCutOff,
-    /// It stands still for a while.
+    /// The process is stopped for a while.
     Stop,
-    /// Its lease is over while it stands still. Then it is mounted again.
+    /// The process is stopped until its lease is over. Then the store is mounted again.
     StopPastLease,
     /// Its cable is pulled for a while.
     CutOff,
-    /// The same past its lease.
+    /// Its cable is pulled until its lease is over.
     CutOffPastLease,
     /// The database's processes are killed, and it is started again.
     Database,
@@ -54,7 +57,7 @@ const FAULTS: [Fault; 7] = [
     Fault::KillCutOff,
 ];
 
-/// Processes of clients, which are ended with it.
+/// Client processes, which end when this is dropped.
 struct Clients(Vec<(String, Child)>);
 
 impl Drop for Clients {
@@ -66,7 +69,7 @@ impl Drop for Clients {
 }
 
 impl Clients {
-    /// Starts some on each host.
+    /// Starts some clients on each host.
     fn start(hosts: &[Host], logs: &Path, seed: u64, seconds: u64) -> Self {
         let program = Path::new(env!("CARGO_BIN_EXE_outrigger")).with_file_name("outrigger-workload");
         assert!(program.exists(), "{} is not built", program.display());
@@ -83,7 +86,7 @@ impl Clients {
         Self(hosts.iter().flat_map(|host| (0..CLIENTS).map(move |number| client(host, number))).collect())
     }
 
-    /// None of them waits for ever.
+    /// Waits for all clients. None may wait for ever.
     fn end(mut self) {
         let until = Instant::now() + PATIENCE;
         for (name, child) in &mut self.0 {
@@ -115,7 +118,7 @@ impl Nemesis<'_> {
         std::thread::sleep(Duration::from_millis(self.rng.between(millis / 3, millis)));
     }
 
-    /// Past the lease of a mount, or what looks like it.
+    /// Waits until the lease of a mount is over, or ends the lease in the database.
     fn outlast_lease(&mut self, host: usize) {
         if self.leases_last && self.rng.permille(500) {
             std::thread::sleep(LEASE);
@@ -134,12 +137,12 @@ impl Nemesis<'_> {
         self.note(&format!("cable of {} {state}", self.hosts[host].name));
     }
 
-    /// Kills a mount, and mounts again.
+    /// Kills a mount, and mounts the store again.
     fn mount_again(&mut self, host: usize, is_cut_off: bool) {
         let process = self.hosts[host].process();
         self.note(&format!("{} killed", self.hosts[host].name));
         self.hosts[host].kill();
-        // The others wait for its lease, or it is over already.
+        // The others wait for its lease, or the lease is over already.
         if !self.leases_last || self.rng.permille(600) {
             self.sleep(1000);
             self.site.expire(&format!("process = {process}"));
@@ -190,14 +193,14 @@ impl Nemesis<'_> {
             }
         }
         if matches!(fault, Fault::StopPastLease | Fault::CutOffPastLease) {
-            // It changes nothing any more, and says so.
+            // The old mount can change nothing any more, and says so.
             self.sleep(3000);
             self.mount_again(host, false);
         }
         *self.counts.entry(format!("{fault:?}")).or_default() += 1;
     }
 
-    /// Each fault once, and then any, until it is time.
+    /// Causes each fault once, and then random ones until the time is over.
     fn rage(mut self, until: Instant) -> BTreeMap<String, u64> {
         let mut first: Vec<_> = FAULTS.into_iter().rev().collect();
         self.sleep(3000);
@@ -229,7 +232,7 @@ impl Host {
         self.child.as_ref().unwrap().id()
     }
 
-    /// As by a loss of power; what its clients had open there is gone.
+    /// Kills the server like a power loss, with the clients' connections to it.
     fn kill(&mut self) {
         let mut child = self.child.take().unwrap();
         child.kill().unwrap();
@@ -238,14 +241,14 @@ impl Host {
     }
 }
 
-/// A place for logs, which stay if the test fails.
+/// A directory for logs, which stays if the test fails.
 fn logs(seed: u64) -> PathBuf {
     let logs = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("history-{seed}-{}", std::process::id()));
     fs::create_dir_all(&logs).unwrap();
     logs
 }
 
-/// Every host looks at everything, once nobody changes anything any more.
+/// Each host reads everything, after all changes have ended.
 fn look_at_all(hosts: &[Host], logs: &Path) {
     let ops = load(logs).unwrap();
     for host in hosts {
@@ -291,7 +294,8 @@ fn judge(logs: &Path) -> String {
     check(&load(logs).unwrap()).told(&faults(logs))
 }
 
-/// No lock, no wait for one, and no session, once the mounts are gone and the leases of those that were killed are over.
+/// Checks that no lock, no wait for one, and no session is left once the mounts are gone and the
+/// leases of killed ones are over.
 fn nothing_is_left(site: &Site, hosts: &mut [Host]) {
     hosts.iter_mut().for_each(Host::unmount);
     site.expire("true");
@@ -303,7 +307,8 @@ fn nothing_is_left(site: &Site, hosts: &mut [Host]) {
     other.done(&["check", "--read-data"]);
 }
 
-/// A fault of the product's kind: a mount that relies on names longer than others may bear is found out by what its clients read.
+/// A planted fault: a mount caches names for longer than others allow. The reads of its clients
+/// reveal it.
 #[test]
 #[ignore = "slow: needs a cluster, `make test-cluster`"]
 fn a_mount_that_relies_on_old_names_is_found_out() {
@@ -316,7 +321,7 @@ fn a_mount_that_relies_on_old_names_is_found_out() {
     hosts[1].mount_with(&["--names-for", "5"]);
     prepare(&hosts[0].path("")).unwrap();
     Clients::start(&hosts, &logs, seed, seconds).end();
-    // Until it relies on none of them any more.
+    // Until the mount uses none of the cached names any more.
     std::thread::sleep(Duration::from_secs(6));
     look_at_all(&hosts, &logs);
     let report = check(&load(&logs).unwrap());

@@ -1,7 +1,9 @@
-//! Mounts on hosts of a real cluster (`make test-cluster`): metadata in its PostgreSQL, packs in its pool or bucket, and what goes wrong between them: cables that are pulled,
-//! OSDs and servers that are killed, room that runs out. Skipped, and said to be, where there is none.
+//! Mounts on hosts of a real cluster (`make test-cluster`), with metadata in its PostgreSQL and
+//! packs in its pool or bucket. Between them things fail: cables are pulled, OSDs and servers are
+//! killed, room runs out. Without a cluster the tests are skipped, and say so.
 //!
-//! After each: what was acknowledged is there, `check --read-data` finds nothing, and no lock is left.
+//! After each test all acknowledged data is there, `check --read-data` finds nothing, and no lock
+//! is left.
 
 mod cables;
 mod copies;
@@ -17,20 +19,20 @@ use std::time::{Duration, Instant};
 
 use crate::run::{Place, Said};
 
-/// The cluster, parts of which may be broken.
+/// The cluster. Tests may break parts of it.
 struct Cluster {
     database: String,
     pool: String,
     bucket: String,
 }
 
-/// A store on it, with a schema and a place for packs of its own.
+/// A store on the cluster, with its own schema and place for packs.
 struct Site {
     database: String,
     schema: String,
 }
 
-/// A host of the cluster: commands run in its network namespace. What it has mounted is unmounted when this is dropped.
+/// A host of the cluster: commands run in its network namespace. Dropping it unmounts its store.
 struct Host {
     name: String,
     place: Place,
@@ -39,7 +41,8 @@ struct Host {
 }
 
 impl Cluster {
-    /// `None`, said aloud, where there is none, or nothing of it may be broken.
+    /// The cluster. `None`, with a line that says so, if there is none or no part of it may be
+    /// broken.
     fn here() -> Option<Self> {
         let variable = |name: &str| std::env::var(name).ok();
         let here = || {
@@ -59,18 +62,18 @@ impl Cluster {
         here
     }
 
-    /// A name that nothing else on it has.
+    /// A name that is used nowhere else on the cluster.
     fn fresh() -> String {
         let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_millis();
         format!("test_{now}_{}", std::process::id())
     }
 
-    /// A new store with its packs in a place of its own in the pool.
+    /// A new store with its packs in its own place in the pool.
     fn in_pool(&self) -> Site {
         self.store(&self.pool)
     }
 
-    /// The same, where packs lie below a URL.
+    /// A new store with its packs below this URL.
     fn store(&self, packs: &str) -> Site {
         let site = Site { database: self.database.clone(), schema: Self::fresh() };
         let packs = packs.replacen('?', &format!("/{}?", site.schema), 1);
@@ -80,7 +83,7 @@ impl Cluster {
 }
 
 impl Site {
-    /// A host that has not mounted it yet.
+    /// A host that has not mounted the store yet.
     fn host(&self, name: &str) -> Host {
         let url = format!("{}?schema={}&sslmode=disable", self.database, self.schema);
         Host { name: name.to_owned(), place: Place::empty(), url, child: None }
@@ -100,11 +103,11 @@ impl Site {
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
 
-    /// All of it is sound, and no lock is left.
+    /// Checks that the store is sound and that no lock is left.
     #[track_caller]
     fn check(&self, host: &Host) {
         host.done(&["check", "--read-data"]);
-        // Who renews its lease has some for a moment.
+        // A client that renews its lease holds locks for a moment.
         wait_until("locks are gone", || {
             self.sql("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == "0"
         });
@@ -116,7 +119,7 @@ impl Host {
         self.command_by(&[], args)
     }
 
-    /// A command that is run by another one.
+    /// A command on this host that `by` runs.
     fn command_by(&self, by: &[&str], args: &[&str]) -> Command {
         let namespace = format!("--net=/run/netns/outrigger-{}", self.name);
         let mut command = Command::new("nsenter");
@@ -135,7 +138,7 @@ impl Host {
         self.command(args).output().unwrap().into()
     }
 
-    /// What `status` says, within a minute.
+    /// The output of `status`, within a minute.
     #[track_caller]
     fn status(&self) -> serde_json::Value {
         let mut command = self.command_by(&["timeout", "--kill-after=5", "60"], &["status", "--json"]);
@@ -155,7 +158,7 @@ impl Host {
         self.mount_with(&[]);
     }
 
-    /// The same with options.
+    /// As `mount`, with options.
     fn mount_with(&mut self, options: &[&str]) {
         fs::create_dir_all(self.place.path("mnt")).unwrap();
         let said = File::options().create(true).append(true).open(self.place.path("said")).unwrap();
@@ -175,7 +178,7 @@ impl Host {
         self.child = Some(child);
     }
 
-    /// As its user would.
+    /// Unmounts as its user would.
     fn unmount(&mut self) {
         self.done(&["unmount", "mnt"]);
         let _ = self.child.take().unwrap().wait();
@@ -185,20 +188,21 @@ impl Host {
         self.place.path("mnt").join(name)
     }
 
-    /// What the mount has said.
+    /// The messages of the mount.
     fn said(&self) -> String {
         fs::read_to_string(self.place.path("said")).unwrap()
     }
 
-    /// Writes a file that is on other hosts, and durable, when this has returned.
+    /// Writes a file. When this returns, the file is durable and visible on other hosts.
     fn synced(&self, name: &str, bytes: &[u8]) -> std::io::Result<()> {
         let ended = self.sync_beside(name, bytes).wait()?;
         fs::remove_file(self.place.path(name))?;
         if ended.success() { Ok(()) } else { Err(std::io::Error::other(format!("writing it: {ended}"))) }
     }
 
-    /// The same by a process of its own, which need not end. Whatever a test starts while it has a file open itself, and that cannot be stored, waits until it can: the child closes what it inherits. So what is to
-    /// bring a server back would be started once an operation has given up for want of it.
+    /// As `synced`, by a process that need not end. The test itself must not hold the file open: a
+    /// child that it starts closes inherited files, and waits if they cannot be stored. Then a
+    /// command that is to restart a server would start only after the operation has given up.
     fn sync_beside(&self, name: &str, bytes: &[u8]) -> Child {
         fs::write(self.place.path(name), bytes).unwrap();
         let (from, to) = (self.place.path(name), self.path(name));

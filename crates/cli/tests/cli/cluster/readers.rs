@@ -1,5 +1,5 @@
-//! The least that somebody needs who only reads, where the packs lie in a bucket of Ceph's gateway: a role that may select, and a user to whom the bucket's policy grants what
-//! docs/packs.md says.
+//! The least rights for reading, with packs in a bucket of Ceph's gateway: a role that may select,
+//! and a user whose rights in the bucket's policy are those of docs/packs.md.
 
 use outrigger_store::backend::Location;
 use outrigger_store::testing::gateway::{ask, keys_of, listing, owner_keys, policy};
@@ -36,7 +36,8 @@ fn who_may_only_read_a_bucket_reads_everything_and_changes_nothing() {
     let reader = Reader::new(&world, &schema);
     reader.reads_everything_and_changes_nothing(&about, &packs, &state);
 
-    // Whom the database lets write stores nothing all the same, and is told whose doing that is.
+    // A user whom only the database lets write stores nothing, and the error names the place that
+    // refused.
     let before = state().1;
     let large = outrigger_workload::Rng::new(5).bytes(3_000_000);
     world.place.write("large", large);

@@ -1,4 +1,4 @@
-//! OSDs and the database's server, which are killed, stopped and taken away while two hosts write and read.
+//! OSDs and the database server are killed, stopped and taken away while two hosts write and read.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -8,7 +8,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::{Cluster, Host, ceph, limited, wait_until};
 use crate::run::noise;
 
-/// A part of `scripts/cluster.sh`, for no longer than it may take: a database that was killed in the middle of much has to read its log first.
+/// Runs a command of `scripts/cluster.sh`, within its longest time: a database that was killed
+/// under load reads its log first.
 pub fn script(args: &[&str]) {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/cluster.sh");
     let output = limited(180, script, args).output().unwrap();
@@ -19,7 +20,7 @@ fn status() -> serde_json::Value {
     serde_json::from_str(&ceph("ceph", &["status", "--format", "json"])).unwrap()
 }
 
-/// Waits until so many OSDs are up and hold everything that there should be.
+/// Waits until so many OSDs are up and hold all the data that they should.
 fn healed(osds: u64) {
     wait_until("Ceph has healed", || {
         let status = status();
@@ -30,7 +31,7 @@ fn healed(osds: u64) {
     });
 }
 
-/// Brings everything back, whatever a test has come to, and before its mounts are ended: the next one needs it.
+/// Restarts everything, even if a test failed, before its mounts are ended: the next test needs it.
 struct Mends;
 
 impl Drop for Mends {
@@ -38,14 +39,15 @@ impl Drop for Mends {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/cluster.sh");
         let run = |args: &[&str]| limited(180, script, args).output().is_ok_and(|done| done.status.success());
         for osd in ["0", "1", "2"] {
-            // One that runs does not start again.
+            // An OSD that runs does not start again.
             let _ = (run(&["osd", osd, "continue"]) || run(&["osd", osd, "start"]), run(&["osd", osd, "in"]));
         }
         run(&["postgres", "start"]);
     }
 }
 
-/// Ends the writers, by a panic too: without their mounts' processes nothing of them waits any more.
+/// Ends the writers, also after a panic. Once their mounts' processes are gone, nothing of them
+/// waits.
 struct Ends<'a> {
     over: &'a AtomicBool,
     mounts: Vec<Pid>,
@@ -62,13 +64,14 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// What file `number` of a host is to hold: every third one is small.
+/// The content of a host's file `number`. Every third one is small.
 fn content(host: &str, number: u64) -> Vec<u8> {
     let seed = number * 7 + u64::from(host.as_bytes()[1]);
     noise(seed, if number % 3 == 2 { 9_000 } else { 700_000 + number as usize })
 }
 
-/// Writes and syncs files until it is over, and reads each and the newest of another host. None of it may fail.
+/// Writes and syncs files until `over`, and reads each one and the newest of another host. No step
+/// may fail.
 fn write(host: &Host, other: &str, counts: [&AtomicU64; 2], over: &AtomicBool) {
     let [own, others] = counts;
     while !over.load(Ordering::SeqCst) {
@@ -86,7 +89,8 @@ fn write(host: &Host, other: &str, counts: [&AtomicU64; 2], over: &AtomicBool) {
     }
 }
 
-/// Two hosts write and read while `faults` happen, and each some files more when they are over, and whenever `faults` calls what it is given. What was synced is there on the other host.
+/// Two hosts write and read while `faults` happen. Each writes some more files whenever `faults`
+/// calls its argument, and after the faults. Every synced file is readable on the other host.
 fn write_through(faults: impl FnOnce(&dyn Fn())) {
     let Some(cluster) = Cluster::here() else { return };
     healed(3);
@@ -124,7 +128,7 @@ fn write_through(faults: impl FnOnce(&dyn Fn())) {
             other.must_read(&format!("{}-{number}", host.name), &content(&host.name, number));
         }
     }
-    // As if none of it had been read before.
+    // A new mount has none of it in a cache.
     let later = site.mount("c2");
     later.must_read(&format!("c0-{}", counts[0] - 1), &content("c0", counts[0] - 1));
     site.check(&later);
@@ -132,7 +136,8 @@ fn write_through(faults: impl FnOnce(&dyn Fn())) {
     drop(later);
 }
 
-/// One is killed and comes back; one holds its connections and answers nothing, for longer than it takes to be found out.
+/// One OSD is killed and comes back. One keeps its connections and answers nothing, until Ceph
+/// notices.
 #[test]
 #[ignore = "slow: needs a cluster, `make test-cluster`"]
 fn osds_are_killed_and_stopped_while_hosts_write() {
@@ -148,7 +153,7 @@ fn osds_are_killed_and_stopped_while_hosts_write() {
     });
 }
 
-/// What it held is made anew on the others, from what they have.
+/// The other OSDs rebuild its data from their copies.
 #[test]
 #[ignore = "slow: needs a cluster, `make test-cluster`"]
 fn an_osd_is_taken_away_for_good_while_hosts_write() {
@@ -159,7 +164,8 @@ fn an_osd_is_taken_away_for_good_while_hosts_write() {
     });
 }
 
-/// Whoever asks is told soon; whoever has something to store there waits, and loses nothing; and all that needs no packs goes on.
+/// `status` soon reports it. A writer that needs the pool waits and loses nothing. Work without
+/// packs goes on.
 #[test]
 #[ignore = "slow: needs a cluster, `make test-cluster`"]
 fn a_pool_that_does_not_answer_is_told_and_waited_for() {
@@ -178,7 +184,7 @@ fn a_pool_that_does_not_answer_is_told_and_waited_for() {
     let mut writes = one.sync_beside("waits", &large);
     let told = trouble();
     assert!(told.as_str().is_some_and(|told| told.contains("does not answer")), "{told}");
-    // Names, and what is small, are in the database.
+    // Names and small files are in the database.
     let mut other = two.sync_beside("goes-on", &small);
     wait_until("a small file is stored", || other.try_wait().unwrap().is_some());
     assert!(other.wait().unwrap().success(), "{}", two.said());
@@ -191,7 +197,7 @@ fn a_pool_that_does_not_answer_is_told_and_waited_for() {
     assert!(writes.wait().unwrap().success(), "{}", one.said());
     two.must_read("waits", &large);
     wait_until("nothing is wrong any more", || trouble().is_null());
-    // Those that went on first may have taken the others for dead.
+    // OSDs that continued first may have declared the others dead.
     healed(3);
     site.check(two);
     hosts.iter_mut().for_each(Host::unmount);
@@ -205,7 +211,8 @@ fn the_database_is_killed_in_the_middle_of_commits_while_hosts_write() {
             script(&["postgres", "kill"]);
             std::thread::sleep(Duration::from_millis(pause));
             script(&["postgres", "start"]);
-            // A minute after it began an operation gives up, however often the server was there meanwhile. So each comes through before the next fault.
+            // An operation gives up a minute after its start, even if the server was there in
+            // between. So each operation ends before the next fault.
             more();
         }
     });

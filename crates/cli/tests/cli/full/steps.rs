@@ -1,5 +1,6 @@
-//! A disk, a quota, a database or a bucket that is full at any step of a command. The command succeeds, or says that it is full. What was there is whole
-//! and can be read meanwhile. Once there is room the command goes on.
+//! A disk, a quota, a database or a bucket that is full at any step of a command. The command
+//! succeeds, or says that it is full. Older data stays whole and readable meanwhile. Once there is
+//! room, the command goes on.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -11,7 +12,7 @@ use outrigger_workload::postgres::Server;
 use super::{Small, random};
 use crate::run::{Place, Said};
 
-/// Others take all room of a directory but so many bytes, until this is dropped.
+/// Takes all room of a directory except so many bytes, until this is dropped.
 struct Taken(PathBuf);
 
 impl Taken {
@@ -34,12 +35,12 @@ impl Drop for Taken {
     }
 }
 
-/// A subvolume of btrfs, which may take no more than so many bytes than it does, until this is dropped.
+/// A subvolume of btrfs that may grow by so many bytes only, until this is dropped.
 struct Limited<'a>(&'a Place);
 
 impl<'a> Limited<'a> {
     fn to(place: &'a Place, free: u64) -> Self {
-        // What is written late is counted late.
+        // btrfs counts late what is written late.
         rustix::fs::syncfs(File::open(place.path("disk")).unwrap()).unwrap();
         let shown = btrfs(place, &["qgroup", "show", "--raw", "-f", "disk"]);
         let taken = shown.lines().last().and_then(|line| line.split_whitespace().nth(1));
@@ -61,13 +62,13 @@ fn btrfs(place: &Place, args: &[&str]) -> String {
     String::from_utf8(said.stdout).unwrap()
 }
 
-/// Without room for what changes there nothing can be done, reading included.
+/// On btrfs without room to change anything nothing works, not even reading.
 fn is_btrfs(place: &Place) -> bool {
     place.path("all").exists()
 }
 
 fn is_full(place: &Place, said: &Said) -> bool {
-    // btrfs may not take a page of SQLite's index, which is mapped: the kernel ends the process then (SIGBUS).
+    // btrfs may refuse a page of SQLite's mapped index. Then the kernel ends the process (SIGBUS).
     if said.code == -1 && is_btrfs(place) {
         return true;
     }
@@ -76,7 +77,7 @@ fn is_full(place: &Place, said: &Said) -> bool {
         && (says("is full") || says("No space left") || says("Disk quota exceeded") || says("StorageFull"))
 }
 
-/// Each command on a store that has `kept` while `filled` is there, which the function is given the number of.
+/// Runs each command on a store that has `kept`, while the value of `filled` for this round exists.
 fn at_any_step<F>(place: &Place, rounds: usize, mut filled: impl FnMut(usize) -> F) {
     let kept = random(1, 300 << 10);
     place.write("kept", &kept);
@@ -110,7 +111,8 @@ fn at_any_step<F>(place: &Place, rounds: usize, mut filled: impl FnMut(usize) ->
             drop(others);
             if failed {
                 place.done(&["check", "--read-data"]);
-                // It was not done by half: it can be done now. One that was killed may have been through.
+                // The command was not done by half: it can be done now. A killed one may have been
+                // complete.
                 let again = place.run(args);
                 assert!(again.code == 0 || said.code == -1, "{round} {args:?}: {}", again.err);
             }
@@ -124,7 +126,7 @@ fn at_any_step<F>(place: &Place, rounds: usize, mut filled: impl FnMut(usize) ->
     place.done(&["check", "--read-data"]);
 }
 
-/// Bytes that are free: with what a store keeps back for this, and, in every other round, without.
+/// Free bytes: together with the store's own reserve, and in every other round without it.
 const FREE: [u64; 6] = [0, 8 << 10, 64 << 10, 512 << 10, 3 << 20, 5 << 20];
 
 fn at_any_step_of_disk<F>(place: &Place, free: &[u64], filled: impl Fn(u64) -> F) {
@@ -144,7 +146,7 @@ fn a_disk_that_is_full_at_any_step_loses_nothing() {
     at_any_step_of_disk(&place, &FREE, |free| Taken::all_but(&disk.0, free));
 }
 
-/// The file system has room, as far as it says; this directory has none.
+/// The file system says that it has room, but this directory has none.
 #[test]
 fn a_quota_that_is_reached_at_any_step_loses_nothing() {
     let place = Place::empty().of("disk/store");
@@ -155,7 +157,7 @@ fn a_quota_that_is_reached_at_any_step_loses_nothing() {
                 btrfs -q subvolume create all/part; mount --bind all/part disk";
     let said = shell(made).unwrap();
     if said.status.success() {
-        // A file system that writes everything anew needs some room to take or give back anything.
+        // A copy-on-write file system needs some room even to free something.
         at_any_step_of_disk(&place, &FREE[3..], |free| Limited::to(&place, free));
     }
     let _ = shell("umount -lq disk; umount -lq all");

@@ -1,4 +1,4 @@
-//! Programs on files while they are written in a mount that shares its store: each end, by killing what it names, and who may read what is written.
+//! Programs on files that are being written in shared mounts: readers, and outcomes of kills.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
@@ -9,9 +9,9 @@ use std::time::Duration;
 use super::{Host, Shared, command, until};
 use crate::run::{Agents, Said, Waits};
 
-/// Two hosts, and agents on them, which are killed when this is dropped.
+/// Two hosts, and agents on them. Dropping this kills the agents.
 struct Site {
-    // Before the hosts, so that nobody has their directories when they go.
+    // Dropped before the hosts, so that no agent uses their directories.
     agents: Agents,
     one: Host,
     two: Host,
@@ -26,7 +26,8 @@ impl Site {
         Some(Self { agents: Agents::default(), one, two, shared })
     }
 
-    /// A rule for what is written below `raw`, whose program passes its input on in capitals, says in the file `mark` what it has read so far, does not end while there is a file `hold`, and fails while there is a file `fail`.
+    /// A rule for files below `raw`. Its program prints its input in capitals and copies it into
+    /// `mark`. It waits while `hold` exists, and fails while `fail` exists.
     fn rule(&self, pattern: &str, more: &[&str]) {
         let at = |name: &str| self.one.place.path(name).display().to_string();
         let script = format!(
@@ -38,7 +39,7 @@ impl Site {
         let head = "rule add r --quiet --on write --in raw/* --sandbox off --pattern";
         let head: Vec<&str> = head.split(' ').chain([pattern]).collect();
         self.one.done(&[&head[..], more, &["--", "sh", "-c", &script]].concat());
-        // The other mount looks once a second.
+        // The other mount checks for rules once a second.
         std::thread::sleep(Duration::from_millis(1500));
     }
 
@@ -69,7 +70,6 @@ impl Site {
         Said::from(command(&self.one.place, &self.one.url, args).output().unwrap())
     }
 
-    /// Waits for the end of a job.
     fn wait(&self, job: &str) -> Said {
         self.run(&["job", "wait", job, "--timeout", "60"])
     }
@@ -88,7 +88,7 @@ impl Site {
     }
 }
 
-/// A process that writes and closes nothing: here, whatever is started would close what it has inherited, and that stores it.
+/// Writes and closes nothing. A child of this process would close, and so store, inherited files.
 struct Writer(Child);
 
 impl Writer {
@@ -98,7 +98,7 @@ impl Writer {
         Self(command.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap())
     }
 
-    /// It has read all that it waits for, and ends.
+    /// Lets it go on after all that it waits for has been read, and waits for its end.
     fn goes_on(&mut self) {
         self.0.stdin.take().unwrap().write_all(b"go\n").unwrap();
         self.0.wait().unwrap();
@@ -116,7 +116,7 @@ impl Drop for Writer {
 fn agents_of_a_mounts_host_read_what_is_written_there_and_others_leave_it_to_them() {
     let Some(mut site) = Site::new() else { return };
     site.rule("1W->2W", &["--out", "up/{name}", "--tries", "1"]);
-    // It is there first, and cannot read what is written on the other host.
+    // This agent is there first, but cannot read data that is written on the other host.
     site.agent(false, "two");
     let mut file = Site::create(&site.one, "a");
     file.write_all(b"first ").unwrap();
@@ -125,7 +125,7 @@ fn agents_of_a_mounts_host_read_what_is_written_there_and_others_leave_it_to_the
     assert_eq!((&shown["splits_waiting"], &shown["being_written"]), (&1.into(), &true.into()), "{shown}");
     let host = outrigger_store::host::name();
     assert!(site.one.done(&["job", "show", "1"]).text().contains(&format!("written on {host}")));
-    // Nor can who asks for it there; then the job waits as before.
+    // Nor can a retry on that host. Then the job waits as before.
     site.one.done(&["job", "cancel", "1"]);
     let retried =
         command(&site.two.place, &site.two.url, &["job", "retry", "--allow-root", "1"]).output().unwrap();
@@ -133,7 +133,7 @@ fn agents_of_a_mounts_host_read_what_is_written_there_and_others_leave_it_to_the
     assert!(said.code == 1 && said.err.contains(&format!("in a mount on {host}")), "{}", said.err);
     site.agent(true, "one");
     site.until_read("first ");
-    // Synced, so that others see it, and closed once: neither is its end.
+    // Synced, so that others see it, and closed once: neither ends the file.
     file.sync_all().unwrap();
     assert_eq!(fs::read(site.two.path("raw/a")).unwrap(), b"first ");
     file.try_clone().unwrap().write_all(b"second").unwrap();
@@ -148,7 +148,7 @@ fn agents_of_a_mounts_host_read_what_is_written_there_and_others_leave_it_to_the
         1,
         "no try was used"
     );
-    // What is written on the other host is its agent's; and a file that is closed is anybody's.
+    // Data written on the other host is for its agent. A file that is closed is for any agent.
     fs::write(site.one.place.path("mark"), "").unwrap();
     let mut file = Site::create(&site.two, "b");
     file.write_all(b"of two").unwrap();
@@ -178,11 +178,11 @@ fn agents_of_other_hosts_read_what_is_stored_of_a_large_file_while_it_is_written
         let mut written = data(name.as_bytes()[0]);
         let from = site.one.place.path("data");
         fs::write(&from, &written).unwrap();
-        // `tee` alone has it open: what this process starts meanwhile, for other tests too, would close it, and that stores it.
+        // A child of this process would close, and so store, inherited files: only `tee` has it.
         let script =
             format!("{{ cat {}; read go; printf 'the end'; }} | tee raw/{name} > /dev/null", from.display());
         let mut writer = Writer::new(&site.one, &script);
-        // The other host's program has much of it (what waits for a second is stored, all but a mebibyte at most), and the file is open.
+        // The other host's program has most of the open file: after a second only 1 MiB is missing.
         site.until(|| read(&site) >= 19 << 20);
         assert!(site.is_nowhere(&format!("up/{name}")));
         if spoils {
@@ -213,7 +213,7 @@ fn what_was_read_and_changed_is_run_again_and_who_fails_or_gives_up_leaves_no_ou
     drop(file);
     assert_eq!(site.wait("1").code, 0);
     site.two.must_read("up/a", "RIGHT TEXT");
-    // Another host writes there, too.
+    // Another host writes to the file, too.
     let file = Site::create(&site.one, "b");
     file.write_all_at(b"both hosts", 0).unwrap();
     site.until_read("both hosts");
@@ -223,7 +223,7 @@ fn what_was_read_and_changed_is_run_again_and_who_fails_or_gives_up_leaves_no_ou
     assert_eq!(site.wait("2").code, 0);
     site.one.must_read("raw/b", "BOTH hosts");
     site.two.must_read("up/b", "BOTH HOSTS");
-    // The program fails: the file stays, and the job can be tried again.
+    // The program fails: the file stays, and the job can be retried.
     fs::write(site.one.place.path("fail"), "").unwrap();
     site.one.write("raw/c", "text");
     assert_eq!(site.wait("3").code, 1);
@@ -232,7 +232,7 @@ fn what_was_read_and_changed_is_run_again_and_who_fails_or_gives_up_leaves_no_ou
     fs::remove_file(site.one.place.path("fail")).unwrap();
     site.one.done(&["job", "retry", "--allow-root", "3"]);
     site.two.must_read("up/c", "TEXT");
-    // The writer gives up; another host may say so, too.
+    // The writer gives up; a process on another host may do so, too.
     for (job, name, on_one) in [("4", "d", true), ("5", "e", false)] {
         let mut file = Site::create(&site.one, name);
         file.write_all(b"more text").unwrap();
@@ -267,7 +267,7 @@ fn when_the_mount_is_killed_the_job_fails_and_what_was_synced_can_be_run_over() 
     assert!(site.is_nowhere("up/a"));
     site.one.done(&["job", "retry", "--allow-root", "1"]);
     site.two.must_read("up/a", "SYNCED");
-    // The new mount goes on with the rule. What it hides is seen by nobody, and is kept with the job as far as it was synced.
+    // The new mount goes on with the rule. The job keeps the synced part of its unpublished file.
     site.one.done(&["rule", "remove", "r"]);
     site.rule("1W->1W", &[]);
     let writer = Writer::new(&site.one, "exec > raw/b; printf hidden; sync raw/b; printf ' and lost'");
@@ -303,14 +303,14 @@ fn when_the_mount_loses_its_session_its_programs_are_stopped_and_their_outputs_v
     let mut file = Site::create(&site.one, "a");
     file.write_all(b"some").unwrap();
     site.until_read("some");
-    // As the server sees a host that was cut off for longer than its lease, and a collector that came by.
+    // The server sees this when a host is cut off for longer than its lease and a collector runs.
     let sql = format!(
         "DELETE FROM {}.session WHERE process = {} AND role = '\"mount\"'",
         site.shared.schema,
         site.one.child.id()
     );
     site.shared.server.sql(&sql);
-    // The program ends without its writer, whose file is as any other from then on.
+    // The program ends without its writer, whose file is from then on like any other.
     let said = site.wait("1");
     assert!(said.code == 1 && said.err.contains("its writer was lost"), "{}", said.err);
     file.write_all(b"more").and_then(|()| file.sync_all()).unwrap();
@@ -341,12 +341,12 @@ fn what_is_processed_in_its_place_is_never_seen_raw_on_any_host() {
     for host in [&site.one, &site.two] {
         host.must_read("raw/a", "RAW TEXT");
     }
-    // By `cp`, which looks at what it has made.
+    // By `cp`, which checks the file that it has made.
     site.one.write("plain", "copied");
     super::copy(&site.one.path("plain"), &site.one.path("raw/b"));
     assert_eq!(site.wait("2").code, 0);
     site.two.must_read("raw/b", "COPIED");
-    // The program fails: nothing is there, and what was written is kept for another try.
+    // The program fails: nothing is visible, and the written data is kept for a retry.
     fs::write(site.one.place.path("fail"), "").unwrap();
     site.one.write("raw/c", "kept");
     assert_eq!(site.wait("3").code, 1);
@@ -382,7 +382,7 @@ fn a_run_that_follows_waits_for_one_file_in_any_mount_of_its_host() {
         "one file each\n{}",
         site.one.done(&["jobs"]).text()
     );
-    // Of several files each mount would know its own only: it is to be one.
+    // Each mount would know only its own files, so several files need a single mount.
     let several = "run --follow --sandbox off --pattern #W->1W --in raw/x --in raw/y --out both -- cat";
     let said = site.run(&several.split(' ').collect::<Vec<_>>());
     assert!(said.code == 2 && said.err.contains("mounted 2 times here"), "{} {}", said.code, said.err);
@@ -398,7 +398,7 @@ fn what_overwrites_a_file_is_seen_until_the_output_takes_its_place() {
     site.agent(true, "one");
     let writer = Writer::new(&site.one, "{ printf first; read end; } | tee raw/a > /dev/null");
     site.until_read("first");
-    // Its writer's host sees it, others when it is closed.
+    // The writer's host sees the data; other hosts see it after the close.
     site.one.must_read("raw/a", "first");
     site.two.must_read("raw/a", "before");
     drop(writer);
@@ -406,7 +406,7 @@ fn what_overwrites_a_file_is_seen_until_the_output_takes_its_place() {
     for host in [&site.one, &site.two] {
         host.must_read("raw/a", "FIRST");
     }
-    // Overwritten again before the program has ended, on the other host: nothing of that comes in between.
+    // Overwritten on the other host before the program has ended: the new data does not mix in.
     let hold = site.one.place.path("hold");
     fs::write(&hold, "").unwrap();
     Site::overwrite(&site.one, "a").write_all(b"second").unwrap();
@@ -420,7 +420,7 @@ fn what_overwrites_a_file_is_seen_until_the_output_takes_its_place() {
     drop(file);
     assert_eq!(site.wait("3").code, 0);
     site.one.must_read("raw/a", "THIRD");
-    // A program that fails leaves what was written; and who gives up leaves that, too.
+    // If a program fails, the written data stays. If the writer gives up, it stays as well.
     fs::write(site.one.place.path("fail"), "").unwrap();
     Site::overwrite(&site.one, "a").write_all(b"fourth").unwrap();
     assert_eq!(site.wait("4").code, 1);
@@ -432,8 +432,8 @@ fn what_overwrites_a_file_is_seen_until_the_output_takes_its_place() {
     drop(file);
     assert_eq!(site.wait("5").code, 1);
     site.two.must_read("raw/a", "fifth");
-    // The mount is killed: what was neither closed nor synced is lost, and the job says whose bytes may be left.
-    // `tee` closes nothing, as a shell's `>` does, which would store that it is empty.
+    // The mount is killed: unsynced data is lost, and the job says that bytes may be older. `tee`
+    // closes nothing; a shell's `>` would, and would store the empty file.
     let writer = Writer::new(&site.one, "{ printf 'and lost'; read end; } | tee raw/a > /dev/null; true");
     site.until_read("and lost");
     site.kill();
@@ -473,7 +473,7 @@ fn what_is_overwritten_is_given_to_programs_of_every_pattern() {
     assert_eq!(site.wait("3").code, 0);
     site.two.must_read("parts/p-aa", "ma");
     site.two.must_read("parts/p-ab", "nY");
-    // Written over where it was read: run again over what it became.
+    // Data that was read is overwritten: the program runs again over the new content.
     site.one.done(&["rule", "remove", "r"]);
     site.rule("1W->2W", &["--out", "up/{name}"]);
     let file = Site::overwrite(&site.one, "a");
@@ -497,7 +497,7 @@ fn several_files_that_are_written_in_one_mount_are_read_into_one() {
         let args: Vec<&str> = head.split(' ').chain([out, "--", "sh", "-c", &script]).collect();
         Waits::begin(command(&site.one.place, &site.one.url, &args))
     };
-    // The second is there first, and is read when the first has ended; each while it is written.
+    // The second file exists first and is read last; each is read while it is written.
     let waits = run(&site, "both");
     let mut b = Site::create(&site.one, "b");
     b.write_all(b"second").unwrap();
@@ -513,7 +513,7 @@ fn several_files_that_are_written_in_one_mount_are_read_into_one() {
     let said = waits.end();
     assert_eq!(said.code, 0, "{}", said.err);
     site.two.must_read("both", "FIRST, SECOND ONE");
-    // What was read of one is changed, and the other is overwritten.
+    // Data of one file that was read changes, and the other file is overwritten.
     let waits = run(&site, "both");
     let a = Site::overwrite(&site.one, "a");
     a.write_all_at(b"wrong", 0).unwrap();
@@ -524,7 +524,7 @@ fn several_files_that_are_written_in_one_mount_are_read_into_one() {
     let said = waits.end();
     assert_eq!(said.code, 0, "{}", said.err);
     site.two.must_read("both", "RIGHT AGAIN");
-    // One that is given up fails all of it.
+    // If one file is given up, the whole job fails.
     let waits = run(&site, "none");
     let (a, b) = (Site::overwrite(&site.one, "a"), Site::overwrite(&site.one, "b"));
     rustix::fs::fsetxattr(&b, "user.outrigger.abort", b"1", rustix::fs::XattrFlags::empty()).unwrap();
@@ -532,7 +532,7 @@ fn several_files_that_are_written_in_one_mount_are_read_into_one() {
     let said = waits.end();
     assert!(said.code == 1 && said.err.contains("gave the file up"), "{} {}", said.code, said.err);
     assert!(site.is_nowhere("none"));
-    // The mount is killed: the job fails, and what is stored can be run over.
+    // The mount is killed: the job fails, and can run over the stored data.
     let waits = run(&site, "left");
     Site::overwrite(&site.one, "a").write_all(b"closed, ").unwrap();
     site.until_read("closed, ");

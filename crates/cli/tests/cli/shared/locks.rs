@@ -1,4 +1,5 @@
-//! Locks through the kernel: processes in several mounts of a store, in `python3`, whose calls are the system's.
+//! Locks through the kernel, by processes in several mounts of a store. They are in `python3`,
+//! whose calls are the system's.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::symlink;
@@ -8,7 +9,7 @@ use super::{Host, Shared, start};
 use crate::run::Place;
 use outrigger_workload::eventually;
 
-/// Adds one to the number in a file, so many times, behind a lock.
+/// Adds one to the number in a file under a lock, so many times.
 const COUNT: &str = r#"
 import fcntl, os, sys
 path, kind, times = sys.argv[1], sys.argv[2], int(sys.argv[3])
@@ -21,7 +22,7 @@ for _ in range(times):
     lock(fd, fcntl.LOCK_UN)
 "#;
 
-/// Takes a lock, waiting for it, says so, and keeps it until its input ends.
+/// Waits for a lock, prints a line, and keeps the lock until its input ends.
 const HOLD: &str = r#"
 import fcntl, os, signal, sys
 def stop(*_):
@@ -34,7 +35,7 @@ print("locked", flush=True)
 sys.stdin.read()
 "#;
 
-/// Says whether a lock could be had now, and who has one on the first byte: its kind and process.
+/// Prints whether a lock is free now, and the owner of one on the first byte: its kind and process.
 const TRY: &str = r#"
 import fcntl, os, struct, sys
 fd = os.open(sys.argv[1], os.O_RDWR)
@@ -48,7 +49,7 @@ except BlockingIOError:
     print("no", who)
 "#;
 
-/// Says what a mapping of the file shows: at first, and behind a lock whenever a line comes.
+/// Prints what a mapping of the file shows: at first, and under a lock whenever a line comes.
 const SHOW: &str = r#"
 import fcntl, mmap, os, sys
 fd = os.open(sys.argv[1], os.O_RDONLY)
@@ -60,7 +61,8 @@ for _ in sys.stdin:
     fcntl.lockf(fd, fcntl.LOCK_UN)
 "#;
 
-/// Writes each line that comes to the file behind a lock, at first by a call, then through a mapping; closes nothing.
+/// Writes each line of its input to the file under a lock, first by a call, then through a mapping.
+/// It closes nothing.
 const WRITE: &str = r#"
 import fcntl, mmap, os, sys
 fd = os.open(sys.argv[1], os.O_RDWR)
@@ -103,7 +105,7 @@ for at in range(times):
     base.execute("COMMIT")
 "#;
 
-/// `None`, said aloud, without Python.
+/// `None`, with a line that says so, without Python.
 fn shared() -> Option<Shared> {
     if Command::new("python3").arg("-c").arg("import sqlite3").status().is_ok_and(|status| status.success()) {
         return Shared::new();
@@ -120,7 +122,7 @@ fn python(host: &Host, script: &str, args: &[&str]) -> Child {
 
 fn says(child: &mut Child) -> String {
     let mut line = String::new();
-    // A byte at a time: what comes after it is somebody else's to read.
+    // One byte at a time, because later bytes are for another reader.
     BufReader::with_capacity(1, child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     line.trim_end().to_string()
 }
@@ -181,7 +183,7 @@ fn locks_exclude_in_all_mounts_and_who_waits_can_be_interrupted_and_killed() {
     let (one, mut two) = (shared.mount(), shared.mount());
     one.write("f", "x");
     let holder = hold(&one, "lockf", "LOCK_EX");
-    // Whom it is told: a process of the same host by its number.
+    // A process on the same host sees the owner's number.
     tries(&one, "lockf", "LOCK_EX", &format!("no {}", holder.id()));
     tries(&two, "lockf", "LOCK_EX", "no 0");
     tries(&two, "flock", "LOCK_EX", "yes 0");
@@ -190,7 +192,7 @@ fn locks_exclude_in_all_mounts_and_who_waits_can_be_interrupted_and_killed() {
         status["sessions"].as_array().unwrap().iter().map(|session| session["locks"].as_u64().unwrap());
     assert_eq!(held.sum::<u64>(), 1);
     assert!(one.done(&["status"]).text().contains(", 1 lock, lease "));
-    // More who wait than there are threads; the mount still answers.
+    // More waiters than threads; the mount still answers.
     let mut waiting: Vec<Child> = (0..12).map(|_| python(&two, HOLD, &["f", "lockf", "LOCK_EX"])).collect();
     shared.has("file_lock_wait", 12);
     two.must_read("f", "x");
@@ -204,7 +206,7 @@ fn locks_exclude_in_all_mounts_and_who_waits_can_be_interrupted_and_killed() {
     }
     shared.has("file_lock_wait", 0);
     tries(&two, "lockf", "LOCK_EX", "no 0");
-    // One that is killed leaves none, and neither does one that ends.
+    // A killed waiter or owner leaves no lock, and neither does one that ends.
     let mut next = python(&two, HOLD, &["f", "lockf", "LOCK_EX"]);
     shared.has("file_lock_wait", 1);
     let mut holder = holder;
@@ -213,7 +215,7 @@ fn locks_exclude_in_all_mounts_and_who_waits_can_be_interrupted_and_killed() {
     assert_eq!(says(&mut next), "locked");
     lets_go(next);
     tries(&one, "lockf", "LOCK_EX", "yes nobody");
-    // Shared ones beside each other; those of `flock` end when the file is closed, which is not waited for.
+    // Shared locks coexist. A lock of `flock` ends when the file is closed, without a wait.
     let readers = [hold(&one, "flock", "LOCK_SH"), hold(&two, "flock", "LOCK_SH")];
     tries(&one, "flock", "LOCK_EX", "no nobody");
     let mut writer = python(&one, HOLD, &["f", "flock", "LOCK_EX"]);
@@ -244,7 +246,7 @@ fn what_a_kernel_has_mapped_is_what_was_written_under_the_lock_before() {
     }
     lets_go(write);
     lets_go(show);
-    // A lock of an open file is not its process's: it ends with that file, and with nothing else.
+    // A lock of an open file does not belong to its process. It ends only with that open file.
     let mut open = python(&one, OPEN_FILE, &["f"]);
     assert_eq!(says(&mut open), "locked");
     tries(&two, "lockf", "LOCK_EX", "no 0");
@@ -261,7 +263,7 @@ fn what_a_kernel_has_mapped_is_what_was_written_under_the_lock_before() {
 fn locks_of_a_mount_that_is_killed_end_at_once_on_its_host_and_with_its_lease_elsewhere() {
     let Some(shared) = shared() else { return };
     let (mut one, elsewhere) = (shared.mount(), shared.mount());
-    // On the same host: it sees the lock files of the others there.
+    // On the same host: it sees the lock files of the other clients there.
     let place = Place::empty();
     symlink(one.place.path("cache"), place.path("cache")).unwrap();
     std::fs::create_dir(place.path("mnt")).unwrap();
@@ -282,7 +284,7 @@ fn locks_of_a_mount_that_is_killed_end_at_once_on_its_host_and_with_its_lease_el
     assert_eq!(says(&mut next), "locked");
     lets_go(next);
     one.child = start(&one.place, &one.url);
-    // From elsewhere nobody knows before the lease is over.
+    // Other hosts cannot know before the lease is over.
     let mut holder = hold(&one, "lockf", "LOCK_EX");
     let mut next = python(&elsewhere, HOLD, &["f", "lockf", "LOCK_EX"]);
     shared.has("file_lock_wait", 1);

@@ -1,4 +1,5 @@
-//! Rules for files that belong together: when the marker has come, all that was closed before it is read, in whichever mount it was written.
+//! Rules for files that belong together. When the marker is closed, all files that were closed
+//! before are read, whichever mount wrote them.
 
 use std::fs;
 
@@ -11,12 +12,12 @@ fn add_rule(host: &Host) {
     host.done(&RULE.split(' ').collect::<Vec<_>>());
 }
 
-/// Runs that are written in two mounts, of which the second promises its closes, and marked in the first.
+/// Files are written in two mounts, the second with deferred closes, and the marker in the first.
 #[test]
 fn when_a_marker_is_closed_what_was_closed_before_in_any_mount_is_joined() {
     let Some(shared) = Shared::new() else { return };
     let one = shared.mount();
-    // So late that nothing but somebody who waits for it has it stored in time.
+    // This is so late that the file is in time only if the close barrier waits for it.
     let two = Host::with(shared.url(), &[], &["--closes-within", "60"]);
     add_rule(&one);
     let mut agents = Agents::default();
@@ -31,20 +32,20 @@ fn when_a_marker_is_closed_what_was_closed_before_in_any_mount_is_joined() {
             host.write(&format!("{dir}/part-{part}"), &text);
             wanted += &text;
         }
-        // What belongs to none of them.
+        // A file outside the pattern.
         two.write(&format!("{dir}/other"), "other\n");
         let marker = if run == 1 { &two } else { &one };
         marker.write(&format!("{dir}/_DONE"), if run == 2 { "done" } else { "" });
         let all = format!("{dir}/all");
         until(&one, 60, &["rule", "log", "join"], || one.path(&all).exists());
         if run == 2 {
-            // It may have been seen before it had its content, and once more with it.
+            // The rule may have seen the marker before it had its content, and then again.
             until(&one, 60, &["rule", "log", "join"], || {
                 fs::read_to_string(one.path(&all)).unwrap() == wanted
             });
         }
         one.must_read(&all, &wanted);
-        // On demand it is the same.
+        // The same by `run`.
         let at = format!("runs/{run} \\[x\\]/part-*");
         one.done(&[
             "run",

@@ -1,4 +1,5 @@
-//! Files without a name through the kernel (`O_TMPFILE`, then `linkat`): what another mount sees of them, and what is left of a mount that is killed.
+//! Anonymous files through the kernel (`O_TMPFILE`, then `linkat`): what another mount sees of
+//! them, and what a killed mount leaves.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, Write};
@@ -17,7 +18,7 @@ fn nameless(host: &Host, flags: OFlags) -> File {
     OpenOptions::new().read(true).write(true).mode(0o640).custom_flags(flags).open(host.path("")).unwrap()
 }
 
-/// As a program without rights has to.
+/// The way that a program without rights has.
 fn link(file: &File, to: &Path) -> Result<(), Errno> {
     let from = format!("/proc/self/fd/{}", file.as_raw_fd());
     linkat(CWD, from.as_str(), CWD, to, AtFlags::SYMLINK_FOLLOW)
@@ -49,7 +50,7 @@ fn a_file_without_a_name_is_seen_by_others_when_it_is_linked() {
         let mut read = Vec::new();
         again.read_to_end(&mut read).unwrap();
         assert!(read == bytes);
-        // A lock that it had before goes on when others find it.
+        // A lock from before the link continues when others open the file.
         flock(&file, FlockOperation::NonBlockingLockExclusive).unwrap();
         two.write("taken", "of another host");
         assert_eq!(link(&file, &one.path("taken")), Err(Errno::EXIST));
@@ -68,13 +69,13 @@ fn a_file_without_a_name_is_seen_by_others_when_it_is_linked() {
         flock(&file, FlockOperation::Unlock).unwrap();
         flock(&theirs, FlockOperation::NonBlockingLockShared).unwrap();
         drop(theirs);
-        // It goes on as any file.
+        // It goes on like any other file.
         file.seek(std::io::SeekFrom::End(0)).unwrap();
         file.write_all(b" and more").unwrap();
         drop((file, again));
         two.must_read(name, [&bytes[..], b" and more"].concat());
     }
-    // One that may never have a name.
+    // A file that may never have a name.
     let mut file = nameless(&two, OFlags::EXCL);
     file.write_all(b"scratch").unwrap();
     assert_eq!(link(&file, &two.path("never")), Err(Errno::NOENT));
@@ -86,7 +87,7 @@ fn a_file_without_a_name_is_seen_by_others_when_it_is_linked() {
 #[test]
 fn of_files_without_a_name_a_mount_that_is_killed_leaves_nothing() {
     let Some(shared) = Shared::new() else { return };
-    // With so short a log much of them is stored before.
+    // With such a short log, much of them is stored before.
     let mut one = Host::with(shared.url(), &[], &["--staging-size", "8M"]);
     let two = shared.mount();
     let files: Vec<_> = (0..3)
@@ -105,7 +106,7 @@ fn of_files_without_a_name_a_mount_that_is_killed_leaves_nothing() {
     one.child.kill().unwrap();
     one.child.wait().unwrap();
     drop(files);
-    // On its host it is known at once that it is gone; elsewhere it would be when its lease is over.
+    // Its own host knows at once that the mount is gone; other hosts know when its lease is over.
     one.done(&["gc"]);
     assert_eq!(held(), 0);
     assert_eq!(names(&two), ["named"]);

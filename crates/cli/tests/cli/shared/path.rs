@@ -1,4 +1,5 @@
-//! Programs in the path of what is written on another host: an agent there reads the file from the mount, and stores it for it. And what is left when one of them is killed.
+//! Programs in the path of a file that is written on another host. An agent there reads the file
+//! from the mount and stores it for the mount (delegated upload). Either may be killed.
 
 use std::fs::{self, OpenOptions};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -12,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::{Host, Shared, command, until};
 use crate::run::{Agents, Said, noise};
 
-/// A host that offers what is written on it, and one with an agent.
+/// A host that offers its files while they are written, and one with an agent.
 struct Site {
     agents: Agents,
     one: Host,
@@ -20,7 +21,7 @@ struct Site {
     shared: Shared,
 }
 
-/// Bytes of a file of these tests: some blocks, and far from small.
+/// Bytes of a file of these tests: several blocks, and far from a small file.
 const LEN: usize = 6 << 20;
 
 impl Site {
@@ -51,11 +52,11 @@ impl Site {
 
     #[track_caller]
     fn until(&self, is: impl FnMut() -> bool) {
-        // What an agent of another host had is free when its lease is over.
+        // The split of another host's agent is free when its lease is over.
         until(&self.one, 180, &["jobs"], is);
     }
 
-    /// Ends: its agents are killed, and then nothing is held, and the store is whole.
+    /// Kills the agents, and checks that no content is pinned and the store is whole.
     fn end_with_nothing_held(mut self) {
         drop(std::mem::take(&mut self.agents));
         self.nothing_is_held();
@@ -66,7 +67,8 @@ impl Site {
         fs::metadata(self.one.place.path("mark")).map_or(0, |mark| mark.len())
     }
 
-    /// Writes a file with a process of its own, which alone has it open, and waits before the end until it is told to go on.
+    /// Writes a file in a separate process, the only one that has it open. It waits before the end
+    /// until it is told to go on.
     fn write(&self, name: &str, data: &[u8]) -> Writer {
         let from = self.one.place.path(format!("data-{name}"));
         fs::write(&from, data).unwrap();
@@ -77,7 +79,7 @@ impl Site {
         Writer(command.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap())
     }
 
-    /// What the mount on the first host has counted.
+    /// A counter of the mount on the first host.
     fn counted(&self, name: &str) -> u64 {
         let stores = fs::read_dir(self.one.place.path("cache")).unwrap().flatten();
         let mounts = stores.flat_map(|store| fs::read_dir(store.path().join("mounts")).into_iter().flatten());
@@ -101,7 +103,7 @@ impl Site {
         }
     }
 
-    /// Nothing is held any more of files that were carried, once agents that were killed are known to be gone.
+    /// Checks that delegated uploads pin nothing any more, once killed agents are known to be gone.
     fn nothing_is_held(&self) {
         self.two.done(&["gc"]);
         let schema = &self.shared.schema;
@@ -157,7 +159,7 @@ fn an_agent_on_another_host_reads_the_file_and_stores_it_and_its_own_leave_it_to
     site.must_be("up/a", &data.to_ascii_uppercase());
     assert_eq!(site.read(), data.len() as u64, "it was read once");
     assert_eq!(site.counted("new_bytes"), 0, "the mount has stored none of it");
-    // Its writer changes what was read: the program is run again, over what the file became.
+    // The writer changes data that was read: the program runs again, over the new content.
     fs::write(site.one.place.path("mark"), "").unwrap();
     let mut data = text(2);
     let mut writer = site.write("b", &data);
@@ -171,7 +173,7 @@ fn an_agent_on_another_host_reads_the_file_and_stores_it_and_its_own_leave_it_to
     let data = with_end(&data);
     site.must_be("raw/b", &data);
     site.must_be("up/b", &data.to_ascii_uppercase());
-    // Its writer gives it up.
+    // The writer gives the file up.
     fs::write(site.one.place.path("mark"), "").unwrap();
     let mut writer = site.write("c", &text(3));
     site.until(|| site.read() == LEN as u64);
@@ -203,7 +205,8 @@ fn files_that_are_closed_at_the_same_time_are_all_stored_by_agents() {
     site.shared.check(&site.one);
 }
 
-/// Stands between a mount and its followers, and cuts each of the first conversations when so much has gone through.
+/// A proxy between a mount and its followers. It cuts each of the first `cuts` connections after
+/// `bytes`.
 fn cuts_after(to: String, cuts: usize, bytes: usize) -> (SocketAddr, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -217,7 +220,7 @@ fn cuts_after(to: String, cuts: usize, bytes: usize) -> (SocketAddr, Arc<AtomicU
                 let _ = std::io::copy(&mut asks, &mut asked);
                 let _ = asked.shutdown(Shutdown::Both);
             });
-            // Of agents that only look whether it is there nothing is cut.
+            // Connections of agents that only check for the mount are not cut.
             let (mut passed, mut block) = (0, vec![0; 64 << 10]);
             while let Ok(len @ 1..) = there.read(&mut block) {
                 passed += len;
@@ -265,7 +268,7 @@ fn an_agent_that_is_killed_is_followed_by_the_next_and_the_file_is_right() {
     let data = text(4);
     let mut writer = site.write("a", &data);
     site.until(|| site.read() == LEN as u64);
-    // It has all of it in its hands, and has committed none.
+    // The agent has all of it, and has committed none.
     drop(std::mem::take(&mut site.agents));
     site.agent("one");
     site.until(|| site.read() == 2 * LEN as u64);

@@ -1,4 +1,4 @@
-//! A database that is lost: what mounts, commands and jobs did comes back from the packs.
+//! A lost database: the work of mounts, commands and jobs comes back from the packs.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
@@ -20,7 +20,7 @@ fn kill(host: &mut Host) {
     assert!(Command::new("umount").arg("-l").arg(host.place.path("mnt")).status().unwrap().success());
 }
 
-/// … and loses the database.
+/// Ends the mount like a crash, and drops the database.
 fn lose(shared: &Shared, host: &mut Host) {
     kill(host);
     drop_database(shared);
@@ -35,7 +35,7 @@ fn unmount(host: &mut Host) {
     assert!(host.child.wait().unwrap().success(), "{}", host.said());
 }
 
-/// Waits until no mount has anything to tell.
+/// Waits until every mount has published its change outbox.
 fn wait_until_told(shared: &Shared) {
     let untold = format!(
         "SELECT count(*) FROM {}.record WHERE kind = 'catalogue-debt' AND name LIKE 'session/%'",
@@ -44,7 +44,7 @@ fn wait_until_told(shared: &Shared) {
     eventually("mounts tell everything", || shared.server.sql(&untold) == "0");
 }
 
-/// Recovers, without a word of anything that is lost, and mounts what there is then: it is as `before`.
+/// Recovers without a report of a loss, and mounts the result, which must equal `before`.
 #[track_caller]
 fn must_come_back(shared: &Shared, host: &Host, before: &Path) -> Host {
     let said = recover(shared, host);
@@ -56,16 +56,16 @@ fn must_come_back(shared: &Shared, host: &Host, before: &Path) -> Host {
     after
 }
 
-/// A copy of what a mount shows, beside it.
+/// A copy of what a mount shows, outside the mount.
 fn copy_of(host: &Host, name: &str) -> PathBuf {
     let to = host.place.path(name);
-    // For a second it may show attributes as they were before another mount changed them.
+    // For a second the mount may show attributes from before another mount's change.
     std::thread::sleep(Duration::from_millis(1500));
     copy(&host.path(""), &to);
     to
 }
 
-/// Everything that a program may do to names and attributes.
+/// Every kind of change that a program can make to names and attributes.
 fn work(host: &Host, top: &str) {
     let at = |name: &str| host.path(&format!("{top}/{name}"));
     fs::create_dir(host.path(top)).unwrap();
@@ -82,7 +82,7 @@ fn work(host: &Host, top: &str) {
     assert!(Command::new("mkfifo").arg(at("a/pipe")).status().unwrap().success());
     fs::set_permissions(at("a/b"), fs::Permissions::from_mode(0o1770)).unwrap();
     fs::set_permissions(at("a/empty"), fs::Permissions::from_mode(0o4711)).unwrap();
-    // Moved, with all that is in it; replaced; removed.
+    // Moved with its content; replaced; removed.
     fs::rename(at("a/b"), at("moved")).unwrap();
     fs::create_dir(at("a/b")).unwrap();
     fs::write(at("a/b/small"), "another one").unwrap();
@@ -106,14 +106,14 @@ fn outputs_below_directories_that_mounts_made_come_back_at_their_paths() {
     let text = noise(1, 40_000);
     host.place.write("text", &text);
     host.done(&["put", "text"]);
-    // Nothing but the mount knows of these.
+    // Only the mount knows of these.
     fs::create_dir_all(host.path("made/deep/er")).unwrap();
     fs::set_permissions(host.path("made"), fs::Permissions::from_mode(0o2750)).unwrap();
     host.done(&["run", "--sandbox", "off", "--in", "text", "--out", "made/deep/er/job", "--", "cat"]);
     host.done(&["put", "text", "--to", "made/put"]);
     host.done(&["cp", "text", "made/deep/copied"]);
     host.done(&["mv", "made/put", "made/deep/moved"]);
-    // A directory that is called otherwise by now.
+    // A directory that was renamed since.
     fs::create_dir(host.path("before")).unwrap();
     host.done(&["put", "text", "--to", "before/one"]);
     fs::rename(host.path("before"), host.path("after")).unwrap();
@@ -139,7 +139,7 @@ fn what_a_mount_did_comes_back_after_its_unmount() {
     unmount(&mut host);
     drop_database(&shared);
     let mut host = must_come_back(&shared, &host, &before);
-    // What is done then comes back as well, and what is undone stays so.
+    // Changes after the recovery come back as well, and removals stay removals.
     work(&host, "another");
     fs::remove_dir_all(host.path("one/moved")).unwrap();
     fs::rename(host.path("one"), host.path("another/one")).unwrap();
@@ -161,7 +161,8 @@ fn what_a_mount_did_comes_back_while_it_is_still_there() {
     host.done(&["snapshot", "create", "s"]);
     let before = copy_of(&host, "before");
     wait_until_told(&shared);
-    // What the snapshot shows was told behind it: a new catalogue says what it was.
+    // The removal is published after the snapshot. The new catalogue still has what the snapshot
+    // shows.
     fs::remove_dir_all(host.path("two/moved")).unwrap();
     wait_until_told(&shared);
     host.done(&["gc"]);
@@ -174,7 +175,7 @@ fn what_a_mount_did_comes_back_while_it_is_still_there() {
     assert!(after.done(&["policy", "get", "two/tree"]).text().contains('3'));
 }
 
-/// Each of them undoes what the other one has just done, and neither tells everything.
+/// Each mount undoes what the other has just done, so neither publishes everything.
 #[test]
 fn what_two_mounts_did_in_the_same_directories_comes_back() {
     let Some(shared) = Shared::new() else { return };
@@ -185,7 +186,7 @@ fn what_two_mounts_did_in_the_same_directories_comes_back() {
     }
     let began = Instant::now();
     let mut round = 0;
-    // Longer than what it takes until something is told, though it is never quiet.
+    // Longer than the wait before a mount publishes, though changes never pause.
     while began.elapsed() < Duration::from_secs(25) {
         round += 1;
         let (here, there) = if round % 2 == 0 { (&one, &two) } else { (&two, &one) };
@@ -230,7 +231,8 @@ fn what_a_mount_that_was_killed_did_comes_back_after_a_gc_beside_others() {
     work(&one, "one");
     fs::rename(one.path("two/moved"), one.path("one/from-two")).unwrap();
     kill(&mut one);
-    // It is quicker than anything is told; and the other one goes on. Its own host knows that its process is gone; others do when its lease is over.
+    // The kill comes before anything is published, and the other mount goes on. Its own host knows
+    // that its process is gone; others know when its lease is over.
     one.done(&["gc"]);
     wait_until_told(&shared);
     work(&two, "three");

@@ -1,4 +1,4 @@
-//! Agents stand back while others wait in any of their host's mounts.
+//! Agents yield while requests wait in any mount of their host.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 
 use super::{Host, Shared, command};
 
-/// A mount of the host that says how many requests wait in it, and counts how often it was asked.
+/// A mount that states how many requests wait in it, and counts how often it was asked.
 #[derive(Default)]
 struct Told {
     waiting: AtomicU64,
     asked: AtomicU64,
 }
 
-/// Killed at the end of its test, whatever becomes of that.
+/// A process that is killed at the end of its test, even after a panic.
 struct Ends(Child);
 
 impl Drop for Ends {
@@ -78,7 +78,7 @@ fn an_agent_begins_nothing_while_others_wait_in_one_of_its_hosts_mounts() {
             std::thread::sleep(Duration::from_millis(20));
         }
     };
-    // Without one the command would have somebody do it who does not look.
+    // Without an agent the command would start a background process, which does not yield.
     wait_for(&|| host.done(&["node", "list"]).text().contains("one"), "the agent never began");
     host.done(&[
         "run",

@@ -1,4 +1,5 @@
-//! The hosts of the soak: mounts that are killed or fenced and come back, and commands that are killed.
+//! The hosts of the soak: mounts that are killed or fenced and come back, and commands that are
+//! killed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +21,7 @@ const SCHEMA: &str = "soak";
 pub struct Ground {
     pub server: Server,
     roles: AtomicU64,
-    /// Of whoever was killed, the lease sometimes lasts, and collectors wait for that.
+    /// A killed client's lease sometimes lasts, and collectors wait for it.
     leases_last: bool,
 }
 
@@ -29,14 +30,15 @@ impl Ground {
         Some(Self { server: Server::start("fsync = off")?, roles: AtomicU64::new(0), leases_last })
     }
 
-    /// A URL with a role of its own, so that the server's processes that work for it are known.
+    /// A URL with its own role, by which the server processes of its client can be found.
     pub fn url(&self) -> (String, String) {
         let role = format!("r{}", self.roles.fetch_add(1, Ordering::SeqCst));
         self.server.sql(&format!("CREATE ROLE {role} SUPERUSER LOGIN"));
         (self.server.url_as(&role, SCHEMA), role)
     }
 
-    /// Returns when the server does nothing any more for a process that was killed: what it had sent may be carried out after it is gone.
+    /// Waits until the server does nothing for a killed process. It may still execute what the
+    /// process had sent.
     fn has_gone(&self, role: &str) {
         let working = format!("SELECT count(*) FROM pg_stat_activity WHERE usename = '{role}'");
         for _ in 0..3000 {
@@ -61,17 +63,17 @@ impl Ground {
         }
     }
 
-    /// Ends all sessions so.
+    /// Ends all sessions in this way.
     pub fn expire_all(&self) {
         self.server.sql(&format!("UPDATE {SCHEMA}.session SET lease_until = 1, lease_secs = 0"));
     }
 
-    /// Runs a statement, where `SCHEMA` is the store's, and returns what it says.
+    /// Runs a statement, in which `SCHEMA` stands for the store's, and returns its output.
     pub fn sql(&self, statement: &str) -> String {
         self.server.sql(&statement.replace("SCHEMA", SCHEMA))
     }
 
-    /// A number that the database knows.
+    /// A number of rows in the database.
     pub fn count(&self, what: &str) -> u64 {
         self.sql(&format!("SELECT count(*) FROM {what}")).parse().unwrap()
     }
@@ -87,7 +89,7 @@ pub struct Shell<'a> {
 /// How a command ended.
 pub enum End {
     Done(Said),
-    /// Killed; what it did is not known.
+    /// Killed; the outcome is unknown.
     Killed,
 }
 
@@ -131,7 +133,7 @@ impl<'a> Shell<'a> {
         End::Killed
     }
 
-    /// What a name of the store has, as a command finds it.
+    /// The content of a name in the store, as a command reads it.
     pub fn look(&self, name: &str) -> Found {
         let to = self.place.path("looked");
         let _ = fs::remove_dir_all(&to);
@@ -145,10 +147,10 @@ impl<'a> Shell<'a> {
     }
 }
 
-/// What lies at a path: a file, or a directory of files.
+/// The content of a path: a file, or a directory of files.
 ///
 /// # Errors
-/// When it cannot be read; that there is nothing is none.
+/// When it cannot be read. A missing path is no error.
 pub fn read(path: &Path) -> std::io::Result<Found> {
     let is_gone = |error: &std::io::Error| error.kind() == std::io::ErrorKind::NotFound;
     let kind = match fs::symlink_metadata(path) {
@@ -171,7 +173,7 @@ pub fn read(path: &Path) -> std::io::Result<Found> {
 pub struct Mount<'a> {
     ground: &'a Ground,
     pub root: PathBuf,
-    /// Odd while it is being killed or is away: what fails then, fails for that.
+    /// Odd while the mount is being killed or is away. Operations may fail then.
     incarnation: AtomicU64,
     host: Mutex<(Host, String)>,
 }
@@ -183,7 +185,7 @@ impl<'a> Mount<'a> {
         Self { ground, root: host.path(""), incarnation: AtomicU64::new(0), host: Mutex::new((host, role)) }
     }
 
-    /// Waits until it is there, and says which one it is.
+    /// Waits until the mount is there, and returns its incarnation.
     pub fn up(&self) -> u64 {
         loop {
             let incarnation = self.incarnation.load(Ordering::SeqCst);
@@ -198,7 +200,7 @@ impl<'a> Mount<'a> {
         self.incarnation.load(Ordering::SeqCst) == incarnation
     }
 
-    /// Returns when a kill that has begun is over, with all that the server did for the dead.
+    /// Waits for the end of a kill, and of all that the server still did for the dead process.
     pub fn settled(&self) {
         drop(self.host.lock().unwrap());
     }
@@ -209,8 +211,9 @@ impl<'a> Mount<'a> {
         self.incarnation.fetch_add(1, Ordering::SeqCst);
         let process = host.child.id();
         if rng.permille(300) {
-            // As if it had been cut off for longer than its lease: from here on nothing of it may be committed. It is not stopped for that: whatever this process starts
-            // closes the files that are open in the mount, and would wait for it.
+            // As if it was cut off for longer than its lease: from here on it may commit nothing.
+            // The process is not stopped: a child of this process closes inherited files in the
+            // mount, and would wait for it.
             self.ground.expire(process);
             std::thread::sleep(Duration::from_millis(rng.below(300)));
         }

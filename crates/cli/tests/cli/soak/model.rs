@@ -1,5 +1,5 @@
-//! What each name held, and when: every change has an interval in which it took place, and what a reader found at some moment must be one of what the name may have
-//! held then.
+//! The history of each name. Every change has an interval in which it took place. A reader must
+//! find something that the name may have held at that moment.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +13,7 @@ pub const NAMES: usize = FILES + 4;
 /// Files in a tree.
 const TREE: u8 = 4;
 
-/// What is found at a name: files by their names, a lone one by the empty name.
+/// The content of a name: files by their names, a lone one by the empty name.
 pub type Found = Option<BTreeMap<String, Vec<u8>>>;
 
 pub fn name(slot: usize) -> String {
@@ -24,12 +24,13 @@ pub fn is_tree(slot: usize) -> bool {
     slot >= FILES
 }
 
-/// Names of the same sort.
+/// Names of the same kind: files or trees.
 pub fn alike(slot: usize) -> std::ops::Range<usize> {
     if is_tree(slot) { FILES..NAMES } else { 0..FILES }
 }
 
-/// How contents are made: a line that no other content has, and blocks that many have, so that what one host stores another has stored already.
+/// How a content is made: a line that no other content has, and blocks that many have, so that
+/// hosts store the same chunks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Recipe {
     pub token: u64,
@@ -60,7 +61,7 @@ impl Blocks {
         })
     }
 
-    /// What a recipe makes.
+    /// The content that a recipe makes.
     pub fn made(&self, recipe: Option<&Recipe>) -> Found {
         let recipe = recipe?;
         let whole = self.bytes(recipe.token, &recipe.blocks);
@@ -79,7 +80,7 @@ impl Recipe {
         Self { token, blocks, is_tree: is_tree(slot) }
     }
 
-    /// The first line.
+    /// The first line of a content.
     pub fn head(token: u64) -> String {
         format!("{token:023}\n")
     }
@@ -90,7 +91,7 @@ impl Recipe {
 pub enum Way {
     /// At one moment.
     AtOnce,
-    /// Piece by piece, for all to see.
+    /// Piece by piece; readers can see the steps.
     InPieces,
 }
 
@@ -102,11 +103,11 @@ struct Change {
     end: u64,
     to: Option<Recipe>,
     way: Way,
-    /// It was cut short: some of its pieces are there until the next change, others are not.
+    /// The change was cut short: some of its pieces stay until the next change, others are missing.
     is_torn: bool,
 }
 
-/// What one name has held. Who changes it holds `turn`.
+/// The history of one name. A thread that changes the name holds `turn`.
 struct Slot {
     turn: Mutex<()>,
     changes: Mutex<Vec<Change>>,
@@ -117,11 +118,11 @@ pub struct Model {
     slots: Vec<Slot>,
     clock: AtomicU64,
     tokens: AtomicU64,
-    /// Tokens that may be at two names: of copies, and of what was put again.
+    /// Tokens that may be at two names: those of copies, and of contents that were put again.
     doubled: Mutex<HashSet<u64>>,
 }
 
-/// The turns of the names that an operation changes or looks at, and nobody else does meanwhile.
+/// The locks of the names that an operation changes or reads, which no other thread does meanwhile.
 pub struct Turns<'a>(#[expect(dead_code, reason = "held")] Vec<MutexGuard<'a, ()>>);
 
 impl Model {
@@ -156,7 +157,7 @@ impl Model {
         Turns(slots.into_iter().map(|slot| self.slots[slot].turn.lock().unwrap()).collect())
     }
 
-    /// What is there, for who has the turn.
+    /// The present content. The caller holds the name's turn.
     pub fn current(&self, slot: usize) -> Option<Recipe> {
         self.slots[slot].changes.lock().unwrap().last().unwrap().to.clone()
     }
@@ -170,7 +171,8 @@ impl Model {
         self.slots[slot].changes.lock().unwrap().last_mut().unwrap().end = self.now();
     }
 
-    /// Of a change that failed because its host was killed, by what was found afterwards: whether what is there is known now.
+    /// Resolves a change that failed because its host was killed, by the content found afterwards.
+    /// Returns whether the present content is known now.
     pub fn settle(&self, slot: usize, found: &Found) -> bool {
         let mut changes = self.slots[slot].changes.lock().unwrap();
         let [.., before, last] = &mut changes[..] else { unreachable!("the first is no change") };
@@ -187,7 +189,8 @@ impl Model {
         true
     }
 
-    /// What may be found while `last` is under way: every file as it was, as it becomes, a part of both, or not at all.
+    /// True for a content that may be found during `last`: each file is old, new, a part of both,
+    /// or missing.
     fn is_between(&self, before: &Change, last: &Change, found: &Found) -> bool {
         if last.way == Way::AtOnce {
             return false;
@@ -205,7 +208,7 @@ impl Model {
         })
     }
 
-    /// Whether the name may have been found so between two moments.
+    /// Checks that the name may have had this content between two moments.
     pub fn allows(&self, slot: usize, (from, to): (u64, u64), found: &Found) -> Result<(), String> {
         let changes = self.slots[slot].changes.lock().unwrap();
         for (at, change) in changes.iter().enumerate() {
@@ -223,7 +226,7 @@ impl Model {
         Err(format!("{} between {from} and {to}: {}, changes: {near:#?}", name(slot), told(found)))
     }
 
-    /// Tokens that were at one name or another from before `from` until after `to`: each must be found once.
+    /// Tokens that were at some name from before `from` until after `to`. Each must be found once.
     pub fn lasting(&self, (from, to): (u64, u64)) -> HashSet<u64> {
         let mut of_all: BTreeMap<u64, Vec<(u64, u64)>> = BTreeMap::new();
         for slot in &self.slots {
@@ -236,7 +239,8 @@ impl Model {
         }
         let doubled = self.doubled.lock().unwrap();
         let lasts = |spans: &Vec<(u64, u64)>| {
-            // A rename begins at one name before it ends at the other: what lies between is at one of both.
+            // A rename begins at one name before it ends at the other, so between them the token is
+            // at one of both.
             let mut spans = spans.clone();
             spans.sort_unstable();
             let (first, last) = (spans[0].0, spans.iter().map(|span| span.1).max().unwrap());
@@ -250,14 +254,14 @@ impl Model {
     }
 }
 
-/// The token of what was found.
+/// The token of a content.
 pub fn token_of(found: &Found) -> Option<u64> {
     let files = found.as_ref()?;
     let bytes = files.get("").or_else(|| files.get("f0"))?;
     std::str::from_utf8(bytes.get(..23)?).ok()?.parse().ok()
 }
 
-/// In short.
+/// A short text about a content.
 pub fn told(found: &Found) -> String {
     let Some(files) = found else { return "nothing".to_owned() };
     let head = |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len().min(23)]).into_owned();

@@ -1,5 +1,6 @@
-//! Faults that are planted beside running hosts, to see that the soak notices: a pack that is gone, bytes of one that are others, a row of the database that is an older one's, a
-//! name that is gone. Each is taken back, and then nothing is wrong any more: so it was that fault which was noticed.
+//! Faults that are planted beside running hosts, to show that the soak notices them: a missing
+//! pack, changed bytes in a pack, an old row in the database, a missing name. Each fault is then
+//! removed, and no error remains. So it was this fault that was noticed.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,7 +17,8 @@ fn why(panic: &(dyn std::any::Any + Send)) -> String {
 }
 
 impl Soak<'_> {
-    /// Verification fails, and says something with one of `wanted` in it: hosts that read find what is missing, or `check` does.
+    /// Verification must fail with one of `wanted` in its text: hosts that read find the fault, or
+    /// `check` does.
     fn must_notice(&self, shell: &Shell<'_>, what: &str, wanted: &[&str]) {
         println!("planted: {what}; that this is noticed, the next panic says");
         let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.verify(shell))) else {
@@ -26,7 +28,7 @@ impl Soak<'_> {
         assert!(wanted.iter().any(|wanted| said.contains(wanted)), "{what}: noticed as {said}");
     }
 
-    /// The object of the largest pack that is committed, and the pack's id.
+    /// The file of the largest committed pack, and the pack's id.
     fn largest_pack(&self, packs: &Path) -> (PathBuf, String) {
         let id = self.ground.sql("SELECT id FROM SCHEMA.pack WHERE state = 2 ORDER BY bytes DESC LIMIT 1");
         let id = format!("{:016x}", id.parse::<u64>().unwrap());
@@ -54,7 +56,7 @@ fn faults_planted_beside_running_hosts_are_noticed() {
     let shell = Shell::new(&ground);
     let soak = Soak::begin(&ground, &shell, packs.path(), seed, seconds);
     soak.act(seed);
-    // A file that has been written twice. Files of trees have other names.
+    // A file that was written twice. Files of trees have other names.
     let slot = 5;
     assert!(slot < FILES);
     let path = soak.mounts[0].root.join(name(slot));
@@ -85,7 +87,7 @@ fn faults_planted_beside_running_hosts_are_noticed() {
     let middle = flipped.len() / 2;
     flipped[middle..middle + 16].iter_mut().for_each(|byte| *byte ^= 0x40);
     let change = |bytes: &[u8]| {
-        // In its place, as a disk would: packs are read-only for everybody, and this test may be root or not.
+        // The file is replaced, as packs are read-only and this test may not be root.
         let kept = fs::metadata(&object).unwrap().permissions();
         fs::remove_file(&object).unwrap();
         fs::write(&object, bytes).unwrap();

@@ -1,4 +1,4 @@
-//! What is done to the names, through mounts and by commands.
+//! Changes of the names, through mounts and by commands.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -17,14 +17,14 @@ fn some_blocks(rng: &mut Rng) -> Vec<u8> {
 
 fn write(path: &Path, bytes: &[u8], sync: bool) -> io::Result<()> {
     let mut file = File::create(path)?;
-    // In two calls, so that it can be cut short.
+    // In two calls, so that a kill can come in between.
     let (head, rest) = bytes.split_at(bytes.len() / 2);
     file.write_all(head)?;
     file.write_all(rest)?;
     if sync { file.sync_all() } else { Ok(()) }
 }
 
-/// Writes what a recipe made, as a file or a tree.
+/// Writes the content of a recipe, as a file or a tree.
 fn lay(path: &Path, made: &Found) -> io::Result<()> {
     for (name, bytes) in made.as_ref().unwrap() {
         if name.is_empty() {
@@ -38,7 +38,8 @@ fn lay(path: &Path, made: &Found) -> io::Result<()> {
 }
 
 impl Soak<'_> {
-    /// Carries out a change through a mount and says what became of it; `sure` of what has returned without an error.
+    /// Makes a change through a mount and records the outcome. `sure`: success means that the
+    /// change is durable.
     fn through(
         &self,
         mount: &Mount<'_>,
@@ -53,7 +54,7 @@ impl Soak<'_> {
             slots.iter().for_each(|slot| self.model.done(*slot));
             return;
         }
-        // What is written and not synced may be lost by a kill that comes right afterwards.
+        // Unsynced data may be lost by a kill that comes right afterwards.
         mount.settled();
         assert!(
             !mount.is_still(incarnation),
@@ -63,7 +64,7 @@ impl Soak<'_> {
         self.unknown(slots, shell);
     }
 
-    /// Finds out what became of a change that was cut short, and mends what it left in pieces.
+    /// Finds the outcome of a change that was cut short, and mends what it left in pieces.
     fn unknown(&self, slots: &[usize], shell: &Shell<'_>) {
         self.counts.cut_short();
         for slot in slots {
@@ -90,7 +91,7 @@ impl Soak<'_> {
         let recipe = Recipe::new(slot, self.model.token(), some_blocks(rng));
         let made = self.model.blocks.made(Some(&recipe));
         match (kind, there) {
-            // Renamed, over what is there, if it is a file.
+            // Renamed, possibly over another file.
             (0, Some(there)) if slot != other && (!is_tree(slot) || self.model.current(other).is_none()) => {
                 self.model.begin(other, Some(there), Way::AtOnce);
                 self.model.begin(slot, None, Way::AtOnce);
@@ -122,7 +123,7 @@ impl Soak<'_> {
                     if sync { file.sync_all() } else { Ok(()) }
                 });
             }
-            // Written beside, and then put in its place.
+            // Written under another name, and then renamed into place.
             (4 | 5, _) if !is_tree(slot) => {
                 self.model.begin(slot, Some(recipe), Way::AtOnce);
                 let beside = mount.root.join(format!("tmp/w{writer}"));
@@ -144,7 +145,7 @@ impl Soak<'_> {
         }
     }
 
-    /// Carries out a command that changes names, which may be killed.
+    /// Runs a command that changes names, and that may be killed.
     fn command(&self, shell: &Shell<'_>, slots: &[usize], rng: &mut Rng, args: &[&str]) {
         match shell.run_or_kill(args, rng) {
             End::Done(said) => {
@@ -180,7 +181,8 @@ impl Soak<'_> {
             }
             (kind, _) => {
                 let source = shell.place.path(format!("source{slot}"));
-                // What was put before may be put again, though the store's name has had other contents since.
+                // An earlier source may be put again, though the store's name has had other
+                // contents since.
                 if kind == 3
                     && let Some(before) = &put_before[slot]
                 {
