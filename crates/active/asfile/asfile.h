@@ -1,6 +1,6 @@
 /* libasfile: how a component reads its input and writes its outputs, with the interface of stdio.
  *
- * A component is any program that Outrigger runs over stored data (see docs/active-storage.md). Its
+ * A component is any program that Outrigger runs over stored data (see docs/programs.md). Its
  * input is a stream that another program may still be writing: a read waits for more, and sees the
  * end only when the writer has closed the file. Outputs become visible only when the component has
  * ended with exit code 0 and the whole job has succeeded.

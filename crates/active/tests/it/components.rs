@@ -272,7 +272,7 @@ fn what_is_installed_is_found_and_a_module_comes_along_from_the_store() {
     place.run(&scale, &["numbers"], Splits::Auto).unwrap();
     assert_eq!(place.text("scaled"), "2\n5\n");
 
-    // As docs/active-storage.md has it.
+    // As docs/programs.md has it.
     let module = std::fs::read(prefix.join("share/outrigger/python/asfile.py")).unwrap();
     place.put("lib/asfile.py", &module);
     let script = "import asfile; asfile.open(mode=\"w\").write(asfile.open().read().upper())";
