@@ -3,9 +3,10 @@
 
     scripts/book.py OUTRIGGER TARGET   needs TARGET/tools/bin/mdbook, as `make docs` installs it, or `mdbook` in the PATH
 
-The documents lie in docs/ and, some of them, beside it. mdBook wants all of them in one folder. So this script copies those that
-docs/SUMMARY.md names into TARGET/book-source, adds the reference of the commands (scripts/reference.py), and changes links: to where a
-document lies in the copy, or to the repository's site for everything that is not in the book.
+The documents lie in docs/ and, some of them, beside it. mdBook wants all of them in one folder. So
+this script copies those that docs/SUMMARY.md names into TARGET/book-source, adds the reference of
+the commands (scripts/reference.py), and changes links: to where a document lies in the copy, or to
+the repository's site for everything that is not in the book.
 """
 import re
 import shutil

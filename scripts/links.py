@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Checks the links of the documents: that each relative link leads to a file of the tree, and each #anchor to a heading.
+"""Checks the links of the documents: that each relative link leads to a file of the tree, and each
+#anchor to a heading.
 
     scripts/links.py [FILE.md ...]   all *.md that git knows, or those that are named
     scripts/links.py --self-test
 
-Links to other sites are not followed. Prints FILE:LINE and what is missing, and exits 1 if something is.
+Links to other sites are not followed. Prints FILE:LINE and what is missing, and exits 1 if
+something is.
 """
 import re
 import subprocess

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Records the commands under `## Five minutes of use` of the README: runs them on a terminal of its own, and draws what they print.
+"""Records the commands under `## Five minutes of use` of the README: runs them on a terminal of its
+own, and draws what they print.
 
     scripts/record.py OUTRIGGER FILE.svg   needs what the commands need: /dev/fuse, bubblewrap
 
-The picture is one SVG without scripts. Its style moves the lines up, one after the other, and begins again at the end. Where animations are
-not shown, it is the first screen. Commands run in a new home directory, which the picture calls /home/me. How long each line stays is a matter
-of reading, not of the machine.
+The picture is one SVG without scripts. Its style moves the lines up, one after the other, and
+begins again at the end. Where animations are not shown, it is the first screen. Commands run in a
+new home directory, which the picture calls /home/me. How long each line stays is a matter of
+reading, not of the machine.
 """
 import fcntl
 import os
@@ -63,7 +65,7 @@ def printed(script, program):
 
 
 def screen(text):
-    """The lines that a terminal shows in the end, each as long as it was printed. Of those that are written over, the last stays."""
+    """The lines that a terminal shows in the end, each as long as it was printed. A line that is written over is gone."""
     lines, row, column, cut = [""], 0, 0, False
     for token in TOKEN.finditer(text):
         parameter, final, back, down, character = token.groups()

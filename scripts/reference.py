@@ -3,8 +3,8 @@
 
     scripts/reference.py OUTRIGGER [FILE]   to standard output, or into FILE
 
-Each command and its subcommands become a section, in the order and the groups of `outrigger --help`. The options that every command has
-stand once, at the top.
+Each command and its subcommands become a section, in the order and the groups of `outrigger
+--help`. The options that every command has stand once, at the top.
 """
 import os
 import re
