@@ -95,8 +95,9 @@ def draw(recorded):
     for command, output in recorded:
         code, _, comment = (part.strip() for part in command.partition(" # "))
         assert len(code) + 2 <= COLUMNS, f"too long for the picture: {code}"
-        # The comment stands above its command.
-        rows += ["", *([f'<tspan class="c"># {escape(comment, quote=False)}</tspan>'] if comment else [])]
+        # An empty line goes before a command, then its comment.
+        rows += [""] if rows else []
+        rows += [f'<tspan class="c"># {escape(comment, quote=False)}</tspan>'] if comment else []
         rows.append(f'<tspan class="p">$</tspan> <tspan class="b">{escape(code, quote=False)}</tspan>')
         times += [now] * (len(rows) - len(times))
         now += COMMAND_SECONDS
@@ -108,10 +109,13 @@ def draw(recorded):
         if output:
             now += LINE_SECONDS * min(len(output), 4)
     end = now + END_SECONDS
-    # Lines come in at the bottom. Several that come at once are one step.
-    steps = {0.0: ROWS * HEIGHT} | {at: (ROWS - count) * HEIGHT for count, at in enumerate(times, 1)}
-    frames = "".join(f"{100 * at / end:.2f}%{{transform:translateY({offset}px)}}" for at, offset in steps.items())
-    frames += f"100%{{transform:translateY({(ROWS - len(rows)) * HEIGHT}px)}}"
+    # Lines that come at once are one step. On the first screen a cover moves down and shows them,
+    # later all lines move up.
+    counts = {0.0: 0} | {at: count for count, at in enumerate(times, 1)} | {end: len(rows)}
+    def frames(offset):
+        return "".join(f"{100 * at / end:.2f}%{{transform:translateY({offset(count)}px)}}" for at, count in counts.items())
+
+    cover, lines = frames(lambda count: min(count, ROWS) * HEIGHT), frames(lambda count: min(0, ROWS - count) * HEIGHT)
     texts = "\n".join(f'<text y="{(number + 1) * HEIGHT - 5}">{row}</text>' for number, row in enumerate(rows) if row)
     wide, high = COLUMNS * WIDTH + 2 * MARGIN, ROWS * HEIGHT + TOP + MARGIN
     lights = "".join(f'<circle cx="{MARGIN + 6 + 18 * number}" cy="18" r="5.5" fill="{fill}"/>' for number, fill in enumerate(["#e0685e", "#d9a343", "#6fae5c"]))
@@ -121,14 +125,16 @@ def draw(recorded):
 text{{font:13.3px ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono','Liberation Mono',monospace;fill:#c9d1d9;white-space:pre}}
 .p{{fill:#7cc36e}}.b{{fill:#f0f3f6;font-weight:600}}.c{{fill:#8b949e}}
 .l{{animation:l {end:.1f}s step-end infinite}}
-@keyframes l{{{frames}}}
-@media (prefers-reduced-motion:reduce){{.l{{animation:none}}}}
+.h{{animation:h {end:.1f}s step-end infinite}}
+@keyframes l{{{lines}}}
+@keyframes h{{{cover}}}
+@media (prefers-reduced-motion:reduce){{.l,.h{{animation:none}}}}
 </style>
 <rect width="100%" height="100%" rx="8" fill="#0d1117"/>
 {lights}
 <svg x="{MARGIN}" y="{TOP}" width="{COLUMNS * WIDTH:g}" height="{ROWS * HEIGHT}"><g class="l" xml:space="preserve">
 {texts}
-</g></svg>
+</g><rect class="h" x="-2" width="102%" height="100%" fill="#0d1117" transform="translate(0 {ROWS * HEIGHT})"/></svg>
 </svg>
 """
 
