@@ -132,9 +132,9 @@ text{{font:13.3px ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',
 </style>
 <rect width="100%" height="100%" rx="8" fill="#0d1117"/>
 {lights}
-<svg x="{MARGIN}" y="{TOP}" width="{COLUMNS * WIDTH:g}" height="{ROWS * HEIGHT}"><g class="l" xml:space="preserve">
+<svg x="{MARGIN - 4}" y="{TOP}" width="{COLUMNS * WIDTH + 8:g}" height="{ROWS * HEIGHT}"><g transform="translate(4)"><g class="l" xml:space="preserve">
 {texts}
-</g><rect class="h" x="-2" width="102%" height="100%" fill="#0d1117" transform="translate(0 {ROWS * HEIGHT})"/></svg>
+</g><rect class="h" x="-4" width="102%" height="100%" fill="#0d1117" transform="translate(0 {ROWS * HEIGHT})"/></g></svg>
 </svg>
 """
 
