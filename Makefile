@@ -1,5 +1,5 @@
 # One command for each task; CI calls the same.
-.PHONY: help need release install header demo eval eval-full eval-report cluster cluster-down test-cluster header-check test test-slow test-all slowest test-long test-sanitized test-gpu bench-gpu posix posix-long histories simulate kernels check bench bench-quick fuzz docs clean
+.PHONY: help need release install header demo eval eval-full eval-report cluster cluster-down test-cluster header-check test test-slow test-all slowest test-long test-sanitized test-gpu bench-gpu posix posix-long histories simulate kernels check bench bench-quick fuzz docs recording clean
 
 CARGO ?= PATH="$$HOME/.cargo/bin:$$PATH" cargo
 TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
@@ -20,10 +20,11 @@ help:
 	@echo "make posix   pjdfstest, its crate and xfstests on mounts of both kinds, as root   make posix-long   fsx, fsstress, stress-ng"
 	@echo "make test-sanitized   the kernels on the host, under address and undefined-behaviour sanitizers"
 	@echo "make release target/release/outrigger      make install   it, its manual, the C library (PREFIX=/usr/local)"
-	@echo "make check   formatting, lints, documentation, licences of dependencies, import cycles"
+	@echo "make check   formatting, lints, documentation and its links, licences of dependencies, import cycles"
 	@echo "make bench   against restic, borg and rustic, and against the machine's limits"
 	@echo "make eval    the papers' experiments, short: 20 minutes; eval-full: their sizes, two hours and a half, goes on where it was interrupted; eval-report: docs/evaluation/report.{md,html} from the records"
-	@echo "make fuzz    every decoder, $(FUZZ_SECONDS) s each    make docs   the API documentation"
+	@echo "make fuzz    every decoder, $(FUZZ_SECONDS) s each    make docs   the API documentation, and the book: $(TARGET)/book"
+	@echo "make recording   docs/five-minutes.svg, from the commands of the README"
 
 need:
 	@scripts/need.sh
@@ -139,6 +140,8 @@ check: need
 	scripts/licences.sh
 	scripts/cycles.py --self-test
 	scripts/cycles.py
+	scripts/links.py --self-test
+	scripts/links.py
 
 bench: release
 	bench/peers.py --outrigger $(TARGET)/release/outrigger --workload $(TARGET)/release/outrigger-workload
@@ -173,8 +176,17 @@ fuzz: need
 	@cd fuzz && for target in $$(cargo +nightly fuzz list); do \
 		echo "== $$target"; cargo +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS) || exit 1; done
 
-docs: need
+# The book needs mdBook, which is built once, into target/tools; so CI checks the links only.
+MDBOOK := 0.5.4
+docs: release
 	$(CARGO) doc --workspace --no-deps --all-features
+	@[ -x $(TARGET)/tools/bin/mdbook ] || $(CARGO) install mdbook --locked --version $(MDBOOK) --root $(TARGET)/tools --no-default-features --features search
+	scripts/links.py
+	scripts/book.py $(TARGET)/release/outrigger $(TARGET)
+
+# Needs /dev/fuse and bubblewrap, as the commands of the README do.
+recording: release
+	scripts/record.py $(TARGET)/release/outrigger docs/five-minutes.svg
 
 clean:
 	$(CARGO) clean
