@@ -1,6 +1,7 @@
 //! A host's path to the simulated database's jobs. The same faults happen on it as with all other
 //! calls.
 
+use outrigger_store::meta::jobs::{RuleMarks, Splits};
 use std::collections::HashMap;
 
 use outrigger_format::Root;
@@ -45,20 +46,6 @@ macro_rules! pass_on {
 }
 
 impl Jobs for Link {
-    fn claim_splits(
-        &self,
-        session: SessionId,
-        job: JobId,
-        limit: usize,
-        tries: u32,
-        only: Option<&[u64]>,
-    ) -> Result<Claims> {
-        self.call("claim_splits", |servers| {
-            let claims = servers.database.claim_splits(session, job, limit, tries, only)?;
-            servers.told_claims(session, job, claims)
-        })
-    }
-
     fn outputs(&self, job: JobId) -> Result<Vec<OutputRow>> {
         self.call("outputs", |servers| servers.job_outputs(job))
     }
@@ -74,6 +61,25 @@ impl Jobs for Link {
         fn split(job: JobId, number: u64) -> Option<SplitRow>;
         fn measured(job: JobId) -> Vec<(u64, String)>;
         fn made(job: JobId) -> Option<String>;
+    }
+}
+
+impl Splits for Link {
+    fn claim_splits(
+        &self,
+        session: SessionId,
+        job: JobId,
+        limit: usize,
+        tries: u32,
+        only: Option<&[u64]>,
+    ) -> Result<Claims> {
+        self.call("claim_splits", |servers| {
+            let claims = servers.database.claim_splits(session, job, limit, tries, only)?;
+            servers.told_claims(session, job, claims)
+        })
+    }
+
+    pass_on! {
         fn claim_beside(session: SessionId, job: JobId, split: u64, beside: u64) -> Option<Claimed>;
         fn is_current(session: SessionId, job: JobId, claimed: &Claimed) -> bool;
         fn fail_split(job: JobId, claimed: &Claimed, tries: u32, why: &str, log: &[u8]) -> bool;
@@ -83,6 +89,11 @@ impl Jobs for Link {
         fn end_job(job: JobId, state: JobState, why: &str) -> bool;
         fn retry_job(job: JobId) -> ();
         fn forget_job(job: JobId) -> ();
+    }
+}
+
+impl RuleMarks for Link {
+    pass_on! {
         fn seen(rule: &str) -> HashMap<u64, String>;
         fn see(seen: &[Seen]) -> ();
         fn forget_seen(rule: &str) -> ();

@@ -1,9 +1,11 @@
 //! A host's path to the simulated database: every call takes time, is refused, is lost, or reaches
 //! nobody.
 
+use outrigger_store::meta::{Holds, Packs, Policies, Reclaim, Sessions, Snapshots, Tree};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicI64, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -285,6 +287,10 @@ impl Meta for Link {
         Some(self)
     }
 
+    meta_calls!(Meta, pass_on);
+}
+
+impl Tree for Link {
     fn commit(&self, session: SessionId, commit: &Commit) -> Result<Committed> {
         self.send("commit")?;
         let stall = self.condition.stall.load(Relaxed);
@@ -305,6 +311,10 @@ impl Meta for Link {
         self.call("has_happened", |servers| Ok(servers.has_happened(token)))
     }
 
+    meta_calls!(Tree, pass_on);
+}
+
+impl Sessions for Link {
     fn renew(&self, session: SessionId, _: u32) -> Result<u64> {
         if !self.condition.is_bad()
             && let Some((generation, until)) = scheduler::whole(|| self.servers.renewed(session))
@@ -317,7 +327,27 @@ impl Meta for Link {
         self.call("renew", |servers| servers.renew(session))
     }
 
-    meta_calls!(pass_on);
+    meta_calls!(Sessions, pass_on);
+}
+
+impl Packs for Link {
+    meta_calls!(Packs, pass_on);
+}
+
+impl Snapshots for Link {
+    meta_calls!(Snapshots, pass_on);
+}
+
+impl Holds for Link {
+    meta_calls!(Holds, pass_on);
+}
+
+impl Policies for Link {
+    meta_calls!(Policies, pass_on);
+}
+
+impl Reclaim for Link {
+    meta_calls!(Reclaim, pass_on);
 }
 
 impl FileLocks for Link {

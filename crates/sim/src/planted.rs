@@ -1,10 +1,12 @@
 //! Planted faults, which show that the simulation finds them. They are in the simulated servers and
 //! in the simulated host, not in the product.
 
-use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use outrigger_store::meta::Tree;
+use std::sync::atomic::AtomicU8;
+use std::sync::atomic::Ordering::Relaxed;
 
 use outrigger_store::meta::jobs::JobChange;
-use outrigger_store::meta::{At, Change, Commit, Meta, SqliteMeta};
+use outrigger_store::meta::{At, Change, Commit, SqliteMeta};
 
 use crate::scheduler;
 

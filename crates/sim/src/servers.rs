@@ -4,6 +4,7 @@
 //! arrive. This module adds what that engine lacks: locks on files, and commits whose outcome the
 //! client does not know.
 
+use outrigger_store::meta::{Sessions, Tree};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
@@ -12,7 +13,7 @@ use outrigger_format::PackId;
 use outrigger_store::backend::{Backend, MemoryBackend};
 use outrigger_store::meta::locks::{Lock, Taken, Wait};
 use outrigger_store::meta::{
-    Commit, Committed, Meta, SessionId, SessionKind, SessionOwner, SessionRow, SqliteMeta,
+    Commit, Committed, SessionId, SessionKind, SessionOwner, SessionRow, SqliteMeta,
 };
 use outrigger_store::session::LEASE_SECS;
 use outrigger_store::{Error, ErrorKind, Result, StoreConfig};

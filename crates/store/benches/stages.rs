@@ -10,6 +10,7 @@
 //! committing) counts with its share of the cores.
 #![allow(clippy::disallowed_methods, reason = "tests wait and measure in real time")]
 
+use outrigger_store::meta::{Sessions, Tree};
 use std::io::{IoSlice, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use outrigger_format::{ChunkerSpec, Codec, CodecSpec, FingerprintKind, PackId, R
 use outrigger_offload::{Compressor, Decompressor, hash, scan};
 use outrigger_store::backend::{Backend, LocalBackend};
 use outrigger_store::local::{get, put};
-use outrigger_store::meta::{At, Change, Commit, Meta, OpenMode, ROOT_INODE, SessionKind, SqliteMeta};
+use outrigger_store::meta::{At, Change, Commit, OpenMode, ROOT_INODE, SessionKind, SqliteMeta};
 use outrigger_store::tree::{StorePath, require};
 use outrigger_store::write::Progress;
 use outrigger_store::{Profile, Store};

@@ -1,5 +1,6 @@
 //! An open store: its engines put together.
 
+use crate::meta::Packs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -25,15 +26,13 @@ use crate::meta::{
     Meta, OpenMode, Others, PackRow, PackState, PostgresMeta, Role, SessionId, SessionKind, SessionRow,
     SqliteMeta, is_gone,
 };
-use crate::owner;
 use crate::packs::PackReader;
-use crate::remains;
 use crate::session::{Beside, Session};
 use crate::shared::{self, Shared};
 use crate::space::StoredBytes;
 use crate::table_cache::{TABLE_CACHE_FILE, TableCache, TableCacheOptions};
-use crate::tell;
 use crate::verified::Verified;
+use crate::{owner, remains, tell};
 
 /// The file in this host's directory that lists the packs it has compared with their data.
 const VERIFIED_FILE: &str = "verified";

@@ -22,9 +22,9 @@ use outrigger_format::Root;
 use outrigger_format::catalogue::{FileKind, Record};
 
 use crate::error::Result;
+use crate::meta::records::{Record as Registers, Registry};
 use crate::meta::telling::Told;
 use crate::meta::{Change, Inode, Meta, ROOT_INODE, SessionId};
-use crate::registry::{Record as Registers, Registry};
 use serde::{Deserialize, Serialize};
 
 /// The catalogue has had everything at some time. A store whose database was made anew has no such record.

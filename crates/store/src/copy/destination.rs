@@ -1,6 +1,7 @@
 //! The destination of a copy, a directory or a schema of PostgreSQL: its present contents, what
 //! must not be there, and how a finished database takes its place.
 
+use crate::meta::{Packs, Sessions};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -4,6 +4,7 @@
 //! It is a state, not a list of changes, so it is complete by itself. Nothing can be lost between
 //! one copy and the next, in whatever order the writers' transactions became visible.
 
+use crate::meta::{Holds, Packs, Sessions};
 use std::fs::File;
 use std::path::Path;
 use std::time::Duration;
@@ -13,8 +14,8 @@ use outrigger_format::PackId;
 use super::note::CopyNote;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::layout::DATABASE_FILE;
+use crate::meta::records::Registry;
 use crate::meta::{MOUNT_HOLDER, Meta, ORPHAN, OpenMode, PackState, SqliteMeta, register_functions};
-use crate::registry::Registry;
 use crate::store::Store;
 
 /// Findings that are named when the source's database is damaged.

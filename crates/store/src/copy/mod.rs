@@ -22,6 +22,7 @@ mod journal;
 mod note;
 mod packs;
 
+use crate::meta::{Packs, Snapshots, Tree};
 use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,7 +33,7 @@ use serde::Serialize;
 
 use crate::backend::Location;
 use crate::error::{Error, ErrorKind, Result};
-use crate::meta::{Meta as _, PackRow};
+use crate::meta::PackRow;
 use crate::note::{Level, note};
 use crate::older;
 use crate::session::{LEASE_SECS, Session};

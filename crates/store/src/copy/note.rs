@@ -6,8 +6,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
+use crate::meta::records::{Record, Registry};
 use crate::meta::{Counters, Meta};
-use crate::registry::{Record, Registry};
 
 /// See the module.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

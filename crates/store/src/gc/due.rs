@@ -3,7 +3,7 @@
 
 use crate::error::Result;
 use crate::meta::Meta;
-use crate::registry::{Record as _, Registered, Registry};
+use crate::meta::records::{Record as _, Registered, Registry};
 use crate::store::Store;
 use crate::tell::{CatalogueDebt, is_whole, set_whole};
 

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::report::GcReport;
 use crate::error::Result;
+use crate::meta::records::{Record, Registered, Registry};
 use crate::meta::{Meta, SessionId};
-use crate::registry::{Record, Registered, Registry};
 
 /// A run that is under way.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -10,30 +10,37 @@
 mod carry;
 mod change;
 mod fault;
+mod history;
 pub mod jobs;
 pub mod locks;
 pub mod loose;
 mod packs;
 mod postgres;
+mod reclaim;
 pub mod records;
 mod sessions;
 mod sqlite;
 pub mod telling;
+mod tree;
 
 use std::collections::BTreeMap;
 
 use outrigger_format::catalogue::{Attributes, Time};
-use outrigger_format::{PackId, PackKind, Root};
+use outrigger_format::{PackId, Root};
 
-use crate::error::{Result, Unanswered};
+use crate::error::Result;
 
-pub use packs::{PackChanges, PackMark, PackRow, PackState, PackSum};
+pub use history::{Holds, Policies, Snapshots};
+pub use packs::{PackChanges, PackMark, PackRow, PackState, PackSum, Packs};
 pub use postgres::{Address, Location, Others, PostgresMeta, TlsMode, is_postgres_url};
 pub(crate) use postgres::{Unfinished, look};
-pub use sessions::{AgentRole, Role, SessionId, SessionKind, SessionOwner, SessionRow, is_gone, lives};
-pub(crate) use sqlite::is_unused_database;
-pub(crate) use sqlite::register_functions;
+pub use reclaim::Reclaim;
+pub use sessions::{
+    AgentRole, Role, SessionId, SessionKind, SessionOwner, SessionRow, Sessions, is_gone, lives,
+};
 pub use sqlite::{Clock, OpenMode, SqliteMeta};
+pub(crate) use sqlite::{is_unused_database, register_functions};
+pub use tree::Tree;
 
 /// Inode of the root directory.
 pub const ROOT_INODE: u64 = 1;
@@ -392,223 +399,36 @@ pub struct TreeTotals {
 ///
 /// A session is *live* while it was neither closed nor fenced and its lease is not over by the database's clock. Methods that take a session
 /// fail with `Fenced` when it is not, and renew its lease when it is.
-pub trait Meta: Send + Sync {
+pub trait Meta: Sessions + Packs + Tree + Snapshots + Holds + Policies + Reclaim {
     /// The database's time, nanoseconds since 1970: the clock by which all hosts of a store judge ages.
     fn now(&self) -> Result<u64>;
     /// Explains in a clause what is wrong with the way to the database just now; `None` while it answers.
     fn trouble(&self) -> Option<String> {
         None
     }
-
     /// The costs of write transactions so far.
     fn write_counts(&self) -> WriteCounts {
         WriteCounts::default()
     }
-
-    // ---- sessions -------------------------------------------------------------------------------------------------
-
-    /// Opens a session with a lease of `lease_secs`, and returns the current generation, which it has acknowledged.
-    fn open_session(
-        &self,
-        kind: SessionKind,
-        owner: &SessionOwner,
-        lease_secs: u32,
-    ) -> Result<(SessionId, Generation)>;
-    /// Extends the lease and returns the current generation's number.
-    ///
-    /// # Errors
-    /// `Fenced` when the session is no longer live.
-    fn renew(&self, session: SessionId, lease_secs: u32) -> Result<u64>;
-    /// Rule 8, in one transaction: candidates among `relied` become live again, and the session acknowledges the current generation, which is
-    /// returned.
-    fn acknowledge(&self, session: SessionId, relied: &[PackId]) -> Result<Generation>;
-    /// Fails once this database was removed or replaced: data stored from then on would be lost. Asks only this machine.
-    fn still_there(&self) -> Result<()> {
-        Ok(())
-    }
-    /// The current generation's number.
-    fn generation(&self) -> Result<u64>;
-    /// Ends a session, if it is not over yet: its row is over, its pins go; packs it left `Writing` or `Sealed` await [`Meta::sweep_packs`].
-    fn close_session(&self, session: SessionId) -> Result<()>;
-    /// Ends another's session whose lease is over, or whose process is gone as the caller knows.
-    fn fence(&self, session: SessionId) -> Result<()>;
-    /// Sessions that are not over (closed or fenced); the lease of some may be (see [`SessionRow::lease_until`]).
-    fn sessions(&self) -> Result<Vec<SessionRow>>;
-
-    // ---- packs ----------------------------------------------------------------------------------------------------
-
-    /// Announces `count` packs of `kind` that `session` will write, with this mark in their headers, and returns their new ids, rising.
-    fn announce_packs(
-        &self,
-        session: SessionId,
-        kind: PackKind,
-        count: u32,
-        mark: u64,
-    ) -> Result<Vec<PackId>>;
-    /// Withdraws intents that the session announced and did not write, as their names were taken. Rows in another state, or of another session, stay.
-    fn withdraw_packs(&self, session: SessionId, packs: &[PackId]) -> Result<()>;
-    /// Records that announced packs are sealed and durable (`bytes`, `raw_bytes`, `chunks` are taken from the rows).
-    fn packs_sealed(&self, session: SessionId, packs: &[PackRow]) -> Result<()>;
-    /// Every pack row.
-    fn packs(&self) -> Result<Vec<PackRow>>;
-    /// Up to `limit` pack rows, in the order of their ids, after `after`: for a caller that needs little of each.
-    fn packs_after(&self, after: PackId, limit: usize) -> Result<Vec<PackRow>>;
-    /// Sums over all pack rows, by their state.
-    fn pack_sums(&self) -> Result<Vec<PackSum>>;
-    /// The mark for asking for later changes, if the engine has one. Data that is read after it may be reported once more.
-    fn pack_mark(&self) -> Result<Option<PackMark>> {
-        Ok(None)
-    }
-    /// Rows of packs that have changed since `mark`: all of them, in whatever order their transactions began and ended. `None` if the engine cannot
-    /// tell: then read all.
-    fn changed_packs(&self, mark: PackMark) -> Result<Option<PackChanges>> {
-        let _ = mark;
-        Ok(None)
-    }
-    /// Rule 15: sets packs `Dead` that are `Writing` or `Sealed` and whose session is over. Returns how many.
-    fn sweep_packs(&self, time: u64) -> Result<u64>;
-    /// Drops the rows of dead packs whose objects are gone; rows that are not `Dead`, or whose session is not over, are left alone (rule 22).
-    fn forget_packs(&self, packs: &[PackId]) -> Result<()>;
-
-    // ---- the tree -------------------------------------------------------------------------------------------------
-
-    /// The inode.
-    fn inode(&self, at: At, number: u64) -> Result<Option<Inode>>;
-    /// The entry `name` of directory `parent`.
-    fn lookup(&self, at: At, parent: u64, name: &[u8]) -> Result<Option<Inode>>;
-    /// The inodes of several names in directories now; on a server this takes one round trip.
-    fn lookup_each(&self, names: &[(u64, &[u8])]) -> Result<Vec<Option<Inode>>> {
-        names.iter().map(|(parent, name)| self.lookup(At::Now, *parent, name)).collect()
-    }
-    /// The directory that a directory of the current tree is in; the root is in itself. `None` when there is no such directory.
-    fn parent_of(&self, directory: u64) -> Result<Option<u64>>;
-    /// The places of those of `directories` that are in the current tree, and of all their ancestors but the root, each once. Needed for the
-    /// catalogue of a store whose mounts do not write it; other catalogues have all names, and the answer is empty.
-    fn hanging(&self, directories: &[u64]) -> Result<Vec<Hanging>> {
-        let _ = directories;
-        Ok(Vec::new())
-    }
-    /// Up to `limit` entries of `parent`, in bytewise order of names, after `after`; none when there is no such directory.
-    fn read_dir(&self, at: At, parent: u64, after: Option<&[u8]>, limit: usize) -> Result<Vec<DirEntry>>;
-    /// Every name that `directory` has or had, with every state of its inode at the same time, as far as snapshots and pins keep them. Names come in
-    /// bytewise order, the states of a name in the order of time.
-    fn history(&self, directory: u64) -> Result<Vec<Era>>;
-    /// A fresh range of inode numbers.
-    fn reserve_inodes(&self, count: u64) -> Result<std::ops::Range<u64>>;
-    /// Makes a batch of changes visible at once: the session must be live, its packs, which it sealed, become live, the changes apply in order.
-    ///
-    /// # Errors
-    /// `Fenced` when the session is no longer live: then nothing has changed. The same holds for other errors: `Invalid` (packs in another state,
-    /// names, attributes, kinds), `NotFound` (parents, inodes, entries), `Exists`. Only after an error with
-    /// [`Error::unanswered`](crate::Error::unanswered) may all of it have happened.
-    fn commit(&self, session: SessionId, commit: &Commit) -> Result<Committed>;
-    /// True if a transaction whose answer was lost has happened. If it has not, it never will.
-    ///
-    /// # Errors
-    /// When that cannot be found out now.
-    fn has_happened(&self, unanswered: Unanswered) -> Result<bool>;
-    /// The next number for a catalogue block; rises with every call.
-    fn next_sequence(&self) -> Result<u64>;
-    /// Totals of the current tree.
-    fn totals(&self) -> Result<TreeTotals>;
-
-    // ---- versions, snapshots, pins, policies -----------------------------------------------------------------------
-
-    /// Earlier contents of a file that are kept, newest first.
-    fn versions(&self, inode: u64) -> Result<Vec<VersionRow>>;
-    /// Names the current epoch and raises it; `Exists` when the name is taken.
-    fn create_snapshot(&self, name: &str, time: u64, tags: &[String]) -> Result<SnapshotRow>;
-    /// Gives a snapshot these tags, in place of those that it has; `NotFound` when there is none of that name.
-    fn set_snapshot_tags(&self, name: &str, tags: &[String]) -> Result<()>;
-    /// All snapshots, oldest first.
-    fn snapshots(&self) -> Result<Vec<SnapshotRow>>;
-    /// Forgets a snapshot; rows only it could see go with the next [`Meta::purge_history`].
-    fn delete_snapshot(&self, name: &str) -> Result<()>;
-    /// Pins something for `session`, checking in the same transaction that it is there. Returns the epoch to read at (`Now` and
-    /// `Snapshot`; for `Version` the current one) and, for `Version`, its content.
-    ///
-    /// # Errors
-    /// `NotFound` when it is not there, `Fenced`.
-    fn pin(&self, session: SessionId, target: &PinTarget) -> Result<(u64, Option<Root>)>;
-    /// Keeps `roots` from being reclaimed until `holder` (a name; not empty) releases them, independently of sessions: for the staging log of a
-    /// mount, which outlives its process. A root that it already holds is held once. The caller makes sure that their chunks are committed, and
-    /// cannot be reclaimed before this returns.
-    fn hold(&self, holder: &str, roots: &[Root]) -> Result<()>;
-    /// Releases these roots, or with `None` all that `holder` holds. Other owners may hold the same ones.
-    fn release(&self, holder: &str, roots: Option<&[Root]>) -> Result<()>;
-    /// Lists the owners of holds.
-    fn holders(&self) -> Result<Vec<String>>;
-    /// The roots that `holder` holds, each once; empty ones never are.
-    fn held(&self, holder: &str) -> Result<Vec<Root>>;
-    /// Drops history rows that no snapshot and no pin can see; returns how many.
-    fn purge_history(&self) -> Result<u64>;
-    /// Sets (or with `None` unsets) a policy of a directory; it goes with the directory. The engine itself obeys `versions`: how many earlier
-    /// contents of a file are kept. The nearest directory above that sets it counts: a number, `all` or `none`; the default is 10.
-    fn set_policy(&self, inode: u64, key: &str, value: Option<&str>) -> Result<()>;
-    /// Policies set on exactly this directory.
-    fn policies(&self, inode: u64) -> Result<BTreeMap<String, String>>;
-    /// All policies: inode → key → value.
-    fn all_policies(&self) -> Result<BTreeMap<u64, BTreeMap<String, String>>>;
-
-    // ---- reclaiming (see docs/decisions/0003-reclaim-protocol.md) ---------------------------------------------------
-
-    /// Rule 14: `session` becomes the collector (its id is the token). The earlier one is fenced if its lease or its row is over; otherwise this
-    /// fails with `Busy`. All candidates become live again. The methods below fail with `Fenced` once another session has taken over.
-    fn take_collector(&self, session: SessionId) -> Result<()>;
-    /// Ends the run: candidates that are left become live again.
-    fn release_collector(&self, session: SessionId) -> Result<()>;
-    /// On one consistent state of the database: calls `visit` for every retained root, and returns the rows of the committed (`Live` and `Condemned`)
-    /// packs. Retained are current roots, history that a snapshot or pin sees, kept and pinned versions, and held roots. Equal ones may repeat, and
-    /// empty ones are left out.
-    fn visit_roots(&self, visit: &mut dyn FnMut(Root) -> Result<()>) -> Result<Vec<PackRow>>;
-    /// Marks those of `packs` that are live as candidates, raises the generation, and returns it.
-    fn condemn(&self, session: SessionId, packs: &[PackId]) -> Result<u64>;
-    /// True when all writer sessions that are not over have acknowledged `generation`. One whose lease is over counts until it is fenced.
-    fn all_acknowledged(&self, generation: u64) -> Result<bool>;
-    /// Rule 21, in one transaction: the collector's own sealed `copies` become live, and candidates among `victims` become dead at `time`. Durable
-    /// when it returns. `Busy` when [`Meta::all_acknowledged`] is false for the generation that marked a victim.
-    fn bury(&self, session: SessionId, copies: &[PackId], victims: &[PackId], time: u64) -> Result<()>;
-    /// Unmarks candidates (one that could not be copied).
-    fn absolve(&self, session: SessionId, packs: &[PackId]) -> Result<()>;
-
-    // ---- jobs -----------------------------------------------------------------------------------------------------
-
     /// The jobs.
     fn jobs(&self) -> &dyn jobs::Jobs;
     /// The registry's rows.
     fn records(&self) -> &dyn records::Records;
-
-    // ---- inline chunks --------------------------------------------------------------------------------------------
-
     /// The inline chunks; `None` in a store of an earlier version that no writer has opened since, which has none.
     fn loose(&self) -> Option<&dyn loose::Loose>;
-
-    // ---- locks on files -------------------------------------------------------------------------------------------
-
     /// The locks on files, if the engine has them, as PostgreSQL's does. One process at a time mounts a store in a directory, and its kernel keeps
     /// locks.
     fn file_locks(&self) -> Option<&dyn locks::FileLocks> {
         None
     }
-
-    // ---- the catalogue of names that mounts change ----------------------------------------------------------------
-
     /// Publishes to the catalogue where mounts change names in the database alone: in PostgreSQL. Elsewhere each commit publishes its changes.
     fn telling(&self) -> Option<&dyn telling::Telling> {
         None
     }
-
-    // ---- upkeep ---------------------------------------------------------------------------------------------------
-
     /// The counters' next values; gives out nothing.
     fn counters(&self) -> Result<Counters>;
     /// Raises the counters to at least these values, for a database that was rebuilt from packs, or that is stale.
     fn raise_counters(&self, next_pack: u64, next_inode: u64, next_sequence: u64) -> Result<()>;
-    /// Inserts rows of packs that were found as objects, as live: for a database rebuilt from packs. Existing rows stay. Ids handed out later are
-    /// above them.
-    fn adopt_packs(&self, packs: &[PackRow]) -> Result<()>;
-    /// Inserts earlier contents of a file, for a database rebuilt from packs. Existing ones stay.
-    fn restore_versions(&self, inode: u64, versions: &[VersionRow]) -> Result<()>;
     /// Checks the engine's own structures; returns findings in words.
     fn check(&self) -> Result<Vec<String>>;
     /// Moves the write-ahead log into the database, and frees unused pages if that is cheap.

@@ -1,6 +1,16 @@
-//! The registry's table: small texts that clients leave for each other, by kind and name. [`crate::registry`] gives them types.
+//! The registry: typed records by which clients of a store tell each other what goes on.
+//!
+//! A [`Record`] is a row of the database, found by its kind and its name, with its fields as JSON. Mounts, agents, open files, deferred closes, rules,
+//! and what the catalogue still lacks are such records. Most belong to a session. A client that is killed leaves its records behind, so whoever
+//! reads them asks whether their sessions are live, and [`Store::sweep_records`](crate::Store::sweep_records) removes the rest.
+//!
+//! A record that this program cannot read was written by another version of it. Readers pass over it; only [`Registry::each`] reports it.
 
-use crate::error::Result;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::{Meta, SessionId};
+use crate::error::{Context as _, Error, ErrorKind, Result};
 
 /// The database role that made a row, as the server has authenticated it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -34,4 +44,130 @@ pub trait Records: Send + Sync {
     fn add_record(&self, kind: &str, name: &str, value: &str) -> Result<bool>;
     /// Replaces a record whose text is `was`, or removes it (`None`). Returns false if its text is another one, or it is gone.
     fn swap_record(&self, kind: &str, name: &str, was: &str, to: Option<&str>) -> Result<bool>;
+}
+
+/// A kind of record.
+pub trait Record: Serialize + DeserializeOwned {
+    /// Tells records of this kind from all others.
+    const KIND: &'static str;
+
+    /// What the record is found by. No other record of its kind has this name.
+    fn name(&self) -> String;
+
+    /// The session that the record ends with.
+    fn session(&self) -> Option<SessionId> {
+        None
+    }
+}
+
+/// A record as it is in the database.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Registered<R> {
+    /// The record.
+    pub record: R,
+    /// When it was written, nanoseconds since 1970 by the database's clock.
+    pub changed: u64,
+    /// Who made it; see [`RecordRow::by`].
+    pub by: Option<MadeBy>,
+    name: String,
+    text: String,
+}
+
+impl<R: Record> Registered<R> {
+    fn read(RecordRow { name, value: text, changed, by }: RecordRow) -> Result<Self> {
+        let record = serde_json::from_str(&text).map_err(|error| {
+            let why = format!("{} `{name}` was written by another version of this program", R::KIND);
+            Error::new(ErrorKind::Newer, why).caused_by(error)
+        })?;
+        Ok(Self { record, changed, by, name, text })
+    }
+}
+
+/// The records of a database.
+#[derive(Clone, Copy)]
+pub struct Registry<'a>(&'a dyn Records);
+
+fn encode<R: Record>(record: &R) -> Result<String> {
+    serde_json::to_string(record).map_err(std::io::Error::from).context(|| format!("writing a {}", R::KIND))
+}
+
+#[allow(clippy::should_implement_trait, reason = "no sum: it adds a row")]
+impl<'a> Registry<'a> {
+    /// Those of this database.
+    pub fn of(meta: &'a dyn Meta) -> Self {
+        Self(meta.records())
+    }
+
+    /// Every record of a kind by its name, or `Newer` for one that this program cannot read.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub fn each<R: Record>(self) -> Result<Vec<(String, Result<Registered<R>>)>> {
+        let rows = self.0.records(R::KIND)?.into_iter();
+        Ok(rows.map(|row| (row.name.clone(), Registered::read(row))).collect())
+    }
+
+    /// The records of a kind that this program can read, by name.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub fn all<R: Record>(self) -> Result<Vec<Registered<R>>> {
+        Ok(self.0.records(R::KIND)?.into_iter().filter_map(|row| Registered::read(row).ok()).collect())
+    }
+
+    /// The first record of a kind that is as asked for.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub fn find<R: Record>(self, is_it: impl Fn(&R) -> bool) -> Result<Option<Registered<R>>> {
+        Ok(self.all()?.into_iter().find(|found: &Registered<R>| is_it(&found.record)))
+    }
+
+    /// Writes a record over the one of its name, if there is one.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub fn put<R: Record>(self, record: &R) -> Result<()> {
+        self.0.set_record(R::KIND, &record.name(), Some(&encode(record)?))
+    }
+
+    /// Adds a record. Returns false, and changes nothing, if there is one of its name.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub fn add<R: Record>(self, record: &R) -> Result<bool> {
+        self.0.add_record(R::KIND, &record.name(), &encode(record)?)
+    }
+
+    /// Replaces a record by another of the same name. Returns false, and changes nothing, if it is not what was read any more.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub fn replace<R: Record>(self, was: &Registered<R>, to: &R) -> Result<bool> {
+        self.0.swap_record(R::KIND, &was.name, &was.text, Some(&encode(to)?))
+    }
+
+    /// Removes the record of this one's name, whatever else it says.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub fn remove<R: Record>(self, record: &R) -> Result<()> {
+        self.0.set_record(R::KIND, &record.name(), None)
+    }
+
+    /// Removes a record that says exactly this. Returns whether there was one.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub fn take<R: Record>(self, record: &R) -> Result<bool> {
+        self.0.swap_record(R::KIND, &record.name(), &encode(record)?, None)
+    }
+
+    /// Removes a record as it was read. Returns false if it is another one by now, or gone.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub fn take_read<R: Record>(self, read: &Registered<R>) -> Result<bool> {
+        self.0.swap_record(R::KIND, &read.name, &read.text, None)
+    }
 }

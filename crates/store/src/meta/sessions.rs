@@ -1,5 +1,8 @@
 //! Sessions, as the database knows them: their purpose, their owner, their lease.
 
+use crate::error::Result;
+use crate::meta::Generation;
+use outrigger_format::PackId;
 use std::fmt;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -161,6 +164,37 @@ pub fn is_gone(session: &SessionRow, locks: Option<&Path>) -> bool {
     }
     let Some(path) = locks.and_then(|locks| session.owner.lock_file(locks)) else { return false };
     is_locked(&path) == Some(false)
+}
+
+/// The sessions of clients, and the generations that they have acknowledged.
+pub trait Sessions: Send + Sync {
+    /// Opens a session with a lease of `lease_secs`, and returns the current generation, which it has acknowledged.
+    fn open_session(
+        &self,
+        kind: SessionKind,
+        owner: &SessionOwner,
+        lease_secs: u32,
+    ) -> Result<(SessionId, Generation)>;
+    /// Extends the lease and returns the current generation's number.
+    ///
+    /// # Errors
+    /// `Fenced` when the session is no longer live.
+    fn renew(&self, session: SessionId, lease_secs: u32) -> Result<u64>;
+    /// Rule 8, in one transaction: candidates among `relied` become live again, and the session acknowledges the current generation, which is
+    /// returned.
+    fn acknowledge(&self, session: SessionId, relied: &[PackId]) -> Result<Generation>;
+    /// Fails once this database was removed or replaced: data stored from then on would be lost. Asks only this machine.
+    fn still_there(&self) -> Result<()> {
+        Ok(())
+    }
+    /// The current generation's number.
+    fn generation(&self) -> Result<u64>;
+    /// Ends a session, if it is not over yet: its row is over, its pins go; packs it left `Writing` or `Sealed` await [`Packs::sweep_packs`](super::Packs::sweep_packs).
+    fn close_session(&self, session: SessionId) -> Result<()>;
+    /// Ends another's session whose lease is over, or whose process is gone as the caller knows.
+    fn fence(&self, session: SessionId) -> Result<()>;
+    /// Sessions that are not over (closed or fenced); the lease of some may be (see [`SessionRow::lease_until`]).
+    fn sessions(&self) -> Result<Vec<SessionRow>>;
 }
 
 #[cfg(test)]

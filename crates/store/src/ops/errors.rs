@@ -16,9 +16,9 @@ use serde::{Deserialize, Serialize};
 use super::mounts::Process;
 use super::status::{SessionStatus, Standing};
 use crate::error::{ErrorKind, Result};
+use crate::meta::records::{Record, Registry};
 use crate::meta::{Meta, SessionOwner};
 use crate::note;
-use crate::registry::{Record, Registry};
 use crate::store::Store;
 
 /// Errors that are kept.

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::status::{SessionStatus, Standing};
 use crate::error::Result;
+use crate::meta::records::{Record, Registered, Registry};
 use crate::meta::{Meta, Role, SessionOwner};
-use crate::registry::{Record, Registered, Registry};
 use crate::store::Store;
 
 /// Where mounts keep changes that they could not store, in the host's directory of the store.

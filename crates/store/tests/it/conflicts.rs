@@ -1,6 +1,7 @@
 //! Commits that the server refuses because of others (40001, 40P01) are made again, and count once; those that it refuses for another reason are not.
 
 use crate::meta_support;
+use outrigger_store::meta::Snapshots;
 
 use meta_support::{commit, file, kind, link, paths, remove, writer};
 use outrigger_store::ErrorKind;

@@ -2,6 +2,7 @@
 //! client begin and end; and the cost of that.
 
 use crate::meta_support;
+use outrigger_store::meta::{Packs, Tree};
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +10,7 @@ use std::time::Instant;
 
 use meta_support::writer;
 use outrigger_format::{PackId, PackKind};
-use outrigger_store::meta::{Commit, Location, Meta, PackMark, PackRow, PackState, PostgresMeta};
+use outrigger_store::meta::{Commit, Location, PackMark, PackRow, PackState, PostgresMeta};
 use outrigger_workload::postgres::Server;
 
 fn open(url: &str) -> PostgresMeta {

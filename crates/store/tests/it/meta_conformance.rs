@@ -103,6 +103,7 @@ conformance! {
 }
 
 mod files {
+    use outrigger_store::meta::{Holds as _, Packs as _, Tree as _};
     use std::os::unix::fs::PermissionsExt as _;
 
     use outrigger_format::PackKind;

@@ -3,6 +3,7 @@
 //! row stays locked.
 
 use crate::meta_support;
+use outrigger_store::meta::{Holds, Packs, Sessions, Snapshots, Tree};
 
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;

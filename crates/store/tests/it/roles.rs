@@ -1,6 +1,7 @@
 //! Attacks by a role that may write: on what PostgreSQL says of who made a job or a rule.
 
 use crate::meta_support;
+use outrigger_store::meta::jobs::Splits;
 
 use meta_support::kind;
 use outrigger_store::ErrorKind;

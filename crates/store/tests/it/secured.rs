@@ -2,6 +2,7 @@
 //! wrong one, the right name and a wrong one, and the effect of each `sslmode`.
 
 use crate::meta_support;
+use outrigger_store::meta::Tree;
 
 use std::path::{Path, PathBuf};
 

@@ -2,6 +2,7 @@
 //! answer is lost, the outcome is found out.
 
 use crate::meta_support;
+use outrigger_store::meta::{Sessions, Snapshots, Tree};
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU8, Ordering};

@@ -13,12 +13,12 @@
 //!                  └──── retry ───────┘
 //! ```
 //!
-//! A split may have a second attempt beside the first ([`Jobs::claim_beside`]), when that takes long: both count until one of them has finished, and then the
+//! A split may have a second attempt beside the first ([`Splits::claim_beside`]), when that takes long: both count until one of them has finished, and then the
 //! other one does not. The split's row knows both. If the newer one fails, or is given back, the split is its primary's again.
 //!
 //! An input may still be *open*: a file that is being written. Its split has no end yet
 //! ([`OPEN_END`]) and reads the file where it is written. Once the file has its content, the writer
-//! calls [`Jobs::close_input`], and from then on the split is like any other.
+//! calls [`Splits::close_input`], and from then on the split is like any other.
 //!
 //! [`job_holder`] holds the roots of a job's inputs and of its attempts' outputs (see
 //! [`Meta::hold`](super::Meta::hold)) until the job has ended for good. So no collector takes them,
@@ -132,7 +132,7 @@ pub struct Seen {
     pub rule: String,
     /// The file.
     pub inode: u64,
-    /// The rule's earlier record of the file, from [`Jobs::seen`].
+    /// The rule's earlier record of the file, from [`RuleMarks::seen`].
     pub before: Option<String>,
     /// Distinguishes its content from others.
     pub mark: String,
@@ -227,7 +227,7 @@ pub struct Claimed {
     pub attempt: u64,
 }
 
-/// The result of [`Jobs::claim_splits`].
+/// The result of [`Splits::claim_splits`].
 #[derive(Clone, Debug, Default)]
 pub struct Claims {
     /// Claimed for the session.
@@ -283,7 +283,7 @@ pub enum JobChange {
 }
 
 /// The jobs of a store. Every method is a transaction of its own.
-pub trait Jobs: Send + Sync {
+pub trait Jobs: Splits + RuleMarks {
     /// Makes a job, and holds its inputs.
     ///
     /// # Errors
@@ -310,6 +310,10 @@ pub trait Jobs: Send + Sync {
     fn made(&self, job: JobId) -> Result<Option<String>>;
     /// The outputs of the finished splits, by split and name; empty contents too.
     fn outputs(&self, job: JobId) -> Result<Vec<OutputRow>>;
+}
+
+/// The life of jobs and their splits.
+pub trait Splits: Send + Sync {
     /// Gives `session` up to `limit` splits: waiting ones, and those of ended sessions. But if an
     /// ended session's split had `tries` attempts since the last retry, it is set aside. With
     /// `only`, none but these.
@@ -352,7 +356,7 @@ pub trait Jobs: Send + Sync {
     /// the content is rooted until this returns. Returns false, and changes nothing, if the input
     /// was not open any more, or the job is done or gone.
     fn close_input(&self, job: JobId, root: &Root, again: bool) -> Result<bool>;
-    /// Like [`Jobs::close_input`], for one of several inputs of a job whose only split has all of
+    /// Like [`Splits::close_input`], for one of several inputs of a job whose only split has all of
     /// them. The split stays open until the last input is closed, for which `end` is the length of
     /// all together.
     fn close_one_input(
@@ -376,7 +380,10 @@ pub trait Jobs: Send + Sync {
     /// # Errors
     /// `Busy` while it is waiting or running.
     fn forget_job(&self, job: JobId) -> Result<()>;
+}
 
+/// What rules have seen of files, by marks of their contents.
+pub trait RuleMarks: Send + Sync {
     /// What a rule has seen: inode → mark.
     fn seen(&self, rule: &str) -> Result<HashMap<u64, String>>;
     /// Records that a rule has seen these, without a job. If its record differs from

@@ -97,7 +97,7 @@ fn has_ended(state: JobState) -> bool {
     !matches!(state, JobState::Waiting | JobState::Running)
 }
 
-/// See [`Jobs::claim_beside`](super::Jobs::claim_beside); the session is known to be live.
+/// See [`Splits::claim_beside`](super::Splits::claim_beside); the session is known to be live.
 pub(in crate::meta) fn claim_beside(
     rows: &mut impl JobRows,
     session: SessionId,
@@ -150,7 +150,7 @@ fn leave(rows: &mut impl JobRows, job: JobId, claimed: &Claimed) -> Outcome<Opti
     Ok(None)
 }
 
-/// See [`Jobs::fail_split`](super::Jobs::fail_split).
+/// See [`Splits::fail_split`](super::Splits::fail_split).
 pub(in crate::meta) fn fail(
     rows: &mut impl JobRows,
     job: JobId,
@@ -166,7 +166,7 @@ pub(in crate::meta) fn fail(
     Ok(is_aside)
 }
 
-/// See [`Jobs::give_back_splits`](super::Jobs::give_back_splits).
+/// See [`Splits::give_back_splits`](super::Splits::give_back_splits).
 pub(in crate::meta) fn give_back(rows: &mut impl JobRows, job: JobId, claimed: &[Claimed]) -> Outcome<()> {
     // In one order, so that two that give back cannot wait for each other.
     let mut claimed = claimed.to_vec();
@@ -202,7 +202,7 @@ pub(in crate::meta) fn close_input(
     Ok(true)
 }
 
-/// See [`Jobs::end_job`](super::Jobs::end_job).
+/// See [`Splits::end_job`](super::Splits::end_job).
 pub(in crate::meta) fn end(
     rows: &mut impl JobRows,
     job: JobId,
@@ -217,7 +217,7 @@ pub(in crate::meta) fn end(
     Ok(true)
 }
 
-/// See [`Jobs::retry_job`](super::Jobs::retry_job).
+/// See [`Splits::retry_job`](super::Splits::retry_job).
 pub(in crate::meta) fn retry(rows: &mut impl JobRows, job: JobId) -> Outcome<()> {
     if !matches!(state(rows, job, Lock::Update)?, JobState::Failed | JobState::Cancelled) {
         let why = format!("job {job} has not failed, nor was it cancelled");
@@ -227,7 +227,7 @@ pub(in crate::meta) fn retry(rows: &mut impl JobRows, job: JobId) -> Outcome<()>
     rows.wait_again(job)
 }
 
-/// See [`Jobs::forget_job`](super::Jobs::forget_job).
+/// See [`Splits::forget_job`](super::Splits::forget_job).
 pub(in crate::meta) fn forget(rows: &mut impl JobRows, job: JobId) -> Outcome<()> {
     if !has_ended(state(rows, job, Lock::Update)?) {
         return Err(refuse(ErrorKind::Busy, format!("job {job} has not ended; cancel it first")));

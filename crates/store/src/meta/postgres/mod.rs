@@ -52,27 +52,23 @@ mod transaction;
 mod tree;
 mod working;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use crate::meta::Sessions;
+use std::collections::HashSet;
 use std::fmt;
-use std::ops::Range;
 
-use outrigger_format::{Fingerprint, PackId, PackKind, Root};
+use outrigger_format::Fingerprint;
 use tokio_postgres::types::Type;
 
 use self::connection::{Answer, Query};
 use self::pool::Pool;
-use self::speculative::{CachedRows, ObservedRows};
+use self::speculative::CachedRows;
 use self::transaction::{Gate, Once, Transactions, Tx};
 use super::fault::{Explain as _, Outcome};
 use super::locks::{Blocker, FileLocks, Lock, LockFamily, LockMode, LockRange, OwnersLocks, Taken, Wait};
 use super::loose::{Loose, LooseChunk, LooseOwner, LooseRow};
 use super::telling::{Anew, Telling, Told};
-use super::{
-    At, Commit, Committed, Counters, DirEntry, Era, Generation, Hanging, Inode, Meta, PackChanges, PackMark,
-    PackRow, PackSum, PinTarget, SessionId, SessionKind, SessionOwner, SessionRow, SnapshotRow, TreeTotals,
-    VersionRow, WriteCounts,
-};
-use crate::error::{Error, ErrorKind, Result, Unanswered};
+use super::{Commit, Committed, Counters, Meta, SessionId, WriteCounts};
+use crate::error::{Error, ErrorKind, Result};
 
 pub(crate) use self::exchange::{Unfinished, look};
 pub use self::location::{Address, Location, Others, TlsMode, is_postgres_url};
@@ -200,29 +196,6 @@ impl fmt::Debug for PostgresMeta {
 }
 
 impl Meta for PostgresMeta {
-    fn open_session(
-        &self,
-        kind: SessionKind,
-        owner: &SessionOwner,
-        lease_secs: u32,
-    ) -> Result<(SessionId, Generation)> {
-        let opened =
-            self.write("opening a session", Gate::Shared, |tx| sessions::open(tx, kind, owner, lease_secs))?;
-        self.transactions.pool.call(format!("outrigger {}, session {}", owner.role, opened.0.0));
-        Ok(opened)
-    }
-
-    fn renew(&self, session: SessionId, lease_secs: u32) -> Result<u64> {
-        // Not through the gate: a lease must not run out because others are slow.
-        self.write("renewing a session's lease", Gate::Open, |tx| sessions::renew(tx, session, lease_secs))
-    }
-
-    fn acknowledge(&self, session: SessionId, relied: &[PackId]) -> Result<Generation> {
-        self.write("acknowledging a generation", Gate::Shared, |tx| {
-            sessions::acknowledge(tx, session, relied)
-        })
-    }
-
     fn write_counts(&self) -> WriteCounts {
         self.transactions.counts.get()
     }
@@ -235,265 +208,6 @@ impl Meta for PostgresMeta {
         self.read("asking for the time", &Query::new(sessions::NOW), |answer| {
             Ok(counters::row(answer)?.try_get::<_, i64>(0)? as u64)
         })
-    }
-
-    fn generation(&self) -> Result<u64> {
-        let query = Query::new("SELECT generation FROM @state");
-        self.read("reading the generation", &query, |answer| {
-            Ok(counters::row(answer)?.try_get::<_, i64>(0)? as u64)
-        })
-    }
-
-    fn close_session(&self, session: SessionId) -> Result<()> {
-        self.write("closing a session", Gate::Shared, |tx| {
-            sessions::end(tx, session);
-            sessions::end_locks(tx, session);
-            Ok(())
-        })
-    }
-
-    fn fence(&self, session: SessionId) -> Result<()> {
-        self.write("fencing a session", Gate::Alone, |tx| {
-            sessions::end(tx, session);
-            Ok(())
-        })
-    }
-
-    fn sessions(&self) -> Result<Vec<SessionRow>> {
-        self.list("listing sessions", sessions::ALL, sessions::read)
-    }
-
-    fn announce_packs(
-        &self,
-        session: SessionId,
-        kind: PackKind,
-        count: u32,
-        mark: u64,
-    ) -> Result<Vec<PackId>> {
-        self.write("announcing packs", Gate::Shared, |tx| packs::announce(tx, session, kind, (count, mark)))
-    }
-
-    fn withdraw_packs(&self, session: SessionId, packs: &[PackId]) -> Result<()> {
-        self.write("withdrawing packs", Gate::Shared, |tx| packs::withdraw(tx, session, packs))
-    }
-
-    fn packs_sealed(&self, session: SessionId, packs: &[PackRow]) -> Result<()> {
-        self.write("recording sealed packs", Gate::Shared, |tx| packs::sealed(tx, session, packs))
-    }
-
-    fn packs(&self) -> Result<Vec<PackRow>> {
-        self.list("listing packs", packs::EVERY, packs::read)
-    }
-
-    fn packs_after(&self, after: PackId, limit: usize) -> Result<Vec<PackRow>> {
-        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        let query = Query::new(packs::AFTER).int(after.0 as i64).int(limit);
-        self.read("listing packs", &query, |answer| answer.rows.iter().map(packs::read).collect())
-    }
-
-    fn pack_sums(&self) -> Result<Vec<PackSum>> {
-        self.transactions.read("summing up packs", |connection| {
-            connection.query(&Query::new(packs::SUMS))?.rows.iter().map(packs::read_sum).collect()
-        })
-    }
-
-    fn pack_mark(&self) -> Result<Option<PackMark>> {
-        let read = |answer: &Answer| packs::read_mark(counters::row(answer)?, 0);
-        self.read("asking from where on to follow packs", &Query::new(packs::MARK), read).map(Some)
-    }
-
-    fn changed_packs(&self, mark: PackMark) -> Result<Option<PackChanges>> {
-        let query = Query::new(packs::CHANGED).int(mark.at);
-        self.read("following packs", &query, |answer| packs::read_changes(answer, mark))
-    }
-
-    fn sweep_packs(&self, time: u64) -> Result<u64> {
-        self.write("sweeping packs", Gate::Alone, |tx| packs::sweep(tx, time))
-    }
-
-    fn forget_packs(&self, packs: &[PackId]) -> Result<()> {
-        self.write("forgetting packs", Gate::Alone, |tx| {
-            packs::forget(tx, packs);
-            Ok(())
-        })
-    }
-
-    fn inode(&self, at: At, number: u64) -> Result<Option<Inode>> {
-        self.read("reading an inode", &tree::inode(at, number), tree::read_inode)
-    }
-
-    fn lookup(&self, at: At, parent: u64, name: &[u8]) -> Result<Option<Inode>> {
-        let query = tree::lookup(at, parent, name);
-        let entries = self.read("looking up a name", &query, |answer| tree::read_entries(answer, parent))?;
-        Ok(entries.into_iter().next().map(|entry| entry.inode))
-    }
-
-    fn lookup_each(&self, names: &[(u64, &[u8])]) -> Result<Vec<Option<Inode>>> {
-        if let [(parent, name)] = names {
-            return Ok(vec![self.lookup(At::Now, *parent, name)?]);
-        }
-        let query = tree::names(names.iter().copied());
-        let found = self.read("looking up names", &query, tree::read_hanging)?.into_iter();
-        let found: HashMap<(u64, Vec<u8>), Inode> =
-            found.map(|Hanging { parent, entry }| ((parent, entry.name), entry.inode)).collect();
-        Ok(names.iter().map(|(parent, name)| found.get(&(*parent, name.to_vec())).cloned()).collect())
-    }
-
-    fn parent_of(&self, directory: u64) -> Result<Option<u64>> {
-        let query = Query::new(tree::PARENT_OF).int(directory as i64);
-        self.read("finding where a directory hangs", &query, |answer| tree::read_parent(answer, directory))
-    }
-
-    fn hanging(&self, directories: &[u64]) -> Result<Vec<Hanging>> {
-        let query = Query::new(tree::HANGING).ints(directories.iter().map(|&inode| inode as i64).collect());
-        self.read("finding where directories hang", &query, tree::read_hanging)
-    }
-
-    fn read_dir(&self, at: At, parent: u64, after: Option<&[u8]>, limit: usize) -> Result<Vec<DirEntry>> {
-        let query = tree::read_dir(at, parent, after, limit);
-        self.read("reading a directory", &query, |answer| tree::read_entries(answer, parent))
-    }
-
-    fn history(&self, directory: u64) -> Result<Vec<Era>> {
-        let query = Query::new(tree::HISTORY).int(directory as i64);
-        self.read("reading a directory's history", &query, |answer| tree::read_history(answer, directory))
-    }
-
-    fn reserve_inodes(&self, count: u64) -> Result<Range<u64>> {
-        let first =
-            self.write("reserving inodes", Gate::Open, |tx| counters::advance(tx, "next_inode", count))?;
-        self.guesses.reserved(first + count);
-        Ok(first..first + count)
-    }
-
-    fn commit(&self, session: SessionId, commit: &Commit) -> Result<Committed> {
-        if let Some(done) = self.commit_speculatively(session, commit)? {
-            return Ok(done);
-        }
-        let mut learnt = ObservedRows::default();
-        let done =
-            self.write("committing", Gate::Shared, |tx| commit::commit(tx, session, commit, &mut learnt))?;
-        self.guesses.learn(learnt);
-        Ok(done)
-    }
-
-    fn has_happened(&self, unanswered: Unanswered) -> Result<bool> {
-        self.transactions.has_happened(unanswered)
-    }
-
-    fn next_sequence(&self) -> Result<u64> {
-        self.write("numbering a catalogue block", Gate::Open, |tx| counters::advance(tx, "next_sequence", 1))
-    }
-
-    fn totals(&self) -> Result<TreeTotals> {
-        self.read("reading totals", &Query::new(counters::TOTALS), counters::read_totals)
-    }
-
-    fn versions(&self, inode: u64) -> Result<Vec<VersionRow>> {
-        let query = Query::new(tree::VERSIONS).int(inode as i64);
-        self.read("listing versions", &query, |answer| answer.rows.iter().map(row::read_version).collect())
-    }
-
-    fn create_snapshot(&self, name: &str, time: u64, tags: &[String]) -> Result<SnapshotRow> {
-        self.write("taking a snapshot", Gate::Alone, |tx| snapshots::create(tx, name, time, tags))
-    }
-
-    fn set_snapshot_tags(&self, name: &str, tags: &[String]) -> Result<()> {
-        self.write("changing a snapshot", Gate::Shared, |tx| snapshots::set_tags(tx, name, tags))
-    }
-
-    fn snapshots(&self) -> Result<Vec<SnapshotRow>> {
-        self.list("listing snapshots", snapshots::ALL, snapshots::read)
-    }
-
-    fn delete_snapshot(&self, name: &str) -> Result<()> {
-        self.write("deleting a snapshot", Gate::Shared, |tx| snapshots::delete(tx, name))
-    }
-
-    fn pin(&self, session: SessionId, target: &PinTarget) -> Result<(u64, Option<Root>)> {
-        let gate = if *target == PinTarget::Now { Gate::Alone } else { Gate::Shared };
-        self.write("pinning", gate, |tx| snapshots::pin(tx, session, target))
-    }
-
-    fn purge_history(&self) -> Result<u64> {
-        const BATCH: i64 = 20_000;
-        let mut total = 0;
-        loop {
-            let gone = self.write("purging history", Gate::Shared, |tx| snapshots::purge(tx, BATCH))?;
-            if gone == 0 {
-                return Ok(total);
-            }
-            total += gone;
-        }
-    }
-
-    fn set_policy(&self, inode: u64, key: &str, value: Option<&str>) -> Result<()> {
-        self.write("setting a policy", Gate::Shared, |tx| policies::set(tx, inode, key, value))
-    }
-
-    fn policies(&self, inode: u64) -> Result<BTreeMap<String, String>> {
-        let query = Query::new(policies::OF).int(inode as i64);
-        let mut of = self.read("reading policies", &query, policies::read)?;
-        Ok(of.remove(&inode).unwrap_or_default())
-    }
-
-    fn all_policies(&self) -> Result<BTreeMap<u64, BTreeMap<String, String>>> {
-        self.read("reading policies", &Query::new(policies::ALL), policies::read)
-    }
-
-    fn hold(&self, holder: &str, roots: &[Root]) -> Result<()> {
-        self.write("holding roots", Gate::Shared, |tx| reclaim::hold(tx, holder, roots))
-    }
-
-    fn release(&self, holder: &str, roots: Option<&[Root]>) -> Result<()> {
-        self.write("releasing roots", Gate::Shared, |tx| {
-            reclaim::let_go(tx, holder, roots);
-            Ok(())
-        })
-    }
-
-    fn holders(&self) -> Result<Vec<String>> {
-        let sql = "SELECT DISTINCT holder FROM @held ORDER BY holder";
-        self.list("listing who holds roots", sql, |row| Ok(row.try_get(0)?))
-    }
-
-    fn held(&self, holder: &str) -> Result<Vec<Root>> {
-        let sql = "SELECT holder, sum, root FROM @held WHERE holder = $1 ORDER BY root";
-        let query = Query::new(sql).text(holder);
-        self.read("listing held roots", &query, |answer| answer.rows.iter().map(reclaim::read_held).collect())
-    }
-
-    fn take_collector(&self, session: SessionId) -> Result<()> {
-        self.write("becoming the collector", Gate::Alone, |tx| reclaim::take(tx, session))
-    }
-
-    fn release_collector(&self, session: SessionId) -> Result<()> {
-        self.write("ending a collector's run", Gate::Alone, |tx| reclaim::release(tx, session))
-    }
-
-    fn visit_roots(&self, visit: &mut dyn FnMut(Root) -> Result<()>) -> Result<Vec<PackRow>> {
-        let what = "listing what is retained";
-        // Waits for all present commits before it chooses the state that it reads.
-        self.transactions.barrier(what)?;
-        self.transactions.read_through(what, |connection| reclaim::visit_roots(connection, visit))
-    }
-
-    fn condemn(&self, session: SessionId, packs: &[PackId]) -> Result<u64> {
-        self.write("condemning packs", Gate::Alone, |tx| reclaim::condemn(tx, session, packs))
-    }
-
-    fn all_acknowledged(&self, generation: u64) -> Result<bool> {
-        let query = Query::new(sessions::SLOWEST);
-        let slowest = self.read("reading acknowledgements", &query, sessions::slowest)?;
-        Ok(slowest >= generation as i64)
-    }
-
-    fn bury(&self, session: SessionId, copies: &[PackId], victims: &[PackId], time: u64) -> Result<()> {
-        self.write("burying packs", Gate::Alone, |tx| reclaim::bury(tx, session, (copies, victims), time))
-    }
-
-    fn absolve(&self, session: SessionId, packs: &[PackId]) -> Result<()> {
-        self.write("absolving packs", Gate::Alone, |tx| reclaim::absolve(tx, session, packs))
     }
 
     fn jobs(&self) -> &dyn super::jobs::Jobs {
@@ -523,14 +237,6 @@ impl Meta for PostgresMeta {
     fn raise_counters(&self, next_pack: u64, next_inode: u64, next_sequence: u64) -> Result<()> {
         let least = [("next_pack", next_pack), ("next_inode", next_inode), ("next_sequence", next_sequence)];
         self.write("raising counters", Gate::Shared, |tx| counters::raise(tx, &least))
-    }
-
-    fn adopt_packs(&self, packs: &[PackRow]) -> Result<()> {
-        self.write("adopting packs", Gate::Shared, |tx| packs::adopt(tx, packs))
-    }
-
-    fn restore_versions(&self, inode: u64, versions: &[VersionRow]) -> Result<()> {
-        self.write("restoring versions", Gate::Shared, |tx| tree::restore_versions(tx, inode, versions))
     }
 
     fn check(&self) -> Result<Vec<String>> {

@@ -1,5 +1,9 @@
 //! Pack rows. A state changes only by a statement that names the state before, and the rows it changed are counted.
 
+use super::PostgresMeta;
+use super::transaction::Gate;
+use crate::error::Result;
+use crate::meta::Packs;
 use outrigger_format::{PackId, PackKind};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
@@ -227,4 +231,65 @@ pub(super) fn adopt(tx: &mut Tx<'_>, packs: &[PackRow]) -> Outcome<()> {
     let live: Vec<PackRow> = packs.iter().map(live).collect();
     tx.later(insert(&live));
     counters::raise(tx, &[("next_pack", newest + 1)])
+}
+
+impl Packs for PostgresMeta {
+    fn announce_packs(
+        &self,
+        session: SessionId,
+        kind: PackKind,
+        count: u32,
+        mark: u64,
+    ) -> Result<Vec<PackId>> {
+        self.write("announcing packs", Gate::Shared, |tx| announce(tx, session, kind, (count, mark)))
+    }
+
+    fn withdraw_packs(&self, session: SessionId, packs: &[PackId]) -> Result<()> {
+        self.write("withdrawing packs", Gate::Shared, |tx| withdraw(tx, session, packs))
+    }
+
+    fn packs_sealed(&self, session: SessionId, packs: &[PackRow]) -> Result<()> {
+        self.write("recording sealed packs", Gate::Shared, |tx| sealed(tx, session, packs))
+    }
+
+    fn packs(&self) -> Result<Vec<PackRow>> {
+        self.list("listing packs", EVERY, read)
+    }
+
+    fn packs_after(&self, after: PackId, limit: usize) -> Result<Vec<PackRow>> {
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let query = Query::new(AFTER).int(after.0 as i64).int(limit);
+        self.read("listing packs", &query, |answer| answer.rows.iter().map(read).collect())
+    }
+
+    fn pack_sums(&self) -> Result<Vec<PackSum>> {
+        self.transactions.read("summing up packs", |connection| {
+            connection.query(&Query::new(SUMS))?.rows.iter().map(read_sum).collect()
+        })
+    }
+
+    fn pack_mark(&self) -> Result<Option<PackMark>> {
+        let read = |answer: &Answer| read_mark(counters::row(answer)?, 0);
+        self.read("asking from where on to follow packs", &Query::new(MARK), read).map(Some)
+    }
+
+    fn changed_packs(&self, mark: PackMark) -> Result<Option<PackChanges>> {
+        let query = Query::new(CHANGED).int(mark.at);
+        self.read("following packs", &query, |answer| read_changes(answer, mark))
+    }
+
+    fn sweep_packs(&self, time: u64) -> Result<u64> {
+        self.write("sweeping packs", Gate::Alone, |tx| sweep(tx, time))
+    }
+
+    fn forget_packs(&self, packs: &[PackId]) -> Result<()> {
+        self.write("forgetting packs", Gate::Alone, |tx| {
+            forget(tx, packs);
+            Ok(())
+        })
+    }
+
+    fn adopt_packs(&self, packs: &[PackRow]) -> Result<()> {
+        self.write("adopting packs", Gate::Shared, |tx| adopt(tx, packs))
+    }
 }

@@ -1,5 +1,9 @@
 //! Policies of directories.
 
+use super::PostgresMeta;
+use super::transaction::Gate;
+use crate::error::Result;
+use crate::meta::Policies;
 use std::collections::BTreeMap;
 
 use super::connection::{Answer, Query};
@@ -45,4 +49,20 @@ pub(super) fn read(answer: &Answer) -> Outcome<BTreeMap<u64, BTreeMap<String, St
         of.insert(row.try_get(1)?, row.try_get(2)?);
     }
     Ok(policies)
+}
+
+impl Policies for PostgresMeta {
+    fn set_policy(&self, inode: u64, key: &str, value: Option<&str>) -> Result<()> {
+        self.write("setting a policy", Gate::Shared, |tx| set(tx, inode, key, value))
+    }
+
+    fn policies(&self, inode: u64) -> Result<BTreeMap<String, String>> {
+        let query = Query::new(OF).int(inode as i64);
+        let mut of = self.read("reading policies", &query, read)?;
+        Ok(of.remove(&inode).unwrap_or_default())
+    }
+
+    fn all_policies(&self) -> Result<BTreeMap<u64, BTreeMap<String, String>>> {
+        self.read("reading policies", &Query::new(ALL), read)
+    }
 }

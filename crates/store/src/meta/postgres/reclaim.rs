@@ -1,6 +1,9 @@
 //! The collector's transactions, and held roots; the rules are those of
 //! docs/decisions/0003-reclaim-protocol.md. All but `visit_roots` run alone, as that page demands.
 
+use super::PostgresMeta;
+use super::transaction::Gate;
+use crate::meta::{Holds, Reclaim};
 use outrigger_format::{PackId, Root};
 
 use super::connection::{Connection, Query};
@@ -175,4 +178,63 @@ pub(super) fn visit_roots(
         .stream(&query, |found| pass(row::root_of(row::read_former(found, 0)?.content.root.as_deref())?))?;
     let answer = connection.query(&Query::new(packs::COMMITTED))?;
     answer.rows.iter().map(packs::read).collect::<std::result::Result<_, Fault>>()
+}
+
+impl Holds for PostgresMeta {
+    fn hold(&self, holder: &str, roots: &[Root]) -> Result<()> {
+        self.write("holding roots", Gate::Shared, |tx| hold(tx, holder, roots))
+    }
+
+    fn release(&self, holder: &str, roots: Option<&[Root]>) -> Result<()> {
+        self.write("releasing roots", Gate::Shared, |tx| {
+            let_go(tx, holder, roots);
+            Ok(())
+        })
+    }
+
+    fn holders(&self) -> Result<Vec<String>> {
+        let sql = "SELECT DISTINCT holder FROM @held ORDER BY holder";
+        self.list("listing who holds roots", sql, |row| Ok(row.try_get(0)?))
+    }
+
+    fn held(&self, holder: &str) -> Result<Vec<Root>> {
+        let sql = "SELECT holder, sum, root FROM @held WHERE holder = $1 ORDER BY root";
+        let query = Query::new(sql).text(holder);
+        self.read("listing held roots", &query, |answer| answer.rows.iter().map(read_held).collect())
+    }
+}
+
+impl Reclaim for PostgresMeta {
+    fn take_collector(&self, session: SessionId) -> Result<()> {
+        self.write("becoming the collector", Gate::Alone, |tx| take(tx, session))
+    }
+
+    fn release_collector(&self, session: SessionId) -> Result<()> {
+        self.write("ending a collector's run", Gate::Alone, |tx| release(tx, session))
+    }
+
+    fn visit_roots(&self, visit: &mut dyn FnMut(Root) -> Result<()>) -> Result<Vec<PackRow>> {
+        let what = "listing what is retained";
+        // Waits for all present commits before it chooses the state that it reads.
+        self.transactions.barrier(what)?;
+        self.transactions.read_through(what, |connection| visit_roots(connection, visit))
+    }
+
+    fn condemn(&self, session: SessionId, packs: &[PackId]) -> Result<u64> {
+        self.write("condemning packs", Gate::Alone, |tx| condemn(tx, session, packs))
+    }
+
+    fn all_acknowledged(&self, generation: u64) -> Result<bool> {
+        let query = Query::new(sessions::SLOWEST);
+        let slowest = self.read("reading acknowledgements", &query, sessions::slowest)?;
+        Ok(slowest >= generation as i64)
+    }
+
+    fn bury(&self, session: SessionId, copies: &[PackId], victims: &[PackId], time: u64) -> Result<()> {
+        self.write("burying packs", Gate::Alone, |tx| bury(tx, session, (copies, victims), time))
+    }
+
+    fn absolve(&self, session: SessionId, packs: &[PackId]) -> Result<()> {
+        self.write("absolving packs", Gate::Alone, |tx| absolve(tx, session, packs))
+    }
 }

@@ -89,7 +89,8 @@ macro_rules! former_columns {
          i.sum, i.device, i.target, i.xattrs, i.root, i.times"
     };
 }
-pub(super) use {former_columns, stored_columns};
+pub(super) use former_columns;
+pub(super) use stored_columns;
 
 fn sum_of_content(sum: Sum, links: i64, stamp: i64, content: &Content<Traits>) -> i32 {
     let Content { traits, mtime, special, root, times } = content;

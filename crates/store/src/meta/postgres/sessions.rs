@@ -7,6 +7,10 @@
 //! transaction's end. If a client stops in the middle of a transaction, the row stays locked until
 //! the server ends it, twenty seconds later (`connection.rs`).
 
+use super::PostgresMeta;
+use super::transaction::Gate;
+use crate::error::Result;
+use crate::meta::Sessions;
 use outrigger_format::PackId;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
@@ -42,7 +46,8 @@ macro_rules! lease_until {
     };
 }
 
-pub(super) use {lease_until, now};
+pub(super) use lease_until;
+pub(super) use now;
 
 /// Reads the server's clock.
 pub(super) const NOW: &str = concat!("SELECT ", now!());
@@ -233,4 +238,52 @@ pub(super) fn read(row: &Row) -> Outcome<SessionRow> {
         lease_is_over: row.try_get(8)?,
         lease_left_secs: row.try_get::<_, i64>(9)?.try_into().unwrap_or(0),
     })
+}
+
+impl Sessions for PostgresMeta {
+    fn open_session(
+        &self,
+        kind: SessionKind,
+        owner: &SessionOwner,
+        lease_secs: u32,
+    ) -> Result<(SessionId, Generation)> {
+        let opened = self.write("opening a session", Gate::Shared, |tx| open(tx, kind, owner, lease_secs))?;
+        self.transactions.pool.call(format!("outrigger {}, session {}", owner.role, opened.0.0));
+        Ok(opened)
+    }
+
+    fn renew(&self, session: SessionId, lease_secs: u32) -> Result<u64> {
+        // Not through the gate: a lease must not run out because others are slow.
+        self.write("renewing a session's lease", Gate::Open, |tx| renew(tx, session, lease_secs))
+    }
+
+    fn acknowledge(&self, session: SessionId, relied: &[PackId]) -> Result<Generation> {
+        self.write("acknowledging a generation", Gate::Shared, |tx| acknowledge(tx, session, relied))
+    }
+
+    fn generation(&self) -> Result<u64> {
+        let query = Query::new("SELECT generation FROM @state");
+        self.read("reading the generation", &query, |answer| {
+            Ok(counters::row(answer)?.try_get::<_, i64>(0)? as u64)
+        })
+    }
+
+    fn close_session(&self, session: SessionId) -> Result<()> {
+        self.write("closing a session", Gate::Shared, |tx| {
+            end(tx, session);
+            end_locks(tx, session);
+            Ok(())
+        })
+    }
+
+    fn fence(&self, session: SessionId) -> Result<()> {
+        self.write("fencing a session", Gate::Alone, |tx| {
+            end(tx, session);
+            Ok(())
+        })
+    }
+
+    fn sessions(&self) -> Result<Vec<SessionRow>> {
+        self.list("listing sessions", ALL, read)
+    }
 }

@@ -1,5 +1,9 @@
 //! Snapshots, pins, and the history that they keep.
 
+use super::transaction::Gate;
+use super::{PostgresMeta, tree};
+use crate::error::Result;
+use crate::meta::{Snapshots, VersionRow};
 use outrigger_format::Root;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
@@ -124,4 +128,48 @@ pub(super) fn purge(tx: &mut Tx<'_>, batch: i64) -> Outcome<u64> {
     );
     let answers = tx.run(vec![Query::new(inodes).int(batch), Query::new(names).int(batch)])?;
     Ok(answers.iter().map(|answer| answer.affected).sum())
+}
+
+impl Snapshots for PostgresMeta {
+    fn versions(&self, inode: u64) -> Result<Vec<VersionRow>> {
+        let query = Query::new(tree::VERSIONS).int(inode as i64);
+        self.read("listing versions", &query, |answer| answer.rows.iter().map(row::read_version).collect())
+    }
+
+    fn create_snapshot(&self, name: &str, time: u64, tags: &[String]) -> Result<SnapshotRow> {
+        self.write("taking a snapshot", Gate::Alone, |tx| create(tx, name, time, tags))
+    }
+
+    fn set_snapshot_tags(&self, name: &str, tags: &[String]) -> Result<()> {
+        self.write("changing a snapshot", Gate::Shared, |tx| set_tags(tx, name, tags))
+    }
+
+    fn snapshots(&self) -> Result<Vec<SnapshotRow>> {
+        self.list("listing snapshots", ALL, read)
+    }
+
+    fn delete_snapshot(&self, name: &str) -> Result<()> {
+        self.write("deleting a snapshot", Gate::Shared, |tx| delete(tx, name))
+    }
+
+    fn pin(&self, session: SessionId, target: &PinTarget) -> Result<(u64, Option<Root>)> {
+        let gate = if *target == PinTarget::Now { Gate::Alone } else { Gate::Shared };
+        self.write("pinning", gate, |tx| pin(tx, session, target))
+    }
+
+    fn purge_history(&self) -> Result<u64> {
+        const BATCH: i64 = 20_000;
+        let mut total = 0;
+        loop {
+            let gone = self.write("purging history", Gate::Shared, |tx| purge(tx, BATCH))?;
+            if gone == 0 {
+                return Ok(total);
+            }
+            total += gone;
+        }
+    }
+
+    fn restore_versions(&self, inode: u64, versions: &[VersionRow]) -> Result<()> {
+        self.write("restoring versions", Gate::Shared, |tx| tree::restore_versions(tx, inode, versions))
+    }
 }

@@ -2,6 +2,13 @@
 //!
 //! At an epoch, a name or inode is either the current row, if that is old enough, or the one row of the history whose epochs contain it.
 
+use super::speculative::ObservedRows;
+use super::transaction::Gate;
+use super::{PostgresMeta, commit, counters};
+use crate::error::{Result, Unanswered};
+use crate::meta::{Commit, Committed, SessionId, Tree, TreeTotals};
+use std::collections::HashMap;
+use std::ops::Range;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
@@ -242,4 +249,77 @@ pub(super) fn restore_versions(tx: &mut Tx<'_>, inode: u64, versions: &[VersionR
     let sql = "UPDATE @inode SET version = $2, sum = $3 WHERE number = $1";
     tx.later(Query::new(sql).int(number).int(stored.version).with(sum, Type::INT4));
     Ok(())
+}
+
+impl Tree for PostgresMeta {
+    fn inode(&self, at: At, number: u64) -> Result<Option<Inode>> {
+        self.read("reading an inode", &inode(at, number), read_inode)
+    }
+
+    fn lookup(&self, at: At, parent: u64, name: &[u8]) -> Result<Option<Inode>> {
+        let query = lookup(at, parent, name);
+        let entries = self.read("looking up a name", &query, |answer| read_entries(answer, parent))?;
+        Ok(entries.into_iter().next().map(|entry| entry.inode))
+    }
+
+    fn lookup_each(&self, names: &[(u64, &[u8])]) -> Result<Vec<Option<Inode>>> {
+        if let [(parent, name)] = names {
+            return Ok(vec![self.lookup(At::Now, *parent, name)?]);
+        }
+        let query = self::names(names.iter().copied());
+        let found = self.read("looking up names", &query, read_hanging)?.into_iter();
+        let found: HashMap<(u64, Vec<u8>), Inode> =
+            found.map(|Hanging { parent, entry }| ((parent, entry.name), entry.inode)).collect();
+        Ok(names.iter().map(|(parent, name)| found.get(&(*parent, name.to_vec())).cloned()).collect())
+    }
+
+    fn parent_of(&self, directory: u64) -> Result<Option<u64>> {
+        let query = Query::new(PARENT_OF).int(directory as i64);
+        self.read("finding where a directory hangs", &query, |answer| read_parent(answer, directory))
+    }
+
+    fn hanging(&self, directories: &[u64]) -> Result<Vec<Hanging>> {
+        let query = Query::new(HANGING).ints(directories.iter().map(|&inode| inode as i64).collect());
+        self.read("finding where directories hang", &query, read_hanging)
+    }
+
+    fn read_dir(&self, at: At, parent: u64, after: Option<&[u8]>, limit: usize) -> Result<Vec<DirEntry>> {
+        let query = read_dir(at, parent, after, limit);
+        self.read("reading a directory", &query, |answer| read_entries(answer, parent))
+    }
+
+    fn history(&self, directory: u64) -> Result<Vec<Era>> {
+        let query = Query::new(HISTORY).int(directory as i64);
+        self.read("reading a directory's history", &query, |answer| read_history(answer, directory))
+    }
+
+    fn reserve_inodes(&self, count: u64) -> Result<Range<u64>> {
+        let first =
+            self.write("reserving inodes", Gate::Open, |tx| counters::advance(tx, "next_inode", count))?;
+        self.guesses.reserved(first + count);
+        Ok(first..first + count)
+    }
+
+    fn commit(&self, session: SessionId, commit: &Commit) -> Result<Committed> {
+        if let Some(done) = self.commit_speculatively(session, commit)? {
+            return Ok(done);
+        }
+        let mut learnt = ObservedRows::default();
+        let done =
+            self.write("committing", Gate::Shared, |tx| commit::commit(tx, session, commit, &mut learnt))?;
+        self.guesses.learn(learnt);
+        Ok(done)
+    }
+
+    fn has_happened(&self, unanswered: Unanswered) -> Result<bool> {
+        self.transactions.has_happened(unanswered)
+    }
+
+    fn next_sequence(&self) -> Result<u64> {
+        self.write("numbering a catalogue block", Gate::Open, |tx| counters::advance(tx, "next_sequence", 1))
+    }
+
+    fn totals(&self) -> Result<TreeTotals> {
+        self.read("reading totals", &Query::new(counters::TOTALS), counters::read_totals)
+    }
 }

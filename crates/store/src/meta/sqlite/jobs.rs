@@ -1,5 +1,6 @@
 //! Jobs in SQLite.
 
+use crate::meta::jobs::Splits;
 use outrigger_format::Root;
 use rusqlite::{Connection, OptionalExtension as _, Row};
 
@@ -11,7 +12,7 @@ use crate::meta::SessionId;
 use crate::meta::fault::Outcome;
 use crate::meta::jobs::rules::{self, JobRows as _, Lock};
 use crate::meta::jobs::{
-    Claimed, Claims, GIVEN_UP, JobId, JobInput, JobRow, JobState, Jobs, NewJob, NewSplit, OutputRow, Seen,
+    Claimed, Claims, GIVEN_UP, JobId, JobInput, JobRow, JobState, Jobs, NewJob, NewSplit, OutputRow,
     SplitRow, SplitState, job_holder, no_job,
 };
 
@@ -263,7 +264,9 @@ impl Jobs for SqliteMeta {
     fn outputs(&self, job: JobId) -> Result<Vec<OutputRow>> {
         self.read("listing a job's outputs", |db| outputs(db, job))
     }
+}
 
+impl Splits for SqliteMeta {
     fn claim_splits(
         &self,
         session: SessionId,
@@ -327,21 +330,5 @@ impl Jobs for SqliteMeta {
 
     fn forget_job(&self, job: JobId) -> Result<()> {
         self.rule("forgetting a job", |rows| rules::forget(rows, job))
-    }
-
-    fn seen(&self, rule: &str) -> Result<std::collections::HashMap<u64, String>> {
-        self.read("reading what a rule has seen", |db| marks::seen(db, rule))
-    }
-
-    fn see(&self, seen: &[Seen]) -> Result<()> {
-        self.write("recording what a rule has seen", |db| marks::see_all(db, seen))
-    }
-
-    fn forget_seen(&self, rule: &str) -> Result<()> {
-        self.write("forgetting what a rule has seen", |db| marks::forget_seen(db, rule))
-    }
-
-    fn forget_inodes(&self, rule: &str, inodes: &[u64]) -> Result<()> {
-        self.write("forgetting files that are gone", |db| marks::forget_inodes(db, rule, inodes))
     }
 }

@@ -1,5 +1,8 @@
 //! What rules have seen of files, in SQLite.
 
+use super::SqliteMeta;
+use crate::error::Result;
+use crate::meta::jobs::RuleMarks;
 use std::collections::HashMap;
 
 use rusqlite::Connection;
@@ -57,4 +60,22 @@ pub(super) fn forget_inodes(db: &Connection, rule: &str, inodes: &[u64]) -> Outc
         delete.execute((rule, *inode as i64))?;
     }
     Ok(())
+}
+
+impl RuleMarks for SqliteMeta {
+    fn seen(&self, rule: &str) -> Result<HashMap<u64, String>> {
+        self.read("reading what a rule has seen", |db| seen(db, rule))
+    }
+
+    fn see(&self, seen: &[Seen]) -> Result<()> {
+        self.write("recording what a rule has seen", |db| see_all(db, seen))
+    }
+
+    fn forget_seen(&self, rule: &str) -> Result<()> {
+        self.write("forgetting what a rule has seen", |db| forget_seen(db, rule))
+    }
+
+    fn forget_inodes(&self, rule: &str, inodes: &[u64]) -> Result<()> {
+        self.write("forgetting files that are gone", |db| forget_inodes(db, rule, inodes))
+    }
 }

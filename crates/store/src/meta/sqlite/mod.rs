@@ -44,24 +44,20 @@ mod sums;
 mod tests;
 mod tree;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::fmt;
-use std::ops::{Deref, Range};
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use outrigger_format::{Fingerprint, PackId, PackKind, Root};
+use outrigger_format::Fingerprint;
 use rusqlite::{Connection, TransactionBehavior};
 
 use self::sessions::Moment;
-use self::snapshots::PurgePosition;
 use super::fault::{Explain as _, Outcome};
 use super::loose::{Loose, LooseChunk, LooseOwner, LooseRow};
-use super::{
-    At, Commit, Committed, Counters, DirEntry, Era, Generation, Inode, Meta, PackRow, PackSum, PinTarget,
-    SessionId, SessionKind, SessionOwner, SessionRow, SnapshotRow, TreeTotals, VersionRow,
-};
-use crate::error::{Error, ErrorKind, Result, Unanswered};
+use super::{At, Counters, Meta, SessionId};
+use crate::error::{Error, ErrorKind, Result};
 
 pub use self::open::OpenMode;
 pub(crate) use sums::register as register_functions;
@@ -210,218 +206,8 @@ impl Drop for Reader<'_> {
 }
 
 impl Meta for SqliteMeta {
-    fn open_session(
-        &self,
-        kind: SessionKind,
-        owner: &SessionOwner,
-        lease_secs: u32,
-    ) -> Result<(SessionId, Generation)> {
-        self.write("opening a session", |db| sessions::open(db, self.moment(), kind, owner, lease_secs))
-    }
-
-    fn renew(&self, session: SessionId, lease_secs: u32) -> Result<u64> {
-        self.write("renewing a session's lease", |db| sessions::renew(db, self.moment(), session, lease_secs))
-    }
-
-    fn acknowledge(&self, session: SessionId, relied: &[PackId]) -> Result<Generation> {
-        self.write("acknowledging a generation", |db| {
-            sessions::acknowledge(db, self.moment(), session, relied)
-        })
-    }
-
     fn now(&self) -> Result<u64> {
         Ok((self.wall)())
-    }
-
-    fn still_there(&self) -> Result<()> {
-        self.source.still_there()
-    }
-
-    fn generation(&self) -> Result<u64> {
-        self.read_once("reading the generation", |db| Ok(state::counter(db, "generation")? as u64))
-    }
-
-    fn close_session(&self, session: SessionId) -> Result<()> {
-        self.write("closing a session", |db| sessions::end(db, session))
-    }
-
-    fn fence(&self, session: SessionId) -> Result<()> {
-        self.write("fencing a session", |db| sessions::end(db, session))
-    }
-
-    fn sessions(&self) -> Result<Vec<SessionRow>> {
-        self.read_once("listing sessions", |db| sessions::all(db, self.moment()))
-    }
-
-    fn announce_packs(
-        &self,
-        session: SessionId,
-        kind: PackKind,
-        count: u32,
-        mark: u64,
-    ) -> Result<Vec<PackId>> {
-        self.write("announcing packs", |db| packs::announce(db, self.moment(), session, kind, (count, mark)))
-    }
-
-    fn withdraw_packs(&self, session: SessionId, packs: &[PackId]) -> Result<()> {
-        self.write("withdrawing packs", |db| packs::withdraw(db, self.moment(), session, packs))
-    }
-
-    fn packs_sealed(&self, session: SessionId, packs: &[PackRow]) -> Result<()> {
-        self.write("recording sealed packs", |db| packs::sealed(db, self.moment(), session, packs))
-    }
-
-    fn packs(&self) -> Result<Vec<PackRow>> {
-        self.read_once("listing packs", |db| packs::select(db, packs::EVERY, []))
-    }
-
-    fn packs_after(&self, after: PackId, limit: usize) -> Result<Vec<PackRow>> {
-        let page = (after.0 as i64, i64::try_from(limit).unwrap_or(i64::MAX));
-        self.read_once("listing packs", |db| packs::select(db, packs::AFTER, page))
-    }
-
-    fn pack_sums(&self) -> Result<Vec<PackSum>> {
-        self.read_once("summing up packs", packs::sum_up)
-    }
-
-    fn sweep_packs(&self, time: u64) -> Result<u64> {
-        self.write("sweeping packs", |db| packs::sweep(db, time))
-    }
-
-    fn forget_packs(&self, packs: &[PackId]) -> Result<()> {
-        self.write("forgetting packs", |db| packs::forget(db, packs))
-    }
-
-    fn inode(&self, at: At, number: u64) -> Result<Option<Inode>> {
-        self.read_tree("reading an inode", at, |db| tree::inode(db, at, number))
-    }
-
-    fn lookup(&self, at: At, parent: u64, name: &[u8]) -> Result<Option<Inode>> {
-        self.read_tree("looking up a name", at, |db| tree::lookup(db, at, parent, name))
-    }
-
-    fn parent_of(&self, directory: u64) -> Result<Option<u64>> {
-        self.read_once("finding where a directory hangs", |db| tree::parent_of(db, directory))
-    }
-
-    fn read_dir(&self, at: At, parent: u64, after: Option<&[u8]>, limit: usize) -> Result<Vec<DirEntry>> {
-        self.read_tree("reading a directory", at, |db| tree::read_dir(db, at, parent, after, limit))
-    }
-
-    fn history(&self, directory: u64) -> Result<Vec<Era>> {
-        self.read("reading a directory's history", |db| tree::history(db, directory))
-    }
-
-    fn reserve_inodes(&self, count: u64) -> Result<Range<u64>> {
-        let first = self.write("reserving inodes", |db| state::advance(db, "next_inode", count))?;
-        Ok(first..first + count)
-    }
-
-    fn commit(&self, session: SessionId, commit: &Commit) -> Result<Committed> {
-        self.write("committing", |db| commit::commit(db, self.moment(), session, commit))
-    }
-
-    fn has_happened(&self, _: Unanswered) -> Result<bool> {
-        Err(Error::new(ErrorKind::Invalid, "transactions of a file always have their answer"))
-    }
-
-    fn next_sequence(&self) -> Result<u64> {
-        self.write("numbering a catalogue block", |db| state::advance(db, "next_sequence", 1))
-    }
-
-    fn totals(&self) -> Result<TreeTotals> {
-        self.read_once("reading totals", |db| Ok(state::totals(db)?))
-    }
-
-    fn versions(&self, inode: u64) -> Result<Vec<VersionRow>> {
-        self.read_once("listing versions", |db| tree::versions(db, inode))
-    }
-
-    fn create_snapshot(&self, name: &str, time: u64, tags: &[String]) -> Result<SnapshotRow> {
-        self.write("taking a snapshot", |db| snapshots::create(db, name, time, tags))
-    }
-
-    fn set_snapshot_tags(&self, name: &str, tags: &[String]) -> Result<()> {
-        self.write("changing a snapshot", |db| snapshots::set_tags(db, name, tags))
-    }
-
-    fn snapshots(&self) -> Result<Vec<SnapshotRow>> {
-        self.read("listing snapshots", snapshots::all)
-    }
-
-    fn delete_snapshot(&self, name: &str) -> Result<()> {
-        self.write("deleting a snapshot", |db| snapshots::delete(db, name))
-    }
-
-    fn pin(&self, session: SessionId, target: &PinTarget) -> Result<(u64, Option<Root>)> {
-        self.write("pinning", |db| snapshots::pin(db, self.moment(), session, target))
-    }
-
-    fn purge_history(&self) -> Result<u64> {
-        const BATCH: usize = 20_000;
-        let (mut at, mut total) = (PurgePosition::START, 0);
-        while at != PurgePosition::Done {
-            let (next, gone) = self.write("purging history", |db| snapshots::purge(db, at, BATCH))?;
-            at = next;
-            total += gone;
-        }
-        Ok(total)
-    }
-
-    fn set_policy(&self, inode: u64, key: &str, value: Option<&str>) -> Result<()> {
-        self.write("setting a policy", |db| policies::set(db, inode, key, value))
-    }
-
-    fn policies(&self, inode: u64) -> Result<BTreeMap<String, String>> {
-        self.read_once("reading policies", |db| policies::of(db, inode))
-    }
-
-    fn all_policies(&self) -> Result<BTreeMap<u64, BTreeMap<String, String>>> {
-        self.read_once("reading policies", policies::all)
-    }
-
-    fn hold(&self, holder: &str, roots: &[Root]) -> Result<()> {
-        self.write("holding roots", |db| reclaim::hold(db, holder, roots))
-    }
-
-    fn release(&self, holder: &str, roots: Option<&[Root]>) -> Result<()> {
-        self.write("releasing roots", |db| reclaim::let_go(db, holder, roots))
-    }
-
-    fn holders(&self) -> Result<Vec<String>> {
-        self.read_once("listing who holds roots", reclaim::holders)
-    }
-
-    fn held(&self, holder: &str) -> Result<Vec<Root>> {
-        self.read_once("listing held roots", |db| reclaim::held(db, holder))
-    }
-
-    fn take_collector(&self, session: SessionId) -> Result<()> {
-        self.write("becoming the collector", |db| reclaim::take(db, self.moment(), session))
-    }
-
-    fn release_collector(&self, session: SessionId) -> Result<()> {
-        self.write("ending a collector's run", |db| reclaim::release(db, self.moment(), session))
-    }
-
-    fn visit_roots(&self, visit: &mut dyn FnMut(Root) -> Result<()>) -> Result<Vec<PackRow>> {
-        self.read("listing what is retained", |db| reclaim::visit_roots(db, visit))
-    }
-
-    fn condemn(&self, session: SessionId, packs: &[PackId]) -> Result<u64> {
-        self.write("condemning packs", |db| reclaim::condemn(db, self.moment(), session, packs))
-    }
-
-    fn all_acknowledged(&self, generation: u64) -> Result<bool> {
-        self.read_once("reading acknowledgements", |db| reclaim::all_acknowledged(db, generation))
-    }
-
-    fn bury(&self, session: SessionId, copies: &[PackId], victims: &[PackId], time: u64) -> Result<()> {
-        self.write("burying packs", |db| reclaim::bury(db, self.moment(), session, (copies, victims), time))
-    }
-
-    fn absolve(&self, session: SessionId, packs: &[PackId]) -> Result<()> {
-        self.write("absolving packs", |db| reclaim::absolve(db, self.moment(), session, packs))
     }
 
     fn jobs(&self) -> &dyn super::jobs::Jobs {
@@ -443,14 +229,6 @@ impl Meta for SqliteMeta {
     fn raise_counters(&self, next_pack: u64, next_inode: u64, next_sequence: u64) -> Result<()> {
         let least = [("next_pack", next_pack), ("next_inode", next_inode), ("next_sequence", next_sequence)];
         self.write("raising counters", |db| state::raise(db, &least))
-    }
-
-    fn adopt_packs(&self, packs: &[PackRow]) -> Result<()> {
-        self.write("adopting packs", |db| packs::adopt(db, packs))
-    }
-
-    fn restore_versions(&self, inode: u64, versions: &[VersionRow]) -> Result<()> {
-        self.write("restoring versions", |db| tree::restore_versions(db, inode, versions))
     }
 
     fn check(&self) -> Result<Vec<String>> {

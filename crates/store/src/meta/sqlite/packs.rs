@@ -1,5 +1,8 @@
 //! Pack rows. A state changes only by a statement that names the state before, and the rows it changed are counted.
 
+use super::SqliteMeta;
+use crate::error::Result;
+use crate::meta::Packs;
 use outrigger_format::{PackId, PackKind};
 use rusqlite::{Connection, Params, Row};
 
@@ -210,4 +213,49 @@ pub(super) fn adopt(connection: &Connection, packs: &[PackRow]) -> Outcome<()> {
         }
     }
     Ok(())
+}
+
+impl Packs for SqliteMeta {
+    fn announce_packs(
+        &self,
+        session: SessionId,
+        kind: PackKind,
+        count: u32,
+        mark: u64,
+    ) -> Result<Vec<PackId>> {
+        self.write("announcing packs", |db| announce(db, self.moment(), session, kind, (count, mark)))
+    }
+
+    fn withdraw_packs(&self, session: SessionId, packs: &[PackId]) -> Result<()> {
+        self.write("withdrawing packs", |db| withdraw(db, self.moment(), session, packs))
+    }
+
+    fn packs_sealed(&self, session: SessionId, packs: &[PackRow]) -> Result<()> {
+        self.write("recording sealed packs", |db| sealed(db, self.moment(), session, packs))
+    }
+
+    fn packs(&self) -> Result<Vec<PackRow>> {
+        self.read_once("listing packs", |db| select(db, EVERY, []))
+    }
+
+    fn packs_after(&self, after: PackId, limit: usize) -> Result<Vec<PackRow>> {
+        let page = (after.0 as i64, i64::try_from(limit).unwrap_or(i64::MAX));
+        self.read_once("listing packs", |db| select(db, AFTER, page))
+    }
+
+    fn pack_sums(&self) -> Result<Vec<PackSum>> {
+        self.read_once("summing up packs", sum_up)
+    }
+
+    fn sweep_packs(&self, time: u64) -> Result<u64> {
+        self.write("sweeping packs", |db| sweep(db, time))
+    }
+
+    fn forget_packs(&self, packs: &[PackId]) -> Result<()> {
+        self.write("forgetting packs", |db| forget(db, packs))
+    }
+
+    fn adopt_packs(&self, packs: &[PackRow]) -> Result<()> {
+        self.write("adopting packs", |db| adopt(db, packs))
+    }
 }

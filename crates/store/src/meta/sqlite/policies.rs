@@ -1,5 +1,8 @@
 //! Policies of directories. The engine itself obeys one: `versions`.
 
+use super::SqliteMeta;
+use crate::error::Result;
+use crate::meta::Policies;
 use std::collections::BTreeMap;
 
 use rusqlite::Connection;
@@ -69,4 +72,18 @@ pub(super) fn all(connection: &Connection) -> Outcome<BTreeMap<u64, BTreeMap<Str
         policies.entry(row.get::<_, i64>(0)? as u64).or_default().insert(row.get(1)?, row.get(2)?);
     }
     Ok(policies)
+}
+
+impl Policies for SqliteMeta {
+    fn set_policy(&self, inode: u64, key: &str, value: Option<&str>) -> Result<()> {
+        self.write("setting a policy", |db| set(db, inode, key, value))
+    }
+
+    fn policies(&self, inode: u64) -> Result<BTreeMap<String, String>> {
+        self.read_once("reading policies", |db| of(db, inode))
+    }
+
+    fn all_policies(&self) -> Result<BTreeMap<u64, BTreeMap<String, String>>> {
+        self.read_once("reading policies", all)
+    }
 }

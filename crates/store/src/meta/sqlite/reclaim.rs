@@ -1,5 +1,7 @@
 //! The collector's transactions; the rules are those of docs/decisions/0003-reclaim-protocol.md.
 
+use super::SqliteMeta;
+use crate::meta::{Holds, Reclaim};
 use outrigger_format::{PackId, Root};
 use rusqlite::{Connection, OptionalExtension as _};
 
@@ -202,4 +204,52 @@ pub(super) fn visit_roots(
         }
     }
     packs::select(connection, packs::COMMITTED, [])
+}
+
+impl Holds for SqliteMeta {
+    fn hold(&self, holder: &str, roots: &[Root]) -> Result<()> {
+        self.write("holding roots", |db| hold(db, holder, roots))
+    }
+
+    fn release(&self, holder: &str, roots: Option<&[Root]>) -> Result<()> {
+        self.write("releasing roots", |db| let_go(db, holder, roots))
+    }
+
+    fn holders(&self) -> Result<Vec<String>> {
+        self.read_once("listing who holds roots", holders)
+    }
+
+    fn held(&self, holder: &str) -> Result<Vec<Root>> {
+        self.read_once("listing held roots", |db| held(db, holder))
+    }
+}
+
+impl Reclaim for SqliteMeta {
+    fn take_collector(&self, session: SessionId) -> Result<()> {
+        self.write("becoming the collector", |db| take(db, self.moment(), session))
+    }
+
+    fn release_collector(&self, session: SessionId) -> Result<()> {
+        self.write("ending a collector's run", |db| release(db, self.moment(), session))
+    }
+
+    fn visit_roots(&self, visit: &mut dyn FnMut(Root) -> Result<()>) -> Result<Vec<PackRow>> {
+        self.read("listing what is retained", |db| visit_roots(db, visit))
+    }
+
+    fn condemn(&self, session: SessionId, packs: &[PackId]) -> Result<u64> {
+        self.write("condemning packs", |db| condemn(db, self.moment(), session, packs))
+    }
+
+    fn all_acknowledged(&self, generation: u64) -> Result<bool> {
+        self.read_once("reading acknowledgements", |db| all_acknowledged(db, generation))
+    }
+
+    fn bury(&self, session: SessionId, copies: &[PackId], victims: &[PackId], time: u64) -> Result<()> {
+        self.write("burying packs", |db| bury(db, self.moment(), session, (copies, victims), time))
+    }
+
+    fn absolve(&self, session: SessionId, packs: &[PackId]) -> Result<()> {
+        self.write("absolving packs", |db| absolve(db, self.moment(), session, packs))
+    }
 }

@@ -1,4 +1,4 @@
--- The metadata database, schema version 2. Why it looks like this: docs/decisions/0004-metadata-schema.md.
+-- The metadata database, whose version is in open.rs. Why it looks like this: docs/decisions/0004-metadata-schema.md.
 -- Every table of what a store holds ends with a checksum of its row (sums.rs); tables of sessions have none.
 -- Numbers that are u64 elsewhere are kept as i64 with the same bits. Times are nanoseconds since 1970 unless said otherwise.
 

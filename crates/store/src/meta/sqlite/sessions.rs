@@ -9,6 +9,9 @@
 //! before that, and is over. The hour is there because a transaction takes its time before it waits
 //! for others, which may renew leases meanwhile. A dead session's lock file shows its end sooner.
 
+use super::{SqliteMeta, state};
+use crate::error::Result;
+use crate::meta::Sessions;
 use outrigger_format::PackId;
 use rusqlite::{Connection, OptionalExtension as _, Row};
 
@@ -200,4 +203,43 @@ pub(super) fn all(connection: &Connection, now: Moment) -> Outcome<Vec<SessionRo
         sessions.push(read(row, now)?);
     }
     Ok(sessions)
+}
+
+impl Sessions for SqliteMeta {
+    fn open_session(
+        &self,
+        kind: SessionKind,
+        owner: &SessionOwner,
+        lease_secs: u32,
+    ) -> Result<(SessionId, Generation)> {
+        self.write("opening a session", |db| open(db, self.moment(), kind, owner, lease_secs))
+    }
+
+    fn renew(&self, session: SessionId, lease_secs: u32) -> Result<u64> {
+        self.write("renewing a session's lease", |db| renew(db, self.moment(), session, lease_secs))
+    }
+
+    fn acknowledge(&self, session: SessionId, relied: &[PackId]) -> Result<Generation> {
+        self.write("acknowledging a generation", |db| acknowledge(db, self.moment(), session, relied))
+    }
+
+    fn still_there(&self) -> Result<()> {
+        self.source.still_there()
+    }
+
+    fn generation(&self) -> Result<u64> {
+        self.read_once("reading the generation", |db| Ok(state::counter(db, "generation")? as u64))
+    }
+
+    fn close_session(&self, session: SessionId) -> Result<()> {
+        self.write("closing a session", |db| end(db, session))
+    }
+
+    fn fence(&self, session: SessionId) -> Result<()> {
+        self.write("fencing a session", |db| end(db, session))
+    }
+
+    fn sessions(&self) -> Result<Vec<SessionRow>> {
+        self.read_once("listing sessions", |db| all(db, self.moment()))
+    }
 }

@@ -1,5 +1,8 @@
 //! Snapshots, pins, and the history that they keep.
 
+use super::{SqliteMeta, tree};
+use crate::error::Result;
+use crate::meta::{Snapshots, VersionRow};
 use outrigger_format::Root;
 use rusqlite::{Connection, OptionalExtension as _, params};
 
@@ -248,5 +251,46 @@ pub(super) fn purge(
             Ok((PurgePosition::Done, 0))
         }
         PurgePosition::Done => Ok((PurgePosition::Done, 0)),
+    }
+}
+
+impl Snapshots for SqliteMeta {
+    fn versions(&self, inode: u64) -> Result<Vec<VersionRow>> {
+        self.read_once("listing versions", |db| tree::versions(db, inode))
+    }
+
+    fn create_snapshot(&self, name: &str, time: u64, tags: &[String]) -> Result<SnapshotRow> {
+        self.write("taking a snapshot", |db| create(db, name, time, tags))
+    }
+
+    fn set_snapshot_tags(&self, name: &str, tags: &[String]) -> Result<()> {
+        self.write("changing a snapshot", |db| set_tags(db, name, tags))
+    }
+
+    fn snapshots(&self) -> Result<Vec<SnapshotRow>> {
+        self.read("listing snapshots", all)
+    }
+
+    fn delete_snapshot(&self, name: &str) -> Result<()> {
+        self.write("deleting a snapshot", |db| delete(db, name))
+    }
+
+    fn pin(&self, session: SessionId, target: &PinTarget) -> Result<(u64, Option<Root>)> {
+        self.write("pinning", |db| pin(db, self.moment(), session, target))
+    }
+
+    fn purge_history(&self) -> Result<u64> {
+        const BATCH: usize = 20_000;
+        let (mut at, mut total) = (PurgePosition::START, 0);
+        while at != PurgePosition::Done {
+            let (next, gone) = self.write("purging history", |db| purge(db, at, BATCH))?;
+            at = next;
+            total += gone;
+        }
+        Ok(total)
+    }
+
+    fn restore_versions(&self, inode: u64, versions: &[VersionRow]) -> Result<()> {
+        self.write("restoring versions", |db| tree::restore_versions(db, inode, versions))
     }
 }

@@ -137,10 +137,18 @@ macro_rules! pack_intact {
         "sum IS row_sum(id, kind, state, session, bytes, raw_bytes, chunks, generation, dead_since)"
     };
 }
-pub(super) use {
-    dentry_intact, dentry_old_intact, directory_intact, held_intact, inode_intact, inode_old_intact,
-    pack_intact, policy_intact, snapshot_intact, snapshot_tag_intact, traits_intact, version_intact,
-};
+pub(super) use dentry_intact;
+pub(super) use dentry_old_intact;
+pub(super) use directory_intact;
+pub(super) use held_intact;
+pub(super) use inode_intact;
+pub(super) use inode_old_intact;
+pub(super) use pack_intact;
+pub(super) use policy_intact;
+pub(super) use snapshot_intact;
+pub(super) use snapshot_tag_intact;
+pub(super) use traits_intact;
+pub(super) use version_intact;
 
 /// A query for each table, whose rows describe the changed rows.
 const CHANGED: &[&str] = &[

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
+use crate::meta::{SessionKind, Sessions as _, Tree as _};
 
 const SECOND: u64 = 1_000_000_000;
 

@@ -4,8 +4,12 @@
 //! the history whose epochs contain it. Callers use one transaction for such reads: between two
 //! statements a row could move from one place to the other.
 
+use super::{SqliteMeta, commit, state};
+use crate::error::{Error, Result, Unanswered};
+use crate::meta::{Commit, Committed, SessionId, Tree, TreeTotals};
 use outrigger_format::catalogue::Time;
 use rusqlite::{Connection, OptionalExtension as _};
+use std::ops::Range;
 
 use super::row::{self, INODE_COLUMNS, inode_columns};
 use super::sums::{self, dentry_intact, dentry_old_intact, directory_intact, version_intact};
@@ -261,4 +265,47 @@ pub(super) fn above(connection: &Connection, directory: i64) -> rusqlite::Result
              WHERE directory.inode = ?1",
         )?
         .query_row([directory], |row| Ok((row.get(0)?, row.get(1)?)))
+}
+
+impl Tree for SqliteMeta {
+    fn inode(&self, at: At, number: u64) -> Result<Option<Inode>> {
+        self.read_tree("reading an inode", at, |db| inode(db, at, number))
+    }
+
+    fn lookup(&self, at: At, parent: u64, name: &[u8]) -> Result<Option<Inode>> {
+        self.read_tree("looking up a name", at, |db| lookup(db, at, parent, name))
+    }
+
+    fn parent_of(&self, directory: u64) -> Result<Option<u64>> {
+        self.read_once("finding where a directory hangs", |db| parent_of(db, directory))
+    }
+
+    fn read_dir(&self, at: At, parent: u64, after: Option<&[u8]>, limit: usize) -> Result<Vec<DirEntry>> {
+        self.read_tree("reading a directory", at, |db| read_dir(db, at, parent, after, limit))
+    }
+
+    fn history(&self, directory: u64) -> Result<Vec<Era>> {
+        self.read("reading a directory's history", |db| history(db, directory))
+    }
+
+    fn reserve_inodes(&self, count: u64) -> Result<Range<u64>> {
+        let first = self.write("reserving inodes", |db| state::advance(db, "next_inode", count))?;
+        Ok(first..first + count)
+    }
+
+    fn commit(&self, session: SessionId, commit: &Commit) -> Result<Committed> {
+        self.write("committing", |db| commit::commit(db, self.moment(), session, commit))
+    }
+
+    fn has_happened(&self, _: Unanswered) -> Result<bool> {
+        Err(Error::new(ErrorKind::Invalid, "transactions of a file always have their answer"))
+    }
+
+    fn next_sequence(&self) -> Result<u64> {
+        self.write("numbering a catalogue block", |db| state::advance(db, "next_sequence", 1))
+    }
+
+    fn totals(&self) -> Result<TreeTotals> {
+        self.read_once("reading totals", |db| Ok(state::totals(db)?))
+    }
 }

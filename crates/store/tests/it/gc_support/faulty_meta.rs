@@ -1,5 +1,6 @@
 //! A metadata engine that fails on purpose: the call of a given number, before or after it has done what it was asked.
 
+use outrigger_store::meta::{Holds, Packs, Policies, Reclaim, Sessions, Snapshots, Tree};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -66,15 +67,43 @@ impl Meta for FaultyMeta {
         self.inner.records()
     }
 
+    meta_calls!(Meta, pass_on);
+}
+
+impl Sessions for FaultyMeta {
     /// By a thread of its own, at any time: not counted, so that runs are alike.
     fn renew(&self, session: SessionId, lease_secs: u32) -> Result<u64> {
         self.inner.renew(session, lease_secs)
     }
 
+    meta_calls!(Sessions, pass_on);
+}
+
+impl Tree for FaultyMeta {
     pass_on! {
         fn commit(session: SessionId, commit: &Commit) -> Committed;
         fn has_happened(unanswered: Unanswered) -> bool;
     }
 
-    meta_calls!(pass_on);
+    meta_calls!(Tree, pass_on);
+}
+
+impl Packs for FaultyMeta {
+    meta_calls!(Packs, pass_on);
+}
+
+impl Snapshots for FaultyMeta {
+    meta_calls!(Snapshots, pass_on);
+}
+
+impl Holds for FaultyMeta {
+    meta_calls!(Holds, pass_on);
+}
+
+impl Policies for FaultyMeta {
+    meta_calls!(Policies, pass_on);
+}
+
+impl Reclaim for FaultyMeta {
+    meta_calls!(Reclaim, pass_on);
 }

@@ -1,5 +1,9 @@
 //! What rules have seen of files, in PostgreSQL.
 
+use super::super::transaction::Gate;
+use super::PostgresMeta;
+use crate::error::Result;
+use crate::meta::jobs::RuleMarks;
 use std::collections::HashMap;
 
 use super::super::connection::{Answer, Query};
@@ -43,5 +47,35 @@ pub(super) fn see_all(tx: &mut Tx<'_>, seen: &[Seen]) {
         }
         let sql = "INSERT INTO @rule_mark (rule, inode, mark) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING";
         tx.later(Query::new(sql).text(&seen.rule).int(seen.inode as i64).text(&seen.mark));
+    }
+}
+
+impl RuleMarks for PostgresMeta {
+    fn seen(&self, rule: &str) -> Result<HashMap<u64, String>> {
+        self.read("reading what a rule has seen", &Query::new(SEEN).text(rule), read_seen)
+    }
+
+    fn see(&self, seen: &[Seen]) -> Result<()> {
+        self.write("recording what a rule has seen", Gate::Open, |tx| {
+            see_all(tx, seen);
+            Ok(())
+        })
+    }
+
+    fn forget_seen(&self, rule: &str) -> Result<()> {
+        self.write("forgetting what a rule has seen", Gate::Open, |tx| {
+            tx.later(Query::new("DELETE FROM @rule_mark WHERE rule = $1").text(rule));
+            Ok(())
+        })
+    }
+
+    fn forget_inodes(&self, rule: &str, inodes: &[u64]) -> Result<()> {
+        let mut inodes: Vec<i64> = inodes.iter().map(|inode| *inode as i64).collect();
+        inodes.sort_unstable();
+        self.write("forgetting files that are gone", Gate::Open, |tx| {
+            let sql = "DELETE FROM @rule_mark WHERE rule = $1 AND inode = ANY ($2)";
+            tx.later(Query::new(sql).text(rule).ints(inodes.clone()));
+            Ok(())
+        })
     }
 }

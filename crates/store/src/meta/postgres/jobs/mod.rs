@@ -19,17 +19,16 @@ mod marks;
 mod read;
 mod rows;
 
-use super::PostgresMeta;
 use super::connection::Query;
 use super::transaction::{Gate, Tx};
-use super::{row, sessions};
+use super::{PostgresMeta, row, sessions};
 use crate::error::Result;
 use crate::meta::SessionId;
 use crate::meta::change::row::root_column;
 use crate::meta::fault::Outcome;
 use crate::meta::jobs::{
-    Claimed, Claims, JobId, JobInput, JobRow, JobState, Jobs, NewJob, OutputRow, Seen, SplitRow, job_holder,
-    rules,
+    Claimed, Claims, JobId, JobInput, JobRow, JobState, Jobs, NewJob, OutputRow, SplitRow, Splits,
+    job_holder, rules,
 };
 use outrigger_format::Root;
 use tokio_postgres::types::Type;
@@ -154,7 +153,9 @@ impl Jobs for PostgresMeta {
         let query = Query::new(read::OUTPUTS).int(job.0 as i64);
         self.read("listing a job's outputs", &query, |answer| read::outputs(answer, job))
     }
+}
 
+impl Splits for PostgresMeta {
     fn claim_splits(
         &self,
         session: SessionId,
@@ -224,33 +225,5 @@ impl Jobs for PostgresMeta {
 
     fn forget_job(&self, job: JobId) -> Result<()> {
         self.rule("forgetting a job", Gate::Shared, |rows| rules::forget(rows, job))
-    }
-
-    fn seen(&self, rule: &str) -> Result<std::collections::HashMap<u64, String>> {
-        self.read("reading what a rule has seen", &Query::new(marks::SEEN).text(rule), marks::read_seen)
-    }
-
-    fn see(&self, seen: &[Seen]) -> Result<()> {
-        self.write("recording what a rule has seen", Gate::Open, |tx| {
-            marks::see_all(tx, seen);
-            Ok(())
-        })
-    }
-
-    fn forget_seen(&self, rule: &str) -> Result<()> {
-        self.write("forgetting what a rule has seen", Gate::Open, |tx| {
-            tx.later(Query::new("DELETE FROM @rule_mark WHERE rule = $1").text(rule));
-            Ok(())
-        })
-    }
-
-    fn forget_inodes(&self, rule: &str, inodes: &[u64]) -> Result<()> {
-        let mut inodes: Vec<i64> = inodes.iter().map(|inode| *inode as i64).collect();
-        inodes.sort_unstable();
-        self.write("forgetting files that are gone", Gate::Open, |tx| {
-            let sql = "DELETE FROM @rule_mark WHERE rule = $1 AND inode = ANY ($2)";
-            tx.later(Query::new(sql).text(rule).ints(inodes.clone()));
-            Ok(())
-        })
     }
 }
