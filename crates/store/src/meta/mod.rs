@@ -580,8 +580,8 @@ pub trait Meta: Send + Sync {
 
     // ---- inline chunks --------------------------------------------------------------------------------------------
 
-    /// The inline chunks; `None` in a store of an earlier version that no writer has opened since, which has none.
-    fn loose(&self) -> Option<&dyn loose::Loose>;
+    /// The inline chunks.
+    fn loose(&self) -> &dyn loose::Loose;
 
     // ---- locks on files -------------------------------------------------------------------------------------------
 
