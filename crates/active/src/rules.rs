@@ -58,7 +58,7 @@ pub enum Trigger {
     /// A file that is opened in a mount to be read.
     Read,
     /// As [`Trigger::Close`], for a marker file, which says that other files are there: these are
-    /// read. (A name of its own, so that agents of earlier versions ignore such rules.)
+    /// read.
     Marker,
 }
 
