@@ -249,10 +249,10 @@ impl Spec {
             && pattern != Pattern::WriteToFile
         {
             let each = if self.also.is_empty() { "" } else { ", for each program" };
-            return invalid(format!("{pattern} makes files: say what they are called with --out{each}"));
+            return invalid(format!("{pattern} makes files; name them with --out{each}"));
         }
         if !pattern.has_output() && !self.outputs.is_empty() {
-            return invalid(format!("{pattern} makes no files, so --out means nothing"));
+            return invalid(format!("{pattern} makes no files; remove --out"));
         }
         if self.records == Records::Bam && self.wants_files() {
             return invalid(
@@ -268,15 +268,12 @@ impl Spec {
         let mut names: Vec<_> = self.outputs.iter().map(|out| (out.program, out.name.as_str())).collect();
         names.sort_unstable();
         if names.windows(2).any(|pair| pair[0] == pair[1]) {
-            return invalid("two outputs have the same name: give all but one as --out NAME=TEMPLATE".into());
+            return invalid("two outputs have the same name; give all but one as --out NAME=TEMPLATE".into());
         }
         let mut templates: Vec<&str> = self.outputs.iter().map(|out| out.template.as_str()).collect();
         templates.sort_unstable();
         if let Some(pair) = templates.windows(2).find(|pair| pair[0] == pair[1] && !self.also.is_empty()) {
-            return invalid(format!(
-                "two outputs would both become `{}`: give each a --out of its own",
-                pair[0]
-            ));
+            return invalid(format!("two outputs would both become `{}`; give each its own --out", pair[0]));
         }
         if self.tries == 0 {
             return invalid("a split needs one attempt at least".into());
@@ -291,9 +288,9 @@ impl Spec {
     pub fn check_reach(&self) -> Result<()> {
         let why = match self.reach.len() {
             0 => return Ok(()),
-            _ if self.net => "--net gives everything already: leave it, or --net HOST:PORT, away",
+            _ if self.net => "--net gives everything already; remove it, or --net HOST:PORT",
             _ if self.sandbox == Mode::Off => {
-                "with --sandbox off nothing keeps a program from the rest of the network: leave --net HOST:PORT away"
+                "with --sandbox off a program can reach the whole network; remove --net HOST:PORT"
             }
             more if more > DESTINATIONS_MAX => {
                 "there can be 64 --net HOST:PORT at most; --net alone gives everything"
@@ -314,7 +311,7 @@ impl Spec {
             && self.submitter.as_ref().is_none_or(|submitter| submitter.uid != own)
         {
             let why = format!(
-                "{}, and uid {own} gives its variables to its own jobs only: have an agent of the submitter run it, or `outrigger job retry`",
+                "{}, and uid {own} gives its variables to its own jobs only; let an agent of the submitter run it, or `outrigger job retry`",
                 of(name)
             );
             return Err(Error::new(ErrorKind::Denied, why));
@@ -322,7 +319,7 @@ impl Spec {
         let value = |name: &String| {
             let why = || {
                 format!(
-                    "{}, and this process does not have it: start the agent with it, or give it to `run` and `job retry` (`{name}=… outrigger job retry JOB`)",
+                    "{}, and this process does not have it; start the agent with it, or give it to `run` and `job retry` (`{name}=… outrigger job retry JOB`)",
                     of(name)
                 )
             };
