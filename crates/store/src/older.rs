@@ -18,9 +18,9 @@
 //!    While there is evidence, nothing is swept, unlinked, deleted or given up in copies: the lost
 //!    history may use what looks like garbage. The way out is `recover`, which brings both
 //!    histories together.
-//! 3. Two databases that are in use with the same packs announce the same ids. Only one client makes
-//!    the object, and the other's intent gives it no right to that. An object whose mark differs
-//!    from the intent's is not removed, sealed or not.
+//! 3. Two databases that are in use with the same packs announce the same ids. Only one client
+//!    makes the object, and the other's intent gives it no right to that. An object whose mark
+//!    differs from the intent's is not removed, sealed or not.
 //!
 //! The evidence is in the packs, so it stays whatever is done to the database. One case cannot be
 //! told apart. If a copy was made while a `put` was about to commit, and it was put back when

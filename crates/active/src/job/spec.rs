@@ -1,8 +1,8 @@
 //! A job's specification: all that is needed to run it again elsewhere, as JSON in its row.
 //!
 //! A program refuses a job that has a member which it does not know: if it ignored destinations or
-//! a further program, it would run another job. A signed job has one member, `signed`, with the text
-//! that was signed.
+//! a further program, it would run another job. A signed job has one member, `signed`, with the
+//! text that was signed.
 
 use outrigger_store::{Context as _, Error, ErrorKind, Result};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};

@@ -36,8 +36,8 @@ them are lost, too, also those made in a mount.";
 /// The option of every command that can remove or replace content.
 #[derive(Args)]
 pub struct Before {
-    /// Take no snapshot before something is removed or replaced, so that `outrigger undo` cannot undo
-    /// it
+    /// Take no snapshot before something is removed or replaced; `outrigger undo` cannot undo it
+    /// then
     #[arg(long)]
     no_snapshot: bool,
 }

@@ -44,8 +44,8 @@ behind.";
 
 /// Copy a store to another place, checked
 ///
-/// The copy becomes equal to the source, and loses what the source has deleted. The copy's packs and
-/// metadata may lie on any engine.
+/// The copy becomes equal to the source, and loses what the source has deleted. The copy's packs
+/// and metadata may lie on any engine.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct CopyArgs {

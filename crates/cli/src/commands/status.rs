@@ -44,8 +44,8 @@ const METRICS_HELP: &str = "Serve Prometheus metrics at /metrics until Ctrl-C, o
 /// Show who uses the store now, and what work waits
 ///
 /// Prints sessions with their hosts, leases and file locks, mounts, packs by state, the last run of
-/// `gc`, owners that hold contents, and errors of the packs' engine, which need not be reachable. It
-/// changes nothing and does not wait for a mount.
+/// `gc`, owners that hold contents, and errors of the packs' engine, which need not be reachable.
+/// It changes nothing and does not wait for a mount.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct StatusArgs {

@@ -14,9 +14,9 @@
 //! wrote, and a checksum proves only that the input is what somebody wrote. In this process, the
 //! memory of other frames would be at risk.
 //!
-//! Functions and structures are those of nvCOMP 5.3 and 6.0. Other versions are refused. It ran with
-//! nvCOMP 6.0 on one H100 (docs/evaluation/records/2026-11-27-gpu-h100.md). The tests use a stand-in
-//! that has the same ABI and works in this machine's memory.
+//! Functions and structures are those of nvCOMP 5.3 and 6.0. Other versions are refused. This code
+//! has run with nvCOMP 6.0 on one H100 (docs/evaluation/records/2026-11-27-gpu-h100.md). The tests
+//! use a stand-in that has the same ABI and works in this machine's memory.
 
 mod library;
 mod memory;

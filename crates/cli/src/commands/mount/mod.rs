@@ -109,9 +109,10 @@ pub struct MountArgs {
     /// saves round trips for paths and new files, but other hosts' names are seen that much later
     #[arg(long, value_name = "SECONDS", value_parser = values::moment)]
     names_for: Option<Duration>,
-    /// With a store in PostgreSQL: let the close of a small file return before its commit. The commit
-    /// follows within so many seconds, and before later changes here [default: 0, at once]. Unpacking
-    /// then takes half the round trips. Others see the files later, and a killed mount may lose them
+    /// With a store in PostgreSQL: let the close of a small file return before its commit. The
+    /// commit follows within so many seconds, and before later changes here [default: 0, at once].
+    /// Unpacking then takes half the round trips. Others see the files later, and a killed mount
+    /// may lose them
     #[arg(long, value_name = "SECONDS", value_parser = values::moment)]
     closes_within: Option<Duration>,
     /// With a store in PostgreSQL: let agents on other hosts read files while they are written, and
