@@ -68,7 +68,8 @@ Examples:
   outrigger run --pattern '1W->2W' --in 'raw/*.csv' --out 'means/{stem}' --follow -- ./means
   outrigger run --pattern '#W->1W' --in raw/a --in raw/b --out both.zst --follow -- zstd
   # one result for each host that holds some of the data
-  outrigger run --in big.log --out counts --records lines --splits hosts -- grep -c ERROR
+  outrigger run --in big.log --out counts --records lines --splits hosts -- \\
+      awk '/ERROR/ {n++} END {print n+0}'
   # a signed job, for `node --signed-by`
   outrigger run --detach --sign ~/.ssh/id_ed25519 --in x --out y -- sort
 
