@@ -131,7 +131,8 @@ ceph_up() {
     $add -n client.rgw --cap mon 'allow rw' --cap osd 'allow rwx'
     $add -n mgr.m --cap mon 'allow profile mgr' --cap osd 'allow *'
     for n in $osds; do $add -n "osd.$n" --cap mon 'allow profile osd' --cap mgr 'allow profile osd' --cap osd 'allow *'; done
-    # The rights that docs/packs.md asks for a store's writers and readers.
+    # The rights of docs/packs.md for a store's writers and readers, but in all namespaces of the
+    # pool: each test has its own.
     $add -n client.writer --cap mon 'allow r' --cap osd 'allow rwx pool=packs'
     $add -n client.reader --cap mon 'allow r' --cap osd 'allow r pool=packs'
     local fsid

@@ -35,8 +35,8 @@ def sources():
 
 
 def fingerprint(files):
-    """A digest that shows whether PTX was made from these files. tests/kernels.rs computes the same
-    without NVRTC."""
+    """A digest that shows whether PTX was made from these files. tests/it/kernels.rs computes
+    the same without NVRTC."""
     digest = hashlib.sha256()
     for name, content in files.items():
         digest.update(b"%s %d\n" % (name.encode(), len(content)))

@@ -84,9 +84,8 @@ impl Sample {
         let seconds = |name: &str| status[name].as_f64();
         Some(Self {
             operations: count("operations_read")? + count("operations_write")?,
-            // Mounts of earlier versions lack the last one.
             seconds: seconds("reading_seconds")? + seconds("writing_seconds")?
-                - seconds("writing_paced_seconds").unwrap_or_default(),
+                - seconds("writing_paced_seconds")?,
             waiting: count("waiting_operations")?,
         })
     }

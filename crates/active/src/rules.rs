@@ -58,7 +58,7 @@ pub enum Trigger {
     /// A file that is opened in a mount to be read.
     Read,
     /// As [`Trigger::Close`], for a marker file, which says that other files are there: these are
-    /// read. (A name of its own, so that agents of earlier versions ignore such rules.)
+    /// read.
     Marker,
 }
 
@@ -275,7 +275,7 @@ fn make(
     }
     if on == Trigger::Write {
         if existing || !matches!(splits, Splits::Auto | Splits::Count(1)) {
-            return invalid("--on write is for files that are made from now on, each read by one program: leave --existing and --splits away".into());
+            return invalid("--on write is for files made from now on, each read by one program; remove --existing and --splits".into());
         }
         written::settle_spec(&mut spec)?;
     } else if on == Trigger::Marker {
@@ -283,9 +283,7 @@ fn make(
             return invalid(format!("{}: --when is for #W->1W, which makes one file of many", spec.pattern));
         }
         if members.is_empty() {
-            return invalid(
-                "--when says when; say with --in what is read then, such as '{dir}/part-*'".into(),
-            );
+            return invalid("--when needs --in for the files to read, such as '{dir}/part-*'".into());
         }
     } else if !matches!(spec.pattern, Pattern::ReadToFile | Pattern::ReadToNothing | Pattern::FileToMany) {
         let why = match spec.pattern {
@@ -299,10 +297,13 @@ fn make(
         return invalid(format!("{}: {why}", spec.pattern));
     }
     if on == Trigger::Read && existing {
-        return invalid("--on read is for what is read from now on: leave --existing away".into());
+        return invalid("--on read is for files that are read from now on; remove --existing".into());
     }
     if matches!(spec.records, Records::Plugin(_)) {
-        return invalid("--records plugin:PROGRAM is for `run`: whoever makes a rule's jobs has other rules to look after, and cannot wait for it".into());
+        return invalid(
+            "--records plugin:PROGRAM is for `run` only: it may take long, and would delay other rules"
+                .into(),
+        );
     }
     let parsed = StoreGlob::parse(glob)?;
     spec.check()?;

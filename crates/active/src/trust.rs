@@ -83,7 +83,7 @@ impl Roles {
     /// The submitter of a row that names `named`.
     fn submitter(&self, by: &MadeBy, spec: &Spec, named: Option<u32>) -> Result<Option<u32>> {
         let Some(made) = &by.role else {
-            let why = "nobody knows which role has made it: it is of an earlier version, or came with a copy; make it again";
+            let why = "the database does not say which role has made it, because it came with a copy; make it again";
             return Err(Error::new(ErrorKind::Denied, why));
         };
         let mut account = self.account(made, &by.asks)?;

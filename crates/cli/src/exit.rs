@@ -93,10 +93,10 @@ fn advice(kind: ErrorKind, message: &str) -> &'static str {
         ErrorKind::Busy if message.contains("try again") => "",
         ErrorKind::Busy => "; another process is using it, try again in a moment",
         ErrorKind::Full => {
-            "; remove what is not needed (`outrigger rm`, `outrigger snapshot delete`, then `outrigger gc`), or make room otherwise, and run the command again: what was committed stays"
+            "; free space (`outrigger rm`, `outrigger snapshot delete`, then `outrigger gc`) and run the command again: committed data is kept"
         }
         ErrorKind::Damaged => {
-            "; `outrigger check --repair` finds all damage and mends what can be mended, and `get --salvage` restores what is left of a file"
+            "; run `outrigger check --repair` to find and repair damage, or `outrigger get --salvage` to restore the undamaged parts of a file"
         }
         _ => "",
     }

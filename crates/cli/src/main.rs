@@ -20,7 +20,7 @@ use clap::FromArgMatches;
 fn main() {
     let given: Vec<_> = std::env::args_os().collect();
     if let Some(error) = outrigger_active::sandbox::net::begin(&given) {
-        output::complain(&format!("the program's network cannot be made: {error}"));
+        output::complain(&format!("cannot set up the program's network: {error}"));
         std::process::exit(exit::Exit::Failed as i32);
     }
     raise_file_limit();

@@ -12,8 +12,9 @@ use crate::exit::Failure;
 use crate::output::local;
 
 /// The values of `--at`, for help texts.
-pub const HELP: &str = "A snapshot's name; or a tag: the newest snapshot with it; or a time: the newest snapshot not after it. Times are RFC 3339 \
-(2026-05-01T12:00:00Z), local (2026-05-01T12:00), a day (2026-05-01, yesterday, today: its end), now, or relative (-2h, '3 days ago')";
+pub const HELP: &str = "The snapshot to use: by its name, by a tag (the newest snapshot with it), or by a time (the newest snapshot not after it). \
+Times: RFC 3339 (2026-05-01T12:00:00Z), local (2026-05-01T12:00), the end of a day (2026-05-01, yesterday, today), now, \
+or relative (-2h, '3 days ago')";
 
 /// The snapshot that `text` means.
 ///
@@ -34,18 +35,18 @@ pub fn check_new(store: &Store, name: Option<&str>, tags: &[String]) -> Result<(
     if let Some(name) = name {
         if parse(name, &Zoned::now()).is_some() {
             return Err(Failure::usage(format!(
-                "`{name}` is a time, which `--at` would take for this snapshot's name: take another name"
+                "`{name}` is a time, and `--at {name}` would find this snapshot instead; choose another name"
             )));
         }
         if snapshots.iter().any(|snapshot| Facts::of(snapshot).tags.iter().any(|tag| tag == name)) {
             return Err(Failure::usage(format!(
-                "`{name}` is a tag, of which `--at` finds the newest snapshot: take another name"
+                "`{name}` is a tag, and `--at {name}` would find this snapshot instead; choose another name"
             )));
         }
     }
     match tags.iter().find(|tag| snapshots.iter().any(|snapshot| snapshot.name == **tag)) {
         Some(tag) => Err(Failure::usage(format!(
-            "`{tag}` is a snapshot's name, which `--at {tag}` would find: take another tag"
+            "`{tag}` is a snapshot's name, and `--at {tag}` finds that snapshot; choose another tag"
         ))),
         None => Ok(()),
     }
@@ -61,7 +62,7 @@ fn find(snapshots: &[SnapshotRow], text: &str, now: &Zoned) -> Result<SnapshotRo
     }
     let Some(time) = parse(text, now) else {
         return Err(Failure::failed(format!(
-            "`{text}` is neither a snapshot's name, nor a tag (`outrigger snapshot list` shows what there is), nor a time such as \
+            "`{text}` is no snapshot's name or tag, and no time; choose a name or tag from `outrigger snapshot list`, or give a time such as \
              2026-05-01T12:00:00Z, 2026-05-01T12:00, 2026-05-01, yesterday, today, now, -2h or '3 days ago'"
         )));
     };
@@ -70,13 +71,13 @@ fn find(snapshots: &[SnapshotRow], text: &str, now: &Zoned) -> Result<SnapshotRo
     let newest = snapshots.iter().rev().find(|snapshot| snapshot.time <= nanos);
     newest.cloned().ok_or_else(|| {
         Failure::failed(format!(
-            "no snapshot is as old as that{}",
+            "no snapshot is that old{}",
             match snapshots.first() {
                 Some(oldest) => {
                     let taken = local(Time::from_nanos(oldest.time));
                     format!("; the oldest is `{}`, of {taken}", oldest.name)
                 }
-                None => "; there is none yet: `outrigger snapshot create` takes one".to_string(),
+                None => "; there is none yet, `outrigger snapshot create` takes one".to_string(),
             }
         ))
     })

@@ -104,7 +104,7 @@ impl Filter {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord, Default)]
 #[repr(u8)]
 pub enum Reason {
-    /// Not recorded: an older program wrote the frame, or it holds the store's own metadata.
+    /// Not recorded, as in frames of the store's own metadata.
     #[default]
     Unstated = 0,
     /// The policy names codec and level.

@@ -54,7 +54,7 @@ pub struct PackHeader {
     pub id: PackId,
     /// The store it belongs to.
     pub store: StoreId,
-    /// A random number that the announcer also wrote into its database. 0: an earlier version.
+    /// A random number that the announcer also wrote into its database.
     pub mark: u64,
 }
 

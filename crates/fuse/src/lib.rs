@@ -1,10 +1,10 @@
 //! The mount: a store as a POSIX file system.
 //!
 //! ```text
-//!   kernel ─► kernel/adapter.rs ─► trait fs::FileSystem ─► view/: a pinned tree, read-only
+//!   kernel ─► kernel/device/    ─► trait fs::FileSystem ─► view/: a pinned tree, read-only
 //!             or kernel/uring/     inode numbers, names,    names and attributes from the metadata,
-//!             FUSE messages        attributes, errno        bytes through the store's reader
-//!             to calls
+//!             kernel/wire/: FUSE   attributes, errno        bytes through the store's reader
+//!             messages to calls
 //! ```
 //!
 //! All decisions of a file system lie behind [`fs::FileSystem`], which knows no FUSE: tests drive

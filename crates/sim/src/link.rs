@@ -278,7 +278,7 @@ impl Meta for Link {
         self
     }
 
-    fn loose(&self) -> Option<&dyn loose::Loose> {
+    fn loose(&self) -> &dyn loose::Loose {
         self.condition.travel();
         self.servers.database.loose()
     }

@@ -267,7 +267,7 @@ impl StoreConfig {
         let (covered, sum) = text.rsplit_once(CHECKSUM_LINE).unwrap_or((text, ""));
         if sum != format!("\"{:016x}\"\n", checksum(&[covered.as_bytes()])) {
             return Err(damaged(
-                "its checksum does not match; put back the file that `init` wrote, or make it anew with `outrigger recover`"
+                "its checksum does not match; restore the file that `init` wrote, or rebuild it with `outrigger recover`"
                     .to_string(),
             ));
         }

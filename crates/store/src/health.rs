@@ -20,8 +20,9 @@ const PATIENT: Duration = Duration::from_secs(10);
 const RECENT: Duration = Duration::from_secs(30);
 
 /// The present state.
-#[derive(Default)]
 pub(crate) struct Health {
+    /// How long a failing request is repeated, for messages.
+    patience: Duration,
     /// Requests that failed and were made again.
     pub retries: AtomicU64,
     state: Mutex<State>,
@@ -47,6 +48,11 @@ pub(crate) struct Waiting<'a> {
 }
 
 impl Health {
+    /// For requests that are repeated for as long as `patience` says.
+    pub fn new(patience: Duration) -> Self {
+        Self { patience, retries: AtomicU64::new(0), state: Mutex::default() }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -61,7 +67,7 @@ impl Health {
     /// that the request is repeated ([`wait`]).
     pub fn fails(&self, why: &str) {
         if self.fails_for(why, wait::LONG) {
-            wait::tell(&format!("{why}; trying again until it is there, or for about a minute"));
+            wait::tell(&format!("{why}; trying again for up to {} s", self.patience.as_secs()));
         }
     }
 
@@ -133,7 +139,7 @@ mod tests {
 
     #[test]
     fn failures_are_trouble_until_something_works() {
-        let health = Health::default();
+        let health = Health::new(Duration::MAX);
         assert_eq!(health.trouble(), None);
         health.fails("refused");
         health.fails("reset");
@@ -151,7 +157,7 @@ mod tests {
 
     #[test]
     fn whoever_waits_is_told_once_each_time_that_nothing_works() {
-        let health = Health::default();
+        let health = Health::new(Duration::MAX);
         let (now, never) = (Duration::ZERO, Duration::MAX);
         assert!(!health.fails_for("refused", never));
         assert!(health.fails_for("refused", now) && !health.fails_for("refused", now));
@@ -161,7 +167,7 @@ mod tests {
 
     #[test]
     fn who_waits_for_long_is_trouble_and_the_first_one_counts() {
-        let health = Health::default();
+        let health = Health::new(Duration::MAX);
         let first = health.begin();
         let second = health.begin();
         assert_eq!(health.trouble(), None, "they have only begun");

@@ -96,7 +96,7 @@ pub fn commit(
 /// `Damaged` names rows that do not match their fingerprints, after all others are packed; they
 /// stay. Otherwise those of the store; chunks that were packed before stay packed.
 pub fn pack(store: &Store, session: &Arc<Session>, threads: usize) -> Result<u64> {
-    let Some(loose) = store.meta.loose() else { return Ok(0) };
+    let loose = store.meta.loose();
     let (mut packed, mut after, mut damaged) = (0, 0, Vec::new());
     loop {
         let rows = loose.loose_of(session.id(), after, PACK_BYTES)?;
@@ -171,10 +171,8 @@ fn no_attributes() -> Attributes {
 /// # Errors
 /// Those of the database.
 pub fn take_over(store: &Store, session: &Session) -> Result<u64> {
-    match store.meta.loose() {
-        Some(loose) if has_left(store, loose)? => loose.adopt_loose(session.id()),
-        _ => Ok(0),
-    }
+    let loose = store.meta.loose();
+    if has_left(store, loose)? { loose.adopt_loose(session.id()) } else { Ok(0) }
 }
 
 /// Packs the rows of ended sessions, in a session of its own; returns how many chunks that were.
@@ -182,14 +180,13 @@ pub fn take_over(store: &Store, session: &Session) -> Result<u64> {
 /// # Errors
 /// Those of [`pack`].
 pub fn pack_left(store: &Store, threads: usize) -> Result<u64> {
-    match store.meta.loose() {
-        Some(loose) if has_left(store, loose)? => {
-            let session = store.session(SessionKind::Writer, "packing")?;
-            loose.adopt_loose(session.id())?;
-            pack(store, &session, threads)
-        }
-        _ => Ok(0),
+    let loose = store.meta.loose();
+    if !has_left(store, loose)? {
+        return Ok(0);
     }
+    let session = store.session(SessionKind::Writer, "packing")?;
+    loose.adopt_loose(session.id())?;
+    pack(store, &session, threads)
 }
 
 /// True if there are rows of ended sessions.

@@ -1,4 +1,4 @@
-//! A stale database: a copy of it that was put back, or one that goes on beside the other over the
+//! A stale database: it was restored from an older copy, or another copy of it is in use with the
 //! same packs.
 //!
 //! Such a database does not know some packs that files of the other history need, or takes them for
@@ -18,9 +18,9 @@
 //!    While there is evidence, nothing is swept, unlinked, deleted or given up in copies: the lost
 //!    history may use what looks like garbage. The way out is `recover`, which brings both
 //!    histories together.
-//! 3. Two databases that go on beside each other announce the same ids. Only one client makes the
-//!    object, and the other's intent gives it no right to that. An object whose mark differs from
-//!    the intent's is not removed, sealed or not.
+//! 3. Two databases that are in use with the same packs announce the same ids. Only one client
+//!    makes the object, and the other's intent gives it no right to that. An object whose mark
+//!    differs from the intent's is not removed, sealed or not.
 //!
 //! The evidence is in the packs, so it stays whatever is done to the database. One case cannot be
 //! told apart. If a copy was made while a `put` was about to commit, and it was put back when
@@ -123,9 +123,9 @@ pub(crate) fn refuse(store: &Store) -> Result<Vec<PackId>> {
 pub(crate) fn describe(lost: &[PackId]) -> String {
     let named: Vec<String> = lost.iter().take(NAMED).map(PackId::to_string).collect();
     let more = if lost.len() > NAMED { ", …" } else { "" };
-    let (noun, verb, it) = if lost.len() == 1 { ("pack", "is", "it") } else { ("packs", "are", "them") };
+    let (noun, verb) = if lost.len() == 1 { ("pack", "is") } else { ("packs", "are") };
     format!(
-        "the database is an older copy of itself that was put back, or goes on beside another one: {noun} {}{more} {verb} whole, and it does not know what is in {it}",
+        "the database is stale: it was restored from an older copy, or another copy of it is in use. It does not know {noun} {}{more}, which {verb} whole",
         named.join(", ")
     )
 }

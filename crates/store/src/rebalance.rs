@@ -328,9 +328,9 @@ impl Run<'_> {
         match copy(&*from.backend, &self.store.config, &*to.backend, row) {
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::Damaged => {
-                report
-                    .problems
-                    .push(format!("not moved: {error}; `outrigger check --repair` mends what can be mended"));
+                report.problems.push(format!(
+                    "not moved: {error}; run `outrigger check --repair` to find and repair damage"
+                ));
                 return Ok(false);
             }
             Err(error) => return Err(error),

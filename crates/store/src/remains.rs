@@ -49,7 +49,7 @@ pub(crate) fn of_a_store(dir: &Path) -> Result<Option<String>> {
 pub(crate) fn refuse(dir: &Path) -> Error {
     match of_a_store(dir) {
         Ok(Some(found)) => Error::damaged(format!(
-            "{0} has {found}, but its {CONFIG_FILE} is missing: put that back from a copy of the store, or make it anew with `outrigger -s {0} recover`",
+            "{0} has {found}, but its {CONFIG_FILE} is missing; restore that from a copy of the store, or rebuild it with `outrigger -s {0} recover`",
             dir.display()
         )),
         Ok(None) => Error::new(
@@ -89,8 +89,8 @@ pub(crate) fn configuration(dir: &Path) -> Result<Option<(StoreConfig, String)>>
     };
     let config = StoreConfig { id: StoreId(id), fingerprint, ..Profile::Default.config()? };
     let sentence = format!(
-        "{CONFIG_FILE} was made anew: id and fingerprint are what the packs say; chunker {}, codec {} and the sizes of frames and packs are the defaults, \
-         since nothing says what they were. All data is read as before; what is stored again may be stored twice if it was cut otherwise",
+        "{CONFIG_FILE} was rebuilt: id and fingerprint come from the packs; chunker {}, codec {} and the sizes of frames and packs are the defaults, \
+         because their old values are lost. All data is read as before, but data that is stored again may not be recognised",
         config.chunker, config.codec
     );
     Ok(Some((config, sentence)))

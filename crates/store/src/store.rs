@@ -168,7 +168,7 @@ impl Store {
         // interrupted `init` left, since nothing can have been stored there. A store that lost its configuration is refused.
         if let Some(found) = remains::of_a_store(dir)? {
             let why = format!(
-                "{0} has {found}: it is a store that has lost its {CONFIG_FILE}. Put that back from a copy, or make it anew with `outrigger -s {0} recover`; \
+                "{0} has {found}: it is a store that has lost its {CONFIG_FILE}. Restore that from a copy, or rebuild it with `outrigger -s {0} recover`; \
                  for a new store give a new directory",
                 dir.display()
             );

@@ -1,7 +1,8 @@
 //! A job's specification: all that is needed to run it again elsewhere, as JSON in its row.
 //!
-//! Earlier versions ignore unknown members, but must not ignore further programs or tailed files,
-//! destinations, splits by host, or a signature. Such a job has only one, `later` or `signed`.
+//! A program refuses a job that has a member which it does not know: if it ignored destinations or
+//! a further program, it would run another job. A signed job has one member, `signed`, with the
+//! text that was signed.
 
 use outrigger_store::{Context as _, Error, ErrorKind, Result};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -55,7 +56,7 @@ pub struct Also {
 
 /// A job.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(remote = "Self")]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct Spec {
     /// Where input comes from and output goes.
     pub pattern: Pattern,
@@ -83,33 +84,26 @@ pub struct Spec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reach: Vec<Destination>,
     /// How many of the job's last inputs are only to be looked at; programs see them as files.
-    #[serde(default)]
     pub with: u32,
     /// Attempts at a split before it is set aside.
     pub tries: u32,
     /// Its program's host, if the program is not on every host.
-    #[serde(default)]
     pub host: Option<String>,
     /// The program, if the store keeps it. The contents of such programs are the last inputs.
-    #[serde(default)]
     pub component: Option<Component>,
-    /// Its submitter; none in jobs of earlier versions.
-    #[serde(default)]
+    /// Its submitter; without one the job may read and write everything.
     pub submitter: Option<Submitter>,
     /// The rule that made it.
-    #[serde(default)]
     pub rule: Option<String>,
     /// The database's role that made this rule, if another role made the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_behalf: Option<String>,
     /// The file that it tails, if it does.
-    #[serde(default)]
     pub written: Option<Written>,
     /// It tails all of its inputs, one after the other. [`Spec::written`] names their mount.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub together: bool,
     /// How close it is to the writer of that.
-    #[serde(default)]
     pub attach: Attach,
     /// The ranges of each split in order, if splits are by host; otherwise their rows have them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -130,22 +124,16 @@ struct Plain(#[serde(with = "Spec")] Spec);
 #[serde(untagged)]
 enum Kept {
     Signed { signed: Signed },
-    Later { later: Plain },
-    Plain(Plain),
+    Plain(Box<Plain>),
 }
 
 impl Serialize for Spec {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
-        if let Some(signed) = self.signed.clone() {
-            return Kept::Signed { signed }.serialize(serializer);
-        }
-        let plain = Plain(self.clone());
-        let later = !self.also.is_empty()
-            || self.together
-            || !self.reach.is_empty()
-            || !self.env_here.is_empty()
-            || !self.by_host.is_empty();
-        if later { Kept::Later { later: plain } } else { Kept::Plain(plain) }.serialize(serializer)
+        let kept = match self.signed.clone() {
+            Some(signed) => Kept::Signed { signed },
+            None => Kept::Plain(Box::new(Plain(self.clone()))),
+        };
+        kept.serialize(serializer)
     }
 }
 
@@ -159,7 +147,7 @@ impl<'de> Deserialize<'de> for Spec {
                 }
                 Self { signed: Some(signed), ..spec }
             }
-            Kept::Later { later: Plain(spec) } | Kept::Plain(Plain(spec)) => spec,
+            Kept::Plain(plain) => plain.0,
         })
     }
 }
@@ -261,10 +249,10 @@ impl Spec {
             && pattern != Pattern::WriteToFile
         {
             let each = if self.also.is_empty() { "" } else { ", for each program" };
-            return invalid(format!("{pattern} makes files: say what they are called with --out{each}"));
+            return invalid(format!("{pattern} makes files; name them with --out{each}"));
         }
         if !pattern.has_output() && !self.outputs.is_empty() {
-            return invalid(format!("{pattern} makes no files, so --out means nothing"));
+            return invalid(format!("{pattern} makes no files; remove --out"));
         }
         if self.records == Records::Bam && self.wants_files() {
             return invalid(
@@ -280,15 +268,12 @@ impl Spec {
         let mut names: Vec<_> = self.outputs.iter().map(|out| (out.program, out.name.as_str())).collect();
         names.sort_unstable();
         if names.windows(2).any(|pair| pair[0] == pair[1]) {
-            return invalid("two outputs have the same name: give all but one as --out NAME=TEMPLATE".into());
+            return invalid("two outputs have the same name; give all but one as --out NAME=TEMPLATE".into());
         }
         let mut templates: Vec<&str> = self.outputs.iter().map(|out| out.template.as_str()).collect();
         templates.sort_unstable();
         if let Some(pair) = templates.windows(2).find(|pair| pair[0] == pair[1] && !self.also.is_empty()) {
-            return invalid(format!(
-                "two outputs would both become `{}`: give each a --out of its own",
-                pair[0]
-            ));
+            return invalid(format!("two outputs would both become `{}`; give each its own --out", pair[0]));
         }
         if self.tries == 0 {
             return invalid("a split needs one attempt at least".into());
@@ -303,9 +288,9 @@ impl Spec {
     pub fn check_reach(&self) -> Result<()> {
         let why = match self.reach.len() {
             0 => return Ok(()),
-            _ if self.net => "--net gives everything already: leave it, or --net HOST:PORT, away",
+            _ if self.net => "--net gives everything already; remove it, or --net HOST:PORT",
             _ if self.sandbox == Mode::Off => {
-                "with --sandbox off nothing keeps a program from the rest of the network: leave --net HOST:PORT away"
+                "with --sandbox off a program can reach the whole network; remove --net HOST:PORT"
             }
             more if more > DESTINATIONS_MAX => {
                 "there can be 64 --net HOST:PORT at most; --net alone gives everything"
@@ -321,13 +306,12 @@ impl Spec {
     /// `Denied` if one is missing, or another user runs this process, whose variables are secret.
     pub fn own_variables(&self) -> Result<Vec<(&str, std::ffi::OsString)>> {
         let own = rustix::process::geteuid().as_raw();
-        let of =
-            |name: &String| format!("the program wants the variable {name} of who runs it (--env {name})");
+        let of = |name: &String| format!("the program inherits the variable {name} (--env {name})");
         if let Some(name) = self.env_here.first()
             && self.submitter.as_ref().is_none_or(|submitter| submitter.uid != own)
         {
             let why = format!(
-                "{}, and uid {own} gives its variables to its own jobs only: have an agent of the submitter run it, or `outrigger job retry`",
+                "{}, and uid {own} gives its variables to its own jobs only; let an agent of the submitter run it, or `outrigger job retry`",
                 of(name)
             );
             return Err(Error::new(ErrorKind::Denied, why));
@@ -335,7 +319,7 @@ impl Spec {
         let value = |name: &String| {
             let why = || {
                 format!(
-                    "{}, and this process does not have it: start the agent with it, or give it to `run` and `job retry` (`{name}=… outrigger job retry JOB`)",
+                    "{}, and this process does not have it; start the agent with it, or give it to `run` and `job retry` (`{name}=… outrigger job retry JOB`)",
                     of(name)
                 )
             };
@@ -401,58 +385,42 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_job_of_several_programs_is_read_by_whom_knows_of_them_and_by_nobody_else() {
+    fn a_job_of_several_programs_comes_back_and_an_unknown_member_is_refused() {
         let word = |word: &str| vec![word.to_string()];
         let one = Spec::new(Pattern::ReadToFile, word("sum")).output("a");
         let two = one.clone().and(word("max")).output("b");
         let (one_text, two_text) = (one.encode().unwrap(), two.encode().unwrap());
-        let plain = |text: &str| serde_json::from_str::<Plain>(text);
-        assert!(plain(&one_text).is_ok() && plain(&two_text).is_err(), "{one_text} {two_text}");
         assert_eq!(Spec::decode(&one_text).unwrap().outputs, one.outputs);
         let read = Spec::decode(&two_text).unwrap();
         assert_eq!(read.told(), "sum --and -- max");
         assert_eq!((read.outputs, read.also), (two.outputs, two.also));
-        assert!(Spec::decode("{}").is_err() && Spec::decode("{\"later\":{}}").is_err());
+        let newer = one_text.replacen('{', "{\"newer\":1,", 1);
+        assert!(Spec::decode("{}").is_err() && Spec::decode(&newer).is_err(), "{newer}");
     }
 
     #[test]
-    fn hosts_splits_come_back_and_nobody_runs_the_job_who_would_take_them_for_ranges() {
+    fn splits_by_host_come_back() {
         let mut spec = Spec::new(Pattern::ReadToFile, vec!["wc".to_string()]).output("a");
         assert!(Spec::decode(&spec.encode().unwrap()).unwrap().by_host.is_empty());
         spec.by_host = vec![Held { host: "h1".to_string(), ranges: vec![(0, 0, 7), (0, 9, 12)] }];
-        let text = spec.encode().unwrap();
-        assert_eq!(Spec::decode(&text).unwrap().by_host, spec.by_host);
-        assert!(serde_json::from_str::<Plain>(&text).is_err(), "{text}");
+        assert_eq!(Spec::decode(&spec.encode().unwrap()).unwrap().by_host, spec.by_host);
     }
 
     #[test]
-    fn records_of_a_plug_in_come_back_and_nobody_runs_the_job_who_does_not_know_them() {
-        #[derive(Deserialize)]
-        #[allow(dead_code, reason = "it is only parsed")]
-        enum Earlier {
-            Whole,
-            Fixed(u64),
-            Delimited(Vec<u8>),
-            Bam,
-        }
+    fn records_of_a_plug_in_come_back() {
         let mut spec = Spec::new(Pattern::ReadToFile, vec!["wc".to_string()]).output("a");
         spec.records = Records::parse("plugin:@starts 3").unwrap();
         assert_eq!(Spec::decode(&spec.encode().unwrap()).unwrap().records, spec.records);
-        let earlier = |records: &Records| {
-            serde_json::from_str::<Earlier>(&serde_json::to_string(records).unwrap()).is_ok()
-        };
-        assert!(earlier(&Records::Fixed(3)) && !earlier(&spec.records));
     }
 
     #[test]
-    fn destinations_come_back_and_nobody_runs_the_job_who_would_ignore_them() {
+    fn destinations_come_back() {
         let to = |text: &str| Destination::parse(text).unwrap();
         let mut spec = Spec::new(Pattern::ReadToNothing, vec!["psql".to_string()]);
         spec.reach = vec![to("db:5432"), to("[2001:db8::7]:80")];
         spec.check().unwrap();
         let text = spec.encode().unwrap();
         assert_eq!(Spec::decode(&text).unwrap().reach, spec.reach);
-        assert!(serde_json::from_str::<Plain>(&text).is_err(), "{text}");
         assert!(Spec::decode(&text.replace("db:5432", "db")).is_err());
         for (wrong, says) in [
             (Spec { sandbox: Mode::Off, ..spec.clone() }, "--sandbox off"),
@@ -465,13 +433,13 @@ mod tests {
     }
 
     #[test]
-    fn variables_of_who_runs_it_are_given_to_his_own_jobs_and_nobody_runs_one_who_would_ignore_them() {
+    fn inherited_variables_are_given_to_a_users_own_jobs_only() {
         let mut spec = Spec::new(Pattern::ReadToNothing, vec!["psql".to_string()]);
         (spec.env_here, spec.submitter) = (vec!["PATH".to_string()], Some(Submitter::here()));
         let value = std::env::var_os("PATH").unwrap();
         assert_eq!(spec.own_variables().unwrap(), [("PATH", value.clone())]);
         let text = spec.encode().unwrap();
-        assert!(!text.contains(value.to_str().unwrap()) && serde_json::from_str::<Plain>(&text).is_err());
+        assert!(!text.contains(value.to_str().unwrap()), "{text}");
         assert_eq!(Spec::decode(&text).unwrap().env_here, spec.env_here);
         spec.env_here.push("NOT_THERE_AT_ALL".to_string());
         let error = spec.own_variables().unwrap_err().to_string();

@@ -14,7 +14,6 @@ pub struct Written {
     /// The session of the mount that it is written in.
     pub mount: u64,
     /// It was there before, and is overwritten.
-    #[serde(default)]
     pub overwrites: bool,
 }
 

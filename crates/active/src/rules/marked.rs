@@ -28,13 +28,7 @@ const WAITS_MAX: Duration = Duration::from_secs(10);
 pub(super) fn await_closed(store: &Store) -> Result<()> {
     for mut mount in control::mounts_of(store)? {
         mount.answers_within(WAITS_MAX)?;
-        match mount.ask("closed") {
-            Err(error) if error.kind() == ErrorKind::Invalid => {
-                // A mount of an earlier version, whose program was replaced since.
-                mount.ask("stored").map(drop)?;
-            }
-            asked => drop(asked?),
-        }
+        mount.ask("closed")?;
     }
     if store.is_shared() { shared::await_closed(store, WAITS_MAX) } else { Ok(()) }
 }

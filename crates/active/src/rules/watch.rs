@@ -203,8 +203,9 @@ impl Watcher {
     }
 }
 
-/// The rule with its components, and their contents: those that the rule holds. If it holds none
-/// (an earlier version of this program made it), those that are kept by these names and hashes.
+/// The rule with its components, and their contents: those that the rule holds. A rule is recorded
+/// before it holds them. Until then, or if its maker was killed in between, the components with
+/// these names and hashes are used.
 pub(crate) fn with_components(store: &Store, rule: &Rule, view: &View) -> Result<(Rule, Vec<JobInput>)> {
     let mut rule = rule.clone();
     let kept = rule.spec.components().enumerate();

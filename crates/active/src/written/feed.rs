@@ -148,7 +148,7 @@ impl Follower {
                 Ok(Input::Closed) => return Ok(None),
                 Ok(Input::Unknown) if !self.is_open()? => return Ok(None),
                 Ok(Input::Unknown) => {
-                    let why = "one of its files was given up, or the mount awaits it no more";
+                    let why = "one of its files was given up, or the mount no longer waits for it";
                     return Err(Error::new(ErrorKind::Cancelled, why));
                 }
                 Ok(Input::NotYet) => {
@@ -356,7 +356,7 @@ impl Follower {
                 "the mount that the file was written in has gone"
             }
             Some(row) if row.attempt != self.claimed.attempt || row.state != SplitState::Running => {
-                "its writer changed what it had read; it is run again over what the file became"
+                "its writer changed bytes that it had read; it is run again over the new content"
             }
             Some(_) => "",
             None => "its job was forgotten",

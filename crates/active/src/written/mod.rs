@@ -72,22 +72,20 @@ pub fn settle_spec(spec: &mut Spec) -> Result<()> {
         ));
     }
     if spec.records != Records::Whole {
-        return invalid("a file cannot be split while it is written: leave --records away".to_string());
+        return invalid("a file cannot be split while it is written; remove --records".to_string());
     }
     if spec.wants_files() {
-        return invalid(
-            "a file that is being written is read on standard input: leave {in} away".to_string(),
-        );
+        return invalid("a file that is being written is read on standard input; remove {in}".to_string());
     }
     if pattern == Pattern::WriteToFile {
         if !spec.also.is_empty() {
             return invalid(format!(
-                "{pattern} gives the file's own name to what one program makes of it: leave --and away"
+                "{pattern} gives the file's own name to the output of one program; remove --and"
             ));
         }
         if !spec.outputs.is_empty() {
             return invalid(format!(
-                "{pattern} gives the file's own name to what the program makes of it: leave --out away"
+                "{pattern} gives the file's own name to the program's output; remove --out"
             ));
         }
         *spec = spec.clone().output("{path}");
@@ -114,10 +112,12 @@ pub fn settle_together(spec: &mut Spec, names: &[String]) -> Result<()> {
         }
     }
     if spec.programs().any(<[String]>::is_empty) {
-        return invalid("files that are still written are joined by a program: give `-- cat`".to_string());
+        return invalid(
+            "files that are still written need a program to join them; give `-- cat`".to_string(),
+        );
     }
     if spec.records != Records::Whole || spec.wants_files() {
-        return invalid("files that are being written are read on standard input, and cannot be split: leave --records and {in} away".to_string());
+        return invalid("files that are being written are read on standard input, and cannot be split; remove --records and {in}".to_string());
     }
     spec.together = true;
     spec.check()

@@ -84,7 +84,7 @@ pub enum Hook {
 pub fn profiles() -> Result<BTreeMap<String, Profile>, Failure> {
     if let Some(path) = std::env::var_os("OUTRIGGER_CONFIG").filter(|path| !path.is_empty()) {
         return read(Path::new(&path))?.ok_or_else(|| {
-            Failure::failed(format!("OUTRIGGER_CONFIG names {}, which is not there", path.display()))
+            Failure::failed(format!("OUTRIGGER_CONFIG names {}, which does not exist", path.display()))
         });
     }
     let mut profiles = read(Path::new("/etc/outrigger/config.toml"))?.unwrap_or_default();
@@ -107,7 +107,7 @@ fn read(path: &Path) -> Result<Option<BTreeMap<String, Profile>>, Failure> {
     // A user who may write to the file could run any command as its reader.
     if std::fs::metadata(path).is_ok_and(|found| found.mode() & 0o002 != 0) {
         return Err(Failure::failed(format!(
-            "anybody may write to {}, and it says what is run; `chmod o-w` it",
+            "{0} is writable by everybody and names commands to run; run `chmod o-w {0}`",
             path.display()
         )));
     }

@@ -13,7 +13,7 @@ use crate::operation::LogFlags;
 
 pub use config::{Hook, Keep, Profile, profiles};
 pub use mount_options::MountFlags;
-pub use names::{Named, expand, expand_one, expand_paths};
+pub use names::{Named, entry, expand, expand_one, expand_paths};
 pub use values::{
     age, check_store, chunker, codec, fingerprint, oracle, policy, profile, size, small_size, store_path,
     store_paths, threads,

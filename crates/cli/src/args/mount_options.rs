@@ -41,7 +41,7 @@ pub fn order(text: &str) -> Result<Order, String> {
         "lrw" => Ok(Order::LeastRecentlyWritten),
         "fifo" => Ok(Order::FirstWritten),
         "reverse" => Ok(Order::MostRecentlyWritten),
-        _ => Err(format!("`{text}` is no order; there are lrw, fifo and reverse")),
+        _ => Err(format!("`{text}` is no order; use lrw, fifo or reverse")),
     }
 }
 
@@ -117,7 +117,7 @@ impl MountFlags {
             flags.take(word)?;
         }
         if flags.allow_other && !flags.check_permissions {
-            let why = "would let every user read every file; leave one of them out";
+            let why = "would let every user read every file; remove one of them";
             return Err(format!("allow_other with no_default_permissions {why}"));
         }
         Ok(flags)
@@ -148,7 +148,7 @@ impl MountFlags {
                 Some(("serve_followers", text)) => self.serve_followers = Some(values::socket(text)?),
                 Some(("metrics", text)) => self.metrics = Some(Address::parse(text)?),
                 Some(("log", path)) if !path.is_empty() => self.log = Some(path.into()),
-                _ => return Err(format!("there is no mount option `{word}`; there are {KNOWN}")),
+                _ => return Err(format!("there is no mount option `{word}`; the options are {KNOWN}")),
             },
         }
         Ok(())

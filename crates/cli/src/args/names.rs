@@ -3,10 +3,10 @@
 use std::ffi::{OsStr, OsString};
 
 use outrigger_active::inputs::{Found, StoreGlob};
+use outrigger_store::Store;
 use outrigger_store::meta::{At, Inode};
 use outrigger_store::text::show;
-use outrigger_store::tree::{StorePath, find, require};
-use outrigger_store::{ErrorKind, Store};
+use outrigger_store::tree::{StorePath, find};
 
 use super::store_path;
 use crate::exit::Failure;
@@ -29,21 +29,43 @@ pub fn expand_one(store: &Store, at: At, text: &OsStr) -> Result<Named, Failure>
         return Ok(Named::Path(path, inode));
     }
     let pattern = text.to_str().filter(|text| text.contains(['*', '?', '[', '{']));
-    let Some(pattern) = pattern else {
-        let inode = require(&*store.meta, at, &path).map_err(|error| match (error.kind(), path.name()) {
-            (ErrorKind::NotFound, Some(name)) if at == At::Now => {
-                let name = show(name);
-                Failure::failed(format!("{error}; `outrigger find '{name}'` looks for it in all snapshots"))
-            }
-            _ => Failure::from(error),
-        })?;
-        return Ok(Named::Path(path, inode));
-    };
+    let Some(pattern) = pattern else { return Err(missing(store, at, &path)?) };
     let found = StoreGlob::parse(pattern)?.entries(&*store.meta, at)?;
     if found.is_empty() {
-        return Err(Failure::failed(format!("`{path}` is not in the store, and matches nothing there")));
+        let place = place(store, at)?;
+        return Err(Failure::failed(format!("`{path}` is not in {place}, and matches nothing there")));
     }
     Ok(Named::Matches(found.into_iter().map(|Found { path, inode }| (path, inode)).collect()))
+}
+
+/// The entry at `path`.
+///
+/// # Errors
+/// If there is none: the error names the snapshot, and says how to look for the name elsewhere.
+pub fn entry(store: &Store, at: At, path: &StorePath) -> Result<Inode, Failure> {
+    match find(&*store.meta, at, path)? {
+        Some(inode) => Ok(inode),
+        None => Err(missing(store, at, path)?),
+    }
+}
+
+/// The failure for a path that does not exist at `at`.
+fn missing(store: &Store, at: At, path: &StorePath) -> Result<Failure, Failure> {
+    let place = place(store, at)?;
+    let name = show(path.name().unwrap_or_default());
+    Ok(Failure::failed(format!(
+        "`{path}` is not in {place}; `outrigger find '{name}'` looks for it in all snapshots"
+    )))
+}
+
+/// `the snapshot NAME`, or `the store` for the present tree.
+fn place(store: &Store, at: At) -> Result<String, Failure> {
+    // The epoch of a pin of the present tree belongs to no snapshot.
+    let snapshot = match at {
+        At::Now => None,
+        At::Epoch(epoch) => store.meta.snapshots()?.into_iter().find(|snapshot| snapshot.epoch == epoch),
+    };
+    Ok(snapshot.map_or("the store".to_string(), |snapshot| format!("the snapshot `{}`", snapshot.name)))
 }
 
 /// The entries that several arguments name, in their order. A match below another match is left

@@ -28,7 +28,7 @@ pub fn check_store(dir: &Path) -> Result<(), Failure> {
     }
     if text == "~" || text.starts_with("~/") {
         return Err(Failure::usage(format!(
-            "the shell has left `{text}` as it is, so it would become a directory named `~` here; write \"$HOME{}\"",
+            "the shell did not expand `{text}`; write \"$HOME{}\"",
             &text[1..]
         )));
     }
@@ -43,8 +43,8 @@ pub fn check_store(dir: &Path) -> Result<(), Failure> {
     }
     Err(Failure::usage(match scheme {
         "s3" | "rados" => format!(
-            "`{text}` can hold a store's packs, but not its names: `outrigger -s ./store init --packs '{}'` makes one with its names in \
-             ./store (or -s postgres://… for several hosts)",
+            "`{text}` can hold a store's packs, but not its metadata; `outrigger -s ./store init --packs '{}'` makes a store \
+             with its metadata in ./store (or -s postgres://… for several hosts)",
             if is_url { text } else { "s3://BUCKET/PREFIX?endpoint=URL" }
         ),
         "file" => format!(
@@ -129,7 +129,7 @@ pub fn socket(text: &str) -> Result<SocketAddr, String> {
     })?;
     if address.ip().is_unspecified() {
         return Err(format!(
-            "`{text}` says nothing to other hosts: give the address that they reach this one by"
+            "other hosts cannot reach `{text}`; give an address of this host that they can reach"
         ));
     }
     Ok(address)
@@ -146,7 +146,7 @@ pub fn policy(text: &str) -> Result<(String, String), String> {
         text.split_once('=').ok_or_else(|| format!("`{text}` is not KEY=VALUE, such as versions=5"))?;
     if NOTES.contains(&key) {
         return Err(format!(
-            "`{key}` is set by `outrigger {}`",
+            "`{key}` cannot be set here; `outrigger {}` sets it",
             if key == SOURCE { "put" } else { "keep --automatic" }
         ));
     }
@@ -176,7 +176,7 @@ pub fn threads(text: &str) -> Result<usize, String> {
 pub fn store_path(text: &OsStr) -> Result<StorePath, Failure> {
     if text.is_empty() {
         return Err(Failure::usage(
-            "a path is empty, as of a variable that is not set; the whole store is `/`",
+            "a path is empty (is a shell variable unset?); give `/` for the whole store",
         ));
     }
     StorePath::parse(text.as_bytes()).map_err(Failure::from)

@@ -242,7 +242,7 @@ fn explain(globals: &[OsString], word: &OsStr, rest: &[OsString]) -> Failure {
         }
         _ => {
             return Failure::usage(format!(
-                "nothing has to be unlocked: a process that has ended holds nothing; {} says who uses the store",
+                "no unlock is needed: locks end with their process; {} shows the sessions",
                 line(&["status"])
             ));
         }

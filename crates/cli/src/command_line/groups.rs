@@ -5,33 +5,13 @@ use clap::{Command, CommandFactory};
 use super::Cli;
 
 /// The groups, and the commands of each in the order of the overview.
-const GROUPS: [(&str, &[&str]); 7] = [
-    (
-        "Files",
-        &[
-            "put", "get", "ls", "find", "cat", "diff", "versions", "rm", "mv", "cp", "undo", "policy",
-            "export", "import",
-        ],
-    ),
-    ("Snapshots", &["snapshot", "keep"]),
+const GROUPS: [(&str, &[&str]); 9] = [
+    ("Store", &["init", "status", "stats", "policy", "profile"]),
+    ("Files", &["put", "get", "ls", "find", "cat", "diff", "rm", "mv", "cp", "export", "import"]),
+    ("Snapshots and versions", &["snapshot", "keep", "versions", "undo"]),
     ("Mount", &["mount", "unmount"]),
-    (
-        "Maintenance",
-        &[
-            "init",
-            "profile",
-            "status",
-            "stats",
-            "check",
-            "gc",
-            "copy",
-            "recover",
-            "recompress",
-            "rebalance",
-            "localize",
-            "where",
-        ],
-    ),
+    ("Maintenance", &["check", "gc", "recover", "copy", "recompress"]),
+    ("Placement", &["where", "localize", "rebalance"]),
     ("Programs", &["run", "jobs", "job", "node", "rule", "component"]),
     ("Devices", &["devices", "calibrate", "advise", "bench"]),
     ("Help", &["help", "completions", "man"]),

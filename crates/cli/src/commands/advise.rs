@@ -22,14 +22,15 @@ use crate::output::{print_json, print_text, size};
 
 const EXAMPLES: &str = "\
 Examples:
-  outrigger advise --sim pcie5-gpu                            with a modelled GPU, if there is none
-  outrigger advise --operation hash_many/sha256 --rate 2 --sim pcie5-gpu      for 2 GB/s of fingerprints
+  outrigger advise --sim pcie5-gpu                            with a simulated GPU, if there is none
+  outrigger advise --operation hash_many/sha256 --rate 2 --sim pcie5-gpu    for 2 GB/s of hashes
   outrigger advise --cpu-cores 16 --cpu-price 900 --gpu-price 1500 --sim pcie5-gpu
   outrigger advise --operation compress/gzip:6 --operation decompress/gzip --block 512K
 
-Throughputs of more processors are what is measured here, times their number: memory may not keep up. A GPU's is what its
-slowest stage does when copies and kernels of several tasks overlap, or what was measured of such a stream, if that is less, beside the
-processors that are there. Measure on a machine that does nothing else.";
+The throughput of more processors is the one measured here, times their number: memory may not keep
+up. A GPU's throughput is that of its slowest stage when copies and kernels of several tasks
+overlap, or that measured of such a stream if it is lower; the present processors work beside it.
+Measure on an idle machine.";
 
 /// Estimate what another processor or a GPU would bring
 ///
@@ -120,10 +121,7 @@ pub fn run(context: &Context, args: AdviseArgs) -> Outcome {
         args.operation.iter().map(|name| Case::parse(name).ok_or(name)).collect::<Result<Vec<_>, _>>();
     let mut cases = cases.map_err(|unknown| {
         let names: Vec<String> = builtin_cases().iter().map(Case::name).collect();
-        Failure::usage(format!(
-            "`{unknown}` is no operation that can be measured; such are {}",
-            names.join(", ")
-        ))
+        Failure::usage(format!("`{unknown}` cannot be measured; choose from {}", names.join(", ")))
     })?;
     if cases.is_empty() {
         cases = builtin_cases();
@@ -136,10 +134,10 @@ pub fn run(context: &Context, args: AdviseArgs) -> Outcome {
         cases.into_iter().partition(|case| args.block <= case.max_bytes() as u64);
     let large: Vec<String> = large
         .iter()
-        .map(|case| format!("{} has tasks of {} at most", case.name(), size(case.max_bytes() as u64)))
+        .map(|case| format!("{} takes tasks of {} at most", case.name(), size(case.max_bytes() as u64)))
         .collect();
     if !args.operation.is_empty() && !large.is_empty() {
-        return Err(Failure::usage(format!("{}: give a smaller --block", large.join(", "))));
+        return Err(Failure::usage(format!("{}; give a smaller --block", large.join(", "))));
     }
     let question = Question {
         block: args.block as f64,

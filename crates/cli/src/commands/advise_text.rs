@@ -27,41 +27,40 @@ fn from_size(even: Option<u64>) -> String {
 /// The verdict, in a sentence.
 fn verdict(question: &Question, answer: &Answer) -> (&'static str, String) {
     if question.rate.is_some_and(|rate| answer.all_threads >= rate) {
-        return ("nothing", "the processor that is there does it already".into());
+        return ("nothing", "the present processor reaches that rate".into());
     }
     let best = answer.gpus.iter().max_by(|a, b| a.with_gpu.total_cmp(&b.with_gpu));
     let most = best.map_or(answer.with_cpu, |gpu| gpu.with_gpu.max(answer.with_cpu));
     if let Some(rate) = question.rate.filter(|&rate| rate > most) {
-        let gpu = best.map_or(String::new(), |gpu| format!(", a GPU to {:.2}", giga(gpu.with_gpu)));
+        let gpu = best.map_or(String::new(), |gpu| format!(", a GPU {:.2}", giga(gpu.with_gpu)));
         let cpu = giga(answer.with_cpu);
-        let why = format!(
-            "{:.2} GB/s cannot be reached: a processor more brings it to {cpu:.2} GB/s{gpu}",
-            giga(rate)
-        );
+        let why =
+            format!("{:.2} GB/s cannot be reached: another processor gives {cpu:.2} GB/s{gpu}", giga(rate));
         return ("neither", why);
     }
     let Some(gpu) = best else {
-        return ("cpu", "there is no GPU to compare with; name a model of one with --sim".into());
+        return ("cpu", "there is no GPU to compare with; simulate one with --sim".into());
     };
     let (cpu_gain, gpu_gain) = (answer.with_cpu - answer.all_threads, gpu.with_gpu - answer.all_threads);
     match question.prices {
         None if gpu_gain > cpu_gain => {
-            ("gpu", format!("a GPU brings {:.1} x what a processor does", gpu_gain / cpu_gain))
+            ("gpu", format!("a GPU adds {:.1} x what a processor adds", gpu_gain / cpu_gain))
         }
-        None => ("cpu", format!("a processor brings {:.1} x what a GPU does", cpu_gain / gpu_gain)),
+        None => ("cpu", format!("a processor adds {:.1} x what a GPU adds", cpu_gain / gpu_gain)),
         Some((cpu_price, gpu_price)) => {
             let (cpu, gpu) = (cpu_gain / cpu_price, gpu_gain / gpu_price);
             if gpu > cpu {
-                ("gpu", format!("for the price, a GPU brings {:.1} x what a processor does", gpu / cpu))
+                ("gpu", format!("for the price, a GPU adds {:.1} x what a processor adds", gpu / cpu))
             } else {
-                ("cpu", format!("for the price, a processor brings {:.1} x what a GPU does", cpu / gpu))
+                ("cpu", format!("for the price, a processor adds {:.1} x what a GPU adds", cpu / gpu))
             }
         }
     }
 }
 
 /// All threads together were slower than one of them.
-const BUSY: &str = "     but the machine was busy with something else: one thread alone was faster than all; ask again when it is not\n";
+const BUSY: &str =
+    "     but one thread alone was faster than all: the machine was busy; run this again when it is idle\n";
 
 pub fn describe(question: &Question, answers: &[Answer], missing: &[Missing], left_out: &[String]) -> String {
     let mut text = String::new();

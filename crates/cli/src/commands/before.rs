@@ -22,23 +22,22 @@ use crate::output::{complain, counted, local, print_json, print_text};
 
 const UNDO_EXAMPLES: &str = "\
 Examples:
-  outrigger undo                                 takes back the last command of this host that removed or replaced something
-  outrigger undo --redo                          takes the last undo back
-  outrigger undo before-rm-20261127-121500.123   goes back to before that command, where it worked
+  outrigger undo           undo the last command of this host that removed or replaced something
+  outrigger undo --redo    undo the last undo
+  outrigger undo before-rm-20261127-121500.123    go back to before that command, in its paths
 
-It takes back `put`, `import`, `rm`, `mv`, `cp` and `run`, for 30 days (`outrigger keep
---automatic` sets the age); then `gc` or `keep` deletes their snapshots. `outrigger snapshot
-list` shows them. Other commands, jobs of rules, and changes in a mount do not count: they
-cannot be taken back.
+It works for `put`, `import`, `rm`, `mv`, `cp` and `run`, for 30 days (`outrigger keep --automatic`
+sets the age). After that `gc` or `keep` deletes their snapshots; `outrigger snapshot list` shows
+them. Other commands, jobs of rules, and changes in a mount cannot be undone.
 
-Only the paths that the command worked on change. They are again what they were before it, so
-later changes in them go as well, those in a mount included.";
+Only the paths of the command change. They go back to their state before it, so later changes in
+them are lost, too, also those made in a mount.";
 
 /// The option of every command that can remove or replace content.
 #[derive(Args)]
 pub struct Before {
-    /// Take no snapshot before something is removed or replaced; `outrigger undo` then cannot take
-    /// it back
+    /// Take no snapshot before something is removed or replaced; `outrigger undo` cannot undo it
+    /// then
     #[arg(long)]
     no_snapshot: bool,
 }
@@ -87,23 +86,23 @@ fn before(
 pub fn settle(store: &Store, before: Option<&BeforeSnapshot>, counts: Counts) -> Option<String> {
     let before = before?;
     snapshots::settle(store, before, counts).unwrap_or_else(|error| {
-        complain(&format!("the snapshot from before the command does not say what it did: {error}"));
+        complain(&format!("the automatic snapshot could not record what the command changed: {error}"));
         before.taken()
     })
 }
 
 /// The sentence about `undo` for a command's summary.
 pub fn hint(before: Option<&str>) -> String {
-    before.map_or_else(String::new, |name| format!("; `outrigger undo` takes it back (snapshot {name})"))
+    before.map_or_else(String::new, |name| format!("; `outrigger undo` undoes it (snapshot {name})"))
 }
 
-/// Take back the last command that removed or replaced something
+/// Undo the last command that removed or replaced something
 #[derive(Args)]
 #[command(after_help = UNDO_EXAMPLES)]
 pub struct UndoArgs {
     /// The automatic snapshot to go back to; by default the newest that this host took
     name: Option<String>,
-    /// Take back the last `undo`
+    /// Undo the last `undo`
     #[arg(long, conflicts_with = "name")]
     redo: bool,
 }
@@ -133,7 +132,7 @@ pub fn undo(context: &Context, args: &UndoArgs) -> Outcome {
     } else if !context.quiet {
         let Counts { created, changed, removed } = report.counts;
         print_text(&format!(
-            "took back `{command}` of {} on {}: {} back, {changed} changed back, {removed} removed; `outrigger undo --redo` takes that back\n",
+            "undid `{command}` of {} on {}: {} restored, {changed} changed back, {removed} removed; `outrigger undo --redo` reverts this\n",
             local(outrigger_format::catalogue::Time::from_nanos(row.time)),
             snapshot::targets(&facts),
             counted(created, "entry", "entries"),
@@ -163,8 +162,8 @@ fn wanted(rows: &[SnapshotRow], args: &UndoArgs) -> Result<SnapshotRow, Failure>
         let row = rows.iter().find(|row| row.name == *name);
         return row.filter(is_undoable).cloned().ok_or_else(|| {
             Failure::failed(format!(
-                "`{name}` is no snapshot that a command took before it changed something; `outrigger snapshot list` shows those that there \
-                 are, and `outrigger cp --at NAME` brings things back from any snapshot"
+                "`{name}` is not an automatic snapshot; `outrigger snapshot list` shows which there are, and `outrigger cp --at NAME` \
+                 copies files from any snapshot"
             ))
         });
     }
@@ -172,11 +171,11 @@ fn wanted(rows: &[SnapshotRow], args: &UndoArgs) -> Result<SnapshotRow, Failure>
     let own = |row: &&SnapshotRow| is_undoable(row) && Facts::of(row).host.as_deref() == Some(&host);
     let found = rows.iter().rev().find(own).cloned().ok_or_else(|| {
         let others = match rows.iter().rev().find(is_undoable) {
-            Some(other) => format!("; another host's last one is `outrigger undo {}`", other.name),
+            Some(other) => format!("; `outrigger undo {}` undoes another host's last command", other.name),
             None => String::new(),
         };
         Failure::failed(format!(
-            "there is nothing to undo: no command of this host has removed or replaced anything{others}; what is changed in a mount cannot be undone"
+            "nothing to undo: no command on this host has removed or replaced anything{others}; changes made in a mount cannot be undone"
         ))
     })?;
     // `undo` does not undo an `undo`: the user may mean a later change without a snapshot.
@@ -187,10 +186,10 @@ fn wanted(rows: &[SnapshotRow], args: &UndoArgs) -> Result<SnapshotRow, Failure>
     let taken = local(outrigger_format::catalogue::Time::from_nanos(found.time));
     Err(Failure::failed(match is_undo {
         true => format!(
-            "the last command that took a snapshot was `undo`, on {taken}; `outrigger undo --redo` takes that back, and `outrigger snapshot list` names what else can be undone, for `outrigger undo NAME`"
+            "the last undoable command was `undo`, on {taken}; `outrigger undo --redo` reverts it; for others, choose a NAME from `outrigger snapshot list` and run `outrigger undo NAME`"
         ),
-        false => format!(
-            "there is no undo to take back: the last command that took a snapshot is of {taken}, and is no `undo`"
-        ),
+        false => {
+            format!("no undo to revert: the last command that took a snapshot, on {taken}, was not `undo`")
+        }
     }))
 }

@@ -46,7 +46,7 @@ pub fn each_commit(home: &Arc<Home>, threads: usize) -> Arc<Beside> {
     let home = Arc::clone(home);
     Arc::new(move |session| {
         let held = ask(home.path(), threads, &format!("hold {}", session.0)).map_err(|failure| {
-            Error::new(ErrorKind::Io, format!("a mount does not stand still: {}", failure.message))
+            Error::new(ErrorKind::Io, format!("the mount could not be paused: {}", failure.message))
         })?;
         Ok(held.map(|mount| Box::new(Standing(mount)) as Box<dyn Send>))
     })
@@ -59,7 +59,7 @@ pub struct Standing(Client);
 impl Drop for Standing {
     fn drop(&mut self) {
         if let Err(error) = self.0.ask("release") {
-            complain(&format!("the mount may show what was before: {error}"));
+            complain(&format!("the mount may show old content: {error}"));
         }
     }
 }
@@ -101,7 +101,7 @@ fn ask(dir: &Path, threads: usize, what: &str) -> Result<Option<Client>, Failure
                 // as it is.
                 Err(error) if error.kind() == ErrorKind::Denied => {
                     complain(
-                        "a mount has ended without unmounting; what it had staged is not seen, because the store cannot be written to",
+                        "a mount was not unmounted cleanly; its staged data is not visible, because the store is not writable",
                     );
                     return Ok(None);
                 }
@@ -109,7 +109,7 @@ fn ask(dir: &Path, threads: usize, what: &str) -> Result<Option<Client>, Failure
                 // not wait.
                 Err(error) if error.kind() != ErrorKind::Busy && what == "stored" => {
                     complain(&format!(
-                        "a mount has ended without unmounting; what it had staged is kept in {} and is not seen, because it cannot be stored: {error}",
+                        "a mount was not unmounted cleanly; its staged data in {} is not visible, because it could not be stored: {error}",
                         live::staging_dir(dir).display()
                     ));
                     return Ok(None);
@@ -129,7 +129,7 @@ fn recover(dir: &Path, threads: usize) -> outrigger_store::Result<()> {
     let options = LiveOptions { snapshots: false, ..LiveOptions::new(threads) };
     let volume = LiveVolume::open(store, options, Reports::new(|report| complain(&report.message)))?;
     if volume.recovered().records > 0 {
-        complain(&format!("a mount has ended without unmounting: {}", told(volume.recovered())));
+        complain(&format!("a mount was not unmounted cleanly: {}", told(volume.recovered())));
     }
     volume.close()
 }
@@ -140,8 +140,8 @@ pub fn told(recovered: &Recovered) -> String {
     let torn = match &recovered.torn {
         None => String::new(),
         Some(torn) => {
-            format!("; {} bytes at the end of its log were not whole, and never promised", torn.bytes)
+            format!("; {} incomplete, unacknowledged bytes at the end of its log were dropped", torn.bytes)
         }
     };
-    format!("{operations} that it had acknowledged were taken over from its log{torn}")
+    format!("{operations} that it had acknowledged were recovered from its log{torn}")
 }

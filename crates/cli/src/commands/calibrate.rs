@@ -39,12 +39,10 @@ pub struct CalibrateArgs {
 
 pub fn run(context: &Context, args: CalibrateArgs) -> Outcome {
     if !(4 << 10..=1 << 30).contains(&args.max_bytes) {
-        return Err(Failure::usage(
-            "--max-bytes must be from 4K to 1G: the smallest task that is measured has 4K",
-        ));
+        return Err(Failure::usage("--max-bytes must be from 4K to 1G"));
     }
     let path = default_path().ok_or_else(|| {
-        Failure::usage("there is no place for the calibration: set OUTRIGGER_CALIBRATION, or HOME")
+        Failure::usage("there is no place for the calibration file; set OUTRIGGER_CALIBRATION, or HOME")
     })?;
     let (runtime, _) = machine(context, &args.simulated)?;
     let names: Vec<String> =
@@ -90,7 +88,7 @@ pub fn run(context: &Context, args: CalibrateArgs) -> Outcome {
     let broken = runtime.metrics().devices.into_iter().filter(|device| device.trips > 0);
     let broken: Vec<String> = broken.map(|device| device.identity.name).collect();
     if !broken.is_empty() {
-        complain(&format!("failed while it was measured, and was left out in part: {}", broken.join(", ")));
+        complain(&format!("some measurements failed and are missing: {}", broken.join(", ")));
         return Ok(Exit::Partial);
     }
     Ok(Exit::Done)

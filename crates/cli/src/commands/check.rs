@@ -17,13 +17,13 @@ const EXAMPLES: &str = "\
 Examples:
   outrigger check                    structures: database, packs, manifests, index
   outrigger check --read-data        also every byte
-  outrigger check --repair           finds all of that, mends what can be mended, and says what to do about the rest
+  outrigger check --repair           also every byte; repairs what it can
 
-Exit code 3 says that damage was found and is still there. What is not touched by it can be read all the same.";
+Exit code 3: damage was found, and some of it is still there. Undamaged data can still be read.";
 
 const REST: &str = "
-what is lost is stored again where its source still has it: `outrigger put --rescan SOURCE`; \
-`outrigger get --salvage` restores what is left of a damaged file";
+to store lost data again, run `outrigger put --rescan SOURCE` on a source that still has it; \
+to restore the undamaged parts of a file, run `outrigger get --salvage`";
 
 /// Check that everything is there and undamaged
 #[derive(Args)]
@@ -40,7 +40,7 @@ pub struct CheckArgs {
 pub fn run(context: &Context, args: CheckArgs) -> Outcome {
     let started = Instant::now();
     let store = if args.repair { context.open_for_changes()? } else { context.open()? };
-    crate::interrupt::arm(&store, "nothing was changed that is not finished, run it again");
+    crate::interrupt::arm(&store, "no repair is left half done; run it again");
     let progress = Arc::new(CheckProgress::default());
     let shown = Arc::clone(&progress);
     let bar = Bar::with(context.quiet, move |elapsed| {
@@ -79,13 +79,13 @@ fn describe(report: &CheckReport, args: &CheckArgs, quiet: bool, secs: f64) -> S
         }
     }
     if report.damaged > 0 {
-        text += &format!("{} found", counted(report.damaged, "damage", "damages"));
+        text += &format!("{} found", counted(report.damaged, "damaged object", "damaged objects"));
         if report.mended > 0 {
-            text += &format!(", {} mended", count(report.mended));
+            text += &format!(", {} repaired", count(report.mended));
         }
         let mendable = report.findings.iter().any(|finding| finding.mendable && !finding.mended);
         if mendable && !args.repair {
-            text += "; `outrigger check --repair` mends what can be mended";
+            text += "; run `outrigger check --repair` to repair it";
         }
         if args.repair && report.damaged > report.mended {
             text += REST;
@@ -95,7 +95,7 @@ fn describe(report: &CheckReport, args: &CheckArgs, quiet: bool, secs: f64) -> S
     if !quiet {
         let what = if args.read_data { format!(", {} read", size(report.bytes)) } else { String::new() };
         let mended =
-            if report.mended > 0 { format!("; {} mended", count(report.mended)) } else { String::new() };
+            if report.mended > 0 { format!("; {} repaired", count(report.mended)) } else { String::new() };
         text += &format!(
             "no damage: {}, {}, {}{what} in {}{mended}\n",
             counted(report.packs, "pack", "packs"),
@@ -109,7 +109,7 @@ fn describe(report: &CheckReport, args: &CheckArgs, quiet: bool, secs: f64) -> S
 
 fn one(finding: &Finding) -> String {
     let state = match (finding.severity, finding.mended) {
-        (_, true) => "mended",
+        (_, true) => "repaired",
         (Severity::Damage, _) => "damage",
         (Severity::Note, _) => "note",
     };

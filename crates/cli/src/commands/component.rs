@@ -16,15 +16,16 @@ use crate::output::{Out, count, local};
 
 const EXAMPLES: &str = "\
 Examples:
-  outrigger component add ./dscal                 kept as `dscal`
+  outrigger component add ./dscal                 named `dscal`
   outrigger component add build/filter --name filter
-  outrigger component add --library               those that come with this program: archive, index, scale, statistics
+  outrigger component add --library               outrigger's own: archive, index, scale, statistics
   outrigger component list
   outrigger run --in numbers --out scaled --records lines -- @dscal 2.5
-  outrigger run --in numbers --out scaled -- @dscal:0123456789ab 2.5    this content and no other, though a newer one be kept
+  outrigger run --in numbers --out scaled -- @dscal:0123456789ab 2.5    only with this hash
 
-Components lie in the store below `.components`, as files like others: they have versions, can be copied, looked at and removed. A job runs the content that was there when it was
-made, on whatever host its agent is. What a component needs besides itself must be in /usr there.";
+Components are ordinary files below `.components` in the store: they have versions, and can be
+copied, read and removed. A job runs the content that existed when the job was made, on whatever
+host its agent is. Other files that a component needs must be in /usr there.";
 
 /// Keep programs in the store, to run them wherever its agents are
 #[derive(Subcommand)]
@@ -68,7 +69,7 @@ fn add(context: &Context, args: AddArgs) -> Outcome {
         }
     }
     if args.name.is_some() && args.files.len() > 1 {
-        return Err(Failure::usage("--name is for one program; give the others in commands of their own"));
+        return Err(Failure::usage("--name is for one program; add the others with commands of their own"));
     }
     for file in &args.files {
         let at = |error: std::io::Error| Failure::io(format!("cannot read {}", file.display()), &error);
@@ -82,7 +83,7 @@ fn add(context: &Context, args: AddArgs) -> Outcome {
         sources.push((Source::Path(file), path));
     }
     let store = Arc::new(context.open_for_changes()?);
-    let progress = context.progress(&store, "what was stored stays; run the same command again");
+    let progress = context.progress(&store, "stored programs are kept; run the same command again");
     put(&store, sources, &PutOptions::default(), context.threads, &progress)?;
     context.settle(&store);
     Ok(report_skipped(&progress))

@@ -24,17 +24,17 @@ const EXAMPLES: &str = "\
 Examples:
   outrigger copy ./store /mnt/backup/store                     to another disk
   outrigger copy ./store ./big --packs 's3://bucket/store?endpoint=http://gateway:7480'
-  outrigger copy ./store ./big --packs rados://pool/store      packs out of this machine
+  outrigger copy ./store ./big --packs rados://pool/store      packs in a Ceph pool
   outrigger copy ./store 'postgres://me@db/data?schema=team' --packs s3://bucket/team
-                                                               all of it: many hosts share the copy
+                                                               packs and metadata: hosts share the copy
   outrigger copy 'postgres://me@db/data?schema=team' ./small   and back
-  outrigger copy ./store ./replica --follow 60                 every minute what has changed
+  outrigger copy ./store ./replica --follow 60                 copy changes every minute
 
-The copy is a mirror: files and snapshots that the source has deleted, the next `copy` deletes
-there. Versions, snapshots, policies and rules come along, and each pack is checked on its way.
-Writers of the source go on. Interrupted, the same command goes on where it was.
+The copy is a mirror: it loses files and snapshots that the source has deleted. Versions, snapshots,
+policies and rules are copied, too, and each pack is checked. Writers of the source do not wait.
+After an interruption, the same command continues.
 
-To go on with the copy instead of the source, end `copy --follow` and name it: `outrigger -s
+To use the copy instead of the source, end `copy --follow` and name the copy: `outrigger -s
 ./replica ...`. Write to one of the two only. A copy that was written to is a store of its own,
 and takes no further `copy`.
 
@@ -44,8 +44,8 @@ behind.";
 
 /// Copy a store to another place, checked
 ///
-/// The copy becomes equal to the source; what the source has deleted goes from the copy as well.
-/// The copy's packs and metadata may lie on any engine.
+/// The copy becomes equal to the source, and loses what the source has deleted. The copy's packs
+/// and metadata may lie on any engine.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct CopyArgs {
@@ -118,7 +118,7 @@ fn refuse_own_mount(source: &Path, to: &Path) -> Result<(), Failure> {
     match mounts::of_store(&source).unwrap_or_default().into_iter().find(|row| Some(row.device) == device) {
         None => Ok(()),
         Some(row) => Err(Failure::usage(format!(
-            "the copy would lie in {}, which is this store, mounted: it would be lost with it; name a place elsewhere, best on another disk",
+            "the copy would lie in {}, a mount of this store; name a place elsewhere, best on another disk",
             row.point.display()
         ))),
     }
@@ -131,7 +131,7 @@ fn once(context: &Context, source: &Path, options: &CopyOptions, is_first: bool)
     if is_first {
         // One handler is enough: it also closes the sessions of later rounds, which belong to this
         // process.
-        interrupt::arm(&store, "what was copied stays, the same command goes on from there");
+        interrupt::arm(&store, "copied packs are kept; run the same command again to continue");
     }
     let progress = Arc::new(CopyProgress::default());
     let shown = Arc::clone(&progress);
@@ -185,7 +185,7 @@ fn describe(report: &CopyReport, secs: f64) -> String {
             text += &format!(", {packs} ({}) behind", size(report.bytes_behind));
         }
     } else {
-        text += "; the copy is not whole, and has not been changed but for packs";
+        text += "; the copy is incomplete; only packs were changed";
     }
     format!("{text}, in {}\n", duration(secs))
 }

@@ -20,14 +20,17 @@ use crate::output::{complain, counted, print_json, print_text, size};
 const EXAMPLES: &str = "\
 Examples:
   outrigger calibrate && outrigger devices
-  outrigger devices --check                   also compare predictions with what happens now
+  outrigger devices --check                   also run tasks now, and compare predicted times
   outrigger devices --json | jq '.missing[]'
 
-Rates are of data read, GB/s (10^9 bytes a second), for one task at a time of about the size above them; for the processor, on one thread. A check of
-the processor's large tasks is of all its threads, as these do them together.
-`off` behind rates: the mean difference between what tasks were predicted to take and what they took from submission to end, with the waking of
-threads, at the size where that is largest. `off` behind a check: of that one task, without the waking. The calibration is kept in
-$OUTRIGGER_CALIBRATION, or in outrigger/calibration in the user's cache directory.";
+Rates: GB/s (10^9 bytes a second) of data read, for one task at a time of about the size in the
+heading. The processor's rate is that of one thread. With --check, all its threads share a large
+task.
+`off` after rates: the mean difference between predicted and actual times, from submission to end,
+with the wake-up of threads, at the size where it is largest.
+`off` after a check: the difference for that one task, without the wake-up.
+The calibration file is $OUTRIGGER_CALIBRATION, or outrigger/calibration in the user's cache
+directory.";
 
 /// Show the devices, their rates, and how well these are predicted
 #[derive(Args)]
@@ -90,7 +93,7 @@ pub fn saved() -> Result<Calibration, Failure> {
         .map_err(|error| Failure::io(format!("cannot read {}", path.display()), &error))?;
     if strange > 0 {
         complain(&format!(
-            "{}: {} no calibration of this version, and left out; `outrigger calibrate` measures anew",
+            "{}: {} from another version, and ignored; run `outrigger calibrate` to measure again",
             path.display(),
             counted(strange as u64, "line is", "lines are")
         ));
@@ -184,7 +187,7 @@ fn describe(
     }
     let known = |identity: &&Identity| calibration.of_device(&identity.key()).next().is_some();
     if !identities.iter().any(|identity| known(&identity)) {
-        return text + "\nnothing is calibrated: `outrigger calibrate` measures how fast they are\n";
+        return text + "\nno device is calibrated; run `outrigger calibrate` to measure their rates\n";
     }
     text += &format!("\n{}      off\n", rates_head(128 << 20));
     for identity in identities.iter().filter(known) {

@@ -26,10 +26,11 @@ Examples:
   outrigger diff 2026-05-01:src 2026-06-01:src
   outrigger diff src src.before               two directories as they are now
 
-Each side is PATH (as it is now) or WHEN:PATH, where WHEN is what --at takes elsewhere and PATH may be empty: the root.
-A path that has a colon itself is written with a colon in front, as :a:b.
+Each side is PATH (as it is now) or WHEN:PATH. WHEN is a value of --at; an empty PATH is the root.
+Put a colon before a path that contains one: `:a:b`.
 
-Letters: A added, R removed, C content changed, M only attributes changed (mode, owner, time), T of another kind.";
+Letters: A added, R removed, C content changed, M only attributes changed (mode, owner, time),
+T another kind of file.";
 
 /// Show what differs between two trees
 ///
@@ -128,12 +129,12 @@ fn open(context: &Context, store: &Store, at: Option<&str>, path: &[u8]) -> Resu
     // `daily:` means the whole tree of that snapshot.
     let path = StorePath::parse(path)?;
     let view = context.view(store, "diff", at)?;
-    let Some(inode) = find(&*store.meta, view.at, &path)? else {
-        let snapshots = store.meta.snapshots()?;
-        let meant = snapshots.iter().any(|snapshot| at.is_none() && snapshot.name == path.to_string());
-        let hint = if meant { format!("; for the snapshot write `{path}:`") } else { String::new() };
-        let when = at.map_or(String::new(), |at| format!(" at {at}"));
-        return Err(Failure::failed(format!("`{path}` is not in the store{when}{hint}")));
-    };
+    let is_snapshot =
+        || Ok::<_, Failure>(store.meta.snapshots()?.iter().any(|row| row.name == path.to_string()));
+    if at.is_none() && find(&*store.meta, view.at, &path)?.is_none() && is_snapshot()? {
+        let what = format!("`{path}` is not in the store; for the snapshot write `{path}:`");
+        return Err(Failure::failed(what));
+    }
+    let inode = args::entry(store, view.at, &path)?;
     Ok(Found { view, inode })
 }

@@ -26,10 +26,10 @@ Examples:
   outrigger rm notes.txt
   outrigger rm -r tree old
   outrigger rm 'tree/*.bak'                 a quoted pattern: stored names that match
-  outrigger rm -r tree && outrigger undo    takes it back, for 30 days
-  outrigger find letter.txt                 which snapshots have one file of it; then:
+  outrigger rm -r tree && outrigger undo    undo works for 30 days
+  outrigger find letter.txt                 which snapshots have a removed file; then:
   outrigger cp --at before-rm-20261127-121500.123 tree/letter.txt .
-  outrigger rm -r --no-snapshot tree && outrigger gc    cannot be taken back, and gives back the space";
+  outrigger rm -r --no-snapshot tree && outrigger gc    no undo; frees the space at once";
 
 const MV_EXAMPLES: &str = "\
 Examples:
@@ -39,7 +39,7 @@ Examples:
 const CP_EXAMPLES: &str = "\
 Examples:
   outrigger cp -r tree tree.before          takes no space
-  outrigger cp --at nightly notes.txt .     brings back a file from a snapshot";
+  outrigger cp --at nightly notes.txt .     copies a file back from a snapshot";
 
 /// Remove files and trees
 ///
@@ -107,7 +107,7 @@ fn check_slash(store: &Store, given: Option<&OsString>, to: &StorePath) -> Resul
     };
     if slash && !is_directory()? {
         return Err(Failure::usage(format!(
-            "`{to}/` is not a directory; without the slash it is a new name"
+            "`{to}/` is not a directory; to give a new name, leave out the slash"
         )));
     }
     Ok(())

@@ -13,7 +13,7 @@ use outrigger_store::file::Extent;
 use outrigger_store::meta::{At, DirEntry, Inode};
 use outrigger_store::read::Reader;
 use outrigger_store::text::show;
-use outrigger_store::tree::{check_name, listing, require};
+use outrigger_store::tree::{check_name, listing};
 use outrigger_store::write::{Progress, Step};
 use outrigger_store::{Error, ErrorKind, Store};
 
@@ -33,8 +33,9 @@ Examples:
   outrigger export tree | tar x -C out --xattrs
   outrigger export --at nightly src - | zstd > src.tar.zst
 
-A directory's contents are the archive's, so `outrigger import tree.tar --to tree` makes the same tree again. The format is pax: long names,
-times to the nanosecond, extended attributes and holes (as GNU tar's `--sparse`) are kept; sockets are left out and named (exit code 4).";
+Names in the archive start below the directory, so `outrigger import tree.tar --to tree` makes the
+same tree again. The format is pax: it keeps long names, times to the nanosecond, extended
+attributes and holes (as GNU tar's `--sparse`). Sockets are left out and named (exit code 4).";
 
 /// Write a tree or file as a tar archive
 #[derive(Args)]
@@ -54,12 +55,12 @@ pub fn run(context: &Context, args: ExportArgs) -> Outcome {
     let to_stdout = args.file == "-";
     if to_stdout && io::stdout().is_terminal() {
         return Err(Failure::usage(
-            "an archive is not for a terminal; name a file, or redirect standard output",
+            "an archive cannot go to a terminal; name a file, or redirect standard output",
         ));
     }
     let store = context.open()?;
     let view = context.view(&store, "export", args.at.as_deref())?;
-    let top = require(&*store.meta, view.at, &path)?;
+    let top = args::entry(&store, view.at, &path)?;
     let progress = context.progress_beside(&store, "the archive is incomplete", to_stdout);
     let total = Total::default();
     let bar = Bar::start(&progress, context.has_no_bar(), Arc::clone(&total), false);
@@ -139,7 +140,7 @@ impl<W: Write> Export<'_, W> {
     fn entry(&mut self, path: &[u8], inode: &Inode) -> Result<(), Failure> {
         let attributes = &inode.attributes;
         if attributes.kind == FileKind::Socket {
-            self.progress.skip(show(path), "a socket; tar has no such entries");
+            self.progress.skip(show(path), "a socket; tar archives cannot hold sockets");
             return Ok(());
         }
         let is_directory = attributes.kind == FileKind::Directory;

@@ -84,11 +84,11 @@ fn lines(file: &Path) -> Result<Vec<Vec<u8>>, Failure> {
 /// The paths of a list, relative to the only source.
 fn listed(file: &Path, sources: &[OsString]) -> Result<Listed, Failure> {
     let [source] = sources else {
-        return Err(Failure::usage("--files-from names what to put of one directory: give one SRC"));
+        return Err(Failure::usage("--files-from lists files of one directory; give one SRC"));
     };
     if !Path::new(source).is_dir() {
         return Err(Failure::usage(format!(
-            "--files-from names what to put of a directory, and {} is none",
+            "--files-from lists files of a directory, but {} is not a directory",
             source.display()
         )));
     }
@@ -98,7 +98,11 @@ fn listed(file: &Path, sources: &[OsString]) -> Result<Listed, Failure> {
         let path = PathBuf::from(OsString::from_vec(line));
         let below = if path.is_absolute() {
             path.strip_prefix(&top).map_err(|_| {
-                Failure::usage(format!("{} of --files-from is not below {}", path.display(), top.display()))
+                Failure::usage(format!(
+                    "--files-from lists {}, which is not below {}",
+                    path.display(),
+                    top.display()
+                ))
             })?
         } else {
             &path
@@ -106,7 +110,10 @@ fn listed(file: &Path, sources: &[OsString]) -> Result<Listed, Failure> {
         let parts = below.components().filter(|part| *part != std::path::Component::CurDir);
         let clean: PathBuf = parts.collect();
         if clean.components().any(|part| part == std::path::Component::ParentDir) {
-            return Err(Failure::usage(format!("{} of --files-from has `..` in it", path.display())));
+            return Err(Failure::usage(format!(
+                "--files-from lists {}, which contains `..`",
+                path.display()
+            )));
         }
         paths.push(clean.into_os_string().into_vec());
     }

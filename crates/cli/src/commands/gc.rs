@@ -21,11 +21,11 @@ const EXAMPLES: &str = "\
 Examples:
   outrigger gc --dry-run
   outrigger gc
-  outrigger gc --grace 86400      packs stay another day: for databases restored from yesterday's copy
+  outrigger gc --grace 86400      keep packs another day, for databases restored from a copy
 
 First it deletes automatic snapshots older than 30 days (`outrigger keep --automatic` sets the
-age): after that `undo` cannot take those commands back. It says what other snapshots hold. It
-may run beside puts and gets: nothing waits for it, and nothing that is needed goes.";
+age); `undo` cannot undo their commands after that. It lists other snapshots that keep data. Puts
+and gets may run meanwhile: they do not wait for it, and it frees nothing that they need.";
 
 /// Free the space of data that nothing refers to any more
 #[derive(Args)]
@@ -46,7 +46,7 @@ pub struct GcArgs {
 pub fn run(context: &Context, args: GcArgs) -> Outcome {
     let started = Instant::now();
     let store = if args.dry_run { context.open()? } else { context.open_for_upkeep()? };
-    crate::interrupt::arm(&store, "nothing is lost, run it again");
+    crate::interrupt::arm(&store, "no data is lost; run it again");
     let forgotten = if args.dry_run { 0 } else { forget_ended(&store, args.forget_jobs)? };
     if forgotten > 0 && !context.quiet && !context.json {
         let jobs = counted(forgotten, "job", "jobs");
@@ -105,7 +105,7 @@ fn holders(store: &Store) -> Result<String, Failure> {
         return Ok(String::new());
     }
     Ok(format!(
-        "what was removed or replaced stays as long as a snapshot sees it: {}; `outrigger snapshot list` shows them\n",
+        "snapshots keep removed and replaced data: {}; `outrigger snapshot list` shows them\n",
         parts.join(", ")
     ))
 }
@@ -126,12 +126,12 @@ pub fn shown(context: &Context, progress: &Arc<GcProgress>) -> Option<Bar> {
 /// Names what a run of the collector could not read, and returns the exit code for it.
 pub fn left_alone(unreadable: &[String]) -> Exit {
     for why in unreadable {
-        complain(&format!("left alone: {why}"));
+        complain(&format!("skipped a pack: {why}"));
     }
     if unreadable.is_empty() {
         return Exit::Done;
     }
-    complain("`outrigger check --repair` finds all damage, and mends what can be mended");
+    complain("run `outrigger check --repair` to find and repair all damage");
     Exit::Damaged
 }
 
@@ -147,7 +147,7 @@ fn describe(report: &GcReport, secs: f64) -> String {
     // The net gain, as a dry run states it: data still in use in the removed packs was copied into
     // others.
     let mut text = format!(
-        "{in_use}; freed {}: {} of {} went, {} of that copied first; in {}\n",
+        "{in_use}; freed {}: removed {} ({}), after copying {} still in use; in {}\n",
         size(report.bytes_freed.saturating_sub(report.bytes_copied)),
         counted(report.packs_unlinked, "pack", "packs"),
         size(report.bytes_freed),
@@ -160,13 +160,13 @@ fn describe(report: &GcReport, secs: f64) -> String {
     }
     if report.packs_without_room > 0 {
         text += &format!(
-            "{} in part, and could not be emptied: the disk has no room for copies of what is in use; remove something, or free some space, and run it again\n",
+            "{} in part, but the disk has no room to copy the used data; free some space and run gc again\n",
             counted(report.packs_without_room, "pack is used", "packs are used")
         );
     }
     if report.packs_waiting > 0 {
         text += &format!(
-            "{} for the end of their grace period; run it again then\n",
+            "{} for the end of the grace period; run gc again then\n",
             counted(report.packs_waiting, "pack waits", "packs wait")
         );
     }

@@ -14,7 +14,7 @@ use outrigger_store::meta::{At, Inode};
 use outrigger_store::ops::View;
 use outrigger_store::patterns::Patterns;
 use outrigger_store::tree::selection::Selection;
-use outrigger_store::tree::{StorePath, listing};
+use outrigger_store::tree::{StorePath, find, listing};
 use outrigger_store::write::{ProgressView, Step};
 
 use super::offload::{self, Offload};
@@ -94,7 +94,7 @@ struct Plan {
 pub fn run(context: &Context, args: GetArgs) -> Outcome {
     let started = Instant::now();
     let Some((dest, paths)) = args.paths.split_last().filter(|(_, paths)| !paths.is_empty()) else {
-        return Err(Failure::usage("where to? Give at least one path, then what to restore it to"));
+        return Err(Failure::usage("where to? Give at least one path, then the destination"));
     };
     let dest = PathBuf::from(dest);
     let selection = selection(&args)?;
@@ -109,10 +109,8 @@ pub fn run(context: &Context, args: GetArgs) -> Outcome {
     if args.dry_run {
         return planned(context, &store, view.at, &plans, &selection);
     }
-    let progress = context.progress(
-        &store,
-        "what is there is whole; run the same command again for the rest, it says what exists already",
-    );
+    let progress =
+        context.progress(&store, "restored files are whole; run the same command again for the rest");
     let total = Total::default();
     let bar = Bar::start(&progress, context.has_no_bar(), Arc::clone(&total), false);
     if bar.is_some() {
@@ -224,10 +222,18 @@ fn named(store: &Store, at: At, paths: &[OsString]) -> Result<Vec<(StorePath, In
     args::expand(store, at, paths).map_err(|mut failure| {
         let is_snapshot =
             |name: &str| store.meta.snapshots().is_ok_and(|rows| rows.iter().any(|row| row.name == name));
-        match paths.first().and_then(|path| path.to_str()) {
-            Some("latest") => failure.message += "; what is stored now is restored by `outrigger get / DEST`",
+        let is_missing = |name: &str| {
+            let path = StorePath::parse(name.as_bytes());
+            path.is_ok_and(|path| find(&*store.meta, at, &path).is_ok_and(|found| found.is_none()))
+        };
+        match paths.first().and_then(|path| path.to_str()).filter(|&name| is_missing(name)) {
+            Some("latest") => {
+                failure.message =
+                    "`latest` is not in the store; `outrigger get / DEST` restores the present tree".into();
+            }
             Some(name) if is_snapshot(name) => {
-                failure.message += &format!("; of a snapshot it is `outrigger get --at {name} / DEST`");
+                failure.message =
+                    format!("`{name}` is a snapshot; `outrigger get --at {name} / DEST` restores it");
             }
             _ => {}
         }
@@ -295,7 +301,7 @@ pub fn version_root(
     view.version(store, inode.number, number).map_err(|error| {
         let mut failure = Failure::from(error.context(format!("`{path}`")));
         if failure.exit == Exit::Failed {
-            failure.message += &format!("; `outrigger versions {path}` lists those that are");
+            failure.message += &format!("; `outrigger versions {path}` lists the kept ones");
         }
         failure
     })

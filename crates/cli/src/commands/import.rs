@@ -28,9 +28,9 @@ Examples:
   xzcat linux.tar.xz | outrigger import - --to linux
   tar c --xattrs src | outrigger import - --to src --tag nightly
 
-Entries are added to what is at PATH already, as `tar x` would; a snapshot is taken before something is replaced, which
-`outrigger undo` goes back to. A leading slash is dropped; entries with `..` in their name are skipped and named
-(exit code 4).";
+Entries are added to the content of PATH, as by `tar x`. Before something is replaced, a snapshot is
+taken, to which `outrigger undo` goes back. A leading slash is dropped. Entries with `..` in their
+name are skipped and named (exit code 4).";
 
 /// Store the content of a tar archive
 #[derive(Args)]
@@ -71,7 +71,7 @@ pub fn run(context: &Context, args: ImportArgs) -> Outcome {
     let first = archive.next().map_err(|error| no_archive(&args.file, &error))?;
     let store = context.open_for_commits()?;
     offload::use_devices(context, &store, &args.offload)?;
-    let progress = context.progress(&store, "what was committed stays, run the same command again");
+    let progress = context.progress(&store, "committed data is kept; run the same command again");
     let bar = Bar::start_reading(&progress, context.has_no_bar(), len, read);
     let sources = if args.file == "-" { Vec::new() } else { vec![args.file.as_bytes().to_vec()] };
     let before = args.before.snapshot(&store, "import", sources, std::slice::from_ref(&to))?;

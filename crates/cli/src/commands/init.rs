@@ -60,7 +60,7 @@ pub struct InitArgs {
     #[arg(long, value_name = "URL")]
     packs: Vec<String>,
     /// Make a store for experiments; it stays one. `put --oracle` is allowed in it, which believes
-    /// fingerprints that nobody computed. Not for data that matters
+    /// fingerprints without computing them. Not for data that matters
     #[arg(long, hide = true)]
     experiment: bool,
 }
@@ -70,7 +70,7 @@ fn help() -> String {
     let mut text = format!("{EXAMPLES}\n\nProfiles (chunker, frame size, codec):");
     for (name, what) in [
         ("default", ""),
-        ("dense", "finds more, at a larger index"),
+        ("dense", "finds more duplicates, with a larger index"),
         ("large", "for large files: a smaller index"),
         ("archive", "smallest, slower"),
     ] {
@@ -88,7 +88,7 @@ fn refuse_mounted(dir: &Path) -> Result<(), Failure> {
     let Ok(dir) = dir.canonicalize().or_else(|_| mounts::resolve(dir)) else { return Ok(()) };
     match mounts::of_store(&dir).unwrap_or_default().first() {
         Some(row) => Err(Failure::failed(format!(
-            "the store that was in {} is mounted at {} still: unmount it first, or give another directory",
+            "the store that was in {} is still mounted at {}; unmount it first, or give another directory",
             dir.display(),
             row.point.display()
         ))),
@@ -128,8 +128,8 @@ pub fn run(context: &Context, args: InitArgs) -> Outcome {
         print_json(object)?;
     } else if !context.quiet {
         print_text(&format!(
-            "made a store {}in {}: {}, {}, {}, frames of {}, packs of {}{}\nwhat commands remove or replace can be taken back for {AUTOMATIC_DEFAULT} \
-             (`outrigger undo`; `outrigger keep --automatic AGE` sets how long)\n",
+            "made a store {}in {}: {}, {}, {}, frames of {}, packs of {}{}\n`outrigger undo` can undo commands for {AUTOMATIC_DEFAULT} \
+             (`outrigger keep --automatic AGE` changes that)\n",
             if config.experiment { "for experiments " } else { "" },
             dir.display(),
             config.chunker,

@@ -153,7 +153,7 @@ pub fn jobs(context: &Context, args: JobsArgs) -> Outcome {
         let when = local(Time::from_nanos(row.created));
         let (pattern, told) = match Spec::decode(&row.spec) {
             Ok(spec) => (spec.pattern.text(), spec.told()),
-            Err(_) => ("?", "(made by another version of this program)".to_string()),
+            Err(_) => ("?", "(made by another version of outrigger)".to_string()),
         };
         let line = format!(
             "{:>5}  {:<9}  {when}  {pattern:<6}  {done}/{all}  {told}{}",
@@ -205,9 +205,9 @@ pub fn has_agent(store: &Store, row: &JobRow) -> bool {
 /// The text about a job that no process runs any more.
 fn left_text(store: &Store, row: &JobRow) -> String {
     if has_agent(store, row) {
-        return "its process has ended; an agent goes on with it".to_string();
+        return "its process has ended; an agent continues it".to_string();
     }
-    format!("its process has ended; `outrigger job retry {}` goes on with it", row.id)
+    format!("its process has ended; run `outrigger job retry {}` to continue it", row.id)
 }
 
 /// Each input's length: the input's own while the job holds it, later as far as the splits show it.
@@ -263,7 +263,7 @@ fn about(row: &JobRow) -> Object {
             .with("outputs", outputs)
             .with("net", spec.net)
             .with("reach", spec.reach.iter().map(ToString::to_string).collect::<Vec<_>>())
-            .with("variables_of_who_runs_it", spec.env_here)
+            .with("inherited_variables", spec.env_here)
             .with("tries", spec.tries)
             .with("uid", spec.submitter.map(|submitter| submitter.uid));
     }
@@ -361,10 +361,10 @@ fn show_job(context: &Context, args: &JobArgs) -> Outcome {
         let is_brought = |program: &[String]| program.first().is_some_and(|word| word.contains('/'));
         let brought = spec.programs().zip(spec.components()).filter(|(program, _)| is_brought(program));
         for kept in brought.filter_map(|(_, kept)| kept) {
-            text += &format!("  keeps     {}:{}\n", kept.name, &kept.hash[..SHORT.min(kept.hash.len())]);
+            text += &format!("  bundles   {}:{}\n", kept.name, &kept.hash[..SHORT.min(kept.hash.len())]);
         }
         for name in &spec.env_here {
-            text += &format!("  has       {} of who runs it\n", show(name.as_bytes()));
+            text += &format!("  inherits  {}\n", show(name.as_bytes()));
         }
     }
     text += &format!("  inputs    {}", count(inputs.len() as u64));

@@ -74,7 +74,7 @@ impl Hosts {
     pub fn text(&self) -> String {
         let mut text = String::new();
         for (host, (splits, bytes)) in &self.held {
-            let host = if host.is_empty() { "nobody knows who" } else { host };
+            let host = if host.is_empty() { "an unknown host" } else { host };
             text += &format!(
                 "  held      by {host}: {}, {}\n",
                 counted(*splits, "split", "splits"),

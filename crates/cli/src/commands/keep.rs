@@ -23,23 +23,22 @@ const EXAMPLES: &str = "\
 Examples:
   outrigger keep --last 10 --daily 7 --weekly 4 --monthly 12 --dry-run
   outrigger keep --daily 7 --tag release && outrigger gc
-  outrigger keep --automatic 7d                from now on, automatic snapshots stay for a week
-  outrigger keep --of nightly --last 30        only those tagged nightly are looked at
+  outrigger keep --automatic 7d                from now on, keep automatic snapshots for a week
+  outrigger keep --of nightly --last 30        apply the rules only to snapshots tagged nightly
 
-The rules are for dated snapshots, as `put --tag` and timers take them. A tag is not a name.
-Named snapshots, as `snapshot create NAME` takes them, and held ones stay whatever the rules say.
-Automatic ones, which `undo` needs, go by their age alone: --automatic sets it from now on, 30
-days at first, and `keep` and `gc` delete those that are older.
+The rules apply to dated snapshots, which `put --tag` and timers take. A tag is not a name.
+Named snapshots (`snapshot create NAME`) and held ones always stay.
+Automatic snapshots, which `undo` needs, go by their age alone: `keep` and `gc` delete those that
+are older than --automatic says, 30 days at first.
 
-Rules add up: a snapshot is kept when any of them says so. Of each hour, day, ISO week, month or
-year (in the machine's time zone) the newest snapshot counts; periods without snapshots are not
-counted.";
+A snapshot is kept if any rule keeps it. In each hour, day, ISO week, month or year (in the
+machine's time zone) the newest snapshot counts. Periods without snapshots do not count.";
 
 /// Keep snapshots by rules, and delete the others
 ///
 /// The rules apply to dated snapshots only. Automatic ones go when they are old enough, and named
-/// ones stay. Nothing is deleted without a rule, or if no snapshot has a tag that is to be kept.
-/// Nor if all would go, unless --delete-all is given. `outrigger gc` then frees the space.
+/// ones stay. Nothing is deleted without a rule, if no snapshot has a tag of --tag or --of, or if
+/// all would go (unless --delete-all is given). `outrigger gc` then frees the space.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct KeepArgs {
@@ -77,6 +76,10 @@ pub struct KeepArgs {
     /// Only say what would be done
     #[arg(long, short = 'n')]
     dry_run: bool,
+    /// It is no error if no snapshot has the tag of --of; for the dry run of a profile before its
+    /// first run
+    #[arg(long, hide = true, requires = "of")]
+    may_be_new: bool,
 }
 
 /// Why a snapshot stays; empty for one that is deleted.
@@ -98,7 +101,7 @@ pub fn run(context: &Context, args: KeepArgs) -> Outcome {
         let session = store.session(SessionKind::Writer, "keep")?;
         set_policy(&store, &session, ROOT_INODE, AUTOMATIC, Some(age))?;
     }
-    let rows = looked_at(&store, &retention, args.of.as_deref())?;
+    let rows = looked_at(&store, &retention, args.of.as_deref(), args.may_be_new)?;
     let expired = snapshots::expired(&store, args.automatic.as_deref())?;
     let reasons = reasons(&rows, &retention, &expired);
     let gone: Vec<String> = rows
@@ -114,7 +117,7 @@ pub fn run(context: &Context, args: KeepArgs) -> Outcome {
     );
     if !retention.is_empty() && all > 0 && left == 0 && !args.delete_all {
         return Err(Failure::usage(format!(
-            "the rules keep none of {}, nothing was deleted; if all of them shall go, say --delete-all",
+            "the rules keep none of {}, nothing was deleted; give --delete-all to delete them all",
             counted(all as u64, "dated snapshot", "dated snapshots")
         )));
     }
@@ -145,20 +148,21 @@ fn looked_at(
     store: &Store,
     retention: &Retention,
     of: Option<&str>,
+    may_be_new: bool,
 ) -> Result<Vec<(SnapshotRow, Facts)>, Failure> {
     let mut rows: Vec<_> = store.meta.snapshots()?.into_iter().map(|row| (Facts::of(&row), row)).collect();
     let has = |facts: &Facts, tag: &str| facts.tags.iter().any(|own| own == tag);
     // A mistyped tag would keep nothing, and the snapshots that it was meant to keep would go.
     if let Some(tag) = retention.tags.iter().find(|tag| !rows.iter().any(|(facts, _)| has(facts, tag))) {
         return Err(Failure::usage(format!(
-            "no snapshot has the tag `{tag}`, nothing was deleted; `outrigger snapshot list` shows the tags that there are"
+            "no snapshot has the tag `{tag}`, nothing was deleted; `outrigger snapshot list` shows all tags"
         )));
     }
     if let Some(of) = of {
         rows.retain(|(facts, _)| has(facts, of));
-        if rows.is_empty() {
+        if rows.is_empty() && !may_be_new {
             return Err(Failure::usage(format!(
-                "--of {of}: no snapshot has that tag; `outrigger snapshot list` shows the tags that there are"
+                "--of {of}: no snapshot has that tag; `outrigger snapshot list` shows all tags"
             )));
         }
     }

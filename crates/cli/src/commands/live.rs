@@ -48,7 +48,7 @@ pub fn run(context: &Context, watch: &Watch) -> Outcome {
     let mut due = Instant::now();
     for number in 0.. {
         let answer: Value = serde_json::from_str(&mount.ask("status")?)
-            .map_err(|error| Failure::failed(format!("the mount's answer is not understood: {error}")))?;
+            .map_err(|error| Failure::failed(format!("cannot parse the mount's answer: {error}")))?;
         let status = parse(&answer);
         let rates = Rates::between(before.as_ref(), &status);
         let mut out = Out::new();
@@ -102,10 +102,10 @@ fn connect(dir: &Path, session: Option<u64>) -> Result<Client, Failure> {
             "session {session} is no mount of {shown} on this host; `outrigger status` lists sessions with their hosts"
         ))),
         (0, None) => Err(Failure::failed(format!(
-            "no mount of {shown} is at work on this host that can be written to, and --live asks one: begin it with `outrigger mount DIR`, or leave --live out"
+            "{shown} is not mounted for writing on this host; run `outrigger mount MOUNTPOINT`, or remove --live"
         ))),
         (count, _) => Err(Failure::usage(format!(
-            "this host has {count} mounts of {shown}: say which one with --session N; `outrigger status` lists them"
+            "this host has {count} mounts of {shown}; choose one with --session N (`outrigger status` lists them)"
         ))),
     }
 }

@@ -138,7 +138,7 @@ pub fn block(status: &Status, rates: &Rates) -> String {
     }
     if s.device_tasks + s.device_given_up + s.device_trips > 0 {
         text += &format!(
-            "devices    {} done, {} given up; cut off {}, {} now\n",
+            "devices    {} done, {} given up; disabled {}, {} now\n",
             counted(s.device_tasks, "task", "tasks"),
             count(s.device_given_up),
             counted(s.device_trips, "time", "times"),

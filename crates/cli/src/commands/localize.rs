@@ -16,13 +16,15 @@ use crate::progress::duration;
 
 const EXAMPLES: &str = "\
 Examples:
-  outrigger localize data/runs --to osd1     so that programs on osd1 read it there
-  outrigger localize data/film.mkv           on the host that has most of it already
+  outrigger localize data/runs --to osd1     programs on osd1 then read it there
+  outrigger localize data/film.mkv           to the host that has most of it already
   outrigger localize data --dry-run
   outrigger localize data --to osd1 --limit 50M
 
-Packs can be placed in a Ceph pool. A store in a directory has all data on its one host: there is nothing to gather, and that is said; of other places it is not for the packs' writer to choose where in them they lie. It may run beside puts and gets, and be interrupted: what it has done stays done, and the next one goes on
-from there. It needs room for a few packs, and reclaims as `gc` does.";
+This is for packs in a Ceph pool. All data of a store in a directory is on one host already, and an
+object store does not let a writer choose the host.
+Puts and gets may run meanwhile. Finished work is kept after an interruption, and the next run
+continues from there. It needs room for a few packs, and frees space as `gc` does.";
 
 /// Gather the data of files on one host
 ///
@@ -48,7 +50,7 @@ pub fn run(context: &Context, args: LocalizeArgs) -> Outcome {
     let started = Instant::now();
     let path = args::store_path(&args.path)?;
     let store = if args.dry_run { context.open()? } else { context.open_for_upkeep()? };
-    crate::interrupt::arm(&store, "what was gathered stays so, run it again");
+    crate::interrupt::arm(&store, "finished work is kept; run it again to continue");
     let how = Localize::new(&store, &path, args.to.as_deref())?;
     let how = Localize { bytes_per_sec: args.limit.unwrap_or(0), ..how };
     let progress = Arc::new(GcProgress::default());
@@ -68,7 +70,7 @@ pub fn run(context: &Context, args: LocalizeArgs) -> Outcome {
     let exit = gc::left_alone(&report.unreadable);
     if exit == Exit::Done && report.packs_left > 0 && !args.dry_run {
         complain(
-            "some of it lies elsewhere still: writers rely on it, or no pack could be made there; run it again later",
+            "some data is still on other hosts: writers use it, or no pack could be stored there; run it again later",
         );
         return Ok(Exit::Partial);
     }

@@ -117,7 +117,7 @@ pub fn run(context: &Context, args: LsArgs) -> Outcome {
     }
     bad.iter().for_each(|why| complain(why));
     complain(
-        "names that no file can have: the store is damaged, or was made to harm; `outrigger check` lists all damage",
+        "names that no file can have: the store is damaged or malicious; `outrigger check` lists all damage",
     );
     Ok(Exit::Damaged)
 }

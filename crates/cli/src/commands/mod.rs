@@ -228,8 +228,8 @@ pub fn say_entry(to_stderr: bool, step: Step, path: &[u8]) {
 /// Results of the verification of other clients' packs; `None` where there is none.
 pub fn verified_json(store: &Store) -> Option<serde_json::Value> {
     let counts = store.verified()?.counts();
-    let lying: Vec<String> = counts.lying.iter().map(|pack| PackId(*pack).to_string()).collect();
-    Some(serde_json::json!({ "frames": counts.frames, "bytes": counts.bytes, "packs_lying": lying }))
+    let corrupt: Vec<String> = counts.lying.iter().map(|pack| PackId(*pack).to_string()).collect();
+    Some(serde_json::json!({ "frames": counts.frames, "bytes": counts.bytes, "packs_corrupt": corrupt }))
 }
 
 /// Names the packs that do not have what their footers say.
@@ -237,7 +237,7 @@ pub fn complain_of_packs(store: &Store) {
     let Some(verified) = store.verified() else { return };
     for pack in verified.counts().lying {
         complain(&format!(
-            "pack {} of another client does not have all chunks that its footer names, and is not relied on; `outrigger check --read-data` says which files need it",
+            "pack {} from another client lacks chunks that its footer lists, so it is not used; `outrigger check --read-data` lists the files that need it",
             PackId(pack)
         ));
     }
@@ -251,7 +251,7 @@ pub fn report_skipped(progress: &Progress) -> Exit {
     }
     if progress.damaged.load(std::sync::atomic::Ordering::Relaxed) > 0 {
         complain(
-            "stored data is damaged; `outrigger check --repair` finds all damage and mends what can be mended, and `get --salvage` restores what is left of a file",
+            "stored data is damaged; run `outrigger check --repair` to find and repair damage, or `outrigger get --salvage` to restore the undamaged parts of a file",
         );
         Exit::Damaged
     } else if skipped.is_empty() {

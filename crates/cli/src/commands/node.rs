@@ -28,22 +28,27 @@ use crate::output::{Out, complain, counted, print_text};
 
 const EXAMPLES: &str = "\
 Examples:
-  outrigger node                          runs an agent until it is told to stop (Ctrl-C: finish what runs, then stop; again: stop at once)
-  outrigger node --name big --slots 32    with another name than the host's, and more splits at once
-  outrigger node --idle --yield-above 5   stands back as far as it can
-  outrigger node --cgroup /sys/fs/cgroup/jobs    makes the control groups of its programs there
-  outrigger node --run-as jobs --sandbox strict    every program as this user, and kept in, whatever its job says
-  outrigger node --map /etc/outrigger/roles --users ann,bob    their jobs alone, told from others' by the database's roles
-  systemd-run --scope --property Delegate=yes outrigger node    has a group delegated to make them in (users: --user)
-  outrigger node --until-idle             does what is queued, and ends
+  outrigger node                          Ctrl-C: finish running splits; twice: stop at once
+  outrigger node --name big --slots 32    set the agent's name, and how many splits run at once
+  outrigger node --idle --yield-above 5   yield as much as possible
+  outrigger node --until-idle             work off the queue, and end
+  outrigger node --cgroup /sys/fs/cgroup/jobs       make the programs' control groups there
+  outrigger node --run-as jobs --sandbox strict     run every program as this user, in a sandbox
+  outrigger node --map /etc/outrigger/roles --users ann,bob     only the jobs of these users
+  systemd-run --scope --property Delegate=yes outrigger node    in a delegated control group
   outrigger run --detach … ; outrigger job wait 7
   outrigger node list
   outrigger node drain big --wait
 
-An agent takes jobs that `run --detach`, rules and others have queued, and helps with those that `run` works on. Several share a store: on one machine, or, when
-its metadata is in PostgreSQL, on many. One that is killed leaves its splits to the others, and what takes one long another does, too. An agent of root runs each
-program as who submitted its job, if this host knows that user, and as nobody where that is root and the program is kept in (see --allow-root); any other one runs its own user's jobs only.
-Who submitted a job the database says, by the role that made its row (see --map); of a store in a directory it is the directory's owner.";
+An agent runs queued jobs (of `run --detach` and of rules), and helps with jobs that `run` works on.
+Several agents may share a store: on one machine, or on many if its metadata is in PostgreSQL.
+If an agent is killed, the others take its splits. If a split is slow, another agent runs a
+speculative attempt at it.
+
+An agent of root runs each program as the user who submitted the job, if this host knows that user.
+It runs sandboxed programs of root as nobody (see --allow-root). Any other agent runs only its own
+user's jobs. The submitter is the database role that made the job (see --map). In a store in a
+directory, it is the directory's owner.";
 
 /// Run an agent: a process that works on queued jobs
 #[derive(Args)]
@@ -119,8 +124,9 @@ fn agent(context: &Context, args: NodeArgs) -> Outcome {
         None => free_name(&store)?,
     };
     // Set before any thread starts, so that all threads and programs inherit it.
-    rustix::process::nice(args.nice)
-        .map_err(|error| Failure::io("cannot stand back (--nice 0 does not try to)", &error.into()))?;
+    rustix::process::nice(args.nice).map_err(|error| {
+        Failure::io("cannot lower the priority (give --nice 0 to keep it)", &error.into())
+    })?;
     let groups = Groups::begin(&args.cgroup, args.nice, args.idle);
     let contained = match (&groups, &args.cgroup) {
         (Ok(groups), _) => format!("each in a control group of its own ({})", groups.told()),
@@ -166,7 +172,7 @@ fn telling(busy: Busy) -> Busy {
         let mut said = said.lock().expect("no panic while held");
         if waits && said.is_none_or(|said| said.elapsed() > SAY_EVERY) {
             *said = Some(Instant::now());
-            let _ = print_text("stands back: others wait for a mount of the store on this host\n");
+            let _ = print_text("yielding: requests wait in a mount of the store on this host\n");
         }
         waits
     })
@@ -204,7 +210,7 @@ fn tell(context: &Context, store: &Store, event: &Event<'_>) {
         }
         Event::Rests(error) => {
             errors::met("looking for work", error.kind(), &error.to_string());
-            complain(&format!("nothing can be done just now: {error}; it is tried again"));
+            complain(&format!("cannot work now: {error}; retrying"));
         }
     }
 }
@@ -245,7 +251,7 @@ fn list(context: &Context) -> Outcome {
                 .with("process", node.process)
                 .with("slots", node.role.slots)
                 .with("drains", node.drains)
-                .with("stands_back", node.stands_back)
+                .with("yields", node.stands_back)
                 .with("jobs", jobs)
                 .into()
         };
@@ -263,7 +269,7 @@ fn list(context: &Context) -> Outcome {
             (false, true) => "idle".to_string(),
             (false, false) => jobs.join(", "),
         };
-        let does = if node.stands_back && !node.drains { format!("{does}, stands back") } else { does };
+        let does = if node.stands_back && !node.drains { format!("{does}, yields") } else { does };
         let slots = counted(node.role.slots, "slot", "slots");
         out.line(&format!(
             "{:<20}  {:<9}  process {} on {}  {does}",

@@ -224,8 +224,8 @@ pub fn complain_of_devices(store: &Store, progress: &Progress) {
     let frames = progress.view().frames_without_device;
     if frames > 0 {
         complain(&format!(
-            "{} meant for a device that is not there or not trusted, and made by the processor; `outrigger devices` says what there is",
-            counted(frames, "frame was", "frames were")
+            "the processor compressed {}, because their device is missing or not trusted; `outrigger devices` lists the devices",
+            counted(frames, "frame", "frames")
         ));
     }
     let devices = store.devices().map(|runtime| runtime.metrics().devices).unwrap_or_default();
@@ -236,7 +236,7 @@ pub fn complain_of_devices(store: &Store, progress: &Progress) {
     }
 }
 
-/// `qat:0 was cut off: 1 x wrong result, 3 tasks done again`; `None` if all went well.
+/// `qat:0 was disabled: 1 x wrong result, 3 tasks rerun`; `None` if all went well.
 fn failure_of(device: &DeviceMetrics) -> Option<String> {
     let words = |name: &str| match name {
         "out_of_memory" => "out of memory".to_string(),
@@ -253,12 +253,12 @@ fn failure_of(device: &DeviceMetrics) -> Option<String> {
     }
     let what = match (device.trips, device.breaker.name()) {
         (0, _) => "failed".to_string(),
-        (_, "closed") => "was cut off, and is trusted again".to_string(),
-        (_, "half-open") => "was cut off, and is on trial".to_string(),
-        _ => "was cut off".to_string(),
+        (_, "closed") => "was disabled, and is in use again".to_string(),
+        (_, "half-open") => "was disabled, and is being retried".to_string(),
+        _ => "was disabled".to_string(),
     };
     let again = counted(device.given_up, "task", "tasks");
-    Some(format!("{} {what}: {}, {again} done again", device.identity.name, faults.join(", ")))
+    Some(format!("{} {what}: {}, {again} rerun", device.identity.name, faults.join(", ")))
 }
 
 /// Saves what was learned of the devices, for later runs.
@@ -268,10 +268,7 @@ pub fn remember(store: &Store) {
     }
     let (Some(runtime), Some(path)) = (store.devices(), default_path()) else { return };
     if let Err(error) = runtime.calibration().save(&path) {
-        complain(&format!(
-            "what was learned of the devices is lost: cannot write {}: {error}",
-            path.display()
-        ));
+        complain(&format!("the devices' calibration is not saved: cannot write {}: {error}", path.display()));
     }
 }
 

@@ -23,19 +23,21 @@ Examples:
   outrigger policy set docs versions=all
   outrigger policy set images chunker=fixed:64K codec=lz4
   outrigger policy set scratch dedup=off versions=none
-  outrigger policy set / codec=gzip:6@qat,zstd:3@cpu      a QAT card's gzip; what it has no room for becomes zstd:3
+  outrigger policy set / codec=gzip:6@qat,zstd:3@cpu    gzip on a QAT card; when it is busy, zstd:3
   outrigger policy set images --unset codec
   outrigger policy get images/2026
   outrigger policy list
 
 Keys:
   versions  how many earlier contents of a file are kept: a number, all or none (10)
-  codec     auto (auto:throughput, auto:ratio, auto:cpu), zstd:LEVEL, gzip:LEVEL, deflate:LEVEL, lz4, zle, lzjb or none; or up to four of
-            these, the most wanted first, each with @qat, @nvcomp, @sim, @cpu or @any: gzip:6@qat,zstd:3@cpu (docs/compression.md)
-  filters   on or off: whether numbers and machine code may be rearranged before the codec
-  budget    what a compressed frame may have of its source, per cent (90); else it is stored as it is
+  codec     auto (auto:throughput, auto:ratio, auto:cpu), zstd:LEVEL, gzip:LEVEL, deflate:LEVEL,
+            lz4, zle, lzjb or none; or up to four with devices, the preferred one first:
+            gzip:6@qat,zstd:3@cpu (also @nvcomp, @sim, @any; docs/compression.md)
+  filters   on or off: whether to rearrange numbers and machine code before compression
+  budget    largest size of a compressed frame, in per cent of its source (90); a frame that
+            would be larger is stored uncompressed
   chunker   gear32:MIN/AVG/MAX or fixed:SIZE
-  dedup     on or off: whether to look for what is stored already";
+  dedup     on or off: whether to look for stored copies of new data";
 
 const SET_EXAMPLES: &str = "\
 Examples:
@@ -102,7 +104,7 @@ pub fn run(context: &Context, command: PolicyCommand) -> Outcome {
 fn directory(store: &Store, path: &StorePath) -> Result<u64, Failure> {
     let inode = require(&*store.meta, At::Now, path)?;
     if inode.attributes.kind != FileKind::Directory {
-        return Err(Failure::usage(format!("`{path}` is not a directory; policies are set on directories")));
+        return Err(Failure::usage(format!("`{path}` is not a directory; set policies on directories")));
     }
     Ok(inode.number)
 }

@@ -27,10 +27,11 @@ const EXAMPLES: &str = "\
 Examples:
   outrigger profile list
   outrigger backup home             runs the profile `home`
-  outrigger backup home -n          what it would put and delete; no hooks run
+  outrigger backup home -n          show what it would put and delete; no hooks run
   systemctl enable --now outrigger-backup@home.timer
 
-In ~/.config/outrigger/config.toml or /etc/outrigger/config.toml (OUTRIGGER_CONFIG names another file):
+In ~/.config/outrigger/config.toml or /etc/outrigger/config.toml, or the file that OUTRIGGER_CONFIG
+names:
   [profiles.home]
   store = \"/backup/store\"
   sources = [\"/home/me\"]
@@ -213,7 +214,10 @@ impl Steps<'_> {
             ("yearly", yearly),
         ];
         words.extend(rules.iter().filter(|(_, n)| *n > 0).map(|(rule, n)| format!("--{rule}={n}")));
-        words.extend(self.dry_run.then(|| "--dry-run".to_string()));
+        if self.dry_run {
+            // Before the first run no snapshot has the profile's tag.
+            words.extend(["--dry-run", "--may-be-new"].map(str::to_string));
+        }
         words.into_iter().map(OsString::from).collect()
     }
 

@@ -38,13 +38,13 @@ Examples:
   outrigger put src                        the same, at src
   outrigger put notes.txt                  one file, at notes.txt
   outrigger put a b c --to backup          several, at backup/a, backup/b, backup/c
-  outrigger put ~/src --to src -n          what that would store, replace and remove, without changing anything
+  outrigger put ~/src --to src -n          only show what it would store, replace and remove
   outrigger put ~/src --to src --exclude target --exclude '*.o' --tag nightly
   outrigger put ~ --to home --exclude-caches --ignore-file .gitignore --exclude-from ~/.excludes
   outrigger put ~/src --exclude /target     ~/src/target, and no other target
   pg_dump db | outrigger put - --to dumps/db.sql
-  outrigger put ~/film --no-dedup             nothing of it is expected to be there
-  outrigger put data --place osd1             in a Ceph pool: on that host, for programs that will run there
+  outrigger put ~/film --no-dedup             do not look for stored copies
+  outrigger put data --place osd1             in a Ceph pool: new data goes to that host
 
 A directory is mirrored: PATH loses what the source no longer has. `put -n` lists it, and
 --keep-missing keeps it. Files that are left out are neither stored nor removed. Of a file,
@@ -119,7 +119,7 @@ pub fn run(context: &Context, args: PutArgs) -> Outcome {
     args.tag.iter().try_for_each(|tag| snapshots::check_name("tag", tag))?;
     if args.oracle.is_some() && args.sources.len() > 1 {
         return Err(Failure::usage(
-            "files are known to an oracle by their paths within one source: give one, say a directory",
+            "--oracle takes one source, because it finds files by their paths in it; put several under one directory",
         ));
     }
     let mut options = PutOptions {
@@ -137,8 +137,7 @@ pub fn run(context: &Context, args: PutArgs) -> Outcome {
     };
     if args.to.as_ref().is_some_and(|to| to.is_empty()) {
         return Err(Failure::usage(
-            "--to is empty, as of a variable that is not set; name a directory, or say --to / --replace-source if it is meant to become the \
-             whole store",
+            "--to is empty (is a shell variable unset?); name a directory, or give --to / --replace-source to replace the whole store",
         ));
     }
     let to = args.to.as_deref().map(args::store_path).transpose()?;
@@ -153,7 +152,7 @@ pub fn run(context: &Context, args: PutArgs) -> Outcome {
             mounts::of_store(&dir).unwrap_or_default().into_iter().map(|row| row.device).collect();
     }
     offload::use_devices(context, &store, &args.offload)?;
-    let progress = context.progress(&store, "what was committed stays, run the same command again to go on");
+    let progress = context.progress(&store, "committed data is kept; run the same command again to continue");
     let sources = sources(&store, targets, args.allow_empty, &progress)?;
     filter::skip_missing(&options.leave_out, &args.sources, &progress);
     let paths = sources.iter().filter_map(|(source, _)| match source {
@@ -245,7 +244,7 @@ fn targets(
     let target = |source: &OsString| {
         if source == "-" {
             return Err(Failure::usage(
-                "standard input needs a name in the store: give it alone, with --to PATH",
+                "standard input needs a name in the store; give it alone, with --to PATH",
             ));
         }
         let name = base_name(Path::new(source))?;
@@ -263,7 +262,7 @@ fn targets(
 /// The last name of a path. For `.` and `..` it is the name of the directory that they mean.
 fn base_name(path: &Path) -> Result<Vec<u8>, Failure> {
     let nameless = || {
-        Failure::usage(format!("{} has no name of its own; say where it goes with --to PATH", path.display()))
+        Failure::usage(format!("{} has no name of its own; name its target with --to PATH", path.display()))
     };
     let is_dots = matches!(
         path.as_os_str().as_bytes().rsplit(|&byte| byte == b'/').find(|part| !part.is_empty()),
@@ -295,7 +294,7 @@ fn sources(
             };
             if is_empty && !allow_empty && holds()? {
                 return Err(Failure::usage(format!(
-                    "standard input is empty, as of a program that has failed, and `{target}` has content; if it is meant to become empty, say --allow-empty"
+                    "standard input is empty (did its program fail?), and `{target}` has content; give --allow-empty to replace it"
                 )));
             }
             sources.push((Source::Stream(Box::new(stream)), target));

@@ -21,8 +21,8 @@ Examples:
   outrigger rebalance --dry-run
   outrigger rebalance --limit 100M
   outrigger rebalance --to-fill 50G        make room ahead of a large put
-  outrigger rebalance --up                 use the room that there is, for the newest
-  outrigger rebalance --up data/runs       ... or for what will be read";
+  outrigger rebalance --up                 fill free room with the newest packs
+  outrigger rebalance --up data/runs       ... or with packs that will be read";
 
 /// Move packs down from tiers that hold more than they should
 ///

@@ -20,8 +20,8 @@ Examples:
   outrigger recompress --codec zstd:19 --limit 50M
   outrigger recompress --dry-run
 
-It may run beside puts and gets, and be interrupted: what it has done stays done, and the next one goes on from there. It needs room for
-a few packs.";
+Puts and gets may run meanwhile. Finished work is kept after an interruption, and the next run
+continues from there. It needs room for a few packs.";
 
 /// Bring old data to the codec that policies ask for now
 ///
@@ -47,7 +47,7 @@ pub fn run(context: &Context, args: RecompressArgs) -> Outcome {
     let started = Instant::now();
     let store = if args.dry_run { context.open()? } else { context.open_for_upkeep()? };
     offload::use_devices(context, &store, &args.offload)?;
-    crate::interrupt::arm(&store, "what was recompressed stays so, run it again");
+    crate::interrupt::arm(&store, "finished work is kept; run it again to continue");
     let progress = Arc::new(GcProgress::default());
     let bar = gc::shown(context, &progress);
     let options = GcOptions { dry_run: args.dry_run, threads: context.threads, ..GcOptions::default() };
@@ -65,7 +65,7 @@ pub fn run(context: &Context, args: RecompressArgs) -> Outcome {
     }
     let exit = gc::left_alone(&report.unreadable);
     if exit == Exit::Done && report.packs_left > 0 && !args.dry_run {
-        complain("writers rely on packs that are left; run it again when they are through");
+        complain("writers use the remaining packs; run it again when they have finished");
         return Ok(Exit::Partial);
     }
     Ok(exit)
@@ -74,7 +74,7 @@ pub fn run(context: &Context, args: RecompressArgs) -> Outcome {
 fn describe(report: &RecompressReport, dry_run: bool, secs: f64) -> String {
     if dry_run {
         return match report.packs_left {
-            0 => "everything is stored as it should be\n".to_string(),
+            0 => "all data has its policies' codec already\n".to_string(),
             left => format!("the first run would take {}\n", counted(left, "pack", "packs")),
         };
     }

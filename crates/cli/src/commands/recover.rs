@@ -15,16 +15,25 @@ use crate::progress::Bar;
 
 const EXAMPLES: &str = "\
 Examples:
-  outrigger -s ./store recover                                                            the database is gone, or cannot be opened
-  outrigger -s ./new recover --packs 's3://bucket/store?endpoint=http://gateway:7480'     the directory is lost as a whole
-  outrigger -s 'postgres://me@db/data?schema=team' recover --anyway                       the database is older than its packs
-  outrigger -s 'postgres://me@db/data?schema=team' recover --packs s3://bucket/team       the database is lost
+  # the database is lost, or cannot be opened
+  outrigger -s ./store recover
+  # the whole directory is lost
+  outrigger -s ./new recover --packs 's3://bucket/store?endpoint=http://gateway:7480'
+  # the database is stale (older than its packs)
+  outrigger -s 'postgres://me@db/data?schema=team' recover --anyway
+  # the database in PostgreSQL is lost
+  outrigger -s 'postgres://me@db/data?schema=team' recover --packs s3://bucket/team
 
-Every commit is also written into packs, so files, versions and snapshots come back as they were. The old database, if
-there is one, is moved aside, never deleted: a file beside the new one, in PostgreSQL a schema whose name says so. What is in use is
-refused, and so is, without --anyway, what can still be opened: a store that hosts mount together does not have in its packs what mounts did to names in the last
-seconds, and what mounts that were killed did in theirs until `gc` has run. What lies in directories whose names nothing tells is put into /recovered-directories. Jobs, rules and what was granted to roles are not in the packs. Exit
-code 3 says that something could not be recovered, or not to its place; it is named.";
+Every commit is also written into packs, so files, versions and snapshots come back as they were.
+The old database is moved aside, never deleted: to a file beside the new one, or in PostgreSQL to a
+schema whose name says so. Jobs, rules and grants to roles are not in the packs.
+
+A database in use is refused. So is one that can be opened, without --anyway: it may have changes of
+names in shared mounts that are not in the packs yet (those of the last seconds, and those of killed
+mounts until `gc` has run).
+
+Files whose directory's name is lost go into /recovered-directories. Exit code 3: something could
+not be recovered, or not to its place; the output names it.";
 
 /// Rebuild a lost or damaged database from the packs
 #[derive(Args)]
@@ -44,8 +53,8 @@ pub fn run(context: &Context, args: RecoverArgs) -> Outcome {
     let url = shared::url(dir);
     if !args.anyway && packs.is_none() && Store::open_to_look(dir).is_ok() {
         return Err(Failure::failed(
-            "the database can be opened, and what is in it may be more than the packs have: jobs, rules, and of a store that hosts mount together what mounts did to names. \
-             `outrigger check` says whether it is damaged or older than its packs; then `outrigger recover --anyway` sets it aside and makes a new one",
+            "the database can be opened, and may have more than the packs: jobs, rules, and recent changes of names in shared mounts; if \
+             `outrigger check` finds it damaged or stale, `outrigger recover --anyway` sets it aside and rebuilds it",
         ));
     }
     if let (None, Some(packs)) = (url, &packs) {

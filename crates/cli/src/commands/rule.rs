@@ -21,19 +21,30 @@ const EXAMPLES: &str = "\
 Examples:
   outrigger rule add shrink --on close --in 'scans/**/*.tif' --out 'small/{stem}.zst' -- zstd
   outrigger rule add tell --on create --in 'inbox/*' --pattern '1R->0' --net -- ./announce
-  outrigger rule add means --on write --in 'raw/*.csv' --pattern '1W->2W' --out 'means/{stem}' -- awk -F, '{s+=$2} END {print s/NR}'
+  outrigger rule add means --on write --in 'raw/*.csv' --pattern '1W->2W' --out 'means/{stem}' -- \\
+      awk -F, '{s+=$2} END {print s/NR}'
   outrigger rule add seen --on read --in 'papers/*' --pattern '1R->0' --net -- ./count-a-reader
-  outrigger rule add join --on close --when 'runs/*/_DONE' --pattern '#W->1W' --in '{dir}/part-*' --out '{dir}/all' -- sort
+  outrigger rule add join --on close --when 'runs/*/_DONE' --pattern '#W->1W' \\
+      --in '{dir}/part-*' --out '{dir}/all' -- sort
   outrigger rule list
   outrigger rule log shrink
   outrigger rule pause shrink; outrigger rule resume shrink
 
-Rules are carried out by agents (`outrigger node`): as long as none is running, what comes waits. close: a file has a content that the rule has not seen; create: a file is there
-that it has not seen. Both are seen when they have become part of the tree, by looking about once a second: what came and went in between is not seen, two contents in
-between are one, and a file in a mount may be seen before its writer has closed it, and by close again when there is more; create waits an hour for the content of an empty file. Files that are there when a rule is made do not count, unless --existing.
-write: a file is made in a mount, or overwritten there; its program reads it while it is written (1W->2W, 1W->1W, 1W->0, 1W->#W), and sees its end when the writer has closed it.
-With --when a rule is for many files at once: when a marker is closed, all that --in names beside it is read by one job. What was closed in a mount before the marker is in by then.
-read: a file is opened in a mount, to read only, by a program that is not one of a job; the same content counts once a minute at most, and not while a job of the rule for it is open.";
+Events of --on:
+  close   a matching file has a content that the rule has not seen
+  create  a matching file exists that the rule has not seen; an empty one counts after an hour
+  write   a file is created or overwritten in a mount; the program reads it while it is written
+          (1W->2W, 1W->1W, 1W->0, 1W->#W), and sees its end when the writer closes it
+  read    a file is opened in a mount for reading only, but not by a job's program; a content counts
+          once a minute at most, and not while a job of the rule for it is open
+
+Agents (`outrigger node`) run the jobs of rules; without an agent, matching files wait.
+Agents look for close and create about once a second, in the stored tree. They do not see a file
+that came and went in between, and see only the last of several contents. They may see a file of a
+mount before its writer closes it; close then counts the later content, too.
+Existing files count only with --existing.
+With --when, one job is for many files: closing a marker makes a job over all files that --in names.
+Files that were closed in a mount before the marker are complete in it.";
 
 /// Run a program automatically for each matching file
 #[derive(Subcommand)]
@@ -44,19 +55,19 @@ pub enum RuleCommand {
     /// Show all rules
     #[command(after_help = "Examples:\n  outrigger rule list\n  outrigger rule list --json")]
     List,
-    /// Remove a rule; jobs that it has made go on
+    /// Remove a rule; its jobs continue
     #[command(after_help = "Examples:\n  outrigger rule remove thumbnails")]
     Remove {
         /// The rule's name
         name: String,
     },
-    /// Pause a rule; files that come meanwhile wait
+    /// Pause a rule; new files wait
     #[command(after_help = "Examples:\n  outrigger rule pause thumbnails")]
     Pause {
         /// The rule's name
         name: String,
     },
-    /// Resume a rule; files that came meanwhile are first
+    /// Resume a rule; it starts with the files that waited
     #[command(after_help = "Examples:\n  outrigger rule resume thumbnails")]
     Resume {
         /// The rule's name
@@ -136,7 +147,7 @@ fn add(context: &Context, args: AddArgs) -> Outcome {
     let (spec, splits) = (work.spec()?, work.splits);
     match (when, inputs.as_slice()) {
         (Some(_), _) if on != Trigger::Close => {
-            return Err(Failure::usage("--when says which file has to be closed: give --on close"));
+            return Err(Failure::usage("--when waits for a file to be closed; give --on close"));
         }
         (Some(when), _) => {
             let files = (inputs, work.with);
@@ -146,12 +157,12 @@ fn add(context: &Context, args: AddArgs) -> Outcome {
             changed(&store, |_| rules::add(&store, &name, on, (input, work.with), spec, splits, existing))?;
         }
         (None, _) => {
-            let why = "a rule is for one file at a time, so give --in once; with --when NAME and #W->1W it is for all that belong together";
+            let why = "a rule handles one file at a time: give --in once, or use --when NAME with #W->1W for files that belong together";
             return Err(Failure::usage(why));
         }
     }
     if nodes(&store)?.is_empty() && !context.quiet {
-        complain("no agent is running; what the rule waits for is done when one is: `outrigger node`");
+        complain("no agent is running; start one with `outrigger node`, or matching files will wait");
     }
     Ok(Exit::Done)
 }
@@ -163,7 +174,7 @@ fn list(context: &Context) -> Outcome {
         match rule {
             Ok(rule) => rules.push((name, rule)),
             Err(error) => {
-                complain(&format!("{error}; this one cannot show it, and its agents leave it alone"));
+                complain(&format!("{error}; this version cannot show the rule, and its agents ignore it"));
                 exit = Exit::Partial;
             }
         }

@@ -43,31 +43,44 @@ use crate::progress::Bar;
 const EXAMPLES: &str = "\
 Examples:
   outrigger run --in in.txt --out out.txt --records lines -- awk '{print $1*2}'
-  outrigger run --in 'logs/**/*.log' --out 'errors/{stem}' -- grep ERROR     (grep ends with 1 if it finds nothing: see below)
+  outrigger run --in 'logs/**/*.log' --out 'errors/{stem}' -- sed -n /ERROR/p
   outrigger run --in big.csv --out big.sorted --splits 1 -- sort
+  outrigger run --in 'n/*' --out 'scaled/{name}' --records lines -- @scale 2.5
+  outrigger run --in 'reads/*.bam' --out 'unmapped/{stem}.sam' --records bam -- samtools view -f 4 -
+  outrigger run --in genome.fa --out n --records plugin:./fasta.sh -- grep -c '^>'
+  # no output
   outrigger run --pattern '1R->0' --in 'runs/*' -- sh -c 'mail -s \"$AS_INPUT\" me@here'
-  outrigger run --pattern '1R->0' --in 'runs/*.csv' --net db:5432 -- psql -h db -c '\\copy results from stdin csv'     reaches db's port 5432, nothing else
+  outrigger run --pattern '1R->0' --in 'runs/*.csv' --net db:5432 -- \\
+      psql -h db -c '\\copy results from stdin csv'
+  # several outputs, or several programs in one pass
   outrigger run --pattern '1W->#W' --in all.txt --out 'parts/' -- split -l 1000 - part-
   outrigger run --pattern '1W->#W' --in x --out good=good/{name} --out bad=bad/{name} -- \\
       sh -c 'awk \"NF==3\" RS=\"\\n\" | tee \"$AS_OUTPUT_good\" >/dev/null; : > \"$AS_OUTPUT_bad\"'
+  outrigger run --in 'n/*' --out 'sums/{stem}' -- awk '{s+=$1} END {print s}' \\
+      --and --out 'sorted/{stem}' -- sort -n
+  # one output of many inputs; without a program they are joined, and no data is read
+  outrigger run --pattern '#W->1W' --in 'parts/*' --out all.txt
+  outrigger run --pattern '#W->1W' --in 'logs/*' --out found --records lines -- sed -n /ERROR/p
+  # data that is being written
   pg_dump db | outrigger run --pattern '1W->1W' --in - --out dumps/db.zst -- zstd
-  sensor | outrigger run --pattern '1W->2W' --in - --to raw.csv --out means.csv -- awk -F, '{s+=$2} END {print s/NR}'
-  outrigger run --pattern '1W->2W' --in 'raw/*.csv' --out 'means/{stem}' --follow -- awk -F, '{s+=$2} END {print s/NR}'
-  outrigger run --pattern '#W->1W' --in raw/a --in raw/b --out both.zst --follow -- zstd     reads a to its end, then b, while they are written
-  outrigger run --in 'reads/*.bam' --out 'unmapped/{stem}.sam' --records bam --splits 8 -- samtools view -f 4 -
-  outrigger run --in genome.fa --out n --records plugin:./fasta.sh --splits 8 -- grep -c '^>'    fasta.sh: awk '/^>/ {printf \"%.0f\\n\", at} {at += length($0)+1}'
-  outrigger run --in 'n/*' --out 'scaled/{name}' --records lines -- @scale 2.5    a component: see `outrigger component --help`
-  outrigger run --in 'n/*' --out 'sums/{stem}' -- awk '{s+=$1} END {print s}' --and --out 'sorted/{stem}' -- sort -n     one pass for both
-  outrigger run --pattern '#W->1W' --in 'parts/*' --out all.txt               joins them; no data is read
-  outrigger run --detach --sign ~/.ssh/id_ed25519 --in x --out y -- sort      for agents that run signed jobs only (`node --signed-by`)
-  outrigger run --pattern '#W->1W' --in 'logs/*' --out found --records lines --splits auto -- sed -n /ERROR/p
-  outrigger run --in big.log --out counts --records lines --splits hosts -- awk '/ERROR/ {n++} END {print n+0}'     a number for each host that holds some of it
+  sensor | outrigger run --pattern '1W->2W' --in - --to raw.csv --out means.csv -- \\
+      awk -F, '{s+=$2} END {print s/NR}'
+  outrigger run --pattern '1W->2W' --in 'raw/*.csv' --out 'means/{stem}' --follow -- ./means
+  outrigger run --pattern '#W->1W' --in raw/a --in raw/b --out both.zst --follow -- zstd
+  # one result for each host that holds some of the data
+  outrigger run --in big.log --out counts --records lines --splits hosts -- \\
+      awk '/ERROR/ {n++} END {print n+0}'
+  # a signed job, for `node --signed-by`
+  outrigger run --detach --sign ~/.ssh/id_ed25519 --in x --out y -- sort
 
-After a program, `--and --out TEMPLATE -- PROGRAM` is one more that is given the same input, which is read once for all of them; all must succeed. (A program that
-itself takes an argument --and is called by another: `sh -c`.)
-Outputs appear all at once when the whole job has succeeded, or not at all. A program that ends with another code than 0 has failed; it
-is tried again as often as --tries says, and then its split is set aside, and the job fails.
-Its standard error is kept: `outrigger job logs JOB`. What it may know of its place: AS_JOB, AS_SPLIT, AS_SPLITS, AS_ATTEMPT, AS_TASK_ID, AS_INPUTS, AS_INPUT,
+`--and --out TEMPLATE -- PROGRAM` adds another program with the same input, which is read once for
+all of them; all must succeed. To give --and to a program as its argument, call it by `sh -c`.
+
+Outputs appear all at once when the whole job has succeeded, or not at all. A program fails if its
+exit code is not 0 (grep ends with 1 if it finds nothing). --tries says how often it is tried; then
+its split is set aside, and the job fails. `outrigger job logs JOB` shows its standard error.
+
+Variables of a program: AS_JOB, AS_SPLIT, AS_SPLITS, AS_ATTEMPT, AS_TASK_ID, AS_INPUTS, AS_INPUT,
 AS_OFFSET, AS_LENGTH. More: docs/active-storage.md";
 
 /// Run a program over stored files; results appear all at once
@@ -262,7 +275,7 @@ pub fn run(context: &Context, args: RunArgs) -> Outcome {
         refuse_for_stream(&args, &spec)?;
     }
     if !written && (spec.pattern.needs_writer() || args.to.is_some()) {
-        let why = "is for a file that is being written: give it on standard input, with --in -, or name one of a mount, with --follow";
+        let why = "is for a file that is being written; give it on standard input (--in -), or name one of a mount (--follow)";
         let what = if args.to.is_some() { "--to".to_string() } else { spec.pattern.to_string() };
         return Err(Failure::usage(format!("{what} {why}")));
     }
@@ -293,15 +306,15 @@ pub fn run(context: &Context, args: RunArgs) -> Outcome {
 fn refuse_for_stream(args: &RunArgs, spec: &Spec) -> Result<(), Failure> {
     let work = &args.work;
     let why = if args.sign.is_some() {
-        "--sign: no agent runs the job, this process does"
+        "--sign: this process runs the job, no agent does; remove it"
     } else if !work.with.is_empty() {
-        "--with: the job has no stored files to look at; run it over the stored file (--to), once that is there"
+        "--with: a job over a stream reads no stored files; run it over the stored file (--to) once that exists"
     } else if spec.records != Records::Whole {
-        "--records: nothing is cut that is read while it comes; leave it away"
+        "--records: a stream is not split; remove it"
     } else if work.splits != Splits::Auto {
-        "--splits: it is read by one program; leave it away"
+        "--splits: a stream is not split; remove it"
     } else if spec.attach != Attach::default() {
-        "--attach: that is for files of a mount; whoever writes to standard input waits for the program anyhow"
+        "--attach: it needs files in a mount; remove it"
     } else if spec.wants_files() {
         "{in}: there is no file yet; the program reads standard input"
     } else {
@@ -334,12 +347,10 @@ fn make(context: &Context, store: &Arc<Store>, spec: &Spec, args: &RunArgs) -> R
 /// Waits for a file that is made in the mount, and runs the job that reads it while it is written.
 fn follow(context: &Context, args: &RunArgs, spec: Spec) -> Outcome {
     if args.inputs.iter().any(|glob| glob == "-") {
-        return Err(Failure::usage("--in - is followed as it comes: leave --follow away"));
+        return Err(Failure::usage("--in - already follows its stream; remove --follow"));
     }
     if args.work.splits == Splits::Hosts {
-        return Err(Failure::usage(
-            "a file that is being written is read by one program: leave --splits hosts away",
-        ));
+        return Err(Failure::usage("one program reads a file that is being written; remove --splits hosts"));
     }
     Sandbox::find_for(&spec)?;
     if !args.detach {
@@ -351,12 +362,12 @@ fn follow(context: &Context, args: &RunArgs, spec: Spec) -> Outcome {
     let mounts = mounts_of(&store)?;
     if mounts.is_empty() {
         return Err(Failure::failed(
-            "no mount of this store is at work here in which a file could be written: begin it with `outrigger mount DIR`; a stream can be given with --in -",
+            "this store is not mounted for writing on this host; run `outrigger mount MOUNTPOINT`, or give a stream with --in -",
         ));
     }
     if several && mounts.len() > 1 {
         return Err(Failure::usage(format!(
-            "this store is mounted {} times here, and --follow with #W->1W awaits its files in one mount, which reads them for one program: unmount the others, or leave --follow away and join the files once they are closed",
+            "--follow with #W->1W needs a single mount, but this store is mounted {} times here; unmount the others, or remove --follow and join the files once they are closed",
             mounts.len()
         )));
     }

@@ -48,7 +48,7 @@ impl Machine {
 
     /// Waits for the groups. The error says why there are none.
     pub fn groups(mut self) -> std::result::Result<Groups, String> {
-        let thread = self.groups.take().ok_or("they were not asked for")?;
+        let thread = self.groups.take().ok_or("no control groups were requested")?;
         thread.join().unwrap_or_else(|_| Err(panicked().to_string()))
     }
 }

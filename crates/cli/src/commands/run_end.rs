@@ -28,11 +28,11 @@ pub(super) fn stopped_stream(
     let (store, job) = (Arc::clone(store), Arc::clone(job));
     move || {
         let Some(&job) = job.get() else { return "no job was made".to_string() };
-        let why = "it was interrupted, and what had been written is gone";
+        let why = "it was interrupted, and its stream was not kept";
         // If the database is away, whoever comes to it next finds that it cannot be run.
         let _ = store.jobs().end_job(job, JobState::Cancelled, why);
         format!(
-            "nothing of job {job} is visible, and it cannot be run again, for what was read of its stream is gone: begin anew with the whole stream"
+            "no output of job {job} is visible, and it cannot be retried because its stream was not kept; start again with the whole stream"
         )
     }
 }
@@ -44,11 +44,11 @@ pub(super) fn stopped(store: &Arc<Store>, job: JobId) -> impl FnOnce() -> String
         let row = store.jobs().job(job).ok().flatten();
         if row.is_some_and(|row| has_agent(&store, &row)) {
             return format!(
-                "an agent goes on with job {job}: `outrigger job cancel {job}` ends it, `outrigger job retry {job}` goes on with it here"
+                "an agent continues job {job}; `outrigger job cancel {job}` stops it, `outrigger job retry {job}` continues it here"
             );
         }
         format!(
-            "nothing of job {job} is visible: `outrigger job retry {job}` goes on with it, and so does the next agent; `outrigger job cancel {job}` ends it"
+            "no output of job {job} is visible; `outrigger job retry {job}` or the next agent continues it, `outrigger job cancel {job}` stops it"
         )
     }
 }
@@ -77,7 +77,7 @@ pub(super) fn not_run(store: &Store, job: JobId, ends: bool, error: outrigger_st
     let others = runner::runner_of(store, job).is_ok_and(|others| others.is_some());
     let text = if others || awaits_host() {
         format!(
-            "job {job} cannot be run here: {why}; others go on with it: `outrigger job wait {job}` waits for it, `outrigger job cancel {job}` ends it"
+            "job {job} cannot be run here: {why}; another process continues it: `outrigger job wait {job}` waits for it, `outrigger job cancel {job}` stops it"
         )
     } else if !ends {
         if why.contains(&format!("job {job}")) { why } else { format!("job {job} cannot be run here: {why}") }
@@ -86,9 +86,9 @@ pub(super) fn not_run(store: &Store, job: JobId, ends: bool, error: outrigger_st
         match ended.map(|row| row.map(|row| row.state)) {
             Ok(Some(JobState::Done)) => format!("job {job} is done, but {why}"),
             Ok(_) => format!(
-                "job {job} failed, and nothing of it is visible: {why}; `outrigger job retry {job}` tries again"
+                "job {job} failed, and none of its output is visible: {why}; `outrigger job retry {job}` tries again"
             ),
-            Err(_) => format!("job {job} stays as it is: {why}; `outrigger job retry {job}` goes on with it"),
+            Err(_) => format!("job {job} is unchanged: {why}; `outrigger job retry {job}` continues it"),
         }
     };
     Failure { message: text, ..Failure::from(error) }
@@ -161,7 +161,7 @@ pub(super) fn say(
 ) -> Outcome {
     let Report { job, files, made, elsewhere, set_aside, missing, .. } = report;
     for missing in missing {
-        complain(&format!("the sandbox is not what it could be: {missing}"));
+        complain(&format!("the sandbox is incomplete: {missing}"));
     }
     for aside in set_aside {
         let of = aside
@@ -250,17 +250,17 @@ pub(super) fn say(
         && !context.quiet
         && is_limited()
     {
-        print_text(&format!("limits were looked after without control groups: {why}\n"))?;
+        print_text(&format!("limits were enforced without control groups: {why}\n"))?;
     }
     if exit == Exit::Failed {
         let how = if job.state == JobState::Cancelled {
             "was cancelled"
         } else {
-            "failed, and nothing of it is visible"
+            "failed, and none of its output is visible"
         };
         let why = if job.why.is_empty() { String::new() } else { format!(": {}", job.why) };
         return Err(Failure::failed(format!(
-            "job {} {how}{why}; `outrigger job logs {}` shows what it said, `outrigger job retry {}` tries again",
+            "job {} {how}{why}; `outrigger job logs {}` shows its standard error, `outrigger job retry {}` tries again",
             job.id, job.id, job.id
         )));
     }

@@ -29,7 +29,7 @@ Examples:
 
 const HOLD_EXAMPLES: &str = "\
 Examples:
-  outrigger snapshot hold before-put-20261127-121500.123     stays, however old it gets
+  outrigger snapshot hold before-put-20261127-121500.123     protects it from deletion
   outrigger snapshot release before-put-20261127-121500.123";
 
 const CREATE_EXAMPLES: &str = "\
@@ -45,9 +45,9 @@ Examples:
 const DELETE_EXAMPLES: &str = "\
 Examples:
   outrigger snapshot delete before-upgrade
-  outrigger snapshot delete old older && outrigger gc    also gives back the space
+  outrigger snapshot delete old older && outrigger gc    also frees the space
 
-It is final: `undo` brings no snapshot back, nor files that only the snapshot had.";
+This is final: `undo` restores neither snapshots nor files that only a deleted snapshot had.";
 
 /// Create, list and delete snapshots of the whole tree
 ///

@@ -18,14 +18,14 @@ const EXAMPLES: &str = "\
 Examples:
   outrigger stats
   outrigger stats --json | jq '.stored_bytes / .logical_bytes'
-  outrigger stats --live                                  how the store's mount fares, every second
+  outrigger stats --live                                  watch the mount, every second
   outrigger stats --live --interval 10 --count 6          for a minute
   outrigger stats --live --json | jq -r .per_second.written_bytes
 
 logical   the files of the current tree, each once
 retained  the same with all kept versions and snapshots
-unique    what is left of them after deduplication
-stored    what packs take on disk: compressed, and with what `outrigger gc` would give back";
+unique    the retained data after deduplication
+stored    what packs take on disk, compressed; includes what `outrigger gc` would free";
 
 /// With more packs, only this many are sampled unless --exact is given: each frame costs one read.
 const PACKS_SAMPLED: usize = 256;
@@ -82,7 +82,7 @@ pub fn run(context: &Context, args: StatsArgs) -> Outcome {
         if store.config.experiment {
             text.insert_str(
                 0,
-                "store      for experiments: fingerprints may have been believed that nobody computed\n",
+                "store      for experiments: some fingerprints may never have been computed\n",
             );
         }
         print_text(&text)?

@@ -30,18 +30,22 @@ const EXAMPLES: &str = "\
 Examples:
   outrigger status
   outrigger status --json | jq '.sessions[] | select(.standing != \"live\")'
-  outrigger status --metrics 127.0.0.1:9465      goes on, with numbers for Prometheus at http://127.0.0.1:9465/metrics
+  outrigger status --metrics 127.0.0.1:9465    serve http://127.0.0.1:9465/metrics until Ctrl-C
 
-A session is live while it renews its lease; gone, if its process ran on this host and has ended; over, if its lease has run out. The next `outrigger gc`
-ends those that are gone or over. Packs that are dead are removed by a later `gc`, when their grace period is over.";
+Sessions:
+  live  it renews its lease
+  gone  its process ran on this host and has ended
+  over  its lease has run out
+The next `outrigger gc` ends sessions that are gone or over. A later `gc` removes dead packs, when
+their grace period is over.";
 
-const METRICS_HELP: &str = "Go on, and hand out numbers for Prometheus under /metrics: unix:/PATH, 127.0.0.1:PORT or [::1]:PORT. No other machine is served: put a proxy before it";
+const METRICS_HELP: &str = "Serve Prometheus metrics at /metrics until Ctrl-C, on unix:/PATH, 127.0.0.1:PORT or [::1]:PORT. Only this machine can connect; to serve others, put a proxy before it";
 
 /// Show who uses the store now, and what work waits
 ///
 /// Prints sessions with their hosts, leases and file locks, mounts, packs by state, the last run of
-/// `gc`, owners that hold contents, and errors at the place of the packs, which need not be
-/// reachable. It changes nothing and does not wait for a mount.
+/// `gc`, owners that hold contents, and errors of the packs' engine, which need not be reachable.
+/// It changes nothing and does not wait for a mount.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct StatusArgs {
@@ -58,7 +62,7 @@ fn mount_trouble(status: &Status, mount: Option<&str>) -> Option<&'static str> {
             && session.kind == SessionKind::Writer
             && session.standing == Standing::Live
     };
-    let why = "the session of the mount is over: it stores nothing more. What was written is in its log; unmount it and mount again";
+    let why = "the mount's session has ended, so it stores nothing; written data is in its log: unmount, then mount again";
     (mount == Some(MOUNTED) && !status.sessions.iter().any(is_live)).then_some(why)
 }
 
@@ -70,7 +74,7 @@ fn mount_of(context: &Context) -> Result<Option<&'static str>, crate::exit::Fail
     }
     Ok(Some(match (Client::connect(dir).ok().flatten(), live::staging_dir(dir).exists()) {
         (Some(_), _) => MOUNTED,
-        (None, true) => "a mount has ended without unmounting",
+        (None, true) => "a mount was not unmounted cleanly",
         (None, false) => "not mounted",
     }))
 }
@@ -103,8 +107,7 @@ fn database_file(store: &Store) -> Option<u64> {
 fn serve(context: &Context, address: &Address) -> Outcome {
     let dir = context.store_dir()?.to_path_buf();
     let store = Store::open_to_look(&dir)?;
-    let refused =
-        |error: &std::io::Error| Failure::io(format!("cannot hand out metrics at {address}"), error);
+    let refused = |error: &std::io::Error| Failure::io(format!("cannot serve metrics at {address}"), error);
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(|error| refused(&error))?;
     let mut exporter = Exporter::bind(address).map_err(|error| refused(&error))?;
     let opened = Mutex::new((database_file(&store), store));
@@ -160,7 +163,7 @@ fn describe(store: &Store, status: &Status, mount: Option<&str>) -> String {
     if let Some(dir) = status.unsaved.first().and_then(|file| file.parent()) {
         let files = counted(status.unsaved.len() as u64, "file", "files");
         text += &format!(
-            "unsaved    {files} in {}: changes that a mount could not store; remove them when you have what you need\n",
+            "unsaved    {files} in {}: changes that a mount could not store; copy what you need, then remove them\n",
             dir.display()
         );
     }
@@ -242,7 +245,7 @@ fn told(last: LastGc) -> String {
     let LastGc { ended, took_ms, packs_removed, bytes_freed, packs_unreadable } = last;
     let (ended, took) = (local(Time::from_nanos(ended)), duration(took_ms as f64 / 1000.0));
     let packs = counted(packs_removed, "pack", "packs");
-    let mut text = format!("{ended}, took {took}, gave back {} and removed {packs}", size(bytes_freed));
+    let mut text = format!("{ended}, took {took}, freed {} and removed {packs}", size(bytes_freed));
     if packs_unreadable > 0 {
         text += &format!("; {} could not be read", counted(packs_unreadable, "pack", "packs"));
     }

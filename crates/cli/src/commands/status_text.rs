@@ -39,34 +39,34 @@ pub fn exposition(store: &Store) -> String {
     text.one("directories", "Directories in the tree.", totals.directories);
     text.one("content_bytes", "Sum of the files' lengths.", totals.bytes);
     text.one("snapshots", "Snapshots.", status.snapshots);
-    text.one("database_bytes", "What the database takes.", status.database_bytes);
+    text.one("database_bytes", "Size of the database.", status.database_bytes);
     let trouble = u64::from(status.trouble.is_some());
-    text.one("packs_trouble", "Whether something is wrong with the packs' place.", trouble);
-    text.one("holders", "Who holds contents besides sessions.", status.holders.len() as u64);
+    text.one("packs_trouble", "Whether the packs' engine reports an error.", trouble);
+    text.one("holders", "Owners that hold contents, other than sessions.", status.holders.len() as u64);
     packs(&mut text, &status);
     tiers(&mut text, &status);
     sessions(&mut text, &status);
     mounts(&mut text, &status);
     if let Some(last) = &status.last_gc {
         let seconds = last.ended / 1_000_000_000;
-        text.one("gc_ended_timestamp_seconds", "When gc last came to its end, seconds since 1970.", seconds);
-        text.family("gc_took_seconds", "How long that run took.");
+        text.one("gc_ended_timestamp_seconds", "When gc last ended, seconds since 1970.", seconds);
+        text.family("gc_took_seconds", "Duration of that run.");
         let _ = writeln!(
             text.0,
             "outrigger_store_gc_took_seconds {}.{:03}",
             last.took_ms / 1000,
             last.took_ms % 1000
         );
-        text.one("gc_freed_bytes", "What that run gave back.", last.bytes_freed);
+        text.one("gc_freed_bytes", "Bytes that that run freed.", last.bytes_freed);
     }
     let collecting = status.collecting.as_ref();
     text.one("collecting", "Whether a collector runs.", u64::from(collecting.is_some()));
     if let Some(run) = collecting {
-        text.family("collecting_seconds", "How long it has run, by what it is at.");
+        text.family("collecting_seconds", "Age of the running collector, by its phase.");
         text.value("collecting_seconds", &format!("{{phase=\"{}\"}}", run.phase), run.age / 1_000_000_000);
     }
     if let Some(copy) = &status.copy {
-        let help = "Of a copy: how old the state of its source is that it has.";
+        let help = "For a copy: age of the copied state of its source.";
         text.family("copy_behind_seconds", help);
         let millis = behind_ms(copy);
         let _ =
@@ -92,11 +92,11 @@ fn sessions(text: &mut Text, status: &Status) {
     for session in &status.sessions {
         *counts.entry((kind(session), standing(session))).or_default() += 1;
     }
-    text.family("sessions", "Sessions by what they are for and how they stand.");
+    text.family("sessions", "Sessions by kind and standing.");
     for ((kind, standing), count) in counts {
         text.value("sessions", &format!("{{kind=\"{kind}\",standing=\"{standing}\"}}"), count);
     }
-    text.family("session_lease_seconds", "What is left of a session's lease.");
+    text.family("session_lease_seconds", "Time left in a session's lease.");
     for session in &status.sessions {
         let labels = format!("{{session=\"{}\",host=\"{}\"}}", session.id, label(&session.owner.host));
         text.value("session_lease_seconds", &labels, session.lease_left_secs);
@@ -116,11 +116,11 @@ fn tiers(text: &mut Text, status: &Status) {
     for tier in &status.tiers {
         tier.bytes.iter().for_each(|bytes| text.value("place_bytes", &place(tier), *bytes));
     }
-    text.family("place_free_bytes", "What the file system of a place has left.");
+    text.family("place_free_bytes", "Free bytes of a place's file system.");
     for tier in &status.tiers {
         tier.free_bytes.iter().for_each(|bytes| text.value("place_free_bytes", &place(tier), *bytes));
     }
-    text.family("place_bound_bytes", "How many bytes of packs a place may take.");
+    text.family("place_bound_bytes", "Bytes of packs that a place may take.");
     for tier in &status.tiers {
         if let Some(Fill::Bytes(bytes)) = tier.bound {
             text.value("place_bound_bytes", &place(tier), bytes);
@@ -129,8 +129,8 @@ fn tiers(text: &mut Text, status: &Status) {
 }
 
 fn mounts(text: &mut Text, status: &Status) {
-    text.one("mounts", "Where the store is mounted: how many.", status.mounts.len() as u64);
-    text.family("mount_since_timestamp_seconds", "Since when it is mounted there, seconds since 1970.");
+    text.one("mounts", "Number of mounts.", status.mounts.len() as u64);
+    text.family("mount_since_timestamp_seconds", "When a mount began, seconds since 1970.");
     for MountStatus { mount, since, .. } in &status.mounts {
         let (host, point, user) = (label(&mount.process.host), label(&mount.point), label(&mount.user));
         let labels = format!("{{host=\"{host}\",point=\"{point}\",user=\"{user}\"}}");

@@ -52,7 +52,9 @@ impl TrustArgs {
     pub fn trust(&self) -> Result<Trust, Failure> {
         let run_as = self.run_as.as_deref().map(|name| user("--run-as", name)).transpose()?;
         if run_as.as_ref().is_some_and(Submitter::is_root) {
-            return Err(Failure::usage("--run-as: root is no user to run the programs of others as"));
+            return Err(Failure::usage(
+                "--run-as: programs of other users cannot run as root; name another user",
+            ));
         }
         if run_as.is_some() && !rustix::process::geteuid().is_root() {
             return Err(Failure::usage("--run-as: only root can run programs as another user"));

@@ -16,15 +16,15 @@ use crate::exit::{Exit, Failure, Outcome};
 const EXAMPLES: &str = "\
 Examples:
   outrigger unmount /mnt
-  outrigger unmount --lazy /mnt     files that are open stay usable until they are closed
-  fuser -vm /mnt                    which programs keep the mount busy
+  outrigger unmount --lazy /mnt     open files stay usable until they are closed
+  fuser -vm /mnt                    shows which programs keep the mount busy
 
 After --lazy the mount lives on until the last file in it is closed. Until then a store in a
 directory cannot be mounted to write again.
 
-A mount whose process was killed is unmounted like any other, and mounted again. The next mount
-or command stores all that it had acknowledged. A mount of a store in PostgreSQL loses what was
-neither closed nor synced.";
+If the mount's process was killed, unmount as usual and mount again. The next mount or command
+stores all acknowledged data. A mount of a store in PostgreSQL loses data that was neither closed
+nor synced.";
 
 /// Unmount a store
 ///
@@ -32,8 +32,8 @@ neither closed nor synced.";
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct UnmountArgs {
-    /// Where it is mounted
-    #[arg(value_name = "DIR")]
+    /// The directory that it is mounted on
+    #[arg(value_name = "MOUNTPOINT")]
     dir: PathBuf,
     /// Detach it from the tree at once, even if files in it are open
     #[arg(long)]
@@ -58,7 +58,7 @@ pub fn run(_: &Context, args: &UnmountArgs) -> Outcome {
     };
     match mounts::unmount(&point, args.lazy) {
         Ok(()) => match (mount, whereabouts) {
-            (_, Some(Whereabouts::Lost(why))) => Err(Failure::failed(format!("it is unmounted, but {why}"))),
+            (_, Some(Whereabouts::Lost(why))) => Err(Failure::failed(format!("unmounted, but {why}"))),
             (Some(mount), Some(Whereabouts::At(dir))) => {
                 let store = Home::of(&dir);
                 mount.wait_for_end();
@@ -68,11 +68,11 @@ pub fn run(_: &Context, args: &UnmountArgs) -> Outcome {
         },
         Err(error) if error.kind() == ErrorKind::ResourceBusy && mounts::is_dead(&point) => {
             Err(Failure::failed(format!(
-                "the process of the mount at {shown} has ended, and files in it are still open (`fuser -vm` names who has); `unmount --lazy` takes it away. What was acknowledged is in the store, or its next mount brings it there"
+                "the mount process at {shown} has ended, but files in it are open (`fuser -vm` lists by which programs); run `outrigger unmount --lazy {shown}`. Acknowledged data is kept: it is in the store, or the next mount stores it"
             )))
         }
         Err(error) if error.kind() == ErrorKind::ResourceBusy => Err(Failure::failed(format!(
-            "{shown} is in use; close what is open in it (`fuser -vm` names who has), or give --lazy"
+            "{shown} is in use; close the files that are open in it (`fuser -vm` lists by which programs), or give --lazy"
         ))),
         Err(error) => Err(Failure::io(format!("cannot unmount {shown}"), &error)),
     }
@@ -81,7 +81,7 @@ pub fn run(_: &Context, args: &UnmountArgs) -> Outcome {
 /// Fails if the ended mount of the store in this directory could not store everything.
 fn is_stored(store: &Home) -> Outcome {
     if !store.path().join(DATABASE_FILE).exists() {
-        let why = "it is unmounted, but its store was removed meanwhile: what was written last may be lost";
+        let why = "unmounted, but the store was removed: recent writes may be lost";
         return Err(Failure::failed(why));
     }
     let dir = store.lies_at();
@@ -89,7 +89,7 @@ fn is_stored(store: &Home) -> Outcome {
     // If a mount answers, a new mount has begun and takes the log over.
     if staging.exists() && Client::connect(&dir).ok().flatten().is_none() {
         return Err(Failure::failed(format!(
-            "it is unmounted, but what was written last could not be stored, and is kept in {}; the next mount or command stores it, or says why not",
+            "unmounted, but recent writes could not be stored; they are kept in {}, and the next mount or command stores them or says why not",
             staging.display()
         )));
     }

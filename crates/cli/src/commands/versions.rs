@@ -6,7 +6,6 @@ use clap::Args;
 use outrigger_format::catalogue::FileKind;
 use outrigger_format::catalogue::Time;
 use outrigger_store::meta::At;
-use outrigger_store::tree::require;
 use serde_json::Value;
 
 use super::Context;
@@ -24,8 +23,8 @@ Examples:
 /// List the earlier contents of a file that are kept
 ///
 /// A policy of the directory says how many: `outrigger policy set DIR versions=N`, 10 by default. A
-/// file that is removed, or that a rename replaces, loses its versions; snapshots still have the
-/// contents of their time.
+/// file that is removed, or that a rename replaces, loses its versions. Snapshots keep the contents
+/// of their time.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct VersionsArgs {
@@ -36,7 +35,7 @@ pub struct VersionsArgs {
 pub fn run(context: &Context, args: VersionsArgs) -> Outcome {
     let path = args::store_path(&args.path)?;
     let store = context.open()?;
-    let inode = require(&*store.meta, At::Now, &path)?;
+    let inode = args::entry(&store, At::Now, &path)?;
     if inode.attributes.kind != FileKind::File {
         return Err(Failure::usage(format!("`{path}` is not a file, and only files have versions")));
     }

@@ -4,7 +4,6 @@ use std::ffi::OsString;
 
 use clap::Args;
 use outrigger_store::read::whereabouts::{Whereabouts, whereabouts};
-use outrigger_store::tree::require;
 use serde_json::Value;
 
 use super::Context;
@@ -20,7 +19,8 @@ Examples:
   outrigger where data --json | jq '.hosts[] | select(.host == \"osd1\") | .bytes_first'
   outrigger put data --place osd1        new data on that host
 
-Packs in a Ceph pool lie on the hosts that CRUSH chooses for their names; a directory and an object store do not say.";
+The hosts of packs are known in a Ceph pool, where CRUSH places them by their names. A directory
+and an object store do not tell them.";
 
 /// Show which hosts hold the data of files
 ///
@@ -40,7 +40,7 @@ pub fn run(context: &Context, args: WhereArgs) -> Outcome {
     let path = args::store_path(&args.path)?;
     let store = context.open()?;
     let view = context.view(&store, "where", args.at.as_deref())?;
-    let top = require(&*store.meta, view.at, &path)?;
+    let top = args::entry(&store, view.at, &path)?;
     let found = whereabouts(&store, view.at, &top)?;
     let place = store
         .config
@@ -56,7 +56,7 @@ pub fn run(context: &Context, args: WhereArgs) -> Outcome {
         return Ok(Exit::Done);
     }
     complain(&format!(
-        "{} are in no pack that is known; `outrigger check` lists all damage",
+        "{} are in no known pack; `outrigger check` lists all damage",
         size(found.bytes_missing)
     ));
     Ok(Exit::Damaged)
@@ -101,7 +101,7 @@ fn describe(found: &Whereabouts, place: &str) -> String {
         text += &format!("in the database, until it is packed: {}\n", size(found.bytes_in_database));
     }
     if found.bytes_unknown > 0 {
-        text += &format!("which hosts hold {} of it is not known here\n", size(found.bytes_unknown));
+        text += &format!("the hosts of {} are unknown\n", size(found.bytes_unknown));
     }
     text
 }

@@ -36,8 +36,9 @@ impl Address {
             .parse()
             .map_err(|_| format!("`{text}` is no address for metrics; {FORMS}"))?;
         if !address.ip().is_loopback() {
-            let why = "other machines could read the metrics, which ask for no password";
-            let advice = format!("give 127.0.0.1:{}, and put a proxy before it that does", address.port());
+            let why = "other machines could read the metrics without a password";
+            let advice =
+                format!("give 127.0.0.1:{}, and put a proxy before it that asks for one", address.port());
             return Err(format!("at `{text}` {why}; {advice}"));
         }
         if address.port() == 0 {

@@ -109,7 +109,7 @@ fn remove_stale(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
         Ok(there) if !there.file_type().is_socket() => {
-            Err(io::Error::new(io::ErrorKind::AlreadyExists, "there is something that is no socket"))
+            Err(io::Error::new(io::ErrorKind::AlreadyExists, "a file that is no socket exists there"))
         }
         Ok(_) => match UnixStream::connect(path) {
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path),

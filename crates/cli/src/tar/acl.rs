@@ -113,11 +113,13 @@ fn id(tag: Tag, name: &str, number: Option<&str>) -> Result<u32, String> {
     if tag == Tag::User {
         let user = uzers::get_user_by_name(name).map(|user| user.uid());
         return user.ok_or_else(|| {
-            format!("its access control list names the user `{name}`, who is not known here")
+            format!("its access control list names the user `{name}`, who is unknown on this host")
         });
     }
     let group = uzers::get_group_by_name(name).map(|group| group.gid());
-    group.ok_or_else(|| format!("its access control list names the group `{name}`, which is not known here"))
+    group.ok_or_else(|| {
+        format!("its access control list names the group `{name}`, which is unknown on this host")
+    })
 }
 
 #[cfg(test)]

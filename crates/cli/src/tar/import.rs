@@ -186,7 +186,7 @@ impl Importer<'_> {
             // A volume's label is no entry.
             Kind::Other(b'V') => return Ok(Ok(())),
             Kind::Other(letter) => {
-                return Ok(Err(format!("an entry of kind `{}`, which is not known", letter.escape_ascii())));
+                return Ok(Err(format!("an entry of the unknown kind `{}`", letter.escape_ascii())));
             }
         };
         let (Some(name), true) = (path.name(), path != *self.to) else {

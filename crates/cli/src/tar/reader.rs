@@ -154,7 +154,7 @@ impl<R: Read> Archive<R> {
     /// entry may take.
     fn extended(&mut self, size: u64, left: &mut u64) -> Result<Vec<u8>> {
         let Some(rest) = left.checked_sub(size.max(BLOCK as u64)) else {
-            return bad("the extended headers of an entry are absurdly long");
+            return bad("the extended headers of an entry are too long");
         };
         *left = rest;
         let mut bytes = vec![0; size as usize];
@@ -220,7 +220,7 @@ impl<R: Read> Archive<R> {
                 self.global.push(record);
             }
             if sum > GLOBAL_MAX {
-                return bad("the global extended headers are absurdly long");
+                return bad("the global extended headers are too long");
             }
         }
         Ok(())
@@ -311,7 +311,7 @@ impl<R: Read> Archive<R> {
                 sparse.map.push((number(part.offset(), "offset")?, number(part.length(), "length")?));
             }
             if sparse.map.len() > EXTENTS_MAX {
-                return bad("a sparse file has absurdly many extents");
+                return bad("a sparse file has too many extents");
             }
         }
         Ok(())
@@ -338,7 +338,7 @@ impl<R: Read> Archive<R> {
                         if expected.is_some() {
                             numbers.push(value);
                         } else if value as usize > EXTENTS_MAX {
-                            return bad("a sparse file has absurdly many extents");
+                            return bad("a sparse file has too many extents");
                         } else {
                             expected = Some(2 * value as usize);
                         }

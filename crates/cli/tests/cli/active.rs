@@ -108,7 +108,7 @@ fn what_happened_is_told_in_codes_and_words() {
         said.err
     );
     assert!(
-        said.err.contains("job 1 failed, and nothing of it is visible")
+        said.err.contains("job 1 failed, and none of its output is visible")
             && said.err.contains("outrigger job logs 1"),
         "{}",
         said.err

@@ -331,7 +331,7 @@ fn an_agent_outlives_a_database_that_does_not_answer_it() {
     let mut agent = agent.spawn().unwrap();
     site.until(|| site.done(&["node", "list"]).text().contains("patient"));
     server.sql(&format!("ALTER TABLE {schema}.job RENAME TO job_away"));
-    site.until(|| std::fs::read_to_string(&says).unwrap().contains("it is tried again"));
+    site.until(|| std::fs::read_to_string(&says).unwrap().contains("retrying"));
     assert!(agent.try_wait().unwrap().is_none());
     server.sql(&format!("ALTER TABLE {schema}.job_away RENAME TO job"));
     let job = site.queue("1", &site.place.path("ran"), "");

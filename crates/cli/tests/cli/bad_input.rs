@@ -19,7 +19,7 @@ fn usage_errors_say_what_would_be_accepted() {
         (&["cat", "--length=-1", "f"], 2, "is not a size"),
         (&["cat", "--offset", "99999999999999999999", "f"], 2, "is not a size"),
         (&["cat", "/"], 2, "`/` is not a file"),
-        (&["cat", "nope"], 1, "`nope` is not in the store"),
+        (&["cat", "nope"], 1, "`nope` is not in the store; `outrigger find 'nope'` looks for it"),
         (&["get", "nope", "out"], 1, "`nope` is not in the store"),
         (&["get", "f"], 2, "where to?"),
         (&["get"], 2, "required"),
@@ -214,5 +214,5 @@ with sqlite3.connect(sys.argv[1]) as database:
     }
     let said = place.code(3, &["check", "--repair"]);
     assert!(said.text().contains("metadata:") && said.text().contains("is missing"), "{}", said.text());
-    assert!(!said.text().contains("mended"), "{}", said.text());
+    assert!(!said.text().contains("repaired"), "{}", said.text());
 }

@@ -85,7 +85,7 @@ fn an_interrupted_put_says_how_to_go_on() {
     assert_eq!(said.code, 130);
     assert_eq!(
         said.err,
-        "outrigger: stopped; what was committed stays, run the same command again to go on\n"
+        "outrigger: stopped; committed data is kept; run the same command again to continue\n"
     );
     assert!(!begun(), "its session is closed");
     assert_eq!(place.lines(&["ls"]), ["before"]);

@@ -294,7 +294,7 @@ fn writers_wait_for_an_object_store_that_is_slow_or_gone_and_lose_nothing() {
     two.must_read("small", "in the database");
     // On a busy machine it waits long enough to say so.
     let said = one.said();
-    assert!(said.lines().all(|line| line.contains("trying again until it is there")), "{said}");
+    assert!(said.lines().all(|line| line.contains("trying again for up to ")), "{said}");
     remote.done(&["check", "--read-data"]);
 }
 

@@ -72,6 +72,12 @@ fn names_are_found_in_all_snapshots_and_now() {
     assert_eq!((said.text().as_str(), said.err.as_str()), ("", "outrigger: no name matches\n"));
     assert!(place.code(1, &["find", "*", "nowhere"]).err.contains("no directory, now or in a snapshot"));
     assert!(place.code(2, &["find", "a["]).err.contains("GLOB `a[`"));
+    // The error for a path that only some snapshots have names the one that lacks it.
+    for command in ["cat", "ls", "export", "where"] {
+        let said = place.code(1, &[command, "--at", "three", "src/doc/gone.txt"]);
+        let missing = "`src/doc/gone.txt` is not in the snapshot `three`; `outrigger find 'gone.txt'`";
+        assert!(said.err.contains(missing), "{command}: {}", said.err);
+    }
 }
 
 #[test]

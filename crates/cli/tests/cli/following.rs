@@ -377,7 +377,7 @@ fn a_run_that_follows_waits_for_one_file_and_ends_as_its_job_does() {
         (&["--pattern", "1R->1W", "--in", "x", "--out", "y"][..], "stored files"),
         (&["--pattern", "1W->0", "--in", "x", "--records", "lines"], "split"),
         (&["--pattern", "1W->0", "--in", "x", "--in", "y"], "once"),
-        (&["--pattern", "1W->0", "--in", "-"], "leave --follow away"),
+        (&["--pattern", "1W->0", "--in", "-"], "remove --follow"),
     ] {
         let args = [&["run", "--follow", "--sandbox", "off"][..], args, &["--", "cat"]].concat();
         let said = site.mounts.place.run(&args);

@@ -68,7 +68,7 @@ fn an_agent_stands_back_while_somebody_writes_in_a_mount_and_both_come_to_their_
         let args =
             ["run", "--detach", "--sandbox", "off", "--in", "in", "--out", "out", "--", "tr", "a-z", "A-Z"];
         let queued = place.run(&args);
-        let stood_back = says("stands back");
+        let stood_back = says("yielding");
         // In any case the writers must stop.
         stop.store(true, Ordering::SeqCst);
         let written: Vec<_> = writers.into_iter().map(|writer| writer.join().unwrap()).collect();

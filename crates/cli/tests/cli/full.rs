@@ -78,7 +78,7 @@ fn a_full_disk_fails_a_put_and_what_was_committed_is_whole() {
     }
     let said = place.code(1, &store(&["put", "tree"]));
     assert!(said.err.contains("No space left on device") || said.err.contains("is full"), "{}", said.err);
-    assert!(said.err.contains("what was committed stays"), "{}", said.err);
+    assert!(said.err.contains("committed data is kept"), "{}", said.err);
 
     assert!(place.done(&store(&["cat", "first"])).out == first);
     place.done(&store(&["check", "--read-data"]));

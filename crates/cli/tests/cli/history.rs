@@ -49,11 +49,11 @@ fn snapshots_are_found_by_name_tag_and_time() {
         assert_eq!(place.done(&["cat", "--at", at, "f"]).text(), content, "--at {at}");
     }
     assert_eq!(place.done(&["cat", "f"]).text(), "4");
-    assert!(place.code(1, &["cat", "--at", "-2h", "f"]).err.contains("no snapshot is as old as"));
-    assert!(place.code(1, &["cat", "--at", "yesterday", "f"]).err.contains("no snapshot is as old as"));
-    assert!(place.code(1, &["cat", "--at", "2 days ago", "f"]).err.contains("no snapshot is as old as"));
+    assert!(place.code(1, &["cat", "--at", "-2h", "f"]).err.contains("no snapshot is that old"));
+    assert!(place.code(1, &["cat", "--at", "yesterday", "f"]).err.contains("no snapshot is that old"));
+    assert!(place.code(1, &["cat", "--at", "2 days ago", "f"]).err.contains("no snapshot is that old"));
     let said = place.code(1, &["cat", "--at", "nonsense", "f"]);
-    assert!(said.err.contains("neither a snapshot's name, nor a tag"), "{}", said.err);
+    assert!(said.err.contains("is no snapshot's name or tag, and no time"), "{}", said.err);
     assert!(said.err.contains("yesterday, today, now, -2h or '3 days ago'"), "{}", said.err);
     place.done(&["snapshot", "delete", "s2"]);
     assert_eq!(place.done(&["cat", "--at", "old", "f"]).text(), "1");
@@ -81,7 +81,7 @@ fn earlier_versions_are_listed_and_read() {
     let said = place.code(1, &["cat", "--version", "9", "f"]);
     assert_eq!(
         said.err,
-        "outrigger: `f`: version 9 is not kept; `outrigger versions f` lists those that are\n"
+        "outrigger: `f`: version 9 is not kept; `outrigger versions f` lists the kept ones\n"
     );
     place.code(2, &["versions", "/"]);
 }

@@ -124,11 +124,7 @@ fn where_there_is_no_bubblewrap_nothing_is_run_and_it_is_said_what_is_missing() 
     assert_eq!(place.done(&["jobs"]).text(), "", "no job is made");
     // With `best` the user is told what is missing.
     let said = run("best");
-    assert!(
-        said.code == 0 && said.err.contains("the sandbox is not what it could be: name spaces"),
-        "{}",
-        said.err
-    );
+    assert!(said.code == 0 && said.err.contains("the sandbox is incomplete: name spaces"), "{}", said.err);
     assert!(Path::new(&ran).exists());
 }
 

@@ -329,7 +329,7 @@ fn a_store_is_not_copied_or_put_into_itself() {
     let copied = place.run(&["copy", "store", "home/mnt/backup"]);
     let put = place.run(&["put", "home"]);
     place.done(&["unmount", "home/mnt"]);
-    assert!(copied.code == 2 && copied.err.contains("is this store, mounted"), "{}", copied.err);
+    assert!(copied.code == 2 && copied.err.contains("a mount of this store"), "{}", copied.err);
     assert_eq!(put.code, 0, "{}", put.err);
     assert_eq!(place.lines(&["ls", "-R", "home"]).iter().filter(|line| line.ends_with("/a")).count(), 0);
 }

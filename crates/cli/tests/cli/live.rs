@@ -123,7 +123,7 @@ fn a_mount_says_what_was_written_and_what_became_of_it() {
     assert_eq!(value(&metrics, "outrigger_read_bytes_total"), BYTES as f64);
     assert!(value(&metrics, "outrigger_frame_cache_hits_total") > 0.0);
     let said = place.code(1, &["stats", "--live"]);
-    assert!(said.err.contains("outrigger mount DIR"), "a read-only mount is none: {}", said.err);
+    assert!(said.err.contains("outrigger mount MOUNTPOINT"), "a read-only mount is none: {}", said.err);
     std::fs::create_dir(place.path("other")).unwrap();
     let said = place.code(1, &["mount", "--read-only", "--metrics", &address, "other"]);
     assert!(said.err.contains("another process listens there"), "{}", said.err);
@@ -160,7 +160,7 @@ fn what_cannot_be_watched_says_why() {
     let place = Place::new();
     std::fs::create_dir(place.path("mnt")).unwrap();
     for (code, args, word) in [
-        (1, &["stats", "--live"][..], "outrigger mount DIR"),
+        (1, &["stats", "--live"][..], "outrigger mount MOUNTPOINT"),
         (1, &["stats", "--live", "--store", "nowhere"], "nowhere"),
         (2, &["stats", "--live", "--interval", "0"], "0.1"),
         (2, &["stats", "--live", "--count", "0"], "1.."),

@@ -93,7 +93,7 @@ fn what_cannot_be_mounted_says_why() {
     for (code, args, word) in [
         (2, &["mount", "-o", "ro,big_writes", "mnt"][..], "big_writes"),
         (2, &["mount", "--staging-size", "1M", "mnt"], "8M"),
-        (2, &["mount", "--read-only", "store/packs"], "own directory"),
+        (2, &["mount", "--read-only", "store/packs"], "inside the store"),
         (2, &["mount", "--read-only", "."], "hidden"),
         (1, &["mount", "--read-only", "nowhere"], "must be a directory"),
         (1, &["mount", "--at", "nonsense", "mnt"], "snapshot list"),

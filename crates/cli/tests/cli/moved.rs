@@ -79,7 +79,11 @@ fn no_store_is_made_where_a_mount_s_store_was() {
     let place = &site.place;
     fs::rename(place.path("store"), place.path("moved")).unwrap();
     let said = place.code(1, &["init"]);
-    assert!(said.err.contains("is mounted at") && said.err.contains("unmount it first"), "{}", said.err);
+    assert!(
+        said.err.contains("is still mounted at") && said.err.contains("unmount it first"),
+        "{}",
+        said.err
+    );
     assert!(!place.path("store").exists());
     place.done(&["unmount", "mnt"]);
     place.done(&["init"]);
@@ -135,8 +139,8 @@ fn a_mount_whose_session_is_over_is_in_trouble() {
             .filter(|row| row.kind == SessionKind::Writer)
             .for_each(|row| store.meta.fence(row.id).unwrap());
     }
-    assert!(trouble().as_str().unwrap().contains("the session of the mount is over"));
-    assert!(place.done(&["status"]).text().contains("trouble    the session of the mount is over"));
+    assert!(trouble().as_str().unwrap().contains("the mount's session has ended"));
+    assert!(place.done(&["status"]).text().contains("trouble    the mount's session has ended"));
     eventually("changes are refused", || refused(place) == Some(Errno::STALE));
     let said = place.code(1, &["unmount", "mnt"]);
     assert!(said.err.contains("could not be stored"), "{}", said.err);

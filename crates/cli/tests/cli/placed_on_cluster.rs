@@ -74,7 +74,7 @@ fn a_directory_does_not_say_and_does_not_place() {
     assert_eq!(said["hosts"].as_array().map(Vec::len), Some(0), "{said}");
     assert!(said["packs"].as_u64().unwrap() > 0, "{said}");
     let text = place.done(&["where"]).text();
-    assert!(text.contains("1 file") && text.contains("not known"), "{text}");
+    assert!(text.contains("1 file") && text.contains("unknown"), "{text}");
     let said = place.code(2, &["put", "f", "--to", "g", "--place", "h0"]);
     assert!(said.err.contains("rados://"), "{}", said.err);
     place.code(1, &["where", "nothing"]);

@@ -87,7 +87,7 @@ fn every_command_works_and_hosts_see_each_other() {
     let before = two.done(&["stats", "--json"]).json();
     let said = two.done(&["put", b.to_str().unwrap(), "--json"]).json();
     // It read them when it fetched the tree, so they are verified.
-    assert_eq!((&said["bytes_new"], &said["verified"]["packs_lying"]), (&0.into(), &serde_json::json!([])));
+    assert_eq!((&said["bytes_new"], &said["verified"]["packs_corrupt"]), (&0.into(), &serde_json::json!([])));
     let after = two.done(&["stats", "--json"]).json();
     assert!(after["database_bytes"].as_u64().unwrap() > 0);
     assert_eq!(after["files"].as_u64().unwrap(), 2 * before["files"].as_u64().unwrap());
@@ -132,8 +132,8 @@ fn a_client_whose_packs_lie_makes_nobody_else_lose_data() {
     }
     let said = two.done(&["put", file.to_str().unwrap(), "--to", "of-two", "--json"]);
     assert_eq!(said.json()["bytes_new"], 700_000, "{}", said.text());
-    assert!(!said.json()["verified"]["packs_lying"].as_array().unwrap().is_empty(), "{}", said.text());
-    assert!(said.err.contains("is not relied on"), "{}", said.err);
+    assert!(!said.json()["verified"]["packs_corrupt"].as_array().unwrap().is_empty(), "{}", said.text());
+    assert!(said.err.contains("so it is not used"), "{}", said.err);
     assert!(two.done(&["cat", "of-two"]).out == bytes);
     // The corrupt pack stays known, to the collector as well.
     let again = two.done(&["put", file.to_str().unwrap(), "--to", "again", "--json"]);

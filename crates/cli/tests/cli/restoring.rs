@@ -146,7 +146,7 @@ fn an_interrupted_restoration_leaves_whole_files_only() {
     place.done(&["put", "src", "--to", "t"]);
     let said = stopped(&place);
     assert_eq!(said.code, 130, "{}", said.err);
-    assert!(said.err.contains("stopped; what is there is whole"), "{}", said.err);
+    assert!(said.err.contains("stopped; restored files are whole"), "{}", said.err);
     for entry in std::fs::read_dir(place.path("out")).unwrap() {
         let name = entry.unwrap().file_name();
         let restored = std::fs::read(place.path("out").join(&name)).unwrap();

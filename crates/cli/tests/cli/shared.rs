@@ -437,7 +437,7 @@ fn a_mount_whose_session_was_ended_goes_on_and_says_so() {
     two.must_read("new", "x");
     let mut said = String::new();
     File::open(one.place.path("said")).unwrap().read_to_string(&mut said).unwrap();
-    assert!(said.contains("the mount goes on"), "{said}");
+    assert!(said.contains("the mount continues"), "{said}");
     shared.check(&two);
 }
 

@@ -45,7 +45,7 @@ fn a_job_that_cannot_be_run_here_does_not_wait_for_somebody_else() {
     let said = broken(&[]);
     assert_eq!(said.code, 1);
     assert!(
-        said.err.contains("job 1 failed, and nothing of it is visible: making a directory")
+        said.err.contains("job 1 failed, and none of its output is visible: making a directory")
             && said.err.contains("`outrigger job retry 1` tries again"),
         "{}",
         said.err
@@ -78,8 +78,9 @@ fn who_interrupts_a_job_is_told_who_goes_on_with_it() {
     let said = Said::from(alone.wait_with_output().unwrap());
     assert_eq!(said.code, 130);
     assert!(
-        said.err.contains("nothing of job 1 is visible: `outrigger job retry 1` goes on with it")
-            && said.err.contains("`outrigger job cancel 1`"),
+        said.err.contains(
+            "no output of job 1 is visible; `outrigger job retry 1` or the next agent continues it"
+        ) && said.err.contains("`outrigger job cancel 1`"),
         "{}",
         said.err
     );
@@ -90,11 +91,7 @@ fn who_interrupts_a_job_is_told_who_goes_on_with_it() {
     agents.0.push(site.agent("one", "2"));
     interrupt(&helped);
     let said = Said::from(helped.wait_with_output().unwrap());
-    assert!(
-        said.err.contains("an agent goes on with job 2: `outrigger job cancel 2` ends it"),
-        "{}",
-        said.err
-    );
+    assert!(said.err.contains("an agent continues job 2; `outrigger job cancel 2` stops it"), "{}", said.err);
     site.place.write("go", "");
     site.done(&["job", "wait", "2", "--timeout", "60"]);
 }
@@ -161,7 +158,7 @@ fn a_job_whose_process_was_killed_is_not_taken_for_one_that_runs() {
         assert_eq!(site.done(&["jobs", "--json"]).json()["jobs"][0]["is_left"], false);
         run.kill().unwrap();
         run.wait().unwrap();
-        let words = "its process has ended; `outrigger job retry 1` goes on with it";
+        let words = "its process has ended; run `outrigger job retry 1` to continue it";
         assert!(shown().contains(&format!("running ({words})")), "{}", shown());
         assert!(site.done(&["jobs"]).text().contains(words));
         assert_eq!(site.done(&["jobs", "--json"]).json()["jobs"][0]["is_left"], true);
@@ -203,7 +200,7 @@ fn a_stream_is_one_split_and_one_attempt_and_cannot_be_gone_on_with() {
     let said = Said::from(child.wait_with_output().unwrap());
     assert_eq!(said.code, 130);
     assert!(
-        said.err.contains("nothing of job 3 is visible, and it cannot be run again")
+        said.err.contains("no output of job 3 is visible, and it cannot be retried")
             && !said.err.contains("retry"),
         "{}",
         said.err
@@ -280,7 +277,7 @@ fn a_variable_without_a_value_has_that_of_who_runs_the_program_and_is_stored_now
     let said = run(&["rule", "add", "r", "--on", "close", "--existing", "--out", "by"], None);
     assert_eq!(said.code, 0, "{}", said.err);
     site.until(|| site.command(&["cat", "by"]).output().unwrap().stdout == b"BY-RULE X\n");
-    assert!(site.done(&["job", "show", &job]).text().contains("PGPASSWORD of who runs it"));
+    assert!(site.done(&["job", "show", &job]).text().contains("  inherits  PGPASSWORD\n"));
     assert!(!is_written_below(&site.place.path("shared"), SECRET.as_bytes()));
     assert!(
         is_written_below(&site.place.path("shared"), b"PGPASSWORD"),

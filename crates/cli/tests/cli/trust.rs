@@ -180,7 +180,7 @@ fn options_that_say_nothing_clear_are_refused() {
     for (options, says) in [
         (&["--map", "roles"][..], "line 1"),
         (&["--map", "missing"], "--map missing"),
-        (&["--run-as", "root"], "root is no user"),
+        (&["--run-as", "root"], "cannot run as root"),
         (&["--run-as", "nobody-of-this-name"], "no user"),
         (&["--users", "root,nobody-of-this-name"], "no user"),
         (&["--sandbox", "some"], "strict"),

@@ -88,7 +88,7 @@ fn a_stores_numbers_are_handed_out_until_a_signal() {
     assert!(last["packs_removed"].as_u64() > Some(0) && last["packs_unreadable"] == 0, "{last}");
     assert_eq!(value(&metrics, "outrigger_store_gc_freed_bytes"), last["bytes_freed"].as_f64().unwrap());
     let text = place.done(&["status"]).text();
-    assert!(text.contains("last gc    20") && text.contains(", gave back "), "{text}");
+    assert!(text.contains("last gc    20") && text.contains(", freed "), "{text}");
     let pid = rustix::process::Pid::from_child(&served.0);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     assert_eq!(served.0.wait().unwrap().code(), Some(0));

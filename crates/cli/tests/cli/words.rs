@@ -7,7 +7,17 @@ fn commands_are_shown_in_groups() {
     let place = Place::empty();
     let help = place.done(&["--help"]).text();
     let headings: Vec<_> = help.lines().filter_map(|line| line.strip_suffix(':')).collect();
-    let groups = ["Files", "Snapshots", "Mount", "Maintenance", "Programs", "Devices", "Help"];
+    let groups = [
+        "Store",
+        "Files",
+        "Snapshots and versions",
+        "Mount",
+        "Maintenance",
+        "Placement",
+        "Programs",
+        "Devices",
+        "Help",
+    ];
     assert_eq!(headings[..groups.len()], groups, "{help}");
     assert!(help.contains("\n  put          Store files, trees, or standard input\n"), "{help}");
     assert!(!help.contains('\u{1b}'), "a file gets no colours");

@@ -340,7 +340,7 @@ fn serve(serving: &Serving, socket: TcpStream) -> io::Result<()> {
 
 /// Confirms the session of this conversation: see the module.
 fn identify(store: &Store, challenge: &str, line: &str) -> Result<SessionId> {
-    let denied = || Error::new(ErrorKind::Denied, "only who may write to the store is let in");
+    let denied = || Error::new(ErrorKind::Denied, "only clients that may write to the store can connect");
     let session: u64 = line.strip_prefix("session ").and_then(|id| id.parse().ok()).ok_or_else(denied)?;
     let session = SessionId(session);
     // It is removed by whoever finds it as it must be.

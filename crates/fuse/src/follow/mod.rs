@@ -542,7 +542,7 @@ impl<F: Versioned> Following<F> {
         if let Some((jobs, name)) = lifted {
             self.bounded.fetch_sub(1, Ordering::Relaxed);
             note(format!(
-                "`{name}`: its program (job {jobs}) has read nothing for {} seconds; its writer goes on without waiting for it",
+                "`{name}`: its program (job {jobs}) has read nothing for {} seconds; its writer no longer waits for it",
                 STANDSTILL.as_secs()
             ));
         }

@@ -14,9 +14,9 @@ impl LiveVolume {
         let gone = store.meta.still_there().err().filter(|_| !staging_dir(store.home().path()).exists())?;
         let files = self.core.world.dirty.lock().expect("no panic while held").len();
         let files = match files {
-            0 => "nothing that was written waited to be stored".to_owned(),
-            1 => "what was written last is lost, to 1 file or directory".to_owned(),
-            files => format!("what was written last is lost, to {files} files and directories"),
+            0 => "everything that was written had been stored".to_owned(),
+            1 => "the last change of 1 file or directory is lost".to_owned(),
+            files => format!("the last change of each of {files} files and directories is lost"),
         };
         Some(format!("{gone}; {files}"))
     }

@@ -97,10 +97,10 @@ macro_rules! table {
 
 table! {
     histograms {
-        destage_seconds: "How long batches took from staging to the store, durable and committed";
-        database_transaction_seconds: "How long transactions that wrote to the database of a shared store took, with their repetitions";
-        pack_read_seconds: "How long reads of a part of a pack took, where it lies or of what is kept of it on this host";
-        pack_write_seconds: "How long packs took from their last byte to being durable";
+        destage_seconds: "Time of a batch from staging to the store, durable and committed";
+        database_transaction_seconds: "Time of a transaction that wrote to the database of a shared store, with its repetitions";
+        pack_read_seconds: "Time of a read of a part of a pack, from its engine or from this host's copy";
+        pack_write_seconds: "Time of a pack from its last byte until it was durable";
     }
     uptime_seconds: Gauge, Seconds; "Time since the mount began";
     written_bytes: Counter, Whole; "Bytes that programs wrote or copied";
@@ -111,7 +111,7 @@ table! {
     operations_other: Counter, Whole, "operations" by "kind" = "other"; "Requests of the kernel";
     reading_seconds: Counter, Seconds; "Time that requests to read took, all together";
     writing_seconds: Counter, Seconds; "Time that requests to write took, all together";
-    writing_paced_seconds: Counter, Seconds; "Time of that which writers waited for a program that reads their file as they write it (--attach path)";
+    writing_paced_seconds: Counter, Seconds; "Part of that in which writers waited for a program that tails their file (--attach path)";
     syncing_seconds: Counter, Seconds; "Time that requests to make something durable took, all together";
     errors_io: Counter, Whole, "errors" by "kind" = "io"; "Operations that failed for no fault of their callers: EIO, ENOSPC, ESTALE";
     errors_full: Counter, Whole, "errors" by "kind" = "full"; "Operations that failed for no fault of their callers: EIO, ENOSPC, ESTALE";
@@ -119,31 +119,31 @@ table! {
     staging_used_bytes: Gauge, Whole; "Bytes in the staging log";
     staging_capacity_bytes: Gauge, Whole; "Bytes that fit into the staging log";
     waiting_operations: Gauge, Whole; "Operations that wait for room in the staging log";
-    dirty_inodes: Gauge, Whole; "Files and directories of which the store lacks something";
-    staged_names: Gauge, Whole; "Names that the store lacks";
+    dirty_inodes: Gauge, Whole; "Files and directories with changes that are not stored";
+    staged_names: Gauge, Whole; "Names that are not stored";
     open_handles: Gauge, Whole; "Open files and directories";
     destaged_bytes: Counter, Whole; "Bytes of staged data that were stored";
     new_bytes: Counter, Whole; "Bytes of them that the store did not have yet, before compression";
     stored_bytes: Counter, Whole; "Bytes of the packs that were written for them";
     unpacked_bytes: Gauge, Whole; "Bytes of small files that lie in the database of a shared store until this mount packs them";
     invalidated_bytes: Counter, Whole; "Bytes that were written again while they were being stored";
-    destage_failures: Counter, Whole; "Batches that could not be stored; they are tried again";
-    sessions_lost: Counter, Whole; "How often another client has ended the mount's session, after a minute without a word, and the mount went on with another one";
-    files_kept_aside: Counter, Whole; "Files of which changes could not be stored after that: they are kept in the directory `unsaved` of this host's store";
-    destage_last_seconds: Gauge, Seconds; "How long the last batch took";
-    destage_longest_seconds: Gauge, Seconds; "How long the longest batch took";
+    destage_failures: Counter, Whole; "Batches that could not be stored; they are repeated";
+    sessions_lost: Counter, Whole; "How often another client ended the mount's session after its lease, and the mount opened another one";
+    files_kept_aside: Counter, Whole; "Files whose changes could not be stored after that; they are kept in the directory `unsaved` of this host's store";
+    destage_last_seconds: Gauge, Seconds; "Time of the last batch";
+    destage_longest_seconds: Gauge, Seconds; "Time of the longest batch";
     frame_cache_hits: Counter, Whole; "Chunks whose frame was decoded already when they were read";
     frame_cache_misses: Counter, Whole; "Chunks whose frame had to be decoded when they were read";
     read_ahead_frames: Counter, Whole; "Frames that were decoded ahead of reads";
-    read_ahead_hits: Counter, Whole; "Frames decoded ahead that a read then came for";
+    read_ahead_hits: Counter, Whole; "Frames decoded ahead that were then read";
     table_cache_asked: Counter, Whole; "Chunks that were looked up in the table cache, where there are devices";
     table_cache_found: Counter, Whole; "Chunks of them that were in it";
-    table_cache_relied: Counter, Whole; "Chunks of those in packs that could be relied on: nothing else was asked about them";
+    table_cache_relied: Counter, Whole; "Chunks of those that lie in usable packs, so that the index was not asked";
     device_tasks: Counter, Whole; "Tasks that devices did";
-    device_given_up: Counter, Whole; "Tasks that devices were given and the processor did in the end";
-    device_trips: Counter, Whole; "How often a device was cut off";
-    devices_cut_off: Gauge, Whole; "Devices that are cut off, or on trial after that";
-    packs_trouble: Gauge, Whole; "1 while requests to the place of the packs fail, or one has waited for ten seconds";
+    device_given_up: Counter, Whole; "Tasks that devices gave up and the processor did";
+    device_trips: Counter, Whole; "How often a device was disabled";
+    devices_cut_off: Gauge, Whole; "Devices that are disabled, or being retried";
+    packs_trouble: Gauge, Whole; "1 while requests for packs fail, or one has waited for ten seconds";
     database_trouble: Gauge, Whole; "1 while the database of a shared store cannot be reached";
     block_cache_memory: Counter, Whole; "Blocks of packs that were read and found in memory";
     block_cache_disk: Counter, Whole; "Blocks of packs that were read and found on this host's disk";
@@ -153,9 +153,9 @@ table! {
     packs_failures: Counter, Whole; "Requests of them that failed for good";
     packs_seconds: Counter, Seconds; "Time that they took, all together";
     database_transactions: Counter, Whole; "Transactions that wrote to the database of a shared store";
-    database_retries: Counter, Whole; "How often one was made again, because of another client or a lost connection";
+    database_retries: Counter, Whole; "How often one was repeated, because of another client or a lost connection";
     database_seconds: Counter, Seconds; "Time that they took, all together, with their repetitions";
-    outside_changes: Counter, Whole; "How often another process changed the store, and the kernel had to forget what it had cached";
+    outside_changes: Counter, Whole; "How often another process changed the store, and the kernel had to drop cached data";
 }
 
 #[cfg(test)]

@@ -89,7 +89,8 @@ pub fn await_closed(store: &Store, most: Duration) -> Result<()> {
             let host = live.iter().find(|row| row.id == first.mount).map(|row| row.owner.host.clone());
             let on = host.unwrap_or_else(|| "another host".to_string());
             barriers.iter().try_for_each(|barrier| registry.remove(barrier))?;
-            let why = format!("a mount on {on} has not stored yet what was closed in it; it is tried again");
+            let secs = most.as_secs();
+            let why = format!("a mount on {on} has not stored its closed files within {secs} s");
             return Err(Error::new(ErrorKind::Busy, why));
         }
         outrigger_clock::sleep(ASK_EVERY);

@@ -216,7 +216,7 @@ impl Core {
         self.lease.changed.notify_all();
         // The kernel may have bytes that were dropped.
         lost.iter().for_each(|(file, _)| locks.forget(file.number));
-        let why = "another client had ended the mount's session, as it was cut off for more than a minute; the mount goes on";
+        let why = "another client ended the mount's session, because it was cut off for longer than its lease; the mount continues";
         self.reports.note(format!("{why} with session {} in place of {}", id.0, before.id().0));
         for then in &*self.lease.renewed.lock().expect("no panic while held") {
             let _ = self.fail(then(id));

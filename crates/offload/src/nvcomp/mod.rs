@@ -15,8 +15,8 @@
 //! memory of other frames would be at risk.
 //!
 //! Functions and structures are those of nvCOMP 5.3 and 6.0. Other versions are refused. This code
-//! has not run on hardware yet. It was tested with a stand-in that has the same ABI and works in
-//! this machine's memory.
+//! has run with nvCOMP 6.0 on one H100 (docs/evaluation/records/2026-11-27-gpu-h100.md). The tests
+//! use a stand-in that has the same ABI and works in this machine's memory.
 
 mod library;
 mod memory;

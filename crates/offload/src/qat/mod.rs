@@ -16,8 +16,8 @@
 //! | zstd | no: the card only finds matches (LZ4s), and callers would have to bring the software that makes Zstandard of them | no |
 //!
 //! The structures are those of `qatzip.h` of QATzip 1.3.1 (API 2.5). A library with defaults at
-//! other offsets is refused. This code has not run on hardware yet. It was tested with a stand-in
-//! with the same ABI, not with the real library.
+//! other offsets is refused. This code has not run on a card yet. It was tested with a stand-in
+//! that has the same ABI, and with the real library without a card (`library/real.rs`).
 
 mod abi;
 mod library;

@@ -213,9 +213,8 @@ fn check_loose(
     bad: &mut BadChunks,
     report: &mut CheckReport,
 ) -> Result<()> {
-    let Some(loose) = store.meta.loose() else { return Ok(()) };
     let advice = store.database_advice();
-    loose.visit_loose(&mut |chunk| {
+    store.meta.loose().visit_loose(&mut |chunk| {
         report::add(&progress.chunks, 1);
         if !chunk.is_whole(store.config.fingerprint) {
             let what = format!("metadata: chunk {} is not what was written; {advice}", chunk.fingerprint);

@@ -55,7 +55,7 @@ pub(super) fn copy(
             }
             Err(error) if error.kind() == ErrorKind::Damaged => {
                 report.problems.push(format!(
-                    "not copied: {error}; `outrigger check --repair` mends what can be mended"
+                    "not copied: {error}; run `outrigger check --repair` to find and repair damage"
                 ));
                 Ok(())
             }

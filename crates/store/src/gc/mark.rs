@@ -184,8 +184,10 @@ impl Marker {
 /// nor inline, nor packed since. Packs that are newer than the snapshot are no candidates, as it
 /// does not have them.
 pub(crate) fn without_loose(store: &Store, mut chunks: Vec<Fingerprint>) -> Result<Vec<Fingerprint>> {
-    let Some(meta) = store.meta.loose().filter(|_| !chunks.is_empty()) else { return Ok(chunks) };
-    let loose = meta.loose_among(&chunks)?;
+    if chunks.is_empty() {
+        return Ok(chunks);
+    }
+    let loose = store.meta.loose().loose_among(&chunks)?;
     chunks.retain(|chunk| !loose.contains(chunk));
     if !chunks.is_empty() {
         let committed: HashSet<PackId> = store.committed_packs()?.into_iter().collect();

@@ -266,8 +266,7 @@ fn read_header(store: &Store, pack: PackId, at: u32, len: usize, bytes: &mut Vec
 }
 
 /// True if a frame is stored as `target` asks. For `auto` its usual level, a higher one, or one
-/// that was found to be as good conforms. A frame without a recorded level (of an older program)
-/// never does.
+/// that was found to be as good conforms. A frame without a recorded level never does.
 fn conforms(encoding: Encoding, target: Compression) -> bool {
     let at_least = |asked: CodecSpec, spec: CodecSpec| asked.codec == spec.codec && asked.level >= spec.level;
     let in_vain = |spec: CodecSpec| {
@@ -348,7 +347,7 @@ mod tests {
             (frame("none", Some("lz4"), Reason::Budget), "auto", false),
             (frame("none", Some("lz4"), Reason::Random), "zstd:9", true),
             (frame("none", Some("zstd:3"), Reason::Known), "none", true),
-            // From older programs.
+            // Without a recorded codec.
             (frame("lz4", None, Reason::Unstated), "lz4", true),
             (frame("zstd", None, Reason::Unstated), "zstd:2", false),
             (frame("none", None, Reason::Unstated), "none", true),

@@ -414,8 +414,8 @@ pub trait Meta: Sessions + Packs + Tree + Snapshots + Holds + Policies + Reclaim
     fn jobs(&self) -> &dyn jobs::Jobs;
     /// The registry's rows.
     fn records(&self) -> &dyn records::Records;
-    /// The inline chunks; `None` in a store of an earlier version that no writer has opened since, which has none.
-    fn loose(&self) -> Option<&dyn loose::Loose>;
+    /// The inline chunks.
+    fn loose(&self) -> &dyn loose::Loose;
     /// The locks on files, if the engine has them, as PostgreSQL's does. One process at a time mounts a store in a directory, and its kernel keeps
     /// locks.
     fn file_locks(&self) -> Option<&dyn locks::FileLocks> {

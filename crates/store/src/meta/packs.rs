@@ -45,7 +45,7 @@ pub struct PackRow {
     pub dead_since: u64,
     /// For a pack that was announced and never recorded as sealed: the
     /// [`mark`](outrigger_format::PackHeader::mark) that its header has if this announcer made it.
-    /// 0 if an earlier version announced it, and for all other packs.
+    /// 0 for all other packs.
     pub mark: u64,
 }
 

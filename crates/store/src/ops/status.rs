@@ -166,7 +166,7 @@ pub fn status(store: &Store) -> Result<Status> {
     for sum in store.meta.pack_sums()? {
         packs.insert(sum.state.name(), PacksStatus { packs: sum.packs, bytes: sum.bytes });
     }
-    let loose = store.meta.loose().map(|loose| loose.loose_owners()).transpose()?.unwrap_or_default();
+    let loose = store.meta.loose().loose_owners()?;
     let note = CopyNote::read(&*store.meta)?;
     let given_out = store.meta.counters()?;
     let copy = note.filter(|note| note.counters() == given_out);

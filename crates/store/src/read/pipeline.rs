@@ -150,8 +150,7 @@ impl<'a> Reader<'a> {
     /// The verified bytes of an inline chunk. If it is damaged, sets `bad`, unless that is set
     /// already.
     fn loose(&self, fingerprint: &Fingerprint, bad: &mut Option<Error>) -> Result<Option<Vec<u8>>> {
-        let Some(loose) = self.meta.loose() else { return Ok(None) };
-        let Some(bytes) = loose.loose_chunk(fingerprint)? else { return Ok(None) };
+        let Some(bytes) = self.meta.loose().loose_chunk(fingerprint)? else { return Ok(None) };
         if outrigger_offload::hash(self.fingerprint, &bytes) == *fingerprint {
             return Ok(Some(bytes));
         }

@@ -261,10 +261,8 @@ impl<'a> Look<'a> {
         self.store.index.resolve_batch(&names, |_| true, &mut places)?;
         let lost: Vec<Fingerprint> =
             names.iter().zip(&places).filter(|(_, place)| place.is_none()).map(|(name, _)| *name).collect();
-        let in_database = match self.store.meta.loose() {
-            Some(loose) if !lost.is_empty() => loose.loose_among(&lost)?,
-            _ => HashSet::new(),
-        };
+        let in_database =
+            if lost.is_empty() { HashSet::new() } else { self.store.meta.loose().loose_among(&lost)? };
         for ((name, len), place) in asked.into_iter().zip(places) {
             let len = u64::from(len);
             self.said.bytes += len;

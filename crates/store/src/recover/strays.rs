@@ -1,8 +1,7 @@
-//! Directories that have entries although no record makes them. Either a mount of a shared store
-//! made them before writers recorded the places of directories (`write/places.rs`), or the block
-//! that records them is lost. Their names are unknown. Each is made as `directory-N`, N being its
-//! number, in a directory at the top, for root or the user who runs the recovery. A later record
-//! may move it to its place.
+//! Directories that have entries although no record makes them, because the block that records them
+//! is lost. Their names are unknown. Each is made as `directory-N`, N being its number, in a
+//! directory at the top, for root or the user who runs the recovery. A later record may move it to
+//! its place.
 
 use outrigger_clock as clock;
 use outrigger_format::Root;

@@ -166,7 +166,7 @@ fn checked(store: &Store) -> CheckReport {
 }
 
 fn rows(store: &Store) -> u64 {
-    store.meta.loose().unwrap().loose_owners().unwrap().iter().map(|owner| owner.chunks).sum()
+    store.meta.loose().loose_owners().unwrap().iter().map(|owner| owner.chunks).sum()
 }
 
 fn writer(store: &Store) -> Arc<Session> {

@@ -71,7 +71,7 @@ fn recover_makes_a_lost_or_damaged_configuration_anew() {
         }
         let report = recover(&path, &RecoverProgress::default()).unwrap();
         assert_eq!(report.problems.len(), 1, "{report:?}");
-        assert!(report.problems[0].contains("made anew"), "{report:?}");
+        assert!(report.problems[0].contains("was rebuilt"), "{report:?}");
         let store = open(&path);
         assert_eq!(store.config.id, id);
         let unreadable = assert_same_or_unreadable(&before, &contents(&store), "recovered");

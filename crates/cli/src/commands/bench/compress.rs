@@ -34,12 +34,12 @@ Examples:
   outrigger bench compress
   outrigger bench compress /usr/lib --size 256M --blocks 64K,512K
   outrigger bench compress --codecs gzip:6,zstd:3,auto --json
-  outrigger bench compress --codecs gzip:6,gzip:6@qat      the processor beside a QAT card, if there is one
+  outrigger bench compress --codecs gzip:6,gzip:6@qat      compare the processor with a QAT card
 
 write, read   MB/s (10^6 bytes of source a second), in order and in random order
 processor     processor time: seconds for 10^9 bytes of source
-efficiency    ratio / processor time of writing: the higher, the more a processor achieves
-by devices    where a device is named: the share of the source that devices compressed; the processor did the rest";
+efficiency    ratio / processor time of writing: higher is better
+by devices    if a codec names a device: the share of the source that devices compressed";
 
 /// Compare codecs in memory: rate, ratio and processor time
 ///
@@ -167,7 +167,7 @@ fn missed(codecs: &[CodecChoice], devices: Option<&Arc<FrameDevices>>, missing: 
     };
     names
         .into_iter()
-        .map(|name| format!("{name} is missing: {}; its rows are the next entry's", why(name)))
+        .map(|name| format!("{name} is missing: {}; its rows use the next entry's", why(name)))
         .collect()
 }
 
@@ -186,7 +186,7 @@ pub fn run(context: &Context, args: &CompressArgs) -> Outcome {
     missed(&codecs, devices.as_ref(), &missing).iter().for_each(|line| complain(line));
     let pool = runtime.as_ref().map_or_else(|| Pool::new(None, 0), |runtime| runtime.pool().clone());
     if bytes.len() > 1 << 30 {
-        return Err(Failure::usage("at most 1G is compressed at once: give a smaller --size"));
+        return Err(Failure::usage("at most 1G is compressed at once; give a smaller --size"));
     }
     let mut memory = pool.alloc(bytes.len());
     memory.extend_from_slice(&bytes);
@@ -451,7 +451,7 @@ fn decode(
                 decoder.decode(encoding, bytes, raw_len, &mut out).map_err(|error| error.to_string())?;
             }
             if compare && out != blocks[at] {
-                return Err(format!("{encoding} gave back another block than it took"));
+                return Err(format!("{encoding} did not return the block that it was given"));
             }
         }
         Ok(())

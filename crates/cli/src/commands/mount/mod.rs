@@ -42,25 +42,26 @@ use crate::{interrupt, when};
 const EXAMPLES: &str = "\
 Examples:
   outrigger mount /mnt                        to read and write; snapshots in /mnt/.snapshots
-  outrigger mount --read-only /mnt            the tree as it is now, and stays
-  outrigger mount --at nightly /mnt           as it was in the newest snapshot tagged nightly
+  outrigger mount --read-only /mnt            the tree of this moment; it does not change
+  outrigger mount --at nightly /mnt           the newest snapshot tagged nightly
   outrigger mount -o ro,allow_other /mnt      for all users; modes and ACLs hold
-  outrigger mount --chunker fixed:64K /mnt    blocks of 64 KiB for all that is written through it
-  outrigger mount -o dedup=off /mnt           store all of it, without looking for what is stored already
+  outrigger mount --chunker fixed:64K /mnt    cut files written here into blocks of 64 KiB
+  outrigger mount -o dedup=off /mnt           do not look for stored copies of what is written
+  outrigger mount --metrics 127.0.0.1:9464 /mnt    serve http://127.0.0.1:9464/metrics
   outrigger -s postgres://me@db/data mount /mnt    shared with other hosts: docs/distributed.md
-  outrigger mount --serve-followers 10.0.0.5:0 /mnt    with agents elsewhere in the path of what is written: docs/active-storage.md
-  outrigger mount --metrics 127.0.0.1:9464 /mnt    with numbers for Prometheus at http://127.0.0.1:9464/metrics
-  outrigger unmount /mnt                      also after its process was killed; then mount again
+  outrigger mount --serve-followers 10.0.0.5:0 /mnt    agents read files being written
+  outrigger unmount /mnt                      also if its process was killed; then mount again
 
 Changes in a mount cannot be undone: `undo` knows commands only. Take snapshots by a timer, and
-find them in /mnt/.snapshots/NAME. A file that is overwritten keeps earlier contents. One that is
-removed, or that a rename replaces, as many editors save, keeps none.
+find them in /mnt/.snapshots/NAME. An overwritten file keeps its earlier stored contents. A content
+that is replaced before the mount has stored it leaves no version. Nor does a file that is removed,
+or that a rename replaces, which is how many editors save.
 
 In /etc/fstab:
   /data/store    /mnt  fuse.outrigger  allow_other,nofail     0  0
   /backup/store  /old  fuse.outrigger  ro,allow_other,nofail  0  0";
 
-const METRICS_HELP: &str = "Hand out counters for Prometheus under /metrics: unix:/PATH, 127.0.0.1:PORT or [::1]:PORT. No other machine is served: put a proxy before it";
+const METRICS_HELP: &str = "Serve Prometheus metrics at /metrics, on unix:/PATH, 127.0.0.1:PORT or [::1]:PORT. Only this machine can connect; to serve others, put a proxy before it";
 /// Threads that serve requests, at least: one can decode while another talks to the kernel.
 const THREADS_MIN: usize = 2;
 const THREADS_MAX: usize = 8;
@@ -83,7 +84,7 @@ const STAGING_BYTES_MAX: u64 = 1 << 40;
 #[command(after_help = EXAMPLES)]
 pub struct MountArgs {
     /// The directory to mount on
-    #[arg(value_name = "DIR")]
+    #[arg(value_name = "MOUNTPOINT")]
     dir: PathBuf,
     #[arg(long, value_name = "WHEN", help = when::HELP, allow_hyphen_values = true)]
     at: Option<String>,
@@ -103,19 +104,20 @@ pub struct MountArgs {
     /// off, written data is still hashed, because every read is verified
     #[arg(long, value_name = "on|off", value_parser = values::on_off)]
     dedup: Option<bool>,
-    /// With a store in PostgreSQL: use names for so long without asking the database again, and
-    /// take a directory made here to hold only names made here [default: 0, always ask]. This saves
-    /// round trips for paths and new files, but other hosts' names are seen that much later
+    /// With a store in PostgreSQL: for so long, use names without asking the database again, and
+    /// assume that a directory made here has only names made here [default: 0, always ask]. This
+    /// saves round trips for paths and new files, but other hosts' names are seen that much later
     #[arg(long, value_name = "SECONDS", value_parser = values::moment)]
     names_for: Option<Duration>,
-    /// With a store in PostgreSQL: let a small file's close return before its commit, which follows
-    /// within so many seconds, and before later changes here [default: 0, at once]. Unpacking then
-    /// takes half the round trips; others see files later, and a killed mount may lose them
+    /// With a store in PostgreSQL: let the close of a small file return before its commit. The
+    /// commit follows within so many seconds, and before later changes here [default: 0, at once].
+    /// Unpacking then takes half the round trips. Others see the files later, and a killed mount
+    /// may lose them
     #[arg(long, value_name = "SECONDS", value_parser = values::moment)]
     closes_within: Option<Duration>,
     /// With a store in PostgreSQL: let agents on other hosts read files while they are written, and
     /// store them for this mount (rules with --attach path). Give this host's address for them; 0
-    /// is any port. Only who may write to the database is let in, and the traffic is encrypted
+    /// is any port. Only clients that may write to the database can connect; traffic is encrypted
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = values::socket)]
     serve_followers: Option<SocketAddr>,
     #[arg(long, value_name = "ADDRESS", value_parser = Address::parse, help = METRICS_HELP)]
@@ -165,7 +167,7 @@ pub fn run(context: &Context, args: MountArgs) -> Outcome {
         log => log
             .map(std::path::absolute)
             .transpose()
-            .map_err(|error| Failure::io("cannot tell where the log is to be", &error))?,
+            .map_err(|error| Failure::io("cannot find the directory for the log", &error))?,
     };
     if flags.log.as_ref().is_some_and(|path| path.as_os_str().as_encoded_bytes().contains(&b',')) {
         return Err(Failure::usage("the log's path cannot have a comma in it"));
@@ -186,19 +188,19 @@ fn check(context: &Context, dir: &Path, flags: MountFlags, offload: Offload) -> 
     let named = context.store_dir()?;
     let is_shared = shared::url(named).is_some();
     if is_shared && flags.staging_order.is_some() {
-        let why = "what is written to a store in PostgreSQL is stored when it is closed: there is no order to choose; leave --staging-order away";
+        let why = "--staging-order needs a store in a directory; remove it";
         return Err(Failure::usage(why));
     }
     if !is_shared && flags.names_for.is_some() {
-        let why = "names of a store in a directory are never looked for in vain: no other host changes them; leave --names-for away";
+        let why = "--names-for needs a store in PostgreSQL; remove it";
         return Err(Failure::usage(why));
     }
     if !is_shared && flags.closes_within.is_some() {
-        let why = "closing a file of a store in a directory waits for nobody: leave --closes-within away";
+        let why = "--closes-within needs a store in PostgreSQL; remove it";
         return Err(Failure::usage(why));
     }
     if flags.serve_followers.is_some() && (!is_shared || flags.read_only) {
-        let why = "agents on other hosts read files only while they are written in a mount of a store in PostgreSQL: leave --serve-followers away";
+        let why = "--serve-followers needs a writable mount of a store in PostgreSQL; remove it";
         return Err(Failure::usage(why));
     }
     let found = if is_shared { Ok(named.to_owned()) } else { named.canonicalize() };
@@ -213,7 +215,7 @@ fn check(context: &Context, dir: &Path, flags: MountFlags, offload: Offload) -> 
     if unmount::is_ours(&resolved)? {
         if mounts::is_dead(&resolved) {
             return Err(Failure::failed(format!(
-                "the process of the mount at {shown} has ended: `outrigger unmount {shown}` takes it away (with --lazy, if files in it are open)"
+                "the mount process at {shown} has ended; run `outrigger unmount {shown}` (with --lazy if files in it are open)"
             )));
         }
         return Err(Failure::failed(format!("a store is mounted on {shown} already; unmount it first")));
@@ -228,11 +230,11 @@ fn check(context: &Context, dir: &Path, flags: MountFlags, offload: Offload) -> 
         return Err(Failure::usage(format!("cannot mount on {shown}: it is not a directory")));
     }
     if point.starts_with(&store) {
-        let why = "it lies in the store's own directory; give another";
+        let why = "it is inside the store; give another directory";
         return Err(Failure::usage(format!("cannot mount on {shown}: {why}")));
     }
     if store.starts_with(&point) {
-        let why = "the store lies in it, and would be hidden; give another";
+        let why = "the store is inside it and would be hidden; give another directory";
         return Err(Failure::usage(format!("cannot mount on {shown}: {why}")));
     }
     let writes = !is_shared && !flags.read_only;
@@ -244,7 +246,7 @@ fn check(context: &Context, dir: &Path, flags: MountFlags, offload: Offload) -> 
     let others = mounts::of_store(&store).unwrap_or_default();
     if writes && let Some(other) = others.into_iter().find(is_of_it) {
         return Err(Failure::failed(format!(
-            "{} is mounted at {} to be written already; use that, or give --read-only",
+            "{} is already mounted for writing at {}; use that mount, or give --read-only",
             store.display(),
             other.point.display()
         )));
@@ -333,7 +335,7 @@ fn serve_changes(
     let volume = Arc::new(LiveVolume::open(Arc::clone(&store), options, reports)?);
     let recovered = volume.recovered();
     if recovered.records > 0 {
-        complain(&format!("an earlier mount was not unmounted: {}", beside::told(recovered)));
+        complain(&format!("an earlier mount was not unmounted cleanly: {}", beside::told(recovered)));
     }
     volume.set_follows(Arc::new(Maker::new(&store)))?;
     volume.set_reads(Arc::new(Readers::new(&store)))?;
@@ -365,7 +367,7 @@ fn serve_changes(
     let stored = stored.map_err(|error| {
         volume.lost().unwrap_or_else(|| {
             format!(
-                "what was written is staged, but could not be stored: {error}; mount again, or run any command on the store"
+                "staged data could not be stored and is kept: {error}; mount again, or run any command on the store"
             )
         })
     });
@@ -441,8 +443,7 @@ fn serve_shared(
     offload::remember(&store);
     // Other hosts would wait until the lease ends, and the signal thread keeps the session open.
     interrupt::close_sessions(&store);
-    let stored =
-        stored.map_err(|error| format!("what was written last could not be stored, and is lost: {error}"));
+    let stored = stored.map_err(|error| format!("recent writes could not be stored and are lost: {error}"));
     ended(detach.then_some(log), stored, served)
 }
 
@@ -450,7 +451,7 @@ fn serve_shared(
 fn listen(plan: &Plan) -> Result<Option<Exporter>, Failure> {
     let bind = |address| {
         Exporter::bind(address)
-            .map_err(|error| Failure::io(format!("cannot hand out metrics at {address}"), &error))
+            .map_err(|error| Failure::io(format!("cannot serve metrics at {address}"), &error))
     };
     plan.flags.metrics.as_ref().map(bind).transpose()
 }
@@ -465,7 +466,7 @@ fn export<F: FileSystem + Watched>(
         let render = move || counted.upgrade().map(|counted| measures::exposition(&counted.status()));
         exporter
             .start(measures::CONTENT_TYPE, Arc::new(render))
-            .map_err(|error| Failure::io("cannot hand out metrics", &error))?;
+            .map_err(|error| Failure::io("cannot serve metrics", &error))?;
     }
     let trace = exporter.as_ref().and_then(Exporter::trace);
     Ok((exporter, trace))
@@ -490,9 +491,11 @@ fn mount_options(plan: &Plan, threads: usize) -> MountOptions {
 fn refused(plan: &Plan, error: &std::io::Error) -> Failure {
     let why = plain(error);
     let advice = match error.kind() {
-        std::io::ErrorKind::NotFound => "; FUSE is not there: `modprobe fuse`, and install the package fuse3",
+        std::io::ErrorKind::NotFound => {
+            "; FUSE is missing: run `modprobe fuse`, and install the package fuse3"
+        }
         std::io::ErrorKind::PermissionDenied if plan.flags.allow_other => {
-            "; let root write `user_allow_other` into /etc/fuse.conf"
+            "; as root, add `user_allow_other` to /etc/fuse.conf"
         }
         _ => "",
     };

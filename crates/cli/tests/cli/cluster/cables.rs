@@ -49,7 +49,7 @@ fn a_host_that_is_cut_off_for_longer_than_its_lease_goes_on_when_it_is_back() {
     two.must_read("new", b"x");
     one.must_read("g", b"meanwhile");
     drop((open, half));
-    assert!(one.said().contains("the mount goes on"), "{}", one.said());
+    assert!(one.said().contains("the mount continues"), "{}", one.said());
     site.check(&two);
 }
 

@@ -22,7 +22,7 @@ fn packs(host: &Host) -> usize {
 
 /// Chunks that wait to be packed, and of how many sessions.
 fn loose(host: &Host) -> (u64, usize) {
-    let owners = host.store.meta.loose().unwrap().loose_owners().unwrap();
+    let owners = host.store.meta.loose().loose_owners().unwrap();
     (owners.iter().map(|owner| owner.chunks).sum(), owners.len())
 }
 

@@ -92,7 +92,7 @@ impl ObjectBackend {
             client,
             handle: runtime::handle()?,
             patience,
-            health: Health::default(),
+            health: Health::new(patience.give_up),
             requests: Semaphore::new(REQUESTS_MAX),
             uploading: Uploading::default(),
             place: format!("s3://{}/{prefix}", location.bucket),

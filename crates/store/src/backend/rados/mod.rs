@@ -97,7 +97,7 @@ impl RadosBackend {
         let map = Map::new(&location.pool, &location.namespace, pool.number());
         let place = format!("{place}/{}", location.namespace);
         Ok(Self {
-            shared: Arc::new(Shared { pool, place, health: Health::default() }),
+            shared: Arc::new(Shared { pool, place, health: Health::new(patience.give_up) }),
             cluster,
             map,
             read_only: access.read_only,

@@ -42,7 +42,7 @@ impl<'a> Restorer<'a> {
         };
         self.over.get_or_init(|| {
             let text = format!(
-                "cannot write {display}: {errno}; what was restored before it is whole, and the same `outrigger get` goes on with the rest where there is room"
+                "cannot write {display}: {errno}; files restored before it are whole; free some space, and run the same `outrigger get` for the rest"
             );
             Error::new(kind, text)
         });

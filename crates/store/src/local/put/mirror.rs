@@ -82,16 +82,16 @@ impl Mirror<'_> {
                 Ok(())
             }
             _ if target.components.is_empty() => refused(format!(
-                "{origin} would replace everything in the store; name a directory, such as --to {}, or add --replace-source if that is \
-                 meant",
+                "{origin} would replace everything in the store; name a directory, such as --to {}, or add --replace-source to \
+                 allow it",
                 origin.path.file_name().map_or("NAME".into(), |name| name.to_string_lossy())
             )),
             Some(before) if holds => refused(format!(
-                "`{target}` mirrors {before}, and {origin} would replace it; choose another name with --to, or add --replace-source if \
-                 that is meant"
+                "`{target}` mirrors {before}, and {origin} would replace it; choose another name with --to, or add --replace-source to \
+                 allow it"
             )),
             None if holds && !self.is_part_of_mirror(origin)? => refused(format!(
-                "`{target}` holds what was not put there from a directory, and {origin} would replace it; choose another name with --to, \
+                "`{target}` has entries that no directory was put over, and {origin} would replace them; choose another name with --to, \
                  add --keep-missing to add to it, or --replace-source to replace it"
             )),
             _ => Ok(()),

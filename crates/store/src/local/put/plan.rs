@@ -76,7 +76,7 @@ pub(super) fn plan(
         if matches!(source, Source::Stream(_)) {
             return Err(Error::new(
                 ErrorKind::Invalid,
-                "standard input cannot be looked at without storing it: --dry-run is for files and directories",
+                "--dry-run cannot look at standard input without storing it; give files or directories",
             ));
         }
         putter.put(source, &target)?;

@@ -179,7 +179,7 @@ impl Unfinished {
             let found = find(&mut connection, location)?;
             found.require_unused(&self.locks)?;
             if !found.is_as(&self.found) {
-                let why = "somebody has used it meanwhile; what was recovered does not have what that stored; run `recover` again";
+                let why = "another client has used it meanwhile, and the recovered database lacks its changes; run `recover` again";
                 return Err(refuse(ErrorKind::Busy, why));
             }
             let new = &self.meta.location().schema;

@@ -218,8 +218,8 @@ impl Meta for PostgresMeta {
         self
     }
 
-    fn loose(&self) -> Option<&dyn Loose> {
-        Some(self)
+    fn loose(&self) -> &dyn Loose {
+        self
     }
 
     fn file_locks(&self) -> Option<&dyn FileLocks> {

@@ -229,7 +229,7 @@ pub(super) fn may_write(transactions: &Transactions) -> Result<bool> {
 /// Makes commits durable when they return. Stronger settings are kept.
 pub(super) fn require_durable(transactions: &Transactions) -> Result<()> {
     let what = format!("metadata in {}", transactions.pool.location);
-    let query = Query::new("SELECT current_setting('synchronous_commit'), current_setting('fsync')");
+    let query = Query::new("SELECT current_setting('synchronous_commit')");
     let answer = transactions.read_once(&what, &query)?;
     let read = || -> Outcome<String> { Ok(super::counters::row(&answer)?.try_get(0)?) };
     let setting = read().explain(&what)?;

@@ -35,15 +35,8 @@ impl Pool {
         let tls = Tls::new(&location)?;
         let state = Mutex::new(State { idle: Vec::new(), lent: 0 });
         let (label, returned) = (OnceLock::new(), Condvar::new());
-        Ok(Self {
-            location,
-            tls,
-            servers: Servers::default(),
-            state,
-            label,
-            returned,
-            health: Health::default(),
-        })
+        let health = Health::new(location.patience);
+        Ok(Self { location, tls, servers: Servers::default(), state, label, returned, health })
     }
 
     /// Gives connections a name that tells an administrator whose they are. Only the first call

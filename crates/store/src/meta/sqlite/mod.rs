@@ -218,8 +218,8 @@ impl Meta for SqliteMeta {
         self
     }
 
-    fn loose(&self) -> Option<&dyn Loose> {
-        Some(self)
+    fn loose(&self) -> &dyn Loose {
+        self
     }
 
     fn counters(&self) -> Result<Counters> {

@@ -294,7 +294,7 @@ pub(super) fn recognise(connection: &Connection, path: &Path) -> Result<()> {
             connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get::<_, i64>(0));
         if tables == Ok(0) {
             let why = format!(
-                "{shown} is empty: what was in it is lost; rebuild it from the packs with `outrigger recover`"
+                "{shown} is empty, and its data is lost; rebuild it from the packs with `outrigger recover`"
             );
             return Err(Error::damaged(why));
         }

@@ -56,7 +56,7 @@ impl OracleRecord {
     /// there already; `NotFound`, `Damaged` or `Invalid` when it cannot be replayed here.
     pub fn open(store: &Store, mode: &OracleMode) -> Result<Self> {
         if !store.config.experiment {
-            let why = "an oracle is believed without looking at the data, so it is for stores made with `init --experiment` only";
+            let why = "--oracle needs a store made with `init --experiment`, because its fingerprints are not checked";
             return Err(Error::new(
                 ErrorKind::Invalid,
                 format!("{why}; {} is not one", store.dir().display()),

@@ -53,7 +53,7 @@ macro_rules! pass_on {
 
 impl Meta for FaultyMeta {
     /// Not counted: what is tested has none.
-    fn loose(&self) -> Option<&dyn outrigger_store::meta::loose::Loose> {
+    fn loose(&self) -> &dyn outrigger_store::meta::loose::Loose {
         self.inner.loose()
     }
 
