@@ -215,8 +215,8 @@ class Store:
     def stored(self):
         """Bytes of packs in use, and of chunks that are not packed yet."""
         status = json.loads(self.run("c0", "status", "--json"))
-        packs = sum(of["bytes"] for of in status["packs"] if of["state"] in ("live", "condemned"))
-        return packs + status["loose_bytes"]
+        packs = sum(of["bytes"] for of in status["packs"] if of["state"] in ("live", "candidate"))
+        return packs + status["inline_bytes"]
 
     def end(self):
         for mount in self.mounts:

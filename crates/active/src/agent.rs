@@ -35,7 +35,7 @@ use crate::job::spec::Spec;
 use crate::node::{Drain, Named, Yields, nodes};
 use crate::progress::Counters;
 use crate::rules::Watcher;
-use crate::runner::{self, Beside, Report, RunOptions, Stragglers, runner_of};
+use crate::runner::{self, Report, RunOptions, Speculative, Stragglers, runner_of};
 use crate::trust::Trust;
 use crate::written::{self, Access, Quiet};
 
@@ -294,7 +294,7 @@ fn run_job(
     stop: &Arc<AtomicBool>,
     job: JobId,
     slots: usize,
-    beside: Option<Beside>,
+    beside: Option<Speculative>,
 ) -> Result<Report> {
     let options = RunOptions {
         slots,
@@ -310,7 +310,7 @@ fn run_job(
     let counters = Arc::new(Counters::default());
     match beside {
         None => runner::run(store, job, &options, &counters),
-        Some(beside) => runner::run_beside(store, job, &options, &counters, beside),
+        Some(beside) => runner::run_speculative(store, job, &options, &counters, beside),
     }
 }
 
@@ -362,7 +362,7 @@ impl Agent<'_, '_> {
     }
 
     /// A split that takes another agent long, if there is nothing else to do here.
-    fn straggler(&mut self, open: &[JobRow]) -> Result<Option<(JobId, Beside)>> {
+    fn straggler(&mut self, open: &[JobRow]) -> Result<Option<(JobId, Speculative)>> {
         if self.running.iter().any(|one| !one.follows) {
             return Ok(None);
         }
@@ -402,7 +402,7 @@ impl Agent<'_, '_> {
         refuses
     }
 
-    fn begin(&mut self, job: JobId, follows: bool, beside: Option<Beside>) {
+    fn begin(&mut self, job: JobId, follows: bool, beside: Option<Speculative>) {
         let (store, options, stop) = (self.store, self.options, self.stop);
         let slots = if follows || beside.is_some() { 1 } else { options.slots };
         let has_ended = Arc::new(AtomicBool::new(false));

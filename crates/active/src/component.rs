@@ -190,7 +190,7 @@ pub(crate) fn bring_kept(
 ///
 /// # Errors
 /// When it does not exist, or the submitter may not read it.
-pub(crate) fn bring_brought(sandbox: &Sandbox, program: &str, dir: &Path) -> Result<OsString> {
+pub(crate) fn bundle(sandbox: &Sandbox, program: &str, dir: &Path) -> Result<OsString> {
     let path = Path::new(program);
     let at = || format!("the program {program}");
     let name = path.file_name().ok_or_else(|| Error::new(ErrorKind::Invalid, at()))?;

@@ -19,7 +19,7 @@
 pub mod agent;
 pub mod attempt;
 pub mod bam;
-mod brought;
+mod bundled;
 pub mod cgroup;
 pub mod component;
 mod content;

@@ -70,7 +70,7 @@ pub struct Node {
     /// It takes nothing more.
     pub drains: bool,
     /// It yields: it begins nothing now, because others wait on its host.
-    pub stands_back: bool,
+    pub yields: bool,
 }
 
 /// The live agents, by name.
@@ -93,8 +93,8 @@ pub fn nodes(store: &Store) -> Result<Vec<Node>> {
         let SessionOwner { host, process, role, .. } = session.owner;
         match role {
             Role::Agent(role) => {
-                let (drains, stands_back) = (drains.contains(&role.name), back.contains(&role.name));
-                nodes.push(Node { role, host, process, jobs: Vec::new(), drains, stands_back });
+                let (drains, yields) = (drains.contains(&role.name), back.contains(&role.name));
+                nodes.push(Node { role, host, process, jobs: Vec::new(), drains, yields });
             }
             Role::Job(job) => working.push((host, process, job)),
             Role::Command(_) | Role::Mount => {}

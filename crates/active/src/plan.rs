@@ -11,7 +11,7 @@ use outrigger_store::ops::View;
 use outrigger_store::tree::{StorePath, find};
 use outrigger_store::{Error, ErrorKind, Result, Store};
 
-use crate::brought;
+use crate::bundled;
 use crate::cuts::{Cuts, cut};
 use crate::identity::Permissions;
 use crate::inputs::{Found, StoreGlob};
@@ -114,10 +114,10 @@ fn make_told(
     plugin::settle(store, view, &mut spec, &found, &mut cuts, making)?;
     let Cuts { splits, by_host } = cuts;
     spec.by_host = by_host;
-    let mut programs = brought::Programs::new(store);
+    let mut programs = bundled::Programs::new(store);
     let (seen, components) = match fired {
         Some(Fired { seen, components }) => (Some(seen), components),
-        None => (None, brought::settle_all(store, view, &mut spec, &mut programs)?),
+        None => (None, bundled::settle_all(store, view, &mut spec, &mut programs)?),
     };
     if spec.records == Records::Bam {
         let indexes = found.iter().map(|found| index_of(&*store.meta, view.at, &found.path));
@@ -168,7 +168,7 @@ fn index_of(meta: &dyn Meta, at: At, path: &StorePath) -> Result<Found> {
 }
 
 /// Names a program of this host so that every process here finds it, and no other host looks for
-/// it, unless its content becomes the job's (`brought.rs`). A host that is set already stays: an
+/// it, unless its content becomes the job's (`bundled.rs`). A host that is set already stays: an
 /// agent anywhere makes a rule's jobs, and on its own host that name may be another program.
 ///
 /// # Errors
@@ -177,7 +177,7 @@ pub fn settle_program(spec: &mut Spec) -> Result<()> {
     if spec.host.is_some() || !spec.brings_program() {
         return Ok(());
     }
-    brought::find_all(spec)?;
+    bundled::find_all(spec)?;
     spec.host = Some(host::name());
     Ok(())
 }

@@ -20,7 +20,7 @@ use crate::attempt::{Attempt, Feed, Pipes, bounded, give_all};
 use crate::component;
 use crate::cuts::Cuts;
 use crate::inputs::Found;
-use crate::job::is_brought;
+use crate::job::is_bundled;
 use crate::job::records::Records;
 use crate::job::spec::Spec;
 use crate::making::Making;
@@ -101,8 +101,8 @@ impl<'a> Plugin<'a> {
             let kept = kept.expect("it was just found");
             component::bring_kept(store, &sandbox, &kept, &content.root, &dir)?;
             Some(kept.name.into())
-        } else if is_brought(words) {
-            Some(component::bring_brought(&sandbox, &words[0], &dir)?)
+        } else if is_bundled(words) {
+            Some(component::bundle(&sandbox, &words[0], &dir)?)
         } else {
             None
         };

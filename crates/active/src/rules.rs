@@ -34,7 +34,7 @@ use outrigger_store::registry::{Record, Registered};
 use outrigger_store::{Context as _, Error, ErrorKind, Result, Store};
 use serde::{Deserialize, Serialize};
 
-use crate::brought;
+use crate::bundled;
 use crate::inputs::{Found, StoreGlob};
 use crate::job::records::Records;
 use crate::job::spec::Spec;
@@ -311,8 +311,8 @@ fn make(
     // The component's content stays while this lives; by then the rule holds it, and runs it even
     // if the name changes.
     let view = View::open(store, "rule", None)?;
-    let mut programs = brought::Programs::new(store);
-    let components = brought::settle_all(store, &view, &mut spec, &mut programs)?;
+    let mut programs = bundled::Programs::new(store);
+    let components = bundled::settle_all(store, &view, &mut spec, &mut programs)?;
     spec.rule = Some(name.to_string());
     let id = format!("{name}#{}", clock::now_nanos());
     let splits = match splits {

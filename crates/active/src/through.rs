@@ -27,7 +27,7 @@ use outrigger_store::write::{CommitWhen, Content, FileItem, Item, Progress, Targ
 use outrigger_store::{Error, ErrorKind, Result, Store};
 
 use crate::attempt::{Feed, Pipes};
-use crate::brought;
+use crate::bundled;
 use crate::content::{Block, Raw, made_file};
 use crate::identity::Permissions;
 use crate::job::spec::{Output, RAW, Spec};
@@ -88,8 +88,8 @@ pub fn run(
     let splits = vec![split; if raw.is_some() { 2 } else { 1 }];
     // Pinned until the job has it.
     let view = View::open(store, "run", None)?;
-    let mut programs = brought::Programs::new(store);
-    let inputs = brought::settle_all(store, &view, &mut spec, &mut programs)?;
+    let mut programs = bundled::Programs::new(store);
+    let inputs = bundled::settle_all(store, &view, &mut spec, &mut programs)?;
     let job = store.jobs().create_job(&NewJob { spec: spec.encode()?, inputs, splits, seen: None })?;
     view.check()?;
     drop((view, programs));

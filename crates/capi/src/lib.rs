@@ -5,7 +5,7 @@
 //! installed as `liboutrigger` (`make install`).
 //!
 //! ```text
-//! hash.rs  cut.rs  table.rs  storegpu.rs    on the calling thread: outrigger_offload's functions
+//! hash.rs  dirty.rs  table.rs  storegpu.rs    on the calling thread: outrigger_offload's functions
 //! runtime.rs  task/  buffer.rs              tasks: outrigger_offload::runtime
 //! operation.rs                              operations of the caller's own
 //! status.rs                                 errors, and the wall that no panic passes

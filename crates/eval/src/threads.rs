@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(parsed(line), Some(("a) (b-1".to_string(), 281)));
         assert_eq!(parsed("123 (a) S 1 2"), Some(("a".to_string(), 0)));
         assert_eq!(parsed(""), None);
-        assert_eq!(["write-0", "mount-cpu-11", "destager"].map(role), ["write", "mount-cpu", "destager"]);
+        assert_eq!(["write-0", "mount-cpu-11", "flusher"].map(role), ["write", "mount-cpu", "flusher"]);
     }
 
     #[test]

@@ -9,7 +9,7 @@
 //! ```text
 //! h(i)   = (h(i−1) << 1) + g[b(i)]  mod 2^32, from h = 0 before the first byte of the file
 //! g[b]   = sum over k = 0..4 of  affineinv(b ^ C[k]) << 8k,   C = 1d 63 b7 f1
-//! strict = the top a + 1 bits of h(i) are zero,  loose = the top a − 1 bits are,  where avg = 2^a
+//! strict = the top a + 1 bits of h(i) are zero,  inline = the top a − 1 bits are,  where avg = 2^a
 //! ```
 //!
 //! The table is computable: `affineinv` is the instruction GF2P8AFFINEINVQB, so sixteen lanes need
@@ -114,11 +114,11 @@ const fn gear_table() -> [u32; 256] {
 }
 
 /// The bits of `h` that must be zero at a candidate: runs of ones from the top, `strict` at least
-/// as long as `loose`.
+/// as long as `inline`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GearMasks {
     /// The top `a − 1` bits, for an average of `2^a` bytes.
-    pub loose: u32,
+    pub inline: u32,
     /// The top `a + 1` bits.
     pub strict: u32,
 }
@@ -132,7 +132,7 @@ impl GearMasks {
     ///
     /// ```
     /// use outrigger_format::boundary::GearMasks;
-    /// assert_eq!(GearMasks::for_average(16 << 10), GearMasks { loose: 0xfff8_0000, strict: 0xfffe_0000 });
+    /// assert_eq!(GearMasks::for_average(16 << 10), GearMasks { inline: 0xfff8_0000, strict: 0xfffe_0000 });
     /// ```
     pub fn for_average(avg: u32) -> Self {
         assert!(
@@ -140,7 +140,7 @@ impl GearMasks {
             "an average of {avg} bytes has no masks"
         );
         let bits = avg.trailing_zeros();
-        Self { loose: !(u32::MAX >> (bits - 1)), strict: !(u32::MAX >> (bits + 1)) }
+        Self { inline: !(u32::MAX >> (bits - 1)), strict: !(u32::MAX >> (bits + 1)) }
     }
 
     /// Packs a candidate in the form of a scan: `position << 1 | strict`.
@@ -158,7 +158,7 @@ pub fn warm_up(history: &[u8]) -> u32 {
     window.iter().fold(0u32, |h, &byte| (h << 1).wrapping_add(GEAR[byte as usize]))
 }
 
-/// The reference scan: appends every loose candidate in `data` to `out`, ascending, as `position <<
+/// The reference scan: appends every inline candidate in `data` to `out`, ascending, as `position <<
 /// 1 | strict` with positions relative to `data`. `history` holds at least the last [`WINDOW`]
 /// bytes before `data` in the file, or all bytes if there are fewer. All other scans give the same
 /// numbers.
@@ -180,7 +180,7 @@ pub fn scan_reference(history: &[u8], data: &[u8], masks: GearMasks, out: &mut V
     let mut h = warm_up(history);
     for (position, &byte) in data.iter().enumerate() {
         h = (h << 1).wrapping_add(GEAR[byte as usize]);
-        if h & masks.loose == 0 {
+        if h & masks.inline == 0 {
             out.push(masks.candidate(position, h));
         }
     }
@@ -193,7 +193,7 @@ pub fn scan_reference(history: &[u8], data: &[u8], masks: GearMasks, out: &mut V
 /// that byte is
 ///
 /// * a strict candidate and `min < L ≤ avg`, or
-/// * a loose candidate (every strict one is loose) and `avg < L < max`, or
+/// * a inline candidate (every strict one is inline) and `avg < L < max`, or
 /// * anything, and `L = max`, or the file ends.
 ///
 /// Fixed chunking is the walk without candidates. Windowed chunking is the walk with only strict
@@ -340,8 +340,8 @@ mod tests {
             h = h.wrapping_mul(2).wrapping_add(GEAR[byte as usize]);
             len += 1;
             let strict = top_bits_zero(h, a + 1) && min < len && len <= avg;
-            let loose = top_bits_zero(h, a - 1) && avg < len;
-            if strict || loose || len == max || i + 1 == data.len() {
+            let inline = top_bits_zero(h, a - 1) && avg < len;
+            if strict || inline || len == max || i + 1 == data.len() {
                 ends.push(i as u64 + 1);
                 len = 0;
             }

@@ -228,7 +228,7 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Makes an anonymous file, and opens it (`O_TMPFILE`). It may be linked once into the tree, by
     /// [`link`](Self::link); otherwise it is gone when it is closed. It inherits from directory
     /// `parent`.
-    fn create_nameless(
+    fn create_anonymous(
         &self,
         caller: Caller,
         parent: u64,

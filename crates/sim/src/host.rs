@@ -65,7 +65,7 @@ impl Host {
     pub fn mount(servers: &Arc<Servers>, dir: &Path, condition: &Arc<Condition>) -> Result<Self> {
         let store = Arc::new(store(servers, dir, condition)?);
         let mut options = SharedOptions::new(1);
-        (options.snapshots, options.staging_bytes, options.early_bytes) = (false, 4 << 20, 256 << 10);
+        (options.snapshots, options.staging_bytes, options.increment_bytes) = (false, 4 << 20, 256 << 10);
         let verbose = std::env::var_os("SIM_VERBOSE").is_some();
         let damage = Arc::<Mutex<Vec<String>>>::default();
         let told = Arc::clone(&damage);

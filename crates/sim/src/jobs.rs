@@ -80,7 +80,7 @@ impl Splits for Link {
     }
 
     pass_on! {
-        fn claim_beside(session: SessionId, job: JobId, split: u64, beside: u64) -> Option<Claimed>;
+        fn claim_speculative(session: SessionId, job: JobId, split: u64, beside: u64) -> Option<Claimed>;
         fn is_current(session: SessionId, job: JobId, claimed: &Claimed) -> bool;
         fn fail_split(job: JobId, claimed: &Claimed, tries: u32, why: &str, log: &[u8]) -> bool;
         fn give_back_splits(job: JobId, claimed: &[Claimed]) -> ();

@@ -15,7 +15,7 @@ use outrigger_store::meta::locks::{
 };
 use outrigger_store::meta::{
     At, Commit, Committed, Counters, DirEntry, Era, Generation, Inode, Meta, PackRow, PackSum, PinTarget,
-    SessionId, SessionKind, SessionOwner, SessionRow, SnapshotRow, TreeTotals, VersionRow, jobs, loose,
+    SessionId, SessionKind, SessionOwner, SessionRow, SnapshotRow, TreeTotals, VersionRow, inline, jobs,
 };
 use outrigger_store::testing::lost_answer;
 use outrigger_store::{Error, ErrorKind, Result, Unanswered, meta_calls};
@@ -161,7 +161,7 @@ impl Link {
     pub(crate) fn call<T>(&self, what: &str, call: impl FnOnce(&Servers) -> Result<T>) -> Result<T> {
         self.send(what)?;
         let answer = scheduler::whole(|| call(&self.servers));
-        if what == "condemn" {
+        if what == "mark_candidates" {
             self.servers.forget_generation();
         }
         self.condition.travel_back();
@@ -278,9 +278,9 @@ impl Meta for Link {
         self
     }
 
-    fn loose(&self) -> &dyn loose::Loose {
+    fn inline(&self) -> &dyn inline::InlineChunks {
         self.condition.travel();
-        self.servers.database.loose()
+        self.servers.database.inline()
     }
 
     fn file_locks(&self) -> Option<&dyn FileLocks> {

@@ -108,7 +108,7 @@ pub fn change_commit(commit: &Commit, database: &SqliteMeta) -> Commit {
     let mut commit = commit.clone();
     if is(Planted::LostComparison) {
         for change in &mut commit.changes {
-            if let Change::Swap { inode, was, .. } = change
+            if let Change::CompareAndSwap { inode, was, .. } = change
                 && let Ok(Some(row)) = database.inode(At::Now, *inode)
             {
                 **was = (row.attributes, row.root);
@@ -116,14 +116,16 @@ pub fn change_commit(commit: &Commit, database: &SqliteMeta) -> Commit {
         }
     }
     if is(Planted::LostPrecondition) {
-        commit.changes.retain(|change| !matches!(change, Change::Expect { .. } | Change::Like { .. }));
+        commit
+            .changes
+            .retain(|change| !matches!(change, Change::IfName { .. } | Change::IfAttributes { .. }));
     }
     if is(Planted::LostOutput) && scheduler::below(4) == 0 {
         let is_output = |change: &Change| matches!(change, Change::Job(JobChange::Output { .. }));
         commit.changes.retain(|change| !is_output(change));
     }
     if is(Planted::ForgottenPin) {
-        commit.changes.retain(|change| !matches!(change, Change::Pin { .. } | Change::Orphan { .. }));
+        commit.changes.retain(|change| !matches!(change, Change::PinContent { .. } | Change::Orphan { .. }));
     }
     commit
 }

@@ -1,4 +1,4 @@
-//! The database's counters are kept above every id that its packs have: see [`crate::older`].
+//! The database's counters are kept above every id that its packs have: see [`crate::stale`].
 
 use outrigger_format::PackId;
 

@@ -38,9 +38,9 @@ use crate::config::StoreConfig;
 use crate::copy::{copy_before_readers, copy_one};
 use crate::error::{Error, ErrorKind, Result};
 use crate::meta::{At, PackRow, PackState};
-use crate::older;
 use crate::read::whereabouts::packs_of;
 use crate::session::Session;
+use crate::stale;
 use crate::store::Store;
 use crate::tree::{StorePath, require};
 
@@ -128,7 +128,7 @@ pub fn rebalance(
         let (session, _) = store.collector("rebalance")?;
         let run = Run { store, options, progress, session: Some(&session), began: Instant::now() };
         // If there is a lost history, the packs that it needs stay where they are.
-        let moved = older::refuse(store).and_then(|_| run.all(tiered.places(), &mut report));
+        let moved = stale::refuse(store).and_then(|_| run.all(tiered.places(), &mut report));
         let released = store.meta.release_collector(session.id());
         moved.and(released)
     };
@@ -355,7 +355,7 @@ impl Run<'_> {
     /// Rule 14: called before every step.
     fn require_collector(&self) -> Result<()> {
         let Some(session) = self.session else { return Ok(()) };
-        self.store.meta.absolve(session.id(), &[])
+        self.store.meta.unmark(session.id(), &[])
     }
 
     fn is_live(&self, id: PackId) -> Result<bool> {

@@ -32,7 +32,7 @@ use crate::shared::{self, Shared};
 use crate::space::StoredBytes;
 use crate::table_cache::{TABLE_CACHE_FILE, TableCache, TableCacheOptions};
 use crate::verified::Verified;
-use crate::{owner, remains, tell};
+use crate::{leftovers, owner, publish};
 
 /// The file in this host's directory that lists the packs it has compared with their data.
 const VERIFIED_FILE: &str = "verified";
@@ -95,7 +95,7 @@ impl Purpose {
 /// # Errors
 /// `NotFound` when there is no store, `Damaged` when a store has lost the file. Both say what to do.
 fn read_config(dir: &Path) -> Result<StoreConfig> {
-    StoreConfig::find(dir)?.ok_or_else(|| remains::refuse(dir))
+    StoreConfig::find(dir)?.ok_or_else(|| leftovers::refuse(dir))
 }
 
 /// Opens the packs.
@@ -145,7 +145,7 @@ impl Store {
             let (store, census) =
                 Self::assemble_shared(url, shared::init(url, config)?, false, Purpose::Use)?;
             let store = store.indexed(census)?;
-            tell::set_whole(&*store.meta)?;
+            publish::set_whole(&*store.meta)?;
             return Ok(store);
         }
         if dir.join(CONFIG_FILE).exists() {
@@ -166,7 +166,7 @@ impl Store {
         }
         // The configuration is written last, and by a rename: a directory with one is a whole store. `init` starts over what an
         // interrupted `init` left, since nothing can have been stored there. A store that lost its configuration is refused.
-        if let Some(found) = remains::of_a_store(dir)? {
+        if let Some(found) = leftovers::of_a_store(dir)? {
             let why = format!(
                 "{0} has {found}: it is a store that has lost its {CONFIG_FILE}. Restore that from a copy, or rebuild it with `outrigger -s {0} recover`; \
                  for a new store give a new directory",
@@ -563,7 +563,7 @@ impl Store {
     /// Once is enough. Clients of this database share its counters, so later ids lie below them. Only packs of another history can lie above. If an
     /// older copy of the database was put back, no client had the store open. If another database goes on with the same packs, as an old primary
     /// does, its packs may come at any moment, and no listing would be late enough. There the pack's name decides: a client that creates or seals a
-    /// pack under a taken name is refused and passes it by, and an intent for it gives no right to the other's pack ([`crate::older::is_anothers`]).
+    /// pack under a taken name is refused and passes it by, and an intent for it gives no right to the other's pack ([`crate::stale::is_anothers`]).
     ///
     /// # Errors
     /// Those of the engine and the database.

@@ -55,7 +55,7 @@ impl Feed {
         match self {
             Self::Nothing => Ok(()),
             Self::Stored(store, ranges, told, records, ahead) => {
-                let reader = Reader::new(&store).telling(&*told);
+                let reader = Reader::new(&store).publishing(&*told);
                 for range in &ranges {
                     let len = range.to - range.from;
                     let mut count = Count::new(&records);
@@ -79,7 +79,7 @@ impl Feed {
                 Ok(())
             }
             Self::Bam(store, range, index, told) => {
-                let reader = Reader::new(&store).telling(&*told);
+                let reader = Reader::new(&store).publishing(&*told);
                 write_all(pipes, counters, &range.path, |sink| {
                     let part = Part::find(&reader, &range.root, &index, range.from, range.to)?;
                     part.write(&reader, &range.root, sink)

@@ -105,7 +105,7 @@ impl Pipe {
 /// One pass over `source` for `count` programs: a feed for each, and the thread that reads, which
 /// returns if it could.
 pub(crate) fn share(source: Feed, count: usize, counters: &Arc<Counters>) -> (Vec<Feed>, JoinHandle<Fed>) {
-    let (bring, brought) = channel::<(PacedInput, Sender<Done>)>();
+    let (bring, bundled) = channel::<(PacedInput, Sender<Done>)>();
     let feed = |_| {
         let bring = bring.clone();
         Feed::Stream(Box::new(move |pipes: &mut Pipes| {
@@ -127,7 +127,7 @@ pub(crate) fn share(source: Feed, count: usize, counters: &Arc<Counters>) -> (Ve
     let counters = Arc::clone(counters);
     let pass = std::thread::spawn(move || {
         // Ends when all have come: a feed that does not come has dropped its end.
-        let mut pipes = Pipes(brought.iter().map(|(stdin, done)| Pipe { stdin, done: Some(done) }).collect());
+        let mut pipes = Pipes(bundled.iter().map(|(stdin, done)| Pipe { stdin, done: Some(done) }).collect());
         let fed = source.into(&mut pipes, &counters);
         for Pipe { stdin, done } in pipes.0 {
             if let Some(done) = done {

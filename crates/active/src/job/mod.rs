@@ -11,5 +11,5 @@ mod written;
 pub use confinement::{DESTINATIONS_MAX, Destination, Mode};
 pub use held::Held;
 pub use program::Component;
-pub(crate) use program::{is_brought, names_inputs};
+pub(crate) use program::{is_bundled, names_inputs};
 pub use written::{AHEAD, Attach, Written};

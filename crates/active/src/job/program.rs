@@ -17,7 +17,7 @@ pub(crate) fn names_inputs(program: &[String]) -> bool {
 }
 
 /// True when this program is one of a file on this host.
-pub(crate) fn is_brought(program: &[String]) -> bool {
+pub(crate) fn is_bundled(program: &[String]) -> bool {
     program.first().is_some_and(|program| {
         program.contains('/') && !program.starts_with("/usr") && !program.starts_with("/bin")
     })

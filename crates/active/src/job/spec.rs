@@ -11,7 +11,7 @@ use crate::identity::Submitter;
 use crate::job::limits::Limits;
 use crate::job::records::Records;
 use crate::job::{
-    Attach, Component, DESTINATIONS_MAX, Destination, Held, Mode, Written, is_brought, names_inputs,
+    Attach, Component, DESTINATIONS_MAX, Destination, Held, Mode, Written, is_bundled, names_inputs,
 };
 use crate::pattern::Pattern;
 use crate::signing::Signed;
@@ -359,7 +359,7 @@ impl Spec {
 
     /// True if a program is a file that other hosts may lack and the store does not keep.
     pub fn brings_program(&self) -> bool {
-        self.programs().zip(self.components()).any(|(program, kept)| kept.is_none() && is_brought(program))
+        self.programs().zip(self.components()).any(|(program, kept)| kept.is_none() && is_bundled(program))
     }
 
     /// How a person would write it.

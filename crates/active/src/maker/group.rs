@@ -125,7 +125,7 @@ impl Group {
         jobs: &dyn Jobs,
         job: JobId,
         inode: u64,
-        (root, spoilt): (&Root, bool),
+        (root, invalidated): (&Root, bool),
     ) -> Result<bool> {
         let mut state = self.state.lock().expect("no panic while held");
         let found = state.inputs.iter().position(|one| *one == One::Open(inode));
@@ -134,7 +134,7 @@ impl Group {
         let others = others.map(|(_, one)| if let One::Closed(len) = one { Some(*len) } else { None });
         let end = others.sum::<Option<u64>>().map(|others| others + root.len());
         let at = u32::try_from(number).map_err(|_| Error::new(ErrorKind::Invalid, "too many inputs"))?;
-        jobs.close_one_input(job, at, root, spoilt, end)?;
+        jobs.close_one_input(job, at, root, invalidated, end)?;
         state.inputs[number] = One::Closed(root.len());
         Ok(true)
     }

@@ -23,7 +23,7 @@ use super::reads::{self, Event};
 use super::{Refusal, Rule, Trigger, files, holder, mark, refusals, seen};
 use crate::component;
 use crate::inputs::{Found, StoreGlob};
-use crate::job::is_brought;
+use crate::job::is_bundled;
 use crate::plan::{self, Fired, Splits};
 use crate::template::{self, Subject, expand};
 
@@ -214,7 +214,7 @@ pub(crate) fn with_components(store: &Store, rule: &Rule, view: &View) -> Result
     for (number, name) in kept {
         let Some(root) = store.meta.held(&holder(&rule, number))?.into_iter().next() else {
             let mut programs = rule.spec.programs().zip(rule.spec.components());
-            if programs.any(|(program, kept)| kept.is_some() && is_brought(program)) {
+            if programs.any(|(program, kept)| kept.is_some() && is_bundled(program)) {
                 let why = "the program that it was made with is lost: remove it, and add it again";
                 return Err(Error::new(ErrorKind::NotFound, why));
             }

@@ -22,7 +22,7 @@ use crate::component;
 use crate::job::limits::Limits;
 use crate::job::records::Records;
 use crate::job::spec::{Output, Spec};
-use crate::job::{Held, is_brought, names_inputs};
+use crate::job::{Held, is_bundled, names_inputs};
 use crate::mount::{InputsMount, Joined, SPLITS, Shown};
 use crate::sandbox::{Kept, Network, Places, Variable, net};
 use crate::scratch::FILES;
@@ -156,9 +156,9 @@ fn bring(shared: &Shared, number: usize) -> Result<()> {
         let root = shared.inputs.components.get(number).and_then(Option::as_ref).ok_or_else(lost)?;
         return component::bring_kept(&shared.store, &shared.sandbox, kept, root, &dir);
     }
-    let words = shared.spec.programs().nth(number).filter(|words| is_brought(words));
+    let words = shared.spec.programs().nth(number).filter(|words| is_bundled(words));
     match words.and_then(<[String]>::first) {
-        Some(program) => component::bring_brought(&shared.sandbox, program, &dir).map(drop),
+        Some(program) => component::bundle(&shared.sandbox, program, &dir).map(drop),
         None => Ok(()),
     }
 }

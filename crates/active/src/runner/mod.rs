@@ -54,7 +54,7 @@ pub use made::{Made, made};
 pub use measured::{Forecast, Measured, measured};
 use patience::Placed;
 use stragglers::Overtaken;
-pub(crate) use stragglers::{Beside, Stragglers};
+pub(crate) use stragglers::{Speculative, Stragglers};
 pub(crate) use upkeep::fence_the_dead;
 pub use upkeep::{forget_ended, left_of, runner_of, set_aside};
 
@@ -149,7 +149,7 @@ pub(crate) struct Shared {
     /// See [`RunOptions::groups`].
     pub groups: Option<Arc<Groups>>,
     /// A second attempt to be made, and nothing else.
-    pub beside: std::sync::Mutex<Option<Beside>>,
+    pub beside: std::sync::Mutex<Option<Speculative>>,
     /// See [`Report::longest`].
     pub longest: std::sync::Mutex<Option<Duration>>,
     overtaken: Overtaken,
@@ -212,12 +212,12 @@ pub fn run(
 ///
 /// # Errors
 /// As [`run`].
-pub(crate) fn run_beside(
+pub(crate) fn run_speculative(
     store: &Arc<Store>,
     job: JobId,
     options: &RunOptions<'_>,
     counters: &Arc<Counters>,
-    beside: Beside,
+    beside: Speculative,
 ) -> Result<Report> {
     work(store, job, options, counters, (None, Some(beside)), &mut || Ok(()))
 }
@@ -239,7 +239,7 @@ fn work(
     job: JobId,
     options: &RunOptions<'_>,
     counters: &Arc<Counters>,
-    (feed, beside): (Option<Feed>, Option<Beside>),
+    (feed, beside): (Option<Feed>, Option<Speculative>),
     before_end: &mut dyn FnMut() -> Result<()>,
 ) -> Result<Report> {
     let jobs = store.jobs();

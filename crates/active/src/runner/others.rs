@@ -42,7 +42,7 @@ struct Other {
 }
 
 /// One of them that has ended well, with all others.
-pub(super) struct Beside {
+pub(super) struct Speculative {
     pub number: usize,
     pub work: TempDir,
     /// Its standard output.
@@ -139,7 +139,7 @@ impl Others {
     }
 
     /// When the first has ended, waits for the others. Its result then stands for all of them.
-    pub fn end(mut self, spec: &Spec, first: &mut Ended) -> Vec<Beside> {
+    pub fn end(mut self, spec: &Spec, first: &mut Ended) -> Vec<Speculative> {
         if self.running.is_empty() {
             return Vec::new();
         }
@@ -159,7 +159,7 @@ impl Others {
             };
             log.extend(headed(number, &ended.log));
             first.usage = first.usage.and(ended.usage);
-            ended_well.push(Beside { number, work, written });
+            ended_well.push(Speculative { number, work, written });
         }
         first.log = log;
         // A fault of the input is no program's fault, and some may have ended before it was found.

@@ -103,7 +103,7 @@ impl Placed {
         }
         let own = host::name();
         let (ready, not): (Vec<_>, Vec<_>) =
-            nodes(store)?.into_iter().partition(|node| !node.drains && !node.stands_back);
+            nodes(store)?.into_iter().partition(|node| !node.drains && !node.yields);
         let mut willing: Vec<String> = ready.into_iter().map(|node| node.host).collect();
         // A yielding agent may have begun the job, too, but takes nothing now.
         let is_not = |host: &String| not.iter().any(|node| node.host == *host);

@@ -54,13 +54,13 @@ pub(super) fn publish(shared: &Shared, options: &RunOptions<'_>) -> Result<Vec<(
     let splits = jobs.splits(shared.job)?;
     // An input of which a split was set aside has no output at all: half a file is worse than none.
     let undone = splits.iter().filter(|split| split.state != SplitState::Done);
-    let spoilt: BTreeSet<Option<u32>> = undone.map(|split| split.range.input).collect();
+    let invalidated: BTreeSet<Option<u32>> = undone.map(|split| split.range.input).collect();
     let mut targets: BTreeMap<StorePath, Vec<Root>> = BTreeMap::new();
     for output in jobs.outputs(shared.job)? {
         let Some(split) = splits.get(output.split as usize) else { continue };
         // With several to one, what could be done is what was asked for; of a file that was written, raw file and outputs stand for themselves.
         let apart = shared.spec.pattern == Pattern::ManyToFile || shared.inputs.paths.is_empty();
-        if spoilt.contains(&split.range.input) && !apart {
+        if invalidated.contains(&split.range.input) && !apart {
             continue;
         }
         let target = target(shared, output.split, &split.range, &output.name)?;

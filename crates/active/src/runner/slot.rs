@@ -24,7 +24,7 @@ use outrigger_store::{Error, ErrorKind, Result};
 
 use super::launch::{self, Begun};
 use super::left::Left;
-use super::others::Beside;
+use super::others::Speculative;
 use super::patience::Turn;
 use super::stragglers::{self, OVERTAKEN};
 use super::{Measured, Shared, publish};
@@ -69,9 +69,9 @@ pub(super) fn run(shared: &Shared, threads: usize, quiet: Quiet<'_>) -> Result<(
     let (jobs, policies) = (shared.store.jobs(), Policies::load(&shared.store)?);
     let mut slot = Slot { shared, quiet, jobs, session, threads, policies, writer: None, unrecorded: 0 };
     let beside = shared.beside.lock().expect("no panic while held").take();
-    if let Some(stragglers::Beside { split, attempt }) = beside {
+    if let Some(stragglers::Speculative { split, attempt }) = beside {
         // The other runner may just have finished it.
-        if let Some(claimed) = jobs.claim_beside(slot.session.id(), shared.job, split, attempt)? {
+        if let Some(claimed) = jobs.claim_speculative(slot.session.id(), shared.job, split, attempt)? {
             slot.split(&claimed)?;
         }
         return slot.record();
@@ -217,7 +217,7 @@ impl Slot<'_> {
         }
         let any_in_files = shared.outputs().any(|(_, out)| in_files(out));
         let mut works = vec![(0, work)];
-        for Beside { number, work, written } in besides {
+        for Speculative { number, work, written } in besides {
             if let Some(name) = wanted_of(number) {
                 self.submit(claimed, &name, written)?;
             }

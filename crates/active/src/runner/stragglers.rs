@@ -4,7 +4,7 @@
 //! No two hosts' clocks are compared. A runner measures how long *it* has seen a split with the
 //! same attempt. It compares that with the longest attempt at this job here, and with the split's
 //! forecast from other splits on any host ([`Forecast`]). The database decides which of two
-//! attempts counts ([`Jobs::claim_beside`](outrigger_store::meta::jobs::Jobs::claim_beside)). A
+//! attempts counts ([`Jobs::claim_speculative`](outrigger_store::meta::jobs::Jobs::claim_speculative)). A
 //! runner whose attempt does not count any more finds out within a second or so ([`Overtaken`]),
 //! and ends it.
 
@@ -33,7 +33,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// A speculative attempt to make.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Beside {
+pub(crate) struct Speculative {
     pub split: u64,
     /// The newest attempt at it.
     pub attempt: u64,
@@ -54,7 +54,12 @@ impl Stragglers {
     ///
     /// # Errors
     /// Those of the database.
-    pub fn find(&mut self, store: &Store, job: JobId, longest: Option<Duration>) -> Result<Option<Beside>> {
+    pub fn find(
+        &mut self,
+        store: &Store,
+        job: JobId,
+        longest: Option<Duration>,
+    ) -> Result<Option<Speculative>> {
         let now = Instant::now();
         self.next.retain(|_, next| now < *next);
         if self.next.contains_key(&job) {
@@ -75,7 +80,7 @@ impl Stragglers {
         let is_others =
             |row: &&SplitRow| row.state == SplitState::Running && !row.range.is_open() && others(row.session);
         let running: Vec<_> = splits.iter().filter(is_others).collect();
-        let beside = |row: &SplitRow| Beside { split: row.number, attempt: row.attempt };
+        let beside = |row: &SplitRow| Speculative { split: row.number, attempt: row.attempt };
         self.seen.retain(|(of, split, attempt), _| {
             *of != job || running.iter().any(|row| (row.number, row.attempt) == (*split, *attempt))
         });

@@ -17,7 +17,7 @@ use std::sync::mpsc::SyncSender;
 use std::thread::JoinHandle;
 
 use outrigger_format::Root;
-use outrigger_store::early::carried_by;
+use outrigger_store::increments::delegated_to;
 use outrigger_store::meta::SessionId;
 use outrigger_store::policy::{Policies, WritePolicy};
 use outrigger_store::session::Session;
@@ -76,7 +76,7 @@ impl Carry {
             chunk_max: policies.chunk_max()?,
             inode,
         };
-        let holder = carried_by(inode, mount, session.id());
+        let holder = delegated_to(inode, mount, session.id());
         Ok(Self { making, holder, stored: None, piece: None })
     }
 

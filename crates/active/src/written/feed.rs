@@ -21,7 +21,7 @@ use outrigger_store::meta::{Role, SessionId, SessionKind};
 use outrigger_store::read::Reader;
 use outrigger_store::session::Session;
 use outrigger_store::tree::StorePath;
-use outrigger_store::{Error, ErrorKind, Result, Store, early};
+use outrigger_store::{Error, ErrorKind, Result, Store, increments};
 
 use super::carry::Carry;
 use super::{Access, is_lost};
@@ -246,7 +246,7 @@ impl Follower {
             if self.has_gone(&mut looked) || !self.is_open()? {
                 return Ok(at);
             }
-            let stored = early::prefix(meta, self.written.inode, mount)?;
+            let stored = increments::prefix(meta, self.written.inode, mount)?;
             let Some(root) = stored.filter(|root| root.len() > at && pipes.are_any()) else {
                 self.counters.wait_for_writer(true);
                 pipes.look();

@@ -36,7 +36,7 @@ pub(crate) fn waits_for(
 ) -> Result<Duration> {
     let Some(offer) = &access.offer else { return Ok(Duration::ZERO) };
     let mut nodes = node::nodes(store)?;
-    nodes.retain(|node| node.would_take(spec) && !node.stands_back);
+    nodes.retain(|node| node.would_take(spec) && !node.yields);
     let me = me.map(|name| (name, place(store)));
     let before =
         before(&nodes, me.as_ref().map(|(name, place)| (*name, &**place)), written.inode, &offer.place);
@@ -90,7 +90,7 @@ mod tests {
     fn node(name: &str, place: &str) -> Node {
         let role = AgentRole { name: name.into(), slots: 1, uid: 0, place: place.into() };
         let (host, jobs) = (String::new(), Vec::new());
-        Node { role, host, process: 1, jobs, drains: false, stands_back: false }
+        Node { role, host, process: 1, jobs, drains: false, yields: false }
     }
 
     #[test]

@@ -43,7 +43,7 @@ use outrigger_store::meta::jobs::{JobId, JobState, Jobs, job_holder};
 use outrigger_store::meta::{At, SessionId};
 use outrigger_store::ops::View;
 use outrigger_store::tree::{StorePath, find};
-use outrigger_store::{Error, ErrorKind, Result, Store, early};
+use outrigger_store::{Error, ErrorKind, Result, Store, increments};
 
 use crate::job::records::Records;
 use crate::job::spec::Spec;
@@ -159,8 +159,9 @@ impl Access {
 /// (`together`) comes next.
 pub(crate) fn may_begin(store: &Store, written: Written, spec: &Spec, access: &Access) -> Result<bool> {
     let mount = SessionId(written.mount);
-    let is_stored =
-        || Ok::<_, Error>(!spec.together && early::prefix(&*store.meta, written.inode, mount)?.is_some());
+    let is_stored = || {
+        Ok::<_, Error>(!spec.together && increments::prefix(&*store.meta, written.inode, mount)?.is_some())
+    };
     Ok(access.is_here || access.offer.is_some() || is_stored()? || is_lost(store, written)?)
 }
 
@@ -329,7 +330,7 @@ pub fn sweep(store: &Store) -> Result<()> {
         return Ok(());
     }
     control::sweep_offers(store)?;
-    shared::sweep_awaited(store)?;
+    shared::sweep_barriers(store)?;
     let left = shared::left_open(store)?;
     if left.is_empty() {
         return Ok(());

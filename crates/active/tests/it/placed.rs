@@ -178,7 +178,7 @@ fn a_split_is_left_for_a_while_to_the_agent_that_has_it_and_to_none_that_stands_
     for kind in ["yields", "drain"] {
         records.set_record(kind, "there", Some("{\"agent\":\"there\"}")).unwrap();
         let node = nodes(&store).unwrap().remove(0);
-        assert_eq!((node.stands_back, node.drains), (kind == "yields", kind == "drain"));
+        assert_eq!((node.yields, node.drains), (kind == "yields", kind == "drain"));
         let splits = begun(&place, &store);
         assert_eq!(splits.len(), 2, "{splits:?}");
         records.set_record(kind, "there", None).unwrap();
@@ -210,8 +210,7 @@ fn an_agent_that_stands_back_says_so_and_another_runner_takes_its_splits() {
     let job = outrigger_active::plan::submit(&store, &job, &inputs, &[], Splits::Auto).unwrap();
     std::thread::scope(|scope| {
         let agent = scope.spawn(|| agent::run(&store, &agent_options, &stop, &mut |_| ()));
-        let stands_back =
-            || nodes(&store).unwrap().iter().any(|node| node.role.name == "back" && node.stands_back);
+        let yields = || nodes(&store).unwrap().iter().any(|node| node.role.name == "back" && node.yields);
         let until = |is: &dyn Fn() -> bool| {
             let begun = Instant::now();
             while !is() {
@@ -219,7 +218,7 @@ fn an_agent_that_stands_back_says_so_and_another_runner_takes_its_splits() {
                 std::thread::sleep(Duration::from_millis(20));
             }
         };
-        until(&stands_back);
+        until(&yields);
         // Another runner takes the splits that it would have begun, also its local one.
         let report = runner::run(&store, job, &options(2), &Arc::new(Counters::default())).unwrap();
         assert_eq!((report.job.state, report.elsewhere.splits), (JobState::Done, 0));
@@ -228,7 +227,7 @@ fn an_agent_that_stands_back_says_so_and_another_runner_takes_its_splits() {
         let more = spec(ReadToNothing, &["wc", "-c"]);
         let more = outrigger_active::plan::submit(&store, &more, &inputs, &[], Splits::Auto).unwrap();
         until(&|| store.jobs().job(more).unwrap().unwrap().state == JobState::Done);
-        assert!(!stands_back());
+        assert!(!yields());
         stop.store(true, Ordering::SeqCst);
         agent.join().unwrap().unwrap();
     });

@@ -140,7 +140,7 @@ fn describe(report: &GcReport, secs: f64) -> String {
     if report.dry_run {
         return format!(
             "{in_use}; {} would be emptied, {} would be freed\n",
-            counted(report.packs_condemned, "pack", "packs"),
+            counted(report.packs_marked, "pack", "packs"),
             size(report.bytes_before.saturating_sub(report.bytes_after)),
         );
     }

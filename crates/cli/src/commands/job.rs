@@ -358,9 +358,9 @@ fn show_job(context: &Context, args: &JobArgs) -> Outcome {
         for to in &spec.reach {
             text += &format!("  reaches   {to}\n");
         }
-        let is_brought = |program: &[String]| program.first().is_some_and(|word| word.contains('/'));
-        let brought = spec.programs().zip(spec.components()).filter(|(program, _)| is_brought(program));
-        for kept in brought.filter_map(|(_, kept)| kept) {
+        let is_bundled = |program: &[String]| program.first().is_some_and(|word| word.contains('/'));
+        let bundled = spec.programs().zip(spec.components()).filter(|(program, _)| is_bundled(program));
+        for kept in bundled.filter_map(|(_, kept)| kept) {
             text += &format!("  bundles   {}:{}\n", kept.name, &kept.hash[..SHORT.min(kept.hash.len())]);
         }
         for name in &spec.env_here {

@@ -228,14 +228,14 @@ pub fn say_entry(to_stderr: bool, step: Step, path: &[u8]) {
 /// Results of the verification of other clients' packs; `None` where there is none.
 pub fn verified_json(store: &Store) -> Option<serde_json::Value> {
     let counts = store.verified()?.counts();
-    let corrupt: Vec<String> = counts.lying.iter().map(|pack| PackId(*pack).to_string()).collect();
+    let corrupt: Vec<String> = counts.corrupt.iter().map(|pack| PackId(*pack).to_string()).collect();
     Some(serde_json::json!({ "frames": counts.frames, "bytes": counts.bytes, "packs_corrupt": corrupt }))
 }
 
 /// Names the packs that do not have what their footers say.
 pub fn complain_of_packs(store: &Store) {
     let Some(verified) = store.verified() else { return };
-    for pack in verified.counts().lying {
+    for pack in verified.counts().corrupt {
         complain(&format!(
             "pack {} from another client lacks chunks that its footer lists, so it is not used; `outrigger check --read-data` lists the files that need it",
             PackId(pack)

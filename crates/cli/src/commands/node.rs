@@ -140,7 +140,7 @@ fn agent(context: &Context, args: NodeArgs) -> Outcome {
     let make_way = (args.yield_above > 0).then(|| {
         let store = Arc::clone(&store);
         let busy = of_mounts(move || dirs_of(&store), Duration::from_millis(args.yield_above));
-        if context.quiet { busy } else { telling(busy) }
+        if context.quiet { busy } else { publishing(busy) }
     });
     let options = NodeOptions {
         name: name.clone(),
@@ -165,7 +165,7 @@ fn agent(context: &Context, args: NodeArgs) -> Outcome {
 const SAY_EVERY: Duration = Duration::from_secs(60);
 
 /// Wraps `busy` so that it prints a line when others wait.
-fn telling(busy: Busy) -> Busy {
+fn publishing(busy: Busy) -> Busy {
     let said = Mutex::new(None::<Instant>);
     Arc::new(move || {
         let waits = busy();
@@ -251,7 +251,7 @@ fn list(context: &Context) -> Outcome {
                 .with("process", node.process)
                 .with("slots", node.role.slots)
                 .with("drains", node.drains)
-                .with("yields", node.stands_back)
+                .with("yields", node.yields)
                 .with("jobs", jobs)
                 .into()
         };
@@ -269,7 +269,7 @@ fn list(context: &Context) -> Outcome {
             (false, true) => "idle".to_string(),
             (false, false) => jobs.join(", "),
         };
-        let does = if node.stands_back && !node.drains { format!("{does}, yields") } else { does };
+        let does = if node.yields && !node.drains { format!("{does}, yields") } else { does };
         let slots = counted(node.role.slots, "slot", "slots");
         out.line(&format!(
             "{:<20}  {:<9}  process {} on {}  {does}",

@@ -261,7 +261,7 @@ fn targets(
 
 /// The last name of a path. For `.` and `..` it is the name of the directory that they mean.
 fn base_name(path: &Path) -> Result<Vec<u8>, Failure> {
-    let nameless = || {
+    let anonymous = || {
         Failure::usage(format!("{} has no name of its own; name its target with --to PATH", path.display()))
     };
     let is_dots = matches!(
@@ -269,11 +269,11 @@ fn base_name(path: &Path) -> Result<Vec<u8>, Failure> {
         Some(b"." | b"..")
     );
     if !is_dots {
-        return path.file_name().map(|name| name.as_bytes().to_vec()).ok_or_else(nameless);
+        return path.file_name().map(|name| name.as_bytes().to_vec()).ok_or_else(anonymous);
     }
     let real = std::fs::canonicalize(path)
         .map_err(|error| Failure::io(format!("cannot read {}", path.display()), &error))?;
-    real.file_name().map(|name| name.as_bytes().to_vec()).ok_or_else(nameless)
+    real.file_name().map(|name| name.as_bytes().to_vec()).ok_or_else(anonymous)
 }
 
 /// The sources that exist. A missing one is skipped if there are others.

@@ -174,10 +174,10 @@ fn describe(store: &Store, status: &Status, mount: Option<&str>) -> String {
     text += &format!("snapshots  {}\n", count(status.snapshots));
     let held = status.holders.len() as u64;
     text += &format!("held       {} besides sessions\n", counted(held, "holder", "holders"));
-    if status.loose_chunks > 0 {
-        let chunks = counted(status.loose_chunks, "chunk", "chunks");
+    if status.inline_chunks > 0 {
+        let chunks = counted(status.inline_chunks, "chunk", "chunks");
         text +=
-            &format!("to pack    {chunks} of small files in the database, {}\n", size(status.loose_bytes));
+            &format!("to pack    {chunks} of small files in the database, {}\n", size(status.inline_bytes));
     }
     text += &format!("last gc    {}\n", status.last_gc.map_or_else(|| "not known".to_string(), told));
     if let Some(run) = &status.collecting {
@@ -338,8 +338,8 @@ fn json(store: &Store, status: &Status) -> Object {
         .with("copy_behind_ms", status.copy.as_ref().map(behind_ms))
         .with("snapshots", status.snapshots)
         .with("holders", status.holders.clone())
-        .with("loose_chunks", status.loose_chunks)
-        .with("loose_bytes", status.loose_bytes)
+        .with("inline_chunks", status.inline_chunks)
+        .with("inline_bytes", status.inline_bytes)
         .with("last_gc", last_gc)
         .with("collecting", collecting)
         .with("places", tiers)

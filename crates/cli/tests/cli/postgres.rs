@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use outrigger_format::PackId;
-use outrigger_store::testing::damage::lying;
+use outrigger_store::testing::damage::corrupt;
 use outrigger_workload::postgres::Server;
 use outrigger_workload::{TreeOptions, compare_trees, source_tree};
 
@@ -126,7 +126,7 @@ fn a_client_whose_packs_lie_makes_nobody_else_lose_data() {
     for (id, row) in (1..).zip(server.sql(&format!("SELECT id FROM {schema}.pack ORDER BY id")).lines()) {
         assert_eq!(row, id.to_string());
         let path = packs.path().join(format!("packs/{id:02x}/{id:016x}.pack"));
-        let pack = lying(&std::fs::read(&path).unwrap(), PackId(id));
+        let pack = corrupt(&std::fs::read(&path).unwrap(), PackId(id));
         std::fs::write(&path, &pack).unwrap();
         server.sql(&format!("UPDATE {schema}.pack SET bytes = {} WHERE id = {id}", pack.len()));
     }

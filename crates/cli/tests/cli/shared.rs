@@ -1,9 +1,9 @@
 //! Several mounts of a PostgreSQL store: what they see of each other, and what a kill leaves.
 
+mod anonymous;
 mod follow;
 mod locks;
 mod marked;
-mod nameless;
 mod path;
 mod recovered;
 mod yields;
@@ -477,11 +477,11 @@ fn a_server_that_is_killed_while_mounts_write_comes_back_to_all_that_was_closed(
 }
 
 /// Committed packs, and inline chunks.
-fn packs_and_loose(host: &Host) -> (u64, u64) {
+fn packs_and_inline(host: &Host) -> (u64, u64) {
     let status = host.done(&["status", "--json"]).json();
     let committed = status["packs"].as_array().unwrap().iter();
-    let committed = committed.filter(|packs| packs["state"] == "live" || packs["state"] == "condemned");
-    (committed.map(|packs| packs["packs"].as_u64().unwrap()).sum(), status["loose_chunks"].as_u64().unwrap())
+    let committed = committed.filter(|packs| packs["state"] == "live" || packs["state"] == "candidate");
+    (committed.map(|packs| packs["packs"].as_u64().unwrap()).sum(), status["inline_chunks"].as_u64().unwrap())
 }
 
 #[test]
@@ -493,7 +493,7 @@ fn small_files_of_a_mount_that_is_killed_are_all_there_and_packed_by_others() {
     copy(&tree, &one.path("tree"));
     let of_last = |number: u32| format!("the content of file {number}");
     // Killed before it has packed the last chunks. If it was faster, the loop tries again.
-    let mut loose = 0;
+    let mut inline = 0;
     for round in 0..20 {
         for number in 0..100 {
             one.write(&format!("last{number}"), format!("round {round}"));
@@ -502,13 +502,13 @@ fn small_files_of_a_mount_that_is_killed_are_all_there_and_packed_by_others() {
         one.child.kill().unwrap();
         one.child.wait().unwrap();
         assert!(Command::new("umount").arg("-l").arg(one.place.path("mnt")).status().unwrap().success());
-        loose = packs_and_loose(&two).1;
-        if loose > 0 {
+        inline = packs_and_inline(&two).1;
+        if inline > 0 {
             break;
         }
         one.child = start(&one.place, &one.url);
     }
-    assert!(loose > 0, "it always was faster");
+    assert!(inline > 0, "it always was faster");
     // The chunks lie in the database, where every reader finds them.
     for number in 0..100 {
         two.must_read(&format!("last{number}"), of_last(number));
@@ -532,11 +532,11 @@ fn small_files_of_a_mount_that_is_killed_are_all_there_and_packed_by_others() {
     // The other mount does so, too, and may have been faster.
     let until = Instant::now() + Duration::from_secs(60);
     let packs = loop {
-        let (packs, loose) = packs_and_loose(&two);
-        if loose == 0 {
+        let (packs, inline) = packs_and_inline(&two);
+        if inline == 0 {
             break packs;
         }
-        assert!(Instant::now() < until, "{loose} chunks are not packed");
+        assert!(Instant::now() < until, "{inline} chunks are not packed");
         std::thread::sleep(Duration::from_millis(100));
     };
     assert!(packs < 30, "{packs} packs");
@@ -551,7 +551,7 @@ fn small_files_of_a_mount_that_is_killed_are_all_there_and_packed_by_others() {
     one.write("more", "of it");
     one.done(&["unmount", "mnt"]);
     assert!(one.child.wait().unwrap().success());
-    assert_eq!(packs_and_loose(&two).1, 0);
+    assert_eq!(packs_and_inline(&two).1, 0);
     two.must_read("more", "of it");
     shared.check(&two);
 }

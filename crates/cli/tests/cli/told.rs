@@ -337,7 +337,7 @@ fn a_program_that_is_brought_along_is_run_by_agents_who_do_not_find_its_file() {
         std::fs::write(&go, "").unwrap();
         let wanted: String = text.lines().map(|line| format!("x{line}\n")).collect();
         let told = site.done(&["job", "show", "1"]).text();
-        assert!(told.contains("keeps     mine:"), "{told}");
+        assert!(told.contains("bundles   mine:"), "{told}");
         let mut agents = Agents::default();
         agents.0.push(site.agent("one", "1"));
         site.done(&["job", "retry", "--allow-root", "1", "--detach"]);

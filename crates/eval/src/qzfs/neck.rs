@@ -54,7 +54,7 @@ pub enum Consumer {
     Compression,
     Packing,
     Requests,
-    Destager,
+    Flusher,
     Rest,
     Fio,
     Kernel,
@@ -67,7 +67,7 @@ impl Consumer {
         Self::Requests,
         Self::Packing,
         Self::Compression,
-        Self::Destager,
+        Self::Flusher,
         Self::Rest,
         Self::Kernel,
         Self::Others,
@@ -79,7 +79,7 @@ impl Consumer {
             Self::Compression => "compression",
             Self::Packing => "cutting, hashing and packing",
             Self::Requests => "the mount's threads that serve the kernel's FUSE queue",
-            Self::Destager => "the destager",
+            Self::Flusher => "the flusher",
             Self::Rest => "the mount's other threads",
             Self::Fio => "fio itself",
             Self::Kernel => "the kernel's own threads",
@@ -91,7 +91,7 @@ impl Consumer {
     fn of(role: &str) -> Self {
         match role {
             "write" => Self::Packing,
-            "destager" => Self::Destager,
+            "flusher" => Self::Flusher,
             _ if role.starts_with("mount-") => Self::Requests,
             _ => Self::Rest,
         }
@@ -115,7 +115,7 @@ impl Phase {
                 Consumer::Kernel => self.kernel,
                 // The counters do not tick at the same moments.
                 Consumer::Others => (self.all - mount - self.fio - self.kernel).max(0.0),
-                Consumer::Requests | Consumer::Destager | Consumer::Rest => of(consumer),
+                Consumer::Requests | Consumer::Flusher | Consumer::Rest => of(consumer),
             };
             (consumer, seconds)
         })
@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn what_is_in_full_use_is_the_bottleneck() {
-        let busy = [("write", 12.0), ("mount-cpu", 3.0), ("destager", 1.0)];
+        let busy = [("write", 12.0), ("mount-cpu", 3.0), ("flusher", 1.0)];
         // The disk comes before the consumers that fill it.
         assert_eq!(neck(&phase(Which::Draining, 0.95, 0.9, &busy), 0.9, 1.0), Neck::Disk);
         let full = phase(Which::Draining, 0.95, 0.1, &busy);
@@ -254,8 +254,8 @@ mod tests {
         assert!(busy.to_string().starts_with("not to be told"));
         let kernel = Phase { kernel: 15.0, ..phase(Which::Fio, 0.9, 0.1, &[]) };
         assert_eq!(neck(&kernel, 0.0, 1.0), Neck::Processors(Consumer::Kernel));
-        let one = phase(Which::Draining, 0.5, 0.1, &[("destager", 9.0)]);
-        assert_eq!(neck(&one, 0.0, 1.0), Neck::Thread("destager".into()));
+        let one = phase(Which::Draining, 0.5, 0.1, &[("flusher", 9.0)]);
+        assert_eq!(neck(&one, 0.0, 1.0), Neck::Thread("flusher".into()));
         let none = [("write", 2.0)];
         assert_eq!(neck(&phase(Which::Fio, 0.4, 0.3, &none), 0.0, 1.5), Neck::OneJob);
         assert_eq!(neck(&phase(Which::Fio, 0.4, 0.3, &none), 0.0, 1.0), Neck::Waiting(Which::Fio));
@@ -278,7 +278,7 @@ mod tests {
             Which::Draining,
             0.9,
             0.2,
-            &[("write", 8.0), ("destager", 2.0), ("reads", 1.0), ("mount-dev", 3.0)],
+            &[("write", 8.0), ("flusher", 2.0), ("reads", 1.0), ("mount-dev", 3.0)],
         );
         let consumers = one.consumers(0.25);
         let sum: f64 = consumers.iter().map(|(_, seconds)| seconds).sum();

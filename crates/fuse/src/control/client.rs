@@ -133,7 +133,7 @@ impl Client {
     }
 
     /// Reports that the first `len` bytes of a file are stored and held
-    /// ([`outrigger_store::early::carried_by`]); false if the mount does not want them.
+    /// ([`outrigger_store::increments::delegated_to`]); false if the mount does not want them.
     ///
     /// # Errors
     /// What the mount says, and `Io` when it has gone.

@@ -223,7 +223,7 @@ impl Remote {
         let again = Arc::clone(&register);
         volume.when_renewed(move |session| again(session));
         register(volume.session_id())?;
-        volume.has_carriers();
+        volume.has_delegates();
         Ok(Self { store: Arc::clone(store), offer, over })
     }
 }
@@ -265,16 +265,16 @@ fn accept(serving: &Arc<Serving>, listener: &TcpListener) {
 }
 
 /// Files that one client stores.
-struct Carried {
+struct Delegated {
     volume: Weak<SharedVolume>,
     session: SessionId,
     inodes: BTreeSet<u64>,
 }
 
-impl Drop for Carried {
+impl Drop for Delegated {
     fn drop(&mut self) {
         if let Some(volume) = self.volume.upgrade() {
-            self.inodes.iter().for_each(|inode| volume.carries_no_more(*inode, self.session));
+            self.inodes.iter().for_each(|inode| volume.ends_delegation(*inode, self.session));
         }
     }
 }
@@ -298,7 +298,7 @@ fn serve(serving: &Serving, socket: TcpStream) -> io::Result<()> {
     };
     answer(talk.get_mut(), Ok("ok".to_string()))?;
     talk.get_ref().set_read_timeout(Some(IDLE_MAX))?;
-    let mut carried = Carried { volume: serving.volume.clone(), session, inodes: BTreeSet::new() };
+    let mut delegated = Delegated { volume: serving.volume.clone(), session, inodes: BTreeSet::new() };
     loop {
         let line = read_line(&mut talk)?;
         let Some(volume) = serving.volume.upgrade().filter(|_| !serving.over.load(Ordering::Relaxed)) else {
@@ -323,12 +323,12 @@ fn serve(serving: &Serving, socket: TcpStream) -> io::Result<()> {
             ("carry", [inode]) => {
                 let carries = volume.carry(*inode, session);
                 if carries {
-                    carried.inodes.insert(*inode);
+                    delegated.inodes.insert(*inode);
                 }
                 answer(answers, Ok(yes(carries)))?;
             }
-            ("stored", [inode, len]) if carried.inodes.contains(inode) => {
-                answer(answers, volume.take_carried(*inode, *len, session).map(yes))?;
+            ("stored", [inode, len]) if delegated.inodes.contains(inode) => {
+                answer(answers, volume.take_delegated(*inode, *len, session).map(yes))?;
             }
             _ => {
                 let error = Error::new(ErrorKind::Invalid, "the mount does not understand this");

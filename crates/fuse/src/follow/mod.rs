@@ -35,7 +35,7 @@ use outrigger_store::meta::jobs::{JobId, Jobs};
 use outrigger_store::{Context as _, Error, ErrorKind, Result};
 use rustix::io::Errno;
 
-pub(crate) use self::open::{Carrier, End, Open, Prefix};
+pub(crate) use self::open::{Delegate, End, Open, Prefix};
 pub(crate) use self::places::{Hanging, Places};
 
 /// Bytes handed out at once at most.

@@ -45,14 +45,14 @@ pub(crate) struct Open {
     /// How many bytes the writer may be ahead of its readers; `None`: no limit.
     pub ahead: Option<u64>,
     /// The agent that stores it for the mount …
-    pub carrier: Option<Carrier>,
+    pub delegate: Option<Delegate>,
     /// … or until when one may come to do so.
-    pub carried_until: Option<Instant>,
+    pub delegated_until: Option<Instant>,
 }
 
 /// An agent on another host that stores a file as it reads it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Carrier {
+pub(crate) struct Delegate {
     /// Its session.
     pub session: SessionId,
     /// How far it is asked to store the file and to commit, if it is asked.
@@ -63,22 +63,22 @@ impl Open {
     /// True if agents could have come to store it, and none has.
     pub fn has_nobody_come(&self) -> bool {
         self.end == End::Open
-            && self.carrier.is_none()
-            && self.carried_until.is_some_and(|until| Instant::now() >= until)
+            && self.delegate.is_none()
+            && self.delegated_until.is_some_and(|until| Instant::now() >= until)
     }
 
     /// True if the mount leaves storing the file to an agent while it is written.
     pub fn is_left_to_others(&self) -> bool {
-        self.carrier.is_some() || self.carried_until.is_some_and(|until| Instant::now() < until)
+        self.delegate.is_some() || self.delegated_until.is_some_and(|until| Instant::now() < until)
     }
 
-    /// True if this reader is the file's carrier, has read up to byte `from`, and is asked for that
+    /// True if this reader is the file's delegate, has read up to byte `from`, and is asked for that
     /// much.
     pub fn asks(&self, reader: Option<SessionId>, from: u64) -> bool {
-        let is_it = |carrier: &Carrier| {
-            Some(carrier.session) == reader && carrier.asked.is_some_and(|asked| from >= asked)
+        let is_it = |delegate: &Delegate| {
+            Some(delegate.session) == reader && delegate.asked.is_some_and(|asked| from >= asked)
         };
-        self.end == End::Open && from <= self.prefix.end() && self.carrier.as_ref().is_some_and(is_it)
+        self.end == End::Open && from <= self.prefix.end() && self.delegate.as_ref().is_some_and(is_it)
     }
 }
 
@@ -89,7 +89,7 @@ pub(crate) struct Prefix {
     /// Ranges written beyond it: not touching each other, rising.
     beyond: Vec<Range<u64>>,
     consumed: u64,
-    spoilt: bool,
+    invalidated: bool,
 }
 
 impl Prefix {
@@ -134,12 +134,12 @@ impl Prefix {
 
     /// Something at this byte or beyond was changed without being written: a hole, zeroes.
     pub fn changed(&mut self, from: u64) {
-        self.spoilt |= from < self.consumed;
+        self.invalidated |= from < self.consumed;
     }
 
     /// All bytes were changed.
     pub fn replaced(&mut self) {
-        self.spoilt |= self.consumed > 0;
+        self.invalidated |= self.consumed > 0;
         (self.end, self.beyond) = (0, Vec::new());
     }
 
@@ -168,8 +168,8 @@ impl Prefix {
     }
 
     /// True if handed-out bytes were changed afterwards.
-    pub fn is_spoilt(&self) -> bool {
-        self.spoilt
+    pub fn is_invalidated(&self) -> bool {
+        self.invalidated
     }
 }
 
@@ -182,7 +182,7 @@ mod tests {
     struct Model {
         written: Vec<bool>,
         consumed: usize,
-        spoilt: bool,
+        invalidated: bool,
     }
 
     impl Model {
@@ -191,7 +191,7 @@ mod tests {
         }
 
         fn change(&mut self, from: usize) {
-            self.spoilt |= from < self.consumed;
+            self.invalidated |= from < self.consumed;
         }
     }
 
@@ -204,7 +204,7 @@ mod tests {
             state ^= state << 17;
             (state % limit as u64) as usize
         };
-        let (mut spoilt, mut grown) = (0, 0);
+        let (mut invalidated, mut grown) = (0, 0);
         for round in 0..3000 {
             let (mut prefix, mut model) = (Prefix::default(), Model::default());
             model.written.resize(120, false);
@@ -242,14 +242,21 @@ mod tests {
                     }
                 }
                 assert_eq!(prefix.end, model.prefix() as u64, "round {round}, step {step}: {prefix:?}");
-                assert_eq!(prefix.is_spoilt(), model.spoilt, "round {round}, step {step}: {prefix:?}");
+                assert_eq!(
+                    prefix.is_invalidated(),
+                    model.invalidated,
+                    "round {round}, step {step}: {prefix:?}"
+                );
                 assert_eq!(prefix.consumed(), model.consumed as u64);
             }
-            spoilt += usize::from(model.spoilt);
+            invalidated += usize::from(model.invalidated);
             grown += usize::from(model.prefix() > 0);
         }
         // Otherwise the rounds test nothing.
-        assert!(spoilt > 500 && spoilt < 2990 && grown > 500, "{spoilt} spoilt, {grown} grown");
+        assert!(
+            invalidated > 500 && invalidated < 2990 && grown > 500,
+            "{invalidated} invalidated, {grown} grown"
+        );
     }
 
     #[test]
@@ -266,8 +273,8 @@ mod tests {
         }
         assert_eq!(prefix.end, 2000);
         prefix.hand_out(0, u64::MAX);
-        assert_eq!((prefix.consumed(), prefix.is_spoilt()), (2000, false));
+        assert_eq!((prefix.consumed(), prefix.is_invalidated()), (2000, false));
         prefix.replaced();
-        assert!(prefix.is_spoilt() && prefix.hand_out(0, 10).is_empty());
+        assert!(prefix.is_invalidated() && prefix.hand_out(0, 10).is_empty());
     }
 }

@@ -156,7 +156,7 @@ impl<F: FileSystem> FileSystem for Counted<F> {
         Other symlink(caller: Caller, parent: u64, name: &[u8], target: &[u8]) -> Entry;
         Other link(caller: Caller, number: u64, parent: u64, name: &[u8]) -> Entry;
         Other create(caller: Caller, parent: u64, name: &[u8], node: NewNode, flags: OpenFlags) -> (Entry, Opened);
-        Other create_nameless(caller: Caller, parent: u64, node: NewNode, flags: OpenFlags) -> (Entry, Opened);
+        Other create_anonymous(caller: Caller, parent: u64, node: NewNode, flags: OpenFlags) -> (Entry, Opened);
         Other unlink(caller: Caller, parent: u64, name: &[u8]) -> ();
         Other remove_dir(caller: Caller, parent: u64, name: &[u8]) -> ();
         Other rename(caller: Caller, from: (u64, &[u8]), to: (u64, &[u8]), flags: RenameFlags) -> ();

@@ -1,9 +1,9 @@
 //! The state that all operations of a writable mount share: the log, the tree, and the rules for
 //! touching them.
 //!
-//! **Locks**, in the order they are taken: room in the log, the flusher's turn, `gate`, `tree`, a
+//! **Locks**, in the order they are taken: room in the log, the flusher's turn, `freeze_lock`, `tree`, a
 //! node, `dirty`. [`Core::room`] may wait for the flusher, so nothing else is held then. Every
-//! change shares the freeze lock `gate`; a batch and a barrier take it alone. A change appends its
+//! change shares the freeze lock `freeze_lock`; a batch and a barrier take it alone. A change appends its
 //! record to the log and changes memory under the lock that gives both one order: the tree's for
 //! names, the node's for content and attributes.
 //!
@@ -27,9 +27,9 @@ use outrigger_store::staging::{Appended, Log, Reservation};
 use rustix::io::Errno;
 
 use super::LiveOptions;
-use super::destager::Control;
 use super::directory::LiveDir;
-use super::gate::Gate;
+use super::flusher::Control;
+use super::freeze_lock::FreezeLock;
 use super::node::{Node, State};
 use super::tree::Tree;
 use super::world::{Seen, World};
@@ -63,7 +63,7 @@ pub(super) struct Core {
     pub session: Arc<Session>,
     pub log: Log,
     pub options: LiveOptions,
-    pub gate: Gate,
+    pub freeze_lock: FreezeLock,
     tree: RwLock<Tree>,
     inodes: Mutex<Range<u64>>,
     pub files: Handles<OpenFile>,
@@ -123,7 +123,7 @@ impl Core {
             session,
             log,
             options,
-            gate: Gate::default(),
+            freeze_lock: FreezeLock::default(),
             tree: RwLock::new(tree),
             inodes: Mutex::new(0..0),
             files: Handles::default(),
@@ -149,7 +149,7 @@ impl Core {
     }
 
     pub fn enter(&self) -> RwLockReadGuard<'_, ()> {
-        self.gate.pass()
+        self.freeze_lock.pass()
     }
 
     pub fn reader(&self) -> Reader<'_> {
@@ -159,7 +159,7 @@ impl Core {
     /// True when changes are likely to have to wait: the log is nearly full, or a barrier is at work.
     pub fn may_wait(&self) -> bool {
         let fill = self.log.fill();
-        self.gate.is_closed() || fill.waiting > 0 || fill.used + fill.reserved > fill.capacity / 8 * 7
+        self.freeze_lock.is_closed() || fill.waiting > 0 || fill.used + fill.reserved > fill.capacity / 8 * 7
     }
 
     /// Waits until the log has room for a change with this many bytes of data, names and

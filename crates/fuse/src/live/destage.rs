@@ -2,7 +2,7 @@
 //!
 //! One batch at a time, by the flusher or by a thread that waits for a barrier:
 //!
-//! 1. *Cut* (`cut.rs`): with the gate closed for a moment, a dirty snapshot is taken of the staged
+//! 1. *Cut* (`dirty.rs`): with the gate closed for a moment, a dirty snapshot is taken of the staged
 //!    names, the dirty nodes, and some contents. All names and attributes so far belong to the
 //!    batch. It takes the contents that the log's oldest segment waits for, and then the least
 //!    recently written ones until it is full. (A file that was just written will likely be written
@@ -36,10 +36,10 @@ use outrigger_store::{Error, ErrorKind, Result};
 
 use super::HOLDER;
 use super::core::{Core, Counters};
-use super::cut::{Cut, CutContent, CutNode};
-use super::destager::Select;
+use super::dirty::{DirtyContent, DirtyNode, DirtySnapshot};
 use super::file::read_noted;
-use super::gate::Closed;
+use super::flusher::Select;
+use super::freeze_lock::Closed;
 use super::node::Node;
 use super::plan::plan;
 use super::tree::Taken;
@@ -85,10 +85,10 @@ impl Core {
         }
         let began = Instant::now();
         let cut = {
-            let _gate = closed.is_none().then(|| self.gate.pause());
+            let _gate = closed.is_none().then(|| self.freeze_lock.pause());
             self.cut(select)
         };
-        let Cut { sequence, names, generation, nodes, leaves_some } = cut;
+        let DirtySnapshot { sequence, names, generation, nodes, leaves_some } = cut;
         if nodes.is_empty() && names.is_empty() {
             self.tree_mut().drop_taken(generation);
             return self.reclaim(sequence);
@@ -135,8 +135,8 @@ impl Core {
     }
 
     /// The item to write for a node, if any.
-    fn item(self: &Arc<Self>, cut: CutNode, policies: &Policies) -> Result<Option<(Item, Sent)>> {
-        let CutNode { node, attributes, parent, edition, root, content, is_orphan, is_held } = cut;
+    fn item(self: &Arc<Self>, cut: DirtyNode, policies: &Policies) -> Result<Option<(Item, Sent)>> {
+        let DirtyNode { node, attributes, parent, edition, root, content, is_orphan, is_held } = cut;
         let inode = node.number;
         let Some(content) = content else {
             let change = match (is_orphan, node.kind) {
@@ -147,7 +147,7 @@ impl Core {
             };
             return Ok(Some((Item::Change(change), Sent { node, edition, content: None, is_orphan })));
         };
-        let CutContent { pieces, staged, was_closed, keep, in_place } = content;
+        let DirtyContent { pieces, staged, was_closed, keep, in_place } = content;
         let to = match is_orphan {
             true => Target::Orphan { inode, holder: orphan_holder(inode) },
             false => Target::Node { inode, parent, keep },

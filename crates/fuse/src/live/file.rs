@@ -305,7 +305,7 @@ pub(crate) fn zeroes(mode: FallocateFlags) -> Result<bool> {
     }
 }
 
-/// The bytes of a file as they were when its pieces were noted, for a destager to read.
+/// The bytes of a file as they were when its pieces were noted, for a flusher to read.
 pub(crate) fn read_noted(
     log: &Log,
     reader: &outrigger_store::read::Reader<'_>,

@@ -35,7 +35,7 @@ impl LiveVolume {
     fn opened(&self, node: Arc<Node>, flags: OpenFlags) -> Result<Opened> {
         let writes = writes(flags);
         {
-            // Opened under the lock, so that it is not buried in between. A file without a name can
+            // Opened under the lock, so that it is not deleted in between. A file without a name can
             // be opened while the kernel knows it: it may have just looked it up.
             let state = node.read();
             if state.is_buried {
@@ -103,7 +103,7 @@ impl LiveVolume {
         wanted: Box<dyn Wanted>,
     ) -> Result<Option<(Entry, Opened)>> {
         check_name(name)?;
-        let node = self.core.make_nameless(caller, parent, new)?;
+        let node = self.core.make_anonymous(caller, parent, new)?;
         node.write().may_be_named = false;
         let opened = self.opened(Arc::clone(&node), flags)?;
         let begun = self.core.begin_following(&node, (parent, name.to_vec()), wanted, false);
@@ -125,11 +125,11 @@ impl LiveVolume {
 
 impl Core {
     /// Removes a node without a name unless it is open or, without `anyhow`, known to the kernel.
-    pub fn bury_if_unused(&self, node: &Arc<Node>, anyhow: bool) {
+    pub fn delete_if_unused(&self, node: &Arc<Node>, anyhow: bool) {
         let mut tree = self.tree_mut();
         let mut state = node.write();
         if state.links == 0 && !node.is_open() && (state.is_forgotten || anyhow) {
-            self.world.bury(node, &mut state);
+            self.world.delete_packs(node, &mut state);
             tree.nodes.remove(&node.number);
         }
     }
@@ -183,7 +183,7 @@ impl FileSystem for LiveVolume {
             && node.read().links == 0
         {
             node.write().is_forgotten = true;
-            self.core.bury_if_unused(&node, false);
+            self.core.delete_if_unused(&node, false);
         }
     }
 
@@ -289,7 +289,7 @@ impl FileSystem for LiveVolume {
         let is_gone = last && state.links == 0 && state.is_forgotten;
         drop(state);
         if is_gone {
-            self.core.bury_if_unused(&file.node, false);
+            self.core.delete_if_unused(&file.node, false);
         }
     }
 
@@ -368,7 +368,7 @@ impl FileSystem for LiveVolume {
         }
         let known = self.core.node(number)?;
         let node = if known.read().may_be_named {
-            self.core.name_nameless(&known, parent, name)?;
+            self.core.name_anonymous(&known, parent, name)?;
             known
         } else {
             self.core.link_node(number, parent, name)?
@@ -432,7 +432,7 @@ impl FileSystem for LiveVolume {
         Ok((self.core.entry_of(&node), opened))
     }
 
-    fn create_nameless(
+    fn create_anonymous(
         &self,
         caller: Caller,
         parent: u64,
@@ -440,7 +440,7 @@ impl FileSystem for LiveVolume {
         flags: OpenFlags,
     ) -> Result<(Entry, Opened)> {
         self.changeable(parent)?;
-        let node = self.core.make_nameless(caller, parent, new)?;
+        let node = self.core.make_anonymous(caller, parent, new)?;
         let entry = Entry::new(self.core.attr(&node), FOREVER);
         Ok((entry, self.opened(node, flags)?))
     }

@@ -19,7 +19,7 @@
 //! and does not list them. The log and the database know no name, so a crash leaves nothing. Their
 //! stored content is held as an orphan's is, until their job holds it.
 //!
-//! The registry has a handle on each file, so that it is not buried. Its lock is taken before a
+//! The registry has a handle on each file, so that it is not deleted. Its lock is taken before a
 //! node's, and never together with the gate or the tree.
 //!
 //! [`Tree::hide`]: super::tree::Tree::hide
@@ -34,7 +34,7 @@ use rustix::io::Errno;
 
 use super::LiveVolume;
 use super::core::Core;
-use super::destager::Select;
+use super::flusher::Select;
 use super::node::{Node, State};
 use crate::follow::{
     ABORT, Again, End, Followed, Follows, Input, Open, Prefix, StillWaits, Versioned, Wanted, Write,
@@ -163,9 +163,9 @@ impl Core {
         node.write().emptied = false;
         node.opened(false);
         let (prefix, end) = (Prefix::default(), End::Open);
-        let (carrier, carried_until) = (None, None);
+        let (delegate, delegated_until) = (None, None);
         let open =
-            Open { prefix, end, jobs, place, is_hidden, was_there: again, ahead, carrier, carried_until };
+            Open { prefix, end, jobs, place, is_hidden, was_there: again, ahead, delegate, delegated_until };
         self.following.begin(node, open);
         // Another program that has an existing file open may have closed it meanwhile.
         if !node.has_writers() {
@@ -224,13 +224,13 @@ impl Core {
         } else {
             let _turn = self.control.turn();
             self.batch(Select::One(node.number), None)?;
-            let (root, spoilt) = {
+            let (root, invalidated) = {
                 let state = node.read();
-                let spoilt = state.open.as_ref().is_none_or(|open| open.prefix.is_spoilt());
-                (state.file.stored.root().clone(), spoilt)
+                let invalidated = state.open.as_ref().is_none_or(|open| open.prefix.is_invalidated());
+                (state.file.stored.root().clone(), invalidated)
             };
             for job in jobs {
-                self.following.close(rows, job, node.number, (&root, spoilt))?;
+                self.following.close(rows, job, node.number, (&root, invalidated))?;
             }
         }
         if is_hidden {
@@ -239,7 +239,7 @@ impl Core {
         self.following.end(node);
         node.closed(false);
         if node.read().links == 0 {
-            self.bury_if_unused(node, is_hidden);
+            self.delete_if_unused(node, is_hidden);
         }
         self.following.told();
         Ok(())

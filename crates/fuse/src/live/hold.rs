@@ -8,7 +8,7 @@ use outrigger_store::meta::{At, ROOT_INODE, SessionId};
 
 use super::LiveVolume;
 use super::core::Core;
-use super::destager::Barrier;
+use super::flusher::Barrier;
 
 /// Names in the root at most that a kernel is asked to forget one by one.
 const NAMES_PAGE: usize = 4096;

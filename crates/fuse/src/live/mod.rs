@@ -13,10 +13,10 @@
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `core.rs`, `world.rs`, `gate.rs` | what all operations share; the locks and their order |
+//! | `core.rs`, `world.rs`, `freeze_lock.rs` | what all operations share; the locks and their order |
 //! | `tree.rs`, `node.rs` | names and inodes in memory |
-//! | `names.rs`, `nameless.rs`, `attributes.rs`, `acl.rs`, `file.rs`, `directory.rs` | the operations |
-//! | `destager.rs`, `cut.rs`, `destage.rs`, `plan.rs` | when and how write-back stores the log's data; which parts of a file are cut again |
+//! | `names.rs`, `anonymous.rs`, `attributes.rs`, `acl.rs`, `file.rs`, `directory.rs` | the operations |
+//! | `flusher.rs`, `dirty.rs`, `destage.rs`, `plan.rs` | when and how write-back stores the log's data; which parts of a file are cut again |
 //! | `replay.rs` | the log of a mount that was killed |
 //! | `follow.rs`, `places.rs` | tailed files: the part that this kind of mount adds to `crate::follow` |
 //! | `reads.rs` | which files programs open to read, for rules |
@@ -24,18 +24,18 @@
 //! | `filesystem.rs` | the trait [`FileSystem`](crate::fs::FileSystem) in terms of all these |
 
 pub(crate) mod acl;
+mod anonymous;
 pub(crate) mod attributes;
 mod core;
-mod cut;
 mod destage;
-mod destager;
 mod directory;
+mod dirty;
 pub(crate) mod file;
 pub(crate) mod filesystem;
+mod flusher;
 mod follow;
-mod gate;
+mod freeze_lock;
 mod hold;
-mod nameless;
 pub(crate) mod names;
 mod node;
 mod places;
@@ -65,7 +65,7 @@ use crate::report::Reports;
 use crate::view::ahead::ReadAhead;
 use crate::view::{FRAMES_BYTES, ReadOptions, ReadVolume};
 
-pub use self::destager::Paused;
+pub use self::flusher::Paused;
 pub use self::hold::{Held, Stale};
 pub use crate::follow::{BLOCK, Followed, Follows, Input, NOTHING_MORE, StillWaits, Wanted};
 
@@ -161,7 +161,7 @@ pub struct Recovered {
 pub struct LiveVolume {
     core: Arc<Core>,
     snapshots: Option<ReadVolume>,
-    destager: Mutex<Option<JoinHandle<()>>>,
+    flusher: Mutex<Option<JoinHandle<()>>>,
     recovered: Recovered,
 }
 
@@ -217,10 +217,10 @@ impl LiveVolume {
             core.control.note_hold();
         }
         let working = Arc::clone(&core);
-        let destager =
-            std::thread::Builder::new().name("destager".to_string()).spawn(move || working.run_destager());
-        let destager = Mutex::new(Some(destager.context(|| "cannot start the destager".to_string())?));
-        Ok(Self { core, snapshots, destager, recovered })
+        let flusher =
+            std::thread::Builder::new().name("flusher".to_string()).spawn(move || working.run_flusher());
+        let flusher = Mutex::new(Some(flusher.context(|| "cannot start the flusher".to_string())?));
+        Ok(Self { core, snapshots, flusher, recovered })
     }
 
     /// Content of an earlier mount's log.
@@ -254,7 +254,7 @@ impl LiveVolume {
         let ended = self.end_following();
         self.stop();
         ended?;
-        self.core.world.bury_all(&mut self.core.tree_mut());
+        self.core.world.delete_all(&mut self.core.tree_mut());
         self.core.flush()?;
         self.core.release_orphans()?;
         self.core.log.discard(self.core.log.last())?;
@@ -265,7 +265,7 @@ impl LiveVolume {
         self.stop_closer();
         self.core.opens.stop();
         self.core.control.stop();
-        if let Some(thread) = self.destager.lock().expect("no panic while held").take() {
+        if let Some(thread) = self.flusher.lock().expect("no panic while held").take() {
             let _ = thread.join();
         }
     }

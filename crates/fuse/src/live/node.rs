@@ -2,7 +2,7 @@
 //!
 //! A node is *clean* when the database has all of it; then it may be forgotten at any time, and is read again when it is asked for. It is
 //! *dirty* while the log has something of it that the database lacks: attributes (`changed`), or content (its map of extents). A node
-//! without names lives until it is closed and the kernel has forgotten it; then it is *buried*.
+//! without names lives until it is closed and the kernel has forgotten it; then it is *deleted*.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -203,7 +203,7 @@ impl Node {
 
 impl State {
     /// Gives up the content.
-    pub fn bury(&mut self, usage: &Arc<Usage>, budget: &Arc<Budget>) {
+    pub fn delete_packs(&mut self, usage: &Arc<Usage>, budget: &Arc<Budget>) {
         self.is_buried = true;
         self.file = File::new(Root::Empty, usage, budget);
     }

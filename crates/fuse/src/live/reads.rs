@@ -6,7 +6,7 @@ use outrigger_store::{Error, Result};
 
 use super::LiveVolume;
 use super::core::Core;
-use super::destager::Select;
+use super::flusher::Select;
 use super::node::Node;
 use crate::fs::Caller;
 use crate::reads::{Reads, Source};

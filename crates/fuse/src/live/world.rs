@@ -180,21 +180,21 @@ impl World {
     }
 
     /// Gives up a node that nobody can find any more, with its state locked.
-    pub fn bury(&self, node: &Node, state: &mut State) {
+    pub fn delete_packs(&self, node: &Node, state: &mut State) {
         if state.file.is_held {
             self.let_go(node.number);
         }
-        state.bury(&self.usage, &self.budget);
+        state.delete_packs(&self.usage, &self.budget);
     }
 
     /// Gives up everything without a name. Nothing is open any more, though the kernel may not have
     /// said that it has forgotten it.
-    pub fn bury_all(&self, tree: &mut Tree) {
+    pub fn delete_all(&self, tree: &mut Tree) {
         tree.nodes.retain(|_, node| {
             let mut state = node.write();
             let is_named = state.links > 0;
             if !is_named {
-                self.bury(node, &mut state);
+                self.delete_packs(node, &mut state);
             }
             is_named
         });

@@ -26,7 +26,7 @@ impl Core {
         times: bool,
         change: impl Fn(&mut Attributes) -> Result<()>,
     ) -> Result<Inode> {
-        self.store_behind();
+        self.store_deferred();
         let mut row = self.row_soon(number)?;
         for _ in 0..TRIES {
             let open = self.open.get(number);
@@ -57,7 +57,7 @@ impl Core {
                 drop_privileges(&mut attributes);
             }
             change(&mut attributes)?;
-            let swap = Change::Swap {
+            let swap = Change::CompareAndSwap {
                 inode: number,
                 parent: self.parent_of(number),
                 was: Box::new((row.attributes.clone(), row.root.clone())),

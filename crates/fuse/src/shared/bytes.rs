@@ -23,8 +23,8 @@ impl Core {
 
     /// Says what was done to a file, whose state is held.
     pub(super) fn tell(&self, state: &mut State, tell: impl Fn(&mut Prefix)) {
-        if let Some(early) = &mut state.early {
-            tell(&mut early.prefix);
+        if let Some(increments) = &mut state.increments {
+            tell(&mut increments.prefix);
         }
         self.following.tell(state.open.as_deref_mut(), tell);
     }
@@ -52,14 +52,14 @@ impl Core {
                 return Err(Errno::FBIG);
             }
             let appended = self.append(&Operation::Write { inode: open.file.number, offset: at }, part)?;
-            state.begin_early(at);
+            state.begin_increments(at);
             let follows = open.appends && (state.map.is_clean() || state.only_appended);
             state.map.write(at, &appended);
             Self::wrote(&mut state, appended.time, follows);
             state.drops_rights |= drops;
             let end = at + part.len() as u64;
             self.tell(&mut state, |prefix| prefix.wrote(at..end));
-            self.early_is_due(&open.file, state);
+            self.enqueue_increment(&open.file, state);
             at = end;
         }
         Ok(())

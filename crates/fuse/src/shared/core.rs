@@ -10,24 +10,24 @@ use outrigger_clock::Instant;
 use outrigger_format::Root;
 use outrigger_format::catalogue::{Attributes, FileKind, Time};
 use outrigger_store::meta::{At, Change, Commit, Inode, ROOT_INODE};
+use outrigger_store::publish::Touched;
 use outrigger_store::read::Reader;
 use outrigger_store::session::Session;
 use outrigger_store::staging::{Appended, Log, Piece, Reservation};
-use outrigger_store::tell::Touched;
 use outrigger_store::{ErrorKind, Store};
 use rustix::io::Errno;
 
 use super::SharedOptions;
-use super::behind::Behind;
-use super::early::Earlies;
+use super::deferred::DeferredQueue;
 use super::file::{File, Files, State};
-use super::fresh::Fresh;
 use super::hidden::Hidden;
+use super::increments::IncrementQueue;
 use super::lease::Lease;
+use super::negative_cache::NegativeCache;
+use super::outbox::Committing;
 use super::packer::Packer;
-use super::paths::{Paths, Taken};
+use super::path_prefetch::{PathPrefetch, Taken};
 use super::store::{Counters, Turn};
-use super::untold::Committing;
 use crate::follow::{Following, Places};
 use crate::fs::{Attr, Entry, Handle, Result, Statfs};
 use crate::report::Reports;
@@ -109,8 +109,8 @@ pub(super) struct Core {
     pub files: Handles<OpenFile>,
     pub dirs: Handles<StoredDir>,
     known: Mutex<HashMap<u64, Known>>,
-    pub paths: Paths,
-    pub fresh: Fresh,
+    pub paths: PathPrefetch,
+    pub fresh: NegativeCache,
     /// Rises with every commit of this mount: rows that were read before may be older.
     changes: AtomicU64,
     inodes: Mutex<Range<u64>>,
@@ -121,12 +121,12 @@ pub(super) struct Core {
     pub places: Places,
     pub hidden: Hidden,
     pub running: Running,
-    pub early: Earlies,
+    pub increments: IncrementQueue,
     /// Agents on other hosts can store files that they read in-line.
-    pub has_carriers: AtomicBool,
+    pub has_delegates: AtomicBool,
     /// The last wait for an agent was in vain.
     pub nobody_came: AtomicBool,
-    pub behind: Behind,
+    pub deferred: DeferredQueue,
     pub counters: Counters,
 }
 
@@ -144,7 +144,7 @@ impl Core {
             store,
             lease: Lease::new(session),
             log,
-            fresh: Fresh::new(options.names_for),
+            fresh: NegativeCache::new(options.names_for),
             options,
             reports,
             budget: Arc::default(),
@@ -153,7 +153,7 @@ impl Core {
             files: Handles::default(),
             dirs: Handles::default(),
             known: Mutex::default(),
-            paths: Paths::default(),
+            paths: PathPrefetch::default(),
             changes: AtomicU64::new(0),
             inodes: Mutex::new(0..0),
             statfs: Mutex::default(),
@@ -163,10 +163,10 @@ impl Core {
             places: Places::default(),
             hidden: Hidden::default(),
             running: Running::default(),
-            early: Earlies::default(),
-            has_carriers: AtomicBool::new(false),
+            increments: IncrementQueue::default(),
+            has_delegates: AtomicBool::new(false),
             nobody_came: AtomicBool::new(false),
-            behind: Behind::default(),
+            deferred: DeferredQueue::default(),
             counters: Counters::default(),
         }
     }
@@ -281,7 +281,7 @@ impl Core {
         Ok(found)
     }
 
-    /// As [`Core::look`] on a path: also prefetches the next directories ([`super::paths`]).
+    /// As [`Core::look`] on a path: also prefetches the next directories ([`super::path_prefetch`]).
     pub fn look_on(&self, thread: u32, parent: u64, name: &[u8]) -> Result<Option<Inode>> {
         if let Some(row) = self.look_hidden(parent, name) {
             return Ok(Some(row));
@@ -481,7 +481,7 @@ impl Core {
     pub fn room(self: &Arc<Self>, bytes: usize) -> Result<Reservation<'_>> {
         let bytes = bytes as u64 + RECORD_ROOM;
         if self.is_filling() {
-            self.early.is_filling();
+            self.increments.is_filling();
         }
         match self.log.reserve(bytes, Some(PATIENCE)) {
             Err(error) if error.kind() == ErrorKind::Busy => {
@@ -527,8 +527,8 @@ impl Core {
             _ => attr::attr(row.number, row, attr::allocated(&self.reader(), &row.root)),
         };
         // A flush in flight may hide what another host has stored.
-        let is_behind = open.as_ref().is_some_and(|file| file.read().row.root != row.root);
-        let valid = if is_behind { Duration::ZERO } else { self.counts_for(row.number) };
+        let is_deferred = open.as_ref().is_some_and(|file| file.read().row.root != row.root);
+        let valid = if is_deferred { Duration::ZERO } else { self.counts_for(row.number) };
         // By default the kernel asks each time. A tailed file may go when it is closed.
         let is_followed = open.is_some_and(|file| file.read().open.is_some());
         let name_valid = if is_followed { Duration::ZERO } else { self.options.names_for };

@@ -10,7 +10,7 @@ use outrigger_format::catalogue::{Attributes, OtherTimes, Time};
 use outrigger_store::meta::Inode;
 use outrigger_store::staging::{ExtentMap, Usage};
 
-use super::early::Early;
+use super::increments::Increments;
 use crate::follow::{Open, Versioned};
 use crate::fs::{Caller, SetAttr};
 use crate::live::attributes::{apply, drop_privileges};
@@ -54,9 +54,9 @@ pub(super) struct State {
     /// Programs read it while it is written.
     pub open: Option<Box<Open>>,
     /// The stored prefix of an incremental flush.
-    pub early: Option<Early>,
+    pub increments: Option<Increments>,
     /// A thread waits, or has waited, until this many bytes are stored, and not only by an agent.
-    pub awaited: u64,
+    pub close_barrier: u64,
     /// It has a name in this mount only, and the database knows of no such inode.
     pub is_hidden: bool,
     /// An anonymous file, which may get a name; until then it is treated like a removed file.
@@ -102,8 +102,8 @@ impl File {
             is_removed: false,
             pinned: None,
             open: None,
-            early: None,
-            awaited: 0,
+            increments: None,
+            close_barrier: 0,
             is_hidden: false,
             may_be_named: false,
             is_noted: false,
@@ -190,8 +190,8 @@ impl State {
         if let Some(open) = &mut self.open {
             open.prefix.replaced();
         }
-        if let Some(early) = &mut self.early {
-            early.prefix.replaced();
+        if let Some(increments) = &mut self.increments {
+            increments.prefix.replaced();
         }
         self.stored = Arc::new(StoredFile::new(root.clone(), budget));
         self.map.rebase(root.len(), self.only_appended);

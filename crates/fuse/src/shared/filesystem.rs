@@ -162,7 +162,7 @@ impl FileSystem for SharedVolume {
             return Ok(());
         }
         let open = self.core.opened(handle)?;
-        if !open.writes || self.core.closes_behind(&open.file) {
+        if !open.writes || self.core.defers_close(&open.file) {
             return Ok(());
         }
         self.core.fail(self.core.store_file(&open.file, true))?;
@@ -210,7 +210,7 @@ impl FileSystem for SharedVolume {
             return Ok(());
         }
         let open = self.core.opened(handle)?;
-        self.core.store_behind();
+        self.core.store_deferred();
         self.core.fail(self.core.store_file(&open.file, false))?;
         open.require_sound()
     }
@@ -218,7 +218,7 @@ impl FileSystem for SharedVolume {
     fn fsync_dir(&self, number: u64, _: Handle) -> Result<()> {
         if self.other(number).is_none() {
             // Names are committed already.
-            self.core.store_behind();
+            self.core.store_deferred();
         }
         Ok(())
     }
@@ -323,9 +323,9 @@ impl FileSystem for SharedVolume {
         if self.other(number).is_some() {
             return Err(Errno::XDEV);
         }
-        let nameless = self.core.open.get(number).filter(|file| file.read().may_be_named);
-        let row = match nameless {
-            Some(file) => self.core.name_nameless(&file, parent, name)?,
+        let anonymous = self.core.open.get(number).filter(|file| file.read().may_be_named);
+        let row = match anonymous {
+            Some(file) => self.core.name_anonymous(&file, parent, name)?,
             None => self.core.link_node(number, parent, name)?,
         };
         Ok(self.core.entry(&row))
@@ -385,7 +385,7 @@ impl FileSystem for SharedVolume {
         Ok((self.core.entry(&row), opened))
     }
 
-    fn create_nameless(
+    fn create_anonymous(
         &self,
         caller: Caller,
         parent: u64,
@@ -393,7 +393,7 @@ impl FileSystem for SharedVolume {
         flags: OpenFlags,
     ) -> Result<(Entry, Opened)> {
         self.changeable(parent)?;
-        self.make_nameless(caller, parent, new, flags)
+        self.make_anonymous(caller, parent, new, flags)
     }
 
     fn unlink(&self, _: Caller, parent: u64, name: &[u8]) -> Result<()> {

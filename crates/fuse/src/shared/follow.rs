@@ -5,7 +5,7 @@
 //! has them before they are stored. Agents elsewhere leave such a job alone until its file is
 //! closed.
 //!
-//! **Order.** First comes a registry record in the database ([`super::noted`]), then the job, then
+//! **Order.** First comes a registry record in the database ([`super::open_versions`]), then the job, then
 //! the answer to `create`. A program is given bytes that were acknowledged but may not be stored
 //! yet. If the mount ends, the program's work counts for nothing, and the job fails
 //! (`outrigger_active::written`). When the last writer has gone, nothing more is handed out. Its
@@ -38,7 +38,7 @@ use outrigger_store::{Context as _, Error, ErrorKind, Result};
 use super::SharedVolume;
 use super::core::{Core, TRIES};
 use super::file::File;
-use super::noted::closed_holder;
+use super::open_versions::closed_holder;
 use crate::follow::{
     ABORT, Again, End, Followed, Follows, Hanging, Input, Open, Prefix, StillWaits, Wanted, Write,
 };
@@ -161,28 +161,37 @@ impl Core {
         let session = self.lease.live()?;
         // A file that others see by its name cannot be hidden from them.
         let (is_hidden, ahead) = (wanted.hides() && !again, wanted.ahead());
-        self.forget_early(file)?;
+        self.forget_increments(file)?;
         let made = file.read().attributes();
         wanted.made(&made, &self.attributes_above(place.0)?);
         if !is_hidden {
-            self.note_open(file.number, session.id())?;
+            self.register_open(file.number, session.id())?;
         }
         let jobs = wanted.begin(file.number, session.id(), again);
         let is_wanted = jobs.as_ref().is_ok_and(|jobs| !jobs.is_empty());
         if !is_wanted && !is_hidden {
             // If this fails, the next client that finds this mount gone does it.
-            let _ = self.fail(self.unnote(file.number, None, false));
+            let _ = self.fail(self.unregister(file.number, None, false));
         }
         let jobs = jobs?;
         if is_wanted {
             self.note_emptied(file.number, false);
             self.open.again(file);
             let (prefix, end) = (Prefix::default(), End::Open);
-            let carrier = None;
+            let delegate = None;
             let may_come = ahead.is_some() && !is_hidden;
-            let carried_until = if may_come { self.waits_for_carriers() } else { None };
-            let open =
-                Open { prefix, end, jobs, place, is_hidden, was_there: again, ahead, carrier, carried_until };
+            let delegated_until = if may_come { self.waits_for_delegates() } else { None };
+            let open = Open {
+                prefix,
+                end,
+                jobs,
+                place,
+                is_hidden,
+                was_there: again,
+                ahead,
+                delegate,
+                delegated_until,
+            };
             let hidden = is_hidden.then(|| open.place.clone());
             self.following.begin(file, open);
             // From here on, the end of the session finds this record.
@@ -262,9 +271,9 @@ impl Core {
             } else if !is_hidden {
                 self.unlink_aborted(file, &place)?;
             }
-        } else if let Some((root, spoilt)) = self.content_at_end(file)? {
+        } else if let Some((root, invalidated)) = self.content_at_end(file)? {
             for job in jobs {
-                self.following.close(rows, job, file.number, (&root, spoilt))?;
+                self.following.close(rows, job, file.number, (&root, invalidated))?;
             }
         } else {
             for job in jobs {
@@ -272,7 +281,7 @@ impl Core {
             }
         }
         let is_kept = file.read().is_kept();
-        self.unnote(file.number, hidden, is_kept)?;
+        self.unregister(file.number, hidden, is_kept)?;
         self.drop_open(file, hidden);
         Ok(())
     }
@@ -326,19 +335,19 @@ impl Core {
     fn content_at_end(self: &Arc<Self>, file: &Arc<File>) -> Result<Option<(Root, bool)>> {
         for _ in 0..TRIES {
             self.store_file(file, true)?;
-            let (root, spoilt) = {
+            let (root, invalidated) = {
                 let state = file.read();
                 if state.is_void() {
                     return Ok(None);
                 }
-                let spoilt = state.open.as_ref().is_none_or(|open| open.prefix.is_spoilt());
-                // From here on only `spoilt` can change, if a program opens it again and writes: in
+                let invalidated = state.open.as_ref().is_none_or(|open| open.prefix.is_invalidated());
+                // From here on only `invalidated` can change, if a program opens it again and writes: in
                 // vain, then.
                 if state.is_kept() {
                     // It is held since it was stored, or pinned since its name was removed.
-                    return Ok(Some((state.row.root.clone(), spoilt)));
+                    return Ok(Some((state.row.root.clone(), invalidated)));
                 }
-                (state.row.root.clone(), spoilt)
+                (state.row.root.clone(), invalidated)
             };
             // The content is held before it is seen to be the file's, so it has been rooted all the
             // time.
@@ -346,7 +355,7 @@ impl Core {
             self.store.meta.hold(&holder, std::slice::from_ref(&root))?;
             let now = self.store.meta.inode(At::Now, file.number)?;
             if now.is_some_and(|row| row.root == root) {
-                return Ok(Some((root, spoilt)));
+                return Ok(Some((root, invalidated)));
             }
             self.refresh(file)?;
         }

@@ -2,7 +2,7 @@
 //! and the database knows no such inode.
 //!
 //! A lookup finds one by its name before it asks the database; no directory lists it, and no other
-//! host finds it. A registry record reserves its name ([`super::noted`]): two mounts that know the
+//! host finds it. A registry record reserves its name ([`super::open_versions`]): two mounts that know the
 //! rule cannot both hide a file of that name. A program that makes the name otherwise (before the
 //! rule, or with another command) finds it free, and the job's output becomes a newer version of
 //! that file.
@@ -97,7 +97,7 @@ impl SharedVolume {
         }
         if !matches!(begun, Ok(Some(_))) {
             // If this fails, the next client that finds this mount gone does it.
-            let _ = core.fail(core.unnote(number, Some(&place), true));
+            let _ = core.fail(core.unregister(number, Some(&place), true));
         }
         begun
     }

@@ -190,7 +190,7 @@ impl Core {
         for file in self.open.all() {
             {
                 let mut state = file.write();
-                state.forget_early();
+                state.forget_increments();
                 state.forget_pin();
             }
             if !self.holds_on(&file, session.id())? {
@@ -198,10 +198,10 @@ impl Core {
                 lost.push((Arc::clone(&file), BTreeSet::new()));
             }
         }
-        self.early.forget_held();
+        self.increments.forget_held();
         self.link_dir(before.id(), session.id())?;
         if !self.options.closes_within.is_zero() {
-            self.tell_behind(session.id())?;
+            self.register_deferred(session.id())?;
         }
         for (inode, handles) in locks.take_over(before.id(), &session)? {
             lost.extend(self.open.get(inode).map(|file| (file, handles)));
@@ -248,7 +248,7 @@ impl Core {
         }
         // The record first: a client that releases the earlier session's leftovers finds that they
         // belong to another session, too.
-        self.note_open(file.number, session)?;
+        self.register_open(file.number, session)?;
         Ok(root == Root::Empty || self.store.meta.held(&orphan_holder(file.number))?.contains(&root))
     }
 

@@ -13,8 +13,8 @@
 //! it. The mount keeps only the bytes of files, while their root is the same, and the attributes of
 //! open files, for a second.
 //!
-//! **Names and attributes**: each change is one transaction with preconditions ([`Change::Expect`],
-//! [`Change::Swap`]). If another host was faster, the database refuses it, and the mount looks and
+//! **Names and attributes**: each change is one transaction with preconditions ([`Change::IfName`],
+//! [`Change::CompareAndSwap`]). If another host was faster, the database refuses it, and the mount looks and
 //! decides again. So `O_EXCL`, `mkdir`, `link` and `rename` are exclusive among all hosts, and no
 //! host's `chmod` undoes another's.
 //!
@@ -36,49 +36,49 @@
 //! | `core.rs` | what all operations share: rows, transactions, room in the log |
 //! | `file.rs` | an open file: what is committed, and what is staged over it |
 //! | `names.rs`, `attributes.rs` | the operations that are transactions |
-//! | `paths.rs` | path prefetch: directories on a path, asked for before the kernel comes to them |
-//! | `fresh.rs` | directories that this mount has just made, with all their names |
-//! | `nameless.rs` | anonymous files, which may get a name |
+//! | `path_prefetch.rs` | path prefetch: directories on a path, asked for before the kernel comes to them |
+//! | `negative_cache.rs` | directories that this mount has just made, with all their names |
+//! | `anonymous.rs` | anonymous files, which may get a name |
 //! | `store.rs` | from the log to the store |
-//! | `unsettled.rs` | commits in doubt |
-//! | `early.rs` | incremental flush of large files |
-//! | `carried.rs` | delegated uploads by agents on other hosts |
-//! | `behind.rs`, `awaited.rs` | deferred closes, and the close barrier that waits for them |
+//! | `in_doubt.rs` | commits in doubt |
+//! | `increments.rs` | incremental flush of large files |
+//! | `delegated.rs` | delegated uploads by agents on other hosts |
+//! | `deferred.rs`, `close_barrier.rs` | deferred closes, and the close barrier that waits for them |
 //! | `lease.rs` | the session, and the next one when another client has ended it |
 //! | `locks/` | locks of programs, among all hosts |
-//! | `follow.rs`, `hidden.rs`, `noted.rs` | tailed files: the part that this kind of mount adds to `crate::follow` |
+//! | `follow.rs`, `hidden.rs`, `open_versions.rs` | tailed files: the part that this kind of mount adds to `crate::follow` |
 //! | `packer.rs` | packs small files' chunks from the database |
-//! | `untold.rs` | the change outbox: names and inodes to publish to the catalogue |
+//! | `outbox.rs` | the change outbox: names and inodes to publish to the catalogue |
 //! | `worker.rs` | a mount's background thread |
 //! | `opening.rs`, `bytes.rs` | opening files, writing and reading their bytes |
 //! | `filesystem.rs` | the trait [`FileSystem`](crate::fs::FileSystem) in terms of these |
 //!
-//! [`Change::Expect`]: outrigger_store::meta::Change::Expect
-//! [`Change::Swap`]: outrigger_store::meta::Change::Swap
+//! [`Change::IfName`]: outrigger_store::meta::Change::IfName
+//! [`Change::CompareAndSwap`]: outrigger_store::meta::Change::CompareAndSwap
 
+mod anonymous;
 mod attributes;
-mod awaited;
-mod behind;
 mod bytes;
-mod carried;
+mod close_barrier;
 mod core;
-mod early;
+mod deferred;
+mod delegated;
 mod file;
 mod filesystem;
 mod follow;
-mod fresh;
 mod hidden;
+mod in_doubt;
+mod increments;
 mod lease;
 mod locks;
-mod nameless;
 mod names;
-mod noted;
+mod negative_cache;
+mod open_versions;
 mod opening;
+mod outbox;
 mod packer;
-mod paths;
+mod path_prefetch;
 mod store;
-mod unsettled;
-mod untold;
 mod worker;
 
 use std::path::{Path, PathBuf};
@@ -101,8 +101,8 @@ use crate::report::Reports;
 use crate::view::ahead::ReadAhead;
 use crate::view::{FRAMES_BYTES, ReadOptions, ReadVolume};
 
-pub use self::awaited::{await_closed, sweep_awaited};
-pub use self::noted::{LeftOpen, held_of, left_open, let_go};
+pub use self::close_barrier::{await_closed, sweep_barriers};
+pub use self::open_versions::{LeftOpen, held_of, left_open, let_go};
 
 /// Where this host's mounts of a store have their logs, and listen.
 fn dirs_above(store: &Store) -> PathBuf {
@@ -140,7 +140,7 @@ pub struct SharedOptions {
     /// Override the policies.
     pub overrides: Overrides,
     /// An incremental flush stores a file each time this many bytes were added to it.
-    pub early_bytes: u64,
+    pub increment_bytes: u64,
     /// How long the kernel may cache a name. For the same time after this mount made a directory, a
     /// name in it counts as free unless this mount has made it.
     pub names_for: Duration,
@@ -160,7 +160,7 @@ impl SharedOptions {
             snapshots: true,
             tame_snapshots: false,
             overrides: Overrides::default(),
-            early_bytes: early::ROUND,
+            increment_bytes: increments::ROUND,
             names_for: Duration::ZERO,
             closes_within: Duration::ZERO,
         }
@@ -208,12 +208,12 @@ impl SharedVolume {
         let snapshots = snapshots.transpose()?;
         let packer = Packer::start(&store, options.write_threads, &reports)?;
         let core = Arc::new(Core::new(store, session, packer, log, ahead, options, reports));
-        let early = Arc::clone(&core);
-        core.early.start(move || early.store_early())?;
+        let increments = Arc::clone(&core);
+        core.increments.start(move || increments.store_increments())?;
         if !core.options.closes_within.is_zero() {
-            let behind = Arc::clone(&core);
-            core.behind.start(move || behind.store_behind_in_time())?;
-            core.tell_behind(core.session().id())?;
+            let deferred = Arc::clone(&core);
+            core.deferred.start(move || deferred.store_deferred_in_time())?;
+            core.register_deferred(core.session().id())?;
         }
         let locks = Locks::start(&core)?;
         lease::watch(&core, locks.service());
@@ -276,11 +276,11 @@ impl SharedVolume {
         self.opens.stop();
         self.locks.end();
         let ended = self.end_following();
-        self.core.store_behind();
-        self.core.behind.stop();
-        self.core.tell_behind_no_more();
+        self.core.store_deferred();
+        self.core.deferred.stop();
+        self.core.unregister_deferred();
         let stored = self.core.store_all().and(ended);
-        self.core.end_early();
+        self.core.end_increments();
         self.core.packer.finish();
         self.core.lease.end();
         end_server();
@@ -311,8 +311,8 @@ impl Drop for SharedVolume {
         self.opens.stop();
         self.core.lease.end();
         self.core.following.stop();
-        self.core.early.stop();
-        self.core.behind.stop();
+        self.core.increments.stop();
+        self.core.deferred.stop();
     }
 }
 

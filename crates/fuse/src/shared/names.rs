@@ -16,7 +16,7 @@ use crate::live::names::{TARGET_MAX, check_name, inherit};
 
 /// Precondition: the name stands for this inode, or none.
 pub(super) fn expect(parent: u64, name: &[u8], inode: Option<u64>) -> Change {
-    Change::Expect { parent, name: name.to_vec(), inode }
+    Change::IfName { parent, name: name.to_vec(), inode }
 }
 
 /// How exactly a directory's times say when its entries changed, as kernels have it for local file
@@ -84,10 +84,10 @@ impl Core {
                 stamp: 0,
                 replace: false,
             };
-            let like = Change::Like { inode: parent, attributes: Box::new(above.attributes) };
+            let like = Change::IfAttributes { inode: parent, attributes: Box::new(above.attributes) };
             let mut changes = vec![expect(parent, name, None), like, put];
             let touched = self.touch(&[parent], attributes.mtime, &mut changes);
-            match self.commit_behind(changes) {
+            match self.commit_deferred(changes) {
                 Ok(Some(())) => {
                     self.touched(touched);
                     let row = Inode { number, attributes, root: Root::Empty, links: 1, stamp: 0 };
@@ -111,7 +111,7 @@ impl Core {
     /// Gives a file one more name.
     pub fn link_node(self: &Arc<Self>, number: u64, parent: u64, name: &[u8]) -> Result<Inode> {
         check_name(name)?;
-        self.store_behind();
+        self.store_deferred();
         for _ in 0..TRIES {
             let row = self.row(number)?;
             if is_directory(&row) {
@@ -164,7 +164,7 @@ impl Core {
         if name == b"." {
             return Err(Errno::INVAL);
         }
-        self.store_behind();
+        self.store_deferred();
         if let Some(number) = self.hidden.number(parent, name) {
             if directory {
                 return Err(Errno::NOTDIR);
@@ -253,7 +253,7 @@ impl Core {
         flags: RenameFlags,
     ) -> Result<()> {
         check_name(to.1)?;
-        self.store_behind();
+        self.store_deferred();
         if flags.intersects(!(RenameFlags::NOREPLACE | RenameFlags::EXCHANGE)) {
             return Err(Errno::INVAL);
         }
@@ -312,7 +312,7 @@ impl Core {
     /// is the last name, the content stays until this mount ends.
     fn pin(&self, row: &Inode) -> Option<Change> {
         let Inode { number, links, ref root, .. } = *row;
-        self.open.get(number).map(|_| Change::Pin { inode: number, links, root: root.clone() })
+        self.open.get(number).map(|_| Change::PinContent { inode: number, links, root: root.clone() })
     }
 
     /// An inode has one name less than in this row, by a commit with [`Core::pin`]'s precondition.

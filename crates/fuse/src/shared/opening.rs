@@ -140,7 +140,7 @@ impl SharedVolume {
         if open.writes {
             // Pages of a mapping come after the last descriptor was closed. No program is there to
             // get the error, so the mount reports it.
-            if !self.core.closes_behind(&open.file) {
+            if !self.core.defers_close(&open.file) {
                 let _ = self.core.fail(self.core.store_file(&open.file, true));
             }
             open.file.writer_left();

@@ -1,8 +1,8 @@
 //! Packing in the background: small files' chunks from the database, and the change outbox
-//! (`untold.rs`), which tells the catalogue of changed names and inodes.
+//! (`outbox.rs`), which tells the catalogue of changed names and inodes.
 //!
 //! One thread with a session of its own. Rows of small files belong to that session
-//! ([`outrigger_store::loose`]), so no other mount packs them while it lives, and a close never
+//! ([`outrigger_store::inline`]), so no other mount packs them while it lives, and a close never
 //! waits for a pack. The thread packs when enough has gathered, when nothing has come for a moment,
 //! when the oldest has waited for long, and at the unmount. Now and then it also looks for
 //! leftovers of sessions that are over. It publishes the outbox at the same times, or when many
@@ -19,11 +19,11 @@ use std::time::Duration;
 
 use outrigger_clock::Instant;
 use outrigger_store::meta::{SessionId, SessionKind};
+use outrigger_store::publish::Touched;
 use outrigger_store::session::Session;
-use outrigger_store::tell::Touched;
-use outrigger_store::{Context as _, ErrorKind, Result, Store, loose};
+use outrigger_store::{Context as _, ErrorKind, Result, Store, inline};
 
-use super::untold::{Committing, ENOUGH as ENOUGH_NAMES, Untold};
+use super::outbox::{Committing, ENOUGH as ENOUGH_NAMES, Outbox};
 use crate::report::Reports;
 
 /// Bytes that are packed at once when they have gathered.
@@ -54,7 +54,7 @@ struct Shared {
     session: RwLock<Arc<Session>>,
     threads: usize,
     reports: Arc<Reports>,
-    untold: Untold,
+    outbox: Outbox,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -64,7 +64,7 @@ struct State {
     /// Bytes that wait.
     waiting: u64,
     /// Names and inodes to publish, about.
-    untold: usize,
+    outbox: usize,
     /// Since when chunks or names wait.
     oldest: Option<Instant>,
     newest: Option<Instant>,
@@ -89,10 +89,10 @@ impl Packer {
     pub fn start(store: &Arc<Store>, threads: usize, reports: &Arc<Reports>) -> Result<Self> {
         let session = store.session(SessionKind::Writer, ROLE)?;
         let (store, reports) = (Arc::clone(store), Arc::clone(reports));
-        let untold = Untold::new(&store.meta, session.id());
+        let outbox = Outbox::new(&store.meta, session.id());
         let (state, changed) = Default::default();
         let session = RwLock::new(session);
-        let shared = Arc::new(Shared { store, session, threads, reports, untold, state, changed });
+        let shared = Arc::new(Shared { store, session, threads, reports, outbox, state, changed });
         let working = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("packer".to_string()).spawn(move || working.work());
         let thread = thread.context(|| "cannot start a thread".to_string())?;
@@ -129,7 +129,7 @@ impl Packer {
     /// # Errors
     /// Those of the database.
     pub fn begin_commit(&self) -> Result<Committing<'_>> {
-        self.shared.untold.begin()
+        self.shared.outbox.begin()
     }
 
     /// … and this after the commit, even one in doubt.
@@ -141,8 +141,8 @@ impl Packer {
         let mut state = self.shared.lock();
         let now = Instant::now();
         // Otherwise it wakes up early enough by itself: this happens with each name.
-        let wakes = state.oldest.is_none() || (count >= ENOUGH_NAMES && state.untold < ENOUGH_NAMES);
-        state.untold = count;
+        let wakes = state.oldest.is_none() || (count >= ENOUGH_NAMES && state.outbox < ENOUGH_NAMES);
+        state.outbox = count;
         state.oldest.get_or_insert(now);
         state.newest = Some(now);
         drop(state);
@@ -185,7 +185,7 @@ impl Shared {
     /// Opens a session in place of the one that another client has ended.
     fn begin_anew(&self) -> Result<()> {
         let session = self.store.session(SessionKind::Writer, ROLE)?;
-        self.untold.begin_anew(session.id())?;
+        self.outbox.begin_anew(session.id())?;
         let before =
             std::mem::replace(&mut *self.session.write().unwrap_or_else(PoisonError::into_inner), session);
         // Its drop asks the database.
@@ -224,13 +224,13 @@ impl Shared {
                     state.is_over = false;
                     state.waiting -= before;
                     state.not_before = None;
-                    state.untold = self.untold.len();
-                    state.oldest = (state.waiting > 0 || state.untold > 0).then_some(now);
+                    state.outbox = self.outbox.len();
+                    state.oldest = (state.waiting > 0 || state.outbox > 0).then_some(now);
                 }
                 // The mount reports the error itself when it is used.
                 Err(error) if error.kind() == ErrorKind::Fenced => {
                     self.session().note(&error);
-                    self.untold.end();
+                    self.outbox.end();
                     state.is_over = true;
                     state.not_before = Some(now + AGAIN);
                     state.oldest.get_or_insert(now);
@@ -252,12 +252,12 @@ impl Shared {
     fn pack(&self, looks: bool) -> Result<()> {
         let session = self.session();
         if looks {
-            loose::take_over(&self.store, &session)?;
+            inline::take_over(&self.store, &session)?;
         }
         let (mut packed, mut is_packed) = (Ok(()), false);
-        let told = self.untold.tell(&self.store, &session, || {
+        let told = self.outbox.tell(&self.store, &session, || {
             is_packed = true;
-            match loose::pack(&self.store, &session, self.threads) {
+            match inline::pack(&self.store, &session, self.threads) {
                 // All other chunks are packed, and names must be published all the same.
                 Err(error) if error.kind() == ErrorKind::Damaged => packed = Err(error),
                 done => drop(done?),
@@ -266,9 +266,9 @@ impl Shared {
         });
         told?;
         if !is_packed {
-            loose::pack(&self.store, &session, self.threads)?;
+            inline::pack(&self.store, &session, self.threads)?;
         }
-        self.untold.settle()?;
+        self.outbox.settle()?;
         packed
     }
 }
@@ -279,7 +279,7 @@ impl State {
         let look = self.looked.map_or(Duration::ZERO, |at| LOOK_EVERY.saturating_sub(now.duration_since(at)));
         let (Some(oldest), Some(newest)) = (self.oldest, self.newest) else { return look };
         let mut due = (oldest + LONG).min(newest + QUIET);
-        if self.waiting >= ENOUGH || self.untold >= ENOUGH_NAMES || self.is_over {
+        if self.waiting >= ENOUGH || self.outbox >= ENOUGH_NAMES || self.is_over {
             due = now;
         }
         let due = due.max(self.not_before.unwrap_or(now));

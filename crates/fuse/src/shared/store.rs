@@ -3,12 +3,12 @@
 //! One thread at a time has the flush lock. It stores what all that wait for the lock want stored,
 //! in one batch, so that many closes share one transaction. A batch:
 //!
-//! 1. takes of each file a dirty snapshot (`Cut`): the staged data and the row that it lies over;
+//! 1. takes of each file a dirty snapshot (`DirtySnapshot`): the staged data and the row that it lies over;
 //! 2. sends larger files through a writer, which cuts, hashes, compresses and packs. When its packs
 //!    are durable, one transaction gives each file its content, if the row is still the same;
 //! 3. drops what was stored from the files, and from the log the segments that nothing needs;
 //! 4. does the same for small files, which are cut and hashed in memory and wait for no pack: their
-//!    transaction also adds the new chunks to the database ([`outrigger_store::loose`]).
+//!    transaction also adds the new chunks to the database ([`outrigger_store::inline`]).
 //!    `packer.rs` packs these later.
 //!
 //! If a row has changed or a file cannot be stored, the whole transaction fails, for large or small
@@ -16,7 +16,7 @@
 //! changed the file, the thread reads it again and lays its bytes over the new content, until that
 //! succeeds. Deduplication finds again what was packed.
 //!
-//! A batch in doubt is resolved before anything else is stored (`unsettled.rs`). A closed file that
+//! A batch in doubt is resolved before anything else is stored (`in_doubt.rs`). A closed file that
 //! cannot be stored stays open here, and is tried again with later batches.
 
 use std::collections::{HashMap, HashSet};
@@ -28,12 +28,12 @@ use std::time::Duration;
 use outrigger_clock::Instant;
 use outrigger_format::Root;
 use outrigger_format::catalogue::Attributes;
-use outrigger_store::loose::{self, NEW_BYTES_MAX};
-use outrigger_store::meta::loose::LooseChunk;
+use outrigger_store::inline::{self, NEW_BYTES_MAX};
+use outrigger_store::meta::inline::InlineChunk;
 use outrigger_store::meta::{Change, ROOT_INODE, orphan_holder};
 use outrigger_store::policy::{Policies, WritePolicy};
+use outrigger_store::publish::Touched;
 use outrigger_store::staging::Piece;
-use outrigger_store::tell::Touched;
 use outrigger_store::write::{
     CommitWhen, Composed, Content, FileItem, Item, PartSource, Parts, Progress, Target, WriteOptions,
     WriteSummary, Writer, compose,
@@ -42,7 +42,7 @@ use outrigger_store::{Error, ErrorKind, Result};
 
 use super::core::{Core, TRIES};
 use super::file::{File, State};
-use super::unsettled::{Tried, Unsettled};
+use super::in_doubt::{InDoubt, Tried};
 use crate::live::file::read_noted;
 use crate::live::plan::plan;
 use crate::measures::{Histogram, Status};
@@ -66,7 +66,7 @@ pub(super) struct Turn {
     waiting: Mutex<Vec<Arc<File>>>,
     left: Mutex<Left>,
     /// The commit in doubt. Only the holder of the flush lock sets or clears it.
-    unsettled: Mutex<Option<Arc<Unsettled>>>,
+    in_doubt: Mutex<Option<Arc<InDoubt>>>,
 }
 
 /// The database's last answers.
@@ -83,8 +83,8 @@ impl Turn {
         self.waiting.lock().expect("no panic while held")
     }
 
-    pub fn unsettled(&self) -> MutexGuard<'_, Option<Arc<Unsettled>>> {
-        self.unsettled.lock().expect("no panic while held")
+    pub fn in_doubt(&self) -> MutexGuard<'_, Option<Arc<InDoubt>>> {
+        self.in_doubt.lock().expect("no panic while held")
     }
 }
 
@@ -124,7 +124,7 @@ impl Counters {
 
 /// A file as it was when its batch was cut.
 #[derive(Clone)]
-pub(super) struct Cut {
+pub(super) struct DirtySnapshot {
     pub file: Arc<File>,
     sequence: u64,
     pub len: u64,
@@ -152,13 +152,13 @@ impl Core {
     /// Those of the store; then it stays staged.
     pub fn store_file(self: &Arc<Self>, file: &Arc<File>, closes: bool) -> Result<()> {
         let mut stored = Ok(());
-        if self.is_unsettled_of(file.number) {
+        if self.is_in_doubt_of(file.number) {
             // Perhaps the outcome in doubt gave it a name.
             drop(self.take_turn()?);
         }
         if !file.is_stored() {
-            self.await_carried(file);
-            self.store_behind();
+            self.await_delegated(file);
+            self.store_deferred();
             stored = self.store_one(file);
         }
         self.store_left();
@@ -227,10 +227,10 @@ impl Core {
     /// # Errors
     /// The first one; what could not be stored stays staged.
     pub fn store_all(self: &Arc<Self>) -> Result<()> {
-        let (carried, files) = self.dirty_carried();
+        let (delegated, files) = self.dirty_delegated();
         // Agents' files come later: a batch would store all that is written to them meanwhile.
         self.will_store(&files);
-        self.store_each(files.iter().chain(&carried))
+        self.store_each(files.iter().chain(&delegated))
     }
 
     fn store_each<'a>(self: &Arc<Self>, files: impl Iterator<Item = &'a Arc<File>>) -> Result<()> {
@@ -248,7 +248,7 @@ impl Core {
     }
 
     /// The files with data to store: first those that agents store.
-    fn dirty_carried(&self) -> (Vec<Arc<File>>, Vec<Arc<File>>) {
+    fn dirty_delegated(&self) -> (Vec<Arc<File>>, Vec<Arc<File>>) {
         let by_others =
             |file: &Arc<File>| file.read().open.as_ref().is_some_and(|open| open.is_left_to_others());
         self.dirty().into_iter().partition(by_others)
@@ -259,10 +259,10 @@ impl Core {
     /// # Errors
     /// The first one.
     pub fn make_some_room(self: &Arc<Self>) -> Result<()> {
-        let (carried, files) = self.dirty_carried();
+        let (delegated, files) = self.dirty_delegated();
         self.will_store(&files);
         let stored = self.store_each(files.iter());
-        carried.iter().try_for_each(|file| self.store_carried(file)).and(stored)?;
+        delegated.iter().try_for_each(|file| self.store_delegated(file)).and(stored)?;
         self.keep_some()
     }
 
@@ -276,7 +276,7 @@ impl Core {
     }
 
     fn keep_some(self: &Arc<Self>) -> Result<()> {
-        if self.is_filling() { self.keep_nameless() } else { Ok(()) }
+        if self.is_filling() { self.keep_anonymous() } else { Ok(()) }
     }
 
     /// Closes a handle. If it is the last one of a file that could not be stored, the file stays.
@@ -287,7 +287,7 @@ impl Core {
             left.files.push(Arc::clone(file));
             return;
         }
-        self.nameless_closed(file);
+        self.anonymous_closed(file);
     }
 
     /// True if something could not be stored, at its close or since.
@@ -324,7 +324,7 @@ impl Core {
     /// The first one.
     pub fn store_closed(self: &Arc<Self>) -> Result<()> {
         self.lease.live()?;
-        self.store_behind();
+        self.store_deferred();
         self.store_left_if(|_| true)
     }
 
@@ -361,7 +361,7 @@ impl Core {
     pub fn batch(self: &Arc<Self>, asked: &mut Asked, files: &[Arc<File>]) -> Result<()> {
         let began = Instant::now();
         let policies = self.policies(asked)?;
-        let cuts: Vec<Cut> = files.iter().map(|file| self.cut(file)).collect();
+        let cuts: Vec<DirtySnapshot> = files.iter().map(|file| self.cut(file)).collect();
         let done = self.write(&cuts, &policies, &mut asked.packs_at);
         match &done {
             Ok(()) => {
@@ -379,39 +379,39 @@ impl Core {
     }
 
     /// Ends the commits of these snapshots, except for those in doubt.
-    pub fn give_up_cuts(&self, cuts: &[Cut]) {
-        let known = cuts.iter().filter(|cut| !self.is_unsettled_of(cut.file.number));
+    pub fn give_up_cuts(&self, cuts: &[DirtySnapshot]) {
+        let known = cuts.iter().filter(|cut| !self.is_in_doubt_of(cut.file.number));
         known.for_each(|cut| self.give_up_cut(cut));
     }
 
-    pub fn give_up_cut(&self, cut: &Cut) {
+    pub fn give_up_cut(&self, cut: &DirtySnapshot) {
         let mut state = cut.file.write();
         state.is_committing = false;
         state.settle_pinned(&self.budget);
     }
 
     /// Takes a dirty snapshot of the file.
-    pub fn cut(&self, file: &Arc<File>) -> Cut {
+    pub fn cut(&self, file: &Arc<File>) -> DirtySnapshot {
         let mut state = file.write();
         state.is_committing = true;
         self.cut_in(file, &state)
     }
 
     /// As [`Core::cut`], of a file whose state is held.
-    pub fn cut_in(&self, file: &Arc<File>, state: &State) -> Cut {
+    pub fn cut_in(&self, file: &Arc<File>, state: &State) -> DirtySnapshot {
         let attributes = state.attributes();
-        let (base, mut pieces) = state.early_pieces();
+        let (base, mut pieces) = state.increment_pieces();
         let all = state.map.len();
-        let len = state.carried_part().unwrap_or(all);
+        let len = state.delegated_part().unwrap_or(all);
         let (mut staged, is_part) = (state.map.staged_bytes(), len < all);
         if is_part {
-            let behind = pieces.drain(1..).map(|(_, piece)| match piece {
+            let deferred = pieces.drain(1..).map(|(_, piece)| match piece {
                 Piece::Data(at) => u64::from(at.len),
                 _ => 0,
             });
-            staged -= behind.sum::<u64>();
+            staged -= deferred.sum::<u64>();
         }
-        Cut {
+        DirtySnapshot {
             file: Arc::clone(file),
             // Later writes to this file have later sequence numbers.
             sequence: self.log.last(),
@@ -433,13 +433,15 @@ impl Core {
     /// Writes, commits and settles. Small files need no access to the packs' place.
     fn write(
         self: &Arc<Self>,
-        cuts: &[Cut],
+        cuts: &[DirtySnapshot],
         policies: &Policies,
         packs_at: &mut Option<Instant>,
     ) -> Result<()> {
         let (mut small, mut large) = (Vec::new(), Vec::new());
-        let (kept, cuts): (Vec<&Cut>, Vec<&Cut>) = cuts.iter().partition(|cut| cut.is_kept);
-        let (cuts, same): (Vec<&Cut>, Vec<&Cut>) = cuts.into_iter().partition(|cut| cut.is_content);
+        let (kept, cuts): (Vec<&DirtySnapshot>, Vec<&DirtySnapshot>) =
+            cuts.iter().partition(|cut| cut.is_kept);
+        let (cuts, same): (Vec<&DirtySnapshot>, Vec<&DirtySnapshot>) =
+            cuts.into_iter().partition(|cut| cut.is_content);
         small.extend(same.into_iter().map(|cut| (cut, cut.as_it_was())));
         let items = cuts.iter().map(|cut| self.item(cut, policies)).collect::<Result<Vec<_>>>()?;
         let bytes = cuts.iter().map(|cut| cut.staged).filter(|staged| *staged <= NEW_BYTES_MAX).sum::<u64>();
@@ -473,21 +475,27 @@ impl Core {
     }
 
     /// Holds the content of files without a name, by transactions of another kind.
-    fn write_kept(self: &Arc<Self>, cuts: Vec<&Cut>, policies: &Policies, chunk_max: usize) -> Result<()> {
-        let (cuts, same): (Vec<&Cut>, Vec<&Cut>) = cuts.into_iter().partition(|cut| cut.is_content);
+    fn write_kept(
+        self: &Arc<Self>,
+        cuts: Vec<&DirtySnapshot>,
+        policies: &Policies,
+        chunk_max: usize,
+    ) -> Result<()> {
+        let (cuts, same): (Vec<&DirtySnapshot>, Vec<&DirtySnapshot>) =
+            cuts.into_iter().partition(|cut| cut.is_content);
         same.into_iter().for_each(|cut| self.settle(cut, cut.was.1.clone()));
         let items = cuts.into_iter().map(|cut| Ok((cut, self.item(cut, policies)?)));
         self.write_large(items.collect::<Result<Vec<_>>>()?, chunk_max)
     }
 
-    fn write_large(&self, large: Vec<(&Cut, FileItem)>, chunk_max: usize) -> Result<()> {
+    fn write_large(&self, large: Vec<(&DirtySnapshot, FileItem)>, chunk_max: usize) -> Result<()> {
         if large.is_empty() {
             return Ok(());
         }
-        let (cuts, items): (Vec<&Cut>, Vec<FileItem>) = large.into_iter().unzip();
+        let (cuts, items): (Vec<&DirtySnapshot>, Vec<FileItem>) = large.into_iter().unzip();
         let tried = || Tried::Store(cuts.iter().copied().cloned().collect());
         let stored = self.through_pipeline(items, chunk_max);
-        let mut roots = stored.inspect_err(|error| self.note_unsettled(error, tried))?;
+        let mut roots = stored.inspect_err(|error| self.note_in_doubt(error, tried))?;
         for cut in cuts {
             let number = cut.file.number;
             let root = roots.remove(&number).ok_or_else(|| {
@@ -534,7 +542,7 @@ impl Core {
     /// Writes and settles in one transaction, followed by `more`. False: a file is not small.
     pub fn write_with(
         self: &Arc<Self>,
-        cuts: &[Cut],
+        cuts: &[DirtySnapshot],
         changes: &[Change],
         policies: &Policies,
     ) -> Result<bool> {
@@ -552,13 +560,13 @@ impl Core {
         self.write_small(small, changes).map(|()| true)
     }
 
-    fn write_small(&self, small: Vec<(&Cut, Composed)>, more: &[Change]) -> Result<()> {
+    fn write_small(&self, small: Vec<(&DirtySnapshot, Composed)>, more: &[Change]) -> Result<()> {
         if small.is_empty() && more.is_empty() {
             return Ok(());
         }
         let (mut changes, mut chunks, mut settled) = (Vec::new(), Vec::new(), Vec::new());
         for (cut, composed) in small {
-            changes.push(Change::Swap {
+            changes.push(Change::CompareAndSwap {
                 inode: cut.file.number,
                 parent: self.parent_of(cut.file.number),
                 was: Box::new(cut.was.clone()),
@@ -571,19 +579,19 @@ impl Core {
         }
         changes.extend_from_slice(more);
         let tried = || Tried::Store(settled.iter().map(|(cut, _)| (*cut).clone()).collect());
-        self.commit_small(changes, chunks).inspect_err(|error| self.note_unsettled(error, tried))?;
+        self.commit_small(changes, chunks).inspect_err(|error| self.note_in_doubt(error, tried))?;
         settled.into_iter().for_each(|(cut, root)| self.settle(cut, root));
         Ok(())
     }
 
     /// One transaction, with the chunks that its changes need.
-    pub fn commit_small(&self, changes: Vec<Change>, chunks: Vec<LooseChunk>) -> Result<()> {
+    pub fn commit_small(&self, changes: Vec<Change>, chunks: Vec<InlineChunk>) -> Result<()> {
         // One that is over is as good: what is its is taken over.
         let owner = self.packer.session();
         let committing = self.packer.begin_commit()?;
         self.fresh.will_have(&changes);
         let touched = Touched::of(&changes);
-        let done = loose::commit(&self.store, &self.session(), owner, changes, chunks);
+        let done = inline::commit(&self.store, &self.session(), owner, changes, chunks);
         self.note_committed(committing, &done, touched);
         let bytes = done?;
         self.packer.note(bytes);
@@ -592,14 +600,18 @@ impl Core {
     }
 
     /// The content of a snapshot, if it is small.
-    pub fn compose_small(self: &Arc<Self>, cut: &Cut, policies: &Policies) -> Result<Option<Composed>> {
+    pub fn compose_small(
+        self: &Arc<Self>,
+        cut: &DirtySnapshot,
+        policies: &Policies,
+    ) -> Result<Option<Composed>> {
         if cut.staged > NEW_BYTES_MAX || !self.packer.has_room() {
             return Ok(None);
         }
         compose(&self.reader(), &self.item(cut, policies)?, NEW_BYTES_MAX)
     }
 
-    fn item(self: &Arc<Self>, cut: &Cut, policies: &Policies) -> Result<FileItem> {
+    fn item(self: &Arc<Self>, cut: &DirtySnapshot, policies: &Policies) -> Result<FileItem> {
         let inode = cut.file.number;
         let parent = self.parent_of(inode);
         let policy = self.policy_of(policies, parent)?;
@@ -641,12 +653,12 @@ impl Core {
     }
 
     /// Drops from a file what was stored.
-    fn settle(&self, cut: &Cut, root: Root) {
+    fn settle(&self, cut: &DirtySnapshot, root: Root) {
         self.settle_in(&mut cut.file.write(), cut, root);
     }
 
     /// As [`Core::settle`], of a file whose state is held.
-    pub fn settle_in(&self, state: &mut State, cut: &Cut, root: Root) {
+    pub fn settle_in(&self, state: &mut State, cut: &DirtySnapshot, root: Root) {
         let number = cut.file.number;
         Counters::add(&self.counters.destaged, cut.staged);
         // Else they were set again after the commit, by this host.
@@ -672,13 +684,13 @@ impl Core {
 
 impl State {
     /// Drops what the snapshot has: it was stored as a content of `len` bytes.
-    pub fn give_up_stored(&mut self, cut: &Cut, len: u64) {
+    pub fn give_up_stored(&mut self, cut: &DirtySnapshot, len: u64) {
         self.is_committing = false;
         match cut.is_part {
             true => self.map.settle_first(cut.sequence, len),
             false => self.map.settle(cut.sequence, len),
         };
-        self.early = None;
+        self.increments = None;
         self.edition += 1;
         self.edited(cut.edits);
         if self.map.is_clean() {
@@ -687,7 +699,7 @@ impl State {
     }
 }
 
-impl Cut {
+impl DirtySnapshot {
     /// The content that it had before.
     pub fn as_it_was(&self) -> Composed {
         Composed { root: self.was.1.clone(), chunks: Vec::new() }

@@ -161,7 +161,7 @@ impl Site {
 #[test]
 fn a_follower_sees_what_the_file_becomes_or_is_told_that_it_did_not() {
     let mut site = Site::new(None);
-    let (mut clean, mut spoilt, mut crashed, mut aborted) = (0, 0, 0, 0);
+    let (mut clean, mut invalidated, mut crashed, mut aborted) = (0, 0, 0, 0);
     for seed in 0..120 {
         let mut rng = Rng::new(seed);
         let name = format!("raw{seed}");
@@ -169,7 +169,7 @@ fn a_follower_sees_what_the_file_becomes_or_is_told_that_it_did_not() {
         let job = site.newest();
         let claimed = site.claim(job);
         let (mut content, mut seen) = (Vec::<u8>::new(), Vec::<u8>::new());
-        let mut is_spoilt = false;
+        let mut is_invalidated = false;
         // Some writers never look back.
         let looks_back = rng.below(2) == 0;
         for _ in 0..rng.below(30) {
@@ -181,7 +181,7 @@ fn a_follower_sees_what_the_file_becomes_or_is_told_that_it_did_not() {
                     let set = outrigger_fuse::fs::SetAttr { size: Some(len), ..Default::default() };
                     site.volume().set_attributes(ROOT_USER, file.0, &set).unwrap();
                     content.resize(len as usize, 0);
-                    is_spoilt |= len < seen.len() as u64;
+                    is_invalidated |= len < seen.len() as u64;
                 }
                 1 if looks_back && !content.is_empty() => {
                     let from = rng.below(content.len() as u64);
@@ -190,7 +190,7 @@ fn a_follower_sees_what_the_file_becomes_or_is_told_that_it_did_not() {
                     let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
                     site.volume().allocate(ROOT_USER, part, len, punch).unwrap();
                     content[from as usize..(from + len) as usize].fill(0);
-                    is_spoilt |= from < seen.len() as u64;
+                    is_invalidated |= from < seen.len() as u64;
                 }
                 2 => site.volume().destage_all().unwrap(),
                 3..=5 => match site.follow(file.0, seen.len() as u64) {
@@ -205,7 +205,7 @@ fn a_follower_sees_what_the_file_becomes_or_is_told_that_it_did_not() {
                 _ => {
                     let data = random(seed * 100 + beyond, 1 + rng.below(9000) as usize);
                     write(site.volume(), file, beyond, &data);
-                    is_spoilt |= beyond < seen.len() as u64;
+                    is_invalidated |= beyond < seen.len() as u64;
                     let end = beyond as usize + data.len();
                     content.resize(content.len().max(end), 0);
                     content[beyond as usize..end].copy_from_slice(&data);
@@ -248,8 +248,8 @@ fn a_follower_sees_what_the_file_becomes_or_is_told_that_it_did_not() {
         assert!(site.input(job) == content, "seed {seed}");
         let row = site.store.meta.lookup(At::Now, ROOT, name.as_bytes()).unwrap().unwrap();
         assert!(site.content(&row.root) == content, "who is told that it is closed finds a version");
-        if is_spoilt {
-            spoilt += 1;
+        if is_invalidated {
+            invalidated += 1;
             assert!(split.state == SplitState::Waiting && split.attempt > claimed.attempt, "seed {seed}");
         } else {
             clean += 1;
@@ -257,7 +257,10 @@ fn a_follower_sees_what_the_file_becomes_or_is_told_that_it_did_not() {
             assert!(content.starts_with(&seen), "seed {seed}");
         }
     }
-    assert!(clean > 20 && spoilt > 10 && crashed > 3 && aborted > 3, "{clean} {spoilt} {crashed} {aborted}");
+    assert!(
+        clean > 20 && invalidated > 10 && crashed > 3 && aborted > 3,
+        "{clean} {invalidated} {crashed} {aborted}"
+    );
     site.volume().close().unwrap();
 }
 

@@ -121,7 +121,7 @@ impl Run {
             76..=80 => self.copy(),
             81..=88 => self.read_one(),
             89..=90 => self.open_one(),
-            91 => self.make_nameless(),
+            91 => self.make_anonymous(),
             92..=94 => self.close_one(),
             95..=97 => {
                 println!("destage");
@@ -325,15 +325,16 @@ impl Run {
         }
     }
 
-    fn make_nameless(&mut self) {
+    fn make_anonymous(&mut self) {
         if self.open.len() >= 4 {
             return;
         }
         let parent = self.directory();
         let new = NewNode { kind: FileKind::File, mode: 0o640, umask: 0o027, rdev: 0 };
-        let (entry, opened) = self.volume().create_nameless(ROOT_USER, parent, new, OpenFlags::RDWR).unwrap();
+        let (entry, opened) =
+            self.volume().create_anonymous(ROOT_USER, parent, new, OpenFlags::RDWR).unwrap();
         let number = entry.attr.number;
-        println!("nameless {number}");
+        println!("anonymous {number}");
         assert_eq!((entry.attr.links, entry.attr.mode), (0, 0o640));
         let node = ModelNode { may_be_named: true, mode: 0o640, ..ModelNode::default() };
         assert!(self.nodes.insert(number, node).is_none(), "numbers are used once");
@@ -341,14 +342,14 @@ impl Run {
     }
 
     /// Gives a file without a name one; one that has had a name gets none.
-    fn link_nameless(&mut self, number: u64) {
+    fn link_anonymous(&mut self, number: u64) {
         let (parent, name) = (self.directory(), self.name());
         let mode = 0o600 + self.below(0o200) as u32;
         let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
         self.volume().set_attributes(ROOT_USER, number, &set).unwrap();
         self.nodes.get_mut(&number).unwrap().mode = mode;
         let done = self.volume().link(ROOT_USER, number, parent, name);
-        println!("link nameless {number}: {done:?}");
+        println!("link anonymous {number}: {done:?}");
         let is_free = !self.nodes[&parent].children.contains_key(name);
         let node = self.nodes.get_mut(&number).unwrap();
         match (node.may_be_named, is_free) {
@@ -363,15 +364,15 @@ impl Run {
     }
 
     fn link(&mut self) {
-        let nameless: Vec<u64> = self
+        let anonymous: Vec<u64> = self
             .open
             .iter()
             .map(|(_, number)| *number)
             .filter(|number| self.nodes[number].links == 0)
             .collect();
-        if !nameless.is_empty() && self.below(2) == 0 {
-            let number = nameless[self.below(nameless.len() as u64) as usize];
-            return self.link_nameless(number);
+        if !anonymous.is_empty() && self.below(2) == 0 {
+            let number = anonymous[self.below(anonymous.len() as u64) as usize];
+            return self.link_anonymous(number);
         }
         let Some(number) = self.pick(|node| !node.is_directory) else { return };
         let (parent, name) = (self.directory(), self.name());

@@ -1,13 +1,13 @@
 //! All integration tests of mounts without the kernel, and through it, in one executable.
 #![allow(clippy::disallowed_methods, reason = "tests wait and measure in real time")]
 
+mod anonymous;
 mod devices;
 mod follow;
 mod interrupts;
 mod kernel;
 mod live;
 mod live_model;
-mod nameless;
 mod overrides;
 mod recorder;
 mod shared;

@@ -152,8 +152,8 @@ fn attributes(point: &Path, said: &mut Said) {
 fn contents(point: &Path, said: &mut Said) {
     let created = OpenOptions::new().write(true).read(true).create_new(true).open(point.join("created"));
     said.say("create", created.map(drop));
-    let nameless = OpenOptions::new().write(true).custom_flags(OFlags::TMPFILE.bits() as i32).open(point);
-    said.say("create without a name", nameless.map(|file| file.metadata().map(|told| told.ino())));
+    let anonymous = OpenOptions::new().write(true).custom_flags(OFlags::TMPFILE.bits() as i32).open(point);
+    said.say("create without a name", anonymous.map(|file| file.metadata().map(|told| told.ino())));
     let open = || OpenOptions::new().read(true).write(true).open(point.join("a-file")).unwrap();
     let (file, other) = (open(), open());
     for (offset, len) in [(0, 1), (4095, 2), (1 << 20, 1 << 20), (1 << 33, 3 << 20)] {

@@ -45,7 +45,7 @@ struct Tree {
 
 /// A whole leaf that is hashed with other chunks' leaves: its start in the data, and the position
 /// of its value.
-type Loose = (usize, usize);
+type InlineChunks = (usize, usize);
 
 /// A thread's reusable memory.
 #[derive(Default)]
@@ -54,7 +54,7 @@ pub(super) struct Scratch {
     values: Vec<Value>,
     made: Vec<Value>,
     /// Leaf `n` of each chunk that has more leaves than whole groups.
-    loose: [Vec<Loose>; GROUP],
+    inline: [Vec<InlineChunks>; GROUP],
 }
 
 /// The inputs of one call of the platform: whole vectors of any width.
@@ -72,10 +72,10 @@ fn hash_in(
     out: &mut Vec<Fingerprint>,
 ) {
     let platform = Platform::detect();
-    let Scratch { trees, values, made, loose } = scratch;
+    let Scratch { trees, values, made, inline } = scratch;
     trees.clear();
     values.clear();
-    loose.iter_mut().for_each(Vec::clear);
+    inline.iter_mut().for_each(Vec::clear);
     for range in ranges {
         let (chunk, begin) = (&data[range.clone()], range.start);
         if chunk.len() <= LEAF {
@@ -89,8 +89,8 @@ fn hash_in(
         out.push(Fingerprint([0; 32]));
         values.resize(first + count, [0; 32]);
         let (front, groups) = leaves.split_at(leaves.len() % GROUP);
-        for (n, loose) in loose.iter_mut().enumerate().take(front.len()) {
-            loose.push((begin + n * LEAF, first + n));
+        for (n, inline) in inline.iter_mut().enumerate().take(front.len()) {
+            inline.push((begin + n * LEAF, first + n));
         }
         let outs = values[first + front.len()..first + leaves.len()].chunks_mut(TOGETHER);
         for ((leaves, values), number) in
@@ -102,13 +102,13 @@ fn hash_in(
             values[first + leaves.len()] = last_leaf(platform, rest, leaves.len() as u64);
         }
     }
-    for (number, loose) in (0..).zip(loose) {
-        for loose in loose.chunks(TOGETHER) {
+    for (number, inline) in (0..).zip(inline) {
+        for inline in inline.chunks(TOGETHER) {
             let mut made = [[0; 32]; TOGETHER];
-            let leaves = loose.iter().filter_map(|&(at, _)| data[at..].first_chunk::<LEAF>());
-            let made = &mut made[..loose.len()];
+            let leaves = inline.iter().filter_map(|&(at, _)| data[at..].first_chunk::<LEAF>());
+            let made = &mut made[..inline.len()];
             hash_inputs(platform, leaves, number, IncrementCounter::No, LEAF_FLAGS, made);
-            loose.iter().zip(made).for_each(|(&(_, place), value)| values[place] = *value);
+            inline.iter().zip(made).for_each(|(&(_, place), value)| values[place] = *value);
         }
     }
     while !trees.is_empty() {

@@ -34,7 +34,7 @@ pub(crate) enum Area {
     Result,
     /// Lists from the host: ranges, streams, keys.
     List,
-    LooseBits,
+    InlineBits,
     StrictBits,
     Counts,
     Candidates,

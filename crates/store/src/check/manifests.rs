@@ -13,7 +13,7 @@ use outrigger_format::{Entry, Fingerprint, Node, PackId, Root};
 
 use super::report::{CheckProgress, add};
 use crate::error::{Context, Error, ErrorKind, Result};
-use crate::gc::without_loose;
+use crate::gc::without_inline;
 use crate::meta::PackRow;
 use crate::read::Reader;
 use crate::read::manifest::NodeSource;
@@ -106,7 +106,7 @@ fn recheck(store: &Store, rows: &[PackRow], missing: &mut HashSet<Fingerprint>) 
             missing.remove(fingerprint);
         }
     }
-    *missing = without_loose(store, missing.drain().collect())?.into_iter().collect();
+    *missing = without_inline(store, missing.drain().collect())?.into_iter().collect();
     Ok(())
 }
 

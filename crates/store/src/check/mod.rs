@@ -30,8 +30,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::layout::CONFIG_FILE;
 use crate::meta::{PackRow, PackState};
 use crate::note::{Level, note};
-use crate::older;
 use crate::session::Session;
+use crate::stale;
 use crate::store::Store;
 use affected::BadChunks;
 use packs::PackFinding;
@@ -147,7 +147,7 @@ fn check_content(
 
     let mut bad: BadChunks = BadChunks::new();
     if options.read_data {
-        check_loose(store, progress, &mut bad, &mut report)?;
+        check_inline(store, progress, &mut bad, &mut report)?;
     }
     // Findings of the packs come after those so far, in their order; then nodes, then missing chunks.
     let first = report.findings.len();
@@ -207,14 +207,14 @@ fn check_content(
 }
 
 /// Compares the chunks that lie in the database with their names.
-fn check_loose(
+fn check_inline(
     store: &Store,
     progress: &CheckProgress,
     bad: &mut BadChunks,
     report: &mut CheckReport,
 ) -> Result<()> {
     let advice = store.database_advice();
-    store.meta.loose().visit_loose(&mut |chunk| {
+    store.meta.inline().visit_inline(&mut |chunk| {
         report::add(&progress.chunks, 1);
         if !chunk.is_whole(store.config.fingerprint) {
             let what = format!("metadata: chunk {} is not what was written; {advice}", chunk.fingerprint);
@@ -283,11 +283,11 @@ fn node_reads(store: &Store, fingerprint: &Fingerprint) -> bool {
 
 /// Objects and rows that do not belong together; returns the rows that a repair sweeps: none while the database is older than its packs.
 fn check_objects(store: &Store, report: &mut CheckReport) -> Result<Vec<PackRow>> {
-    let unknown = older::evidence(store)?;
+    let unknown = stale::evidence(store)?;
     let rows = store.meta.packs()?;
     let is_older = !unknown.lost.is_empty();
     if is_older {
-        let what = format!("{}. {}", older::describe(&unknown.lost), older::advice(store));
+        let what = format!("{}. {}", stale::describe(&unknown.lost), stale::advice(store));
         report.findings.push(Finding::damage(FindingKind::Database, what));
     }
     for id in unknown.strays.iter().filter(|id| !unknown.lost.contains(id)) {

@@ -23,8 +23,8 @@ use super::salvage::{Salvage, rewrite};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::gc::write_catalogue_anew;
 use crate::meta::{PackRow, PackState, lives};
-use crate::older;
 use crate::session::Session;
+use crate::stale;
 use crate::store::Store;
 
 /// How long sessions are given to release a damaged pack; they answer once a second.
@@ -51,9 +51,9 @@ pub(super) fn rewrite_packs(
         salvaged.insert(id, salvage);
     }
     let victims: Vec<PackId> = damaged.keys().copied().collect();
-    let generation = store.meta.condemn(session.id(), &victims)?;
+    let generation = store.meta.mark_candidates(session.id(), &victims)?;
     wait_for_sessions(store, generation)?;
-    store.meta.bury(session.id(), &copies, &victims, store.meta.now()?)?;
+    store.meta.delete_packs(session.id(), &copies, &victims, store.meta.now()?)?;
     let rows = store.meta.packs()?;
     let is_dead = |id: PackId| rows.iter().any(|row| row.id == id && row.state == PackState::Dead);
     for &id in &victims {
@@ -95,7 +95,7 @@ pub(super) fn give_up_missing(
     gone: &[PackId],
     threads: usize,
 ) -> Result<Vec<PackId>> {
-    let generation = store.meta.condemn(session.id(), gone)?;
+    let generation = store.meta.mark_candidates(session.id(), gone)?;
     wait_for_sessions(store, generation)?;
     store.index.remove_packs(gone);
     let followed = manifests::follow(store, threads, &CheckProgress::default())?;
@@ -107,11 +107,11 @@ pub(super) fn give_up_missing(
         }
     }
     if !back.is_empty() || !needs_none(store, &followed, gone)? {
-        store.meta.absolve(session.id(), gone)?;
+        store.meta.unmark(session.id(), gone)?;
         drop_index(store)?;
         return Ok(Vec::new());
     }
-    store.meta.bury(session.id(), &[], gone, store.meta.now()?)?;
+    store.meta.delete_packs(session.id(), &[], gone, store.meta.now()?)?;
     let rows = store.meta.packs()?;
     let dead = rows.iter().filter(|row| gone.contains(&row.id) && row.state == PackState::Dead);
     let given_up: Vec<PackId> = dead.map(|row| row.id).collect();
@@ -181,7 +181,7 @@ pub(super) fn remove_leftovers(store: &Store, leftovers: &[PackRow], findings: &
     let dead: HashSet<PackId> =
         rows.iter().filter(|row| row.state == PackState::Dead).map(|row| row.id).collect();
     for row in leftovers.iter().filter(|row| dead.contains(&row.id)) {
-        if older::is_anothers(store, row)? {
+        if stale::is_anothers(store, row)? {
             continue;
         }
         store.backend.remove(row.id)?;

@@ -35,8 +35,8 @@ use crate::backend::Location;
 use crate::error::{Error, ErrorKind, Result};
 use crate::meta::PackRow;
 use crate::note::{Level, note};
-use crate::older;
 use crate::session::{LEASE_SECS, Session};
+use crate::stale;
 use crate::store::Store;
 
 use destination::{Destination, reconcile};
@@ -129,7 +129,7 @@ fn copy_to(
     progress: &CopyProgress,
 ) -> Result<CopyReport> {
     // A stale database would remove packs from the copy that it has forgotten.
-    older::refuse(store)?;
+    stale::refuse(store)?;
     let mut journal = Journal::open(&to.dir, &to.config)?;
     let known = to.require_copy(&journal)?;
     let backend = to.packs(&mut journal)?;

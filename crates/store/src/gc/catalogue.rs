@@ -7,7 +7,7 @@
 //!
 //! **In a shared store** the rewrite runs beside other writers. It describes the tree as it was,
 //! pinned, at the instant at which the new catalogue's sequence was taken. A client that took a
-//! sequence before and commits later publishes its changes again (`tell.rs`). There the rewrite
+//! sequence before and commits later publishes its changes again (`publish.rs`). There the rewrite
 //! also runs when a mount could not publish all its changes, or when a snapshot was taken before it
 //! had.
 //!
@@ -29,7 +29,7 @@ use super::due::Due;
 use super::report::{GcOptions, GcProgress, GcReport};
 use super::rewrite;
 use crate::error::{Error, ErrorKind, Result};
-use crate::meta::telling::{Anew, Telling};
+use crate::meta::publishing::{Anew, Publishing};
 use crate::meta::{At, SessionKind};
 use crate::session::Session;
 use crate::store::Store;
@@ -90,7 +90,7 @@ pub(super) fn compact_if_grown(
 
 /// True if the catalogue of a shared store cannot have all inodes.
 fn misses_some(store: &Store, survey: &Survey) -> Result<bool> {
-    if store.meta.telling().is_none() {
+    if store.meta.publishing().is_none() {
         return Ok(false);
     }
     let totals = store.meta.totals()?;
@@ -152,17 +152,17 @@ fn read_blocks(store: &Store) -> Result<Survey> {
 /// # Errors
 /// `Busy` when a session is writing to a store that is not shared: nothing has changed then.
 pub(crate) fn compact(store: &Store, session: &Arc<Session>) -> Result<()> {
-    match store.meta.telling() {
-        Some(telling) => compact_beside(store, session, telling),
+    match store.meta.publishing() {
+        Some(publishing) => compact_beside(store, session, publishing),
         None => compact_alone(store, session),
     }
 }
 
 /// Rewrites while others write.
-fn compact_beside(store: &Store, session: &Arc<Session>, telling: &dyn Telling) -> Result<()> {
+fn compact_beside(store: &Store, session: &Arc<Session>, publishing: &dyn Publishing) -> Result<()> {
     // Kept open while the tree is read.
     let reader = store.session(SessionKind::Reader, "catalogue")?;
-    let Anew { sequence, epoch } = telling.begin_anew(reader.id())?;
+    let Anew { sequence, epoch } = publishing.begin_anew(reader.id())?;
     rewrite::stream(store, At::Epoch(epoch), |records, whole| {
         let after = || require_whole(whole);
         let records = records.into_iter();

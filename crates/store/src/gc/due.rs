@@ -4,8 +4,8 @@
 use crate::error::Result;
 use crate::meta::Meta;
 use crate::meta::records::{Record as _, Registered, Registry};
+use crate::publish::{CatalogueDebt, is_whole, set_whole};
 use crate::store::Store;
-use crate::tell::{CatalogueDebt, is_whole, set_whole};
 
 /// Why the catalogue has to be written anew.
 #[derive(Debug, Default)]
@@ -22,7 +22,7 @@ impl Due {
     /// Those of the database.
     pub fn read(store: &Store) -> Result<Self> {
         let meta = &*store.meta;
-        if meta.telling().is_none() {
+        if meta.publishing().is_none() {
             return Ok(Self { is_whole: true, ..Self::default() });
         }
         store.fence_gone()?;
@@ -46,7 +46,7 @@ impl Due {
     /// # Errors
     /// Those of the database.
     pub fn settle(self, meta: &dyn Meta) -> Result<()> {
-        if meta.telling().is_none() {
+        if meta.publishing().is_none() {
             return Ok(());
         }
         for read in &self.debts {

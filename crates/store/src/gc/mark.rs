@@ -14,7 +14,7 @@
 //! A place counts only in packs that were committed before the snapshot was taken. A chunk that is
 //! in none of them was committed in between, or a damaged index run hides it. It is put aside, and
 //! looked up again once the index covers all packs of the snapshot. If it is still missing, it is
-//! inline (`crate::loose`), has been packed since, or is damage, which ends the run. An inline node
+//! inline (`crate::inline`), has been packed since, or is damage, which ends the run. An inline node
 //! has no bit; its children are marked all the same.
 
 use std::collections::{HashMap, HashSet};
@@ -90,7 +90,7 @@ impl Marker {
                 chunks.extend(aside.0);
                 nodes = aside.1;
             }
-            let chunks = without_loose(store, chunks)?;
+            let chunks = without_inline(store, chunks)?;
             if let Some(fingerprint) = chunks.first() {
                 return Err(Error::damaged(format!(
                     "chunk {fingerprint}, which a stored file needs, is in no pack; `check` names the file"
@@ -183,12 +183,12 @@ impl Marker {
 /// Returns those of the needed chunks that are really missing: neither in a pack of the snapshot,
 /// nor inline, nor packed since. Packs that are newer than the snapshot are no candidates, as it
 /// does not have them.
-pub(crate) fn without_loose(store: &Store, mut chunks: Vec<Fingerprint>) -> Result<Vec<Fingerprint>> {
+pub(crate) fn without_inline(store: &Store, mut chunks: Vec<Fingerprint>) -> Result<Vec<Fingerprint>> {
     if chunks.is_empty() {
         return Ok(chunks);
     }
-    let loose = store.meta.loose().loose_among(&chunks)?;
-    chunks.retain(|chunk| !loose.contains(chunk));
+    let inline = store.meta.inline().inline_among(&chunks)?;
+    chunks.retain(|chunk| !inline.contains(chunk));
     if !chunks.is_empty() {
         let committed: HashSet<PackId> = store.committed_packs()?.into_iter().collect();
         store.refresh_index()?;

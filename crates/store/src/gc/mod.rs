@@ -6,7 +6,7 @@
 //! | step | rules | file |
 //! | --- | --- | --- |
 //! | fence sessions without a process, become the collector, sweep their leftovers | 11, 14, 15 | `sweep.rs` |
-//! | pack inline chunks of ended sessions; release the prefixes that they stored of open files | | `crate::loose`, `crate::early` |
+//! | pack inline chunks of ended sessions; release the prefixes that they stored of open files | | `crate::inline`, `crate::increments` |
 //! | drop history that no snapshot sees; rewrite the catalogue if it has grown | | `catalogue.rs`, `rewrite.rs` |
 //! | mark all that is retained, in one snapshot of the database | 16 | `mark.rs`, `walk.rs`, `bits.rs` |
 //! | judge the packs, mark those worth emptying as deletion candidates | 17 | `plan.rs`, `recompress.rs`, `localize.rs` |
@@ -49,17 +49,17 @@ pub use self::last::{Collecting, LastGc};
 use self::localize::Gather;
 pub use self::localize::{Localize, LocalizeReport, localize};
 use self::mark::Marker;
-pub(crate) use self::mark::without_loose;
+pub(crate) use self::mark::without_inline;
 use self::recompress::Targets;
 pub use self::recompress::{Recompress, RecompressReport, recompress};
 pub use self::report::{GcOptions, GcProgress, GcReport};
-use crate::early;
 use crate::error::{Error, ErrorKind, Result};
+use crate::increments;
+use crate::inline;
 use crate::lock_files::remove_old_locks;
-use crate::loose;
 use crate::meta::{PackRow, PackState, SessionKind, is_gone};
-use crate::older;
 use crate::session::Session;
+use crate::stale;
 use crate::store::Store;
 
 /// Time between two looks at the acknowledgements.
@@ -87,7 +87,7 @@ pub fn collect(store: &Store, options: &GcOptions, progress: &GcProgress) -> Res
     let (session, fenced) = store.collector("gc")?;
     report.sessions_fenced += fenced;
     // If the database is stale, neither the run nor the cleanup after it may remove anything.
-    let strays = match older::refuse(store) {
+    let strays = match stale::refuse(store) {
         Ok(strays) => strays,
         Err(error) => {
             // The end of the session would release it, too.
@@ -144,23 +144,23 @@ fn dry_run(store: &Store, options: &GcOptions, progress: &GcProgress) -> Result<
             format!("session {other} is collecting; try again when it has finished"),
         ));
     }
-    let strays = older::refuse(store)?;
+    let strays = stale::refuse(store)?;
     sweep::unlink_dead(store, &store.meta.packs()?, options, &mut report)?;
     sweep::remove_strays(store, &strays, options, &mut report)?;
     let mut marker = Marker::default();
     marker.superseded = catalogue::survey(store, &mut report)?;
     let aims = Aims::load(store, options)?;
-    let (_, condemned) = mark_and_judge(store, &mut marker, &aims, options, progress, &mut report)?;
-    report.packs_condemned = condemned.len() as u64;
-    report.packs_after = report.packs_before - report.packs_condemned;
-    let kept = condemned.iter().filter(|row| marker.bits.pack(row.id).is_some_and(|bits| bits.count() > 0));
+    let (_, marked) = mark_and_judge(store, &mut marker, &aims, options, progress, &mut report)?;
+    report.packs_marked = marked.len() as u64;
+    report.packs_after = report.packs_before - report.packs_marked;
+    let kept = marked.iter().filter(|row| marker.bits.pack(row.id).is_some_and(|bits| bits.count() > 0));
     let mut copied = 0;
     for row in kept {
         let bits = marker.bits.pack(row.id).expect("just seen");
         report.chunks_copied += u64::from(bits.count());
         copied += store.index.footers().get(row.id)?.map_or(row.bytes, |footer| bits.live_bytes(&footer));
     }
-    let going: u64 = condemned.iter().map(|row| row.bytes).sum();
+    let going: u64 = marked.iter().map(|row| row.bytes).sum();
     report.bytes_copied = copied;
     report.packs_after += copied.div_ceil(store.config.pack_size.into());
     report.bytes_after = report.bytes_before.saturating_sub(going) + copied;
@@ -204,21 +204,21 @@ fn mark_and_judge(
     let rows = marker.mark(store, options.threads(), progress)?;
     (report.roots, report.nodes, report.chunks) = (marker.roots, marker.nodes(), marker.bits.count());
     report.mark_memory = marker.memory();
-    let mut condemned = plan::judge(store, &rows, &marker.bits, options, report)?;
+    let mut marked = plan::judge(store, &rows, &marker.bits, options, report)?;
     if let Some(gather) = &aims.gather {
         let scattered = gather.scattered(&rows);
         (report.packs_elsewhere, report.bytes_elsewhere) = (scattered.len() as u64, gather.bytes_elsewhere);
-        condemned.extend(scattered);
+        marked.extend(scattered);
     }
     if let Some(targets) = &aims.targets {
         let outdated = targets.outdated(store, &rows)?;
         report.packs_outdated = outdated.len() as u64;
-        condemned.extend(outdated);
+        marked.extend(outdated);
     }
     report.mark_ms += began.elapsed().as_millis() as u64;
-    let chosen: HashSet<PackId> = condemned.into_iter().collect();
-    let condemned = rows.iter().filter(|row| chosen.contains(&row.id)).cloned().collect();
-    Ok((rows, condemned))
+    let chosen: HashSet<PackId> = marked.into_iter().collect();
+    let marked = rows.iter().filter(|row| chosen.contains(&row.id)).cloned().collect();
+    Ok((rows, marked))
 }
 
 /// A run that holds the lease.
@@ -246,26 +246,26 @@ impl Run<'_> {
         report.packs_swept = store.meta.sweep_packs(store.meta.now()?)?;
         sweep::remove_strays(store, strays, options, report)?;
         sweep::unlink_dead(store, &store.meta.packs()?, options, report)?;
-        match loose::pack_left(store, options.threads()) {
+        match inline::pack_left(store, options.threads()) {
             Ok(packed) => report.chunks_packed = packed,
             // The unreadable packs stay where they are.
             Err(error) if error.kind() == ErrorKind::Damaged => report.unreadable.push(error.to_string()),
             Err(error) => return Err(error),
         }
-        early::sweep(store)?;
+        increments::sweep(store)?;
         report.history_rows = store.meta.purge_history()?;
         let mut marker = Marker::default();
         marker.superseded = catalogue::compact_if_grown(store, session, options, progress, report)?;
 
         let aims = Aims::load(store, options)?;
         self.is_at("marking");
-        let (_, condemned) = mark_and_judge(store, &mut marker, &aims, options, progress, report)?;
-        if condemned.is_empty() {
+        let (_, marked) = mark_and_judge(store, &mut marker, &aims, options, progress, report)?;
+        if marked.is_empty() {
             return Ok(());
         }
-        let ids: Vec<PackId> = condemned.iter().map(|row| row.id).collect();
-        report.packs_condemned = ids.len() as u64;
-        let generation = store.meta.condemn(session.id(), &ids)?;
+        let ids: Vec<PackId> = marked.iter().map(|row| row.id).collect();
+        report.packs_marked = ids.len() as u64;
+        let generation = store.meta.mark_candidates(session.id(), &ids)?;
         self.is_at("waiting for sessions");
         self.wait(generation, report)?;
 
@@ -275,8 +275,8 @@ impl Run<'_> {
         let rows = marker.mark(store, options.threads(), progress)?;
         report.mark_ms += began.elapsed().as_millis() as u64;
         report.mark_memory = report.mark_memory.max(marker.memory());
-        let victims: Vec<&PackRow> = rows.iter().filter(|row| row.state == PackState::Condemned).collect();
-        report.packs_reprieved = report.packs_condemned.saturating_sub(victims.len() as u64);
+        let victims: Vec<&PackRow> = rows.iter().filter(|row| row.state == PackState::Candidate).collect();
+        report.packs_reprieved = report.packs_marked.saturating_sub(victims.len() as u64);
 
         self.is_at("copying what is in use");
         let began = Instant::now();
@@ -332,7 +332,7 @@ impl Run<'_> {
         let (mut full, empty): (Vec<&PackRow>, Vec<&PackRow>) =
             victims.iter().copied().partition(|row| in_use(row));
         // Packs that need no copying go first: they free the space that copies need.
-        self.bury(&[], empty.iter().map(|row| row.id).collect(), report)?;
+        self.delete_packs(&[], empty.iter().map(|row| row.id).collect(), report)?;
         full.sort_by_key(|row| row.id);
         self.progress.enter("copying what is in use", report_total(&full, marker, self.store)?);
         let threads = self.options.threads();
@@ -353,7 +353,7 @@ impl Run<'_> {
                 Ok(Ok(())) => group.push(row.id),
                 Ok(Err(error)) => {
                     // If the object is gone because another run has taken over, this transaction says so.
-                    self.store.meta.absolve(self.session.id(), &[row.id])?;
+                    self.store.meta.unmark(self.session.id(), &[row.id])?;
                     report.unreadable.push(format!("pack {}: {error}", row.id));
                 }
             }
@@ -367,7 +367,7 @@ impl Run<'_> {
                     }
                     copies => copies?,
                 };
-                self.bury(&copies, std::mem::take(&mut group), report)?;
+                self.delete_packs(&copies, std::mem::take(&mut group), report)?;
                 (before, raw) = (report.bytes_copied, 0);
             }
         }
@@ -375,12 +375,12 @@ impl Run<'_> {
     }
 
     /// Rule 21, and 22 at once if there is no grace period.
-    fn bury(&self, copies: &[PackId], victims: Vec<PackId>, report: &mut GcReport) -> Result<()> {
+    fn delete_packs(&self, copies: &[PackId], victims: Vec<PackId>, report: &mut GcReport) -> Result<()> {
         if copies.is_empty() && victims.is_empty() {
             return Ok(());
         }
         let store = self.store;
-        store.meta.bury(self.session.id(), copies, &victims, store.meta.now()?)?;
+        store.meta.delete_packs(self.session.id(), copies, &victims, store.meta.now()?)?;
         let victims: HashSet<PackId> = victims.into_iter().collect();
         let mut rows = store.meta.packs()?;
         rows.retain(|row| victims.contains(&row.id) && row.state == PackState::Dead);

@@ -27,7 +27,7 @@ pub(super) fn judge(
     options: &GcOptions,
     report: &mut GcReport,
 ) -> Result<Vec<PackId>> {
-    let mut condemned = BTreeSet::new();
+    let mut marked = BTreeSet::new();
     (report.packs_before, report.bytes_before) = (rows.len() as u64, rows.iter().map(|row| row.bytes).sum());
     (report.live_bytes, report.dead_bytes) = (0, 0);
     for row in rows {
@@ -36,7 +36,7 @@ pub(super) fn judge(
         report.dead_bytes += total - live.min(total);
         let wasteful = live < total && (live as f64) < options.live_ratio * total as f64;
         if row.state == PackState::Live && (live == 0 || wasteful) {
-            condemned.insert(row.id);
+            marked.insert(row.id);
         }
     }
     if options.merge_small {
@@ -45,15 +45,15 @@ pub(super) fn judge(
             let mut packs: Vec<&PackRow> = rows
                 .iter()
                 .filter(|row| row.kind == kind && row.state == PackState::Live && row.bytes < small)
-                .filter(|row| !condemned.contains(&row.id))
+                .filter(|row| !marked.contains(&row.id))
                 .collect();
             if packs.len() > SMALL_MAX {
                 packs.sort_by_key(|row| (row.bytes, row.id));
-                condemned.extend(to_join(&packs));
+                marked.extend(to_join(&packs));
             }
         }
     }
-    Ok(condemned.into_iter().collect())
+    Ok(marked.into_iter().collect())
 }
 
 /// Bytes of a pack's frames in use, and in all.

@@ -93,7 +93,7 @@ pub struct GcReport {
     /// Inline chunks that ended sessions had left in the database, and that were packed.
     pub chunks_packed: u64,
     /// Packs that were to be emptied.
-    pub packs_condemned: u64,
+    pub packs_marked: u64,
     /// Candidates that were unmarked because a session came to rely on them.
     pub packs_reprieved: u64,
     /// Packs emptied and deleted.

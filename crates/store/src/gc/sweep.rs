@@ -8,12 +8,12 @@ use outrigger_format::PackId;
 use super::report::{GcOptions, GcReport};
 use crate::error::Result;
 use crate::meta::{PackRow, PackState, SessionKind, is_gone};
-use crate::older;
+use crate::stale;
 use crate::store::Store;
 
 /// Removes the objects of packs that have been dead for the grace period, and then their rows. A
 /// row whose session is not over stays. So does a row whose object another database has made under
-/// the same number, with that object: see [`crate::older`].
+/// the same number, with that object: see [`crate::stale`].
 pub(super) fn unlink_dead(
     store: &Store,
     rows: &[PackRow],
@@ -29,7 +29,7 @@ pub(super) fn unlink_dead(
             continue;
         }
         if let Some(len) = store.backend.len(row.id)? {
-            if older::is_anothers(store, row)? {
+            if stale::is_anothers(store, row)? {
                 continue;
             }
             if !options.dry_run {
@@ -50,7 +50,7 @@ pub(super) fn unlink_dead(
 
 /// Removes `strays`: objects without a row that are not sealed, which a fenced writer made late.
 /// Rows come before objects. So an object without a row that was listed before the rows were read
-/// was swept. A sealed one is never removed for lack of a row: see [`crate::older`].
+/// was swept. A sealed one is never removed for lack of a row: see [`crate::stale`].
 pub(super) fn remove_strays(
     store: &Store,
     strays: &[PackId],

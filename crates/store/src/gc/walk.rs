@@ -141,8 +141,8 @@ impl<'a> Job<'a> {
             store.index.resolve_lowest_batch(names, |pack| marker.bits.has(pack), &mut places)?;
             return Ok(places);
         };
-        let is_candid = |pack| marker.bits.has(pack) && !verified.is_lying(pack);
-        store.index.resolve_lowest_batch(names, is_candid, &mut places)?;
+        let is_trusted = |pack| marker.bits.has(pack) && !verified.is_corrupt(pack);
+        store.index.resolve_lowest_batch(names, is_trusted, &mut places)?;
         for (name, place) in names.iter().zip(&mut places).filter(|(_, place)| place.is_none()) {
             *place = store.index.resolve_lowest(name, |pack| marker.bits.has(pack))?;
         }
@@ -216,7 +216,7 @@ impl<'a> Job<'a> {
             }
             match self.read_node(node, place) {
                 Err(error) if error.kind() == ErrorKind::Damaged => {
-                    place = self.candid_copy(node.0, place)?.ok_or(error)?;
+                    place = self.trusted_copy(node.0, place)?.ok_or(error)?;
                 }
                 read => return read.map(Some),
             }
@@ -224,13 +224,13 @@ impl<'a> Job<'a> {
     }
 
     /// Another copy, if the pack of this one is corrupt.
-    fn candid_copy(&self, name: Fingerprint, place: Place) -> Result<Option<Place>> {
+    fn trusted_copy(&self, name: Fingerprint, place: Place) -> Result<Option<Place>> {
         let Some(verified) = self.store.verified() else { return Ok(None) };
-        if verified.proves(&self.store.packs, &self.store.index, place)? || !verified.is_lying(place.pack) {
+        if verified.proves(&self.store.packs, &self.store.index, place)? || !verified.is_corrupt(place.pack) {
             return Ok(None);
         }
         let other = self.counting(&[name])?.pop().flatten();
-        Ok(other.filter(|other| !verified.is_lying(other.pack)))
+        Ok(other.filter(|other| !verified.is_corrupt(other.pack)))
     }
 
     fn read_node(&self, &(fingerprint, level, len): &NodeRef, place: Place) -> Result<Node> {

@@ -260,7 +260,7 @@ pub(in crate::meta) const TABLES: &[Table] = &[
     },
     // A copy has no session of their owners' numbers, so the first client that looks packs them.
     Table {
-        name: "loose",
+        name: "inline_chunk",
         columns: &[("fingerprint", Bytes), ("session", Big), ("codec", Text), ("bytes", Bytes)],
         key: &["fingerprint"],
         ..PLAIN
@@ -287,7 +287,8 @@ pub(in crate::meta) const OTHERS: &[&str] = &[
 
 /// Columns that each engine fills in when a row comes, and that need not be the same.
 #[cfg(test)]
-const OWN: &[(&str, &str)] = &[("loose", "number"), ("job", "role"), ("record", "role"), ("pack", "changed")];
+const OWN: &[(&str, &str)] =
+    &[("inline_chunk", "number"), ("job", "role"), ("record", "role"), ("pack", "changed")];
 
 impl Table {
     /// Where a column is in a row.

@@ -11,16 +11,16 @@ mod carry;
 mod change;
 mod fault;
 mod history;
+pub mod inline;
 pub mod jobs;
 pub mod locks;
-pub mod loose;
 mod packs;
 mod postgres;
+pub mod publishing;
 mod reclaim;
 pub mod records;
 mod sessions;
 mod sqlite;
-pub mod telling;
 mod tree;
 
 use std::collections::BTreeMap;
@@ -200,7 +200,7 @@ pub enum Change {
     },
     /// A precondition: `name` stands for `inode` just now (`None`: is free); else the commit is refused (`Changed`). For a client of a shared store
     /// that decided on earlier reads. This and the four below are applied in order, together with those above.
-    Expect {
+    IfName {
         /// Directory.
         parent: u64,
         /// Name in it.
@@ -210,7 +210,7 @@ pub enum Change {
     },
     /// A precondition: the inode has the mode, owner, group and extended attributes of these just now; else the commit is refused (`Changed`). For a
     /// new entry that inherits some of them from its directory.
-    Like {
+    IfAttributes {
         /// The inode.
         inode: u64,
         /// The attributes; times do not count.
@@ -218,7 +218,7 @@ pub enum Change {
     },
     /// Sets attributes and content of an inode, if the present ones are `was`; else the commit is refused (`Changed`; `NotFound` when it is gone).
     /// The stamp is cleared. A directory stays one, and so does anything else.
-    Swap {
+    CompareAndSwap {
         /// The inode.
         inode: u64,
         /// A directory that it has a name in: its policies count.
@@ -243,7 +243,7 @@ pub enum Change {
     },
     /// A precondition: the inode has so many names and this content just now; else the commit is refused (`Changed`, also when it is gone). If it has
     /// one name, its content is kept from reclaiming as long as the session lasts: for an open file that loses its last name in this commit.
-    Pin {
+    PinContent {
         /// The inode.
         inode: u64,
         /// Names that it must have.
@@ -286,7 +286,7 @@ pub enum Change {
     Orphan {
         /// The inode; the database need not have it.
         inode: u64,
-        /// The owner of the hold: [`orphan_holder`] for an inode without names, [`early::holder`](crate::early::holder) for one that is being
+        /// The owner of the hold: [`orphan_holder`] for an inode without names, [`increments::holder`](crate::increments::holder) for one that is being
         /// written.
         holder: String,
         /// Content.
@@ -295,7 +295,7 @@ pub enum Change {
     /// A change of a job; goes with changes that are applied in order. The catalogue does not have it.
     Job(jobs::JobChange),
     /// A change of an inline chunk; goes with changes that are applied in order. The catalogue does not have it.
-    Loose(loose::LooseChange),
+    InlineChunks(inline::InlineChange),
 }
 
 /// The owner of the hold on the content of an inode without names.
@@ -321,10 +321,10 @@ pub struct Commit {
 }
 
 impl Commit {
-    /// Contents to pin to the session by [`Change::Pin`], if the changes apply.
+    /// Contents to pin to the session by [`Change::PinContent`], if the changes apply.
     pub(crate) fn pinned(&self) -> impl Iterator<Item = &Root> {
         self.changes.iter().filter_map(|change| match change {
-            Change::Pin { links: 1, root, .. } => Some(root),
+            Change::PinContent { links: 1, root, .. } => Some(root),
             _ => None,
         })
     }
@@ -415,14 +415,14 @@ pub trait Meta: Sessions + Packs + Tree + Snapshots + Holds + Policies + Reclaim
     /// The registry's rows.
     fn records(&self) -> &dyn records::Records;
     /// The inline chunks.
-    fn loose(&self) -> &dyn loose::Loose;
+    fn inline(&self) -> &dyn inline::InlineChunks;
     /// The locks on files, if the engine has them, as PostgreSQL's does. One process at a time mounts a store in a directory, and its kernel keeps
     /// locks.
     fn file_locks(&self) -> Option<&dyn locks::FileLocks> {
         None
     }
     /// Publishes to the catalogue where mounts change names in the database alone: in PostgreSQL. Elsewhere each commit publishes its changes.
-    fn telling(&self) -> Option<&dyn telling::Telling> {
+    fn publishing(&self) -> Option<&dyn publishing::Publishing> {
         None
     }
     /// The counters' next values; gives out nothing.

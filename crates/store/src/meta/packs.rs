@@ -7,7 +7,7 @@ use super::SessionId;
 use super::fault::{Outcome, refuse};
 use crate::error::ErrorKind;
 
-/// The life of a pack: `Writing` → `Sealed` → `Live` ⇄ `Condemned` → `Dead`; `Writing` and `Sealed`
+/// The life of a pack: `Writing` → `Sealed` → `Live` ⇄ `Candidate` → `Dead`; `Writing` and `Sealed`
 /// → `Dead` when swept. Nothing leaves `Dead`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(u8)]
@@ -19,7 +19,7 @@ pub enum PackState {
     /// Committed.
     Live = 2,
     /// A collector's candidate: sessions that acknowledged since do not rely on it.
-    Condemned = 3,
+    Candidate = 3,
     /// Nothing may refer to it ever again; its object may still be there.
     Dead = 4,
 }
@@ -67,14 +67,14 @@ impl PackState {
             Self::Writing => "writing",
             Self::Sealed => "sealed",
             Self::Live => "live",
-            Self::Condemned => "condemned",
+            Self::Candidate => "candidate",
             Self::Dead => "dead",
         }
     }
 
     /// Reads a row's number.
     pub(super) fn from_row(number: i64) -> Outcome<Self> {
-        let known = [Self::Writing, Self::Sealed, Self::Live, Self::Condemned, Self::Dead];
+        let known = [Self::Writing, Self::Sealed, Self::Live, Self::Candidate, Self::Dead];
         let found = known.into_iter().find(|state| *state as i64 == number);
         found.ok_or_else(|| refuse(ErrorKind::Damaged, format!("pack state {number}")))
     }
@@ -83,7 +83,7 @@ impl PackState {
 impl PackRow {
     /// True when committed data may refer to it, even if it is a deletion candidate.
     pub fn is_committed(&self) -> bool {
-        matches!(self.state, PackState::Live | PackState::Condemned)
+        matches!(self.state, PackState::Live | PackState::Candidate)
     }
 }
 

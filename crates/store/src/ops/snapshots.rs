@@ -8,11 +8,11 @@ use outrigger_format::catalogue::Record;
 use crate::error::{Error, ErrorKind, Result};
 use crate::meta::{ROOT_INODE, SessionKind, SnapshotRow};
 use crate::policy::{AUTOMATIC, AUTOMATIC_DEFAULT, parse_age};
+use crate::publish;
 use crate::session::Session;
 use crate::snapshot::BeforeSnapshot;
 use crate::snapshot::facts::{Counts, Facts, Kind};
 use crate::store::Store;
-use crate::tell;
 use crate::text::show;
 use crate::write::append_records;
 
@@ -85,13 +85,13 @@ fn append_and_create(store: &Store, session: &Session, name: &str, tags: &[Strin
     let record = Record::Snapshot { name: bytes(name), time, tags: as_bytes(tags) };
     // The snapshot has changes that mounts have not published yet, and their records come behind
     // this one. Only a rewritten catalogue can record them as part of it.
-    let was_untold = tell::is_untold(&*store.meta)?;
+    let was_unpublished = publish::is_unpublished(&*store.meta)?;
     let sequence = append_records(store, session, std::iter::once(Ok(record)))?;
     let row = store.meta.create_snapshot(name, time, tags)?;
-    if was_untold || tell::is_untold(&*store.meta)? {
-        tell::set_due(&*store.meta, "snapshot")?;
+    if was_unpublished || publish::is_unpublished(&*store.meta)? {
+        publish::set_due(&*store.meta, "snapshot")?;
     }
-    tell::settle(&*store.meta, sequence, "snapshot")?;
+    publish::settle(&*store.meta, sequence, "snapshot")?;
     Ok(row)
 }
 
@@ -126,7 +126,7 @@ pub fn hold(store: &Store, names: &[String], held: bool) -> Result<()> {
         let record = Record::Tags { name: row.name.as_bytes().to_vec(), tags: as_bytes(&tags) };
         let sequence = append_records(store, &session, std::iter::once(Ok(record)))?;
         store.meta.set_snapshot_tags(&row.name, &tags)?;
-        tell::settle(&*store.meta, sequence, "snapshot")?;
+        publish::settle(&*store.meta, sequence, "snapshot")?;
     }
     Ok(())
 }
@@ -198,5 +198,5 @@ pub fn delete(store: &Store, names: &[String]) -> Result<()> {
     }
     let forget = |name: &String| Ok(Record::Forget { name: name.as_bytes().to_vec() });
     let sequence = append_records(store, &session, names.iter().map(forget))?;
-    tell::settle(&*store.meta, sequence, "snapshot")
+    publish::settle(&*store.meta, sequence, "snapshot")
 }

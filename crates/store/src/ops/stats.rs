@@ -78,7 +78,7 @@ impl Stats {
     pub fn committed(&self, kind: Option<&str>) -> PackTotals {
         let mut sum = PackTotals::default();
         for ((of, state), totals) in &self.packs {
-            if kind.is_none_or(|kind| kind == *of) && matches!(*state, "live" | "condemned") {
+            if kind.is_none_or(|kind| kind == *of) && matches!(*state, "live" | "candidate") {
                 sum.packs += totals.packs;
                 sum.stored_bytes += totals.stored_bytes;
                 sum.raw_bytes += totals.raw_bytes;

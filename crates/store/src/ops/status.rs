@@ -121,9 +121,9 @@ pub struct Status {
     /// Packs by their state.
     pub packs: BTreeMap<&'static str, PacksStatus>,
     /// Inline chunks, which wait to be packed …
-    pub loose_chunks: u64,
+    pub inline_chunks: u64,
     /// … and their bytes.
-    pub loose_bytes: u64,
+    pub inline_bytes: u64,
     /// Owners of holds, mostly mounts.
     pub holders: Vec<String>,
     /// Snapshots.
@@ -166,7 +166,7 @@ pub fn status(store: &Store) -> Result<Status> {
     for sum in store.meta.pack_sums()? {
         packs.insert(sum.state.name(), PacksStatus { packs: sum.packs, bytes: sum.bytes });
     }
-    let loose = store.meta.loose().loose_owners()?;
+    let inline = store.meta.inline().inline_owners()?;
     let note = CopyNote::read(&*store.meta)?;
     let given_out = store.meta.counters()?;
     let copy = note.filter(|note| note.counters() == given_out);
@@ -183,8 +183,8 @@ pub fn status(store: &Store) -> Result<Status> {
         copy,
         sessions,
         packs,
-        loose_chunks: loose.iter().map(|owner| owner.chunks).sum(),
-        loose_bytes: loose.iter().map(|owner| owner.bytes).sum(),
+        inline_chunks: inline.iter().map(|owner| owner.chunks).sum(),
+        inline_bytes: inline.iter().map(|owner| owner.bytes).sum(),
         holders: store.meta.holders()?,
         snapshots: store.meta.snapshots()?.len() as u64,
         database_bytes: store.database_bytes(),

@@ -45,7 +45,7 @@ impl<'a> Reader<'a> {
 
     /// This reader, calling `told` for the chunks that it reads.
     #[must_use]
-    pub fn telling(self, told: &'a Told) -> Self {
+    pub fn publishing(self, told: &'a Told) -> Self {
         Self { told: Some(told), ..self }
     }
 
@@ -113,7 +113,7 @@ impl<'a> Reader<'a> {
             let Some(place) = place else {
                 // In this order: a chunk leaves the database when its pack is committed. So if it
                 // is found neither here nor there, it was packed in between.
-                if let Some(bytes) = self.loose(fingerprint, &mut first)? {
+                if let Some(bytes) = self.inline(fingerprint, &mut first)? {
                     return take(&bytes, None);
                 }
                 if first.is_none() && refreshes < REFRESHES {
@@ -149,8 +149,8 @@ impl<'a> Reader<'a> {
 
     /// The verified bytes of an inline chunk. If it is damaged, sets `bad`, unless that is set
     /// already.
-    fn loose(&self, fingerprint: &Fingerprint, bad: &mut Option<Error>) -> Result<Option<Vec<u8>>> {
-        let Some(bytes) = self.meta.loose().loose_chunk(fingerprint)? else { return Ok(None) };
+    fn inline(&self, fingerprint: &Fingerprint, bad: &mut Option<Error>) -> Result<Option<Vec<u8>>> {
+        let Some(bytes) = self.meta.inline().inline_chunk(fingerprint)? else { return Ok(None) };
         if outrigger_offload::hash(self.fingerprint, &bytes) == *fingerprint {
             return Ok(Some(bytes));
         }

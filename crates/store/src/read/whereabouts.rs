@@ -262,7 +262,7 @@ impl<'a> Look<'a> {
         let lost: Vec<Fingerprint> =
             names.iter().zip(&places).filter(|(_, place)| place.is_none()).map(|(name, _)| *name).collect();
         let in_database =
-            if lost.is_empty() { HashSet::new() } else { self.store.meta.loose().loose_among(&lost)? };
+            if lost.is_empty() { HashSet::new() } else { self.store.meta.inline().inline_among(&lost)? };
         for ((name, len), place) in asked.into_iter().zip(places) {
             let len = u64::from(len);
             self.said.bytes += len;

@@ -39,11 +39,11 @@ use crate::counters::PACK_ID_GAP;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::follow::Census;
 use crate::layout::{CONFIG_FILE, DATABASE_FILE, create_store_dirs, write_durably};
+use crate::leftovers;
 use crate::meta::{Commit, Meta, OpenMode, Others, SessionKind, SqliteMeta};
-use crate::remains;
+use crate::publish;
 use crate::session::Session;
 use crate::store::{Store, refuse_packs_elsewhere};
-use crate::tell;
 pub use shared::recover_shared;
 use survey::Survey;
 
@@ -109,7 +109,7 @@ pub fn recover(dir: &Path, progress: &RecoverProgress) -> Result<RecoverReport> 
     let text = config.to_text();
     let moved = rebuild(dir, config, meta, None, &backend, progress, &mut report)?;
     if is_new {
-        remains::set_aside(dir)?;
+        leftovers::set_aside(dir)?;
         write_durably(dir, CONFIG_FILE, text.as_bytes())?;
     }
     report.old_database = exchange_databases(dir)?;
@@ -150,7 +150,7 @@ fn rebuild(
     drop(session);
     if report.problems.is_empty() {
         // Else it is written anew, as it is not what it was.
-        tell::set_whole(&*meta)?;
+        publish::set_whole(&*meta)?;
     }
     meta.tidy()?;
     Ok(moved)
@@ -161,11 +161,11 @@ fn rebuild(
 fn configuration(dir: &Path, report: &mut RecoverReport) -> Result<(StoreConfig, bool)> {
     let lost = match StoreConfig::find(dir) {
         Ok(Some(config)) => return Ok((config, false)),
-        Ok(None) => remains::refuse(dir),
+        Ok(None) => leftovers::refuse(dir),
         Err(error) if error.kind() == ErrorKind::Damaged => error,
         Err(error) => return Err(error),
     };
-    let Some((config, sentence)) = remains::configuration(dir)? else {
+    let Some((config, sentence)) = leftovers::configuration(dir)? else {
         // If the packs lie elsewhere, the configuration is recorded beside them.
         return match lost.kind() {
             ErrorKind::Damaged => Err(lost.context(
@@ -308,7 +308,7 @@ fn exchange_databases(dir: &Path) -> Result<Option<PathBuf>> {
     let at = || format!("cannot exchange {}", old.display());
     // Never replaces one that an earlier recovery has set aside, even in the same second.
     let aside = format!("{DATABASE_FILE}.damaged-{}", clock::now_nanos() / 1_000_000_000);
-    let aside = remains::free_name(dir, &aside, &["-wal", "-shm"]);
+    let aside = leftovers::free_name(dir, &aside, &["-wal", "-shm"]);
     let log = &database_files(&new)[1];
     if std::fs::metadata(log).is_ok_and(|log| log.len() > 0) {
         return Err(Error::new(ErrorKind::Busy, format!("{} is still in use", new.display())));

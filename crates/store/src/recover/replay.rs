@@ -257,7 +257,7 @@ impl Replay<'_> {
             _ => Ok(()),
         };
         let is_gone = matches!(record, Record::Forget { .. } | Record::Tags { .. }) && is_missing(&done);
-        if is_gone && self.store.meta.telling().is_some() {
+        if is_gone && self.store.meta.publishing().is_some() {
             // A catalogue that was rewritten while it was being deleted.
             return Ok(());
         }
@@ -269,7 +269,7 @@ impl Replay<'_> {
     fn is_told_behind(&self, change: &Change, done: &Result<()>) -> bool {
         let goes_out_from =
             matches!(change, Change::Remove { .. } | Change::Rename { .. } | Change::Link { .. });
-        goes_out_from && is_missing(done) && self.store.meta.telling().is_some()
+        goes_out_from && is_missing(done) && self.store.meta.publishing().is_some()
     }
 
     /// Commits the gathered changes: all at once or, if some cannot be applied, in the smallest
@@ -365,15 +365,15 @@ fn describe(change: &Change) -> String {
         Change::Remove { name, .. } => ("removing", name),
         Change::Rename { name, .. } => ("moving", name),
         Change::Name { name, .. } => ("setting", name),
-        Change::Expect { name, .. } => ("expecting", name),
+        Change::IfName { name, .. } => ("expecting", name),
         Change::Node { inode, .. }
-        | Change::Swap { inode, .. }
-        | Change::Like { inode, .. }
+        | Change::CompareAndSwap { inode, .. }
+        | Change::IfAttributes { inode, .. }
         | Change::Touch { inode, .. }
-        | Change::Pin { inode, .. }
+        | Change::PinContent { inode, .. }
         | Change::Orphan { inode, .. } => return format!("setting inode {inode}"),
         Change::Job(_) => return "a job".to_string(),
-        Change::Loose(_) => return "a loose chunk".to_string(),
+        Change::InlineChunks(_) => return "a inline chunk".to_string(),
     };
     format!("{what} `{}`", crate::text::show(name))
 }

@@ -13,8 +13,8 @@ use outrigger_format::catalogue::Record;
 
 use crate::error::{ErrorKind, Result};
 use crate::meta::Meta;
+use crate::publish;
 use crate::snapshot::facts::{Facts, Kind};
-use crate::tell;
 
 /// A snapshot that is taken when it is needed.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub struct BeforeSnapshot {
 pub(crate) struct Taken {
     pub record: Record,
     /// There were changes of mounts that were not published yet.
-    was_untold: bool,
+    was_unpublished: bool,
 }
 
 impl BeforeSnapshot {
@@ -71,7 +71,7 @@ impl BeforeSnapshot {
         }
         let facts = self.facts.clone().sized(meta)?;
         let (tags, time) = (facts.to_tags(), clock::now_nanos());
-        let was_untold = tell::is_untold(meta)?;
+        let was_unpublished = publish::is_unpublished(meta)?;
         let (mut name, mut number) = (self.name.clone(), 2);
         loop {
             match meta.create_snapshot(&name, time, &tags) {
@@ -87,7 +87,7 @@ impl BeforeSnapshot {
         }
         *taken = Some((name.clone(), facts));
         let tags = tags.into_iter().map(String::into_bytes).collect();
-        Ok(Some(Taken { record: Record::Snapshot { name: name.into_bytes(), time, tags }, was_untold }))
+        Ok(Some(Taken { record: Record::Snapshot { name: name.into_bytes(), time, tags }, was_unpublished }))
     }
 
     /// Its name and facts, if it was taken and still exists; and whether the command removed or
@@ -108,9 +108,9 @@ impl Taken {
     /// Called after the transaction whose catalogue block has this sequence: marks the catalogue
     /// for a rewrite if the snapshot's record in it may be wrong.
     pub fn settle(&self, meta: &dyn Meta, sequence: u64) -> Result<()> {
-        if self.was_untold || tell::is_untold(meta)? {
-            tell::set_due(meta, "snapshot")?;
+        if self.was_unpublished || publish::is_unpublished(meta)? {
+            publish::set_due(meta, "snapshot")?;
         }
-        tell::settle(meta, sequence, "snapshot")
+        publish::settle(meta, sequence, "snapshot")
     }
 }

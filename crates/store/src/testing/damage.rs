@@ -10,14 +10,14 @@ use outrigger_format::{
 ///
 /// # Panics
 /// When `pack` is no sealed pack.
-pub fn lying(pack: &[u8], id: PackId) -> Vec<u8> {
+pub fn corrupt(pack: &[u8], id: PackId) -> Vec<u8> {
     const OTHER: &[u8] = b"others";
     let trailer =
         Trailer::decode(&pack[pack.len() - TRAILER_LEN..], pack.len() as u64).expect("it is sealed");
     let start = trailer.footer_offset as usize;
     let footer = &pack[start..start + trailer.footer_len as usize];
     let footer: Footer = trailer.decode_footer(footer).expect("it has a footer");
-    let mut lying = pack[..PACK_HEADER_LEN].to_vec();
+    let mut corrupt = pack[..PACK_HEADER_LEN].to_vec();
     let mut builder = FooterBuilder::default();
     for (number, entry) in (0..).zip(footer.frames()) {
         let mut names = vec![Fingerprint([0; 32]); entry.chunks.into()];
@@ -26,10 +26,10 @@ pub fn lying(pack: &[u8], id: PackId) -> Vec<u8> {
                 names[usize::from(at)] = *name;
             }
         }
-        builder.push(lying.len() as u32, entry.kind, &names);
+        builder.push(corrupt.len() as u32, entry.kind, &names);
         if entry.kind == ChunkKind::Catalogue {
             let range = footer.frame_range(number).expect("it has it");
-            lying.extend_from_slice(&pack[range.start as usize..range.end as usize]);
+            corrupt.extend_from_slice(&pack[range.start as usize..range.end as usize]);
             continue;
         }
         let stored = OTHER.repeat(names.len());
@@ -40,12 +40,12 @@ pub fn lying(pack: &[u8], id: PackId) -> Vec<u8> {
             stored_sum: checksum(&[&stored]),
             lengths: vec![OTHER.len() as u32; names.len()],
         };
-        header.encode(&mut lying);
-        lying.extend_from_slice(&stored);
+        header.encode(&mut corrupt);
+        corrupt.extend_from_slice(&stored);
     }
-    let (_, end) = builder.finish(id, lying.len() as u32);
-    lying.extend_from_slice(&end);
-    lying
+    let (_, end) = builder.finish(id, corrupt.len() as u32);
+    corrupt.extend_from_slice(&end);
+    corrupt
 }
 
 use crate::backend::MemoryBackend;

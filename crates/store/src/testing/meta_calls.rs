@@ -73,10 +73,10 @@ macro_rules! meta_calls {
             fn take_collector(session: SessionId) -> ();
             fn release_collector(session: SessionId) -> ();
             fn visit_roots(visit: &mut dyn FnMut(Root) -> Result<()>) -> Vec<PackRow>;
-            fn condemn(session: SessionId, packs: &[PackId]) -> u64;
+            fn mark_candidates(session: SessionId, packs: &[PackId]) -> u64;
             fn all_acknowledged(generation: u64) -> bool;
-            fn bury(session: SessionId, copies: &[PackId], victims: &[PackId], time: u64) -> ();
-            fn absolve(session: SessionId, packs: &[PackId]) -> ();
+            fn delete_packs(session: SessionId, copies: &[PackId], victims: &[PackId], time: u64) -> ();
+            fn unmark(session: SessionId, packs: &[PackId]) -> ();
         }
     };
     (Meta, $pass_on:ident) => {

@@ -63,7 +63,7 @@ impl VerifiedFile {
 /// Merges two states of one pack.
 fn joined(one: Known, other: Known) -> Known {
     match (one, other) {
-        (Known::Lying, _) | (_, Known::Lying) => Known::Lying,
+        (Known::Corrupt, _) | (_, Known::Corrupt) => Known::Corrupt,
         (Known::Whole, _) | (_, Known::Whole) => Known::Whole,
         (Known::Frames(mut bits), Known::Frames(others)) => {
             bits.resize(bits.len().max(others.len()), 0);
@@ -82,7 +82,7 @@ fn encode(packs: &Packs, store: StoreId) -> Vec<u8> {
         out.extend_from_slice(&pack.0.to_le_bytes());
         match known {
             Known::Whole => out.push(1),
-            Known::Lying => out.push(2),
+            Known::Corrupt => out.push(2),
             Known::Frames(words) => {
                 out.push(3);
                 out.extend_from_slice(&(words.len() as u16).to_le_bytes());
@@ -108,7 +108,7 @@ fn decode(bytes: &[u8], store: StoreId) -> Option<Packs> {
         let pack = PackId(u64::from_le_bytes(take(&mut rest)?));
         let known = match take::<1>(&mut rest)? {
             [1] => Known::Whole,
-            [2] => Known::Lying,
+            [2] => Known::Corrupt,
             [3] => {
                 let words = u16::from_le_bytes(take(&mut rest)?);
                 let words = (0..words).map(|_| take(&mut rest).map(u64::from_le_bytes));
@@ -136,7 +136,8 @@ mod tests {
     }
 
     fn some() -> Packs {
-        let known = [Known::Whole, Known::Lying, Known::Frames(vec![5, 1 << 63]), Known::Frames(Vec::new())];
+        let known =
+            [Known::Whole, Known::Corrupt, Known::Frames(vec![5, 1 << 63]), Known::Frames(Vec::new())];
         (1..).map(PackId).zip(known).collect()
     }
 

@@ -51,7 +51,7 @@ enum Known {
     /// The footer is right for the whole pack, or this host wrote it.
     Whole,
     /// A frame's footer entries do not match its data.
-    Lying,
+    Corrupt,
     /// Has a bit for each frame that was compared.
     Frames(Vec<u64>),
 }
@@ -66,7 +66,7 @@ pub struct VerifiedCounts {
     /// Their raw bytes.
     pub bytes: u64,
     /// Packs whose footers were found to be wrong.
-    pub lying: Vec<u64>,
+    pub corrupt: Vec<u64>,
 }
 
 /// See the module.
@@ -156,7 +156,7 @@ impl Verified {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         let told = match known.get(&pack)? {
             Known::Whole => true,
-            Known::Lying => false,
+            Known::Corrupt => false,
             Known::Frames(bits) => {
                 let word = bits.get(usize::from(number) / 64).copied().unwrap_or_default();
                 return (word >> (number % 64) & 1 == 1).then_some(true);
@@ -172,13 +172,13 @@ impl Verified {
     /// True if a lookup should skip a pack because it is corrupt or cannot be read. The lookup then
     /// finds a copy in another pack, if there is one.
     pub(crate) fn is_ruled_out(&self, pack: PackId) -> bool {
-        self.is_lying(pack) || self.is_unreadable(pack)
+        self.is_corrupt(pack) || self.is_unreadable(pack)
     }
 
     /// True if a pack was found corrupt: no frame of it counts.
-    pub(crate) fn is_lying(&self, pack: PackId) -> bool {
+    pub(crate) fn is_corrupt(&self, pack: PackId) -> bool {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
-        known.get(&pack) == Some(&Known::Lying)
+        known.get(&pack) == Some(&Known::Corrupt)
     }
 
     /// True if every frame of a pack is verified.
@@ -263,7 +263,7 @@ impl Verified {
             Ok(true) => self.note_frame(pack, number, footer.frames().len()),
             Ok(false) => {
                 self.caught.lock().unwrap_or_else(PoisonError::into_inner).insert(pack);
-                self.set(pack, Known::Lying);
+                self.set(pack, Known::Corrupt);
             }
             // The pack was reclaimed meanwhile, so no lookup finds it again.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
@@ -301,7 +301,7 @@ impl Verified {
         VerifiedCounts {
             frames: self.frames.load(Ordering::Relaxed),
             bytes: self.bytes.load(Ordering::Relaxed),
-            lying: caught.iter().map(|pack| pack.0).collect(),
+            corrupt: caught.iter().map(|pack| pack.0).collect(),
         }
     }
 

@@ -9,9 +9,9 @@ use outrigger_offload::Compressor;
 use super::packer::{OpenPack, PackSink, StoredFrame};
 use crate::error::Result;
 use crate::meta::Commit;
+use crate::publish::{self, Touched};
 use crate::session::Session;
 use crate::store::Store;
-use crate::tell::{self, Touched};
 
 /// Blocks are cut at about this size.
 pub(super) const BLOCK_BYTES: usize = 256 << 10;
@@ -99,13 +99,15 @@ pub(crate) fn append_at(
 ///
 /// # Errors
 /// Those of the store and of `before`; then nothing was published.
-pub fn tell_catalogue(
+pub fn publish_catalogue(
     store: &Store,
     session: &Session,
     touched: &Touched,
     before: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
-    let Some((sequence, records)) = tell::read(&*store.meta, session.id(), touched)? else { return before() };
+    let Some((sequence, records)) = publish::read(&*store.meta, session.id(), touched)? else {
+        return before();
+    };
     before()?;
     append_at(store, session, sequence, records.into_iter().map(Ok))
 }

@@ -26,9 +26,9 @@ use crate::error::Result;
 use crate::index::Index;
 use crate::meta::{Change, Commit, Meta};
 use crate::note::{Level, note};
+use crate::publish::{self, Touched};
 use crate::session::Session;
 use crate::snapshot::facts::Counts;
-use crate::tell::{self, Touched};
 
 /// A change that waits for its data to become durable.
 pub(super) struct Pending {
@@ -308,7 +308,7 @@ impl Committer {
         if self.when == CommitWhen::AtTheEnd {
             nodes.extend(commit.changes.into_iter().filter_map(|change| match change {
                 Change::Node { inode, root, .. }
-                | Change::Swap { inode, root, .. }
+                | Change::CompareAndSwap { inode, root, .. }
                 | Change::Orphan { inode, root, .. } => Some((inode, root)),
                 _ => None,
             }));
@@ -322,19 +322,22 @@ impl Committer {
     /// moved that a mount has not published yet: then the block cannot be applied. Mounts publish
     /// again by themselves, later: nothing may fail for them here, as their commit has happened.
     fn tell_again(&mut self, sequence: u64, changes: &[Change]) -> Result<()> {
-        let (Some(_), Some(telling)) = (&self.places, self.meta.telling()) else { return Ok(()) };
+        let (Some(_), Some(publishing)) = (&self.places, self.meta.publishing()) else { return Ok(()) };
         let is_of_mount = |change: &Change| {
             matches!(
                 change,
-                Change::Name { .. } | Change::Node { .. } | Change::Swap { .. } | Change::Orphan { .. }
+                Change::Name { .. }
+                    | Change::Node { .. }
+                    | Change::CompareAndSwap { .. }
+                    | Change::Orphan { .. }
             )
         };
         let goes_out_from = |change: &Change| matches!(change, Change::Rename { .. } | Change::Link { .. });
         if changes.iter().any(is_of_mount) {
             return Ok(());
         }
-        let is_late = telling.last_told()? > sequence
-            || (changes.iter().any(goes_out_from) && tell::is_untold(&*self.meta)?);
+        let is_late = publishing.last_published()? > sequence
+            || (changes.iter().any(goes_out_from) && publish::is_unpublished(&*self.meta)?);
         if !is_late {
             return Ok(());
         }
@@ -344,7 +347,8 @@ impl Committer {
         });
         let mut touched = Touched::of(&resolved.collect::<Vec<_>>());
         while !touched.is_empty() {
-            let Some((sequence, records)) = tell::read(&*self.meta, self.session.id(), &touched.take_some())?
+            let Some((sequence, records)) =
+                publish::read(&*self.meta, self.session.id(), &touched.take_some())?
             else {
                 return Ok(());
             };
@@ -394,14 +398,14 @@ fn resolve_aliases(change: &mut Change, aliases: &BTreeMap<u64, u64>) {
         // The client that submits these knows the real numbers.
         Change::Name { .. }
         | Change::Node { .. }
-        | Change::Expect { .. }
-        | Change::Like { .. }
-        | Change::Swap { .. }
+        | Change::IfName { .. }
+        | Change::IfAttributes { .. }
+        | Change::CompareAndSwap { .. }
         | Change::Touch { .. }
-        | Change::Pin { .. }
+        | Change::PinContent { .. }
         | Change::Orphan { .. }
         | Change::Job(_)
-        | Change::Loose(_) => {}
+        | Change::InlineChunks(_) => {}
     }
 }
 
@@ -440,15 +444,15 @@ fn record_of(change: &Change) -> Option<Record> {
         Change::Node { inode, parent, attributes, root, keep } => {
             Record::Node { inode, parent, attributes, root, keep }
         }
-        Change::Swap { inode, parent, attributes, root, keep, .. } => {
+        Change::CompareAndSwap { inode, parent, attributes, root, keep, .. } => {
             Record::Node { inode, parent, attributes, root, keep }
         }
-        Change::Expect { .. }
-        | Change::Like { .. }
+        Change::IfName { .. }
+        | Change::IfAttributes { .. }
         | Change::Touch { .. }
-        | Change::Pin { .. }
+        | Change::PinContent { .. }
         | Change::Orphan { .. }
         | Change::Job(_)
-        | Change::Loose(_) => return None,
+        | Change::InlineChunks(_) => return None,
     })
 }

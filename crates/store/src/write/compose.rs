@@ -1,6 +1,6 @@
 //! A small content without the pipeline: its manifest root, and the chunks that are new in it, in memory.
 //!
-//! For contents whose chunks are committed as rows ([`crate::loose`]). The result is what the
+//! For contents whose chunks are committed as rows ([`crate::inline`]). The result is what the
 //! pipeline would have stored, so each finds the other's chunks. Manifest nodes are chunks like the
 //! others: readers look them up by fingerprint.
 
@@ -12,7 +12,7 @@ use super::item::{Content, FileItem, Part, PartSource, Parts, hinted};
 use super::manifest::{ManifestBuilder, NodeSink};
 use super::sequence::node_fingerprint;
 use crate::error::Result;
-use crate::meta::loose::LooseChunk;
+use crate::meta::inline::InlineChunk;
 use crate::read::Reader;
 
 /// Entries of a composed content, at most: they and their nodes are in memory, and nodes that it
@@ -25,7 +25,7 @@ pub struct Composed {
     /// The content.
     pub root: Root,
     /// Its chunks but for those that were kept.
-    pub chunks: Vec<LooseChunk>,
+    pub chunks: Vec<InlineChunk>,
 }
 
 /// Composes the content of a file, if at most `new_max` bytes of it are new and it has few entries.
@@ -66,12 +66,12 @@ pub fn compose(reader: &Reader<'_>, file: &FileItem, new_max: u64) -> Result<Opt
 struct Chunks<'r> {
     reader: &'r Reader<'r>,
     codec: CodecChoice,
-    chunks: Vec<LooseChunk>,
+    chunks: Vec<InlineChunk>,
 }
 
 impl Chunks<'_> {
     fn add(&mut self, fingerprint: Fingerprint, bytes: Vec<u8>) {
-        self.chunks.push(LooseChunk { fingerprint, codec: self.codec, bytes });
+        self.chunks.push(InlineChunk { fingerprint, codec: self.codec, bytes });
     }
 }
 

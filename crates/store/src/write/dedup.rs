@@ -10,7 +10,7 @@
 //! them until the files are committed (rule 4 of `docs/decisions/0003-reclaim-protocol.md`). Packs
 //! of other clients count only as far as this host has compared them with their data (`verified/`).
 //! The worker that names a batch has that done before the batch's turn comes, in
-//! [`Vouching::compare`].
+//! [`Verification::compare`].
 
 use std::sync::{Arc, Mutex};
 
@@ -40,13 +40,13 @@ pub(super) type PendingTable = Arc<Mutex<FingerprintMap<u64>>>;
 
 /// Answers whether other clients' packs may be relied on.
 #[derive(Clone)]
-pub(crate) struct Vouching {
+pub(crate) struct Verification {
     pub index: Arc<Index>,
     pub packs: Arc<PackReader>,
     verified: Option<Arc<Verified>>,
 }
 
-impl Vouching {
+impl Verification {
     /// Uses the index, packs and verification of `store`.
     pub fn of(store: &Store) -> Self {
         let (index, packs) = (Arc::clone(&store.index), Arc::clone(&store.packs));
@@ -61,7 +61,7 @@ impl Vouching {
     }
 
     /// False if a lookup should skip a pack, because it is corrupt or cannot be read.
-    pub fn is_candid(&self, pack: PackId) -> bool {
+    pub fn is_trusted(&self, pack: PackId) -> bool {
         self.verified.as_ref().is_none_or(|verified| !verified.is_ruled_out(pack))
     }
 
@@ -78,7 +78,7 @@ impl Vouching {
 
 pub(super) struct Dedup {
     pub pending: PendingTable,
-    vouching: Vouching,
+    verification: Verification,
     index: Arc<Index>,
     session: Arc<Session>,
     table_cache: Option<Arc<TableCache>>,
@@ -102,11 +102,11 @@ struct Open {
 }
 
 impl Dedup {
-    pub fn new(vouching: Vouching, session: Arc<Session>) -> Self {
+    pub fn new(verification: Verification, session: Arc<Session>) -> Self {
         Self {
             pending: PendingTable::default(),
-            index: Arc::clone(&vouching.index),
-            vouching,
+            index: Arc::clone(&verification.index),
+            verification,
             session,
             table_cache: None,
             asked: Vec::new(),
@@ -151,11 +151,11 @@ impl Dedup {
         self.was_pending
             .extend(self.fingerprints.iter().map(|fingerprint| pending.get(fingerprint).copied()));
         drop(pending);
-        let Self { index, vouching, fingerprints, hot, packs, open, .. } = self;
+        let Self { index, verification, fingerprints, hot, packs, open, .. } = self;
         self.session.rely(change, |usable| {
-            let usable = |pack| usable(pack) && vouching.is_candid(pack);
+            let usable = |pack| usable(pack) && verification.is_trusted(pack);
             packs.clear();
-            let counts = |pack: &PackId| usable(*pack) && vouching.is_whole(*pack);
+            let counts = |pack: &PackId| usable(*pack) && verification.is_whole(*pack);
             packs.extend(hot.iter().map(|pack| pack.filter(counts)));
             open.at.clear();
             open.at.extend((0..packs.len()).filter(|&at| packs[at].is_none()));
@@ -169,7 +169,7 @@ impl Dedup {
             }
             for (&at, place) in open.at.iter().zip(&open.places) {
                 packs[at] = match place {
-                    Some(place) if vouching.vouches(*place)? => Some(place.pack),
+                    Some(place) if verification.vouches(*place)? => Some(place.pack),
                     _ => None,
                 };
             }

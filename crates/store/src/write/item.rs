@@ -12,8 +12,8 @@ use super::oracle::Oracle;
 use crate::error::Result;
 use crate::file::{Extent, SourceStat};
 use crate::meta::Change;
+use crate::meta::inline::InlineChange;
 use crate::meta::jobs::{JobChange, JobId};
-use crate::meta::loose::LooseChange;
 use crate::policy::WritePolicy;
 
 /// One thing to write.
@@ -89,15 +89,15 @@ pub enum Target {
         /// See [`Change::Node`].
         keep: bool,
     },
-    /// A [`Change::Swap`].
+    /// A [`Change::CompareAndSwap`].
     Swap {
         /// The inode.
         inode: u64,
-        /// See [`Change::Swap`].
+        /// See [`Change::CompareAndSwap`].
         parent: u64,
-        /// See [`Change::Swap`].
+        /// See [`Change::CompareAndSwap`].
         was: Box<(Attributes, Root)>,
-        /// See [`Change::Swap`].
+        /// See [`Change::CompareAndSwap`].
         keep: bool,
     },
     /// A [`Change::Orphan`].
@@ -118,7 +118,7 @@ pub enum Target {
         /// See [`JobChange::Output`].
         name: Vec<u8>,
     },
-    /// A [`LooseChange::Packed`]: the content is an inline chunk's bytes, and must be cut into that
+    /// A [`InlineChange::Packed`]: the content is an inline chunk's bytes, and must be cut into that
     /// one chunk.
     Packed {
         /// The chunk.
@@ -136,13 +136,13 @@ impl Target {
             }
             Self::Node { inode, parent, keep } => Change::Node { inode, parent, attributes, root, keep },
             Self::Swap { inode, parent, was, keep } => {
-                Change::Swap { inode, parent, was, attributes, root, keep }
+                Change::CompareAndSwap { inode, parent, was, attributes, root, keep }
             }
             Self::Orphan { inode, holder } => Change::Orphan { inode, holder, root },
             Self::Output { job, split, attempt, name } => {
                 Change::Job(JobChange::Output { job, split, attempt, name, root })
             }
-            Self::Packed { fingerprint } => Change::Loose(LooseChange::Packed { fingerprint }),
+            Self::Packed { fingerprint } => Change::InlineChunks(InlineChange::Packed { fingerprint }),
         }
     }
 }

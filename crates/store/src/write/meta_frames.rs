@@ -9,7 +9,7 @@ use outrigger_offload::Compressor;
 
 use super::catalogue::META_CODEC;
 use super::compare::Compare;
-use super::dedup::Vouching;
+use super::dedup::Verification;
 use super::manifest::NodeSink;
 use super::packer::{OpenPack, PackSink, StoredFrame};
 use super::sequence::node_fingerprint;
@@ -21,7 +21,7 @@ pub(super) struct MetaFrames {
     sink: PackSink,
     compressor: Compressor,
     fingerprint: FingerprintKind,
-    vouching: Vouching,
+    verification: Verification,
     session: Arc<Session>,
     compare: Arc<Compare>,
     raw: Vec<u8>,
@@ -40,7 +40,7 @@ impl MetaFrames {
     pub fn new(
         sink: PackSink,
         fingerprint: FingerprintKind,
-        vouching: Vouching,
+        verification: Verification,
         session: Arc<Session>,
         compare: Arc<Compare>,
     ) -> Self {
@@ -48,7 +48,7 @@ impl MetaFrames {
             sink,
             compressor: Compressor::new(),
             fingerprint,
-            vouching,
+            verification,
             session,
             compare,
             raw: Vec::new(),
@@ -123,14 +123,14 @@ impl NodeSink for SharedMetaFrames {
         if frames.pending.contains(&fingerprint) {
             return Ok(fingerprint);
         }
-        let vouching = &frames.vouching;
-        vouching.compare(&mut std::iter::once(fingerprint))?;
+        let verification = &frames.verification;
+        verification.compare(&mut std::iter::once(fingerprint))?;
         let mut place = None;
         frames.session.rely(0, |usable| {
-            let usable = |pack| usable(pack) && vouching.is_candid(pack);
-            place = vouching.index.resolve(&fingerprint, usable)?;
+            let usable = |pack| usable(pack) && verification.is_trusted(pack);
+            place = verification.index.resolve(&fingerprint, usable)?;
             if let Some(found) = place
-                && !vouching.vouches(found)?
+                && !verification.vouches(found)?
             {
                 place = None;
             }

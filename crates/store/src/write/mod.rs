@@ -67,10 +67,10 @@ mod worker;
 
 pub(crate) use catalogue::META_CODEC;
 pub(crate) use catalogue::append_at;
-pub use catalogue::{append_records, tell_catalogue};
+pub use catalogue::{append_records, publish_catalogue};
 pub use commit::{CommitTotals, CommitWhen};
 pub use compose::{Composed, compose};
-pub(crate) use dedup::Vouching;
+pub(crate) use dedup::Verification;
 pub(crate) use item::hinted;
 pub use item::{CODEC_HINT, Content, FileItem, Item, Part, PartSource, Parts, SourceFile, Target};
 #[cfg(any(test, feature = "testing"))]

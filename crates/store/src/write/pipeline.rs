@@ -12,7 +12,7 @@ use outrigger_offload::pool::Pool;
 
 use super::commit::{CommitQueue, CommitTotals, CommitWhen, Committer, Ended, Message};
 use super::compare::Compare;
-use super::dedup::{Dedup, Vouching};
+use super::dedup::{Dedup, Verification};
 use super::framer::Framer;
 use super::item::{Content, FileItem, Item, Part};
 use super::joining::Joining;
@@ -48,7 +48,7 @@ pub struct WriteSummary {
     pub progress: ProgressView,
     /// Transactions and entries.
     pub totals: CommitTotals,
-    /// With [`CommitWhen::AtTheEnd`]: inode and content of every [`Change::Node`](crate::meta::Change::Node), [`Change::Swap`](crate::meta::Change::Swap) and [`Change::Orphan`](crate::meta::Change::Orphan) that was committed, in order, however it was submitted.
+    /// With [`CommitWhen::AtTheEnd`]: inode and content of every [`Change::Node`](crate::meta::Change::Node), [`Change::CompareAndSwap`](crate::meta::Change::CompareAndSwap) and [`Change::Orphan`](crate::meta::Change::Orphan) that was committed, in order, however it was submitted.
     pub nodes: Vec<(u64, Root)>,
 }
 
@@ -114,11 +114,11 @@ impl Writer {
             Err(error) => (Default::default(), Arc::default(), Some(error)),
         };
         let (own_session, own_compare) = (Arc::clone(session), Arc::clone(&compare));
-        let vouching = Vouching::of(store);
-        let frames = MetaFrames::new(meta_sink, fingerprint, vouching.clone(), own_session, own_compare);
+        let verification = Verification::of(store);
+        let frames = MetaFrames::new(meta_sink, fingerprint, verification.clone(), own_session, own_compare);
         let frames = Arc::new(Mutex::new(frames));
         let commits = Arc::new(CommitQueue::default());
-        let dedup = Dedup::new(vouching.clone(), Arc::clone(session));
+        let dedup = Dedup::new(verification.clone(), Arc::clone(session));
         let pending = Arc::clone(&dedup.pending);
         let stage = Stage {
             dedup,
@@ -137,7 +137,7 @@ impl Writer {
             queue: Arc::new(Queue::new(buffers, options.threads)),
             joining: Joining { source: store.store_devices().cloned(), joined: OnceLock::new() },
             sequencer,
-            vouching,
+            verification,
             packs: Mutex::new(sink(PackKind::Data).on_host(host).with_reserve(session.may_use_reserve())),
             commits: Arc::clone(&commits),
             commit: options.commit,

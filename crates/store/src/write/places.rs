@@ -31,10 +31,9 @@ impl Places {
     /// Those of the database.
     pub fn records(&mut self, meta: &dyn Meta, changes: &[Change]) -> Result<Vec<Record>> {
         // Records of what names *are* never share a sequence with others.
-        if changes
-            .iter()
-            .any(|change| matches!(change, Change::Name { .. } | Change::Node { .. } | Change::Swap { .. }))
-        {
+        if changes.iter().any(|change| {
+            matches!(change, Change::Name { .. } | Change::Node { .. } | Change::CompareAndSwap { .. })
+        }) {
             return Ok(Vec::new());
         }
         let mut wanted = Vec::new();

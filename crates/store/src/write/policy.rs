@@ -5,10 +5,10 @@ use outrigger_format::catalogue::{FileKind, Record};
 use crate::error::{Error, ErrorKind, Result};
 use crate::meta::At;
 use crate::policy::check_policy;
+use crate::publish::{self, Touched};
 use crate::session::Session;
 use crate::store::Store;
-use crate::tell::{self, Touched};
-use crate::write::{append_records, tell_catalogue};
+use crate::write::{append_records, publish_catalogue};
 
 /// Sets (or with `None` unsets) a policy of the directory `inode`.
 ///
@@ -30,9 +30,9 @@ pub fn set_policy(
     }
     let (name, text) = (key.as_bytes().to_vec(), value.map(|value| value.as_bytes().to_vec()));
     // The mount that made the directory may not have published it yet.
-    tell_catalogue(store, session, &Touched::inodes([inode]), || Ok(()))?;
+    publish_catalogue(store, session, &Touched::inodes([inode]), || Ok(()))?;
     let record = Record::Policy { inode, key: name, value: text };
     let sequence = append_records(store, session, std::iter::once(Ok(record)))?;
     store.meta.set_policy(inode, key, value)?;
-    tell::settle(&*store.meta, sequence, "policy")
+    publish::settle(&*store.meta, sequence, "policy")
 }

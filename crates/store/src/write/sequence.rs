@@ -236,7 +236,7 @@ impl Stage {
     fn finish_manifest(&mut self, change: &mut Change, manifest: &mut ManifestBuilder) -> Result<u64> {
         let (Change::Put { root, .. }
         | Change::Node { root, .. }
-        | Change::Swap { root, .. }
+        | Change::CompareAndSwap { root, .. }
         | Change::Orphan { root, .. }
         | Change::Job(JobChange::Output { root, .. })) = change
         else {

@@ -10,7 +10,7 @@ use outrigger_offload::work::Class;
 use outrigger_offload::{Auto, Encoder};
 
 use super::commit::{CommitQueue, CommitWhen, Message, WAITING_MAX};
-use super::dedup::Vouching;
+use super::dedup::Verification;
 use super::devices::{Devices, Uncut, unnamed_bytes};
 use super::framer::{RawBytes, RawFrame};
 use super::frames::{self, Compressed, Turn};
@@ -29,7 +29,7 @@ pub(super) struct Shared {
     /// The devices.
     pub joining: Joining,
     pub sequencer: Sequencer,
-    pub vouching: Vouching,
+    pub verification: Verification,
     pub packs: Mutex<PackSink>,
     pub commits: Arc<CommitQueue>,
     pub commit: CommitWhen,
@@ -198,7 +198,7 @@ impl Shared {
 
     /// Brings a named batch to the sequencer, when other clients' packs that it may rely on were compared with their data: here, as this reads, and many can.
     fn bring(&self, ticket: u64, batch: Sequenced) -> Result<()> {
-        self.vouching.compare(&mut batch.looked_for())?;
+        self.verification.compare(&mut batch.looked_for())?;
         self.sequencer.bring(ticket, batch, &self.queue)
     }
 

@@ -99,7 +99,7 @@ fn changes_of_packs_are_followed_whatever_the_order_of_their_transactions() {
     late.run("COMMIT");
     follower.look();
     assert_eq!(follower.rows.keys().map(|id| id.0).collect::<Vec<_>>(), [1, 3]);
-    assert_eq!(follower.rows[&PackId(1)].state, PackState::Condemned);
+    assert_eq!(follower.rows[&PackId(1)].state, PackState::Candidate);
     // Another one, as a whole, while the first is still open.
     server.sql(&insert(4));
     follower.look();

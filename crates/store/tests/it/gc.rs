@@ -43,7 +43,7 @@ fn removed_files_leave_the_disk() {
         assert_eq!(read(&store, &format!("keep/{n}")), unique(n, 300_000));
     }
     let again = collect(&store, &thorough()).unwrap();
-    assert_eq!((again.packs_condemned, again.bytes_freed), (0, 0), "{again:?}");
+    assert_eq!((again.packs_marked, again.bytes_freed), (0, 0), "{again:?}");
     assert!(store.meta.packs().unwrap().iter().all(|row| row.state == PackState::Live));
     assert!(store.meta.sessions().unwrap().is_empty());
 }
@@ -144,7 +144,7 @@ fn many_small_packs_become_few() {
     }
     assert_eq!(committed(&store).len(), 80);
     let off = collect(&store, &GcOptions { merge_small: false, ..GcOptions::default() }).unwrap();
-    assert_eq!(off.packs_condemned, 0);
+    assert_eq!(off.packs_marked, 0);
     let report = collect(&store, &GcOptions::default()).unwrap();
     assert_eq!(report.packs_buried, 80);
     let packs = committed(&store);
@@ -155,7 +155,7 @@ fn many_small_packs_become_few() {
     for n in 0..40 {
         assert_eq!(read(&store, &format!("{n}")), unique(n, 9_000));
     }
-    assert_eq!(collect(&store, &GcOptions::default()).unwrap().packs_condemned, 0);
+    assert_eq!(collect(&store, &GcOptions::default()).unwrap().packs_marked, 0);
 }
 
 #[test]
@@ -172,10 +172,10 @@ fn a_dry_run_changes_nothing_and_is_right() {
     let said = collect(&store, &dry).unwrap();
     assert_eq!((store.meta.packs().unwrap(), disk(&store)), (rows, size));
     let read_only = Store::open(store.dir(), true).unwrap();
-    assert_eq!(collect(&read_only, &dry).unwrap().packs_condemned, said.packs_condemned);
+    assert_eq!(collect(&read_only, &dry).unwrap().packs_marked, said.packs_marked);
     assert_eq!(collect(&read_only, &thorough()).unwrap_err().kind(), ErrorKind::Denied);
     let done = collect(&store, &thorough()).unwrap();
-    assert_eq!((said.packs_condemned, said.live_bytes), (done.packs_condemned, done.live_bytes));
+    assert_eq!((said.packs_marked, said.live_bytes), (done.packs_marked, done.live_bytes));
     let (said, done) = (said.bytes_after as f64, done.bytes_after as f64);
     assert!((said / done - 1.0).abs() < 0.05, "said {said}, is {done}");
 }
@@ -307,7 +307,7 @@ fn torn_objects_that_no_row_knows_go() {
     assert_eq!(report.strays, 1);
     assert!(!store.backend.list().unwrap().contains(&id));
 
-    // One beyond the counters that was never sealed holds nothing that was committed (`tests/older.rs` has those that were), but its id is not given out.
+    // One beyond the counters that was never sealed holds nothing that was committed (`tests/stale.rs` has those that were), but its id is not given out.
     let beyond = PackId(1 << 30);
     store.backend.create(beyond).unwrap().seal().unwrap();
     assert_eq!(collect(&store, &thorough()).unwrap().strays, 1);
@@ -596,7 +596,7 @@ fn after_an_acknowledgement_of_which_nothing_is_known_no_hit_counts_until_the_ne
         littered(dir.path());
         let store = open(dir.path());
         let packs = store.committed_packs().unwrap();
-        let (condemned, live) = (packs[0], packs[1]);
+        let (marked, live) = (packs[0], packs[1]);
         // Opening the session is the first call, acknowledging the second.
         let faulty = Arc::new(gc_support::faulty_meta::FaultyMeta::new(Arc::clone(&store.meta), 2, after));
         let meta: Arc<dyn Meta> = faulty.clone();
@@ -610,19 +610,19 @@ fn after_an_acknowledgement_of_which_nothing_is_known_no_hit_counts_until_the_ne
             session.rely(1, look).unwrap();
             counted
         };
-        assert!(counts(condemned) && counts(live));
+        assert!(counts(marked) && counts(live));
         let (collector, _) = store
             .meta
             .open_session(SessionKind::Collector, &outrigger_store::testing::owner("collector"), 60)
             .unwrap();
         store.meta.take_collector(collector).unwrap();
-        let generation = store.meta.condemn(collector, &[condemned]).unwrap();
+        let generation = store.meta.mark_candidates(collector, &[marked]).unwrap();
         // The session's thread may have been quicker; one of the two has failed.
         let followed = session.follow();
         assert!(faulty.has_failed());
-        assert!(!counts(condemned), "after: {after}, followed: {followed:?}");
+        assert!(!counts(marked), "after: {after}, followed: {followed:?}");
         eventually("it counts", || counts(live));
-        assert!(!counts(condemned));
+        assert!(!counts(marked));
         assert!(store.meta.all_acknowledged(generation).unwrap());
     }
 }

@@ -78,11 +78,11 @@ conformance! {
         a_lost_database_is_filled_again
         upkeep_changes_nothing_that_can_be_seen
     }
-    loose_cases {
-        loose_chunks_come_with_the_commit_that_needs_them
-        a_loose_chunk_is_packed_by_its_owner_and_once
+    inline_cases {
+        inline_chunks_come_with_the_commit_that_needs_them
+        a_inline_chunk_is_packed_by_its_owner_and_once
         what_sessions_that_are_over_have_left_is_taken_over
-        loose_chunks_are_listed_in_parts
+        inline_chunks_are_listed_in_parts
         commits_that_add_the_same_chunks_at_once_both_have_them
     }
     job_cases {

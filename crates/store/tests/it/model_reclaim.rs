@@ -277,7 +277,7 @@ fn holds_for_packs_of_others() {
         packs: vec![0b10, 0b11],
         lies: vec![0b10],
         old: [0b01, 0],
-        vouching: true,
+        verification: true,
         removable: 0b0101,
         refresh: true,
         kill_writers: true,
@@ -369,7 +369,7 @@ fn holds_for_large_worlds() {
             Reclaim {
                 packs: vec![0b10, 0b11],
                 lies: vec![0b10],
-                vouching: true,
+                verification: true,
                 liars: 0b10,
                 drain: false,
                 lossy: 0b01,
@@ -417,7 +417,7 @@ fn nothing_about_loss_and_lies_is_vacuous() {
         lies: vec![0b10],
         old: [0b01, 0b10],
         lossy: 0b01,
-        vouching: true,
+        verification: true,
         kill_writers: true,
         fence_running: true,
         ..Reclaim::default()
@@ -460,12 +460,12 @@ fn every_rule_is_needed() {
         ..base()
     };
     let lossy = || Reclaim { lossy: 0b01, ..base() };
-    let doubting = || Reclaim { vouching: true, ..base() };
+    let doubting = || Reclaim { verification: true, ..base() };
     let stories = [
         (Broken::NoAckWait, lost, 12, base()),
         (Broken::NoRemark, lost, 13, base()),
         (Broken::CommitUnchecked, lost, 13, Reclaim { fence_running: true, ..base() }),
-        (Broken::CondemnedHitsCount, lost, 13, base()),
+        (Broken::CandidateHitsCount, lost, 13, base()),
         (Broken::AckWithoutReprieve, lost, 13, base()),
         (Broken::OwnPacksForgotten, lost, 17, group()),
         (
@@ -489,7 +489,7 @@ fn every_rule_is_needed() {
         ),
         (Broken::DenyList, lost, 17, Reclaim { removable: 0b01, ..two_runs() }),
         (Broken::SweepLive, swept, 4, garbage_only()),
-        (Broken::CondemnUncommitted, swept, 11, garbage_only()),
+        (Broken::MarkUncommitted, swept, 11, garbage_only()),
         (Broken::InheritUnpinned, lost, 15, inheriting()),
         (Broken::PinUnchecked, lost, 12, inheriting()),
         (Broken::PinsIgnored, lost, 13, inheriting()),
@@ -519,7 +519,7 @@ fn every_rule_is_needed() {
         (Broken::ReadOnce, unread, 14, Reclaim { reader: true, ..base() }),
         (Broken::RowSeenBefore, lost, 16, rows()),
         (Broken::AckWithoutReprieve, lost, 16, rows()),
-        (Broken::CondemnedHitsCount, lost, 14, rows()),
+        (Broken::CandidateHitsCount, lost, 14, rows()),
         (Broken::LostTakenForDone, "what is taken for committed is", 4, lossy()),
         (Broken::LostMadeAgain, "a commit happens once", 6, lossy()),
         (Broken::AskedTooEarly, "a commit happens once", 6, lossy()),

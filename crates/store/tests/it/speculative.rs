@@ -35,8 +35,8 @@ fn inode(meta: &PostgresMeta, number: u64) -> Inode {
 fn make(meta: &PostgresMeta, name: &str, number: u64) -> Vec<Change> {
     let time = Time { secs: number as i64, nanos: 0 };
     vec![
-        Change::Expect { parent: R, name: name.into(), inode: None },
-        Change::Like { inode: R, attributes: Box::new(inode(meta, R).attributes) },
+        Change::IfName { parent: R, name: name.into(), inode: None },
+        Change::IfAttributes { inode: R, attributes: Box::new(inode(meta, R).attributes) },
         meta_support::put(R, name, number, attributes(FileKind::File, 0o644), root(0)),
         Change::Touch { inode: R, modified: true, time },
     ]
@@ -58,7 +58,7 @@ const WAYS: [Make; 2] = [make, make_soon];
 /// Turns an inode from the state `was` into this.
 fn turn(was: Inode, attributes: Attributes, root: Root) -> Vec<Change> {
     let (inode, was) = (was.number, Box::new((was.attributes, was.root)));
-    vec![Change::Swap { inode, parent: R, was, attributes, root, keep: false }]
+    vec![Change::CompareAndSwap { inode, parent: R, was, attributes, root, keep: false }]
 }
 
 /// As a mount gives a file its content: if it is `was`.
@@ -203,8 +203,8 @@ fn what_was_guessed_wrong_is_found_out_and_changes_nothing() {
         commit(&other, theirs, vec![meta_support::dir(R, "gone", ten + 3)], 11).unwrap();
         let attributes = Box::new(inode(&meta, ten + 3).attributes);
         let below = vec![
-            Change::Expect { parent: ten + 3, name: b"g".to_vec(), inode: None },
-            Change::Like { inode: ten + 3, attributes },
+            Change::IfName { parent: ten + 3, name: b"g".to_vec(), inode: None },
+            Change::IfAttributes { inode: ten + 3, attributes },
             meta_support::file(ten + 3, "g", ten + 4, 1),
         ];
         let remove = Change::Remove { parent: R, name: b"gone".to_vec(), recursive: false };

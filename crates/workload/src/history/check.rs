@@ -110,7 +110,7 @@ impl Report {
 
 /// Operations that tell something: those that failed changed nothing, and reads that did not return
 /// tell nothing.
-fn telling(ops: &[Op]) -> Vec<Op> {
+fn publishing(ops: &[Op]) -> Vec<Op> {
     let is_look = |op: &Op| matches!(op.action, Action::Read | Action::Find | Action::Stat(_));
     let tells = |op: &&Op| match op.outcome {
         Outcome::Done(_) => true,
@@ -184,13 +184,13 @@ fn is_register(ops: &[Op], initial: &str) -> bool {
 
 /// Names are linearizable, and a name leads to all data that was closed before the name was given.
 fn replaced(ops: &[Op]) -> Vec<Violation> {
-    register(telling(ops), ABSENT)
+    register(publishing(ops), ABSENT)
 }
 
 /// Contents are linearizable from the write's sync or close on. On its own host a write may be read
 /// earlier, and one whose outcome is unknown at any time.
 fn written(ops: &[Op]) -> Vec<Violation> {
-    let ops = telling(ops);
+    let ops = publishing(ops);
     let writes: BTreeMap<_, _> =
         ops.iter().filter(|op| op.action == Action::Write).map(|op| (op.id(), op)).collect();
     let is_early = |read: &Op| {
@@ -221,7 +221,7 @@ fn may_do_nothing(ops: &[Op], at: usize) -> bool {
 /// A directory exists or not. A client that makes it is refused if it exists, and one that removes
 /// it if it does not.
 fn directories(ops: &[Op]) -> Vec<Violation> {
-    let ops = telling(ops);
+    let ops = publishing(ops);
     let fails = |ops: &[Op]| {
         !is_linearizable(&spans(ops), false, |&is_there, at| match (ops[at].action, ops[at].done()) {
             (Action::Claim(_), None) => Some(true),
@@ -246,7 +246,7 @@ fn directories(ops: &[Op]) -> Vec<Violation> {
 
 /// A moved file is in one directory at any time, and begins in the first.
 fn moved(ops: &[Op]) -> Vec<Violation> {
-    let ops = telling(ops);
+    let ops = publishing(ops);
     let fails = |ops: &[Op]| {
         !is_linearizable(&spans(ops), 0u8, |&state, at| match (ops[at].action, ops[at].done()) {
             (Action::Move { from, to }, Some(MOVED) | None) if state == from => Some(to),

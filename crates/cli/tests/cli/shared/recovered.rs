@@ -37,11 +37,11 @@ fn unmount(host: &mut Host) {
 
 /// Waits until every mount has published its change outbox.
 fn wait_until_told(shared: &Shared) {
-    let untold = format!(
+    let outbox = format!(
         "SELECT count(*) FROM {}.record WHERE kind = 'catalogue-debt' AND name LIKE 'session/%'",
         shared.schema
     );
-    eventually("mounts tell everything", || shared.server.sql(&untold) == "0");
+    eventually("mounts tell everything", || shared.server.sql(&outbox) == "0");
 }
 
 /// Recovers without a report of a loss, and mounts the result, which must equal `before`.

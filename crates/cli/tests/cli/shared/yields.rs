@@ -51,7 +51,7 @@ impl Told {
             self.asked.fetch_add(1, Ordering::SeqCst);
             let waiting = self.waiting.load(Ordering::SeqCst);
             let status = format!(
-                r#"{{"operations_read":0,"operations_write":0,"reading_seconds":0,"writing_seconds":0,"waiting_operations":{waiting}}}"#
+                r#"{{"operations_read":0,"operations_write":0,"reading_seconds":0,"writing_seconds":0,"writing_paced_seconds":0,"waiting_operations":{waiting}}}"#
             );
             let mut stream = stream;
             if writeln!(stream, "{status}").is_err() {

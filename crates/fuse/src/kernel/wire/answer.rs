@@ -133,7 +133,7 @@ fn carry_out<F: FileSystem>(fs: &F, request: &Request<'_>, out: &mut Vec<u8>) ->
             let (entry, opened) = match opcode {
                 CREATE => fs.create(caller, number, rest.name()?, node, flags)?,
                 // The name that comes along means nothing.
-                _ => fs.create_nameless(caller, number, node, flags)?,
+                _ => fs.create_anonymous(caller, number, node, flags)?,
             };
             out.entry(&entry);
             out.opened(opened, false);

@@ -342,7 +342,7 @@ impl LockService {
 
     /// Stores what was written to a file here, for the lock's next owner.
     fn store(&self, inode: u64) -> Result<()> {
-        self.core.store_behind();
+        self.core.store_deferred();
         match self.core.open.get(inode) {
             Some(file) if !file.is_stored() => self.core.fail(self.core.store_file(&file, false)),
             _ => Ok(()),

@@ -15,7 +15,7 @@ use crate::fs::{Answer, Handle, LockRequest};
 /// Interruptions at most of requests that have not arrived here yet. Between the reading of a
 /// request and its arrival here there are never more requests than threads; other interruptions
 /// that end up here do not matter.
-const EARLY_MAX: usize = 1024;
+const INCREMENTS_MAX: usize = 1024;
 
 /// A request for a lock.
 pub struct Task {
@@ -70,7 +70,7 @@ struct State {
     /// Requests that are being tried, and whether they have been interrupted.
     trying: HashMap<u64, bool>,
     /// Interruptions of requests that have not arrived here yet.
-    early: VecDeque<u64>,
+    increments: VecDeque<u64>,
     holds: BTreeMap<Key, Hold>,
     /// One thread waits until the first job is due, at this time. The others wait until they are
     /// woken.
@@ -96,8 +96,8 @@ impl Queue {
     pub fn push(&self, task: Task) {
         let mut state = self.lock();
         let request = task.asked.request;
-        if let Some(at) = state.early.iter().position(|early| *early == request) {
-            state.early.remove(at);
+        if let Some(at) = state.increments.iter().position(|increments| *increments == request) {
+            state.increments.remove(at);
             if task.asked.waits {
                 drop(state);
                 return task.answer.give(Err(Errno::INTR));
@@ -186,10 +186,10 @@ impl Queue {
         match state.trying.get_mut(&request) {
             Some(interrupted) => *interrupted = true,
             None => {
-                if state.early.len() == EARLY_MAX {
-                    state.early.pop_front();
+                if state.increments.len() == INCREMENTS_MAX {
+                    state.increments.pop_front();
                 }
-                state.early.push_back(request);
+                state.increments.push_back(request);
             }
         }
         None

@@ -37,7 +37,7 @@ pub const CALLS: [&str; 33] = [
     "symlink",
     "link",
     "create ",
-    "create_nameless",
+    "create_anonymous",
     "unlink",
     "remove_dir",
     "rename",
@@ -327,14 +327,14 @@ impl FileSystem for Recorder {
         Ok(len / 3)
     }
 
-    fn create_nameless(
+    fn create_anonymous(
         &self,
         caller: Caller,
         parent: u64,
         node: NewNode,
         flags: OpenFlags,
     ) -> Result<(Entry, Opened)> {
-        self.note(format_args!("create_nameless {:?} {parent} {node:?} {flags:?}", who(caller)));
+        self.note(format_args!("create_anonymous {:?} {parent} {node:?} {flags:?}", who(caller)));
         Ok((entry(7, FileKind::File), OPENED))
     }
 

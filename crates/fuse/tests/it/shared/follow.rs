@@ -180,15 +180,15 @@ fn a_follower_sees_what_the_file_becomes_or_is_told_that_it_did_not() {
 
 #[test]
 fn a_follower_is_told_the_same_of_files_that_are_stored_while_they_are_written() {
-    follow_files(SharedOptions { early_bytes: 4 << 10, ..SharedOptions::new(2) });
+    follow_files(SharedOptions { increment_bytes: 4 << 10, ..SharedOptions::new(2) });
 }
 
 fn follow_files(options: SharedOptions) {
     let Some(site) = Site::new() else { return };
     // A reader of the stored prefix may have read any of its bytes.
-    let is_early = options.early_bytes < 1 << 20;
+    let is_incremental = options.increment_bytes < 1 << 20;
     let (mut one, two) = (site.mount_as(options.clone()), site.mount());
-    let (mut clean, mut spoilt, mut killed, mut aborted, mut outside) = (0, 0, 0, 0, 0);
+    let (mut clean, mut invalidated, mut killed, mut aborted, mut outside) = (0, 0, 0, 0, 0);
     for seed in 0..70 {
         let mut rng = Rng::new(seed);
         let name = format!("raw{seed}");
@@ -196,7 +196,7 @@ fn follow_files(options: SharedOptions) {
         let (number, job) = (open.number, site.newest());
         let claimed = site.claim(job);
         let (mut content, mut seen) = (Vec::<u8>::new(), Vec::<u8>::new());
-        let (mut is_spoilt, mut synced) = (false, Vec::new());
+        let (mut is_invalidated, mut synced) = (false, Vec::new());
         // Some writers never look back.
         let looks_back = rng.below(2) == 0;
         for _ in 0..rng.below(24) {
@@ -208,7 +208,7 @@ fn follow_files(options: SharedOptions) {
                     let set = SetAttr { size: Some(len), handle: Some(open.handle), ..Default::default() };
                     one.volume.set_attributes(USER, number, &set).unwrap();
                     content.resize(len as usize, 0);
-                    is_spoilt |= len < seen.len() as u64;
+                    is_invalidated |= len < seen.len() as u64;
                 }
                 1 if looks_back && !content.is_empty() => {
                     let from = rng.below(content.len() as u64);
@@ -217,7 +217,7 @@ fn follow_files(options: SharedOptions) {
                     let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
                     one.volume.allocate(USER, part, len, punch).unwrap();
                     content[from as usize..(from + len) as usize].fill(0);
-                    is_spoilt |= from < seen.len() as u64;
+                    is_invalidated |= from < seen.len() as u64;
                 }
                 2 => {
                     open.sync().unwrap();
@@ -236,7 +236,7 @@ fn follow_files(options: SharedOptions) {
                 _ => {
                     let data = random(seed * 100 + beyond, 1 + rng.below(9000) as usize);
                     open.write(beyond, &data).unwrap();
-                    is_spoilt |= beyond < seen.len() as u64;
+                    is_invalidated |= beyond < seen.len() as u64;
                     let end = beyond as usize + data.len();
                     content.resize(content.len().max(end), 0);
                     content[beyond as usize..end].copy_from_slice(&data);
@@ -273,7 +273,7 @@ fn follow_files(options: SharedOptions) {
                 outside += 1;
                 two.put(&name, b"from elsewhere, and last").unwrap();
                 wait_closed(&two, number);
-                is_spoilt |= !seen.is_empty();
+                is_invalidated |= !seen.is_empty();
                 if content == synced {
                     content = b"from elsewhere, and last".to_vec();
                 } else {
@@ -290,8 +290,8 @@ fn follow_files(options: SharedOptions) {
         assert_eq!(split.range.to, now.len() as u64, "seed {seed}");
         assert!(site.input(job) == now, "seed {seed}");
         let is_void = split.state == SplitState::Waiting;
-        if is_spoilt || (is_early && looks_back && is_void) {
-            spoilt += 1;
+        if is_invalidated || (is_incremental && looks_back && is_void) {
+            invalidated += 1;
             assert!(split.state == SplitState::Waiting && split.attempt > claimed.attempt, "seed {seed}");
         } else {
             clean += 1;
@@ -299,8 +299,8 @@ fn follow_files(options: SharedOptions) {
             assert!(now.starts_with(&seen), "seed {seed}");
         }
     }
-    let ends = [clean, spoilt, killed, aborted, outside];
-    assert!(clean > 10 && spoilt > 4 && ends.iter().all(|count| *count > 1), "{ends:?}");
+    let ends = [clean, invalidated, killed, aborted, outside];
+    assert!(clean > 10 && invalidated > 4 && ends.iter().all(|count| *count > 1), "{ends:?}");
     one.volume.close(|| ()).unwrap();
     // The collector also removes prefixes of mounts that were killed.
     site.reclaim();

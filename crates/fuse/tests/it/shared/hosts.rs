@@ -163,7 +163,7 @@ impl Host {
     /// As programs do that want a file to be seen whole or not at all.
     pub fn publish(&self, path: &str, data: &[u8]) -> Result<()> {
         let (parent, name) = self.split(path)?;
-        let (entry, opened) = self.volume.create_nameless(USER, parent, new_file(0o644), OpenFlags::RDWR)?;
+        let (entry, opened) = self.volume.create_anonymous(USER, parent, new_file(0o644), OpenFlags::RDWR)?;
         let open = Open { host: self, number: entry.attr.number, handle: opened.handle };
         let done = open.write(0, data);
         let done = done.and_then(|()| self.volume.link(USER, open.number, parent, name).map(drop));

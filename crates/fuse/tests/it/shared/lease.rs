@@ -13,9 +13,9 @@ use outrigger_workload::eventually;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+use super::anonymous::anonymous;
 use super::hosts::{Cluster, Host, USER};
 use super::locks::{all, lock, open_both};
-use super::nameless::nameless;
 use super::{RDWR, random, reclaim};
 
 impl Cluster {
@@ -107,7 +107,7 @@ fn a_mount_goes_on_when_its_session_was_ended() {
     assert!(two.cat("large").unwrap() == random(3, 3 << 20));
     open.close().unwrap();
     reader.close().unwrap();
-    assert!(cluster.said("goes on with session"), "{:?}", cluster.said.lock().unwrap());
+    assert!(cluster.said("continues with session"), "{:?}", cluster.said.lock().unwrap());
     assert_eq!((status(&one).files_kept_aside, kept(&one)), (0, Vec::new()));
     // An unmount stores what there is, too.
     let late = one.open("late", RDWR | OFlags::CREATE).unwrap();
@@ -198,7 +198,7 @@ fn files_without_names_go_on_if_nobody_has_released_them() {
     let mut options = SharedOptions::new(2);
     options.staging_bytes = 4 << 20;
     let (one, two) = (cluster.mount_with(options), cluster.mount());
-    let (small, held) = (nameless(&one), nameless(&one));
+    let (small, held) = (anonymous(&one), anonymous(&one));
     small.write(0, b"small").unwrap();
     let large = random(9, 6 << 20);
     held.write(0, &large).unwrap();

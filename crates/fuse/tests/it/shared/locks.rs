@@ -175,8 +175,8 @@ fn whoever_has_a_lock_reads_what_was_written_under_those_before() {
     let Some(cluster) = Cluster::new() else { return };
     let (one, two) = (cluster.mount(), cluster.mount());
     let forgotten: Arc<Mutex<Vec<u64>>> = Arc::default();
-    let noted = Arc::clone(&forgotten);
-    two.volume.forget_by(move |inode| noted.lock().unwrap().push(inode));
+    let open_versions = Arc::clone(&forgotten);
+    two.volume.forget_by(move |inode| open_versions.lock().unwrap().push(inode));
     let (here, there) = open_both(&one, &two, "f");
     let said = || std::mem::take(&mut *forgotten.lock().unwrap());
     for (round, bytes) in

@@ -2,20 +2,20 @@
 //! about it, without a kernel. After these: random operations through random mounts beside a plain
 //! directory, and mounts that get in each other's way on purpose.
 
-mod behind;
-mod carried;
-mod early;
+mod anonymous;
+mod deferred;
+mod delegated;
 mod faults;
 mod follow;
 mod hosts;
+mod in_doubt;
+mod increments;
 mod lease;
 mod locks;
-mod nameless;
 mod overwrite;
-mod paths;
+mod path_prefetch;
 mod random;
 mod small;
-mod unsettled;
 
 use std::sync::Barrier;
 use std::time::Duration;

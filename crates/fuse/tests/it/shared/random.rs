@@ -115,7 +115,7 @@ fn compare(host: &Host, dir: &Path, path: &str) {
 /// The first of several mounts stores what is written early, the others do not.
 fn mount(cluster: &Cluster, number: usize) -> Host {
     let plain = SharedOptions::new(2);
-    cluster.mount_with(if number == 0 { SharedOptions { early_bytes: 4 << 10, ..plain } } else { plain })
+    cluster.mount_with(if number == 0 { SharedOptions { increment_bytes: 4 << 10, ..plain } } else { plain })
 }
 
 #[test]

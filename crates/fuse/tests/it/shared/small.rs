@@ -21,8 +21,8 @@ fn packs(host: &Host) -> usize {
 }
 
 /// Chunks that wait to be packed, and of how many sessions.
-fn loose(host: &Host) -> (u64, usize) {
-    let owners = host.store.meta.loose().loose_owners().unwrap();
+fn inline(host: &Host) -> (u64, usize) {
+    let owners = host.store.meta.inline().inline_owners().unwrap();
     (owners.iter().map(|owner| owner.chunks).sum(), owners.len())
 }
 
@@ -51,7 +51,7 @@ fn many_small_files_are_seen_at_once_and_make_few_packs() {
     one.volume.watch(&mut status);
     assert!(status.new_bytes > 3_000_000 && status.destage_failures == 0, "{status:?}");
     one.volume.close(|| ()).unwrap();
-    assert_eq!(loose(&two), (0, 0), "an unmount packs what is left");
+    assert_eq!(inline(&two), (0, 0), "an unmount packs what is left");
     assert!((1..=9).contains(&packs(&two)), "{} packs", packs(&two));
     two.store.packs.set_cache_bytes(0);
     for (number, name) in names(FILES) {
@@ -69,7 +69,7 @@ fn what_was_closed_is_packed_without_an_unmount() {
     one.put("f", b"a few bytes").unwrap();
     assert_eq!(packs(&one), 0);
     let until = Instant::now() + Duration::from_secs(60);
-    while loose(&one) != (0, 0) {
+    while inline(&one) != (0, 0) {
         assert!(Instant::now() < until, "it is never packed");
         std::thread::sleep(Duration::from_millis(50));
     }
@@ -88,20 +88,20 @@ fn what_a_mount_that_is_gone_has_left_is_packed_by_the_next_one_and_by_gc() {
         }
         // Not closed: as if its host had lost power; and its leases are over.
         drop(one);
-        let (left, _) = loose(&two);
+        let (left, _) = inline(&two);
         if by_gc {
             reclaim(&cluster);
         } else {
             drop(two);
             let three = cluster.mount();
             let until = Instant::now() + Duration::from_secs(60);
-            while loose(&three) != (0, 0) {
+            while inline(&three) != (0, 0) {
                 assert!(Instant::now() < until, "it is never packed");
                 std::thread::sleep(Duration::from_millis(50));
             }
         }
         let four = cluster.mount();
-        assert_eq!(loose(&four), (0, 0), "{left} were left");
+        assert_eq!(inline(&four), (0, 0), "{left} were left");
         for number in 0..40 {
             assert!(four.cat(&name(number)).unwrap() == content(number));
         }
@@ -203,15 +203,15 @@ fn what_a_row_cannot_say_gets_packs() {
     let undeduplicated = Overrides { dedup: Some(false), ..Overrides::default() };
     let one = cluster.mount_with(SharedOptions { overrides: undeduplicated, ..SharedOptions::new(2) });
     one.put("f", b"stored apart").unwrap();
-    assert_eq!((loose(&one), packs(&one) > 0), ((0, 0), true));
+    assert_eq!((inline(&one), packs(&one) > 0), ((0, 0), true));
     let two = cluster.mount();
     let before = packs(&two);
     two.put("large", &random(1, 400_000)).unwrap();
-    assert_eq!((loose(&two), packs(&two) > before), ((0, 0), true));
+    assert_eq!((inline(&two), packs(&two) > before), ((0, 0), true));
     let open = two.open("hole", RDWR | OFlags::CREATE).unwrap();
     open.write(1 << 20, b"behind a hole").unwrap();
     open.close().unwrap();
-    assert_eq!(loose(&two).0, 1);
+    assert_eq!(inline(&two).0, 1);
     assert_eq!(&one.cat("hole").unwrap()[1 << 20..], b"behind a hole");
     cluster.check();
 }

@@ -41,7 +41,7 @@ pub(super) fn scan_gfni(data: &[u8], lanes: &Lanes<8>, masks: GearMasks, out: &m
 /// Eight lanes by vector instructions with GFNI.
 #[target_feature(enable = "avx2,gfni")]
 fn run_gfni(data: &[u8], lanes: &Lanes<8>, masks: GearMasks, out: &mut Vec<u32>) -> bool {
-    let limit = _mm256_set1_epi32((!masks.loose).cast_signed());
+    let limit = _mm256_set1_epi32((!masks.inline).cast_signed());
     let found = out.len();
     let mut h = _mm256_setzero_si256();
     let rows: [&[[u8; 16]]; 8] = lanes.rows(data);
@@ -67,7 +67,7 @@ fn run_gfni(data: &[u8], lanes: &Lanes<8>, masks: GearMasks, out: &mut Vec<u32>)
 /// vector units busy, but leave the other units idle, and the loads that a plain look-up needs.
 #[target_feature(enable = "avx2")]
 fn run_mixed(data: &[u8], lanes: &Lanes<12>, masks: GearMasks, out: &mut Vec<u32>) -> bool {
-    let plain_limit = !masks.loose;
+    let plain_limit = !masks.inline;
     let limit = _mm256_set1_epi32(plain_limit.cast_signed());
     let enough = out.len() + lanes.dense;
     let mut h = _mm256_setzero_si256();
@@ -135,7 +135,7 @@ fn report<const N: usize>(
     for (step, &hash) in hashes.iter().enumerate() {
         // SAFETY: both are 32 bytes of plain integers.
         let hash: [u32; 8] = unsafe { std::mem::transmute(hash) };
-        for (lane, h) in hash.into_iter().enumerate().filter(|(_, h)| h & masks.loose == 0) {
+        for (lane, h) in hash.into_iter().enumerate().filter(|(_, h)| h & masks.inline == 0) {
             lanes.emit(lane, offset + step, h, masks, out);
         }
     }

@@ -30,7 +30,7 @@ pub(super) fn scan(data: &[u8], lanes: &Lanes<16>, masks: GearMasks, out: &mut V
 fn run(data: &[u8], lanes: &Lanes<16>, masks: GearMasks, out: &mut Vec<u32>) -> bool {
     let matrix = _mm512_set1_epi64(GEAR_MATRIX.cast_signed());
     let xor = _mm512_set1_epi32(u32::from_le_bytes(GEAR_XOR).cast_signed());
-    let limit = _mm512_set1_epi32((!masks.loose).cast_signed());
+    let limit = _mm512_set1_epi32((!masks.inline).cast_signed());
     // Byte q of each 32-bit lane, four times.
     let mut copy = [_mm512_set4_epi32(0x0c0c_0c0c, 0x0808_0808, 0x0404_0404, 0); 4];
     for q in 1..4 {
@@ -79,7 +79,7 @@ fn report(hashes: &[__m512i; 4], offset: usize, lanes: &Lanes<16>, masks: GearMa
     for (step, &hash) in hashes.iter().enumerate() {
         // SAFETY: both are 64 bytes of plain integers.
         let hash: [u32; 16] = unsafe { std::mem::transmute(hash) };
-        for (lane, h) in hash.into_iter().enumerate().filter(|(_, h)| h & masks.loose == 0) {
+        for (lane, h) in hash.into_iter().enumerate().filter(|(_, h)| h & masks.inline == 0) {
             lanes.emit(lane, offset + step, h, masks, out);
         }
     }

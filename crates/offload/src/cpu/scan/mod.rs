@@ -32,7 +32,7 @@ const SMALL: usize = 256;
 /// One candidate in this many bytes is dense. The smallest average, 256, has one in 128.
 const DENSE: usize = 32;
 
-/// Appends to `out` every loose candidate in `data`, ascending, as `position << 1 | strict`. The
+/// Appends to `out` every inline candidate in `data`, ascending, as `position << 1 | strict`. The
 /// result equals that of [`scan_reference`], by the best kernel of this processor. `history` holds
 /// the bytes before `data` in its file. Only its last 32 bytes matter. It may be shorter only at
 /// the beginning of a file. Allocates nothing apart from the growth of `out`.
@@ -67,7 +67,7 @@ pub fn scan_with(level: SimdLevel, history: &[u8], data: &[u8], masks: GearMasks
     assert!(data.len() < 1 << 31, "a segment has less than 2^31 bytes");
     // Kernels compare with a limit instead of masking, so masks must be runs of ones from the top.
     let from_the_top = |mask: u32| mask.leading_ones() == mask.count_ones();
-    if data.len() < SMALL || !from_the_top(masks.loose) {
+    if data.len() < SMALL || !from_the_top(masks.inline) {
         return scan_reference(history, data, masks, out);
     }
     let level = level.min(SimdLevel::detect());
@@ -101,7 +101,7 @@ fn scan_plainly(data: &[u8], begin: usize, end: usize, masks: GearMasks, out: &m
     let mut h = warm_up(&data[..begin]);
     for (position, &byte) in data.iter().enumerate().take(end).skip(begin) {
         h = (h << 1).wrapping_add(GEAR[byte as usize]);
-        if h & masks.loose == 0 {
+        if h & masks.inline == 0 {
             out.push(masks.candidate(position, h));
         }
     }

@@ -7,7 +7,7 @@ use super::Lanes;
 /// Appends the candidates of the lanes' bytes in any order. If they are dense, returns false with
 /// only some of them.
 pub(super) fn scan(data: &[u8], lanes: &Lanes<4>, masks: GearMasks, out: &mut Vec<u32>) -> bool {
-    let limit = !masks.loose;
+    let limit = !masks.inline;
     let enough = out.len() + lanes.dense;
     let [a, b, c, d] = lanes.starts.map(|start| &data[start..start + lanes.run]);
     let [mut ha, mut hb, mut hc, mut hd] = [0u32; 4];

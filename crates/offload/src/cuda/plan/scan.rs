@@ -32,7 +32,7 @@ impl Rule {
     /// Room for about twice the expected candidates. If there are more, another step is necessary.
     pub(super) fn expected(self, len: usize) -> usize {
         let bits = match self {
-            Self::Gear { masks, .. } => masks.loose.count_ones(),
+            Self::Gear { masks, .. } => masks.inline.count_ones(),
             Self::Windowed { mask, .. } => mask.count_ones(),
         };
         (2 * (len >> bits) + 1024).min(len)
@@ -43,7 +43,7 @@ impl Rule {
 pub(super) fn scan(lane: &mut dyn Lane, data: Data, rule: Rule, room: Room) -> Result<(), Fault> {
     let tiles = data.len.div_ceil(TILE);
     let bits = tiles * TILE / 8;
-    let loose = lane.memory(Area::LooseBits, bits)?;
+    let inline = lane.memory(Area::InlineBits, bits)?;
     let strict = lane.memory(Area::StrictBits, bits)?;
     let counts = lane.memory(Area::Counts, tiles * 4)?;
     match rule {
@@ -55,9 +55,9 @@ pub(super) fn scan(lane: &mut dyn Lane, data: Data, rule: Rule, room: Room) -> R
                 Word(data.len as u32),
                 Word(history as u32),
                 At(lane.constants()),
-                Word(masks.loose),
+                Word(masks.inline),
                 Word(masks.strict),
-                At(loose),
+                At(inline),
                 At(strict),
                 At(counts),
             ];
@@ -75,7 +75,7 @@ pub(super) fn scan(lane: &mut dyn Lane, data: Data, rule: Rule, room: Room) -> R
                 Word(data.len as u32),
                 At(lane.constants().plus(RABIN_AT)),
                 Word(mask),
-                At(loose),
+                At(inline),
                 At(strict),
                 At(counts),
             ];
@@ -83,19 +83,19 @@ pub(super) fn scan(lane: &mut dyn Lane, data: Data, rule: Rule, room: Room) -> R
         }
     }
     lane.launch(kernel::SCAN_OFFSETS, 1, 0, &[At(counts), Word(tiles as u32), At(room.total)])?;
-    emit(lane, tiles, loose, strict, counts, room.candidates, room.capacity)
+    emit(lane, tiles, inline, strict, counts, room.candidates, room.capacity)
 }
 
 fn emit(
     lane: &mut dyn Lane,
     tiles: usize,
-    loose: Address,
+    inline: Address,
     strict: Address,
     counts: Address,
     out: Address,
     capacity: usize,
 ) -> Result<(), Fault> {
-    let arguments = [At(loose), At(strict), At(counts), At(out), Word(capacity as u32)];
+    let arguments = [At(inline), At(strict), At(counts), At(out), Word(capacity as u32)];
     lane.launch(kernel::SCAN_EMIT, tiles, 0, &arguments)
 }
 
@@ -134,11 +134,11 @@ pub(super) fn finish(
         // The bits are still there, so only the last kernel runs again, with room for all.
         let tiles = data.len.div_ceil(TILE);
         let bytes = HEADER + 4 * total;
-        let loose = lane.memory(Area::LooseBits, tiles * TILE / 8)?;
+        let inline = lane.memory(Area::InlineBits, tiles * TILE / 8)?;
         let strict = lane.memory(Area::StrictBits, tiles * TILE / 8)?;
         let counts = lane.memory(Area::Counts, tiles * 4)?;
         let result = lane.memory(Area::Result, bytes)?;
-        emit(lane, tiles, loose, strict, counts, result.plus(HEADER), total)?;
+        emit(lane, tiles, inline, strict, counts, result.plus(HEADER), total)?;
         return Ok(Some(Step { bytes, candidates: total, known: Some(total) }));
     }
     let (candidates, _) = bytes[HEADER..HEADER + 4 * total].as_chunks();

@@ -58,13 +58,13 @@ fn apply<R: Rows>(editor: &mut Editor<R>, change: &Change) -> Outcome<()> {
             let new_parent = editor.directory(*new_parent)?;
             rename(editor, (parent, name), (new_parent, new_name))
         }
-        Change::Expect { parent, name, inode } => {
+        Change::IfName { parent, name, inode } => {
             check_name(name)?;
             let parent = editor.directory(*parent)?;
             expect(editor, parent, name, *inode)
         }
-        Change::Like { inode, attributes } => like(editor, *inode, attributes),
-        Change::Swap { inode, parent, was, attributes, root, keep } => {
+        Change::IfAttributes { inode, attributes } => like(editor, *inode, attributes),
+        Change::CompareAndSwap { inode, parent, was, attributes, root, keep } => {
             let keeper = keep.then_some(*parent as i64);
             swap(editor, *inode, was, (attributes, root), keeper)
         }
@@ -72,7 +72,7 @@ fn apply<R: Rows>(editor: &mut Editor<R>, change: &Change) -> Outcome<()> {
             let number = editor.resolve(*inode)?;
             editor.touch(number, *modified, *time)
         }
-        Change::Pin { inode, links, root } => {
+        Change::PinContent { inode, links, root } => {
             let number = editor.resolve(*inode)?;
             match editor.stored(number)? {
                 Some(old)
@@ -87,7 +87,7 @@ fn apply<R: Rows>(editor: &mut Editor<R>, change: &Change) -> Outcome<()> {
         }
         Change::Name { .. } | Change::Node { .. } | Change::Orphan { .. } => Err(exact::mixed()),
         // No part of the tree: the engine has seen to it.
-        Change::Job(_) | Change::Loose(_) => Ok(()),
+        Change::Job(_) | Change::InlineChunks(_) => Ok(()),
     }
 }
 

@@ -175,7 +175,7 @@ impl<R: Rows> Exact<'_, R> {
             std::mem::take(&mut self.touched).into_iter().filter(|(_, touched)| !is_right(touched)).collect();
         // The order of the rows is quicker, and it makes the same inode fail every time.
         touched.sort_unstable_by_key(|&(number, _)| number);
-        let (mut nameless, mut hung) = (Vec::new(), Vec::new());
+        let (mut anonymous, mut hung) = (Vec::new(), Vec::new());
         for (number, touched) in touched {
             let Some(old) = self.editor.stored(number)? else {
                 if touched.names > 0 {
@@ -187,7 +187,7 @@ impl<R: Rows> Exact<'_, R> {
             let before = if touched.is_new { 0 } else { old.links };
             let names = before + touched.names;
             if names <= 0 {
-                nameless.push(old);
+                anonymous.push(old);
                 continue;
             }
             if names != old.links {
@@ -205,7 +205,7 @@ impl<R: Rows> Exact<'_, R> {
                 hung.push(number);
             }
         }
-        for old in nameless {
+        for old in anonymous {
             if old.is_directory() && self.editor.rows.has_names(old.number)? {
                 let what = format!("directory {} has entries, and no name", old.number);
                 return Err(refuse(ErrorKind::Invalid, what));

@@ -13,7 +13,7 @@
 //!                  └──── retry ───────┘
 //! ```
 //!
-//! A split may have a second attempt beside the first ([`Splits::claim_beside`]), when that takes long: both count until one of them has finished, and then the
+//! A split may have a second attempt beside the first ([`Splits::claim_speculative`]), when that takes long: both count until one of them has finished, and then the
 //! other one does not. The split's row knows both. If the newer one fails, or is given back, the split is its primary's again.
 //!
 //! An input may still be *open*: a file that is being written. Its split has no end yet
@@ -334,7 +334,7 @@ pub trait Splits: Send + Sync {
     ///
     /// # Errors
     /// `Fenced`, `NotFound`.
-    fn claim_beside(
+    fn claim_speculative(
         &self,
         session: SessionId,
         job: JobId,

@@ -28,7 +28,7 @@ pub(in crate::meta) struct Running {
     pub range: NewSplit,
     /// Its newest attempt.
     pub attempt: u64,
-    /// Attempts since the last retry, for which `claim_beside` does not count.
+    /// Attempts since the last retry, for which `claim_speculative` does not count.
     pub tries: u64,
     /// Who has the newest attempt.
     pub session: SessionId,
@@ -97,8 +97,8 @@ fn has_ended(state: JobState) -> bool {
     !matches!(state, JobState::Waiting | JobState::Running)
 }
 
-/// See [`Splits::claim_beside`](super::Splits::claim_beside); the session is known to be live.
-pub(in crate::meta) fn claim_beside(
+/// See [`Splits::claim_speculative`](super::Splits::claim_speculative); the session is known to be live.
+pub(in crate::meta) fn claim_speculative(
     rows: &mut impl JobRows,
     session: SessionId,
     job: JobId,

@@ -2,7 +2,7 @@
 
 use super::connection::{Connection, Query};
 use super::row::{self, former_columns, require, stored_columns};
-use super::{counters, jobs, locks, loose, packs, reclaim};
+use super::{counters, inline, jobs, locks, packs, reclaim};
 use crate::meta::fault::{Fault, Outcome};
 
 /// Findings of one kind that are listed; more are only counted.
@@ -162,7 +162,7 @@ pub(super) fn check(connection: &mut Connection) -> Outcome<Vec<String>> {
     let mut kind = Kind::default();
     jobs::check(connection, &mut |finding| kind.add(finding))?;
     kind.end(&mut found);
-    for rule in RULES.iter().chain([&loose::RULE]).chain(locks::RULES) {
+    for rule in RULES.iter().chain([&inline::RULE]).chain(locks::RULES) {
         let mut kind = Kind::default();
         connection.stream(&Query::new(rule), |row| {
             kind.add(row.try_get(0)?);

@@ -6,7 +6,7 @@ use super::connection::Query;
 use super::row;
 use super::working::Name;
 use crate::meta::SessionId;
-use crate::meta::loose::LooseChunk;
+use crate::meta::inline::InlineChunk;
 
 /// Rows of `dentry`.
 #[derive(Default)]
@@ -81,18 +81,18 @@ impl DirectoryColumns {
     }
 }
 
-/// Rows of `loose`.
+/// Rows of `inline`.
 #[derive(Default)]
-pub(super) struct LooseColumns {
+pub(super) struct InlineColumns {
     fingerprints: Vec<Vec<u8>>,
     sessions: Vec<i64>,
     codecs: Vec<String>,
     bytes: Vec<Vec<u8>>,
 }
 
-impl LooseColumns {
+impl InlineColumns {
     /// One more.
-    pub fn push(&mut self, chunk: &LooseChunk, owner: SessionId) {
+    pub fn push(&mut self, chunk: &InlineChunk, owner: SessionId) {
         self.fingerprints.push(chunk.fingerprint.0.to_vec());
         self.sessions.push(owner.0 as i64);
         self.codecs.push(chunk.codec.to_string());

@@ -9,7 +9,7 @@ use super::sessions::{self, now};
 use super::speculative::ObservedRows;
 use super::transaction::Tx;
 use super::working::Working;
-use super::{counters, loose, packs, snapshots};
+use super::{counters, inline, packs, snapshots};
 use crate::error::ErrorKind;
 use crate::meta::change::totals::{Retained, TotalsDelta};
 use crate::meta::change::{Editor, Start, apply_all};
@@ -33,7 +33,7 @@ pub(super) fn commit(
     tx: &mut Tx<'_>,
     session: SessionId,
     commit: &Commit,
-    learnt: &mut ObservedRows,
+    observed: &mut ObservedRows,
 ) -> Outcome<Committed> {
     let (wanted, load) = Working::load(&commit.changes);
     let mut queries = vec![Query::new(START).int(session.0 as i64)];
@@ -46,8 +46,8 @@ pub(super) fn commit(
     }
     packs::make_live(tx, session, &commit.packs)?;
     rules::apply(&mut PostgresJobs(tx), session, &commit.changes)?;
-    if commit.changes.iter().any(|change| matches!(change, Change::Loose(_))) {
-        loose::apply(tx, session, &commit.changes)?;
+    if commit.changes.iter().any(|change| matches!(change, Change::InlineChunks(_))) {
+        inline::apply(tx, session, &commit.changes)?;
     }
     let row = counters::row(&answers[0])?;
     let start = Start {
@@ -67,7 +67,7 @@ pub(super) fn commit(
     let mut editor = Editor::new(working, start.clone());
     apply_all(&mut editor, &commit.changes)?;
     let (mut working, totals, done) = editor.finish();
-    *learnt = ObservedRows::of(&start, &working);
+    *observed = ObservedRows::of(&start, &working);
     working.flush();
     drop(working);
     commit.pinned().for_each(|root| snapshots::later_pin_root(tx, session, root));

@@ -272,7 +272,7 @@ impl Connection {
 
     /// Runs one statement.
     pub fn query(&mut self, query: &Query) -> Result<Answer, SqlError> {
-        self.learn(std::slice::from_ref(query))?;
+        self.observe(std::slice::from_ref(query))?;
         self.line.wait(ask(&self.client, &self.statements[query.sql], query))
     }
 
@@ -286,7 +286,7 @@ impl Connection {
         queries: &[Query],
         last: Option<&str>,
     ) -> Result<Vec<Answer>, SqlError> {
-        self.learn(queries)?;
+        self.observe(queries)?;
         let Self { client, statements, line, .. } = self;
         line.wait(async {
             let mut answers = Vec::with_capacity(queries.len());
@@ -328,7 +328,7 @@ impl Connection {
         query: &Query,
         mut each: impl FnMut(&Row) -> Result<(), E>,
     ) -> Result<(), E> {
-        self.learn(std::slice::from_ref(query))?;
+        self.observe(std::slice::from_ref(query))?;
         let Self { client, statements, line, .. } = self;
         let known = &statements[query.sql];
         let mut rows = line.wait(start(client, known, query)).map(Box::pin)?;
@@ -339,7 +339,7 @@ impl Connection {
     }
 
     /// Prepares the statements that are new.
-    fn learn(&mut self, queries: &[Query]) -> Result<(), SqlError> {
+    fn observe(&mut self, queries: &[Query]) -> Result<(), SqlError> {
         for query in queries {
             if self.statements.contains_key(query.sql) {
                 continue;

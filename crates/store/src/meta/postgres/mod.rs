@@ -15,9 +15,9 @@
 //! | `commit.rs`, `working.rs`, `flush.rs` | one commit; the rows that its changes work on (what they mean is in `meta/change/`); writing them |
 //! | `sessions.rs`, `packs.rs`, `reclaim.rs` | the protocol of docs/decisions/0003-reclaim-protocol.md |
 //! | `jobs/` | jobs |
-//! | `loose.rs` | inline chunks |
+//! | `inline.rs` | inline chunks |
 //! | `locks.rs` | locks on files |
-//! | `telling.rs` | the state of names and inodes at one instant, for the catalogue |
+//! | `publishing.rs` | the state of names and inodes at one instant, for the catalogue |
 //! | `carry.rs`, `exchange.rs` | taking over a copy's rows; putting a recovered database in the place of the old one |
 //! | `snapshots.rs`, `policies.rs`, `counters.rs`, `check.rs` | the rest |
 
@@ -30,23 +30,23 @@ mod counters;
 mod exchange;
 mod flush;
 mod guarded;
+mod inline;
 mod jobs;
 mod location;
 mod locks;
-mod loose;
 mod open;
 mod speculative;
 #[macro_use]
 mod packs;
 mod policies;
 mod pool;
+mod publishing;
 mod reclaim;
 mod records;
 mod row;
 mod servers;
 mod sessions;
 mod snapshots;
-mod telling;
 mod tls;
 mod transaction;
 mod tree;
@@ -64,9 +64,9 @@ use self::pool::Pool;
 use self::speculative::CachedRows;
 use self::transaction::{Gate, Once, Transactions, Tx};
 use super::fault::{Explain as _, Outcome};
+use super::inline::{InlineChunk, InlineChunks, InlineOwner, InlineRow};
 use super::locks::{Blocker, FileLocks, Lock, LockFamily, LockMode, LockRange, OwnersLocks, Taken, Wait};
-use super::loose::{Loose, LooseChunk, LooseOwner, LooseRow};
-use super::telling::{Anew, Telling, Told};
+use super::publishing::{Anew, Published, Publishing};
 use super::{Commit, Committed, Counters, Meta, SessionId, WriteCounts};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -78,7 +78,7 @@ pub struct PostgresMeta {
     transactions: Transactions,
     config: String,
     read_only: bool,
-    guesses: CachedRows,
+    cached: CachedRows,
 }
 
 impl PostgresMeta {
@@ -114,7 +114,7 @@ impl PostgresMeta {
         if !read_only {
             open::require_durable(&transactions)?;
         }
-        Ok(Self { transactions, config, read_only, guesses: CachedRows::default() })
+        Ok(Self { transactions, config, read_only, cached: CachedRows::default() })
     }
 
     /// The configuration's text.
@@ -160,7 +160,7 @@ impl PostgresMeta {
 
     /// Commits in one round trip, if the commit is suitable and its assumptions hold; otherwise nothing happens.
     fn commit_speculatively(&self, session: SessionId, commit: &Commit) -> Result<Option<Committed>> {
-        let attempt = if self.read_only { None } else { self.guesses.attempt(session, commit) };
+        let attempt = if self.read_only { None } else { self.cached.attempt(session, commit) };
         let Some(mut attempt) = attempt else { return Ok(None) };
         let Once::Done(generation) =
             self.transactions.at_once("committing", |ticket| attempt.query(ticket))?
@@ -168,8 +168,8 @@ impl PostgresMeta {
             return Ok(None);
         };
         let generation = generation.map_or_else(|| self.generation(), Ok)?;
-        let (done, learnt) = attempt.finish(generation);
-        self.guesses.learn(learnt);
+        let (done, observed) = attempt.finish(generation);
+        self.cached.observe(observed);
         Ok(Some(done))
     }
 
@@ -218,7 +218,7 @@ impl Meta for PostgresMeta {
         self
     }
 
-    fn loose(&self) -> &dyn Loose {
+    fn inline(&self) -> &dyn InlineChunks {
         self
     }
 
@@ -226,7 +226,7 @@ impl Meta for PostgresMeta {
         Some(self)
     }
 
-    fn telling(&self) -> Option<&dyn Telling> {
+    fn publishing(&self) -> Option<&dyn Publishing> {
         Some(self)
     }
 
@@ -256,44 +256,44 @@ impl Meta for PostgresMeta {
     }
 }
 
-impl Loose for PostgresMeta {
-    fn loose_chunk(&self, fingerprint: &Fingerprint) -> Result<Option<Vec<u8>>> {
-        self.read("reading a loose chunk", &loose::chunk(fingerprint), loose::read_chunk)
+impl InlineChunks for PostgresMeta {
+    fn inline_chunk(&self, fingerprint: &Fingerprint) -> Result<Option<Vec<u8>>> {
+        self.read("reading a inline chunk", &inline::chunk(fingerprint), inline::read_chunk)
     }
 
-    fn loose_among(&self, fingerprints: &[Fingerprint]) -> Result<HashSet<Fingerprint>> {
-        self.read("looking for loose chunks", &loose::among(fingerprints), loose::read_among)
+    fn inline_among(&self, fingerprints: &[Fingerprint]) -> Result<HashSet<Fingerprint>> {
+        self.read("looking for inline chunks", &inline::among(fingerprints), inline::read_among)
     }
 
-    fn loose_of(&self, session: SessionId, after: u64, bytes: u64) -> Result<Vec<LooseRow>> {
-        self.read("listing loose chunks", &loose::of(session, after, bytes), loose::read_of)
+    fn inline_of(&self, session: SessionId, after: u64, bytes: u64) -> Result<Vec<InlineRow>> {
+        self.read("listing inline chunks", &inline::of(session, after, bytes), inline::read_of)
     }
 
-    fn loose_owners(&self) -> Result<Vec<LooseOwner>> {
-        self.list("counting loose chunks", loose::OWNERS, loose::read_owner)
+    fn inline_owners(&self) -> Result<Vec<InlineOwner>> {
+        self.list("counting inline chunks", inline::OWNERS, inline::read_owner)
     }
 
-    fn visit_loose(&self, visit: &mut dyn FnMut(LooseChunk) -> Result<()>) -> Result<()> {
-        let what = "reading loose chunks";
-        self.transactions.read_through(what, |connection| loose::visit(connection, visit))
+    fn visit_inline(&self, visit: &mut dyn FnMut(InlineChunk) -> Result<()>) -> Result<()> {
+        let what = "reading inline chunks";
+        self.transactions.read_through(what, |connection| inline::visit(connection, visit))
     }
 
-    fn adopt_loose(&self, session: SessionId) -> Result<u64> {
-        self.write("taking loose chunks over", Gate::Shared, |tx| loose::adopt(tx, session))
+    fn adopt_inline(&self, session: SessionId) -> Result<u64> {
+        self.write("taking inline chunks over", Gate::Shared, |tx| inline::adopt(tx, session))
     }
 }
 
-impl Telling for PostgresMeta {
-    fn tell(&self, session: SessionId, names: &[(u64, Vec<u8>)], inodes: &[u64]) -> Result<Told> {
-        self.write("reading what names are", Gate::Alone, |tx| telling::tell(tx, session, names, inodes))
+impl Publishing for PostgresMeta {
+    fn tell(&self, session: SessionId, names: &[(u64, Vec<u8>)], inodes: &[u64]) -> Result<Published> {
+        self.write("reading what names are", Gate::Alone, |tx| publishing::tell(tx, session, names, inodes))
     }
 
     fn begin_anew(&self, session: SessionId) -> Result<Anew> {
-        self.write("pinning the tree", Gate::Alone, |tx| telling::begin_anew(tx, session))
+        self.write("pinning the tree", Gate::Alone, |tx| publishing::begin_anew(tx, session))
     }
 
-    fn last_told(&self) -> Result<u64> {
-        self.read("reading what was told last", &telling::last(), telling::read_last)
+    fn last_published(&self) -> Result<u64> {
+        self.read("reading what was told last", &publishing::last(), publishing::read_last)
     }
 }
 

@@ -68,8 +68,8 @@ pub(super) fn release(tx: &mut Tx<'_>, session: SessionId) -> Outcome<()> {
     Ok(())
 }
 
-/// Live → candidate (`Condemned`), under a new generation.
-pub(super) fn condemn(tx: &mut Tx<'_>, session: SessionId, packs: &[PackId]) -> Outcome<u64> {
+/// Live → candidate (`Candidate`), under a new generation.
+pub(super) fn mark_candidates(tx: &mut Tx<'_>, session: SessionId, packs: &[PackId]) -> Outcome<u64> {
     require_collector(tx, session)?;
     let answer = tx.one(Query::new("UPDATE @state SET generation = generation + 1 RETURNING generation"))?;
     let generation: i64 = counters::row(&answer)?.try_get(0)?;
@@ -78,8 +78,8 @@ pub(super) fn condemn(tx: &mut Tx<'_>, session: SessionId, packs: &[PackId]) -> 
     Ok(generation as u64)
 }
 
-/// Candidate (`Condemned`) → live.
-pub(super) fn absolve(tx: &mut Tx<'_>, session: SessionId, packs: &[PackId]) -> Outcome<()> {
+/// Candidate (`Candidate`) → live.
+pub(super) fn unmark(tx: &mut Tx<'_>, session: SessionId, packs: &[PackId]) -> Outcome<()> {
     require_collector(tx, session)?;
     let sql = "UPDATE @pack SET state = 2 WHERE id = ANY ($1) AND state = 3";
     tx.later(Query::new(sql).ints(packs::ids(packs)));
@@ -87,7 +87,7 @@ pub(super) fn absolve(tx: &mut Tx<'_>, session: SessionId, packs: &[PackId]) -> 
 }
 
 /// Rule 21: copies live, victims dead.
-pub(super) fn bury(
+pub(super) fn delete_packs(
     tx: &mut Tx<'_>,
     session: SessionId,
     (copies, victims): (&[PackId], &[PackId]),
@@ -101,7 +101,8 @@ pub(super) fn bury(
     // The collector has waited for this (rule 18); where data would be lost it costs nothing to make sure.
     let answer = tx.one(Query::new(late).ints(victims.clone()).int(slowest))?;
     if let Some(pack) = counters::row(&answer)?.try_get::<_, Option<i64>>(0)? {
-        let what = format!("a session has not acknowledged the condemnation of pack {}", PackId(pack as u64));
+        let what =
+            format!("a session has not acknowledged that it is a candidate: pack {}", PackId(pack as u64));
         return Err(refuse(ErrorKind::Busy, what));
     }
     let sql = "UPDATE @pack SET state = 4, dead_since = $2 WHERE id = ANY ($1) AND state = 3";
@@ -220,8 +221,8 @@ impl Reclaim for PostgresMeta {
         self.transactions.read_through(what, |connection| visit_roots(connection, visit))
     }
 
-    fn condemn(&self, session: SessionId, packs: &[PackId]) -> Result<u64> {
-        self.write("condemning packs", Gate::Alone, |tx| condemn(tx, session, packs))
+    fn mark_candidates(&self, session: SessionId, packs: &[PackId]) -> Result<u64> {
+        self.write("marking packs", Gate::Alone, |tx| mark_candidates(tx, session, packs))
     }
 
     fn all_acknowledged(&self, generation: u64) -> Result<bool> {
@@ -230,11 +231,17 @@ impl Reclaim for PostgresMeta {
         Ok(slowest >= generation as i64)
     }
 
-    fn bury(&self, session: SessionId, copies: &[PackId], victims: &[PackId], time: u64) -> Result<()> {
-        self.write("burying packs", Gate::Alone, |tx| bury(tx, session, (copies, victims), time))
+    fn delete_packs(
+        &self,
+        session: SessionId,
+        copies: &[PackId],
+        victims: &[PackId],
+        time: u64,
+    ) -> Result<()> {
+        self.write("deleting packs", Gate::Alone, |tx| delete_packs(tx, session, (copies, victims), time))
     }
 
-    fn absolve(&self, session: SessionId, packs: &[PackId]) -> Result<()> {
-        self.write("absolving packs", Gate::Alone, |tx| absolve(tx, session, packs))
+    fn unmark(&self, session: SessionId, packs: &[PackId]) -> Result<()> {
+        self.write("absolving packs", Gate::Alone, |tx| unmark(tx, session, packs))
     }
 }

@@ -13,7 +13,7 @@ CREATE TABLE @about (
 CREATE TABLE @state (
     one         int PRIMARY KEY CHECK (one = 1),
     epoch       bigint NOT NULL,         -- the current one; rows that are changed now get it
-    generation  bigint NOT NULL,         -- raised whenever packs are condemned
+    generation  bigint NOT NULL,         -- raised whenever packs are marked as candidates
     collector   bigint                   -- the session that is the collector
 ) WITH (fillfactor = 50);
 
@@ -181,16 +181,16 @@ CREATE TABLE @pack (
     bytes       bigint NOT NULL,
     raw_bytes   bigint NOT NULL,
     chunks      bigint NOT NULL,
-    generation  bigint NOT NULL,         -- at which it was last condemned; before that, its mark
+    generation  bigint NOT NULL,         -- at which it was last marked as a candidate; before that, its mark
     dead_since  bigint NOT NULL,
     kind        int NOT NULL,
-    state       int NOT NULL,            -- 0 writing, 1 sealed, 2 live, 3 condemned, 4 dead
+    state       int NOT NULL,            -- 0 writing, 1 sealed, 2 live, 3 candidate, 4 dead
     changed     bigint NOT NULL DEFAULT pg_current_xact_id()::text::bigint   -- the transaction's number, by a trigger (schema_triggers.sql)
 );
 CREATE INDEX pack_changed ON @pack (changed);
 CREATE INDEX pack_uncommitted ON @pack (session) WHERE state < 2;
 CREATE INDEX pack_live ON @pack (id) WHERE state = 2;
-CREATE INDEX pack_condemned ON @pack (id) WHERE state = 3;
+CREATE INDEX pack_candidate ON @pack (id) WHERE state = 3;
 
 -- Jobs: docs/decisions/0011-active-storage.md. What a job must not lose while it runs is in @held.
 CREATE TABLE @job (
@@ -264,14 +264,14 @@ CREATE TABLE @rule_mark (
 ) WITH (fillfactor = 70);
 
 -- Chunks that lie in the database until they are packed: docs/decisions/0017-small-files.md. No checksum: a chunk's name is one.
-CREATE TABLE @loose (
+CREATE TABLE @inline_chunk (
     fingerprint  bytea PRIMARY KEY,
     number       bigint GENERATED ALWAYS AS IDENTITY,   -- in the order in which they came, about
     session      bigint NOT NULL,        -- who is to pack it; it may be over
     codec        text NOT NULL,
     bytes        bytea NOT NULL
 );
-CREATE INDEX loose_of ON @loose (session, number);
+CREATE INDEX inline_chunk_of ON @inline_chunk (session, number);
 
 -- Locks on files among all clients: docs/decisions/0019-locks.md. Rows go with their session; no checksum, as nothing rests on them after that.
 CREATE TABLE @file_lock (

@@ -21,7 +21,7 @@ CREATE FUNCTION @commit_speculatively(
     made_stamp bigint[], made_mtime_nanos int[], made_mode int[], made_uid int[], made_gid int[], made_links int[],
     made_sum int[], made_device bigint[], made_target bytea[], made_xattrs bytea[], made_root bytea[],
     made_times bytea[],
-    -- what the totals gain; loose chunks, in the order of their names
+    -- what the totals gain; inline_chunk chunks, in the order of their names
     total_slot int, more_files bigint, more_directories bigint, more_others bigint, more_bytes bigint,
     loose_names bytea[], loose_sessions bigint[], loose_codecs text[], loose_bytes bytea[]
 ) RETURNS bigint LANGUAGE plpgsql AS $$
@@ -91,11 +91,11 @@ BEGIN
             others = others + more_others, bytes = bytes + more_bytes WHERE slot = total_slot;
     END IF;
     FOR n IN 1 .. cardinality(loose_names) LOOP
-        INSERT INTO loose (fingerprint, session, codec, bytes)
+        INSERT INTO inline_chunk (fingerprint, session, codec, bytes)
             VALUES (loose_names[n], loose_sessions[n], loose_codecs[n], loose_bytes[n]) ON CONFLICT DO NOTHING;
         -- A row that is there and has other bytes under this name lies.
         IF NOT FOUND THEN
-            UPDATE loose SET codec = loose_codecs[n], bytes = loose_bytes[n]
+            UPDATE inline_chunk SET codec = loose_codecs[n], bytes = loose_bytes[n]
                 WHERE fingerprint = loose_names[n] AND bytes <> loose_bytes[n];
         END IF;
     END LOOP;

@@ -25,7 +25,7 @@ use std::sync::Mutex;
 use hashlink::LruCache;
 use tokio_postgres::types::Type;
 
-use super::columns::{DirectoryColumns, LooseColumns, NameColumns};
+use super::columns::{DirectoryColumns, InlineColumns, NameColumns};
 use super::connection::Query;
 use super::row::{self, InodeColumns, Stored, Traits};
 use super::transaction::Ticket;
@@ -33,7 +33,7 @@ use super::working::{Slot, Working};
 use crate::meta::change::row::{Content, Special, columns};
 use crate::meta::change::totals::{Retained, TotalsDelta};
 use crate::meta::change::{Editor, Start, apply_all};
-use crate::meta::loose::LooseChange;
+use crate::meta::inline::InlineChange;
 use crate::meta::{Change, Commit, Committed, SessionId};
 use outrigger_format::Root;
 use outrigger_format::catalogue::Attributes;
@@ -41,7 +41,7 @@ use outrigger_format::catalogue::Attributes;
 /// Rows that are remembered.
 const ROWS: usize = 4096;
 /// Rows that one commit can teach. Small commits rarely follow larger ones on the same rows.
-const LEARNT_MAX: usize = 64;
+const OBSERVED_MAX: usize = 64;
 /// Changes of a speculative commit, at most.
 const CHANGES_MAX: usize = 512;
 
@@ -76,7 +76,7 @@ impl ObservedRows {
     /// Collects the rows of a commit that went the long way.
     pub fn of(start: &Start, working: &Working<'_, '_>) -> Self {
         let mut rows = Vec::new();
-        if working.inodes.len() <= LEARNT_MAX {
+        if working.inodes.len() <= OBSERVED_MAX {
             rows.extend(working.inodes.iter().map(|(&number, slot)| (number, slot.now.clone())));
         }
         Self { epoch: start.epoch, next_inode: start.next_inode, rows }
@@ -91,11 +91,11 @@ impl Default for CachedRows {
 
 impl CachedRows {
     /// Caches the rows of a commit.
-    pub fn learn(&self, learnt: ObservedRows) {
+    pub fn observe(&self, observed: ObservedRows) {
         let mut seen = self.seen.lock().expect("no panic while held");
-        seen.epoch = learnt.epoch.max(seen.epoch);
-        seen.next_inode = learnt.next_inode.max(seen.next_inode);
-        for (number, row) in learnt.rows {
+        seen.epoch = observed.epoch.max(seen.epoch);
+        seen.next_inode = observed.next_inode.max(seen.next_inode);
+        for (number, row) in observed.rows {
             match row {
                 Some(row) => drop(seen.rows.insert(number, row)),
                 None => drop(seen.rows.remove(&number)),
@@ -120,7 +120,7 @@ impl CachedRows {
         let start = {
             let mut seen = self.seen.lock().expect("no panic while held");
             for change in &commit.changes {
-                attempt.suppose(change, &mut seen, &mut working)?;
+                attempt.assume(change, &mut seen, &mut working)?;
             }
             // `take` refuses changes that write history or need a policy, so these fields are not
             // used.
@@ -183,8 +183,8 @@ pub(super) struct Attempt {
     changed: InodeColumns,
     made: InodeColumns,
     totals: TotalsDelta,
-    loose: LooseColumns,
-    learnt: Vec<(i64, Option<Stored>)>,
+    inline: InlineColumns,
+    observed: Vec<(i64, Option<Stored>)>,
     done: Committed,
 }
 
@@ -201,18 +201,18 @@ impl Attempt {
             changed: InodeColumns::default(),
             made: InodeColumns::default(),
             totals: TotalsDelta::default(),
-            loose: LooseColumns::default(),
-            learnt: Vec::new(),
+            inline: InlineColumns::default(),
+            observed: Vec::new(),
             done: Committed::default(),
         }
     }
 
     /// Assumes that a change applies: adds the rows that it would find.
-    fn suppose(&mut self, change: &Change, seen: &mut Seen, working: &mut Working<'_, '_>) -> Option<()> {
+    fn assume(&mut self, change: &Change, seen: &mut Seen, working: &mut Working<'_, '_>) -> Option<()> {
         match change {
-            Change::Expect { parent, name, inode: None } => {
-                working.suppose_free(*parent as i64, name);
-                working.suppose_directory(*parent as i64);
+            Change::IfName { parent, name, inode: None } => {
+                working.assume_free(*parent as i64, name);
+                working.assume_directory(*parent as i64);
             }
             // An empty name is the root's.
             Change::Put { parent, name, inode, replace: false, .. } if !name.is_empty() => {
@@ -222,22 +222,22 @@ impl Attempt {
                     return None;
                 }
                 self.parents.push(*parent as i64);
-                working.suppose_free(*parent as i64, name);
-                working.suppose_directory(*parent as i64);
-                working.suppose_inode(*inode as i64, None);
+                working.assume_free(*parent as i64, name);
+                working.assume_directory(*parent as i64);
+                working.assume_inode(*inode as i64, None);
             }
-            Change::Like { inode, attributes } => {
+            Change::IfAttributes { inode, attributes } => {
                 let traits = self.like(*inode as i64, attributes)?;
-                working.suppose_like(*inode as i64, traits);
+                working.assume_like(*inode as i64, traits);
             }
-            Change::Touch { inode, .. } | Change::Swap { inode, keep: false, .. } => {
+            Change::Touch { inode, .. } | Change::CompareAndSwap { inode, keep: false, .. } => {
                 let row = seen.rows.get(&(*inode as i64))?.clone();
-                working.suppose_inode(*inode as i64, Some(row));
+                working.assume_inode(*inode as i64, Some(row));
             }
-            Change::Loose(LooseChange::Add { chunk, owner }) => {
-                self.loose.push(chunk, *owner);
+            Change::InlineChunks(InlineChange::Add { chunk, owner }) => {
+                self.inline.push(chunk, *owner);
                 // The long way handles unsorted ones.
-                if !self.loose.is_sorted() {
+                if !self.inline.is_sorted() {
                     return None;
                 }
             }
@@ -303,18 +303,18 @@ impl Attempt {
                 }
                 _ => return None,
             }
-            self.learnt.push((number, slot.now));
+            self.observed.push((number, slot.now));
         }
         Some(())
     }
 
     /// True if the commit makes one name, in the directory that it inherits from, and does nothing
-    /// else. `suppose` allows at most one name.
+    /// else. `assume` allows at most one name.
     fn only_makes(&self) -> bool {
         !self.made.is_empty()
             && self.likes.numbers == self.parents
             && self.was.is_empty()
-            && self.loose.is_empty()
+            && self.inline.is_empty()
     }
 
     /// The statement.
@@ -338,7 +338,7 @@ impl Attempt {
         for columns in [&mut self.was, &mut self.changed, &mut self.made] {
             query = take(columns).with_all(query);
         }
-        take(&mut self.loose).with_all(self.with_totals(query, ticket))
+        take(&mut self.inline).with_all(self.with_totals(query, ticket))
     }
 
     fn begin(&self, sql: &'static str, ticket: &Ticket) -> Query {
@@ -354,7 +354,7 @@ impl Attempt {
 
     /// The outcome after the statement succeeded, in this generation.
     pub fn finish(self, generation: u64) -> (Committed, ObservedRows) {
-        let learnt = ObservedRows { epoch: self.epoch, next_inode: 0, rows: self.learnt };
-        (Committed { generation, ..self.done }, learnt)
+        let observed = ObservedRows { epoch: self.epoch, next_inode: 0, rows: self.observed };
+        (Committed { generation, ..self.done }, observed)
     }
 }

@@ -43,7 +43,7 @@ pub(super) enum Gate {
 /// The least time for which a server is tried that has been away for longer than its patience.
 const GLANCE: Duration = Duration::from_secs(2);
 /// After so many failures caused by others, a transaction runs alone, so that it succeeds.
-const TRIES_BESIDE: u32 = 4;
+const TRIES_SPECULATIVE: u32 = 4;
 const TRIES: u32 = 40;
 
 /// Rows over which the totals are spread.
@@ -333,7 +333,7 @@ impl Transactions {
             match remedy {
                 Remedy::Reconnect if Instant::now() < until => {}
                 Remedy::Again { alone } if tries < TRIES => {
-                    if (alone || tries >= TRIES_BESIDE) && gate == Gate::Shared {
+                    if (alone || tries >= TRIES_SPECULATIVE) && gate == Gate::Shared {
                         gate = Gate::Alone;
                     }
                 }

@@ -296,7 +296,7 @@ impl Tree for PostgresMeta {
     fn reserve_inodes(&self, count: u64) -> Result<Range<u64>> {
         let first =
             self.write("reserving inodes", Gate::Open, |tx| counters::advance(tx, "next_inode", count))?;
-        self.guesses.reserved(first + count);
+        self.cached.reserved(first + count);
         Ok(first..first + count)
     }
 
@@ -304,10 +304,10 @@ impl Tree for PostgresMeta {
         if let Some(done) = self.commit_speculatively(session, commit)? {
             return Ok(done);
         }
-        let mut learnt = ObservedRows::default();
+        let mut observed = ObservedRows::default();
         let done =
-            self.write("committing", Gate::Shared, |tx| commit::commit(tx, session, commit, &mut learnt))?;
-        self.guesses.learn(learnt);
+            self.write("committing", Gate::Shared, |tx| commit::commit(tx, session, commit, &mut observed))?;
+        self.cached.observe(observed);
         Ok(done)
     }
 

@@ -169,22 +169,22 @@ impl<'t, 'p> Working<'t, 'p> {
     }
 
     /// Assumes that a name is free …
-    pub fn suppose_free(&mut self, parent: i64, name: &[u8]) {
+    pub fn assume_free(&mut self, parent: i64, name: &[u8]) {
         self.names.entry(parent).or_default().entry(name.to_vec()).or_insert_with(|| Slot::read(None));
     }
 
     /// … that a directory exists, wherever it lies …
-    pub fn suppose_directory(&mut self, directory: i64) {
+    pub fn assume_directory(&mut self, directory: i64) {
         self.directories.entry(directory).or_insert_with(|| Slot::read(Some(0)));
     }
 
     /// … that an inode has this row, or does not exist …
-    pub fn suppose_inode(&mut self, number: i64, row: Option<Stored>) {
+    pub fn assume_inode(&mut self, number: i64, row: Option<Stored>) {
         self.inodes.entry(number).or_insert_with(|| Slot::read(row));
     }
 
     /// … that an inode has these traits, and that no change needs more of it.
-    pub fn suppose_like(&mut self, number: i64, row: Stored) {
+    pub fn assume_like(&mut self, number: i64, row: Stored) {
         self.glanced.entry(number).or_insert(row);
     }
 
@@ -402,17 +402,19 @@ impl Wanted {
                     wanted.inodes.push(*inode as i64);
                     wanted.directories.extend([*inode as i64, *parent as i64]);
                 }
-                Change::Expect { parent, name, inode } => {
+                Change::IfName { parent, name, inode } => {
                     wanted.entry(*parent, name);
                     if inode.is_none() {
                         free.insert((*parent as i64, name.as_slice()));
                     }
                 }
-                Change::Swap { inode, .. } | Change::Touch { inode, .. } | Change::Pin { inode, .. } => {
+                Change::CompareAndSwap { inode, .. }
+                | Change::Touch { inode, .. }
+                | Change::PinContent { inode, .. } => {
                     wanted.inodes.push(*inode as i64);
                 }
-                Change::Like { inode, .. } => wanted.glances.push(*inode as i64),
-                Change::Orphan { .. } | Change::Job(_) | Change::Loose(_) => {}
+                Change::IfAttributes { inode, .. } => wanted.glances.push(*inode as i64),
+                Change::Orphan { .. } | Change::Job(_) | Change::InlineChunks(_) => {}
             }
         }
         wanted.directories.sort_unstable();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use rusqlite::{Connection, OptionalExtension as _};
 
-use super::{jobs, loose, row, sums};
+use super::{inline, jobs, row, sums};
 use crate::meta::ROOT_INODE;
 use crate::meta::fault::Outcome;
 
@@ -91,7 +91,7 @@ pub(super) fn check(connection: &Connection) -> Outcome<Vec<String>> {
     }
     if found.is_empty() {
         sums::check(|query| findings(connection, query, &mut found))?;
-        for query in jobs::CHANGED.iter().chain([&loose::RULE]).chain(RULES) {
+        for query in jobs::CHANGED.iter().chain([&inline::RULE]).chain(RULES) {
             findings(connection, query, &mut found)?;
         }
         unreachable_directories(connection, &mut found)?;

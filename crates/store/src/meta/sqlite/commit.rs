@@ -6,7 +6,7 @@ use super::job_rows::SqliteJobs;
 use super::policies::any_versions_policy;
 use super::rows::SqliteRows;
 use super::state::{add_totals, counter, retained};
-use super::{Moment, loose, packs, sessions, snapshots};
+use super::{Moment, inline, packs, sessions, snapshots};
 use crate::error::ErrorKind;
 use crate::meta::change::{Editor, Start, apply_all};
 use crate::meta::fault::{Outcome, refuse};
@@ -30,8 +30,8 @@ pub(super) fn commit(
     }
     rules::apply(&mut SqliteJobs { db: connection, now }, session, &commit.changes)?;
     for change in &commit.changes {
-        if let Change::Loose(change) = change {
-            loose::apply(connection, session, change)?;
+        if let Change::InlineChunks(change) = change {
+            inline::apply(connection, session, change)?;
         }
     }
     let start = Start {

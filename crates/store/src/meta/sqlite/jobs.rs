@@ -278,7 +278,7 @@ impl Splits for SqliteMeta {
         self.write("claiming splits", |db| claim(db, self.moment(), session, job, limit, tries, only))
     }
 
-    fn claim_beside(
+    fn claim_speculative(
         &self,
         session: SessionId,
         job: JobId,
@@ -287,7 +287,7 @@ impl Splits for SqliteMeta {
     ) -> Result<Option<Claimed>> {
         self.rule("claiming a split beside another runner", |rows| {
             sessions::require_live(rows.db, rows.now, session)?;
-            rules::claim_beside(rows, session, job, split, beside)
+            rules::claim_speculative(rows, session, job, split, beside)
         })
     }
 

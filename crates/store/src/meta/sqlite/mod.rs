@@ -17,16 +17,16 @@
 //! | `sessions.rs`, `packs.rs`, `reclaim.rs` | the protocol of docs/decisions/0003-reclaim-protocol.md |
 //! | `jobs.rs`, `job_rows.rs`, `marks.rs` | reading and claiming jobs; the rows that their rules work on (these are in `meta/jobs/rules.rs`); what rules for files have seen |
 //! | `records.rs` | the registry |
-//! | `loose.rs` | loose chunks |
+//! | `inline.rs` | inline chunks |
 //! | `carry.rs` | rows for another engine, and from one |
 //! | `snapshots.rs`, `policies.rs`, `state.rs`, `check.rs` | the rest |
 
 mod carry;
 mod check;
 mod commit;
+mod inline;
 mod job_rows;
 mod jobs;
-mod loose;
 mod marks;
 mod open;
 mod packs;
@@ -55,7 +55,7 @@ use rusqlite::{Connection, TransactionBehavior};
 
 use self::sessions::Moment;
 use super::fault::{Explain as _, Outcome};
-use super::loose::{Loose, LooseChunk, LooseOwner, LooseRow};
+use super::inline::{InlineChunk, InlineChunks, InlineOwner, InlineRow};
 use super::{At, Counters, Meta, SessionId};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -218,7 +218,7 @@ impl Meta for SqliteMeta {
         self
     }
 
-    fn loose(&self) -> &dyn Loose {
+    fn inline(&self) -> &dyn InlineChunks {
         self
     }
 
@@ -253,28 +253,28 @@ impl Meta for SqliteMeta {
     }
 }
 
-impl Loose for SqliteMeta {
-    fn loose_chunk(&self, fingerprint: &Fingerprint) -> Result<Option<Vec<u8>>> {
-        self.read_once("reading a loose chunk", |db| loose::chunk(db, fingerprint))
+impl InlineChunks for SqliteMeta {
+    fn inline_chunk(&self, fingerprint: &Fingerprint) -> Result<Option<Vec<u8>>> {
+        self.read_once("reading a inline chunk", |db| inline::chunk(db, fingerprint))
     }
 
-    fn loose_among(&self, fingerprints: &[Fingerprint]) -> Result<HashSet<Fingerprint>> {
-        self.read("looking for loose chunks", |db| loose::among(db, fingerprints))
+    fn inline_among(&self, fingerprints: &[Fingerprint]) -> Result<HashSet<Fingerprint>> {
+        self.read("looking for inline chunks", |db| inline::among(db, fingerprints))
     }
 
-    fn loose_of(&self, session: SessionId, after: u64, bytes: u64) -> Result<Vec<LooseRow>> {
-        self.read("listing loose chunks", |db| loose::of(db, session, after, bytes))
+    fn inline_of(&self, session: SessionId, after: u64, bytes: u64) -> Result<Vec<InlineRow>> {
+        self.read("listing inline chunks", |db| inline::of(db, session, after, bytes))
     }
 
-    fn loose_owners(&self) -> Result<Vec<LooseOwner>> {
-        self.read("counting loose chunks", loose::owners)
+    fn inline_owners(&self) -> Result<Vec<InlineOwner>> {
+        self.read("counting inline chunks", inline::owners)
     }
 
-    fn visit_loose(&self, visit: &mut dyn FnMut(LooseChunk) -> Result<()>) -> Result<()> {
-        self.read("reading loose chunks", |db| loose::visit(db, visit))
+    fn visit_inline(&self, visit: &mut dyn FnMut(InlineChunk) -> Result<()>) -> Result<()> {
+        self.read("reading inline chunks", |db| inline::visit(db, visit))
     }
 
-    fn adopt_loose(&self, session: SessionId) -> Result<u64> {
-        self.write("taking loose chunks over", |db| loose::adopt(db, self.moment(), session))
+    fn adopt_inline(&self, session: SessionId) -> Result<u64> {
+        self.write("taking inline chunks over", |db| inline::adopt(db, self.moment(), session))
     }
 }

@@ -63,8 +63,8 @@ pub(super) fn release(connection: &Connection, now: Moment, session: SessionId) 
     reprieve_all(connection)
 }
 
-/// Live → candidate (`Condemned`), under a new generation.
-pub(super) fn condemn(
+/// Live → candidate (`Candidate`), under a new generation.
+pub(super) fn mark_candidates(
     connection: &Connection,
     now: Moment,
     session: SessionId,
@@ -80,8 +80,8 @@ pub(super) fn condemn(
     Ok(generation)
 }
 
-/// Candidate (`Condemned`) → live.
-pub(super) fn absolve(
+/// Candidate (`Candidate`) → live.
+pub(super) fn unmark(
     connection: &Connection,
     now: Moment,
     session: SessionId,
@@ -101,7 +101,7 @@ pub(super) fn all_acknowledged(connection: &Connection, generation: u64) -> Outc
 }
 
 /// Rule 21: copies live, victims dead.
-pub(super) fn bury(
+pub(super) fn delete_packs(
     connection: &Connection,
     now: Moment,
     session: SessionId,
@@ -120,7 +120,7 @@ pub(super) fn bury(
         let generation: Option<i64> =
             generation_of.query_row([pack.0 as i64], |row| row.get(0)).optional()?;
         if generation.is_some_and(|generation| generation > slowest) {
-            let what = format!("a session has not acknowledged the condemnation of pack {pack}");
+            let what = format!("a session has not acknowledged that it is a candidate: pack {pack}");
             return Err(refuse(ErrorKind::Busy, what));
         }
         update.execute((pack.0 as i64, time as i64))?;
@@ -237,19 +237,25 @@ impl Reclaim for SqliteMeta {
         self.read("listing what is retained", |db| visit_roots(db, visit))
     }
 
-    fn condemn(&self, session: SessionId, packs: &[PackId]) -> Result<u64> {
-        self.write("condemning packs", |db| condemn(db, self.moment(), session, packs))
+    fn mark_candidates(&self, session: SessionId, packs: &[PackId]) -> Result<u64> {
+        self.write("marking packs", |db| mark_candidates(db, self.moment(), session, packs))
     }
 
     fn all_acknowledged(&self, generation: u64) -> Result<bool> {
         self.read_once("reading acknowledgements", |db| all_acknowledged(db, generation))
     }
 
-    fn bury(&self, session: SessionId, copies: &[PackId], victims: &[PackId], time: u64) -> Result<()> {
-        self.write("burying packs", |db| bury(db, self.moment(), session, (copies, victims), time))
+    fn delete_packs(
+        &self,
+        session: SessionId,
+        copies: &[PackId],
+        victims: &[PackId],
+        time: u64,
+    ) -> Result<()> {
+        self.write("deleting packs", |db| delete_packs(db, self.moment(), session, (copies, victims), time))
     }
 
-    fn absolve(&self, session: SessionId, packs: &[PackId]) -> Result<()> {
-        self.write("absolving packs", |db| absolve(db, self.moment(), session, packs))
+    fn unmark(&self, session: SessionId, packs: &[PackId]) -> Result<()> {
+        self.write("absolving packs", |db| unmark(db, self.moment(), session, packs))
     }
 }

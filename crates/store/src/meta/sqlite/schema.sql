@@ -6,7 +6,7 @@
 CREATE TABLE state (
     one               INTEGER PRIMARY KEY CHECK (one = 1),
     epoch             INTEGER NOT NULL,  -- the current one; rows that are changed now get it
-    generation        INTEGER NOT NULL,  -- raised whenever packs are condemned
+    generation        INTEGER NOT NULL,  -- raised whenever packs are marked as candidates
     next_inode        INTEGER NOT NULL,
     next_pack         INTEGER NOT NULL,
     next_session      INTEGER NOT NULL,
@@ -168,23 +168,23 @@ CREATE TABLE held (
 CREATE VIEW retained (epoch) AS
     SELECT epoch FROM snapshot UNION SELECT epoch FROM pin;
 
--- Before a pack was condemned its generation is its mark. (What stands within the table is part of what `check` compares.)
+-- Before a pack was marked as a candidate its generation is its mark. (What stands within the table is part of what `check` compares.)
 CREATE TABLE pack (
     id          INTEGER PRIMARY KEY,
     kind        INTEGER NOT NULL,
-    state       INTEGER NOT NULL,        -- 0 writing, 1 sealed, 2 live, 3 condemned, 4 dead
+    state       INTEGER NOT NULL,        -- 0 writing, 1 sealed, 2 live, 3 candidate, 4 dead
     session     INTEGER NOT NULL,
     bytes       INTEGER NOT NULL,
     raw_bytes   INTEGER NOT NULL,
     chunks      INTEGER NOT NULL,
-    generation  INTEGER NOT NULL,        -- at which it was last condemned
+    generation  INTEGER NOT NULL,        -- at which it was last marked as a candidate
     dead_since  INTEGER NOT NULL,
     sum         INTEGER AS (row_sum(id, kind, state, session, bytes, raw_bytes, chunks, generation,
         dead_since)) STORED
 ) STRICT;
 CREATE INDEX pack_uncommitted ON pack (session) WHERE state < 2;
 CREATE INDEX pack_live ON pack (id) WHERE state = 2;
-CREATE INDEX pack_condemned ON pack (id) WHERE state = 3;
+CREATE INDEX pack_candidate ON pack (id) WHERE state = 3;
 
 -- Jobs: docs/decisions/0011-active-storage.md. What a job must not lose while it runs is in `held`.
 CREATE TABLE job (
@@ -253,14 +253,14 @@ CREATE TABLE rule_mark (
 ) STRICT, WITHOUT ROWID;
 
 -- Chunks that lie in the database until they are packed: docs/decisions/0017-small-files.md. No checksum: a chunk's name is one.
-CREATE TABLE loose (
+CREATE TABLE inline_chunk (
     number       INTEGER PRIMARY KEY AUTOINCREMENT,
     fingerprint  BLOB NOT NULL UNIQUE,
     session      INTEGER NOT NULL,       -- who is to pack it; it may be over
     codec        TEXT NOT NULL,
     bytes        BLOB NOT NULL
 ) STRICT;
-CREATE INDEX loose_of ON loose (session, number);
+CREATE INDEX inline_chunk_of ON inline_chunk (session, number);
 
 -- The root directory is there from the beginning: inode 1, mode 0755, owned by whoever made the store.
 INSERT INTO state VALUES (1, 1, 0, 2, 1, 1, 1, NULL, 0, 1, 0, 0);

@@ -53,8 +53,8 @@ macro_rules! pass_on {
 
 impl Meta for FaultyMeta {
     /// Not counted: what is tested has none.
-    fn loose(&self) -> &dyn outrigger_store::meta::loose::Loose {
-        self.inner.loose()
+    fn inline(&self) -> &dyn outrigger_store::meta::inline::InlineChunks {
+        self.inner.inline()
     }
 
     /// Not counted, as above.

@@ -169,6 +169,6 @@ pub fn disk(store: &Store) -> u64 {
 /// The committed packs.
 pub fn committed(store: &Store) -> Vec<PackRow> {
     let mut rows = store.meta.packs().unwrap();
-    rows.retain(|row| matches!(row.state, PackState::Live | PackState::Condemned));
+    rows.retain(|row| matches!(row.state, PackState::Live | PackState::Candidate));
     rows
 }

@@ -1,5 +1,5 @@
-//! The documented rules of `Change::Expect`, `Change::Like`, `Change::Swap`, `Change::Touch` and
-//! `Change::Pin`.
+//! The documented rules of `Change::IfName`, `Change::IfAttributes`, `Change::CompareAndSwap`, `Change::Touch` and
+//! `Change::PinContent`.
 
 use outrigger_format::Root;
 use outrigger_format::catalogue::{Attributes, OtherTimes, Time};
@@ -15,7 +15,7 @@ fn numbers(engine: &Fixture) {
 }
 
 fn expect(parent: u64, name: &str, inode: Option<u64>) -> Change {
-    Change::Expect { parent, name: name.as_bytes().to_vec(), inode }
+    Change::IfName { parent, name: name.as_bytes().to_vec(), inode }
 }
 
 fn inode(engine: &Fixture, number: u64) -> Inode {
@@ -25,7 +25,7 @@ fn inode(engine: &Fixture, number: u64) -> Inode {
 fn swap(was: &Inode, attributes: &Attributes, root: &Root, keep: bool) -> Change {
     let before = Box::new((was.attributes.clone(), was.root.clone()));
     let (attributes, root) = (attributes.clone(), root.clone());
-    Change::Swap { inode: was.number, parent: R, was: before, attributes, root, keep }
+    Change::CompareAndSwap { inode: was.number, parent: R, was: before, attributes, root, keep }
 }
 
 pub fn a_name_that_is_not_as_expected_refuses_the_commit(engine: &Fixture) {
@@ -49,7 +49,10 @@ pub fn what_is_inherited_is_what_the_directory_has(engine: &Fixture) {
     numbers(engine);
     let writer = engine.writer();
     engine.commit(writer, vec![dir(R, "d", 10), dir(R, "e", 11)]).unwrap();
-    let like = |attributes: &Attributes| Change::Like { inode: 10, attributes: Box::new(attributes.clone()) };
+    let like = |attributes: &Attributes| Change::IfAttributes {
+        inode: 10,
+        attributes: Box::new(attributes.clone()),
+    };
     let seen = inode(engine, 10).attributes;
     // Times do not count, and it may be changed in the same commit.
     let touch = Change::Touch { inode: 10, modified: true, time: Time { secs: 1 << 33, nanos: 0 } };
@@ -69,7 +72,7 @@ pub fn what_is_inherited_is_what_the_directory_has(engine: &Fixture) {
     }
     // It is not there at all.
     engine.commit(writer, vec![Change::Remove { parent: R, name: b"e".to_vec(), recursive: false }]).unwrap();
-    let gone = Change::Like { inode: 11, attributes: Box::new(seen) };
+    let gone = Change::IfAttributes { inode: 11, attributes: Box::new(seen) };
     assert_eq!(kind(engine.commit(writer, vec![gone])), ErrorKind::Changed);
     engine.commit(writer, vec![dir(R, "e", 11)]).unwrap();
     assert_eq!(dump(&*engine.meta, At::Now), before, "all of it or nothing");
@@ -156,7 +159,7 @@ fn roots(engine: &Fixture) -> Vec<Root> {
 pub fn a_content_is_pinned_with_the_removal_of_its_last_name(engine: &Fixture) {
     numbers(engine);
     let writer = engine.writer();
-    let pin = |links, content| Change::Pin { inode: 10, links, root: root(content) };
+    let pin = |links, content| Change::PinContent { inode: 10, links, root: root(content) };
     let remove = |name: &str| Change::Remove { parent: R, name: name.as_bytes().to_vec(), recursive: false };
     engine.commit(writer, vec![file(R, "a", 10, 1)]).unwrap();
     engine.commit(writer, vec![Change::Link { parent: R, name: b"b".to_vec(), inode: 10 }]).unwrap();

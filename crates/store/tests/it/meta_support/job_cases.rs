@@ -239,7 +239,7 @@ pub fn a_cancelled_job_voids_its_attempts_and_a_retry_keeps_what_is_done(engine:
 
 pub fn of_two_attempts_at_a_split_the_first_to_finish_counts(engine: &Fixture) {
     let beside = |session, job, claimed: &Claimed| {
-        jobs(engine).claim_beside(session, job, claimed.number, claimed.attempt).unwrap()
+        jobs(engine).claim_speculative(session, job, claimed.number, claimed.attempt).unwrap()
     };
     let current = |session, job, claimed: &Claimed| jobs(engine).is_current(session, job, claimed).unwrap();
     for primary_wins in [false, true] {
@@ -294,7 +294,7 @@ pub fn of_two_attempts_at_a_split_the_first_to_finish_counts(engine: &Fixture) {
 pub fn two_attempts_at_a_split_end_with_their_sessions_and_their_job(engine: &Fixture) {
     let (job, slow, quick, third) = (make(engine, 1), engine.writer(), engine.writer(), engine.writer());
     let primary = claim(engine, slow, job, 1)[0];
-    let newer = jobs(engine).claim_beside(quick, job, 0, primary.attempt).unwrap().unwrap();
+    let newer = jobs(engine).claim_speculative(quick, job, 0, primary.attempt).unwrap().unwrap();
     // A session that takes the split over from the newer attempt takes it from both.
     engine.commit(slow, vec![output(job, &primary, "0", 3)]).unwrap();
     engine.meta.fence(quick).unwrap();
@@ -304,7 +304,7 @@ pub fn two_attempts_at_a_split_end_with_their_sessions_and_their_job(engine: &Fi
     engine.commit(slow, vec![finish(job, &primary)]).unwrap();
     assert_eq!(states(engine, job), [SplitState::Running]);
     // With the primary's session over the newer one has it alone.
-    let last = jobs(engine).claim_beside(slow, job, 0, taken.attempt).unwrap().unwrap();
+    let last = jobs(engine).claim_speculative(slow, job, 0, taken.attempt).unwrap().unwrap();
     engine.meta.fence(third).unwrap();
     assert!(claim(engine, engine.writer(), job, 1).is_empty());
     assert!(jobs(engine).is_current(slow, job, &last).unwrap());

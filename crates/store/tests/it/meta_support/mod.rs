@@ -4,8 +4,8 @@
 
 pub mod exact_cases;
 pub mod guarded_cases;
+pub mod inline_cases;
 pub mod job_cases;
-pub mod loose_cases;
 pub mod model;
 pub mod reclaim_cases;
 pub mod tree_cases;

@@ -175,16 +175,16 @@ impl Model {
                 self.rename((parent, name), (new_parent, new_name), report)
             }
             // These have cases of their own: `guarded_cases.rs`.
-            Change::Expect { .. }
-            | Change::Like { .. }
-            | Change::Swap { .. }
+            Change::IfName { .. }
+            | Change::IfAttributes { .. }
+            | Change::CompareAndSwap { .. }
             | Change::Touch { .. }
-            | Change::Pin { .. }
+            | Change::PinContent { .. }
             | Change::Name { .. }
             | Change::Node { .. }
             | Change::Orphan { .. }
             | Change::Job(_)
-            | Change::Loose(_) => Err(ErrorKind::Invalid),
+            | Change::InlineChunks(_) => Err(ErrorKind::Invalid),
         }
     }
 

@@ -164,7 +164,7 @@ pub fn a_session_learns_which_packs_it_may_rely_on(engine: &Fixture) {
         meta.open_session(SessionKind::Writer, &outrigger_store::testing::owner("two"), LEASE).unwrap();
     assert_eq!(generation.live, packs);
     let gc = collector(engine);
-    let raised = meta.condemn(gc, &packs[..2]).unwrap();
+    let raised = meta.mark_candidates(gc, &packs[..2]).unwrap();
     assert_eq!(raised, generation.number + 1);
     assert_eq!(meta.renew(one, LEASE).unwrap(), raised);
     assert_eq!(engine.commit(one, Vec::new()).unwrap().generation, raised);
@@ -188,10 +188,10 @@ pub fn there_is_one_collector_and_its_session_is_the_token(engine: &Fixture) {
     let pack = live(engine, writer);
     let (one, _) =
         meta.open_session(SessionKind::Collector, &outrigger_store::testing::owner("gc"), 10).unwrap();
-    assert_eq!(kind(meta.condemn(one, &[pack])), ErrorKind::Fenced);
+    assert_eq!(kind(meta.mark_candidates(one, &[pack])), ErrorKind::Fenced);
     assert_eq!(kind(meta.take_collector(writer)), ErrorKind::Invalid);
     meta.take_collector(one).unwrap();
-    meta.condemn(one, &[pack]).unwrap();
+    meta.mark_candidates(one, &[pack]).unwrap();
     let (two, _) =
         meta.open_session(SessionKind::Collector, &outrigger_store::testing::owner("gc"), LEASE).unwrap();
     assert_eq!(kind(meta.take_collector(two)), ErrorKind::Busy);
@@ -200,17 +200,17 @@ pub fn there_is_one_collector_and_its_session_is_the_token(engine: &Fixture) {
     assert_eq!(state(engine, pack), Some(PackState::Live), "an interrupted run is undone");
     assert!(!meta.sessions().unwrap().iter().any(|row| row.id == one), "the old one is fenced");
     for refused in [
-        meta.condemn(one, &[]).map(drop),
-        meta.bury(one, &[], &[], 1),
-        meta.absolve(one, &[]),
+        meta.mark_candidates(one, &[]).map(drop),
+        meta.delete_packs(one, &[], &[], 1),
+        meta.unmark(one, &[]),
         meta.release_collector(one),
     ] {
         assert_eq!(kind(refused), ErrorKind::Fenced);
     }
-    meta.condemn(two, &[pack]).unwrap();
+    meta.mark_candidates(two, &[pack]).unwrap();
     meta.release_collector(two).unwrap();
     assert_eq!(state(engine, pack), Some(PackState::Live));
-    assert_eq!(kind(meta.condemn(two, &[pack])), ErrorKind::Fenced);
+    assert_eq!(kind(meta.mark_candidates(two, &[pack])), ErrorKind::Fenced);
     let three = collector(engine);
     meta.close_session(three).unwrap();
     collector(engine);
@@ -221,16 +221,16 @@ pub fn a_run_moves_and_buries_in_one_step(engine: &Fixture) {
     let writer = engine.writer();
     let packs = [live(engine, writer), live(engine, writer), live(engine, writer)];
     let (unsealed, gc) = (sealed(engine, writer), collector(engine));
-    meta.condemn(gc, &[packs[0], packs[1], unsealed]).unwrap();
-    assert_eq!(state(engine, unsealed), Some(PackState::Sealed), "only live ones are condemned");
+    meta.mark_candidates(gc, &[packs[0], packs[1], unsealed]).unwrap();
+    assert_eq!(state(engine, unsealed), Some(PackState::Sealed), "only live ones are marked");
     let copy = sealed(engine, gc);
-    assert_eq!(kind(meta.bury(gc, &[copy], &packs[..1], 8)), ErrorKind::Busy, "not acknowledged");
+    assert_eq!(kind(meta.delete_packs(gc, &[copy], &packs[..1], 8)), ErrorKind::Busy, "not acknowledged");
     assert_eq!(state(engine, copy), Some(PackState::Sealed), "nothing has happened");
     meta.acknowledge(writer, &[]).unwrap();
-    meta.absolve(gc, &packs[1..2]).unwrap();
-    assert_eq!(kind(meta.bury(gc, &[unsealed], &packs[..1], 8)), ErrorKind::Invalid, "not its own");
-    assert_eq!(state(engine, packs[0]), Some(PackState::Condemned));
-    meta.bury(gc, &[copy], &packs, 8).unwrap();
+    meta.unmark(gc, &packs[1..2]).unwrap();
+    assert_eq!(kind(meta.delete_packs(gc, &[unsealed], &packs[..1], 8)), ErrorKind::Invalid, "not its own");
+    assert_eq!(state(engine, packs[0]), Some(PackState::Candidate));
+    meta.delete_packs(gc, &[copy], &packs, 8).unwrap();
     let states = [packs[0], packs[1], packs[2], copy].map(|pack| state(engine, pack).unwrap());
     assert_eq!(states, [PackState::Dead, PackState::Live, PackState::Live, PackState::Live]);
     meta.release_collector(gc).unwrap();

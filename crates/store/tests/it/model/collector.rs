@@ -14,7 +14,7 @@ pub enum Step {
     /// One database snapshot: mark, and find the packs worth reclaiming.
     Mark,
     /// Transaction: mark these packs as candidates and raise the generation.
-    Condemn(u8),
+    MarkCandidates(u8),
     /// Every live session has acknowledged the generation.
     SeeAcks,
     /// One database snapshot: mark what is rooted now and was not; see which packs are still
@@ -27,7 +27,7 @@ pub enum Step {
     /// Transaction: the copies count.
     CommitCopies,
     /// Transaction: the old packs are dead; the run ends.
-    Bury,
+    Delete,
     /// The process is killed.
     Kill,
 }
@@ -58,7 +58,7 @@ impl Reclaim {
                 let is_free = (0..WRITERS).all(|w| !self.acknowledges(world, w));
                 for set in (1..=me.victims).filter(|_| is_free) {
                     if set & !me.victims == 0 {
-                        step(Step::Condemn(set));
+                        step(Step::MarkCandidates(set));
                     }
                 }
             }
@@ -72,14 +72,14 @@ impl Reclaim {
             Phase::Acked => step(Step::MarkAgain),
             Phase::Remarked => {
                 if self.broken(Broken::DeadBeforeCopies) {
-                    step(Step::Bury);
+                    step(Step::Delete);
                 } else if world.next_id(self.last_pack).is_some() {
                     step(Step::Announce);
                 }
             }
             Phase::Announced => step(Step::Copy),
             Phase::Copied => step(Step::CommitCopies),
-            Phase::Moved => step(Step::Bury),
+            Phase::Moved => step(Step::Delete),
         }
     }
 
@@ -96,7 +96,7 @@ impl Reclaim {
             Step::Take => {
                 world.token += 1;
                 me = Collector { phase: Phase::Leased, token: world.token, ..Collector::default() };
-                for p in elements(world.condemned()) {
+                for p in elements(world.marked()) {
                     world.packs[p].row = Row::Live;
                     world.seen |= seen::TAKEN_OVER;
                 }
@@ -110,16 +110,16 @@ impl Reclaim {
             Step::Mark => {
                 let roots = self.collector_roots(world);
                 self.mark(world, &mut me, roots);
-                me.loose = elements(roots).filter(|&c| me.mark[c] == 0).fold(0, |set, c| set | bit(c));
+                me.inline = elements(roots).filter(|&c| me.mark[c] == 0).fold(0, |set, c| set | bit(c));
                 me.victims = self.worth_reclaiming(world, &me);
                 me.phase = Phase::Marked;
                 if me.victims == 0 {
                     me = Collector::default();
                 }
             }
-            Step::Condemn(set) => {
+            Step::MarkCandidates(set) => {
                 for p in elements(set) {
-                    world.packs[p].row = Row::Condemned;
+                    world.packs[p].row = Row::Candidate;
                 }
                 world.generation += 1;
                 me.generation = world.generation;
@@ -129,12 +129,12 @@ impl Reclaim {
             Step::SeeAcks => me.phase = Phase::Acked,
             Step::MarkAgain => {
                 if !self.broken(Broken::NoRemark) {
-                    let roots = self.collector_roots(world) & !me.loose;
+                    let roots = self.collector_roots(world) & !me.inline;
                     self.mark(world, &mut me, roots);
                 }
-                me.loose = 0;
-                me.victims = world.condemned();
-                if self.vouching && !self.broken(Broken::CopiesBelieved) {
+                me.inline = 0;
+                me.victims = world.marked();
+                if self.verification && !self.broken(Broken::CopiesBelieved) {
                     self.keep_unproven(world, &mut me);
                 }
                 me.phase = if me.mark.iter().any(|&p| me.victims & bit(p as usize) & !1 != 0) {
@@ -161,7 +161,7 @@ impl Reclaim {
                     let pack = me.mark[c] as usize;
                     if marked(me.victims, c) && world.packs[pack].lies & bit(c) != 0 {
                         me.victims &= !bit(pack);
-                        if world.packs[pack].row == Row::Condemned && world.token == me.token {
+                        if world.packs[pack].row == Row::Candidate && world.token == me.token {
                             world.packs[pack].row = Row::Live;
                         }
                     }
@@ -194,9 +194,9 @@ impl Reclaim {
                     me = Collector::default();
                 }
             }
-            Step::Bury => {
+            Step::Delete => {
                 for p in elements(me.victims) {
-                    if world.packs[p].row == Row::Condemned {
+                    if world.packs[p].row == Row::Candidate {
                         world.packs[p].row = Row::Dead;
                     }
                 }
@@ -240,7 +240,7 @@ impl Reclaim {
     pub fn mark(&self, world: &World, me: &mut Collector, roots: u8) {
         let counted = match self.broken {
             Some(Broken::UncommittedCopyCounts) => {
-                world.packs_where(|p| matches!(p.row, Row::Writing | Row::Live | Row::Condemned))
+                world.packs_where(|p| matches!(p.row, Row::Writing | Row::Live | Row::Candidate))
             }
             Some(Broken::DeadCopyCounts) => world.ever_live,
             _ => world.readable(),
@@ -276,7 +276,7 @@ impl Reclaim {
     pub fn worth_reclaiming(&self, world: &World, me: &Collector) -> u8 {
         let candidates = world.packs_where(|p| {
             p.row == Row::Live
-                || (self.broken(Broken::CondemnUncommitted)
+                || (self.broken(Broken::MarkUncommitted)
                     && p.row == Row::Writing
                     && p.object == Object::Sealed)
         });

@@ -16,7 +16,7 @@ impl Reclaim {
         world.token += 1;
         for pack in &mut world.packs {
             match pack.row {
-                Row::Condemned => pack.row = Row::Live,
+                Row::Candidate => pack.row = Row::Live,
                 Row::Writing => pack.row = Row::Dead,
                 Row::Free | Row::Live | Row::Dead => {}
             }

@@ -25,7 +25,7 @@ pub enum Broken {
     /// A commit does not check that its session's row is live.
     CommitUnchecked,
     /// A session's hits in candidates still count after it acknowledged.
-    CondemnedHitsCount,
+    CandidateHitsCount,
     /// A session acknowledges without having committed, re-resolved or reprieved what it relies on.
     AckWithoutReprieve,
     /// A session does not count its own committed packs among those it relies on.
@@ -42,7 +42,7 @@ pub enum Broken {
     /// The collector sweeps the intents of sessions that are live.
     SweepLive,
     /// The collector marks packs as candidates that are sealed but not committed.
-    CondemnUncommitted,
+    MarkUncommitted,
     /// A writer inherits from a version that it did not pin.
     InheritUnpinned,
     /// A pin is written without checking, in the same transaction, that the version is still there.
@@ -142,7 +142,7 @@ pub struct Reclaim {
     /// Writers whose connection may be lost with a transaction in flight.
     pub lossy: u8,
     /// Clients do not trust each other's footers.
-    pub vouching: bool,
+    pub verification: bool,
     /// Writers of corrupt packs, which do not match their footers.
     pub liars: u8,
     /// Chunks that packs 1, 2, … lack, though their footers name them.
@@ -180,7 +180,7 @@ impl Default for Reclaim {
             last_pack: PACKS - 2,
             ack: AckStyle::Reprieve,
             lossy: 0,
-            vouching: false,
+            verification: false,
             liars: 0,
             lies: vec![],
             witness: false,
@@ -246,7 +246,7 @@ impl Reclaim {
 
     /// The chunks that can be read: in a sealed object of a pack that is committed and not dead.
     pub fn present(&self, world: &World) -> u8 {
-        let committed = world.packs.iter().filter(|p| matches!(p.row, Row::Live | Row::Condemned));
+        let committed = world.packs.iter().filter(|p| matches!(p.row, Row::Live | Row::Candidate));
         committed.fold(0, |set, p| set | p.has())
     }
 }
@@ -356,7 +356,7 @@ impl Model for Reclaim {
     fn properties(&self) -> Vec<Property<Self>> {
         let mut all = vec![
             Property::always("no committed data is lost", |m: &Self, w: &World| {
-                m.honest_roots(w) & !m.present(w) & !w.loose() == 0
+                m.honest_roots(w) & !m.present(w) & !w.inline() == 0
             }),
             Property::always("a pinned reader can read", |_, w: &World| w.reader != Reader::Failed),
             Property::always("dead is for ever", |_, w: &World| {
@@ -365,7 +365,7 @@ impl Model for Reclaim {
             Property::always("a live pack has its object", |_, w: &World| {
                 w.packs
                     .iter()
-                    .all(|p| !matches!(p.row, Row::Live | Row::Condemned) || p.object == Object::Sealed)
+                    .all(|p| !matches!(p.row, Row::Live | Row::Candidate) || p.object == Object::Sealed)
             }),
             Property::always("what is taken for committed is", |m: &Self, w: &World| {
                 (0..WRITERS).filter(|&me| m.packers & bit(me) == 0).all(|me| {
@@ -382,15 +382,13 @@ impl Model for Reclaim {
                 Property::sometimes("a fenced process is refused", |_, w: &World| {
                     w.seen & seen::REFUSED != 0
                 }),
-                Property::sometimes("a condemned pack is reprieved", |_, w: &World| {
-                    w.seen & seen::REPRIEVED != 0
-                }),
+                Property::sometimes("a candidate is unmarked", |_, w: &World| w.seen & seen::REPRIEVED != 0),
                 Property::sometimes("a stale collector is refused", |_, w: &World| {
                     w.seen & seen::STALE_TOKEN != 0
                 }),
                 Property::sometimes("a run is taken over", |_, w: &World| w.seen & seen::TAKEN_OVER != 0),
                 Property::sometimes("an intent is swept", |_, w: &World| w.seen & seen::SWEPT != 0),
-                Property::sometimes("a condemned chunk is written again", |_, w: &World| {
+                Property::sometimes("a chunk of a candidate is written again", |_, w: &World| {
                     w.seen & seen::REWRITTEN != 0
                 }),
                 Property::sometimes("a reader falls back and reads", |_, w: &World| {

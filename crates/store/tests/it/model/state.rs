@@ -42,7 +42,7 @@ pub enum Row {
     /// Committed: others may rely on it.
     Live,
     /// A collector wants to remove it: a candidate.
-    Condemned,
+    Candidate,
     /// For ever.
     Dead,
 }
@@ -257,7 +257,7 @@ pub struct Collector {
     pub mark: [u8; CHUNKS],
     /// Chunks that were needed at the first mark and in no pack: they are not looked for again, as
     /// their roots were marked.
-    pub loose: u8,
+    pub inline: u8,
     /// The pack it copies into (0: none).
     pub copy: u8,
 }
@@ -266,7 +266,7 @@ impl Hash for Collector {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
         let [a, b] = self.mark;
         let bytes =
-            [self.phase as u8, self.token, self.generation, self.victims, a, b, self.copy, self.loose];
+            [self.phase as u8, self.token, self.generation, self.victims, a, b, self.copy, self.inline];
         hasher.write_u64(u64::from_le_bytes(bytes));
     }
 }
@@ -353,12 +353,12 @@ impl World {
 
     /// Packs that can be read from: committed, and not dead.
     pub fn readable(&self) -> u8 {
-        self.packs_where(|p| matches!(p.row, Row::Live | Row::Condemned))
+        self.packs_where(|p| matches!(p.row, Row::Live | Row::Candidate))
     }
 
     /// Candidates.
-    pub fn condemned(&self) -> u8 {
-        self.packs_where(|p| p.row == Row::Condemned)
+    pub fn marked(&self) -> u8 {
+        self.packs_where(|p| p.row == Row::Candidate)
     }
 
     /// The lowest pack of `set` that holds `chunk`.
@@ -381,7 +381,7 @@ impl World {
     }
 
     /// Inline chunks.
-    pub fn loose(&self) -> u8 {
+    pub fn inline(&self) -> u8 {
         (0..CHUNKS).filter(|&c| self.rows[c] != 0).fold(0, |set, c| set | bit(c))
     }
 

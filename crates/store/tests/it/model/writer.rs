@@ -85,7 +85,7 @@ impl Reclaim {
                 found = true;
                 step(Step::Hit(p));
             }
-            if self.vouching && self.liars & bit(w) == 0 {
+            if self.verification && self.liars & bit(w) == 0 {
                 let doubted = elements(me.usable & !me.verified).filter(|&p| !self.is_own(world, w, p));
                 doubted
                     .filter(|&p| world.packs[p].held & bit(chunk) != 0 && self.is_what_it_says(world, p))
@@ -119,7 +119,7 @@ impl Reclaim {
         // makes another one.
         let may_ack = !self.acknowledges(world, w);
         if may_ack && (world.generation > world.acked[w] || self.lossy & bit(w) != 0 && me.usable == 0) {
-            let bound = self.relied(world, w) & world.condemned() != 0;
+            let bound = self.relied(world, w) & world.marked() != 0;
             match self.ack {
                 AckStyle::Wait if bound && !self.broken(Broken::AckWithoutReprieve) => {
                     step(Step::AckResolvingAgain);
@@ -244,7 +244,7 @@ impl Reclaim {
             Step::Ack | Step::AckResolvingAgain => {
                 let mut bound = self.relied(world, w);
                 if step == Step::AckResolvingAgain {
-                    bound &= world.condemned();
+                    bound &= world.marked();
                     for place in world.writers[w].place.iter_mut().flatten() {
                         if *place != INHERITED && bound & bit(*place as usize) != 0 {
                             *place = UNRESOLVED;
@@ -320,20 +320,20 @@ impl Reclaim {
     /// Applies an acknowledgement to the database; returns the packs that are live then.
     pub fn acknowledge(&self, world: &mut World, w: usize, relied: u8) -> u8 {
         if !self.broken(Broken::AckWithoutReprieve) {
-            for p in elements(relied & world.condemned()) {
+            for p in elements(relied & world.marked()) {
                 world.packs[p].row = Row::Live;
                 world.seen |= seen::REPRIEVED;
             }
         }
         world.acked[w] = world.generation;
-        if self.broken(Broken::DenyList) { world.ever_live & !world.condemned() } else { world.live() }
+        if self.broken(Broken::DenyList) { world.ever_live & !world.marked() } else { world.live() }
     }
 
     /// Applies an acknowledgement to the client's memory.
     pub fn acknowledged(&self, world: &mut World, w: usize, live: u8) {
         let me = &mut world.writers[w];
         match self.broken {
-            Some(Broken::CondemnedHitsCount) => {}
+            Some(Broken::CandidateHitsCount) => {}
             Some(Broken::ComparedForEver) => me.usable = live | me.verified,
             _ => me.usable = live,
         }
@@ -352,7 +352,7 @@ impl Reclaim {
     /// The packs in which a chunk of writer `w` counts as found.
     pub fn hits(&self, world: &World, w: usize, chunk: usize) -> impl Iterator<Item = usize> {
         let me = world.writers[w];
-        let believes = !self.vouching || self.liars & bit(w) != 0 || self.broken(Broken::FootersBelieved);
+        let believes = !self.verification || self.liars & bit(w) != 0 || self.broken(Broken::FootersBelieved);
         let counts = move |p: usize, own: bool| believes || own || me.verified & bit(p) != 0;
         let found: u8 = elements(me.usable | me.mine)
             .filter(|&p| world.packs[p].held & bit(chunk) != 0 && counts(p, self.is_own(world, w, p)))

@@ -167,7 +167,7 @@ impl Splits for PostgresMeta {
         self.write("claiming splits", Gate::Open, |tx| claim::claim(tx, session, job, limit, tries, only))
     }
 
-    fn claim_beside(
+    fn claim_speculative(
         &self,
         session: SessionId,
         job: JobId,
@@ -176,7 +176,7 @@ impl Splits for PostgresMeta {
     ) -> Result<Option<Claimed>> {
         self.rule("claiming a split beside another runner", Gate::Open, |rows| {
             sessions::require_live(rows.0, session)?;
-            rules::claim_beside(rows, session, job, split, beside)
+            rules::claim_speculative(rows, session, job, split, beside)
         })
     }
 
