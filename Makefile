@@ -30,7 +30,7 @@ help:
 	@echo "make bench-gpu       benchmarks on a machine with a GPU; says so if there is none"
 	@echo "make eval            the papers' experiments, short: 20 minutes"
 	@echo "make eval-full       the same at full size: two hours and a half; continues if interrupted"
-	@echo "make eval-report     docs/evaluation/report.{md,html} from the records"
+	@echo "make eval-report     target/evaluation/report.{md,html} from the records"
 	@echo "make docs            the API documentation and the book, in $(TARGET)/book"
 	@echo "make recording       docs/five-minutes.svg, from the commands of the README"
 
@@ -47,7 +47,7 @@ install: release
 	DESTDIR=$(DESTDIR) scripts/install-library.sh $(TARGET)/release $(PREFIX)
 	DESTDIR=$(DESTDIR) CC="$(CC)" CFLAGS="$(CFLAGS)" scripts/install-asfile.sh $(PREFIX)
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man1
-	install -m 755 $(TARGET)/release/outrigger $(DESTDIR)$(PREFIX)/bin/
+	install -s -m 755 $(TARGET)/release/outrigger $(DESTDIR)$(PREFIX)/bin/
 	$(TARGET)/release/outrigger man $(DESTDIR)$(PREFIX)/share/man/man1
 	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
 	for unit in systemd/*; do sed 's|/usr/local/bin|$(PREFIX)/bin|' $$unit >$(DESTDIR)$(PREFIX)/lib/systemd/system/$${unit##*/}; done

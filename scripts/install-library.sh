@@ -11,7 +11,7 @@ abi=$(sed -n 's/^#define OUTRIGGER_ABI \([0-9]*\)$/\1/p' crates/capi/include/out
 version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"$/\1/p' Cargo.toml)
 install -d "$root/lib/pkgconfig" "$root/include"
 install -m 644 crates/capi/include/outrigger.h "$root/include/"
-install -m 755 "$build/liboutrigger_capi.so" "$root/lib/liboutrigger.so.$abi"
+install -s -m 755 "$build/liboutrigger_capi.so" "$root/lib/liboutrigger.so.$abi"
 ln -sf "liboutrigger.so.$abi" "$root/lib/liboutrigger.so"
 install -m 644 "$build/liboutrigger_capi.a" "$root/lib/liboutrigger.a"
 sed -e "s|@PREFIX@|$prefix|" -e "s|@VERSION@|$version|" crates/capi/outrigger.pc.in >"$root/lib/pkgconfig/outrigger.pc"

@@ -11,7 +11,7 @@ use outrigger_eval::record::{SCHEMA, command};
 use outrigger_eval::{Experiment, Failed, Lab, Machine, Record, Scale, registry, report};
 
 const RECORDS: &str = "docs/evaluation/records";
-const REPORT: &str = "docs/evaluation";
+const REPORT: &str = "target/evaluation";
 
 /// Every experiment of the papers that Outrigger grew from
 #[derive(Parser)]

@@ -1,4 +1,4 @@
-//! The report, made from records alone: `report.md` to be read in the repository, and `report.html`
+//! The report, made from records alone: `report.md` to be read as text, and `report.html`
 //! with the plots, in one file.
 
 mod drawn;
