@@ -222,7 +222,7 @@ fn register(store: &Arc<Store>, options: &NodeOptions<'_>) -> Result<Arc<Session
     // Two that begin at once have both got here. A claim is worth as much as the session that it names.
     let (registry, own) = (store.registry(), Named { agent: name.clone(), session: session.id() });
     while !registry.add(&own)? {
-        let Some(claim) = registry.find(|claim: &Named| claim.agent == *name)? else { continue };
+        let Some(claim) = registry.get::<Named>(name)? else { continue };
         if store.is_live(claim.record.session)? {
             return Err(taken(String::new()));
         }

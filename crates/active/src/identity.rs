@@ -29,6 +29,7 @@ const SEARCH: u32 = 1;
 
 /// A user with all groups.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Submitter {
     /// The user.
     pub uid: u32,

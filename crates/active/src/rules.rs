@@ -91,6 +91,7 @@ impl fmt::Display for Trigger {
 
 /// A rule.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Rule {
     /// What it is called; empty for one that a mount is told of for the next files.
     pub name: String,

@@ -29,6 +29,7 @@ pub const VALID: Duration = Duration::from_secs(24 * 3600);
 
 /// A job's text with its signature: what its row holds.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Signed {
     /// The job, as [`crate::job::spec::Spec`] is written down.
     pub spec: String,

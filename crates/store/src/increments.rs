@@ -14,10 +14,10 @@
 //! and agents.
 //!
 //! ```
-//! use outrigger_store::early;
+//! use outrigger_store::increments;
 //! use outrigger_store::meta::SessionId;
 //!
-//! assert_eq!(early::holder(7, SessionId(3)), "early:3:7");
+//! assert_eq!(increments::holder(7, SessionId(3)), "early:3:7");
 //! ```
 
 use outrigger_format::Root;

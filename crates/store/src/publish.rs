@@ -238,7 +238,7 @@ pub(crate) fn is_whole(meta: &dyn Meta) -> Result<bool> {
 /// # Errors
 /// Those of the database.
 pub fn is_unpublished(meta: &dyn Meta) -> Result<bool> {
-    Ok(meta.publishing().is_some() && !Registry::of(meta).all::<CatalogueDebt>()?.is_empty())
+    Ok(meta.publishing().is_some() && Registry::of(meta).has::<CatalogueDebt>()?)
 }
 
 /// After something that stands at its place in the catalogue (a snapshot, a policy) has been committed, and told with `sequence` before: if a catalogue that is written anew does not have it for that

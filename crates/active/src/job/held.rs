@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// A split by host: the parts of a job's inputs that one host held when the job was made.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Held {
     /// The host.
     pub host: String,

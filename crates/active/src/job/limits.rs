@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 /// Limits of an attempt; `None`: no limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Limits {
     /// Memory of all its processes together, bytes.
     pub memory: Option<u64>,

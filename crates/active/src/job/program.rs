@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// Which content a job runs.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Component {
     /// Its name.
     pub name: String,

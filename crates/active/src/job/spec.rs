@@ -22,6 +22,7 @@ pub const RAW: &str = "raw";
 
 /// One output of a component.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Output {
     /// The component's name for it; the empty one is standard output.
     pub name: String,
@@ -47,6 +48,7 @@ fn is_first(program: &usize) -> bool {
 
 /// A further program of a job, which is given the same input as the first in the same pass.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Also {
     /// Program and arguments.
     pub program: Vec<String>,
@@ -403,7 +405,11 @@ mod tests {
         let mut spec = Spec::new(Pattern::ReadToFile, vec!["wc".to_string()]).output("a");
         assert!(Spec::decode(&spec.encode().unwrap()).unwrap().by_host.is_empty());
         spec.by_host = vec![Held { host: "h1".to_string(), ranges: vec![(0, 0, 7), (0, 9, 12)] }];
-        assert_eq!(Spec::decode(&spec.encode().unwrap()).unwrap().by_host, spec.by_host);
+        let text = spec.encode().unwrap();
+        assert_eq!(Spec::decode(&text).unwrap().by_host, spec.by_host);
+        // An unknown member of a member is refused, too: it may be a limit.
+        let newer = text.replacen("\"host\":\"h1\"", "\"newer\":1,\"host\":\"h1\"", 1);
+        assert!(newer != text && Spec::decode(&newer).is_err(), "{newer}");
     }
 
     #[test]

@@ -8,6 +8,7 @@ pub const AHEAD: u64 = 64 << 20;
 
 /// The file that a job reads while it is written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Written {
     /// Its inode.
     pub inode: u64,

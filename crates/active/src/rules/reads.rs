@@ -176,7 +176,7 @@ fn reads_of(store: &Store, rule: &Rule) -> Result<Vec<Registered<Read>>> {
 
 /// Removes all events of a rule.
 pub(super) fn forget_all(store: &Store, rule: &Rule) -> Result<()> {
-    reads_of(store, rule)?.iter().try_for_each(|read| store.registry().remove(&read.record))
+    reads_of(store, rule)?.iter().try_for_each(|read| forget(store, read))
 }
 
 fn forget(store: &Store, read: &Registered<Read>) -> Result<()> {

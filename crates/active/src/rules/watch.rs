@@ -272,7 +272,10 @@ fn tidy(store: &Store, rule: &Rule, known: &HashMap<u64, String>, found: &[Found
     store.jobs().forget_inodes(&rule.id, &gone)?;
     let of_gone = |read: &Registered<Refusal>| read.record.inode.is_some_and(|inode| gone.contains(&inode));
     let refusals = refusals(store, rule)?;
-    refusals.iter().filter(|read| of_gone(read)).try_for_each(|read| store.registry().remove(&read.record))
+    refusals
+        .iter()
+        .filter(|read| of_gone(read))
+        .try_for_each(|read| store.registry().take_read(read).map(drop))
 }
 
 /// Refuses a job whose output would fire the rule that made it.

@@ -200,7 +200,8 @@ impl Remote {
             );
             return Err(Error::new(ErrorKind::Invalid, why));
         }
-        sweep_offers(store)?;
+        // What is left over disturbs nobody.
+        let _ = sweep_offers(store);
         let (identity, over) = (Identity::new()?, Arc::new(AtomicBool::new(false)));
         let offer = Offer { mount: volume.session_id(), address, place: place(store), key: identity.key() };
         let offer = Arc::new(Mutex::new(offer));
@@ -344,7 +345,9 @@ fn identify(store: &Store, challenge: &str, line: &str) -> Result<SessionId> {
     let session: u64 = line.strip_prefix("session ").and_then(|id| id.parse().ok()).ok_or_else(denied)?;
     let session = SessionId(session);
     // It is removed by whoever finds it as it must be.
-    if !store.registry().take(&KnockRecord { challenge: challenge.to_owned(), session })? {
+    let is_its = |knock: &KnockRecord| knock.challenge == challenge && knock.session == session;
+    let Some(knock) = store.registry().find(is_its)? else { return Err(denied()) };
+    if !store.registry().take_read(&knock)? {
         return Err(denied());
     }
     if store.is_live(session)? { Ok(session) } else { Err(denied()) }

@@ -71,7 +71,9 @@ pub fn let_go(store: &Store, left: &LeftOpen) -> Result<()> {
     store.meta.release(&closed_holder(inode, mount), None)?;
     // Another mount may have it open, too: then that one has what no name leads to.
     let is_others = |other: &OpenVersion| other.inode == inode && other.mount != mount;
-    if store.registry().find(is_others)?.is_none() {
+    // A record that cannot be read may be of this file.
+    let may_be_others = |read: &Result<LeftOpen>| read.as_ref().map_or(true, |read| is_others(&read.record));
+    if !store.registry().each::<OpenVersion>()?.iter().any(|(_, read)| may_be_others(read)) {
         store.meta.release(&orphan_holder(inode), None)?;
     }
     store.registry().take_read(left).map(drop)
@@ -96,9 +98,7 @@ impl Core {
             if registry.add(&own)? {
                 return Ok(true);
             }
-            let Some(other) = registry.find(|other: &OpenVersion| other.hidden == own.hidden)? else {
-                continue;
-            };
+            let Some(other) = registry.get::<OpenVersion>(&own.name())? else { continue };
             if self.store.is_live(other.record.mount)? {
                 return Ok(false);
             }

@@ -3,15 +3,15 @@
 
 use crate::error::Result;
 use crate::meta::Meta;
-use crate::meta::records::{Record as _, Registered, Registry};
+use crate::meta::records::{Record as _, RecordRow};
 use crate::publish::{CatalogueDebt, is_whole, set_whole};
 use crate::store::Store;
 
 /// Why the catalogue has to be written anew.
 #[derive(Debug, Default)]
 pub(crate) struct Due {
-    /// Reasons, and what sessions that are over had not published.
-    debts: Vec<Registered<CatalogueDebt>>,
+    /// Rows of reasons, and of what sessions that are over had not published. A row that this program cannot read is a reason.
+    debts: Vec<RecordRow>,
     is_whole: bool,
 }
 
@@ -26,13 +26,13 @@ impl Due {
             return Ok(Self { is_whole: true, ..Self::default() });
         }
         store.fence_gone()?;
-        let registry = store.registry();
-        let mut debts = registry.all::<CatalogueDebt>()?;
+        let mut debts = meta.records().records(CatalogueDebt::KIND)?;
         let live = meta.sessions()?;
-        debts.retain(|read| !live.iter().any(|session| read.record.session() == Some(session.id)));
+        let session = |row: &RecordRow| serde_json::from_str::<CatalogueDebt>(&row.value).ok()?.session();
+        debts.retain(|row| !session(row).is_some_and(|of| live.iter().any(|session| session.id == of)));
         // A session that has ended since, and had published everything, has removed its record.
-        let still = registry.all()?;
-        debts.retain(|read| still.contains(read));
+        let still = meta.records().records(CatalogueDebt::KIND)?;
+        debts.retain(|row| still.contains(row));
         Ok(Self { debts, is_whole: is_whole(meta)? })
     }
 
@@ -49,8 +49,8 @@ impl Due {
         if meta.publishing().is_none() {
             return Ok(());
         }
-        for read in &self.debts {
-            Registry::of(meta).take_read(read)?;
+        for RecordRow { name, value, .. } in &self.debts {
+            meta.records().swap_record(CatalogueDebt::KIND, name, value, None)?;
         }
         set_whole(meta)
     }

@@ -100,7 +100,9 @@ pub fn collect(store: &Store, options: &GcOptions, progress: &GcProgress) -> Res
     run.is_at("beginning");
     let ended = run.run(&strays, &mut report);
     // `status` does without.
-    let _ = store.registry().remove(&run.at("ended"));
+    if let Ok(Some(own)) = store.registry().find(|run: &Collecting| run.session == session.id()) {
+        let _ = store.registry().take_read(&own);
+    }
     let released = store.meta.release_collector(session.id());
     // If another run has taken over, that run may have moved the data that this one found missing.
     let is_over = matches!(&released, Err(error) if error.kind() == ErrorKind::Fenced);

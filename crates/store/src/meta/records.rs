@@ -4,7 +4,8 @@
 //! and what the catalogue still lacks are such records. Most belong to a session. A client that is killed leaves its records behind, so whoever
 //! reads them asks whether their sessions are live, and [`Store::sweep_records`](crate::Store::sweep_records) removes the rest.
 //!
-//! A record that this program cannot read was written by another version of it. Readers pass over it; only [`Registry::each`] reports it.
+//! A record that this program cannot read was written by another version of it. [`Registry::all`] passes over it. Where a record that is missed would do harm, readers ask by
+//! [`Registry::each`], [`Registry::get`] or [`Registry::has`].
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -75,10 +76,14 @@ pub struct Registered<R> {
 
 impl<R: Record> Registered<R> {
     fn read(RecordRow { name, value: text, changed, by }: RecordRow) -> Result<Self> {
-        let record = serde_json::from_str(&text).map_err(|error| {
+        let newer = || {
             let why = format!("{} `{name}` was written by another version of this program", R::KIND);
-            Error::new(ErrorKind::Newer, why).caused_by(error)
-        })?;
+            Error::new(ErrorKind::Newer, why)
+        };
+        let record: R = serde_json::from_str(&text).map_err(|error| newer().caused_by(error))?;
+        if record.name() != name {
+            return Err(newer());
+        }
         Ok(Self { record, changed, by, name, text })
     }
 }
@@ -115,7 +120,24 @@ impl<'a> Registry<'a> {
         Ok(self.0.records(R::KIND)?.into_iter().filter_map(|row| Registered::read(row).ok()).collect())
     }
 
-    /// The first record of a kind that is as asked for.
+    /// The record of this name, if there is one.
+    ///
+    /// # Errors
+    /// Those of the database, and `Newer` where this program cannot read it.
+    pub fn get<R: Record>(self, name: &str) -> Result<Option<Registered<R>>> {
+        let found = self.0.records(R::KIND)?.into_iter().find(|row| row.name == name);
+        found.map(Registered::read).transpose()
+    }
+
+    /// True if there is a record of a kind, be it one that this program cannot read.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub fn has<R: Record>(self) -> Result<bool> {
+        Ok(!self.0.records(R::KIND)?.is_empty())
+    }
+
+    /// The first record of a kind that is as asked for, of those that this program can read.
     ///
     /// # Errors
     /// Those of the database.
@@ -169,5 +191,67 @@ impl<'a> Registry<'a> {
     /// Those of the database.
     pub fn take_read<R: Record>(self, read: &Registered<R>) -> Result<bool> {
         self.0.swap_record(R::KIND, &read.name, &read.text, None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+
+    use super::*;
+    use crate::meta::{OpenMode, SqliteMeta};
+
+    #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+    struct Lamp {
+        room: String,
+        watts: u32,
+    }
+
+    impl Record for Lamp {
+        const KIND: &'static str = "lamp";
+
+        fn name(&self) -> String {
+            self.room.clone()
+        }
+    }
+
+    fn lamp(room: &str, watts: u32) -> Lamp {
+        Lamp { room: room.to_owned(), watts }
+    }
+
+    #[test]
+    fn a_record_changes_only_from_what_was_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let meta = SqliteMeta::open(&dir.path().join("meta.db"), OpenMode::Create).unwrap();
+        let registry = Registry::of(&meta);
+        assert!(registry.add(&lamp("hall", 40)).unwrap() && !registry.add(&lamp("hall", 60)).unwrap());
+        let read = registry.get::<Lamp>("hall").unwrap().unwrap();
+        assert!(registry.replace(&read, &lamp("hall", 60)).unwrap());
+        assert!(!registry.replace(&read, &lamp("hall", 80)).unwrap() && !registry.take_read(&read).unwrap());
+        assert!(!registry.take(&lamp("hall", 40)).unwrap() && registry.take(&lamp("hall", 60)).unwrap());
+        assert!(!registry.has::<Lamp>().unwrap());
+        registry.put(&lamp("hall", 1)).unwrap();
+        registry.put(&lamp("hall", 2)).unwrap();
+        assert_eq!(registry.find(|_: &Lamp| true).unwrap().unwrap().record, lamp("hall", 2));
+        registry.remove(&lamp("hall", 3)).unwrap();
+        assert!(registry.all::<Lamp>().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_record_of_another_version_is_passed_over_or_reported() {
+        let dir = tempfile::tempdir().unwrap();
+        let meta = SqliteMeta::open(&dir.path().join("meta.db"), OpenMode::Create).unwrap();
+        let registry = Registry::of(&meta);
+        registry.put(&lamp("hall", 40)).unwrap();
+        meta.set_record("lamp", "attic", Some("{\"room\": \"attic\"}")).unwrap();
+        // What it says of itself is not what it is found by.
+        meta.set_record("lamp", "cellar", Some("{\"room\": \"hall\", \"watts\": 9}")).unwrap();
+        assert_eq!(registry.all::<Lamp>().unwrap().len(), 1);
+        let each = registry.each::<Lamp>().unwrap();
+        let kinds = each.iter().map(|(name, read)| (name.as_str(), read.as_ref().err().map(Error::kind)));
+        let newer = Some(ErrorKind::Newer);
+        assert_eq!(kinds.collect::<Vec<_>>(), [("attic", newer), ("cellar", newer), ("hall", None)]);
+        assert_eq!(registry.get::<Lamp>("attic").unwrap_err().kind(), ErrorKind::Newer);
+        assert!(registry.get::<Lamp>("roof").unwrap().is_none() && registry.has::<Lamp>().unwrap());
     }
 }

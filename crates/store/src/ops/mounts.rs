@@ -92,8 +92,10 @@ pub struct MountStatus {
 /// Those of the database.
 pub fn register(store: &Store, mount: &MountRecord) -> Result<()> {
     let registry = store.registry();
+    // The records first: the session of each was there before it.
+    let records = registry.all::<MountRecord>()?;
     let there = store.meta.sessions()?;
-    for old in registry.all::<MountRecord>()? {
+    for old in records {
         if !there.iter().any(|row| old.record.is_of(&row.owner)) {
             registry.take_read(&old)?;
         }

@@ -274,9 +274,9 @@ fn what_is_newer_is_refused_and_not_touched() {
     assert_eq!(error(&copy).kind(), ErrorKind::Newer);
     std::fs::write(copy.join("store.toml"), text).unwrap();
 
-    database(&copy).pragma_update(None, "user_version", 4).unwrap();
+    database(&copy).pragma_update(None, "user_version", 5).unwrap();
     assert_eq!(error(&copy).kind(), ErrorKind::Newer);
-    database(&copy).pragma_update(None, "user_version", 3).unwrap();
+    database(&copy).pragma_update(None, "user_version", 4).unwrap();
 
     // A pack with an incompatible feature, and one of version 2, their checksums right.
     for (offset, value) in [(12, 1u8), (8, 2)] {

@@ -94,6 +94,7 @@ conformance! {
         a_cancelled_job_voids_its_attempts_and_a_retry_keeps_what_is_done
         of_two_attempts_at_a_split_the_first_to_finish_counts
         two_attempts_at_a_split_end_with_their_sessions_and_their_job
+        the_last_of_two_attempts_to_fail_says_why
         an_open_input_is_closed_once_and_what_was_read_too_early_is_void
         several_open_inputs_are_closed_one_by_one
         runners_that_claim_at_once_share_the_splits
@@ -172,11 +173,11 @@ mod files {
         std::fs::remove_file(&path).unwrap();
         drop(SqliteMeta::open(&path, OpenMode::Create).unwrap());
         let newer = rusqlite::Connection::open(&path).unwrap();
-        newer.execute_batch("PRAGMA user_version = 4").unwrap();
+        newer.execute_batch("PRAGMA user_version = 5").unwrap();
         drop(newer);
         let error = SqliteMeta::open(&path, OpenMode::ReadWrite).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Newer);
-        assert!(error.to_string().contains("schema version 4, this program knows version 3"), "{error}");
+        assert!(error.to_string().contains("schema version 5, this program knows version 4"), "{error}");
     }
 
     #[test]

@@ -133,16 +133,24 @@ fn leave(rows: &mut impl JobRows, job: JobId, claimed: &Claimed) -> Outcome<Opti
     let Some(found) = rows.running(job, &BTreeSet::from([split]))?.remove(&split) else { return Ok(None) };
     let is_newest = found.attempt == claimed.attempt;
     let Some((primary, of)) = found.primary else { return Ok(is_newest.then_some(found)) };
-    if !is_newest && primary != claimed.attempt {
-        return Ok(None);
-    }
-    if is_newest && of != found.session && rows.is_live(of)? {
+    let alone = Running { primary: None, ..found };
+    // The newest attempt has left before: the split is the primary's.
+    let has_left = of == found.session;
+    if is_newest {
+        if has_left {
+            return Ok(None);
+        }
+        if !rows.is_live(of)? {
+            return Ok(Some(alone));
+        }
         // The primary goes on, and its token stays what it was.
         rows.set_attempts(job, split, &Running { session: of, ..found })?;
         return Ok(None);
     }
-    let alone = Running { primary: None, ..found };
-    if is_newest || of == found.session {
+    if primary != claimed.attempt {
+        return Ok(None);
+    }
+    if has_left || !rows.is_live(found.session)? {
         return Ok(Some(alone));
     }
     // The newest goes on.

@@ -18,7 +18,7 @@ const SCHEMA: &[&str] = &[
     include_str!("schema_make_speculatively.sql"),
 ];
 /// Of the schema.
-const VERSION: i32 = 11;
+const VERSION: i32 = 12;
 /// Older servers lack what the statements use.
 const SERVER_MIN: i32 = 130_000;
 

@@ -110,7 +110,8 @@ impl JobRows for SqliteJobs<'_> {
     }
 
     fn void_input(&mut self, job: JobId, input: Option<u32>) -> Outcome<()> {
-        let sql = "UPDATE job_split SET state = 0, attempt = attempt + 1, tries = 0 \
+        let sql = "UPDATE job_split SET state = 0, attempt = attempt + 1, tries = 0, measured = NULL, \
+                   primary_attempt = NULL, primary_session = NULL \
                    WHERE job = ?1 AND input IS ?2 AND state IN (1, 2)";
         self.write(sql, (job.0 as i64, input))
     }

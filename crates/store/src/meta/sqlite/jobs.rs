@@ -154,8 +154,18 @@ fn claim(
         _ => return Ok(Claims::default()),
     }
     let (id, now) = (job.0 as i64, now.steady as i64);
+    // Where the newest attempt's session is over, a live primary has the split alone.
     db.prepare_cached(concat!(
-        "UPDATE job_split SET state = 3, why = ?4 WHERE job = ?1 AND state = 1 AND tries >= ?2 AND \
+        "UPDATE job_split SET session = primary_session WHERE job = ?1 AND state = 1 AND primary_session IS NOT NULL \
+         AND NOT EXISTS (SELECT 1 FROM session WHERE id = job_split.session AND ",
+        lives!("?2"),
+        ") AND EXISTS (SELECT 1 FROM session WHERE id = job_split.primary_session AND ",
+        lives!("?2"),
+        ")"
+    ))?
+    .execute((id, now))?;
+    db.prepare_cached(concat!(
+        "UPDATE job_split SET state = 3, why = ?4, primary_attempt = NULL, primary_session = NULL WHERE job = ?1 AND state = 1 AND tries >= ?2 AND \
          NOT EXISTS (SELECT 1 FROM session WHERE id = job_split.session AND ",
         lives!("?3"),
         ")"

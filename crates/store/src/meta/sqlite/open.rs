@@ -34,7 +34,7 @@ pub enum OpenMode {
 /// "OTRG": marks our databases, for `file` and in SQLite's header.
 const APPLICATION_ID: i32 = 0x4f54_5247;
 /// Raised with every schema that older programs cannot use.
-const SCHEMA_VERSION: i32 = 3;
+const SCHEMA_VERSION: i32 = 4;
 /// Measured in docs/decisions/0004-metadata-schema.md.
 const PAGE_BYTES: u32 = 8192;
 /// The log is copied into the database once it has grown by this much. That is rare enough that a

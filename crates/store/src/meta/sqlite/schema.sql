@@ -217,10 +217,10 @@ CREATE TABLE job_split (
     tries    INTEGER NOT NULL,           -- attempts since the last retry
     session  INTEGER NOT NULL,
     why      TEXT NOT NULL,
-    log      BLOB,
     primary_attempt  INTEGER,            -- the earlier attempt that counts beside the newest one; NULL: none
     primary_session  INTEGER,
     measured TEXT,                       -- what the attempt used that finished it, in the runner's words
+    log      BLOB,                       -- the last one, as it may be long
     PRIMARY KEY (job, number)
 ) STRICT;
 CREATE INDEX job_split_open ON job_split (job, number) WHERE state < 2;

@@ -295,24 +295,40 @@ pub fn two_attempts_at_a_split_end_with_their_sessions_and_their_job(engine: &Fi
     let (job, slow, quick, third) = (make(engine, 1), engine.writer(), engine.writer(), engine.writer());
     let primary = claim(engine, slow, job, 1)[0];
     let newer = jobs(engine).claim_speculative(quick, job, 0, primary.attempt).unwrap().unwrap();
-    // A session that takes the split over from the newer attempt takes it from both.
     engine.commit(slow, vec![output(job, &primary, "0", 3)]).unwrap();
+    // With the newer one's session over the primary has the split alone, though its tries are used up.
     engine.meta.fence(quick).unwrap();
-    let taken = claim(engine, third, job, 1)[0];
-    assert_eq!(taken.attempt, newer.attempt + 1);
-    assert!(!jobs(engine).is_current(slow, job, &primary).unwrap());
-    engine.commit(slow, vec![finish(job, &primary)]).unwrap();
+    assert!(jobs(engine).claim_splits(third, job, 1, 1, None).unwrap().claimed.is_empty());
     assert_eq!(states(engine, job), [SplitState::Running]);
-    // With the primary's session over the newer one has it alone.
-    let last = jobs(engine).claim_speculative(slow, job, 0, taken.attempt).unwrap().unwrap();
-    engine.meta.fence(third).unwrap();
+    assert!(jobs(engine).is_current(slow, job, &primary).unwrap());
+    assert!(!jobs(engine).is_current(quick, job, &newer).unwrap());
+    // A third may come in its place; with the primary's session over that one has it alone.
+    let last = jobs(engine).claim_speculative(third, job, 0, newer.attempt).unwrap().unwrap();
+    assert_eq!(last.attempt, newer.attempt + 1);
+    engine.meta.fence(slow).unwrap();
     assert!(claim(engine, engine.writer(), job, 1).is_empty());
-    assert!(jobs(engine).is_current(slow, job, &last).unwrap());
+    assert!(jobs(engine).is_current(third, job, &last).unwrap());
     assert!(jobs(engine).end_job(job, JobState::Cancelled, "enough").unwrap());
-    engine.commit(slow, vec![finish(job, &last)]).unwrap();
+    engine.commit(third, vec![finish(job, &last)]).unwrap();
     assert_eq!(states(engine, job), [SplitState::Waiting]);
-    assert!(!jobs(engine).is_current(slow, job, &last).unwrap());
+    assert!(!jobs(engine).is_current(third, job, &last).unwrap());
     jobs(engine).forget_job(job).unwrap();
+}
+
+pub fn the_last_of_two_attempts_to_fail_says_why(engine: &Fixture) {
+    let (job, slow, quick) = (make(engine, 1), engine.writer(), engine.writer());
+    let primary = claim(engine, slow, job, 1)[0];
+    let newer = jobs(engine).claim_speculative(quick, job, 0, primary.attempt).unwrap().unwrap();
+    let why = || jobs(engine).split(job, 0).unwrap().unwrap().why;
+    // One that reports twice does not stop the other one.
+    assert!(!jobs(engine).fail_split(job, &newer, 1, "twice", b"").unwrap());
+    assert!(!jobs(engine).fail_split(job, &newer, 1, "twice", b"").unwrap());
+    assert!(jobs(engine).is_current(slow, job, &primary).unwrap());
+    let newer = jobs(engine).claim_speculative(quick, job, 0, newer.attempt).unwrap().unwrap();
+    engine.meta.fence(quick).unwrap();
+    assert!(jobs(engine).fail_split(job, &primary, 1, "exit code 3", b"no luck").unwrap());
+    assert_eq!((states(engine, job), why()), (vec![SplitState::SetAside], "exit code 3".to_string()));
+    assert!(!jobs(engine).is_current(quick, job, &newer).unwrap());
 }
 
 pub fn an_open_input_is_closed_once_and_what_was_read_too_early_is_void(engine: &Fixture) {

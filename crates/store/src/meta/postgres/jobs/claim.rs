@@ -11,11 +11,16 @@ use crate::meta::fault::Outcome;
 use crate::meta::jobs::rules::{JobRows as _, Lock};
 use crate::meta::jobs::{Claimed, Claims, GIVEN_UP, JobId, JobState, no_job};
 
-/// SQL for a session that may still write, as `s.session`.
+/// SQL for a session that may still write: `s.session`, or that of another column.
 macro_rules! alive {
     () => {
+        alive!("session")
+    };
+    ($column:literal) => {
         concat!(
-            "EXISTS (SELECT 1 FROM @session o WHERE o.id = s.session AND ",
+            "EXISTS (SELECT 1 FROM @session o WHERE o.id = s.",
+            $column,
+            " AND ",
             sessions::lease_until!("o."),
             " > ",
             sessions::now!(),
@@ -27,11 +32,23 @@ macro_rules! alive {
 const BEGIN: &str =
     concat!("UPDATE @job SET state = 1, changed = ", sessions::now!(), " WHERE id = $1 AND state = 0");
 
+/// Where the newest attempt's session is over, a live primary has the split alone.
+const HAND_BACK: &str = concat!(
+    "WITH back AS (SELECT s.number FROM @job_split s WHERE s.job = $1 AND s.state = 1 \
+     AND s.primary_session IS NOT NULL AND NOT ",
+    alive!(),
+    " AND ",
+    alive!("primary_session"),
+    " ORDER BY s.number FOR UPDATE SKIP LOCKED) \
+     UPDATE @job_split s SET session = s.primary_session FROM back \
+     WHERE s.job = $1 AND s.number = back.number"
+);
+
 const GIVE_UP: &str = concat!(
     "WITH dead AS (SELECT s.number FROM @job_split s WHERE s.job = $1 AND s.state = 1 AND s.tries >= $2 AND NOT ",
     alive!(),
     " ORDER BY s.number FOR UPDATE SKIP LOCKED) \
-     UPDATE @job_split s SET state = 3, why = $3 FROM dead WHERE s.job = $1 AND s.number = dead.number"
+     UPDATE @job_split s SET state = 3, why = $3, primary_attempt = NULL, primary_session = NULL FROM dead WHERE s.job = $1 AND s.number = dead.number"
 );
 
 const CLAIM: &str = concat!(
@@ -59,6 +76,7 @@ pub(super) fn claim(
     if PostgresJobs(tx).state(job, Lock::Share)?.ok_or_else(|| no_job(job))? != JobState::Running {
         return Ok(Claims::default());
     }
+    tx.later(Query::new(HAND_BACK).int(id));
     tx.later(Query::new(GIVE_UP).int(id).int(tries.into()).text(GIVEN_UP));
     let only: Option<Vec<i64>> = only.map(|only| only.iter().map(|&number| number as i64).collect());
     let query = Query::new(CLAIM).int(id).int(session.0 as i64);

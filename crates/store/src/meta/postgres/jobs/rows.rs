@@ -139,7 +139,8 @@ impl JobRows for PostgresJobs<'_, '_> {
     }
 
     fn void_input(&mut self, job: JobId, input: Option<u32>) -> Outcome<()> {
-        let sql = "UPDATE @job_split SET state = 0, attempt = attempt + 1, tries = 0 \
+        let sql = "UPDATE @job_split SET state = 0, attempt = attempt + 1, tries = 0, measured = NULL, \
+                   primary_attempt = NULL, primary_session = NULL \
                    WHERE job = $1 AND input IS NOT DISTINCT FROM $2 AND state IN (1, 2)";
         self.0.later(input_of(of_job(sql, job), input));
         Ok(())
