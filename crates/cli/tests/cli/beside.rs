@@ -36,6 +36,31 @@ fn two_puts_at_once_are_both_there() {
     place.done(&["check", "--read-data"]);
 }
 
+/// As a timer and a hand do.
+#[test]
+fn two_puts_of_one_source_remove_the_same_files() {
+    let place = Place::new();
+    for round in 0..4 {
+        for number in 0..60 {
+            place.write(format!("src/d{}/f{number}", number % 5), format!("{round} {number}"));
+        }
+        place.done(&["put", "src"]);
+        (0..5)
+            .step_by(2)
+            .for_each(|dir| std::fs::remove_dir_all(place.path(&format!("src/d{dir}"))).unwrap());
+        let start = |_| {
+            let mut command = place.command(&["put", "src"]);
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+        };
+        for child in [0, 1].map(start) {
+            let said = Said::from(child.wait_with_output().unwrap());
+            assert_eq!(said.code, 0, "{}", said.err);
+        }
+        assert_eq!(place.lines(&["ls", "src"]).len(), 2);
+    }
+    place.done(&["check", "--read-data"]);
+}
+
 #[test]
 fn a_get_sees_one_tree_while_puts_removals_and_reclaiming_go_on() {
     let place = Place::new();

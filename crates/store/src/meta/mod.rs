@@ -177,7 +177,7 @@ pub enum Change {
         inode: u64,
     },
     /// Removes an entry; a directory with all below it when `recursive`, else it must be empty (`Exists`: it has entries). An inode goes with
-    /// its last name, and its earlier versions with it.
+    /// its last name, and its earlier versions with it. With `recursive` an entry that is gone already counts as removed.
     Remove {
         /// Directory.
         parent: u64,

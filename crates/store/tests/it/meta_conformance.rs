@@ -44,6 +44,7 @@ conformance! {
         snapshots_are_exact_and_named_once
         a_history_is_what_each_epoch_has
         pins_hold_what_is_deleted_meanwhile
+        a_tree_that_is_gone_already_counts_as_removed
         deep_and_wide_trees_are_removed
     }
     exact_cases {

@@ -44,8 +44,20 @@ fn apply<R: Rows>(editor: &mut Editor<R>, change: &Change) -> Outcome<()> {
         }
         Change::Remove { parent, name, recursive } => {
             check_name(name)?;
-            let parent = editor.directory(*parent)?;
-            let (since, old) = existing(editor, parent, name)?;
+            let found = match editor.directory(*parent) {
+                Ok(parent) => editor.find(parent, name)?.map(|(since, old)| (parent, since, old)),
+                Err(Fault::Store(error)) if error.kind() == ErrorKind::NotFound => None,
+                Err(fault) => return Err(fault),
+            };
+            let (parent, since, old) = match found {
+                Some(found) => found,
+                // Somebody else has removed it, or what it was in.
+                None if *recursive => return Ok(()),
+                None => {
+                    let parent = editor.directory(*parent)?;
+                    return Err(told(editor, ErrorKind::NotFound, parent, name, "there is no such entry"));
+                }
+            };
             if old.is_directory() && !recursive && !editor.is_empty(old.number)? {
                 return Err(told(editor, ErrorKind::Exists, parent, name, "the directory is not empty"));
             }

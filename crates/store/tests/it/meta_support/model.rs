@@ -159,8 +159,12 @@ impl Model {
             }
             Change::Remove { parent, name, recursive } => {
                 check_name(name)?;
-                let parent = self.directory(*parent, report)?;
-                let number = self.entry(parent, name)?;
+                let found = self.directory(*parent, report);
+                let found = found.and_then(|parent| Ok((parent, self.entry(parent, name)?)));
+                let (parent, number) = match found {
+                    Err(ErrorKind::NotFound) if *recursive => return Ok(()),
+                    found => found?,
+                };
                 if !recursive && self.names.get(&number).is_some_and(|names| !names.is_empty()) {
                     return Err(ErrorKind::Exists);
                 }

@@ -442,6 +442,19 @@ pub fn pins_hold_what_is_deleted_meanwhile(engine: &Fixture) {
     assert_eq!((content(snapshot), content(now)), (None, None));
 }
 
+/// Two commands that mirror one source remove the same.
+pub fn a_tree_that_is_gone_already_counts_as_removed(engine: &Fixture) {
+    numbers(engine);
+    let writer = engine.writer();
+    engine.commit(writer, vec![dir(R, "d", 2), dir(2, "e", 3), file(R, "f", 4, 1)]).unwrap();
+    engine.commit(writer, vec![remove_all(R, "d")]).unwrap();
+    // The entry is gone, or what it was in; the rest of the commit counts.
+    let other = engine.writer();
+    engine.commit(other, vec![remove_all(R, "d"), remove_all(2, "e"), remove_all(R, "f")]).unwrap();
+    assert_eq!(engine.meta.lookup(At::Now, R, b"f").unwrap(), None);
+    assert_eq!(kind(engine.commit(other, vec![remove(R, "f")])), ErrorKind::NotFound);
+}
+
 pub fn deep_and_wide_trees_are_removed(engine: &Fixture) {
     let (meta, writer) = (&*engine.meta, engine.writer());
     let numbers = meta.reserve_inodes(3000).unwrap();
