@@ -3,9 +3,52 @@
 use std::collections::BTreeMap;
 
 use outrigger_format::Root;
+use outrigger_format::catalogue::Time;
 
-use super::{PinTarget, SessionId, SnapshotRow, VersionRow};
+use super::SessionId;
 use crate::error::Result;
+
+/// Something that a session keeps from being reclaimed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum PinTarget {
+    /// The tree as it is now: its epoch is named, and the current epoch raised, as by an unnamed snapshot.
+    Now,
+    /// A snapshot, by name.
+    Snapshot(String),
+    /// One earlier version of a file.
+    Version {
+        /// The file.
+        inode: u64,
+        /// The version's number.
+        number: u64,
+    },
+}
+
+/// An earlier content of a file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct VersionRow {
+    /// Rises from 1 per file, with every content it has had, kept or not.
+    pub number: u64,
+    /// When it was committed, nanoseconds since 1970.
+    pub time: u64,
+    /// Modification time it had.
+    pub mtime: Time,
+    /// Its content.
+    pub root: Root,
+}
+
+/// A named epoch.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SnapshotRow {
+    /// Its name.
+    pub name: String,
+    /// Its epoch.
+    pub epoch: u64,
+    /// When it was taken, nanoseconds since 1970.
+    pub time: u64,
+    /// Its tags, including the program's own: see [`Facts`](crate::snapshot::facts::Facts).
+    pub tags: Vec<String>,
+}
 
 /// The tree's past: versions of files, snapshots, and pins on them.
 pub trait Snapshots: Send + Sync {
@@ -30,6 +73,17 @@ pub trait Snapshots: Send + Sync {
     /// Inserts earlier contents of a file, for a database rebuilt from packs. Existing ones stay.
     fn restore_versions(&self, inode: u64, versions: &[VersionRow]) -> Result<()>;
 }
+
+/// The owner of the hold on the content of an inode without names.
+pub fn orphan_holder(inode: u64) -> String {
+    format!("{ORPHAN}{inode}")
+}
+
+/// The beginning of the names of all such owners.
+pub const ORPHAN: &str = "orphan:";
+
+/// The owner of holds on contents that a mount's log refers to.
+pub const MOUNT_HOLDER: &str = "mount";
 
 /// Claims on contents that outlive sessions.
 pub trait Holds: Send + Sync {

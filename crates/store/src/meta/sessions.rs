@@ -1,15 +1,15 @@
 //! Sessions, as the database knows them: their purpose, their owner, their lease.
 
-use crate::error::Result;
-use crate::meta::Generation;
-use outrigger_format::PackId;
 use std::fmt;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
+use outrigger_format::PackId;
 use serde::{Deserialize, Serialize};
 
+use super::PackMark;
 use super::jobs::JobId;
+use crate::error::Result;
 
 /// The purpose of a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,6 +21,17 @@ pub enum SessionKind {
     Reader = 1,
     /// The collector.
     Collector = 2,
+}
+
+/// What a writer may rely on (rules 1, 8 and 9 of `docs/decisions/0003-reclaim-protocol.md`): read in one transaction.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Generation {
+    /// Raised each time packs are marked as deletion candidates.
+    pub number: u64,
+    /// Ids of all live packs, rising. Every other pack counts as absent. Empty for a reader's session, which relies on none.
+    pub live: Vec<PackId>,
+    /// The mark for [`Packs::changed_packs`](super::Packs::changed_packs), if the engine has one.
+    pub mark: Option<PackMark>,
 }
 
 /// A session's number; rises, never used twice.

@@ -1,33 +1,25 @@
-//! The log: appending, reading, syncing, removing.
+//! The log: opening, reading, syncing, removing. `append.rs` writes to its end.
 //!
 //! **Locks**, in the order in which they are taken: `removal` (one remover at a time), then `tail` (the end of the log: held over one append and
 //! while a segment begins, never over a sync), then `segments` (the list of segments). A record's data is hashed before `tail` is taken, and written
 //! from the caller's memory, in one `pwritev` of header, fields and data. So records are whole in the order of their sequences, and a record is
 //! acknowledged only after those before it.
-//!
-//! **A failed append** leaves part of a record at the end of the segment. It is cut off before anything else is appended. If even that fails, the
-//! next append tries again, and fails if it cannot. So a full disk is an error for the caller alone: the log goes on when there is space again. An
-//! append that fails while it begins a new segment leaves the old one in place.
-//!
-//! A new segment gets its whole space at once (`fallocate`, keeping the length), and gives the rest back when it is full. If that does not work, or
-//! the disk bounds the log, the writes themselves fail.
+
+mod append;
 
 use std::collections::BTreeMap;
-use std::io::IoSlice;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use std::time::Duration;
 
-use outrigger_clock as clock;
 use outrigger_format::StoreId;
 use outrigger_format::catalogue::Time;
-use outrigger_format::staging::{
-    MAX_PAYLOAD_LEN, Operation, Prepared, RECORD_HEADER_LEN, SEGMENT_HEADER_LEN, SegmentHeader,
-};
+use outrigger_format::staging::{RECORD_HEADER_LEN, SEGMENT_HEADER_LEN};
 
-use super::files::{Directory, Files, SegmentFile, read_whole, write_whole};
+use self::append::Tail;
+use super::files::{Directory, Files, SegmentFile, read_whole};
 use super::replay::{self, Replayed, Report};
 use super::space::{Fill, Reservation, Space};
 use super::sync::GroupCommit;
@@ -111,21 +103,6 @@ pub(super) struct Segment {
     pub file: Box<dyn SegmentFile>,
     /// Bytes of whole records and the header.
     pub len: AtomicU64,
-}
-
-/// The end of the log.
-struct Tail {
-    segment: Arc<Segment>,
-    /// Bytes of whole records and the header: where the next record goes.
-    len: u64,
-    /// Space was reserved up to here, or could not be.
-    reserved: u64,
-    /// Sequence of the next record.
-    next: u64,
-    /// There may be more in the file than `len`.
-    ragged: bool,
-    /// Segments that were appended to since the last sync, in order.
-    unsynced: Vec<Arc<Segment>>,
 }
 
 /// A staging log. All methods may be called by any number of threads.
@@ -224,93 +201,6 @@ impl Log {
 
     fn tail(&self) -> MutexGuard<'_, Tail> {
         self.tail.lock().expect("no panic while it is held")
-    }
-
-    /// Appends an operation, with the data of a write. Never waits for room: see [`Log::reserve`].
-    ///
-    /// When it returns the operation survives the death of the process, and of the machine after the next [`Log::sync`].
-    ///
-    /// # Errors
-    /// `Full` and `Io` when it could not be written; it is not in the log then, which stays usable. `Invalid` when it does not
-    /// fit into a segment, or has data and is not a write, or the reverse. `Io` once a sync has failed.
-    pub fn append(&self, operation: &Operation, data: &[u8]) -> Result<Appended> {
-        if data.is_empty() == matches!(operation, Operation::Write { .. }) {
-            return Err(Error::new(
-                ErrorKind::Invalid,
-                "a write to the staging log needs data, nothing else has any",
-            ));
-        }
-        let too_long = || Error::new(ErrorKind::Invalid, "an operation is too long for the staging log");
-        if data.len() > MAX_PAYLOAD_LEN {
-            return Err(too_long());
-        }
-        let prepared = Prepared::new(operation, data);
-        let len = prepared.record_len() as u64;
-        if len > (MAX_PAYLOAD_LEN + RECORD_HEADER_LEN) as u64 || HEADER + len > self.options.segment_len {
-            return Err(too_long());
-        }
-        let mut tail = self.tail();
-        self.commit.check()?;
-        if tail.ragged {
-            self.cut(&mut tail)?;
-        }
-        if tail.len + len > self.options.segment_len {
-            self.roll(&mut tail)?;
-        }
-        let end = tail.len + len;
-        if end > tail.reserved {
-            let left = self.space.left().max(len);
-            let until = self.options.segment_len.min(tail.len + left);
-            tail.reserve(until);
-        }
-        let sequence = tail.next;
-        let now = clock::now_nanos();
-        let head = prepared.head(sequence, self.commit.durable(), now);
-        let mut parts = [IoSlice::new(&head), IoSlice::new(data)];
-        if let Err(error) = write_whole(&*tail.segment.file, &mut parts, tail.len) {
-            tail.ragged = true;
-            // Cut now, so that others have the space; if this fails, the next append tries again.
-            let _ = self.cut(&mut tail);
-            return Err(error)
-                .context(|| format!("cannot append to {}", self.files.name(tail.segment.number)));
-        }
-        let offset = tail.len + head.len() as u64;
-        let location =
-            Location { segment: tail.segment.number, offset: offset as u32, len: data.len() as u32 };
-        let appended = Appended { sequence, location, time: Time::from_nanos(now) };
-        tail.len = end;
-        tail.next += 1;
-        tail.segment.len.store(tail.len, Ordering::Relaxed);
-        self.space.take(len);
-        self.usage.appended(operation, &appended);
-        Ok(appended)
-    }
-
-    /// Cuts off what a failed append left behind.
-    fn cut(&self, tail: &mut Tail) -> Result<()> {
-        let name = || format!("cannot cut off a failed append to {}", self.files.name(tail.segment.number));
-        tail.segment.file.truncate(tail.len).context(name)?;
-        (tail.ragged, tail.reserved) = (false, tail.len);
-        Ok(())
-    }
-
-    /// Begins the next segment.
-    fn roll(&self, tail: &mut Tail) -> Result<()> {
-        let number = tail.segment.number.checked_add(1).ok_or_else(|| {
-            Error::new(ErrorKind::Full, "the staging log has used up its segments' numbers: mount again")
-        })?;
-        let new = Tail::begin(&*self.files, &self.options, number, tail.next)?;
-        self.adopt(&new.segment);
-        let old = std::mem::replace(tail, new);
-        // Truncating to its length gives back the space that was not needed.
-        let _ = old.segment.file.truncate(old.len);
-        tail.unsynced.splice(..0, old.unsynced);
-        Ok(())
-    }
-
-    fn adopt(&self, segment: &Arc<Segment>) {
-        self.space.take(HEADER);
-        self.segments.write().expect("no panic while it is held").insert(segment.number, Arc::clone(segment));
     }
 
     /// Waits until there is room for `bytes` more, then keeps it until the reservation is dropped. `patience` bounds the
@@ -494,32 +384,5 @@ impl Log {
     /// The counts of what each segment is needed for, for the maps of files.
     pub fn usage(&self) -> &Arc<Usage> {
         &self.usage
-    }
-}
-
-impl Tail {
-    /// Begins a segment, and makes its header and name durable. So a crash leaves no gap before it, and sequences go on from it when earlier segments
-    /// are removed.
-    fn begin(files: &dyn Files, options: &Options, number: u32, next: u64) -> Result<Self> {
-        let what = || format!("cannot begin {}", files.name(number));
-        let file = files.create(number).context(what)?;
-        let header = SegmentHeader { store: options.store, number, first: next }.encode();
-        let begun = write_whole(&*file, &mut [IoSlice::new(&header)], 0)
-            .and_then(|()| file.sync())
-            .and_then(|()| files.sync());
-        if let Err(error) = begun {
-            drop(file);
-            // If it stays, it does no harm: the next attempt empties it, and a replay takes it for a torn tail.
-            let _ = files.remove(number);
-            return Err(error).context(what);
-        }
-        let segment = Arc::new(Segment { number, file, len: AtomicU64::new(HEADER) });
-        let unsynced = vec![Arc::clone(&segment)];
-        Ok(Self { segment, len: HEADER, reserved: 0, next, ragged: false, unsynced })
-    }
-
-    fn reserve(&mut self, until: u64) {
-        let _ = self.segment.file.reserve(self.len, until - self.len);
-        self.reserved = until;
     }
 }
