@@ -18,6 +18,7 @@ use outrigger_store::{ErrorKind, Store};
 use rustix::io::Errno;
 
 use super::SharedOptions;
+use super::batch::Counters;
 use super::deferred::DeferredQueue;
 use super::file::{File, Files, State};
 use super::hidden::Hidden;
@@ -27,7 +28,7 @@ use super::negative_cache::NegativeCache;
 use super::outbox::Committing;
 use super::packer::Packer;
 use super::path_prefetch::{PathPrefetch, Taken};
-use super::store::{Counters, Turn};
+use super::store::Turn;
 use crate::follow::{Following, Places};
 use crate::fs::{Attr, Entry, Handle, Result, Statfs};
 use crate::report::Reports;

@@ -39,7 +39,8 @@
 //! | `path_prefetch.rs` | path prefetch: directories on a path, asked for before the kernel comes to them |
 //! | `negative_cache.rs` | directories that this mount has just made, with all their names |
 //! | `anonymous.rs` | anonymous files, which may get a name |
-//! | `store.rs` | from the log to the store |
+//! | `store.rs` | from the log to the store: the flush lock, and who waits for it |
+//! | `batch.rs`, `dirty.rs` | how a batch of files is stored; the dirty snapshots that it stores |
 //! | `in_doubt.rs` | commits in doubt |
 //! | `increments.rs` | incremental flush of large files |
 //! | `delegated.rs` | delegated uploads by agents on other hosts |
@@ -58,11 +59,13 @@
 
 mod anonymous;
 mod attributes;
+mod batch;
 mod bytes;
 mod close_barrier;
 mod core;
 mod deferred;
 mod delegated;
+mod dirty;
 mod file;
 mod filesystem;
 mod follow;
