@@ -22,7 +22,7 @@ use super::batch::Counters;
 use super::deferred::DeferredQueue;
 use super::file::{File, Files, State};
 use super::hidden::Hidden;
-use super::increments::IncrementQueue;
+use super::increment_queue::IncrementQueue;
 use super::lease::Lease;
 use super::negative_cache::NegativeCache;
 use super::outbox::Committing;

@@ -20,8 +20,8 @@ use outrigger_store::{Error, Result, Unanswered};
 use super::core::Core;
 use super::dirty::DirtySnapshot;
 use super::file::{File, State};
-use super::increments::Increment;
 use super::store::Asked;
+use super::stored_prefix::Increment;
 
 /// The purpose of a commit in doubt.
 pub(super) enum Tried {

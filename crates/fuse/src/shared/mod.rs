@@ -42,7 +42,7 @@
 //! | `store.rs` | from the log to the store: the flush lock, and who waits for it |
 //! | `batch.rs`, `dirty.rs` | how a batch of files is stored; the dirty snapshots that it stores |
 //! | `in_doubt.rs` | commits in doubt |
-//! | `increments.rs` | incremental flush of large files |
+//! | `increments.rs`, `increment_queue.rs`, `stored_prefix.rs` | incremental flush of large files: its thread, what that does next, and what it has stored of a file |
 //! | `delegated.rs` | delegated uploads by agents on other hosts |
 //! | `deferred.rs`, `close_barrier.rs` | deferred closes, and the close barrier that waits for them |
 //! | `lease.rs` | the session, and the next one when another client has ended it |
@@ -71,6 +71,7 @@ mod filesystem;
 mod follow;
 mod hidden;
 mod in_doubt;
+mod increment_queue;
 mod increments;
 mod lease;
 mod locks;
@@ -82,6 +83,7 @@ mod outbox;
 mod packer;
 mod path_prefetch;
 mod store;
+mod stored_prefix;
 mod worker;
 
 use std::path::{Path, PathBuf};
@@ -163,7 +165,7 @@ impl SharedOptions {
             snapshots: true,
             tame_snapshots: false,
             overrides: Overrides::default(),
-            increment_bytes: increments::ROUND,
+            increment_bytes: stored_prefix::ROUND,
             names_for: Duration::ZERO,
             closes_within: Duration::ZERO,
         }
