@@ -482,7 +482,7 @@ impl Core {
     pub fn room(self: &Arc<Self>, bytes: usize) -> Result<Reservation<'_>> {
         let bytes = bytes as u64 + RECORD_ROOM;
         if self.is_filling() {
-            self.increments.is_filling();
+            self.increments.wake_for_room();
         }
         match self.log.reserve(bytes, Some(PATIENCE)) {
             Err(error) if error.kind() == ErrorKind::Busy => {

@@ -82,7 +82,7 @@ impl IncrementQueue {
     }
 
     /// Queues a file for an increment; `begins` if programs wait for its first one.
-    pub(super) fn is_due(&self, file: &Arc<File>, begins: bool) {
+    pub(super) fn enqueue(&self, file: &Arc<File>, begins: bool) {
         let mut state = self.lock();
         let Waiting { begin, due, .. } = &mut *state;
         if begin.iter().chain(&*due).any(|due| Arc::ptr_eq(due, file)) {
@@ -97,8 +97,8 @@ impl IncrementQueue {
         self.changed.notify_all();
     }
 
-    /// The log is half full.
-    pub fn is_filling(&self) {
+    /// The log is half full: the thread makes room.
+    pub fn wake_for_room(&self) {
         let mut state = self.lock();
         if !std::mem::replace(&mut state.is_filling, true) {
             drop(state);
@@ -157,14 +157,14 @@ mod tests {
     #[test]
     fn what_programs_wait_for_to_begin_comes_before_room_is_made_and_the_rest_in_turn_after_it() {
         let (queue, files) = (IncrementQueue::default(), [1, 2, 3, 4].map(file));
-        queue.is_due(&files[0], false);
-        queue.is_due(&files[1], false);
-        queue.is_filling();
-        queue.is_due(&files[2], true);
-        queue.is_due(&files[3], true);
+        queue.enqueue(&files[0], false);
+        queue.enqueue(&files[1], false);
+        queue.wake_for_room();
+        queue.enqueue(&files[2], true);
+        queue.enqueue(&files[3], true);
         // Each file once, whatever it is due for by now.
-        queue.is_due(&files[2], false);
-        queue.is_due(&files[0], true);
+        queue.enqueue(&files[2], false);
+        queue.enqueue(&files[0], true);
         let mut said = Vec::new();
         for _ in 0..4 {
             said.push(match queue.next().unwrap() {

@@ -155,7 +155,7 @@ impl Core {
         let begins = is_due && state.begins_increments();
         drop(state);
         if is_due {
-            self.increments.is_due(file, begins);
+            self.increments.enqueue(file, begins);
         }
     }
 
