@@ -33,7 +33,7 @@
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `core.rs` | what all operations share: rows, transactions, room in the log |
+//! | `core.rs`, `rows.rs` | what all operations share: transactions, room in the log; rows and the inode cache |
 //! | `file.rs` | an open file: what is committed, and what is staged over it |
 //! | `names.rs`, `attributes.rs` | the operations that are transactions |
 //! | `path_prefetch.rs` | path prefetch: directories on a path, asked for before the kernel comes to them |
@@ -82,6 +82,7 @@ mod opening;
 mod outbox;
 mod packer;
 mod path_prefetch;
+mod rows;
 mod store;
 mod stored_prefix;
 mod worker;
