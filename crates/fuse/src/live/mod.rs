@@ -16,6 +16,7 @@
 //! | `core.rs`, `world.rs`, `freeze_lock.rs` | what all operations share; the locks and their order |
 //! | `tree.rs`, `node.rs` | names and inodes in memory |
 //! | `names.rs`, `anonymous.rs`, `attributes.rs`, `acl.rs`, `file.rs`, `directory.rs` | the operations |
+//! | `opening.rs` | opening and making files, with those that are tailed |
 //! | `flusher.rs`, `dirty.rs`, `destage.rs`, `plan.rs` | when and how write-back stores the log's data; which parts of a file are cut again |
 //! | `replay.rs` | the log of a mount that was killed |
 //! | `follow.rs`, `places.rs` | tailed files: the part that this kind of mount adds to `crate::follow` |
@@ -38,6 +39,7 @@ mod freeze_lock;
 mod hold;
 pub(crate) mod names;
 mod node;
+mod opening;
 mod places;
 pub(crate) mod plan;
 mod reads;

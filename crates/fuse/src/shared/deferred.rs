@@ -32,8 +32,8 @@ use outrigger_store::meta::Change;
 
 use super::close_barrier::LOOK_EVERY;
 use super::core::Core;
+use super::dirty::DirtySnapshot;
 use super::file::{File, State};
-use super::store::DirtySnapshot;
 use super::worker::Worker;
 
 /// Waiting files at most: they are changes of one transaction.

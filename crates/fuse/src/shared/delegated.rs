@@ -48,7 +48,7 @@ use outrigger_store::{Error, ErrorKind, Result};
 use super::SharedVolume;
 use super::core::Core;
 use super::file::{File, State};
-use super::increments::SHORTER;
+use super::stored_prefix::SHORTER;
 use crate::follow::{Delegate, End, Open, STANDSTILL};
 
 /// How long an agent may take to store what it was given last.

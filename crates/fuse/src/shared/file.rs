@@ -10,7 +10,7 @@ use outrigger_format::catalogue::{Attributes, OtherTimes, Time};
 use outrigger_store::meta::Inode;
 use outrigger_store::staging::{ExtentMap, Usage};
 
-use super::increments::Increments;
+use super::stored_prefix::Increments;
 use crate::follow::{Open, Versioned};
 use crate::fs::{Caller, SetAttr};
 use crate::live::attributes::{apply, drop_privileges};

@@ -18,9 +18,10 @@ use outrigger_store::meta::{At, Inode, orphan_holder};
 use outrigger_store::{Error, Result, Unanswered};
 
 use super::core::Core;
+use super::dirty::DirtySnapshot;
 use super::file::{File, State};
-use super::increments::Increment;
-use super::store::{Asked, DirtySnapshot};
+use super::store::Asked;
+use super::stored_prefix::Increment;
 
 /// The purpose of a commit in doubt.
 pub(super) enum Tried {

@@ -33,15 +33,16 @@
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `core.rs` | what all operations share: rows, transactions, room in the log |
+//! | `core.rs`, `rows.rs` | what all operations share: transactions, room in the log; rows and the inode cache |
 //! | `file.rs` | an open file: what is committed, and what is staged over it |
 //! | `names.rs`, `attributes.rs` | the operations that are transactions |
 //! | `path_prefetch.rs` | path prefetch: directories on a path, asked for before the kernel comes to them |
 //! | `negative_cache.rs` | directories that this mount has just made, with all their names |
 //! | `anonymous.rs` | anonymous files, which may get a name |
-//! | `store.rs` | from the log to the store |
+//! | `store.rs` | from the log to the store: the flush lock, and who waits for it |
+//! | `batch.rs`, `dirty.rs` | how a batch of files is stored; the dirty snapshots that it stores |
 //! | `in_doubt.rs` | commits in doubt |
-//! | `increments.rs` | incremental flush of large files |
+//! | `increments.rs`, `increment_queue.rs`, `stored_prefix.rs` | incremental flush of large files: its thread, what that does next, and what it has stored of a file |
 //! | `delegated.rs` | delegated uploads by agents on other hosts |
 //! | `deferred.rs`, `close_barrier.rs` | deferred closes, and the close barrier that waits for them |
 //! | `lease.rs` | the session, and the next one when another client has ended it |
@@ -58,16 +59,19 @@
 
 mod anonymous;
 mod attributes;
+mod batch;
 mod bytes;
 mod close_barrier;
 mod core;
 mod deferred;
 mod delegated;
+mod dirty;
 mod file;
 mod filesystem;
 mod follow;
 mod hidden;
 mod in_doubt;
+mod increment_queue;
 mod increments;
 mod lease;
 mod locks;
@@ -78,7 +82,9 @@ mod opening;
 mod outbox;
 mod packer;
 mod path_prefetch;
+mod rows;
 mod store;
+mod stored_prefix;
 mod worker;
 
 use std::path::{Path, PathBuf};
@@ -160,7 +166,7 @@ impl SharedOptions {
             snapshots: true,
             tame_snapshots: false,
             overrides: Overrides::default(),
-            increment_bytes: increments::ROUND,
+            increment_bytes: stored_prefix::ROUND,
             names_for: Duration::ZERO,
             closes_within: Duration::ZERO,
         }
