@@ -20,7 +20,7 @@
 //!
 //! **In a store in PostgreSQL** only the mount has the bytes that are not stored yet. So runners on
 //! its host, which find its socket, claim such a job at once. Others claim it once a prefix of the
-//! file is stored ([`early`]) or it is closed, and read the stored bytes, as more comes. If the
+//! file is stored ([`increments`]) or it is closed, and read the stored bytes, as more comes. If the
 //! program is attached in-line and the mount offers its open files
 //! ([`outrigger_fuse::control::Remote`]), an agent on another host takes the job before these do,
 //! and also stores the file (`carry.rs`, `line.rs`). If the mount dies, bytes that it had not
