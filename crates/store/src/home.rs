@@ -4,7 +4,7 @@
 //! away and makes a new one in its place, or removes it. A mount that opened its files by that path
 //! would then mix two stores. So a store opens its directory once, and finds everything that it
 //! opens later through that descriptor. A store that is moved goes on at its new place.
-//! [`Meta::still_there`](crate::meta::Meta::still_there) says whether it was removed.
+//! [`Sessions::still_there`](crate::meta::Sessions::still_there) says whether it was removed.
 //!
 //! SQLite opens files by a name, and needs one without links. So the descriptor's link in `/proc`
 //! is resolved to the directory's present path.

@@ -50,7 +50,7 @@ const PACK_BYTES: u64 = 16 << 20;
 /// A session has one writer at a time, and this is one.
 ///
 /// # Errors
-/// Those of [`crate::meta::Meta::commit`]; then nothing has changed.
+/// Those of [`crate::meta::Tree::commit`]; then nothing has changed.
 pub fn commit(
     store: &Store,
     session: &Session,

@@ -12,7 +12,7 @@
 //!
 //! The rounds themselves are [`crate::write::publish_catalogue`].
 //!
-//! **What is still to be told is registered** ([`CatalogueDebt`]): a mount does so before the first commit after it had told everything, and until it has again. When its session is over
+//! **What is still to be told is registered** (`CatalogueDebt`): a mount does so before the first commit after it had told everything, and until it has again. When its session is over
 //! and the record is there, nobody knows any more what it has touched, and the catalogue has to be written anew.
 
 use std::collections::{BTreeMap, HashSet};

@@ -326,7 +326,7 @@ impl Session {
         if self.shared.join_changed()? { Ok(()) } else { self.shared.take_generation() }
     }
 
-    /// Pins something; see [`Meta::pin`].
+    /// Pins something; see [`Snapshots::pin`](crate::meta::Snapshots::pin).
     ///
     /// # Errors
     /// Those of the database.

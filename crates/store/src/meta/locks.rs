@@ -8,7 +8,7 @@
 //! **An expired lock goes when another owner wants it.** A request that meets a lock of a session
 //! with an expired lease (by the database's clock) first ends that session, with all its locks. So
 //! the old holder commits nothing after the new one has the lock. A session that is ended for
-//! another reason ([`Meta::fence`](super::Meta::fence)) leaves its locks. Until another owner wants
+//! another reason ([`Sessions::fence`](super::Sessions::fence)) leaves its locks. Until another owner wants
 //! one of them, the next session of the same client can take them over
 //! ([`FileLocks::take_over_locks`]); then nobody else has held them meanwhile.
 //!

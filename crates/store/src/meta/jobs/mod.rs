@@ -21,7 +21,7 @@
 //! calls [`Splits::close_input`], and from then on the split is like any other.
 //!
 //! [`job_holder`] holds the roots of a job's inputs and of its attempts' outputs (see
-//! [`Meta::hold`](super::Meta::hold)) until the job has ended for good. So no collector takes them,
+//! [`Holds::hold`](super::Holds::hold)) until the job has ended for good. So no collector takes them,
 //! even if sessions end.
 
 use std::collections::HashMap;
