@@ -21,7 +21,6 @@ pub mod get;
 pub mod import;
 pub mod init;
 pub mod job;
-mod job_hosts;
 pub mod keep;
 pub mod live;
 mod live_text;
