@@ -38,8 +38,6 @@ pub mod recompress;
 pub mod recover;
 pub mod rule;
 pub mod run;
-mod run_begin;
-mod run_end;
 pub mod snapshot;
 pub mod stats;
 pub mod status;

@@ -11,9 +11,9 @@ use outrigger_active::runner::{self, Nearby, Report};
 use outrigger_store::meta::jobs::{JobId, JobState};
 use outrigger_store::{ErrorKind, Store};
 
-use super::Context;
-use super::job::has_agent;
-use super::nearby::{describe_here, is_known, nearby_json};
+use crate::commands::Context;
+use crate::commands::job::{has_agent, state_text};
+use crate::commands::nearby::{describe_here, is_known, nearby_json};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::json::Object;
 use crate::output::{complain, count, counted, print_json, print_text, size};
@@ -201,7 +201,7 @@ pub(super) fn say(
         print_json(
             Object::new()
                 .with("job", job.id.0)
-                .with("state", super::job::state_text(job.state))
+                .with("state", state_text(job.state))
                 .with("why", job.why.clone())
                 .with("files", files.iter().map(file).collect::<Vec<_>>())
                 .with("files_made", made.files)
