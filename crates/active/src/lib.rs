@@ -11,7 +11,7 @@
 //!
 //! Files that programs write in a mount are tailed while they are written: `written/`.
 //!
-//! Runners share a job's splits: those of one process, and those of agents (`agent.rs`) on any number of hosts.
+//! Runners share a job's splits: those of one process, and those of agents (`agent/`) on any number of hosts.
 //!
 //! `docs/active-storage.md` is for users; `docs/decisions/0011-active-storage.md` says why it is so.
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests wait and measure in real time"))]

@@ -260,16 +260,15 @@ pub fn add_marked(
     make(store, name, (Trigger::Marker, when, members), with, spec, splits, existing)
 }
 
-fn make(
-    store: &Arc<Store>,
+/// Checks what a rule is asked for, and settles the spec of one on files that are being written.
+fn check(
     name: &str,
-    (on, glob, members): (Trigger, &str, Vec<String>),
-    with: Vec<String>,
-    mut spec: Spec,
+    on: Trigger,
+    members: &[String],
+    spec: &mut Spec,
     splits: Splits,
     existing: bool,
 ) -> Result<()> {
-    store.require_writable()?;
     let invalid = |why: String| Err(Error::new(ErrorKind::Invalid, why));
     if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || "-._".contains(c)) {
         return invalid(format!("`{name}` cannot be a rule's name: use letters, digits and -._"));
@@ -278,7 +277,7 @@ fn make(
         if existing || !matches!(splits, Splits::Auto | Splits::Count(1)) {
             return invalid("--on write is for files made from now on, each read by one program; remove --existing and --splits".into());
         }
-        written::settle_spec(&mut spec)?;
+        written::settle_spec(spec)?;
     } else if on == Trigger::Marker {
         if spec.pattern != Pattern::ManyToFile {
             return invalid(format!("{}: --when is for #W->1W, which makes one file of many", spec.pattern));
@@ -306,6 +305,20 @@ fn make(
                 .into(),
         );
     }
+    Ok(())
+}
+
+fn make(
+    store: &Arc<Store>,
+    name: &str,
+    (on, glob, members): (Trigger, &str, Vec<String>),
+    with: Vec<String>,
+    mut spec: Spec,
+    splits: Splits,
+    existing: bool,
+) -> Result<()> {
+    store.require_writable()?;
+    check(name, on, &members, &mut spec, splits, existing)?;
     let parsed = StoreGlob::parse(glob)?;
     spec.check()?;
     plan::settle_program(&mut spec)?;
@@ -320,10 +333,8 @@ fn make(
         Splits::Auto => None,
         Splits::Count(count) => Some(count),
         Splits::Hosts => {
-            return invalid(
-                "--splits hosts is for `run`: a rule's inputs are cut by --splits auto, where the host changes"
-                    .into(),
-            );
+            let why = "--splits hosts is for `run`: a rule's inputs are cut by --splits auto, where the host changes";
+            return Err(Error::new(ErrorKind::Invalid, why));
         }
     };
     let (glob, more) = (glob.to_string(), Vec::new());

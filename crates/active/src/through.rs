@@ -18,6 +18,7 @@
 use std::io::{ErrorKind as Io, Read};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 
 use outrigger_store::meta::jobs::{JobChange, JobId, JobState, NewJob, NewSplit};
 use outrigger_store::meta::{At, Change, Role, SessionKind};
@@ -59,24 +60,7 @@ pub fn run(
     begun: &dyn Fn(JobId),
 ) -> Result<Report> {
     store.require_writable()?;
-    let raw = spec.outputs.iter().position(|output| output.name == RAW);
-    let keeps = matches!(spec.pattern, Pattern::WriteToTwo | Pattern::WriteToNothing);
-    let fits = match spec.pattern {
-        Pattern::WriteToTwo | Pattern::WriteToNothing => raw.is_some(),
-        Pattern::WriteToFile => raw.is_none(),
-        Pattern::FileToMany => true,
-        _ => false,
-    };
-    if !fits {
-        let why = match (spec.pattern, keeps) {
-            (pattern, true) => format!("{pattern} keeps what is written: say where with --to PATH"),
-            (Pattern::WriteToFile, _) => {
-                "1W->1W stores the processed data only: --to means nothing".to_string()
-            }
-            (pattern, _) => format!("{pattern} is for stored files: name them with --in"),
-        };
-        return Err(Error::new(ErrorKind::Invalid, why));
-    }
+    let (raw, keeps) = check_pattern(&spec)?;
     spec.check_programs()?;
     for output in &spec.outputs {
         let target = expand(&output.template, &Subject { path: None, input: 0, split: Some(0) })?;
@@ -97,25 +81,8 @@ pub fn run(
     let (sender, keeper) = match raw {
         None => (None, None),
         Some(number) => {
-            let (block_sender, raw) = Raw::channel();
-            let store = Arc::clone(store);
-            let output = spec.outputs[number].clone();
-            let threads = options.threads;
-            let ready = Arc::new((Mutex::new(false), std::sync::Condvar::new()));
-            let told = Arc::clone(&ready);
-            let keeper = std::thread::spawn(move || {
-                let kept = keep(&store, job, number, &output, raw, threads, &told);
-                // Also when it failed before its claim.
-                *told.0.lock().expect("no panic while held") = true;
-                told.1.notify_all();
-                kept
-            });
-            let mut is_ready = ready.0.lock().expect("no panic while held");
-            while !*is_ready {
-                is_ready = ready.1.wait(is_ready).expect("no panic while held");
-            }
-            drop(is_ready);
-            (Some(block_sender), Some(keeper))
+            let (sender, keeper) = start_keeper(store, job, number, &spec.outputs[number], options.threads);
+            (Some(sender), Some(keeper))
         }
     };
     let tee = Tee { stream, raw: sender, counters: Arc::clone(counters) };
@@ -141,6 +108,58 @@ pub fn run(
         }
         Ok(())
     })
+}
+
+/// Checks that the pattern is for a stream. Returns which output the raw file is, if it is kept, and
+/// whether it is kept even if the program fails.
+fn check_pattern(spec: &Spec) -> Result<(Option<usize>, bool)> {
+    let raw = spec.outputs.iter().position(|output| output.name == RAW);
+    let keeps = matches!(spec.pattern, Pattern::WriteToTwo | Pattern::WriteToNothing);
+    let fits = match spec.pattern {
+        Pattern::WriteToTwo | Pattern::WriteToNothing => raw.is_some(),
+        Pattern::WriteToFile => raw.is_none(),
+        Pattern::FileToMany => true,
+        _ => false,
+    };
+    if !fits {
+        let why = match (spec.pattern, keeps) {
+            (pattern, true) => format!("{pattern} keeps what is written: say where with --to PATH"),
+            (Pattern::WriteToFile, _) => {
+                "1W->1W stores the processed data only: --to means nothing".to_string()
+            }
+            (pattern, _) => format!("{pattern} is for stored files: name them with --in"),
+        };
+        return Err(Error::new(ErrorKind::Invalid, why));
+    }
+    Ok((raw, keeps))
+}
+
+/// Starts the thread that stores the raw file, and waits until it has claimed its split or failed.
+fn start_keeper(
+    store: &Arc<Store>,
+    job: JobId,
+    number: usize,
+    output: &Output,
+    threads: usize,
+) -> (SyncSender<Block>, JoinHandle<Result<()>>) {
+    let (sender, raw) = Raw::channel();
+    let store = Arc::clone(store);
+    let output = output.clone();
+    let ready = Arc::new((Mutex::new(false), std::sync::Condvar::new()));
+    let told = Arc::clone(&ready);
+    let keeper = std::thread::spawn(move || {
+        let kept = keep(&store, job, number, &output, raw, threads, &told);
+        // Also when it failed before its claim.
+        *told.0.lock().expect("no panic while held") = true;
+        told.1.notify_all();
+        kept
+    });
+    let mut is_ready = ready.0.lock().expect("no panic while held");
+    while !*is_ready {
+        is_ready = ready.1.wait(is_ready).expect("no panic while held");
+    }
+    drop(is_ready);
+    (sender, keeper)
 }
 
 /// Copies a stream to a program, and to the pipeline.

@@ -225,33 +225,13 @@ impl Wanted for Making {
                 }
                 continue;
             }
-            let mut tell = None;
             if let Some(awaited) = &want.awaited
                 && let Some(group) = &awaited.group
             {
-                let begun = match group.begin(&store, &want.ready.rule, &path, (inode, mount)) {
-                    // The client learns that there is no job; the file is one like any other.
-                    Err(error)
-                        if matches!(
-                            error.kind(),
-                            ErrorKind::Invalid | ErrorKind::NotFound | ErrorKind::Denied
-                        ) =>
-                    {
-                        drop(awaited.tell.lock().expect("no panic while held").take());
-                        None
-                    }
-                    begun => begun?,
-                };
-                if let Some((job, is_new)) = begun {
-                    made.push(job);
-                    let tell = awaited.tell.lock().expect("no panic while held").take();
-                    // The client may just have gone: then agents run the job.
-                    if is_new && let Some(tell) = tell {
-                        let _ = tell.send(job);
-                    }
-                }
+                made.extend(begin_group(&store, &want.ready.rule, &path, (inode, mount), (awaited, group))?);
                 continue;
             }
+            let mut tell = None;
             if let Some(awaited) = &want.awaited {
                 tell = awaited.tell.lock().expect("no panic while held").take();
                 // Another file came first, or the client waits no more.
@@ -298,6 +278,34 @@ impl Wanted for Making {
         }
         Ok(made)
     }
+}
+
+/// Adds a file to the group that a client waits for, and returns the group's job once it is made.
+fn begin_group(
+    store: &Arc<Store>,
+    rule: &Rule,
+    path: &StorePath,
+    file: (u64, SessionId),
+    (awaited, group): (&Awaited, &Group),
+) -> Result<Option<JobId>> {
+    let begun = match group.begin(store, rule, path, file) {
+        // The client learns that there is no job; the file is one like any other.
+        Err(error)
+            if matches!(error.kind(), ErrorKind::Invalid | ErrorKind::NotFound | ErrorKind::Denied) =>
+        {
+            drop(awaited.tell.lock().expect("no panic while held").take());
+            None
+        }
+        begun => begun?,
+    };
+    if let Some((job, is_new)) = begun {
+        let tell = awaited.tell.lock().expect("no panic while held").take();
+        // The client may just have gone: then agents run the job.
+        if is_new && let Some(tell) = tell {
+            let _ = tell.send(job);
+        }
+    }
+    Ok(begun.map(|(job, _)| job))
 }
 
 /// Ends jobs whose output would replace the file that is about to be written: their input is gone,

@@ -24,6 +24,7 @@ use super::{Refusal, Rule, Trigger, files, holder, mark, refusals, seen};
 use crate::component;
 use crate::inputs::{Found, StoreGlob};
 use crate::job::is_bundled;
+use crate::job::spec::Spec;
 use crate::plan::{self, Fired, Splits};
 use crate::template::{self, Subject, expand};
 
@@ -110,25 +111,7 @@ impl Watcher {
         let known: HashMap<u64, String> = jobs.seen(&rule.id)?;
         let Ok(glob) = StoreGlob::parse(&rule.glob) else { return Ok(()) };
         let now = Time::from_nanos(clock::now_nanos());
-        let is_new = |inode: &Inode| match (known.get(&inode.number), rule.on) {
-            (None, Trigger::Create) => !awaits_content(inode, now),
-            (None, Trigger::Close | Trigger::Marker) => true,
-            // Mounts report files that are read.
-            (Some(_), Trigger::Create) | (_, Trigger::Write | Trigger::Read) => false,
-            (Some(before), Trigger::Close | Trigger::Marker) => *before != mark(inode),
-        };
-        let found = if rule.on == Trigger::Read { Vec::new() } else { files(store, &glob)? };
-        if self.tidy.get(&rule.id).is_none_or(|next| *next <= Instant::now()) {
-            tidy(store, rule, &known, &found)?;
-            self.tidy.insert(rule.id.clone(), Instant::now() + TIDY_EVERY);
-        }
-        let new: Vec<(Found, Option<Event>)> = match rule.on {
-            Trigger::Read => {
-                let events = reads::events(store, name, rule, &glob, &known)?.into_iter();
-                events.map(|event| (event.found.clone(), Some(event))).collect()
-            }
-            _ => found.into_iter().filter(|found| is_new(&found.inode)).map(|found| (found, None)).collect(),
-        };
+        let new = self.news(store, (name, rule), &glob, &known, now)?;
         if new.is_empty() {
             return Ok(());
         }
@@ -143,7 +126,7 @@ impl Watcher {
         for (Found { path, .. }, event) in new {
             let is_it = |inode: &Inode| match &event {
                 Some(event) => inode.number == event.found.inode.number,
-                None => is_new(inode),
+                None => is_new(rule, &known, inode, now),
             };
             let inode = match find(&*store.meta, view.at, &path) {
                 Ok(inode) => inode.filter(&is_it),
@@ -158,17 +141,8 @@ impl Watcher {
                 None => seen(rule, &inode, known.get(&inode.number).cloned()),
             };
             let found = Found { path: path.clone(), inode };
-            let read = match rule.on {
-                Trigger::Marker => {
-                    marked::members(store, &view, (rule, &rule_as_run.spec), &glob, &found.path)
-                }
-                _ => no_loop(rule, &glob, &found.path).map(|()| (vec![found], rule_as_run.spec.clone())),
-            };
-            let tried = read.and_then(|(read, spec)| {
-                let splits = rule.splits.map_or(Splits::Auto, Splits::Count);
-                let fired = Fired { seen: seen.clone(), components: components.clone() };
-                plan::make(store, &view, &spec, read, &rule.with, splits, Some(fired))
-            });
+            let fired = Fired { seen: seen.clone(), components: components.clone() };
+            let tried = make_job(store, &view, (rule, &rule_as_run.spec), &glob, found, fired);
             match tried {
                 Ok(job) => {
                     made.push(job);
@@ -201,6 +175,66 @@ impl Watcher {
         }
         ended
     }
+
+    /// The files that a rule has not had yet. Those of a rule on reads come with their events. From
+    /// time to time it also forgets files that are gone.
+    fn news(
+        &mut self,
+        store: &Arc<Store>,
+        (name, rule): (&str, &Rule),
+        glob: &StoreGlob,
+        known: &HashMap<u64, String>,
+        now: Time,
+    ) -> Result<Vec<(Found, Option<Event>)>> {
+        let found = if rule.on == Trigger::Read { Vec::new() } else { files(store, glob)? };
+        if self.tidy.get(&rule.id).is_none_or(|next| *next <= Instant::now()) {
+            tidy(store, rule, known, &found)?;
+            self.tidy.insert(rule.id.clone(), Instant::now() + TIDY_EVERY);
+        }
+        Ok(match rule.on {
+            Trigger::Read => {
+                let events = reads::events(store, name, rule, glob, known)?.into_iter();
+                events.map(|event| (event.found.clone(), Some(event))).collect()
+            }
+            _ => found
+                .into_iter()
+                .filter(|found| is_new(rule, known, &found.inode, now))
+                .map(|found| (found, None))
+                .collect(),
+        })
+    }
+}
+
+/// True if a rule has not had this file, or not with its present content.
+fn is_new(rule: &Rule, known: &HashMap<u64, String>, inode: &Inode, now: Time) -> bool {
+    match (known.get(&inode.number), rule.on) {
+        (None, Trigger::Create) => !awaits_content(inode, now),
+        (None, Trigger::Close | Trigger::Marker) => true,
+        // Mounts report files that are read.
+        (Some(_), Trigger::Create) | (_, Trigger::Write | Trigger::Read) => false,
+        (Some(before), Trigger::Close | Trigger::Marker) => *before != mark(inode),
+    }
+}
+
+/// Makes the job of one file, or of the files that belong to one marker. `spec` has the rule's
+/// components.
+fn make_job(
+    store: &Arc<Store>,
+    view: &View,
+    (rule, spec): (&Rule, &Spec),
+    glob: &StoreGlob,
+    found: Found,
+    fired: Fired,
+) -> Result<JobId> {
+    let (read, spec) = match rule.on {
+        Trigger::Marker => marked::members(store, view, (rule, spec), glob, &found.path)?,
+        _ => {
+            no_loop(rule, glob, &found.path)?;
+            (vec![found], spec.clone())
+        }
+    };
+    let splits = rule.splits.map_or(Splits::Auto, Splits::Count);
+    plan::make(store, view, &spec, read, &rule.with, splits, Some(fired))
 }
 
 /// The rule with its components, and their contents: those that the rule holds. A rule is recorded

@@ -179,25 +179,7 @@ impl Slot<'_> {
             attempt.end()
         } else {
             large = true;
-            // Finished splits must not wait for the end of a long output.
-            if self.writer.as_ref().is_some_and(|(_, since)| since.elapsed() >= RECORD_SOON) {
-                self.record()?;
-            }
-            let (done, finished) = channel();
-            let mut stream =
-                OutputStream::new(std::mem::take(&mut head), stdout, attempt, limit, done, &shared.counters);
-            if let Some(name) = &wanted {
-                self.submit(claimed, name, Content::Stream(Box::new(stream)))?;
-            } else {
-                // Nobody wants the output, but a program that cannot write would never end.
-                let _ = std::io::copy(&mut stream, &mut std::io::sink());
-            }
-            finished.recv().unwrap_or_else(|_| Ended {
-                result: Err("stopped".into()),
-                was_killed: true,
-                log: Vec::new(),
-                usage: Usage::default(),
-            })
+            self.stream(claimed, std::mem::take(&mut head), stdout, attempt, limit, wanted.as_deref())?
         };
         let besides = others.end(&shared.spec, &mut ended);
         if let Err(why) = &ended.result {
@@ -236,12 +218,46 @@ impl Slot<'_> {
         let mut longest = shared.longest.lock().expect("no panic while held");
         *longest = (*longest).max(Some(took));
         drop(longest);
+        self.spare(works.into_iter().map(|(_, work)| work).filter(|_| !any_in_files));
+        Ok(())
+    }
+
+    /// Stores an output that is longer than `head`, which has its beginning, until the program ends.
+    fn stream(
+        &mut self,
+        claimed: &Claimed,
+        head: Vec<u8>,
+        stdout: ChildStdout,
+        attempt: Attempt,
+        limit: u64,
+        wanted: Option<&[u8]>,
+    ) -> Result<Ended> {
+        // Finished splits must not wait for the end of a long output.
+        if self.writer.as_ref().is_some_and(|(_, since)| since.elapsed() >= RECORD_SOON) {
+            self.record()?;
+        }
+        let (done, finished) = channel();
+        let mut stream = OutputStream::new(head, stdout, attempt, limit, done, &self.shared.counters);
+        if let Some(name) = wanted {
+            self.submit(claimed, name, Content::Stream(Box::new(stream)))?;
+        } else {
+            // Nobody wants the output, but a program that cannot write would never end.
+            let _ = std::io::copy(&mut stream, &mut std::io::sink());
+        }
+        Ok(finished.recv().unwrap_or_else(|_| Ended {
+            result: Err("stopped".into()),
+            was_killed: true,
+            log: Vec::new(),
+            usage: Usage::default(),
+        }))
+    }
+
+    /// Leaves directories that are still empty to later attempts.
+    fn spare(&self, works: impl Iterator<Item = tempfile::TempDir>) {
         let is_empty = |work: &tempfile::TempDir| {
             std::fs::read_dir(work.path()).is_ok_and(|mut entries| entries.next().is_none())
         };
-        let unused = works.into_iter().map(|(_, work)| work).filter(|work| !any_in_files && is_empty(work));
-        shared.spare.lock().expect("no panic while held").extend(unused);
-        Ok(())
+        self.shared.spare.lock().expect("no panic while held").extend(works.filter(is_empty));
     }
 
     /// Reads the first bytes of a program's output, up to one more than [`SMALL`]. Meanwhile it

@@ -1,6 +1,6 @@
 //! `import`: stores the content of a tar archive.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
@@ -54,16 +54,7 @@ pub fn run(context: &Context, args: ImportArgs) -> Outcome {
     let started = Instant::now();
     args.tag.iter().try_for_each(|tag| snapshots::check_name("tag", tag))?;
     let to = args::store_path(&args.to)?;
-    let mut len = None;
-    let input: Box<dyn Read> = if args.file == "-" {
-        Box::new(io::stdin().lock())
-    } else {
-        let opened = File::open(&args.file).map_err(|error| {
-            Failure::io(format!("cannot read {}", Path::new(&args.file).display()), &error)
-        })?;
-        len = opened.metadata().ok().filter(|found| found.is_file()).map(|found| found.len());
-        Box::new(opened)
-    };
+    let (input, len) = open(&args.file)?;
     let read = Arc::new(AtomicU64::new(0));
     let input = Counted { input, read: Arc::clone(&read) };
     // A file that is no archive is refused before the store is opened.
@@ -122,6 +113,20 @@ pub fn run(context: &Context, args: ImportArgs) -> Outcome {
         Some(failure) => Err(failure),
         None => Ok(exit),
     }
+}
+
+/// The archive's bytes, and their number if it is a file.
+fn open(file: &OsStr) -> Result<(Box<dyn Read>, Option<u64>), Failure> {
+    let mut len = None;
+    let input: Box<dyn Read> = if file == "-" {
+        Box::new(io::stdin().lock())
+    } else {
+        let opened = File::open(file)
+            .map_err(|error| Failure::io(format!("cannot read {}", Path::new(file).display()), &error))?;
+        len = opened.metadata().ok().filter(|found| found.is_file()).map(|found| found.len());
+        Box::new(opened)
+    };
+    Ok((input, len))
 }
 
 /// An input that counts the bytes read from it.

@@ -183,20 +183,33 @@ pub fn run(context: &Context, args: PutArgs) -> Outcome {
     offload::complain_of_devices(&store, &progress);
     super::complain_of_packs(&store);
     let secs = started.elapsed().as_secs_f64();
-    let said = summary(&report, snapshot.as_ref(), before.as_deref(), secs);
+    say(context, &store, &report, (snapshot.as_ref(), before), secs, &progress)?;
+    Ok(report_skipped(&progress))
+}
+
+/// Reports what was stored. `before` names the snapshot of the tree before it.
+fn say(
+    context: &Context,
+    store: &Store,
+    report: &PutReport,
+    (snapshot, before): (Option<&SnapshotRow>, Option<String>),
+    secs: f64,
+    progress: &Progress,
+) -> Result<(), Failure> {
+    let said = summary(report, snapshot, before.as_deref(), secs);
     operation::step("done", &said);
     if context.json {
-        let object = json(&report, snapshot.as_ref(), secs, &progress).with("snapshot_before", before);
+        let object = json(report, snapshot, secs, progress).with("snapshot_before", before);
         print_json(
             object
-                .with("devices", offload::json(&store))
-                .with("table_cache", offload::json_of_table_cache(&store))
-                .with("verified", super::verified_json(&store)),
+                .with("devices", offload::json(store))
+                .with("table_cache", offload::json_of_table_cache(store))
+                .with("verified", super::verified_json(store)),
         )?;
     } else if !context.quiet {
-        print_text(&(said + &offload::told(&store)))?;
+        print_text(&(said + &offload::told(store)))?;
     }
-    Ok(report_skipped(&progress))
+    Ok(())
 }
 
 /// Measures the sources in a thread of its own, so that the bar can estimate the remaining time.

@@ -7,13 +7,13 @@ use std::time::Duration;
 use outrigger_active::job::limits::Limits;
 use outrigger_active::job::spec::Spec;
 use outrigger_active::progress::View;
-use outrigger_active::runner::{self, Nearby, Report};
-use outrigger_store::meta::jobs::{JobId, JobState};
+use outrigger_active::runner::{self, Nearby, Report, SetAside};
+use outrigger_store::meta::jobs::{JobId, JobRow, JobState};
 use outrigger_store::{ErrorKind, Store};
 
-use super::Context;
-use super::job::has_agent;
-use super::nearby::{describe_here, is_known, nearby_json};
+use crate::commands::Context;
+use crate::commands::job::{has_agent, state_text};
+use crate::commands::nearby::{describe_here, is_known, nearby_json};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::json::Object;
 use crate::output::{complain, count, counted, print_json, print_text, size};
@@ -159,89 +159,26 @@ pub(super) fn say(
     view: &View,
     secs: f64,
 ) -> Outcome {
-    let Report { job, files, made, elsewhere, set_aside, missing, .. } = report;
+    let Report { job, made, elsewhere, set_aside, missing, .. } = report;
     for missing in missing {
         complain(&format!("the sandbox is incomplete: {missing}"));
     }
-    for aside in set_aside {
-        let of = aside
-            .input
-            .as_ref()
-            .map_or(String::new(), |input| format!(" (`{input}`, from byte {})", aside.from));
-        let of = match (&aside.held_by, &aside.input) {
-            (Some(host), Some(input)) => format!(" (what {host} held of `{input}`)"),
-            (Some(host), None) => format!(" (what {host} held)"),
-            (None, _) => of,
-        };
-        complain(&format!("split {}{of} was set aside: {}", aside.split, aside.why));
-    }
+    set_aside.iter().for_each(complain_of);
     let exit = match job.state {
         JobState::Done if set_aside.is_empty() => Exit::Done,
         JobState::Done => Exit::Partial,
         _ => Exit::Failed,
     };
-    let known = is_known(view);
     // The job's rows have what other processes read and wrote, as far as it is known.
-    let helped = elsewhere.splits > 0;
-    let (read, written) = match helped {
+    let (read, written) = match elsewhere.splits > 0 {
         true => (elsewhere.bytes_of_all, made.bytes),
         false => (view.bytes_read, view.bytes_written),
     };
     if context.json {
-        let file = |(path, bytes): &(outrigger_store::tree::StorePath, u64)| {
-            serde_json::Value::from(Object::new().with_name("path", &path.to_bytes()).with("bytes", *bytes))
-        };
-        let aside = |aside: &runner::SetAside| {
-            let path = aside.input.as_ref().map(ToString::to_string);
-            let object =
-                Object::new().with("split", aside.split).with("input", path).with("from", aside.from);
-            let object = object.with("to", aside.to).with("held_by", aside.held_by.clone());
-            serde_json::Value::from(object.with("why", aside.why.clone()))
-        };
-        print_json(
-            Object::new()
-                .with("job", job.id.0)
-                .with("state", super::job::state_text(job.state))
-                .with("why", job.why.clone())
-                .with("files", files.iter().map(file).collect::<Vec<_>>())
-                .with("files_made", made.files)
-                .with("set_aside", set_aside.iter().map(aside).collect::<Vec<_>>())
-                .with("splits", view.splits)
-                .with("inputs_lie", nearby_json(nearby.as_ref()))
-                .with("splits_here", view.splits_here)
-                .with("bytes_read", read)
-                .with("bytes_read_here", view.bytes_read)
-                .with("bytes_here", known.then_some(view.bytes_here))
-                .with("bytes_elsewhere", known.then_some(view.bytes_elsewhere))
-                .with("records_read_here", (view.records_read > 0).then_some(view.records_read))
-                .with("bytes_written", written)
-                .with("bytes_written_here", view.bytes_written)
-                .with("attempts_failed", view.failures)
-                .with("control_groups", without.is_none())
-                .with("seconds", secs),
-        )?;
+        let json = json(report, nearby.as_ref(), view, (read, written));
+        print_json(json.with("control_groups", without.is_none()).with("seconds", secs))?;
     } else if exit != Exit::Failed && !context.quiet {
-        let has_output = Spec::decode(&job.spec).map_or(true, |spec| spec.pattern.has_output());
-        let files = if has_output || made.files > 0 {
-            format!(": {}, {}", counted(made.files, "file", "files"), size(made.bytes))
-        } else {
-            String::new()
-        };
-        let here = if helped {
-            let (splits, bytes) = (counted(view.splits_here, "split", "splits"), size(view.bytes_read));
-            format!("; of it {splits} and {bytes} by this process")
-        } else {
-            String::new()
-        };
-        print_text(&format!(
-            "job {}: {}, {} read{} in {} ({}/s){files}{here}\n",
-            job.id,
-            counted(view.splits, "split", "splits"),
-            size(read),
-            describe_here(view),
-            duration(secs),
-            size((read as f64 / secs.max(0.001)) as u64),
-        ))?;
+        print_text(&text(report, view, read, secs))?;
     }
     // If limits were asked for, the user should know that control groups did not enforce them.
     let is_limited = || Spec::decode(&job.spec).is_ok_and(|spec| spec.limits != Limits::default());
@@ -252,19 +189,91 @@ pub(super) fn say(
     {
         print_text(&format!("limits were enforced without control groups: {why}\n"))?;
     }
-    if exit == Exit::Failed {
-        let how = if job.state == JobState::Cancelled {
-            "was cancelled"
-        } else {
-            "failed, and none of its output is visible"
-        };
-        let why = if job.why.is_empty() { String::new() } else { format!(": {}", job.why) };
-        return Err(Failure::failed(format!(
-            "job {} {how}{why}; `outrigger job logs {}` shows its standard error, `outrigger job retry {}` tries again",
-            job.id, job.id, job.id
-        )));
-    }
-    Ok(exit)
+    if exit == Exit::Failed { Err(failure(job)) } else { Ok(exit) }
+}
+
+/// Names a split that was set aside.
+fn complain_of(aside: &SetAside) {
+    let of =
+        aside.input.as_ref().map_or(String::new(), |input| format!(" (`{input}`, from byte {})", aside.from));
+    let of = match (&aside.held_by, &aside.input) {
+        (Some(host), Some(input)) => format!(" (what {host} held of `{input}`)"),
+        (Some(host), None) => format!(" (what {host} held)"),
+        (None, _) => of,
+    };
+    complain(&format!("split {}{of} was set aside: {}", aside.split, aside.why));
+}
+
+/// The outcome, with the bytes that all processes read and wrote.
+fn json(report: &Report, nearby: Option<&Nearby>, view: &View, (read, written): (u64, u64)) -> Object {
+    let Report { job, files, made, set_aside, .. } = report;
+    let known = is_known(view);
+    let file = |(path, bytes): &(outrigger_store::tree::StorePath, u64)| {
+        serde_json::Value::from(Object::new().with_name("path", &path.to_bytes()).with("bytes", *bytes))
+    };
+    let aside = |aside: &SetAside| {
+        let path = aside.input.as_ref().map(ToString::to_string);
+        let object = Object::new().with("split", aside.split).with("input", path).with("from", aside.from);
+        let object = object.with("to", aside.to).with("held_by", aside.held_by.clone());
+        serde_json::Value::from(object.with("why", aside.why.clone()))
+    };
+    Object::new()
+        .with("job", job.id.0)
+        .with("state", state_text(job.state))
+        .with("why", job.why.clone())
+        .with("files", files.iter().map(file).collect::<Vec<_>>())
+        .with("files_made", made.files)
+        .with("set_aside", set_aside.iter().map(aside).collect::<Vec<_>>())
+        .with("splits", view.splits)
+        .with("inputs_lie", nearby_json(nearby))
+        .with("splits_here", view.splits_here)
+        .with("bytes_read", read)
+        .with("bytes_read_here", view.bytes_read)
+        .with("bytes_here", known.then_some(view.bytes_here))
+        .with("bytes_elsewhere", known.then_some(view.bytes_elsewhere))
+        .with("records_read_here", (view.records_read > 0).then_some(view.records_read))
+        .with("bytes_written", written)
+        .with("bytes_written_here", view.bytes_written)
+        .with("attempts_failed", view.failures)
+}
+
+/// The outcome of a job that is done, in one line.
+fn text(report: &Report, view: &View, read: u64, secs: f64) -> String {
+    let Report { job, made, elsewhere, .. } = report;
+    let has_output = Spec::decode(&job.spec).map_or(true, |spec| spec.pattern.has_output());
+    let files = if has_output || made.files > 0 {
+        format!(": {}, {}", counted(made.files, "file", "files"), size(made.bytes))
+    } else {
+        String::new()
+    };
+    let here = if elsewhere.splits > 0 {
+        let (splits, bytes) = (counted(view.splits_here, "split", "splits"), size(view.bytes_read));
+        format!("; of it {splits} and {bytes} by this process")
+    } else {
+        String::new()
+    };
+    format!(
+        "job {}: {}, {} read{} in {} ({}/s){files}{here}\n",
+        job.id,
+        counted(view.splits, "split", "splits"),
+        size(read),
+        describe_here(view),
+        duration(secs),
+        size((read as f64 / secs.max(0.001)) as u64),
+    )
+}
+
+fn failure(job: &JobRow) -> Failure {
+    let how = if job.state == JobState::Cancelled {
+        "was cancelled"
+    } else {
+        "failed, and none of its output is visible"
+    };
+    let why = if job.why.is_empty() { String::new() } else { format!(": {}", job.why) };
+    Failure::failed(format!(
+        "job {} {how}{why}; `outrigger job logs {}` shows its standard error, `outrigger job retry {}` tries again",
+        job.id, job.id, job.id
+    ))
 }
 
 #[cfg(test)]
