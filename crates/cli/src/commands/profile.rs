@@ -197,7 +197,9 @@ impl Steps<'_> {
             word.push(value);
             words.push(word);
         };
-        profile.to.iter().for_each(|to| option("to", to.into()));
+        // Several sources go into the root by their names. Said so, a missing one is only skipped.
+        let root = (profile.sources.len() > 1).then_some("/");
+        profile.to.as_deref().or(root).iter().for_each(|to| option("to", to.into()));
         profile.exclude.iter().for_each(|glob| option("exclude", glob.into()));
         profile.exclude_from.iter().for_each(|file| option("exclude-from", file.into()));
         profile.exclude_if_present.iter().for_each(|name| option("exclude-if-present", name.into()));

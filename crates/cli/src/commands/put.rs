@@ -26,6 +26,7 @@ use super::filter::{self, Filter};
 use super::offload::{self, Offload};
 use super::{Context, report_skipped, skipped_json, snapshot};
 use crate::args;
+use crate::command_line::quoted;
 use crate::exit::{Failure, Outcome, plain};
 use crate::json::Object;
 use crate::operation;
@@ -143,6 +144,9 @@ pub fn run(context: &Context, args: PutArgs) -> Outcome {
     let to = args.to.as_deref().map(args::store_path).transpose()?;
     let is_into = args.to.as_ref().is_some_and(|to| to.as_bytes().ends_with(b"/"));
     let targets = targets(&args.sources, to.as_ref(), is_into)?;
+    if to.is_none() {
+        check_there(&args.sources)?;
+    }
     let store = if args.dry_run { context.open()? } else { context.open_for_commits()? };
     if let Some(host) = &args.place {
         options.host = Some(place_on(&*store.backend, host)?.into());
@@ -259,6 +263,32 @@ fn targets(
     sources.iter().map(target).collect()
 }
 
+/// Refuses a source that does not exist beside others. Without `--to` it is probably the target,
+/// and the others would be mirrored to places that were not meant.
+fn check_there(sources: &[OsString]) -> Result<(), Failure> {
+    let is_missing = |source: &&OsString| {
+        let found = std::fs::symlink_metadata(source);
+        *source != "-" && found.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
+    };
+    let (Some(missing), [_, .., last]) = (sources.iter().find(is_missing), sources) else { return Ok(()) };
+    // A single missing source is an error in any case, with the reason of the system.
+    if sources.iter().all(|source| is_missing(&source)) {
+        return Ok(());
+    }
+    let shown = Path::new(missing).display();
+    Err(Failure::usage(match missing == last {
+        true => {
+            format!(
+                "there is no file `{shown}`, and nothing was stored; did you mean `--to {}`?",
+                quoted(&shown.to_string())
+            )
+        }
+        false => format!(
+            "there is no file `{shown}`, and nothing was stored; leave it out, or give --to PATH to store the others below PATH"
+        ),
+    }))
+}
+
 /// The last name of a path. For `.` and `..` it is the name of the directory that they mean.
 fn base_name(path: &Path) -> Result<Vec<u8>, Failure> {
     let anonymous = || {
@@ -276,7 +306,7 @@ fn base_name(path: &Path) -> Result<Vec<u8>, Failure> {
     real.file_name().map(|name| name.as_bytes().to_vec()).ok_or_else(anonymous)
 }
 
-/// The sources that exist. A missing one is skipped if there are others.
+/// The sources that exist. With `--to`, a missing one is skipped if there are others.
 fn sources(
     store: &Store,
     targets: Vec<(OsString, StorePath)>,

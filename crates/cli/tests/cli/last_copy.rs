@@ -39,6 +39,24 @@ fn another_source_replaces_nothing_unless_that_is_meant() {
     replaces_nothing(&Place::new());
 }
 
+/// Who forgets `--to` names the target as a source. The others must not be mirrored meanwhile.
+#[test]
+fn a_forgotten_to_changes_nothing() {
+    let place = Place::new();
+    place.write("first/src/a", "a");
+    place.write("first/src/b", "b");
+    place.done(&["put", "first/src"]);
+    std::fs::remove_file(place.path("first/src/b")).unwrap();
+    let said = refused(&place, &["put", "first/src", "docs"], "did you mean `--to docs`?");
+    assert!(said.err.contains("there is no file `docs`, and nothing was stored"), "{}", said.err);
+    refused(&place, &["put", "docs", "first/src"], "leave it out");
+    assert_eq!(automatic(&place), 0);
+    // With it, the target is known, and what is missing is skipped and named.
+    let said = place.code(4, &["put", "first/src", "docs", "--to", "all"]);
+    assert!(said.err.contains("skipped docs"), "{}", said.err);
+    assert_eq!(place.lines(&["ls", "all"]), ["src"]);
+}
+
 #[test]
 fn another_source_replaces_nothing_that_hosts_share() {
     let Some(place) = shared() else { return };
