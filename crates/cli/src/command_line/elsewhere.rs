@@ -14,9 +14,12 @@ use super::suggest::suggest;
 use crate::args::profiles;
 use crate::exit::Failure;
 
+/// A backup is something to go back to: others take a snapshot with each.
+const BACKUP_TAG: &str = "--tag=backup";
+
 /// Commands of others that run as one of ours.
 const SAME: [(&str, &[&str]); 7] = [
-    ("backup", &["put"]),
+    ("backup", &["put", BACKUP_TAG]),
     ("snapshots", &["snapshot", "list"]),
     ("prune", &["gc"]),
     ("compact", &["gc"]),
@@ -40,7 +43,8 @@ pub fn parse(line: Vec<OsString>) -> Result<ArgMatches, Refused> {
     };
     let Some((before, word, rest)) = split(&line) else { return Err(error.into()) };
     let ours = match SAME.iter().find(|(theirs, _)| word == *theirs) {
-        Some(_) if word == "backup" && names_profile(rest)? => &["profile", "run"],
+        Some(_) if word == "backup" && names_profile(rest)? => &["profile", "run"][..],
+        Some(_) if word == "backup" && Words::of(rest).has(&["--tag"]) => &["put"],
         Some((_, ours)) => *ours,
         None if word == "restore" && Words::of(rest).option(&["--target", "-t"]).is_none() => &["get"],
         None if EXPLAINED.iter().any(|theirs| word == *theirs) => {
@@ -357,7 +361,9 @@ mod tests {
     #[test]
     fn words_that_mean_the_same_are_ours() {
         for (theirs, ours) in [
-            ("-s x backup a --to b", "-s x put a --to b"),
+            ("-s x backup a --to b", "-s x put --tag=backup a --to b"),
+            ("backup a --tag b", "put a --tag b"),
+            ("backup -n a", "put --tag=backup -n a"),
             ("restore a out", "get a out"),
             ("snapshots --tag t", "snapshot list --tag t"),
             ("-s snapshots prune -n", "-s snapshots gc -n"),

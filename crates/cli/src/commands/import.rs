@@ -113,7 +113,7 @@ pub fn run(context: &Context, args: ImportArgs) -> Outcome {
             duration(secs),
             size(view.bytes_new),
             size(view.bytes_stored),
-            before::hint(before.as_deref()),
+            before::hint(&store, before.as_deref()),
         ))?;
         print_text(&offload::told(&store))?;
     }

@@ -18,6 +18,7 @@ use outrigger_store::meta::{At, SnapshotRow};
 use outrigger_store::ops::snapshots;
 use outrigger_store::patterns::Patterns;
 use outrigger_store::policy::Overrides;
+use outrigger_store::snapshot::facts::Facts;
 use outrigger_store::tree::{StorePath, find};
 use outrigger_store::write::{OracleMode, Progress};
 
@@ -32,6 +33,7 @@ use crate::json::Object;
 use crate::operation;
 use crate::output::{count, counted, print_json, print_text, size};
 use crate::progress::{Bar, Total, duration};
+use crate::when;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -80,7 +82,7 @@ pub struct PutArgs {
     #[arg(long)]
     keep_missing: bool,
     /// Only say what would be stored, replaced and removed
-    #[arg(long, short = 'n', conflicts_with_all = ["tag", "oracle"])]
+    #[arg(long, short = 'n', conflicts_with = "oracle")]
     dry_run: bool,
     /// Put it even if PATH is the root, or holds data from another directory, host or file system;
     /// PATH mirrors this source from now on
@@ -156,6 +158,8 @@ pub fn run(context: &Context, args: PutArgs) -> Outcome {
             mounts::of_store(&dir).unwrap_or_default().into_iter().map(|row| row.device).collect();
     }
     offload::use_devices(context, &store, &args.offload)?;
+    // After the put it would be too late.
+    when::check_new(&store, None, &args.tag)?;
     let progress = context.progress(&store, "committed data is kept; run the same command again to continue");
     let sources = sources(&store, targets, args.allow_empty, &progress)?;
     filter::skip_missing(&options.leave_out, &args.sources, &progress);
@@ -187,7 +191,7 @@ pub fn run(context: &Context, args: PutArgs) -> Outcome {
     offload::complain_of_devices(&store, &progress);
     super::complain_of_packs(&store);
     let secs = started.elapsed().as_secs_f64();
-    let said = summary(&report, snapshot.as_ref(), before.as_deref(), secs);
+    let said = summary(&store, &report, snapshot.as_ref(), before.as_deref(), secs);
     operation::step("done", &said);
     if context.json {
         let object = json(&report, snapshot.as_ref(), secs, &progress).with("snapshot_before", before);
@@ -399,7 +403,13 @@ fn planned(context: &Context, plan: &Plan, progress: &Progress) -> Outcome {
     Ok(report_skipped(progress))
 }
 
-fn summary(report: &PutReport, snapshot: Option<&SnapshotRow>, before: Option<&str>, secs: f64) -> String {
+fn summary(
+    store: &Store,
+    report: &PutReport,
+    snapshot: Option<&SnapshotRow>,
+    before: Option<&str>,
+    secs: f64,
+) -> String {
     let view = &report.write.progress;
     let (files, bytes) = (view.files_done + view.files_unchanged, view.bytes_done + view.bytes_unchanged);
     let mut text = format!("{}, {} in {}", counted(files, "file", "files"), size(bytes), duration(secs));
@@ -425,9 +435,10 @@ fn summary(report: &PutReport, snapshot: Option<&SnapshotRow>, before: Option<&s
             text += &format!(" ({} with all in them)", count(entries));
         }
     }
-    text += &before::hint(before);
+    text += &before::hint(store, before);
     if let Some(snapshot) = snapshot {
-        text += &format!("; snapshot {}", snapshot.name);
+        let tags: Vec<String> = Facts::of(snapshot).tags.iter().map(|tag| format!("`{tag}`")).collect();
+        text += &format!("; snapshot {} with the tag {}", snapshot.name, tags.join(", "));
     }
     text + "\n"
 }

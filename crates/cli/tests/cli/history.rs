@@ -177,6 +177,28 @@ fn what_is_gone_for_good_is_said() {
     assert!(said.starts_with("deleted 1 snapshot; ") && said.contains("`outrigger gc`"), "{said}");
 }
 
+/// `backup DIR` is what users of other programs type: it leaves something to go back to.
+#[test]
+fn a_backup_takes_a_snapshot() {
+    let place = Place::new();
+    place.write("src/f", "1");
+    assert!(place.done(&["backup", "src", "-n"]).text().contains("nothing was changed"));
+    let said = place.done(&["backup", "src"]).text();
+    assert!(said.contains(" with the tag `backup`\n"), "{said}");
+    place.write("src/f", "two");
+    let said = place.done(&["backup", "src", "--tag", "mine"]).text();
+    assert!(said.contains(" with the tag `mine`\n"), "{said}");
+    assert_eq!(place.done(&["cat", "--at", "backup", "src/f"]).text(), "1");
+    // `undo` ends one day, which is said; unless the automatic snapshots stay for ever.
+    assert!(
+        said.contains("; `outrigger undo` undoes it until 2") && said.contains(" (snapshot before-put-"),
+        "{said}"
+    );
+    place.done(&["keep", "--automatic", "forever"]);
+    let said = place.done(&["rm", "src/f"]).text();
+    assert!(said.contains("; `outrigger undo` undoes it (snapshot before-rm-"), "{said}");
+}
+
 #[test]
 fn a_mistyped_tag_deletes_nothing() {
     let place = dated_history();
