@@ -282,6 +282,31 @@ fn policies_hold_below_and_are_listed() {
     }
 }
 
+/// The next write deletes what fewer versions leave no room for. Who sets the number is told.
+#[test]
+fn fewer_versions_are_said_to_delete_some() {
+    let place = Place::new();
+    place.write("src/a", "a");
+    place.done(&["put", "src"]);
+    for (value, what) in [
+        (
+            "versions=3",
+            "kept 10 earlier contents of a file until now; the next write of a file there deletes its earlier contents but the newest 3\n",
+        ),
+        (
+            "versions=none",
+            "`src` kept 3 earlier contents of a file until now; the next write of a file there deletes all its earlier contents\n",
+        ),
+    ] {
+        let said = place.done(&["policy", "set", "src", value]).text();
+        assert!(said.ends_with(what), "{said}");
+    }
+    for more in [&["versions=all"][..], &["codec=lz4"], &["versions=9", "-q"], &["--unset", "versions"]] {
+        let said = place.done(&[&["policy", "set", "src"][..], more].concat());
+        assert!(said.out.is_empty() && said.err.is_empty(), "{more:?}: {}{}", said.text(), said.err);
+    }
+}
+
 #[test]
 fn listings_say_what_ls_would() {
     let place = Place::new();
