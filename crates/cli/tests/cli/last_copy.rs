@@ -295,6 +295,16 @@ fn names_and_tags_that_would_hide_others_are_refused() {
     for command in [&["snapshot", "create", "--tag", "release"][..], &["put", "a", "--tag", "release"]] {
         assert!(place.code(2, command).err.contains("--at"), "{command:?}");
     }
+    let before = place.lines(&["snapshot", "list"]);
+    place.write("a", "2");
+    for tag in ["now", "yesterday", "2026-11-26"] {
+        for command in [&["put", "a"][..], &["snapshot", "create"], &["backup", "a"]] {
+            let said = place.code(2, &[command, &["--tag", tag]].concat());
+            assert!(said.err.contains(&format!("`{tag}` is a time, and `--at {tag}`")), "{}", said.err);
+        }
+    }
+    assert_eq!(place.lines(&["snapshot", "list"]), before);
+    assert_eq!(place.done(&["cat", "a"]).text(), "1", "it was refused before the put");
     let said = place.code(2, &["keep", "--of", "nigthly", "--last", "1"]);
     assert!(said.err.contains("no snapshot has that tag"), "{}", said.err);
 }
