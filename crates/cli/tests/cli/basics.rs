@@ -248,8 +248,14 @@ fn existing_files_are_not_overwritten_unless_asked() {
         said.err
     );
     assert_eq!(place.read("out/a"), b"mine");
-    place.done(&["get", "src", "out", "--overwrite"]);
+    let said = place.done(&["get", "src", "out", "--overwrite"]).text();
+    assert!(said.ends_with("; 1 existing entry replaced, 1 of them newer than the restored\n"), "{said}");
     assert_eq!(place.read("out/a"), b"stored");
+    let said = place.done(&["get", "src", "out", "--overwrite"]).text();
+    assert!(said.ends_with("; 1 existing entry replaced, none of them newer\n"), "{said}");
+    place.write("out/a", "mine");
+    let said = place.done(&["get", "src", "out", "--overwrite", "--json"]).json();
+    assert_eq!((&said["replaced"], &said["replaced_newer"]), (&1.into(), &1.into()));
     // A symlink in the way is not followed.
     place.write("victim", "safe");
     std::fs::remove_file(place.path("out/a")).unwrap();
