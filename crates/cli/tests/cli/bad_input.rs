@@ -170,6 +170,10 @@ fn damage_is_named_and_the_rest_is_read() {
     assert!(!place.path("out/noise").exists());
     let said = place.code(3, &["cat", "src/noise"]);
     assert!(noise.starts_with(&said.out), "wrong bytes are never written");
+    // Without reading the bytes, nothing is said about them.
+    let said = place.done(&["check"]).text();
+    assert!(said.contains("structures are whole: ") && !said.contains("no damage"), "{said}");
+    assert!(said.ends_with("; bytes were not read (--read-data reads them)\n"), "{said}");
     let said = place.code(3, &["check", "--read-data"]);
     assert!(said.text().contains("src/noise"), "{}", said.text());
     let report = place.code(3, &["check", "--read-data", "--json"]).json();
