@@ -6,7 +6,7 @@
 
 use std::ffi::{OsStr, OsString};
 
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgMatches, Error};
 
 use super::groups::command;
@@ -29,7 +29,21 @@ const SAME: [(&str, &[&str]); 7] = [
 ];
 
 /// Commands that are not run: the user gets a command line to give instead.
-const EXPLAINED: [&str; 8] = ["restore", "extract", "create", "forget", "dump", "list", "delete", "unlock"];
+const EXPLAINED: [&str; 11] = [
+    "restore", "extract", "create", "forget", "dump", "list", "delete", "unlock", "undelete", "remove",
+    "purge",
+];
+
+/// Options that people give from habit: of which of our commands, and what to know instead.
+const HABITS: [(&str, &[&str], &str); 3] = [
+    ("rm", &["-f", "--force"], "it never asks, and `outrigger undo` takes it back; leave that out"),
+    (
+        "rm",
+        &["-n", "--dry-run"],
+        "it takes a snapshot first; `outrigger ls -R PATH` lists what it would remove, and `outrigger undo` takes it back",
+    ),
+    ("ls", &["-a", "-A", "--all"], "it always lists names that begin with a dot; leave that out"),
+];
 
 /// Parses a command line, commands of other programs included.
 ///
@@ -39,7 +53,7 @@ pub fn parse(line: Vec<OsString>) -> Result<ArgMatches, Refused> {
     let error = match command().try_get_matches_from(&line) {
         Ok(matches) => return Ok(matches),
         Err(error) if error.kind() == ErrorKind::InvalidSubcommand => error,
-        Err(error) => return Err(error.into()),
+        Err(error) => return Err(habit(&error).map_or_else(|| error.into(), Refused::Explained)),
     };
     let Some((before, word, rest)) = split(&line) else { return Err(error.into()) };
     let ours = match SAME.iter().find(|(theirs, _)| word == *theirs) {
@@ -61,6 +75,20 @@ pub fn parse(line: Vec<OsString>) -> Result<ArgMatches, Refused> {
     };
     let words = before.iter().cloned().chain(ours.iter().map(OsString::from)).chain(rest.iter().cloned());
     Ok(command().try_get_matches_from(words)?)
+}
+
+/// What to know about an option that other programs have.
+fn habit(error: &Error) -> Option<Failure> {
+    let given = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(given)) if error.kind() == ErrorKind::UnknownArgument => given,
+        _ => return None,
+    };
+    let text = error.to_string();
+    let usage = text.lines().find_map(|line| line.trim().strip_prefix("Usage: outrigger "))?;
+    let command = usage.split(' ').next().unwrap_or_default();
+    let mut known =
+        HABITS.iter().filter(|(ours, options, _)| *ours == command && options.contains(&given.as_str()));
+    known.next().map(|(ours, _, say)| Failure::usage(format!("`{ours}` has no {given}: {say}")))
 }
 
 /// Why a command line was not parsed.
@@ -244,6 +272,17 @@ fn explain(globals: &[OsString], word: &OsStr, rest: &[OsString]) -> Failure {
                 with(&["rm"], &names)
             )
         }
+        "undelete" => format!(
+            "{} for the snapshots that have it, then {}",
+            with(&["find"], if plain.is_empty() { &["NAME"] } else { &plain }),
+            line(&["get", "--at", "SNAPSHOT", "PATH", "DEST"])
+        ),
+        "remove" => with(&["rm"], if plain.is_empty() { &["PATH"] } else { &plain }),
+        "purge" => format!(
+            "{} to delete old snapshots by rules, then {} for the space",
+            line(&["keep", "--daily", "7"]),
+            line(&["gc"])
+        ),
         _ => {
             return Failure::usage(format!(
                 "no unlock is needed: locks end with their process; {} shows the sessions",
@@ -352,6 +391,15 @@ mod tests {
             ("forget one two", "`outrigger snapshot delete one two`"),
             ("dump latest a", "`outrigger cat a`"),
             ("unlock", "`outrigger status`"),
+            (
+                "undelete a",
+                "`outrigger find a` for the snapshots that have it, then `outrigger get --at SNAPSHOT PATH DEST`",
+            ),
+            ("remove a b", "give `outrigger rm a b`"),
+            ("purge", "`outrigger keep --daily 7` to delete old snapshots by rules, then `outrigger gc`"),
+            ("rm -rf a", "`rm` has no -f: it never asks"),
+            ("rm -n a", "`outrigger ls -R PATH` lists what it would remove"),
+            ("ls -a", "names that begin with a dot"),
         ] {
             let said = explained(&format!("outrigger {theirs}"));
             assert!(said.contains(ours), "{theirs}: {said}");

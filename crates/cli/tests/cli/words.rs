@@ -60,4 +60,19 @@ fn commands_that_would_mislead_say_the_right_line() {
     assert!(said.err.contains(&format!("`outrigger get --at {snapshot} / DEST`")), "{}", said.err);
     assert!(place.code(2, &["umuont", "/mnt"]).err.contains("'umount'"));
     assert!(!place.code(2, &["frobnicate"]).err.contains("tip:"));
+    for (words, say) in [
+        (&["undelete", "a"][..], "`outrigger find a` for the snapshots that have it"),
+        (&["remove", "src"], "give `outrigger rm src`"),
+        (&["purge"], "then `outrigger gc` for the space"),
+        (
+            &["rm", "-rf", "src"],
+            "`rm` has no -f: it never asks, and `outrigger undo` takes it back; leave that out",
+        ),
+        (&["rm", "-n", "src"], "`rm` has no -n: it takes a snapshot first"),
+        (&["ls", "-a"], "`ls` has no -a: it always lists names that begin with a dot"),
+    ] {
+        let said = place.code(2, words);
+        assert!(said.err.contains(say) && !said.err.contains("similar"), "{words:?}: {}", said.err);
+    }
+    assert_eq!(place.lines(&["ls"]), ["src"]);
 }
