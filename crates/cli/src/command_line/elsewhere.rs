@@ -34,6 +34,9 @@ const EXPLAINED: [&str; 11] = [
     "purge",
 ];
 
+/// Options of others for the store. A `-r` after a command may have another meaning.
+const REPOSITORY: [&str; 3] = ["-r", "--repo", "--repository"];
+
 /// Options that people give from habit: of which of our commands, and what to know instead.
 const HABITS: [(&str, &[&str], &str); 3] = [
     ("rm", &["-f", "--force"], "it never asks, and `outrigger undo` takes it back; leave that out"),
@@ -53,12 +56,15 @@ pub fn parse(line: Vec<OsString>) -> Result<ArgMatches, Refused> {
     let error = match command().try_get_matches_from(&line) {
         Ok(matches) => return Ok(matches),
         Err(error) if error.kind() == ErrorKind::InvalidSubcommand => error,
-        Err(error) => return Err(habit(&error).map_or_else(|| error.into(), Refused::Explained)),
+        Err(error) => return Err(refused(error)),
     };
     let Some((before, word, rest)) = split(&line) else { return Err(error.into()) };
     let ours = match SAME.iter().find(|(theirs, _)| word == *theirs) {
         Some(_) if word == "backup" && names_profile(rest)? => &["profile", "run"][..],
         Some(_) if word == "backup" && Words::of(rest).has(&["--tag"]) => &["put"],
+        Some(_) if word == "prune" && Words::of(rest).has_rules() => {
+            return Err(Refused::Explained(explain(&before[1..], word, rest)));
+        }
         Some((_, ours)) => *ours,
         None if word == "restore" && Words::of(rest).option(&["--target", "-t"]).is_none() => &["get"],
         None if EXPLAINED.iter().any(|theirs| word == *theirs) => {
@@ -74,7 +80,12 @@ pub fn parse(line: Vec<OsString>) -> Result<ArgMatches, Refused> {
         }
     };
     let words = before.iter().cloned().chain(ours.iter().map(OsString::from)).chain(rest.iter().cloned());
-    Ok(command().try_get_matches_from(words)?)
+    command().try_get_matches_from(words).map_err(refused)
+}
+
+/// The parser's error, or what to know instead.
+fn refused(error: Error) -> Refused {
+    habit(&error).map_or_else(|| error.into(), Refused::Explained)
 }
 
 /// What to know about an option that other programs have.
@@ -86,6 +97,12 @@ fn habit(error: &Error) -> Option<Failure> {
     let text = error.to_string();
     let usage = text.lines().find_map(|line| line.trim().strip_prefix("Usage: outrigger "))?;
     let command = usage.split(' ').next().unwrap_or_default();
+    let is_top = !command.starts_with(|first: char| first.is_ascii_lowercase());
+    if REPOSITORY.contains(&given.as_str()) && (given != "-r" || is_top) {
+        return Some(Failure::usage(format!(
+            "{given} is another program's option; give the store with -s DIR, or set OUTRIGGER_STORE"
+        )));
+    }
     let mut known =
         HABITS.iter().filter(|(ours, options, _)| *ours == command && options.contains(&given.as_str()));
     known.next().map(|(ours, _, say)| Failure::usage(format!("`{ours}` has no {given}: {say}")))
@@ -223,6 +240,12 @@ impl Words {
         of.flat_map(move |(_, value)| [ours, value.as_deref().unwrap_or_default()])
     }
 
+    /// True with an option that says which snapshots stay.
+    fn has_rules(&self) -> bool {
+        let short = ["-H", "-d", "-w", "-m", "-y"];
+        self.options.iter().any(|(name, _)| name.starts_with("--keep-") || short.contains(&name.as_str()))
+    }
+
     fn has(&self, names: &[&str]) -> bool {
         self.option(names).is_some()
     }
@@ -241,7 +264,7 @@ fn explain(globals: &[OsString], word: &OsStr, rest: &[OsString]) -> Failure {
     let plain: Vec<&str> = given.plain.iter().map(String::as_str).collect();
     let with = |before: &[&'static str], after: &[&str]| -> String { line(&[before, after].concat()) };
     let say = match word.as_ref() {
-        "restore" => line(&restore(&given)),
+        "restore" => line(&restore(&given)) + latest(plain.first().is_none_or(|one| is_latest(one))),
         "extract" => {
             let (archive, paths) = plain.split_first().map_or(("WHEN", &[][..]), |(one, more)| (*one, more));
             let paths = if paths.is_empty() { &["/"] } else { paths };
@@ -256,9 +279,9 @@ fn explain(globals: &[OsString], word: &OsStr, rest: &[OsString]) -> Failure {
                 None => format!("{}, or {}", with(&["put"], &plain), with(&["snapshot", "create"], &plain)),
             }
         }
-        "forget" => forget(&given, &line),
+        "forget" | "prune" => forget(&given, &line),
         "dump" => match plain[..] {
-            ["latest", file] => line(&["cat", file]),
+            [snapshot, file] if is_latest(snapshot) => line(&["cat", "--at", "TAG", file]) + latest(true),
             [snapshot, file] => line(&["cat", "--at", snapshot, file]),
             _ => line(&["cat", "--at", "WHEN", "FILE"]),
         },
@@ -298,13 +321,24 @@ fn archive_name(text: &str) -> &str {
     text.split_once("::").map_or(text, |(_, name)| name)
 }
 
+/// True for the word of other programs for the newest snapshot, alone or before a path.
+fn is_latest(snapshot: &str) -> bool {
+    snapshot == "latest" || snapshot.starts_with("latest:")
+}
+
+/// Which snapshot that is here. The present tree is none: it lacks what was removed by mistake.
+fn latest(is_asked: bool) -> &'static str {
+    if is_asked {
+        ", where TAG is that of your backups, or a name from `outrigger snapshot list`"
+    } else {
+        ""
+    }
+}
+
 fn restore(given: &Words) -> Vec<&str> {
     let snapshot = given.plain.first().map_or("latest", String::as_str);
     let (snapshot, path) = snapshot.split_once(':').unwrap_or((snapshot, "/"));
-    let mut words = vec!["get"];
-    if snapshot != "latest" {
-        words.extend(["--at", snapshot]);
-    }
+    let mut words = vec!["get", "--at", if is_latest(snapshot) { "TAG" } else { snapshot }];
     for (names, ours) in [(["--include", "-i"], "--include"), (["--exclude", "-e"], "--exclude")] {
         words.extend(given.renamed(names, ours));
     }
@@ -380,7 +414,7 @@ mod tests {
             ("-s store restore abc --target /out", "`outrigger -s store get --at abc / /out`"),
             (
                 "restore latest:home/me --target=/out -i *.txt",
-                "`outrigger get --include '*.txt' home/me /out`",
+                "`outrigger get --at TAG --include '*.txt' home/me /out`, where TAG is that of your backups",
             ),
             ("extract /r::monday home", "`outrigger get --at monday home .`"),
             ("create /r::monday ~/a b", "`outrigger put ~/a b`, then `outrigger snapshot create monday`"),
@@ -389,7 +423,11 @@ mod tests {
                 "`outrigger keep --last 5 --daily 7 -n`, then `outrigger gc`",
             ),
             ("forget one two", "`outrigger snapshot delete one two`"),
-            ("dump latest a", "`outrigger cat a`"),
+            ("restore --target out", "`outrigger get --at TAG / out`"),
+            ("dump latest a", "`outrigger cat --at TAG a`"),
+            ("prune --keep-daily 7 -n", "give `outrigger keep --daily 7 -n`"),
+            ("-r /repo snapshots", "give the store with -s"),
+            ("put a --repo=/repo", "give the store with -s"),
             ("unlock", "`outrigger status`"),
             (
                 "undelete a",

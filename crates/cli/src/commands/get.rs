@@ -246,8 +246,7 @@ fn named(store: &Store, at: At, paths: &[OsString]) -> Result<Vec<(StorePath, In
         };
         match paths.first().and_then(|path| path.to_str()).filter(|&name| is_missing(name)) {
             Some("latest") => {
-                failure.message =
-                    "`latest` is not in the store; `outrigger get / DEST` restores the present tree".into();
+                failure.message = "`latest` is not in the store; `outrigger get --at TAG / DEST` restores the newest snapshot with that tag (`outrigger snapshot list` shows them)".into();
             }
             Some(name) if is_snapshot(name) => {
                 failure.message =

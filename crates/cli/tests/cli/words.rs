@@ -75,4 +75,19 @@ fn commands_that_would_mislead_say_the_right_line() {
         assert!(said.err.contains(say) && !said.err.contains("similar"), "{words:?}: {}", said.err);
     }
     assert_eq!(place.lines(&["ls"]), ["src"]);
+    // The newest snapshot is not the present tree, from which something was removed by mistake.
+    place.done(&["rm", "-r", "src"]);
+    for (words, say) in [
+        (&["restore", "latest", "--target", "o"][..], "give `outrigger get --at TAG / o`, where TAG"),
+        (&["dump", "latest", "src/a"], "give `outrigger cat --at TAG src/a`, where TAG"),
+        (&["prune", "--keep-daily", "7"], "give `outrigger keep --daily 7`"),
+        (&["-r", "store", "snapshots"], "-r is another program's option; give the store with -s DIR"),
+        (&["snapshots", "--repo", "store"], "--repo is another program's option; give the store with -s DIR"),
+    ] {
+        let said = place.code(2, words);
+        assert!(said.err.contains(say), "{words:?}: {}", said.err);
+    }
+    assert!(place.code(1, &["restore", "latest", "o"]).err.contains("`outrigger get --at TAG / DEST`"));
+    place.done(&["get", "--at", "nightly", "/", "o"]);
+    assert_eq!(place.read("o/src/a"), b"alpha");
 }
