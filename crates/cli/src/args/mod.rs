@@ -11,7 +11,7 @@ use clap::Args;
 
 use crate::operation::LogFlags;
 
-pub use config::{Hook, Keep, Profile, profiles};
+pub use config::{Hook, Keep, Profile, no_profile, profiles};
 pub use mount_options::MountFlags;
 pub use names::{Named, entry, expand, expand_one, expand_paths};
 pub use values::{

@@ -9,9 +9,9 @@ use std::ffi::{OsStr, OsString};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgMatches, Error};
 
-use super::groups::command;
+use super::groups::{BACKUP, backup, command};
 use super::suggest::suggest;
-use crate::args::profiles;
+use crate::args::{no_profile, profiles};
 use crate::exit::Failure;
 
 /// A backup is something to go back to: others take a snapshot with each.
@@ -58,10 +58,14 @@ pub fn parse(line: Vec<OsString>) -> Result<ArgMatches, Refused> {
         Err(error) if error.kind() == ErrorKind::InvalidSubcommand => error,
         Err(error) => return Err(refused(error)),
     };
+    if line.windows(2).any(|pair| pair[0] == "help" && pair[1] == BACKUP) {
+        return help_of_backup();
+    }
     let Some((before, word, rest)) = split(&line) else { return Err(error.into()) };
     let ours = match SAME.iter().find(|(theirs, _)| word == *theirs) {
-        Some(_) if word == "backup" && names_profile(rest)? => &["profile", "run"][..],
-        Some(_) if word == "backup" && Words::of(rest).has(&["--tag"]) => &["put"],
+        Some(_) if word == BACKUP && Words::of(rest).has(&["-h", "--help"]) => return help_of_backup(),
+        Some(_) if word == BACKUP && names_profile(rest)? => &["profile", "run"][..],
+        Some(_) if word == BACKUP && Words::of(rest).has(&["--tag"]) => &["put"],
         Some(_) if word == "prune" && Words::of(rest).has_rules() => {
             return Err(Refused::Explained(explain(&before[1..], word, rest)));
         }
@@ -155,12 +159,24 @@ impl From<Error> for Refused {
     }
 }
 
-/// True if the only word that is no option is a profile of the configuration file.
+/// True if the only word that is no option is a profile of the configuration file. It is an error if
+/// it is neither that nor a file, and there are profiles: then a profile was meant.
 fn names_profile(rest: &[OsString]) -> Result<bool, Failure> {
     match &Words::of(rest).plain[..] {
-        [name] if !name.contains('/') && name != "-" => Ok(profiles()?.contains_key(name)),
+        [name] if !name.contains('/') && name != "-" => {
+            let profiles = profiles()?;
+            let is_file = || std::fs::symlink_metadata(name).is_ok();
+            if !profiles.is_empty() && !profiles.contains_key(name) && !is_file() {
+                return Err(no_profile(name, &profiles));
+            }
+            Ok(profiles.contains_key(name))
+        }
         _ => Ok(false),
     }
+}
+
+fn help_of_backup() -> Result<ArgMatches, Refused> {
+    Ok(backup().try_get_matches_from(["outrigger", BACKUP, "--help"])?)
 }
 
 /// The words before an unknown command, the command, and the words after it.

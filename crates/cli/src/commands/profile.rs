@@ -71,9 +71,7 @@ pub fn run(context: &Context, command: ProfileCommand) -> Outcome {
         ProfileCommand::Run(args) => args,
     };
     let Some(profile) = profiles.get(&name) else {
-        let names: Vec<&str> = profiles.keys().map(String::as_str).collect();
-        let there = if names.is_empty() { "none at all".to_string() } else { names.join(", ") };
-        return Err(Failure::failed(format!("there is no profile `{name}`; there is {there}")));
+        return Err(args::no_profile(&name, &profiles));
     };
     let store = store(context, &name, profile)?;
     let stopped = Arc::new(AtomicBool::new(false));

@@ -124,7 +124,10 @@ fn a_configuration_that_is_wrong_is_refused() {
     place.write("config.toml", "[profiles.home]\n");
     assert!(run(&place, &["profile", "list"]).err.contains("has no `sources`"));
     place.write("config.toml", PROFILE);
-    assert!(run(&place, &["profile", "run", "none"]).err.contains("there is home"));
+    assert!(run(&place, &["profile", "run", "none"]).err.contains("no profile `none`; there are: home"));
+    // A word that is neither a profile nor a file is a mistyped profile.
+    let said = run(&place, &["backup", "hmoe"]);
+    assert!(said.code == 1 && said.err.contains("no profile `hmoe`; there are: home"), "{}", said.err);
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(place.path("config.toml"), PermissionsExt::from_mode(0o666)).unwrap();
     let said = run(&place, &["backup", "home"]);

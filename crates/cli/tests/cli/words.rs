@@ -20,6 +20,10 @@ fn commands_are_shown_in_groups() {
     ];
     assert_eq!(headings[..groups.len()], groups, "{help}");
     assert!(help.contains("\n  put          Store files, trees, or standard input\n"), "{help}");
+    assert!(help.contains("\n  backup       Run a profile, or put and take a tagged snapshot\n"), "{help}");
+    let help_of_backup = place.done(&["help", "backup"]).text();
+    assert!(help_of_backup.contains("outrigger backup PROFILE [-n]"), "{help_of_backup}");
+    assert_eq!(place.done(&["backup", "--help"]).text(), help_of_backup);
     assert!(!help.contains('\u{1b}'), "a file gets no colours");
 }
 
@@ -33,7 +37,6 @@ fn commands_of_others_do_what_they_say() {
     assert_eq!(place.read("out/a"), b"alpha");
     place.done(&["verify"]);
     assert!(place.done(&["prune", "-n"]).text().contains("would be freed"));
-    assert!(place.done(&["backup", "--help"]).text().contains("Store files, trees, or standard input"));
 }
 
 #[test]
