@@ -93,7 +93,8 @@ fn advice(kind: ErrorKind, message: &str) -> &'static str {
         ErrorKind::Busy if message.contains("try again") => "",
         ErrorKind::Busy => "; another process is using it, try again in a moment",
         ErrorKind::Full => {
-            "; free space (`outrigger rm`, `outrigger snapshot delete`, then `outrigger gc`) and run the command again: committed data is kept"
+            "; free space with `outrigger rm -r --no-snapshot` or `outrigger snapshot delete`, then `outrigger gc`, and run the command again: \
+             committed data is kept. What a plain `rm` removes stays in its snapshot `before-rm-…` for 30 days: delete that to free it now"
         }
         ErrorKind::Damaged => {
             "; run `outrigger check --repair` to find and repair damage, or `outrigger get --salvage` to restore the undamaged parts of a file"
@@ -134,6 +135,9 @@ mod tests {
         let failure = Failure::from(Error::damaged("pack 1"));
         assert_eq!(failure.exit, Exit::Damaged);
         assert!(failure.message.contains("check"), "{}", failure.message);
+        // A plain `rm` frees nothing for 30 days.
+        let full = Failure::from(Error::new(ErrorKind::Full, "the disk is full")).message;
+        assert!(full.contains("rm -r --no-snapshot") && full.contains("`before-rm-…`"), "{full}");
         assert_eq!(Failure::from(Error::new(ErrorKind::Invalid, "no")).exit, Exit::Usage);
         for busy in ["the store is locked", "session 7 is collecting; try again when it has finished"] {
             let failure = Failure::from(Error::new(ErrorKind::Busy, busy));

@@ -16,6 +16,7 @@ mod tar;
 mod when;
 
 use clap::FromArgMatches;
+use clap::parser::ValueSource;
 
 fn main() {
     let given: Vec<_> = std::env::args_os().collect();
@@ -35,7 +36,8 @@ fn main() {
             std::process::exit(failure.exit as i32);
         }
     };
-    let cli = command_line::Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let mut cli = command_line::Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    cli.globals.is_store_given = matches.value_source("store") == Some(ValueSource::CommandLine);
     let exit = match command_line::run(cli, &name(&matches)) {
         Ok(exit) => {
             operation::ended(exit, None);

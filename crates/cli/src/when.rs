@@ -44,6 +44,11 @@ pub fn check_new(store: &Store, name: Option<&str>, tags: &[String]) -> Result<(
             )));
         }
     }
+    if let Some(tag) = tags.iter().find(|tag| parse(tag, &Zoned::now()).is_some()) {
+        return Err(Failure::usage(format!(
+            "`{tag}` is a time, and `--at {tag}` would find the snapshots with this tag instead; choose another tag"
+        )));
+    }
     match tags.iter().find(|tag| snapshots.iter().any(|snapshot| snapshot.name == **tag)) {
         Some(tag) => Err(Failure::usage(format!(
             "`{tag}` is a snapshot's name, and `--at {tag}` finds that snapshot; choose another tag"

@@ -52,12 +52,28 @@ pub(crate) fn refuse(dir: &Path) -> Error {
             "{0} has {found}, but its {CONFIG_FILE} is missing; restore that from a copy of the store, or rebuild it with `outrigger -s {0} recover`",
             dir.display()
         )),
-        Ok(None) => Error::new(
-            ErrorKind::NotFound,
-            format!("{} is not an Outrigger store; create one with `outrigger -s {0} init`", dir.display()),
-        ),
+        Ok(None) => Error::new(ErrorKind::NotFound, nothing(dir)),
         Err(error) => error,
     }
+}
+
+/// What is at a place without a store. Its disk may not be mounted, and a store that is made on the
+/// mount point would hide that.
+fn nothing(dir: &Path) -> String {
+    let what = match std::fs::read_dir(dir).map(|mut entries| entries.next().is_none()) {
+        Ok(false) => {
+            return format!(
+                "{} is a directory with other things, not a store; name a store's directory, or make a new one with `outrigger -s NEW-DIR init`",
+                dir.display()
+            );
+        }
+        Ok(true) => "is an empty directory, not a store",
+        Err(_) => "does not exist",
+    };
+    format!(
+        "{} {what}; is its disk mounted, and the path right? `outrigger -s {0} init` makes a new store there",
+        dir.display()
+    )
 }
 
 fn has_packs(dir: &Path) -> Result<bool> {

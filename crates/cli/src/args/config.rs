@@ -77,6 +77,13 @@ pub enum Hook {
     Words(Vec<String>),
 }
 
+/// The failure for a profile that is not there.
+pub fn no_profile(name: &str, profiles: &BTreeMap<String, Profile>) -> Failure {
+    let names: Vec<&str> = profiles.keys().map(String::as_str).collect();
+    let there = if names.is_empty() { "none at all".to_string() } else { names.join(", ") };
+    Failure::failed(format!("no profile `{name}`; there are: {there}"))
+}
+
 /// All profiles.
 ///
 /// # Errors

@@ -11,7 +11,7 @@ use clap::Args;
 
 use crate::operation::LogFlags;
 
-pub use config::{Hook, Keep, Profile, profiles};
+pub use config::{Hook, Keep, Profile, no_profile, profiles};
 pub use mount_options::MountFlags;
 pub use names::{Named, entry, expand, expand_one, expand_paths};
 pub use values::{
@@ -27,6 +27,9 @@ pub struct Globals {
     /// comes from PGPASSWORD or ~/.pgpass)
     #[arg(short, long, env = "OUTRIGGER_STORE", global = true, value_name = "DIR")]
     pub store: Option<PathBuf>,
+    /// The store comes from the command line, not from the environment.
+    #[arg(skip)]
+    pub is_store_given: bool,
     /// Print the result as one JSON object
     #[arg(long, global = true)]
     pub json: bool,

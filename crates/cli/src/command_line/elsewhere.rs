@@ -6,17 +6,20 @@
 
 use std::ffi::{OsStr, OsString};
 
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgMatches, Error};
 
-use super::groups::command;
+use super::groups::{BACKUP, backup, command};
 use super::suggest::suggest;
-use crate::args::profiles;
+use crate::args::{no_profile, profiles};
 use crate::exit::Failure;
+
+/// A backup is something to go back to: others take a snapshot with each.
+const BACKUP_TAG: &str = "--tag=backup";
 
 /// Commands of others that run as one of ours.
 const SAME: [(&str, &[&str]); 7] = [
-    ("backup", &["put"]),
+    ("backup", &["put", BACKUP_TAG]),
     ("snapshots", &["snapshot", "list"]),
     ("prune", &["gc"]),
     ("compact", &["gc"]),
@@ -26,7 +29,24 @@ const SAME: [(&str, &[&str]); 7] = [
 ];
 
 /// Commands that are not run: the user gets a command line to give instead.
-const EXPLAINED: [&str; 8] = ["restore", "extract", "create", "forget", "dump", "list", "delete", "unlock"];
+const EXPLAINED: [&str; 11] = [
+    "restore", "extract", "create", "forget", "dump", "list", "delete", "unlock", "undelete", "remove",
+    "purge",
+];
+
+/// Options of others for the store. A `-r` after a command may have another meaning.
+const REPOSITORY: [&str; 3] = ["-r", "--repo", "--repository"];
+
+/// Options that people give from habit: of which of our commands, and what to know instead.
+const HABITS: [(&str, &[&str], &str); 3] = [
+    ("rm", &["-f", "--force"], "it never asks, and `outrigger undo` takes it back; leave that out"),
+    (
+        "rm",
+        &["-n", "--dry-run"],
+        "it takes a snapshot first; `outrigger ls -R PATH` lists what it would remove, and `outrigger undo` takes it back",
+    ),
+    ("ls", &["-a", "-A", "--all"], "it always lists names that begin with a dot; leave that out"),
+];
 
 /// Parses a command line, commands of other programs included.
 ///
@@ -36,11 +56,19 @@ pub fn parse(line: Vec<OsString>) -> Result<ArgMatches, Refused> {
     let error = match command().try_get_matches_from(&line) {
         Ok(matches) => return Ok(matches),
         Err(error) if error.kind() == ErrorKind::InvalidSubcommand => error,
-        Err(error) => return Err(error.into()),
+        Err(error) => return Err(refused(error)),
     };
+    if line.windows(2).any(|pair| pair[0] == "help" && pair[1] == BACKUP) {
+        return help_of_backup();
+    }
     let Some((before, word, rest)) = split(&line) else { return Err(error.into()) };
     let ours = match SAME.iter().find(|(theirs, _)| word == *theirs) {
-        Some(_) if word == "backup" && names_profile(rest)? => &["profile", "run"],
+        Some(_) if word == BACKUP && Words::of(rest).has(&["-h", "--help"]) => return help_of_backup(),
+        Some(_) if word == BACKUP && names_profile(rest)? => &["profile", "run"][..],
+        Some(_) if word == BACKUP && Words::of(rest).has(&["--tag"]) => &["put"],
+        Some(_) if word == "prune" && Words::of(rest).has_rules() => {
+            return Err(Refused::Explained(explain(&before[1..], word, rest)));
+        }
         Some((_, ours)) => *ours,
         None if word == "restore" && Words::of(rest).option(&["--target", "-t"]).is_none() => &["get"],
         None if EXPLAINED.iter().any(|theirs| word == *theirs) => {
@@ -56,7 +84,32 @@ pub fn parse(line: Vec<OsString>) -> Result<ArgMatches, Refused> {
         }
     };
     let words = before.iter().cloned().chain(ours.iter().map(OsString::from)).chain(rest.iter().cloned());
-    Ok(command().try_get_matches_from(words)?)
+    command().try_get_matches_from(words).map_err(refused)
+}
+
+/// The parser's error, or what to know instead.
+fn refused(error: Error) -> Refused {
+    habit(&error).map_or_else(|| error.into(), Refused::Explained)
+}
+
+/// What to know about an option that other programs have.
+fn habit(error: &Error) -> Option<Failure> {
+    let given = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(given)) if error.kind() == ErrorKind::UnknownArgument => given,
+        _ => return None,
+    };
+    let text = error.to_string();
+    let usage = text.lines().find_map(|line| line.trim().strip_prefix("Usage: outrigger "))?;
+    let command = usage.split(' ').next().unwrap_or_default();
+    let is_top = !command.starts_with(|first: char| first.is_ascii_lowercase());
+    if REPOSITORY.contains(&given.as_str()) && (given != "-r" || is_top) {
+        return Some(Failure::usage(format!(
+            "{given} is another program's option; give the store with -s DIR, or set OUTRIGGER_STORE"
+        )));
+    }
+    let mut known =
+        HABITS.iter().filter(|(ours, options, _)| *ours == command && options.contains(&given.as_str()));
+    known.next().map(|(ours, _, say)| Failure::usage(format!("`{ours}` has no {given}: {say}")))
 }
 
 /// Why a command line was not parsed.
@@ -106,12 +159,24 @@ impl From<Error> for Refused {
     }
 }
 
-/// True if the only word that is no option is a profile of the configuration file.
+/// True if the only word that is no option is a profile of the configuration file. It is an error if
+/// it is neither that nor a file, and there are profiles: then a profile was meant.
 fn names_profile(rest: &[OsString]) -> Result<bool, Failure> {
     match &Words::of(rest).plain[..] {
-        [name] if !name.contains('/') && name != "-" => Ok(profiles()?.contains_key(name)),
+        [name] if !name.contains('/') && name != "-" => {
+            let profiles = profiles()?;
+            let is_file = || std::fs::symlink_metadata(name).is_ok();
+            if !profiles.is_empty() && !profiles.contains_key(name) && !is_file() {
+                return Err(no_profile(name, &profiles));
+            }
+            Ok(profiles.contains_key(name))
+        }
         _ => Ok(false),
     }
+}
+
+fn help_of_backup() -> Result<ArgMatches, Refused> {
+    Ok(backup().try_get_matches_from(["outrigger", BACKUP, "--help"])?)
 }
 
 /// The words before an unknown command, the command, and the words after it.
@@ -191,6 +256,12 @@ impl Words {
         of.flat_map(move |(_, value)| [ours, value.as_deref().unwrap_or_default()])
     }
 
+    /// True with an option that says which snapshots stay.
+    fn has_rules(&self) -> bool {
+        let short = ["-H", "-d", "-w", "-m", "-y"];
+        self.options.iter().any(|(name, _)| name.starts_with("--keep-") || short.contains(&name.as_str()))
+    }
+
     fn has(&self, names: &[&str]) -> bool {
         self.option(names).is_some()
     }
@@ -209,7 +280,7 @@ fn explain(globals: &[OsString], word: &OsStr, rest: &[OsString]) -> Failure {
     let plain: Vec<&str> = given.plain.iter().map(String::as_str).collect();
     let with = |before: &[&'static str], after: &[&str]| -> String { line(&[before, after].concat()) };
     let say = match word.as_ref() {
-        "restore" => line(&restore(&given)),
+        "restore" => line(&restore(&given)) + latest(plain.first().is_none_or(|one| is_latest(one))),
         "extract" => {
             let (archive, paths) = plain.split_first().map_or(("WHEN", &[][..]), |(one, more)| (*one, more));
             let paths = if paths.is_empty() { &["/"] } else { paths };
@@ -224,9 +295,9 @@ fn explain(globals: &[OsString], word: &OsStr, rest: &[OsString]) -> Failure {
                 None => format!("{}, or {}", with(&["put"], &plain), with(&["snapshot", "create"], &plain)),
             }
         }
-        "forget" => forget(&given, &line),
+        "forget" | "prune" => forget(&given, &line),
         "dump" => match plain[..] {
-            ["latest", file] => line(&["cat", file]),
+            [snapshot, file] if is_latest(snapshot) => line(&["cat", "--at", "TAG", file]) + latest(true),
             [snapshot, file] => line(&["cat", "--at", snapshot, file]),
             _ => line(&["cat", "--at", "WHEN", "FILE"]),
         },
@@ -240,6 +311,17 @@ fn explain(globals: &[OsString], word: &OsStr, rest: &[OsString]) -> Failure {
                 with(&["rm"], &names)
             )
         }
+        "undelete" => format!(
+            "{} for the snapshots that have it, then {}",
+            with(&["find"], if plain.is_empty() { &["NAME"] } else { &plain }),
+            line(&["get", "--at", "SNAPSHOT", "PATH", "DEST"])
+        ),
+        "remove" => with(&["rm"], if plain.is_empty() { &["PATH"] } else { &plain }),
+        "purge" => format!(
+            "{} to delete old snapshots by rules, then {} for the space",
+            line(&["keep", "--daily", "7"]),
+            line(&["gc"])
+        ),
         _ => {
             return Failure::usage(format!(
                 "no unlock is needed: locks end with their process; {} shows the sessions",
@@ -255,13 +337,24 @@ fn archive_name(text: &str) -> &str {
     text.split_once("::").map_or(text, |(_, name)| name)
 }
 
+/// True for the word of other programs for the newest snapshot, alone or before a path.
+fn is_latest(snapshot: &str) -> bool {
+    snapshot == "latest" || snapshot.starts_with("latest:")
+}
+
+/// Which snapshot that is here. The present tree is none: it lacks what was removed by mistake.
+fn latest(is_asked: bool) -> &'static str {
+    if is_asked {
+        ", where TAG is that of your backups, or a name from `outrigger snapshot list`"
+    } else {
+        ""
+    }
+}
+
 fn restore(given: &Words) -> Vec<&str> {
     let snapshot = given.plain.first().map_or("latest", String::as_str);
     let (snapshot, path) = snapshot.split_once(':').unwrap_or((snapshot, "/"));
-    let mut words = vec!["get"];
-    if snapshot != "latest" {
-        words.extend(["--at", snapshot]);
-    }
+    let mut words = vec!["get", "--at", if is_latest(snapshot) { "TAG" } else { snapshot }];
     for (names, ours) in [(["--include", "-i"], "--include"), (["--exclude", "-e"], "--exclude")] {
         words.extend(given.renamed(names, ours));
     }
@@ -337,7 +430,7 @@ mod tests {
             ("-s store restore abc --target /out", "`outrigger -s store get --at abc / /out`"),
             (
                 "restore latest:home/me --target=/out -i *.txt",
-                "`outrigger get --include '*.txt' home/me /out`",
+                "`outrigger get --at TAG --include '*.txt' home/me /out`, where TAG is that of your backups",
             ),
             ("extract /r::monday home", "`outrigger get --at monday home .`"),
             ("create /r::monday ~/a b", "`outrigger put ~/a b`, then `outrigger snapshot create monday`"),
@@ -346,8 +439,21 @@ mod tests {
                 "`outrigger keep --last 5 --daily 7 -n`, then `outrigger gc`",
             ),
             ("forget one two", "`outrigger snapshot delete one two`"),
-            ("dump latest a", "`outrigger cat a`"),
+            ("restore --target out", "`outrigger get --at TAG / out`"),
+            ("dump latest a", "`outrigger cat --at TAG a`"),
+            ("prune --keep-daily 7 -n", "give `outrigger keep --daily 7 -n`"),
+            ("-r /repo snapshots", "give the store with -s"),
+            ("put a --repo=/repo", "give the store with -s"),
             ("unlock", "`outrigger status`"),
+            (
+                "undelete a",
+                "`outrigger find a` for the snapshots that have it, then `outrigger get --at SNAPSHOT PATH DEST`",
+            ),
+            ("remove a b", "give `outrigger rm a b`"),
+            ("purge", "`outrigger keep --daily 7` to delete old snapshots by rules, then `outrigger gc`"),
+            ("rm -rf a", "`rm` has no -f: it never asks"),
+            ("rm -n a", "`outrigger ls -R PATH` lists what it would remove"),
+            ("ls -a", "names that begin with a dot"),
         ] {
             let said = explained(&format!("outrigger {theirs}"));
             assert!(said.contains(ours), "{theirs}: {said}");
@@ -357,7 +463,9 @@ mod tests {
     #[test]
     fn words_that_mean_the_same_are_ours() {
         for (theirs, ours) in [
-            ("-s x backup a --to b", "-s x put a --to b"),
+            ("-s x backup a --to b", "-s x put --tag=backup a --to b"),
+            ("backup a --tag b", "put a --tag b"),
+            ("backup -n a", "put --tag=backup -n a"),
             ("restore a out", "get a out"),
             ("snapshots --tag t", "snapshot list --tag t"),
             ("-s snapshots prune -n", "-s snapshots gc -n"),

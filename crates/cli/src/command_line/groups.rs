@@ -7,7 +7,7 @@ use super::Cli;
 /// The groups, and the commands of each in the order of the overview.
 const GROUPS: [(&str, &[&str]); 9] = [
     ("Store", &["init", "status", "stats", "policy", "profile"]),
-    ("Files", &["put", "get", "ls", "find", "cat", "diff", "rm", "mv", "cp", "export", "import"]),
+    ("Files", &["put", "backup", "get", "ls", "find", "cat", "diff", "rm", "mv", "cp", "export", "import"]),
     ("Snapshots and versions", &["snapshot", "keep", "versions", "undo"]),
     ("Mount", &["mount", "unmount"]),
     ("Maintenance", &["check", "gc", "recover", "copy", "recompress"]),
@@ -17,6 +17,26 @@ const GROUPS: [(&str, &[&str]); 9] = [
     ("Help", &["help", "completions", "man"]),
 ];
 
+/// A profile's run, or a `put` with a tag: `elsewhere.rs` makes one of them of it.
+pub const BACKUP: &str = "backup";
+const BACKUP_ABOUT: &str = "Run a profile, or put and take a tagged snapshot";
+const BACKUP_HELP: &str = "\
+Examples:
+  outrigger backup home             runs the profile `home` of the configuration file
+  outrigger backup home -n          show what it would put and delete; no hooks run
+  outrigger backup ~/src            as `outrigger put ~/src --tag backup`
+  outrigger backup ~/src --tag day  with another tag
+
+A profile wins over a file of its name: write ./NAME for the file. `outrigger profile --help`
+explains profiles, and `outrigger put --help` the other options.";
+
+/// A parser that has nothing but the help of `backup`.
+pub fn backup() -> Command {
+    let backup = Command::new(BACKUP).about(BACKUP_ABOUT).after_help(BACKUP_HELP);
+    let usage = "outrigger backup PROFILE [-n]\n       outrigger backup [OPTIONS OF PUT] <SRC>...";
+    Command::new("outrigger").subcommand(backup.override_usage(usage))
+}
+
 /// The command line's parser.
 pub fn command() -> Command {
     let command = Cli::command();
@@ -25,7 +45,10 @@ pub fn command() -> Command {
         text += &format!("\n{}\n", styled(heading));
         for name in names {
             let about = command.find_subcommand(name).and_then(|found| found.get_about());
-            let about = about.map_or_else(|| "Print the help of a command".to_string(), ToString::to_string);
+            let about = match *name {
+                BACKUP => BACKUP_ABOUT.to_string(),
+                _ => about.map_or_else(|| "Print the help of a command".to_string(), ToString::to_string),
+            };
             text += &format!("  {name:12} {about}\n");
         }
     }
@@ -47,7 +70,8 @@ mod tests {
         let mut grouped: Vec<_> = GROUPS.iter().flat_map(|(_, names)| names.iter().copied()).collect();
         grouped.sort_unstable();
         let command = Cli::command();
-        let mut all: Vec<_> = command.get_subcommands().map(Command::get_name).chain(["help"]).collect();
+        let mut all: Vec<_> =
+            command.get_subcommands().map(Command::get_name).chain(["help", BACKUP]).collect();
         all.sort_unstable();
         assert_eq!(grouped, all);
     }

@@ -9,7 +9,7 @@ use outrigger_store::host::Identity;
 use outrigger_store::meta::{At, SessionKind, SnapshotRow};
 use outrigger_store::ops::restore::restore;
 use outrigger_store::ops::snapshots;
-use outrigger_store::policy::SOURCE;
+use outrigger_store::policy::{SOURCE, parse_age};
 use outrigger_store::snapshot::BeforeSnapshot;
 use outrigger_store::snapshot::facts::{Counts, Facts, Kind};
 use outrigger_store::tree::{StorePath, find};
@@ -92,8 +92,16 @@ pub fn settle(store: &Store, before: Option<&BeforeSnapshot>, counts: Counts) ->
 }
 
 /// The sentence about `undo` for a command's summary.
-pub fn hint(before: Option<&str>) -> String {
-    before.map_or_else(String::new, |name| format!("; `outrigger undo` undoes it (snapshot {name})"))
+pub fn hint(store: &Store, before: Option<&str>) -> String {
+    let Some(name) = before else { return String::new() };
+    // Without an answer, the sentence goes without the date.
+    let age = snapshots::automatic_age(store).ok().and_then(|age| parse_age(&age).flatten());
+    let until = age.zip(store.meta.now().ok()).map(|(age, now)| {
+        let end = now.saturating_add(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX));
+        let end = local(outrigger_format::catalogue::Time::from_nanos(end));
+        format!(" until {}", end.split(' ').next().unwrap_or_default())
+    });
+    format!("; `outrigger undo` undoes it{} (snapshot {name})", until.unwrap_or_default())
 }
 
 /// Undo the last command that removed or replaced something

@@ -15,7 +15,7 @@ use crate::progress::{Bar, duration};
 
 const EXAMPLES: &str = "\
 Examples:
-  outrigger check                    structures: database, packs, manifests, index
+  outrigger check                    structures: database, packs, manifests, index; no bytes of files
   outrigger check --read-data        also every byte
   outrigger check --repair           also every byte; repairs what it can
 
@@ -93,11 +93,16 @@ fn describe(report: &CheckReport, args: &CheckArgs, quiet: bool, secs: f64) -> S
         return text + "\n";
     }
     if !quiet {
-        let what = if args.read_data { format!(", {} read", size(report.bytes)) } else { String::new() };
+        let (outcome, what, rest) = match args.read_data {
+            true => ("no damage", format!(", {} read", size(report.bytes)), ""),
+            false => {
+                ("structures are whole", String::new(), "; bytes were not read (--read-data reads them)")
+            }
+        };
         let mended =
             if report.mended > 0 { format!("; {} repaired", count(report.mended)) } else { String::new() };
         text += &format!(
-            "no damage: {}, {}, {}{what} in {}{mended}\n",
+            "{outcome}: {}, {}, {}{what} in {}{mended}{rest}\n",
             counted(report.packs, "pack", "packs"),
             counted(report.roots, "file", "files"),
             counted(report.nodes, "manifest node", "manifest nodes"),

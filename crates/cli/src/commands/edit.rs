@@ -138,7 +138,7 @@ pub fn rm(context: &Context, args: RmArgs) -> Outcome {
             0 => String::new(),
             some => format!(" and {}", counted(some, "directory", "directories")),
         };
-        print_text(&format!("removed {files}{directories}{}\n", before::hint(before.as_deref())))?;
+        print_text(&format!("removed {files}{directories}{}\n", before::hint(&store, before.as_deref())))?;
     }
     Ok(Exit::Done)
 }
@@ -221,7 +221,7 @@ fn done(
         } else {
             String::new()
         };
-        print_text(&format!("{what} {entries}{bytes}{}\n", before::hint(before.as_deref())))?;
+        print_text(&format!("{what} {entries}{bytes}{}\n", before::hint(store, before.as_deref())))?;
     }
     Ok(Exit::Done)
 }

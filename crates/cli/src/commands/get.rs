@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use clap::Args;
 use outrigger_clock::Instant;
@@ -41,7 +42,8 @@ Examples:
   outrigger get --at before-rm-20261127-121500.123 docs/notes.txt .
   outrigger get --salvage disk.img out     with zeros where the store is damaged
 
-After an interruption, run the same command again with --overwrite: it restores all files anew.";
+After an interruption, run the same command again: without --overwrite it restores the rest, and
+names what exists; with it, it replaces all files, also those that you have changed since.";
 
 /// Restore files and trees
 ///
@@ -59,7 +61,7 @@ pub struct GetArgs {
     /// An earlier version of a single file, by its number
     #[arg(long, value_name = "N", conflicts_with = "at")]
     version: Option<u64>,
-    /// Replace files and symlinks that exist
+    /// Replace files and symlinks that exist, also newer ones; nothing keeps what they contained
     #[arg(long)]
     overwrite: bool,
     /// Also restore what gives rights: devices, set-user-id and set-group-id bits, attributes in
@@ -135,15 +137,19 @@ pub fn run(context: &Context, args: GetArgs) -> Outcome {
     }
     restored?;
     let (secs, counters) = (started.elapsed().as_secs_f64(), progress.view());
+    let (replaced, newer) =
+        (progress.replaced.load(Ordering::Relaxed), progress.replaced_newer.load(Ordering::Relaxed));
     if context.json {
         let object = Object::new()
             .with("files", counters.files_done)
             .with("bytes", counters.bytes_done)
+            .with("replaced", replaced)
+            .with("replaced_newer", newer)
             .with("seconds", secs)
             .with("skipped", skipped_json(&progress));
         print_json(object)?;
     } else if !context.quiet {
-        print_text(&summary(&counters, secs))?;
+        print_text(&(summary(&counters, secs) + &told_of_replaced(replaced, newer) + "\n"))?;
     }
     Ok(report_skipped(&progress))
 }
@@ -214,7 +220,19 @@ pub(super) fn stored_bytes(store: &Store, at: At, inode: &Inode) -> Result<u64, 
 fn summary(counters: &ProgressView, secs: f64) -> String {
     let rate = size((counters.bytes_done as f64 / secs.max(0.001)) as u64);
     let files = counted(counters.files_done, "entry", "entries");
-    format!("{files}, {} restored in {} ({rate}/s)\n", size(counters.bytes_done), duration(secs))
+    format!("{files}, {} restored in {} ({rate}/s)", size(counters.bytes_done), duration(secs))
+}
+
+/// How many files of the user's were replaced.
+fn told_of_replaced(replaced: u64, newer: u64) -> String {
+    if replaced == 0 {
+        return String::new();
+    }
+    let newer = match newer {
+        0 => "none of them newer".to_string(),
+        some => format!("{} of them newer than the restored", count(some)),
+    };
+    format!("; {} replaced, {newer}", counted(replaced, "existing entry", "existing entries"))
 }
 
 /// The entries to restore. If a path is a snapshot's name, the error says where that name belongs.
@@ -228,8 +246,7 @@ fn named(store: &Store, at: At, paths: &[OsString]) -> Result<Vec<(StorePath, In
         };
         match paths.first().and_then(|path| path.to_str()).filter(|&name| is_missing(name)) {
             Some("latest") => {
-                failure.message =
-                    "`latest` is not in the store; `outrigger get / DEST` restores the present tree".into();
+                failure.message = "`latest` is not in the store; `outrigger get --at TAG / DEST` restores the newest snapshot with that tag (`outrigger snapshot list` shows them)".into();
             }
             Some(name) if is_snapshot(name) => {
                 failure.message =

@@ -21,6 +21,7 @@ use crate::json::Object;
 use crate::output::{counted, print_json, print_text, size};
 use crate::progress::{Bar, duration};
 use crate::tar::{Archive, Imported, TarError, import};
+use crate::when;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -61,6 +62,8 @@ pub fn run(context: &Context, args: ImportArgs) -> Outcome {
     let mut archive = Archive::new(io::BufReader::with_capacity(1 << 20, input));
     let first = archive.next().map_err(|error| no_archive(&args.file, &error))?;
     let store = context.open_for_commits()?;
+    // After the import it would be too late.
+    when::check_new(&store, None, &args.tag)?;
     offload::use_devices(context, &store, &args.offload)?;
     let progress = context.progress(&store, "committed data is kept; run the same command again");
     let bar = Bar::start_reading(&progress, context.has_no_bar(), len, read);
@@ -104,7 +107,7 @@ pub fn run(context: &Context, args: ImportArgs) -> Outcome {
             duration(secs),
             size(view.bytes_new),
             size(view.bytes_stored),
-            before::hint(before.as_deref()),
+            before::hint(&store, before.as_deref()),
         ))?;
         print_text(&offload::told(&store))?;
     }

@@ -1,10 +1,11 @@
 //! `keep`: deletes snapshots that no rule keeps.
 
+use std::collections::BTreeSet;
+
 use clap::Args;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use outrigger_format::catalogue::Time;
-use outrigger_store::Store;
 use outrigger_store::meta::{ROOT_INODE, SessionKind, SnapshotRow};
 use outrigger_store::ops::retention::{Candidate, Retention};
 use outrigger_store::ops::snapshots;
@@ -13,7 +14,8 @@ use outrigger_store::snapshot::facts::{Facts, Kind};
 use outrigger_store::write::set_policy;
 use serde_json::Value;
 
-use super::{Context, snapshot};
+use super::Context;
+use super::snapshot::{self, GONE};
 use crate::args;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::json::Object;
@@ -101,7 +103,8 @@ pub fn run(context: &Context, args: KeepArgs) -> Outcome {
         let session = store.session(SessionKind::Writer, "keep")?;
         set_policy(&store, &session, ROOT_INODE, AUTOMATIC, Some(age))?;
     }
-    let rows = looked_at(&store, &retention, args.of.as_deref(), args.may_be_new)?;
+    let all = store.meta.snapshots()?;
+    let rows = looked_at(&all, &retention, args.of.as_deref(), args.may_be_new)?;
     let expired = snapshots::expired(&store, args.automatic.as_deref())?;
     let reasons = reasons(&rows, &retention, &expired);
     let gone: Vec<String> = rows
@@ -111,20 +114,21 @@ pub fn run(context: &Context, args: KeepArgs) -> Outcome {
         .map(|((row, _), _)| row.name.clone())
         .collect();
     let dated = |row: &(SnapshotRow, Facts)| row.1.kind == Kind::Dated;
-    let (all, left) = (
+    let (dated_rows, left) = (
         rows.iter().filter(|row| dated(row)).count(),
         rows.iter().zip(&reasons).filter(|(row, reasons)| dated(row) && !reasons.is_empty()).count(),
     );
-    if !retention.is_empty() && all > 0 && left == 0 && !args.delete_all {
+    if !retention.is_empty() && dated_rows > 0 && left == 0 && !args.delete_all {
         return Err(Failure::usage(format!(
             "the rules keep none of {}, nothing was deleted; give --delete-all to delete them all",
-            counted(all as u64, "dated snapshot", "dated snapshots")
+            counted(dated_rows as u64, "dated snapshot", "dated snapshots")
         )));
     }
     if !args.dry_run {
         snapshots::delete(&store, &gone)?;
         context.settle(&store);
     }
+    let orphaned = orphaned(&all, &gone);
     if context.json {
         let facts = |((row, _), reasons): (&(SnapshotRow, Facts), &Reasons)| -> Value {
             snapshot::json(row).with("kept", !reasons.is_empty()).with("rules", reasons.clone()).into()
@@ -135,22 +139,40 @@ pub fn run(context: &Context, args: KeepArgs) -> Outcome {
                 .with("dry_run", args.dry_run)
                 .with("automatic", snapshots::automatic_age(&store)?)
                 .with("deleted", gone)
+                .with("tags_gone", orphaned.into_iter().collect::<Vec<_>>())
                 .with("snapshots", list),
         )?;
     } else if !context.quiet {
-        print_text(&describe(&rows, &reasons, args.dry_run))?;
+        let mut text = describe(&rows, &reasons, args.dry_run);
+        for tag in orphaned {
+            let has = if args.dry_run { "would have" } else { "has" };
+            text += &format!("no snapshot {has} the tag `{tag}` any more\n");
+        }
+        if !gone.is_empty() && !args.dry_run {
+            text += &format!("deleted {}{GONE}\n", counted(gone.len() as u64, "snapshot", "snapshots"));
+        }
+        print_text(&text)?;
     }
     Ok(Exit::Done)
 }
 
+/// The tags that only deleted snapshots have, in the order of the alphabet.
+fn orphaned(all: &[SnapshotRow], gone: &[String]) -> BTreeSet<String> {
+    let tags = |is_gone: bool| -> BTreeSet<String> {
+        let of = all.iter().filter(|row| gone.contains(&row.name) == is_gone);
+        of.flat_map(|row| Facts::of(row).tags).collect()
+    };
+    &tags(true) - &tags(false)
+}
+
 /// The snapshots that the rules apply to, oldest first.
 fn looked_at(
-    store: &Store,
+    all: &[SnapshotRow],
     retention: &Retention,
     of: Option<&str>,
     may_be_new: bool,
 ) -> Result<Vec<(SnapshotRow, Facts)>, Failure> {
-    let mut rows: Vec<_> = store.meta.snapshots()?.into_iter().map(|row| (Facts::of(&row), row)).collect();
+    let mut rows: Vec<_> = all.iter().map(|row| (Facts::of(row), row.clone())).collect();
     let has = |facts: &Facts, tag: &str| facts.tags.iter().any(|own| own == tag);
     // A mistyped tag would keep nothing, and the snapshots that it was meant to keep would go.
     if let Some(tag) = retention.tags.iter().find(|tag| !rows.iter().any(|(facts, _)| has(facts, tag))) {

@@ -72,6 +72,7 @@ use crate::{interrupt, when};
 /// The global options, which every command gets.
 pub struct Context {
     store: Option<PathBuf>,
+    is_store_given: bool,
     /// Print JSON.
     pub json: bool,
     /// Worker threads.
@@ -89,9 +90,9 @@ pub struct Context {
 impl Context {
     /// From the global options.
     pub fn new(globals: Globals) -> Self {
-        let Globals { store, json, threads, quiet, verbose, log } = globals;
+        let Globals { store, is_store_given, json, threads, quiet, verbose, log } = globals;
         let threads = threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(2, usize::from));
-        Self { store, json, threads, quiet, verbose, log, held: RefCell::default() }
+        Self { store, is_store_given, json, threads, quiet, verbose, log, held: RefCell::default() }
     }
 
     /// Ends the command's hold on a mount that waited for it.
@@ -113,6 +114,11 @@ impl Context {
     /// The store that was named, if one was.
     pub fn store_named(&self) -> Option<&Path> {
         self.store.as_deref().filter(|dir| !dir.as_os_str().is_empty())
+    }
+
+    /// The store that the command line named, and not the environment.
+    pub fn store_given(&self) -> Option<&Path> {
+        self.store_named().filter(|_| self.is_store_given)
     }
 
     /// The global options as arguments for another process, without the store.

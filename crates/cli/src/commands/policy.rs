@@ -113,6 +113,7 @@ fn set(context: &Context, args: &SetArgs) -> Outcome {
     let path = args::store_path(&args.path)?;
     let store = context.open_for_changes()?;
     let inode = directory(&store, &path)?;
+    let before = versions(&store, &path)?;
     let session = store.session(SessionKind::Writer, "policy")?;
     for (key, value) in &args.policies {
         set_policy(&store, &session, inode, key, Some(value))?;
@@ -124,8 +125,33 @@ fn set(context: &Context, args: &SetArgs) -> Outcome {
     context.settle(&store);
     if context.json {
         print_json(Object::new().with_name("path", &path.to_bytes()).with("policies", own(&store, inode)?))?;
+    } else if !context.quiet {
+        let after = versions(&store, &path)?;
+        if count_of(&after) < count_of(&before) {
+            let which = match count_of(&after) {
+                0 => "all its earlier contents".to_string(),
+                some => format!("its earlier contents but the newest {some}"),
+            };
+            print_text(&format!(
+                "`{path}` kept {before} earlier contents of a file until now; the next write of a file there deletes {which}\n"
+            ))?;
+        }
     }
     Ok(Exit::Done)
+}
+
+/// How many earlier contents of a file are kept in a directory, as the policy says it.
+fn versions(store: &Store, path: &StorePath) -> Result<String, Failure> {
+    let held = effective(store, path)?.into_iter().find(|held| held.0 == "versions");
+    Ok(held.map(|held| held.1).unwrap_or_default())
+}
+
+/// The number that a value of `versions` means.
+fn count_of(versions: &str) -> u32 {
+    match versions {
+        "none" => 0,
+        number => number.parse().unwrap_or(u32::MAX),
+    }
 }
 
 /// Removes the keys under which commands record facts about a directory.

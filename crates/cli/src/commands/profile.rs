@@ -9,6 +9,7 @@
 //! Each step is a process of this program, so that a profile does exactly what its commands do.
 
 use std::ffi::OsString;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -70,11 +71,9 @@ pub fn run(context: &Context, command: ProfileCommand) -> Outcome {
         ProfileCommand::Run(args) => args,
     };
     let Some(profile) = profiles.get(&name) else {
-        let names: Vec<&str> = profiles.keys().map(String::as_str).collect();
-        let there = if names.is_empty() { "none at all".to_string() } else { names.join(", ") };
-        return Err(Failure::failed(format!("there is no profile `{name}`; there is {there}")));
+        return Err(args::no_profile(&name, &profiles));
     };
-    let store = context.store_named().map(OsString::from).or(profile.store.clone().map(OsString::from));
+    let store = store(context, &name, profile)?;
     let stopped = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         // Without the handler a signal would end the run before its commands in `after`.
@@ -85,14 +84,28 @@ pub fn run(context: &Context, command: ProfileCommand) -> Outcome {
     let exit = steps.all();
     let is_stopped = steps.is_stopped();
     if context.json {
-        let Steps { said, .. } = steps;
-        print_json(said.with("profile", name.as_str()).with("exit", exit as u8))?;
+        let Steps { said, store, .. } = steps;
+        let store = store.map(|store| store.to_string_lossy().into_owned());
+        print_json(said.with("profile", name.as_str()).with("store", store).with("exit", exit as u8))?;
     }
     if is_stopped {
         complain("stopped; run the profile again to go on");
         std::process::exit(INTERRUPTED.into());
     }
     Ok(exit)
+}
+
+/// The store of a run. What the shell exports for other commands must not send a profile's data,
+/// and its rules for old snapshots, to another store than its own.
+fn store(context: &Context, name: &str, profile: &Profile) -> Result<Option<OsString>, Failure> {
+    let own = profile.store.as_deref().map(Path::new).filter(|own| !own.as_os_str().is_empty());
+    let store = context.store_given().or(own).or_else(|| context.store_named());
+    if let Some(store) = store.filter(|_| !context.quiet && !context.json) {
+        let unused = context.store_named().filter(|named| *named != store);
+        let unused = unused.map(|_| ", not to that of OUTRIGGER_STORE").unwrap_or_default();
+        print_text(&format!("profile `{name}`: to {}{unused}\n", store.display()))?;
+    }
+    Ok(store.map(OsString::from))
 }
 
 fn sources(profile: &Profile) -> Vec<String> {
@@ -182,7 +195,9 @@ impl Steps<'_> {
             word.push(value);
             words.push(word);
         };
-        profile.to.iter().for_each(|to| option("to", to.into()));
+        // Several sources go into the root by their names. Said so, a missing one is only skipped.
+        let root = (profile.sources.len() > 1).then_some("/");
+        profile.to.as_deref().or(root).iter().for_each(|to| option("to", to.into()));
         profile.exclude.iter().for_each(|glob| option("exclude", glob.into()));
         profile.exclude_from.iter().for_each(|file| option("exclude-from", file.into()));
         profile.exclude_if_present.iter().for_each(|name| option("exclude-if-present", name.into()));

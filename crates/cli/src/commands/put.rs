@@ -18,6 +18,7 @@ use outrigger_store::meta::{At, SnapshotRow};
 use outrigger_store::ops::snapshots;
 use outrigger_store::patterns::Patterns;
 use outrigger_store::policy::Overrides;
+use outrigger_store::snapshot::facts::Facts;
 use outrigger_store::tree::{StorePath, find};
 use outrigger_store::write::{OracleMode, Progress};
 
@@ -26,11 +27,13 @@ use super::filter::{self, Filter};
 use super::offload::{self, Offload};
 use super::{Context, report_skipped, skipped_json, snapshot};
 use crate::args;
+use crate::command_line::quoted;
 use crate::exit::{Failure, Outcome, plain};
 use crate::json::Object;
 use crate::operation;
 use crate::output::{count, counted, print_json, print_text, size};
 use crate::progress::{Bar, Total, duration};
+use crate::when;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -79,7 +82,7 @@ pub struct PutArgs {
     #[arg(long)]
     keep_missing: bool,
     /// Only say what would be stored, replaced and removed
-    #[arg(long, short = 'n', conflicts_with_all = ["tag", "oracle"])]
+    #[arg(long, short = 'n', conflicts_with = "oracle")]
     dry_run: bool,
     /// Put it even if PATH is the root, or holds data from another directory, host or file system;
     /// PATH mirrors this source from now on
@@ -143,6 +146,9 @@ pub fn run(context: &Context, args: PutArgs) -> Outcome {
     let to = args.to.as_deref().map(args::store_path).transpose()?;
     let is_into = args.to.as_ref().is_some_and(|to| to.as_bytes().ends_with(b"/"));
     let targets = targets(&args.sources, to.as_ref(), is_into)?;
+    if to.is_none() {
+        check_there(&args.sources)?;
+    }
     let store = if args.dry_run { context.open()? } else { context.open_for_commits()? };
     if let Some(host) = &args.place {
         options.host = Some(place_on(&*store.backend, host)?.into());
@@ -152,6 +158,8 @@ pub fn run(context: &Context, args: PutArgs) -> Outcome {
             mounts::of_store(&dir).unwrap_or_default().into_iter().map(|row| row.device).collect();
     }
     offload::use_devices(context, &store, &args.offload)?;
+    // After the put it would be too late.
+    when::check_new(&store, None, &args.tag)?;
     let progress = context.progress(&store, "committed data is kept; run the same command again to continue");
     let sources = sources(&store, targets, args.allow_empty, &progress)?;
     filter::skip_missing(&options.leave_out, &args.sources, &progress);
@@ -196,7 +204,7 @@ fn say(
     secs: f64,
     progress: &Progress,
 ) -> Result<(), Failure> {
-    let said = summary(report, snapshot, before.as_deref(), secs);
+    let said = summary(store, report, snapshot, before.as_deref(), secs);
     operation::step("done", &said);
     if context.json {
         let object = json(report, snapshot, secs, progress).with("snapshot_before", before);
@@ -272,6 +280,32 @@ fn targets(
     sources.iter().map(target).collect()
 }
 
+/// Refuses a source that does not exist beside others. Without `--to` it is probably the target,
+/// and the others would be mirrored to places that were not meant.
+fn check_there(sources: &[OsString]) -> Result<(), Failure> {
+    let is_missing = |source: &&OsString| {
+        let found = std::fs::symlink_metadata(source);
+        *source != "-" && found.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
+    };
+    let (Some(missing), [_, .., last]) = (sources.iter().find(is_missing), sources) else { return Ok(()) };
+    // A single missing source is an error in any case, with the reason of the system.
+    if sources.iter().all(|source| is_missing(&source)) {
+        return Ok(());
+    }
+    let shown = Path::new(missing).display();
+    Err(Failure::usage(match missing == last {
+        true => {
+            format!(
+                "there is no file `{shown}`, and nothing was stored; did you mean `--to {}`?",
+                quoted(&shown.to_string())
+            )
+        }
+        false => format!(
+            "there is no file `{shown}`, and nothing was stored; leave it out, or give --to PATH to store the others below PATH"
+        ),
+    }))
+}
+
 /// The last name of a path. For `.` and `..` it is the name of the directory that they mean.
 fn base_name(path: &Path) -> Result<Vec<u8>, Failure> {
     let anonymous = || {
@@ -289,7 +323,7 @@ fn base_name(path: &Path) -> Result<Vec<u8>, Failure> {
     real.file_name().map(|name| name.as_bytes().to_vec()).ok_or_else(anonymous)
 }
 
-/// The sources that exist. A missing one is skipped if there are others.
+/// The sources that exist. With `--to`, a missing one is skipped if there are others.
 fn sources(
     store: &Store,
     targets: Vec<(OsString, StorePath)>,
@@ -382,7 +416,13 @@ fn planned(context: &Context, plan: &Plan, progress: &Progress) -> Outcome {
     Ok(report_skipped(progress))
 }
 
-fn summary(report: &PutReport, snapshot: Option<&SnapshotRow>, before: Option<&str>, secs: f64) -> String {
+fn summary(
+    store: &Store,
+    report: &PutReport,
+    snapshot: Option<&SnapshotRow>,
+    before: Option<&str>,
+    secs: f64,
+) -> String {
     let view = &report.write.progress;
     let (files, bytes) = (view.files_done + view.files_unchanged, view.bytes_done + view.bytes_unchanged);
     let mut text = format!("{}, {} in {}", counted(files, "file", "files"), size(bytes), duration(secs));
@@ -408,9 +448,10 @@ fn summary(report: &PutReport, snapshot: Option<&SnapshotRow>, before: Option<&s
             text += &format!(" ({} with all in them)", count(entries));
         }
     }
-    text += &before::hint(before);
+    text += &before::hint(store, before);
     if let Some(snapshot) = snapshot {
-        text += &format!("; snapshot {}", snapshot.name);
+        let tags: Vec<String> = Facts::of(snapshot).tags.iter().map(|tag| format!("`{tag}`")).collect();
+        text += &format!("; snapshot {} with the tag {}", snapshot.name, tags.join(", "));
     }
     text + "\n"
 }

@@ -236,6 +236,9 @@ fn hold(context: &Context, args: &NamesArgs, held: bool) -> Outcome {
     Ok(Exit::Done)
 }
 
+/// What no command can take back, after deleted snapshots are named.
+pub const GONE: &str = "; what nothing else has is gone for good, and `outrigger gc` frees its space";
+
 fn delete(context: &Context, args: &NamesArgs) -> Outcome {
     let store = context.open_for_upkeep()?;
     let mut names = args.names.clone();
@@ -246,7 +249,7 @@ fn delete(context: &Context, args: &NamesArgs) -> Outcome {
     if context.json {
         print_json(Object::new().with("deleted", names))?;
     } else if !context.quiet {
-        print_text(&format!("deleted {}\n", counted(names.len() as u64, "snapshot", "snapshots")))?;
+        print_text(&format!("deleted {}{GONE}\n", counted(names.len() as u64, "snapshot", "snapshots")))?;
     }
     Ok(Exit::Done)
 }

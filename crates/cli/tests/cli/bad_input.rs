@@ -62,8 +62,17 @@ fn what_is_not_a_store_is_said_to_be_none() {
     let said = place.code(1, &["ls"]);
     assert_eq!(
         said.err,
-        "outrigger: store is not an Outrigger store; create one with `outrigger -s store init`\n"
+        "outrigger: store does not exist; is its disk mounted, and the path right? `outrigger -s store init` makes a new store there\n"
     );
+    // A mount point without its disk is an empty directory.
+    std::fs::create_dir(place.path("mnt")).unwrap();
+    let said = place.code(1, &["-s", "mnt", "ls"]);
+    assert!(said.err.contains("mnt is an empty directory, not a store; is its disk mounted"), "{}", said.err);
+    // `init` would refuse a directory with files in it, so it is not advised there.
+    place.write("src/mine", "mine");
+    let said = place.code(1, &["-s", "src", "ls"]);
+    assert!(said.err.contains("src is a directory with other things, not a store"), "{}", said.err);
+    assert!(!said.err.contains("-s src init"), "{}", said.err);
     let said = Said::from(place.command(&["ls"]).env_remove("OUTRIGGER_STORE").output().unwrap());
     assert_eq!((said.code, said.err.contains("OUTRIGGER_STORE")), (2, true));
     place.write("store/mine", "not empty");
@@ -170,6 +179,10 @@ fn damage_is_named_and_the_rest_is_read() {
     assert!(!place.path("out/noise").exists());
     let said = place.code(3, &["cat", "src/noise"]);
     assert!(noise.starts_with(&said.out), "wrong bytes are never written");
+    // Without reading the bytes, nothing is said about them.
+    let said = place.done(&["check"]).text();
+    assert!(said.contains("structures are whole: ") && !said.contains("no damage"), "{said}");
+    assert!(said.ends_with("; bytes were not read (--read-data reads them)\n"), "{said}");
     let said = place.code(3, &["check", "--read-data"]);
     assert!(said.text().contains("src/noise"), "{}", said.text());
     let report = place.code(3, &["check", "--read-data", "--json"]).json();

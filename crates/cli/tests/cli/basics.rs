@@ -248,8 +248,14 @@ fn existing_files_are_not_overwritten_unless_asked() {
         said.err
     );
     assert_eq!(place.read("out/a"), b"mine");
-    place.done(&["get", "src", "out", "--overwrite"]);
+    let said = place.done(&["get", "src", "out", "--overwrite"]).text();
+    assert!(said.ends_with("; 1 existing entry replaced, 1 of them newer than the restored\n"), "{said}");
     assert_eq!(place.read("out/a"), b"stored");
+    let said = place.done(&["get", "src", "out", "--overwrite"]).text();
+    assert!(said.ends_with("; 1 existing entry replaced, none of them newer\n"), "{said}");
+    place.write("out/a", "mine");
+    let said = place.done(&["get", "src", "out", "--overwrite", "--json"]).json();
+    assert_eq!((&said["replaced"], &said["replaced_newer"]), (&1.into(), &1.into()));
     // A symlink in the way is not followed.
     place.write("victim", "safe");
     std::fs::remove_file(place.path("out/a")).unwrap();
@@ -279,6 +285,31 @@ fn policies_hold_below_and_are_listed() {
     assert_eq!(place.lines(&["policy", "list"]), ["/  chunker=fixed:64K"]);
     for bad in ["versions=-1", "codec=zip", "chunker=gear32:1", "dedup=maybe", "x=y", "versions"] {
         place.code(2, &["policy", "set", "src", bad]);
+    }
+}
+
+/// The next write deletes what fewer versions leave no room for. Who sets the number is told.
+#[test]
+fn fewer_versions_are_said_to_delete_some() {
+    let place = Place::new();
+    place.write("src/a", "a");
+    place.done(&["put", "src"]);
+    for (value, what) in [
+        (
+            "versions=3",
+            "kept 10 earlier contents of a file until now; the next write of a file there deletes its earlier contents but the newest 3\n",
+        ),
+        (
+            "versions=none",
+            "`src` kept 3 earlier contents of a file until now; the next write of a file there deletes all its earlier contents\n",
+        ),
+    ] {
+        let said = place.done(&["policy", "set", "src", value]).text();
+        assert!(said.ends_with(what), "{said}");
+    }
+    for more in [&["versions=all"][..], &["codec=lz4"], &["versions=9", "-q"], &["--unset", "versions"]] {
+        let said = place.done(&[&["policy", "set", "src"][..], more].concat());
+        assert!(said.out.is_empty() && said.err.is_empty(), "{more:?}: {}{}", said.text(), said.err);
     }
 }
 

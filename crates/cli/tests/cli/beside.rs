@@ -45,9 +45,7 @@ fn two_puts_of_one_source_remove_the_same_files() {
             place.write(format!("src/d{}/f{number}", number % 5), format!("{round} {number}"));
         }
         place.done(&["put", "src"]);
-        (0..5)
-            .step_by(2)
-            .for_each(|dir| std::fs::remove_dir_all(place.path(format!("src/d{dir}"))).unwrap());
+        (0..5).step_by(2).for_each(|dir| std::fs::remove_dir_all(place.path(format!("src/d{dir}"))).unwrap());
         let start = |_| {
             let mut command = place.command(&["put", "src"]);
             command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()

@@ -79,6 +79,8 @@ fn a_full_disk_fails_a_put_and_what_was_committed_is_whole() {
     let said = place.code(1, &store(&["put", "tree"]));
     assert!(said.err.contains("No space left on device") || said.err.contains("is full"), "{}", said.err);
     assert!(said.err.contains("committed data is kept"), "{}", said.err);
+    // What a plain `rm` removes stays for `undo`, so it is no way to free space.
+    assert!(said.err.contains("`outrigger rm -r --no-snapshot`"), "{}", said.err);
 
     assert!(place.done(&store(&["cat", "first"])).out == first);
     place.done(&store(&["check", "--read-data"]));

@@ -153,6 +153,52 @@ fn retention_says_what_it_keeps_and_why() {
     place.done(&["check", "--read-data"]);
 }
 
+/// Deleting snapshots is final, and is said to be. A tag that is gone no longer answers `--at`.
+#[test]
+fn what_is_gone_for_good_is_said() {
+    let place = Place::new();
+    for (content, tag) in [("1", "old"), ("2", "new"), ("3", "new")] {
+        place.write("f", content);
+        place.done(&["put", "f", "--tag", tag]);
+    }
+    let dry = place.done(&["keep", "--last", "2", "-n"]).text();
+    assert!(
+        dry.contains("no snapshot would have the tag `old` any more") && !dry.contains("for good"),
+        "{dry}"
+    );
+    let said = place.done(&["keep", "--last", "2"]).text();
+    assert!(said.contains("no snapshot has the tag `old` any more\n") && !said.contains("`new`"), "{said}");
+    assert!(said.contains("deleted 1 snapshot; what nothing else has is gone for good"), "{said}");
+    assert!(!place.done(&["keep", "--last", "2"]).text().contains("gone"));
+    let said = place.done(&["keep", "--last", "1", "--delete-all", "--json"]).json();
+    assert_eq!(said["tags_gone"].as_array().unwrap().len(), 0);
+    place.done(&["snapshot", "create", "only"]);
+    let said = place.done(&["snapshot", "delete", "only"]).text();
+    assert!(said.starts_with("deleted 1 snapshot; ") && said.contains("`outrigger gc`"), "{said}");
+}
+
+/// `backup DIR` is what users of other programs type: it leaves something to go back to.
+#[test]
+fn a_backup_takes_a_snapshot() {
+    let place = Place::new();
+    place.write("src/f", "1");
+    assert!(place.done(&["backup", "src", "-n"]).text().contains("nothing was changed"));
+    let said = place.done(&["backup", "src"]).text();
+    assert!(said.contains(" with the tag `backup`\n"), "{said}");
+    place.write("src/f", "two");
+    let said = place.done(&["backup", "src", "--tag", "mine"]).text();
+    assert!(said.contains(" with the tag `mine`\n"), "{said}");
+    assert_eq!(place.done(&["cat", "--at", "backup", "src/f"]).text(), "1");
+    // `undo` ends one day, which is said; unless the automatic snapshots stay for ever.
+    assert!(
+        said.contains("; `outrigger undo` undoes it until 2") && said.contains(" (snapshot before-put-"),
+        "{said}"
+    );
+    place.done(&["keep", "--automatic", "forever"]);
+    let said = place.done(&["rm", "src/f"]).text();
+    assert!(said.contains("; `outrigger undo` undoes it (snapshot before-rm-"), "{said}");
+}
+
 #[test]
 fn a_mistyped_tag_deletes_nothing() {
     let place = dated_history();

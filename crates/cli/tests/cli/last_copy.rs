@@ -39,6 +39,24 @@ fn another_source_replaces_nothing_unless_that_is_meant() {
     replaces_nothing(&Place::new());
 }
 
+/// Who forgets `--to` names the target as a source. The others must not be mirrored meanwhile.
+#[test]
+fn a_forgotten_to_changes_nothing() {
+    let place = Place::new();
+    place.write("first/src/a", "a");
+    place.write("first/src/b", "b");
+    place.done(&["put", "first/src"]);
+    std::fs::remove_file(place.path("first/src/b")).unwrap();
+    let said = refused(&place, &["put", "first/src", "docs"], "did you mean `--to docs`?");
+    assert!(said.err.contains("there is no file `docs`, and nothing was stored"), "{}", said.err);
+    refused(&place, &["put", "docs", "first/src"], "leave it out");
+    assert_eq!(automatic(&place), 0);
+    // With it, the target is known, and what is missing is skipped and named.
+    let said = place.code(4, &["put", "first/src", "docs", "--to", "all"]);
+    assert!(said.err.contains("skipped docs"), "{}", said.err);
+    assert_eq!(place.lines(&["ls", "all"]), ["src"]);
+}
+
 #[test]
 fn another_source_replaces_nothing_that_hosts_share() {
     let Some(place) = shared() else { return };
@@ -277,6 +295,16 @@ fn names_and_tags_that_would_hide_others_are_refused() {
     for command in [&["snapshot", "create", "--tag", "release"][..], &["put", "a", "--tag", "release"]] {
         assert!(place.code(2, command).err.contains("--at"), "{command:?}");
     }
+    let before = place.lines(&["snapshot", "list"]);
+    place.write("a", "2");
+    for tag in ["now", "yesterday", "2026-11-26"] {
+        for command in [&["put", "a"][..], &["snapshot", "create"], &["backup", "a"]] {
+            let said = place.code(2, &[command, &["--tag", tag]].concat());
+            assert!(said.err.contains(&format!("`{tag}` is a time, and `--at {tag}`")), "{}", said.err);
+        }
+    }
+    assert_eq!(place.lines(&["snapshot", "list"]), before);
+    assert_eq!(place.done(&["cat", "a"]).text(), "1", "it was refused before the put");
     let said = place.code(2, &["keep", "--of", "nigthly", "--last", "1"]);
     assert!(said.err.contains("no snapshot has that tag"), "{}", said.err);
 }

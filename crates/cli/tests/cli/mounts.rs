@@ -43,6 +43,26 @@ fn foreground(place: &Place) -> Child {
     child
 }
 
+/// Who mounts is told once what a mount lacks, and where the snapshots are.
+#[test]
+fn a_mount_says_that_it_has_no_undo() {
+    let Some(Mounts(place)) = &place() else { return };
+    let point = place.path("mnt").canonicalize().unwrap().display().to_string();
+    let snapshots = format!("; snapshots are in {point}/.snapshots\n");
+    for (options, say) in [
+        (&[][..], format!("mounted on {point}; `outrigger undo` takes back no changes there{snapshots}")),
+        (&["--read-only"], format!("mounted on {point}{snapshots}")),
+        (&["--at", "first"], format!("mounted on {point}\n")),
+        (&["-q"], String::new()),
+    ] {
+        let said = place.done(&[&["mount", "mnt"][..], options].concat());
+        assert_eq!(said.text(), say, "{options:?}");
+        place.done(&["unmount", "mnt"]);
+    }
+    assert_eq!(place.done(&["mount", "mnt", "--json"]).json()["read_only"], false);
+    place.done(&["unmount", "mnt"]);
+}
+
 #[test]
 fn in_the_background_until_it_is_unmounted() {
     let Some(Mounts(place)) = &place() else { return };
@@ -306,7 +326,7 @@ fn status_says_where_a_store_is_mounted_since_when_and_by_whom() {
         (&["--read-only"], true, None, ", read-only\n"),
         (&["--at", "first"], true, Some(()), ", shows "),
     ] {
-        place.done(&[&["mount", "mnt"], options].concat());
+        place.done(&[&["mount", "mnt"][..], options].concat());
         eventually("mounting", || is_mounted(place));
         let said = place.done(&["status", "--json"]).json();
         let [mount] = &said["mounts"].as_array().unwrap()[..] else { panic!("{said}") };

@@ -64,6 +64,35 @@ fn a_profile_puts_keeps_and_runs_its_commands() {
     assert_eq!(run(&place, &["backup", "home", "--to", "x"]).code, 2);
 }
 
+/// The exported variable is for other commands: the profile's own store wins, and is named.
+#[test]
+fn a_profile_goes_to_its_own_store() {
+    let place = place(PROFILE);
+    place.done(&["-s", "other", "init"]);
+    place.write("config.toml", PROFILE.replace("before = [", "before = [] # ["));
+    let with = |args: &[&str]| -> Said {
+        let mut command = place.command(args);
+        command.env("OUTRIGGER_CONFIG", place.path("config.toml")).env("OUTRIGGER_STORE", "other");
+        command.output().unwrap().into()
+    };
+    let said = with(&["backup", "home"]);
+    assert!(
+        said.text().starts_with("profile `home`: to store, not to that of OUTRIGGER_STORE\n"),
+        "{}",
+        said.text()
+    );
+    assert_eq!((place.lines(&["ls"]).len(), place.lines(&["-s", "other", "ls"]).len()), (1, 0));
+    // Only the command line comes before it.
+    for (n, args) in
+        [&["-s", "other", "backup", "home"][..], &["backup", "home", "-s", "other"]].iter().enumerate()
+    {
+        let said = with(args);
+        assert!(said.text().starts_with("profile `home`: to other\n"), "{}", said.text());
+        assert_eq!(place.lines(&["-s", "other", "snapshot", "list"]).len(), n + 1);
+    }
+    assert_eq!(with(&["backup", "home", "-n", "--json"]).json()["store"], "store");
+}
+
 #[test]
 fn failures_are_told_and_what_was_stopped_starts_again() {
     let place = place(PROFILE);
@@ -95,7 +124,10 @@ fn a_configuration_that_is_wrong_is_refused() {
     place.write("config.toml", "[profiles.home]\n");
     assert!(run(&place, &["profile", "list"]).err.contains("has no `sources`"));
     place.write("config.toml", PROFILE);
-    assert!(run(&place, &["profile", "run", "none"]).err.contains("there is home"));
+    assert!(run(&place, &["profile", "run", "none"]).err.contains("no profile `none`; there are: home"));
+    // A word that is neither a profile nor a file is a mistyped profile.
+    let said = run(&place, &["backup", "hmoe"]);
+    assert!(said.code == 1 && said.err.contains("no profile `hmoe`; there are: home"), "{}", said.err);
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(place.path("config.toml"), PermissionsExt::from_mode(0o666)).unwrap();
     let said = run(&place, &["backup", "home"]);

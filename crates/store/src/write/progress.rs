@@ -63,6 +63,10 @@ pub struct Progress {
     pub chunks_new: AtomicU64,
     /// Frames that were meant for a device which is not there, or is not trusted: the processor made them.
     pub frames_without_device: AtomicU64,
+    /// Files and other entries on this machine that a restore replaced.
+    pub replaced: AtomicU64,
+    /// Those of them that had a later modification time than what replaced them.
+    pub replaced_newer: AtomicU64,
     /// Files that could not be restored because stored data is damaged.
     pub damaged: AtomicU64,
     /// What was skipped.

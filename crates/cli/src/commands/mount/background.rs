@@ -8,12 +8,12 @@ use std::ffi::OsString;
 use std::io::{Read as _, Write as _};
 use std::process::{Command, Stdio};
 
-use super::Plan;
+use super::{Plan, told};
 use crate::commands::Context;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::json::Object;
 use crate::operation::Format;
-use crate::output::print_json;
+use crate::output::{print_json, print_text};
 
 const READY: &[u8] = b"ready\n";
 
@@ -41,6 +41,8 @@ pub fn start(context: &Context, plan: &Plan) -> Outcome {
             let point: OsString = plan.point.clone().into();
             let object = Object::new().with_name("mounted", point.as_encoded_bytes());
             print_json(object.with("read_only", plan.flags.read_only))?;
+        } else if !context.quiet {
+            print_text(&told::advice(plan))?;
         }
         return Ok(Exit::Done);
     }

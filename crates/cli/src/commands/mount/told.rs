@@ -21,6 +21,17 @@ pub fn record(plan: &Plan) -> MountRecord {
     }
 }
 
+/// What its user is told: where the snapshots are, and that no command takes back a change.
+pub fn advice(plan: &Plan) -> String {
+    let point = plan.point.display();
+    let changes = if plan.flags.read_only { "" } else { "; `outrigger undo` takes back no changes there" };
+    let snapshots = match plan.flags.at {
+        Some(_) => String::new(),
+        None => format!("; snapshots are in {point}/.snapshots"),
+    };
+    format!("mounted on {point}{changes}{snapshots}\n")
+}
+
 /// A mount that `status` knows of.
 pub struct Told(Arc<Store>, MountRecord, Mutex<Option<Noting>>);
 

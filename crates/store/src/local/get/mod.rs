@@ -281,7 +281,7 @@ impl<'a> Walker<'a> {
             };
             let linked = match link() {
                 Err(Errno::EXIST) if self.context.options.overwrite => {
-                    if let Err(why) = self.context.may_replace(dir, name) {
+                    if let Err(why) = self.context.may_replace(dir, name, &inode.attributes) {
                         self.context.progress.skip(display, why);
                         return true;
                     }

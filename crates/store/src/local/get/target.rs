@@ -112,7 +112,7 @@ impl<'a> Restorer<'a> {
             Ok(Some(fd)) => (fd, None),
             Ok(None) => self.open_temporary(dir, open)?,
             Err(Errno::EXIST) if self.options.overwrite => {
-                self.may_replace(dir, name)?;
+                self.may_replace(dir, name, &attributes)?;
                 self.open_temporary(dir, open)?
             }
             Err(Errno::EXIST) => {
@@ -157,17 +157,31 @@ impl<'a> Restorer<'a> {
     }
 
     /// A file or a link may be replaced. A device or a FIFO, such as `/dev/null`, is a door to
-    /// something else.
-    pub(super) fn may_replace(&self, dir: &Target<'a>, name: &[u8]) -> Result<(), String> {
-        let found = rustix::fs::statat(&dir.fd, name, AtFlags::SYMLINK_NOFOLLOW);
-        match found.map(|found| FileType::from_raw_mode(found.st_mode)) {
-            Ok(FileType::RegularFile | FileType::Symlink | FileType::Directory) | Err(_) => Ok(()),
-            Ok(_) if self.options.special => Ok(()),
-            Ok(_) => {
-                Err("a device, FIFO or socket is there; use --special with --overwrite to replace it"
-                    .to_string())
+    /// something else. What may be replaced is counted.
+    pub(super) fn may_replace(
+        &self,
+        dir: &Target<'a>,
+        name: &[u8],
+        attributes: &Attributes,
+    ) -> Result<(), String> {
+        let Ok(found) = rustix::fs::statat(&dir.fd, name, AtFlags::SYMLINK_NOFOLLOW) else { return Ok(()) };
+        match FileType::from_raw_mode(found.st_mode) {
+            // It stays, and the error of what is tried names it.
+            FileType::Directory => return Ok(()),
+            FileType::RegularFile | FileType::Symlink => {}
+            _ if self.options.special => {}
+            _ => {
+                return Err(
+                    "a device, FIFO or socket is there; use --special with --overwrite to replace it"
+                        .to_string(),
+                );
             }
         }
+        let there = (i128::from(found.st_mtime), i128::from(found.st_mtime_nsec));
+        let stored = (i128::from(attributes.mtime.secs), i128::from(attributes.mtime.nanos));
+        Progress::add(&self.progress.replaced, 1);
+        Progress::add(&self.progress.replaced_newer, u64::from(there > stored));
+        Ok(())
     }
 
     pub(super) fn make_other(
@@ -179,7 +193,7 @@ impl<'a> Restorer<'a> {
     ) -> Result<(), String> {
         match self.try_make_other(dir, name, attributes) {
             Err(Errno::EXIST) if self.options.overwrite => {
-                self.may_replace(dir, name)?;
+                self.may_replace(dir, name, attributes)?;
                 rustix::fs::unlinkat(&dir.fd, name, AtFlags::empty())
                     .and_then(|()| self.try_make_other(dir, name, attributes))
                     .map_err(|errno| self.why(display, errno))?;
