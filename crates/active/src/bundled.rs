@@ -3,8 +3,8 @@
 //! When a job or a rule is made, such a program is read once, with the rights of its maker, and
 //! hashed. It is stored like a component's content, as one more input of the job without a name. So
 //! every attempt, retry and host runs the same bytes, even if the file changes. Until the job holds
-//! the content, the writer's session does (as in an incremental flush, [`increments`]): if this process
-//! dies, the collector's next run releases it.
+//! the content, the writer's session does (as in an incremental flush, [`increments`]): if this
+//! process dies, the collector's next run releases it.
 
 use std::fs::File;
 use std::io::Read;

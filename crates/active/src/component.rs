@@ -1,4 +1,5 @@
-//! Programs kept in the store: files below [`DIRECTORY`], named by their BLAKE3 hash as well as by name.
+//! Programs kept in the store: files below [`DIRECTORY`], named by their BLAKE3 hash as well as by
+//! name.
 //!
 //! They are files like others: they have versions, are in snapshots, are copied by `copy` and
 //! `recover`, and can be changed by any user that may write to the store. A job holds the content

@@ -57,7 +57,8 @@ impl StoreGlob {
         self.matcher.is_match(Path::new(OsStr::from_bytes(&path.to_bytes())))
     }
 
-    /// A path that matches, as a person would make one up; `None` for globs of which none is made up so easily.
+    /// A path that matches, as a person would make one up; `None` for globs of which none is made
+    /// up so easily.
     pub fn example(&self) -> Option<StorePath> {
         let (mut path, mut rest) = (String::new(), self.text.trim_matches('/').chars().peekable());
         while let Some(c) = rest.next() {
@@ -82,10 +83,12 @@ impl StoreGlob {
         StorePath::parse(path.as_bytes()).ok().filter(|path| self.matches(path))
     }
 
-    /// The regular files that match, in order of their paths; one that is named as it is comes first of all, whatever characters it has.
+    /// The regular files that match, in order of their paths; one that is named as it is comes
+    /// first of all, whatever characters it has.
     ///
     /// # Errors
-    /// `NotFound` when nothing matches, `Damaged` when a directory lies below itself, and those of the database.
+    /// `NotFound` when nothing matches, `Damaged` when a directory lies below itself, and those of
+    /// the database.
     pub fn files(&self, meta: &dyn Meta, at: At) -> Result<Vec<Found>> {
         if let Ok(path) = StorePath::parse(self.text.as_bytes())
             && let Some(inode) = find(meta, at, &path)?
@@ -105,7 +108,8 @@ impl StoreGlob {
         Ok(files)
     }
 
-    /// The entries of any kind that match, in order of their paths, a directory before what it holds.
+    /// The entries of any kind that match, in order of their paths, a directory before what it
+    /// holds.
     ///
     /// # Errors
     /// `Damaged` when a directory lies below itself, and those of the database.

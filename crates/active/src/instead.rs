@@ -1,4 +1,5 @@
-//! A function in the place of every program: for simulations, in which nothing runs beside their own threads.
+//! A function in the place of every program: for simulations, in which nothing runs beside their
+//! own threads.
 
 use std::sync::OnceLock;
 
@@ -23,8 +24,8 @@ pub type Function = fn(&Call<'_>) -> std::result::Result<Vec<u8>, String>;
 
 static FUNCTION: OnceLock<Function> = OnceLock::new();
 
-/// From now on this runs in the place of programs, and nothing is asked of this machine to keep them in. Only
-/// the first counts.
+/// From now on this runs in the place of programs, and nothing is asked of this machine to keep
+/// them in. Only the first counts.
 pub fn run_instead(function: Function) {
     let _ = FUNCTION.set(function);
 }

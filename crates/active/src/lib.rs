@@ -1,4 +1,5 @@
-//! Active storage: programs that run where the data lies, over deduplicated and compressed files, with results that appear whole or not at all.
+//! Active storage: programs that run where the data lies, over deduplicated and compressed files,
+//! with results that appear whole or not at all.
 //!
 //! ```text
 //!  globs ─ inputs.rs ─▶ plan.rs: a job, cut into splits by cuts.rs ─▶ rows of the metadata (outrigger_store::meta::jobs)
@@ -11,9 +12,11 @@
 //!
 //! Files that programs write in a mount are tailed while they are written: `written/`.
 //!
-//! Runners share a job's splits: those of one process, and those of agents (`agent/`) on any number of hosts.
+//! Runners share a job's splits: those of one process, and those of agents (`agent/`) on any number
+//! of hosts.
 //!
-//! `docs/active-storage.md` is for users; `docs/decisions/0011-active-storage.md` says why it is so.
+//! `docs/active-storage.md` is for users; `docs/decisions/0011-active-storage.md` says why it is
+//! so.
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests wait and measure in real time"))]
 
 pub mod agent;

@@ -1,4 +1,5 @@
-//! A private mount of exactly a job's inputs and side inputs, read-only: for programs that want files, to seek in or to name.
+//! A private mount of exactly a job's inputs and side inputs, read-only: for programs that want
+//! files, to seek in or to name.
 //!
 //! Its content is fixed when the job is made, so the kernel may cache it for ever.
 

@@ -1,4 +1,5 @@
-//! The agents that live, and what they say of themselves: in the roles of their sessions, and in the registry.
+//! The agents that live, and what they say of themselves: in the roles of their sessions, and in
+//! the registry.
 
 use outrigger_store::meta::jobs::JobId;
 use outrigger_store::meta::{AgentRole, Role, SessionId, SessionOwner, is_gone};

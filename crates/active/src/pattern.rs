@@ -1,11 +1,13 @@
-//! The seven processing patterns: where a component's input comes from, and what becomes of its output.
+//! The seven processing patterns: where a component's input comes from, and what becomes of its
+//! output.
 
 use std::fmt;
 
 use outrigger_store::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
-/// A pattern. `1R`: a file that is stored; `1W`: a file that is being written; `#W`: many files; `0`: nothing.
+/// A pattern. `1R`: a file that is stored; `1W`: a file that is being written; `#W`: many files;
+/// `0`: nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Pattern {
     /// 1R→1W: each stored file is processed into a new one.

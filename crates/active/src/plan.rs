@@ -182,7 +182,8 @@ pub fn settle_program(spec: &mut Spec) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a job whose outputs would overwrite each other, or a directory, or lie where its submitter may not write.
+/// Refuses a job whose outputs would overwrite each other, or a directory, or lie where its
+/// submitter may not write.
 pub(crate) fn check_targets(meta: &dyn Meta, spec: &Spec, found: &[Found], cuts: &[NewSplit]) -> Result<()> {
     let paths: Vec<StorePath> = found.iter().map(|found| found.path.clone()).collect();
     let mut permissions = Permissions::new(meta, At::Now, spec.submitter.as_ref());

@@ -202,7 +202,8 @@ pub fn for_next_files(globs: &[String], with: Vec<String>, mut spec: Spec) -> Re
     encode(&Rule { name, id, glob, more, on, members, spec, with, splits: None, paused: false })
 }
 
-/// Whose a rule is the row says, whatever the rule does. If its role is not known that is an empty name, which no role has.
+/// Whose a rule is the row says, whatever the rule does. If its role is not known that is an empty
+/// name, which no role has.
 fn of_maker(mut read: Registered<Rule>) -> Registered<Rule> {
     let others = read.by.as_ref().filter(|by| by.role.as_ref() != Some(&by.asks));
     read.record.spec.on_behalf = others.map(|by| by.role.clone().unwrap_or_default());
@@ -360,7 +361,8 @@ fn make(
         let why = format!("there is a rule `{name}` already; `outrigger rule remove {name}` removes it");
         return Err(Error::new(ErrorKind::Exists, why));
     }
-    // After the record: were this process to end here, the rule would look for its component by name, while a hold without a rule would last for ever.
+    // After the record: were this process to end here, the rule would look for its component by
+    // name, while a hold without a rule would last for ever.
     if components.is_empty() {
         return Ok(());
     }
@@ -399,7 +401,8 @@ fn one(store: &Store, name: &str) -> Result<Registered<Rule>> {
 pub fn remove(store: &Store, name: &str) -> Result<()> {
     let rule = loop {
         let read = one(store, name)?;
-        // Before the record, by which it is found: were this process to end in between, the rule could be removed again.
+        // Before the record, by which it is found: were this process to end in between, the rule
+        // could be removed again.
         release(store, &read.record)?;
         // Not another one that has its name by now.
         if store.registry().take_read(&read)? {
@@ -418,7 +421,8 @@ pub fn remove(store: &Store, name: &str) -> Result<()> {
 pub fn pause(store: &Store, name: &str, paused: bool) -> Result<()> {
     loop {
         let read = one(store, name)?;
-        // Only what was read: a rule that was removed meanwhile must not come back, having seen nothing.
+        // Only what was read: a rule that was removed meanwhile must not come back, having seen
+        // nothing.
         if store.registry().replace(&read, &Rule { paused, ..read.record.clone() })? {
             return Ok(());
         }

@@ -87,7 +87,8 @@ fn sweep_in(above: &Path, age_min: Duration) {
             continue;
         }
         if flock(&dir, FlockOperation::NonBlockingLockExclusive).is_ok() {
-            // Others than root ask a helper, which has not got this descriptor; what they remove is their own.
+            // Others than root ask a helper, which has not got this descriptor; what they remove is
+            // their own.
             let opened = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd()));
             let at = if own == 0 { opened } else { entry.path() };
             let _ = unmount(&at.join(FILES), true);

@@ -77,7 +77,8 @@ pub fn sign(store: &Store, key: &Path, spec: String, inputs: &[JobInput]) -> Res
     Ok(Signed { spec, at, signature })
 }
 
-/// Checks that `user` has signed a job with a key that the file of allowed signers (ssh-keygen(1)) gives to that name.
+/// Checks that `user` has signed a job with a key that the file of allowed signers (ssh-keygen(1))
+/// gives to that name.
 ///
 /// # Errors
 /// `Denied` if not, or too long ago; if `ssh-keygen` cannot be run.

@@ -110,8 +110,8 @@ pub fn run(
     })
 }
 
-/// Checks that the pattern is for a stream. Returns which output the raw file is, if it is kept, and
-/// whether it is kept even if the program fails.
+/// Checks that the pattern is for a stream. Returns which output the raw file is, if it is kept,
+/// and whether it is kept even if the program fails.
 fn check_pattern(spec: &Spec) -> Result<(Option<usize>, bool)> {
     let raw = spec.outputs.iter().position(|output| output.name == RAW);
     let keeps = matches!(spec.pattern, Pattern::WriteToTwo | Pattern::WriteToNothing);

@@ -1,18 +1,22 @@
 //! Decides which jobs a process runs, and as which user of this host.
 //!
-//! A job's row names its submitter, and whoever may write to the metadata chooses that name. So an agent believes what was authenticated by somebody else:
+//! A job's row names its submitter, and whoever may write to the metadata chooses that name. So an
+//! agent believes what was authenticated by somebody else:
 //!
 //! | metadata in | who has made a row | who is its submitter |
 //! | --- | --- | --- |
 //! | PostgreSQL | the role that the server has let in; the row keeps it (`schema_triggers.sql`) | the local user that the role is mapped to ([`Roles`]). The agent's own role may name anybody, as it could do all that the agent does |
 //! | a directory | whoever may write there: the directory's owner | the owner; in a directory of root's whom the row names |
 //!
-//! A rule's job has two roles. An agent or a mount makes the job by its own role, and names the rule's role in [`Spec::on_behalf`]. The maker's role must be
-//! the agent's own, or be mapped to `*`; then the rule's role counts.
+//! A rule's job has two roles. An agent or a mount makes the job by its own role, and names the
+//! rule's role in [`Spec::on_behalf`]. The maker's role must be the agent's own, or be mapped to
+//! `*`; then the rule's role counts.
 //!
-//! With [`Trust::signed_by`] none of that counts: the submitter is who has signed the job (`signing.rs`).
+//! With [`Trust::signed_by`] none of that counts: the submitter is who has signed the job
+//! (`signing.rs`).
 //!
-//! The agent then runs the programs as the submitter, or all of them as one user ([`Trust::run_as`]).
+//! The agent then runs the programs as the submitter, or all of them as one user
+//! ([`Trust::run_as`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt as _;
@@ -41,7 +45,8 @@ enum Account {
 pub struct Roles(BTreeMap<String, Account>);
 
 impl Roles {
-    /// Reads lines `ROLE USER`; `*` as the user is for roles that speak for others: mounts and agents. A comment begins with `#`.
+    /// Reads lines `ROLE USER`; `*` as the user is for roles that speak for others: mounts and
+    /// agents. A comment begins with `#`.
     ///
     /// # Errors
     /// `Invalid`, naming the line.
@@ -118,7 +123,8 @@ pub struct Trust {
     pub roles: Roles,
     /// No program is kept in less strictly.
     pub sandbox: Mode,
-    /// Nothing is believed but the signatures of these signers, in a file that ssh-keygen(1) describes.
+    /// Nothing is believed but the signatures of these signers, in a file that ssh-keygen(1)
+    /// describes.
     pub signed_by: Option<PathBuf>,
 }
 
@@ -152,7 +158,8 @@ impl Trust {
         Self { is_own: true, allow_root: true, ..Self::default() }
     }
 
-    /// Looks whether this process runs a job with these inputs, which are those that it is then to be run with, and as whom. Has `spec` kept in at least as strictly as was said.
+    /// Looks whether this process runs a job with these inputs, which are those that it is then to
+    /// be run with, and as whom. Has `spec` kept in at least as strictly as was said.
     ///
     /// # Errors
     /// `Denied`, saying who could run it; when the store's directory cannot be looked at.
@@ -224,7 +231,8 @@ fn require_signature(
     Ok(uid)
 }
 
-/// Refuses a row that somebody else than the owner of the store's directory could have been the submitter of. Of root's directory, which nobody else writes to, any row is believed.
+/// Refuses a row that somebody else than the owner of the store's directory could have been the
+/// submitter of. Of root's directory, which nobody else writes to, any row is believed.
 fn require_owner(store: &Store, uid: Option<u32>) -> Result<()> {
     const BY_ALL: u32 = 0o002;
     let dir = store.dir();
@@ -247,7 +255,8 @@ fn require_owner(store: &Store, uid: Option<u32>) -> Result<()> {
     }
 }
 
-/// Refuses a job that would run as root with nothing that keeps it in: whoever may write to the database could have put it there.
+/// Refuses a job that would run as root with nothing that keeps it in: whoever may write to the
+/// database could have put it there.
 pub(crate) fn refused_as_root() -> Error {
     let why = "it would run as root and is not kept in: submit it as another user or with --sandbox strict, or have it run with --allow-root";
     Error::new(ErrorKind::Denied, why)

@@ -158,8 +158,8 @@ pub fn warm_up(history: &[u8]) -> u32 {
     window.iter().fold(0u32, |h, &byte| (h << 1).wrapping_add(GEAR[byte as usize]))
 }
 
-/// The reference scan: appends every inline candidate in `data` to `out`, ascending, as `position <<
-/// 1 | strict` with positions relative to `data`. `history` holds at least the last [`WINDOW`]
+/// The reference scan: appends every inline candidate in `data` to `out`, ascending, as `position
+/// << 1 | strict` with positions relative to `data`. `history` holds at least the last [`WINDOW`]
 /// bytes before `data` in the file, or all bytes if there are fewer. All other scans give the same
 /// numbers.
 ///

@@ -39,8 +39,8 @@ pub fn print_size(size: u64) -> String {
 /// How files are cut into chunks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum ChunkerSpec {
-    /// Content-defined, `gear32`. `avg` is a power of two, and the length from which the inline mask
-    /// applies.
+    /// Content-defined, `gear32`. `avg` is a power of two, and the length from which the inline
+    /// mask applies.
     Gear32 {
         /// The minimum length of every chunk but the last, in bytes.
         min: u32,

@@ -1,7 +1,8 @@
 //! The cost of the writable volume itself, without a kernel: nanoseconds an operation, beside a
 //! bare `pwrite` to the same disk.
 //!
-//! `cargo bench -p outrigger-fuse --bench live`; under `cargo test` a tiny size that checks what it reads back.
+//! `cargo bench -p outrigger-fuse --bench live`; under `cargo test` a tiny size that checks what it
+//! reads back.
 #![allow(clippy::disallowed_methods, reason = "tests wait and measure in real time")]
 
 use std::os::unix::fs::FileExt;

@@ -1,14 +1,16 @@
 //! A file system as the kernel sees it, without the kernel.
 //!
-//! Files are inode numbers, names are bytes, errors are error numbers. Any number of threads call at once. A number that `lookup` or a directory
-//! with attributes handed out stays good until it was forgotten as often as it was handed out; the root's is always good.
+//! Files are inode numbers, names are bytes, errors are error numbers. Any number of threads call
+//! at once. A number that `lookup` or a directory with attributes handed out stays good until it
+//! was forgotten as often as it was handed out; the root's is always good.
 //!
 //! **Permissions.** The kernel checks modes, owners and ACLs, when the mount says so; an
 //! implementation checks only what the kernel cannot know.
 //!
-//! **Open files.** `open`, `create` and `open_dir` hand out a handle, which comes with every operation on that open file and ends with one
-//! `release`. `flush` is the end of one descriptor: an implementation that delays writes reports their errors there and in `fsync`. A file
-//! without names lives until its last handle is released.
+//! **Open files.** `open`, `create` and `open_dir` hand out a handle, which comes with every
+//! operation on that open file and ends with one `release`. `flush` is the end of one descriptor:
+//! an implementation that delays writes reports their errors there and in `fsync`. A file without
+//! names lives until its last handle is released.
 //!
 //! **Locks** are the kernel's affair, unless the file system keeps them
 //! ([`FileSystem::keeps_locks`]). Then the kernel knows none, and the file system must notice what
@@ -46,8 +48,8 @@ pub const DROP_SET_GROUP: XattrFlags = XattrFlags::from_bits_retain(1 << 31);
 /// See the module.
 ///
 /// # Errors
-/// Besides those named: `EIO` where stored data is damaged or the machine fails, `ESTALE` where what was opened or looked up is gone
-/// for good.
+/// Besides those named: `EIO` where stored data is damaged or the machine fails, `ESTALE` where
+/// what was opened or looked up is gone for good.
 pub trait FileSystem: Send + Sync + 'static {
     /// How long an operation may keep its thread. A short one is answered on the processor that
     /// asked, where other requests wait behind it. One that may wait is given to a thread of its
@@ -91,8 +93,8 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Where a symlink points. `EINVAL` for others.
     fn read_link(&self, caller: Caller, number: u64) -> Result<Vec<u8>>;
 
-    /// The value of an extended attribute; ACLs are `system.posix_acl_access` and `_default`, in the form of the kernel. `ENODATA` when
-    /// there is none.
+    /// The value of an extended attribute; ACLs are `system.posix_acl_access` and `_default`, in
+    /// the form of the kernel. `ENODATA` when there is none.
     fn xattr(&self, caller: Caller, number: u64, name: &[u8]) -> Result<Vec<u8>>;
 
     /// Names of all extended attributes that the caller may know of.
@@ -106,7 +108,8 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Opens a file.
     fn open(&self, caller: Caller, number: u64, flags: OpenFlags) -> Result<Opened>;
 
-    /// Appends the bytes `offset..offset + len` to `out`; fewer only at the file's end. After an error, `out` counts for nothing.
+    /// Appends the bytes `offset..offset + len` to `out`; fewer only at the file's end. After an
+    /// error, `out` counts for nothing.
     fn read(&self, number: u64, handle: Handle, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()>;
 
     /// The next data or hole at or after `offset`. `ENXIO` at or after the end, and if there is no
@@ -131,8 +134,9 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Opens a directory. `ENOTDIR` for others.
     fn open_dir(&self, caller: Caller, number: u64) -> Result<Opened>;
 
-    /// Gives the entries of a directory to `take`, beginning at `offset`: 0, or an earlier entry's `next`, which stays good while the directory
-    /// is open, also backwards. With `attributes`, every entry that `take` took counts as looked up, `.` and `..` apart.
+    /// Gives the entries of a directory to `take`, beginning at `offset`: 0, or an earlier entry's
+    /// `next`, which stays good while the directory is open, also backwards. With `attributes`,
+    /// every entry that `take` took counts as looked up, `.` and `..` apart.
     fn read_dir(
         &self,
         number: u64,
@@ -181,7 +185,8 @@ pub trait FileSystem: Send + Sync + 'static {
         let _ = request;
     }
 
-    /// This owner has closed a descriptor of the file, after [`flush`](Self::flush): its locks on ranges end.
+    /// This owner has closed a descriptor of the file, after [`flush`](Self::flush): its locks on
+    /// ranges end.
     fn closed_by(&self, number: u64, owner: u64) {
         let _ = (number, owner);
     }
@@ -251,14 +256,15 @@ pub trait FileSystem: Send + Sync + 'static {
         Err(Errno::ROFS)
     }
 
-    /// Moves an entry; `NOREPLACE` and `EXCHANGE` as `renameat2` has them. `from` and `to` are directory and name.
+    /// Moves an entry; `NOREPLACE` and `EXCHANGE` as `renameat2` has them. `from` and `to` are
+    /// directory and name.
     fn rename(&self, caller: Caller, from: (u64, &[u8]), to: (u64, &[u8]), flags: RenameFlags) -> Result<()> {
         let _ = (caller, from, to, flags);
         Err(Errno::ROFS)
     }
 
-    /// Writes all of `data` at `offset`, or with `APPEND` in the open file's flags at its end. With `drop_set_id` set-id bits and capabilities
-    /// go with it.
+    /// Writes all of `data` at `offset`, or with `APPEND` in the open file's flags at its end. With
+    /// `drop_set_id` set-id bits and capabilities go with it.
     fn write(
         &self,
         caller: Caller,
@@ -278,13 +284,15 @@ pub trait FileSystem: Send + Sync + 'static {
         Err(Errno::ROFS)
     }
 
-    /// Copies up to `len` bytes between two open files, by sharing what is stored; returns how many.
+    /// Copies up to `len` bytes between two open files, by sharing what is stored; returns how
+    /// many.
     fn copy_range(&self, caller: Caller, from: Part, to: Part, len: u64) -> Result<u64> {
         let _ = (caller, from, to, len);
         Err(Errno::ROFS)
     }
 
-    /// Sets an extended attribute; `CREATE` and `REPLACE` as `setxattr` has them, and [`DROP_SET_GROUP`].
+    /// Sets an extended attribute; `CREATE` and `REPLACE` as `setxattr` has them, and
+    /// [`DROP_SET_GROUP`].
     fn set_xattr(
         &self,
         caller: Caller,

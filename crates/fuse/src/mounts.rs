@@ -12,7 +12,8 @@ use rustix::mount::UnmountFlags;
 /// The type that our mounts have in the kernel's list.
 pub const FS_TYPE: &str = "fuse.outrigger";
 
-/// The extended attribute of a writable mount's root that says where its store is; it is not listed. The kernel's list has only the path that the store had when it was mounted.
+/// The extended attribute of a writable mount's root that says where its store is; it is not
+/// listed. The kernel's list has only the path that the store had when it was mounted.
 pub const WHEREABOUTS: &str = "user.outrigger.store";
 /// Bytes of it at most.
 const WHEREABOUTS_MAX: usize = 64 << 10;
@@ -90,7 +91,8 @@ pub fn at(point: &Path) -> io::Result<Option<MountRow>> {
     Ok(all()?.into_iter().rfind(|row| row.point == point))
 }
 
-/// The mounts of the store that this path led to when they began, by processes that live. A comma in the path is `_` in the kernel's list.
+/// The mounts of the store that this path led to when they began, by processes that live. A comma
+/// in the path is `_` in the kernel's list.
 ///
 /// # Errors
 /// When `/proc` cannot be read.
@@ -142,7 +144,8 @@ fn unescape(field: &[u8]) -> OsString {
     OsString::from_vec(out)
 }
 
-/// Unmounts what is mounted at `point`. With `lazy` it vanishes from the tree at once, and ends when its last file is closed.
+/// Unmounts what is mounted at `point`. With `lazy` it vanishes from the tree at once, and ends
+/// when its last file is closed.
 ///
 /// # Errors
 /// `ResourceBusy` when files in it are open, and what else the kernel or `fusermount3` says.

@@ -10,7 +10,8 @@ use rustix::io::Errno;
 
 use crate::asked::Asked;
 
-/// The last messages, which are not repeated: a program that reads a damaged file again and again says nothing new.
+/// The last messages, which are not repeated: a program that reads a damaged file again and again
+/// says nothing new.
 const REMEMBERED: usize = 64;
 
 /// A report; displayed, it is its message.
@@ -50,7 +51,8 @@ impl Reports {
         Self::new(move |report| other.say(report.message.clone(), report.kind))
     }
 
-    /// The error number of an error of the store, which is reported if it is not the caller's own doing.
+    /// The error number of an error of the store, which is reported if it is not the caller's own
+    /// doing.
     pub fn errno(&self, error: &Error) -> Errno {
         let errno = errno(error.kind());
         if matches!(errno, Errno::IO | Errno::STALE) {

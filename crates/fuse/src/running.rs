@@ -1,9 +1,11 @@
 //! Files that programs are being run from.
 //!
-//! Linux lets nobody write to such a file (`ETXTBSY`), and looks before it opens a file to write. An `open` that may only read but has
-//! `O_TRUNC` is different: the kernel first has the volume empty the file, then looks. The caller is told `ETXTBSY`, the file is empty, and
-//! the program dies of a lost page. So a volume refuses such an `open` itself. It knows what runs: the kernel opens a program's file with
-//! [`EXEC`] and releases that handle when the last process that runs it has ended.
+//! Linux lets nobody write to such a file (`ETXTBSY`), and looks before it opens a file to write.
+//! An `open` that may only read but has `O_TRUNC` is different: the kernel first has the volume
+//! empty the file, then looks. The caller is told `ETXTBSY`, the file is empty, and the program
+//! dies of a lost page. So a volume refuses such an `open` itself. It knows what runs: the kernel
+//! opens a program's file with [`EXEC`] and releases that handle when the last process that runs it
+//! has ended.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -35,7 +37,8 @@ impl Running {
         })
     }
 
-    /// `ETXTBSY` for an `open` that would empty a running program and that the kernel has not looked at.
+    /// `ETXTBSY` for an `open` that would empty a running program and that the kernel has not
+    /// looked at.
     pub fn check(&self, number: u64, flags: OpenFlags) -> Result<()> {
         let unseen = flags.contains(OFlags::TRUNC) && !writes(flags);
         if unseen && locked(&self.0).contains_key(&number) { Err(Errno::TXTBSY) } else { Ok(()) }

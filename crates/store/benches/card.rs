@@ -4,9 +4,11 @@
 //! machine's processors as much as a card would, except for its memory traffic: a copy of each
 //! result.
 //!
-//! `cargo bench -p outrigger-store --bench card -- [PATH...]` (default: /usr/bin and /usr/lib/x86_64-linux-gnu; stores are made in $TMPDIR, best a memory file system).
-//! With `--storm`, the card fails in another way every second while puts go on for a minute. Without `--bench`, as under `cargo test`, a tiny tree: then only the
-//! answers matter, and they are checked: all is read back by the processor.
+//! `cargo bench -p outrigger-store --bench card -- [PATH...]` (default: /usr/bin and
+//! /usr/lib/x86_64-linux-gnu; stores are made in $TMPDIR, best a memory file system). With
+//! `--storm`, the card fails in another way every second while puts go on for a minute. Without
+//! `--bench`, as under `cargo test`, a tiny tree: then only the answers matter, and they are
+//! checked: all is read back by the processor.
 #![allow(clippy::disallowed_methods, reason = "tests wait and measure in real time")]
 
 #[allow(dead_code, unused_imports, reason = "of what tests of devices have in common, some is enough here")]

@@ -1,8 +1,10 @@
-//! The index at 10, 100 and 300 million fingerprints: memory, absent, present and duplicate lookups.
+//! The index at 10, 100 and 300 million fingerprints: memory, absent, present and duplicate
+//! lookups.
 //!
-//! `cargo bench -p outrigger-store --bench index -- --keys 10M,100M,300M [--dir DIR]`. Every answer is checked. Without
-//! `--bench` among the arguments (`cargo test`) it runs a tiny size, so that it never rots. Run files are made straight
-//! from a sorted stream: the gaps between n random 64-bit numbers in order are exponential with mean 2^64 / n.
+//! `cargo bench -p outrigger-store --bench index -- --keys 10M,100M,300M [--dir DIR]`. Every answer
+//! is checked. Without `--bench` among the arguments (`cargo test`) it runs a tiny size, so that it
+//! never rots. Run files are made straight from a sorted stream: the gaps between n random 64-bit
+//! numbers in order are exponential with mean 2^64 / n.
 #![allow(clippy::disallowed_methods, reason = "tests wait and measure in real time")]
 
 use std::collections::HashMap;
@@ -79,8 +81,8 @@ impl Iterator for Keys<'_> {
     }
 }
 
-/// Operations a second: by the clock on the wall, and by this thread's processor time, which says more on a shared
-/// machine.
+/// Operations a second: by the clock on the wall, and by this thread's processor time, which says
+/// more on a shared machine.
 #[derive(Clone, Copy)]
 struct Rate {
     wall: f64,

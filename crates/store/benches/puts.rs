@@ -9,8 +9,10 @@
 //! slower. `codecs`: `auto` in each objective against fixed levels of Zstandard: rate, ratio and
 //! processor time, in rounds that take turns, and each beside `zstd:3` of the same round.
 //!
-//! Without paths it is mixed data: `/usr/include` (sources), `/usr/bin` (programs), `/usr/share/doc` (text), and numbers and noise that are generated. `ROUNDS=n` for another number of rounds. Without
-//! `--bench`, as under `cargo test`, a tiny tree, once: then only the answers matter, and they are checked: every store is read back.
+//! Without paths it is mixed data: `/usr/include` (sources), `/usr/bin` (programs),
+//! `/usr/share/doc` (text), and numbers and noise that are generated. `ROUNDS=n` for another number
+//! of rounds. Without `--bench`, as under `cargo test`, a tiny tree, once: then only the answers
+//! matter, and they are checked: every store is read back.
 #![allow(clippy::disallowed_methods, reason = "tests wait and measure in real time")]
 
 mod support;

@@ -2,8 +2,9 @@
 //! cores, measured alone on one thread and on all of them at once, and the fraction of that which
 //! whole operations reach.
 //!
-//! `cargo bench -p outrigger-store --bench stages -- [TREE]` (default: a generated source tree). Without `--bench`, as under
-//! `cargo test`, a tiny tree: then only the answers matter, and they are checked.
+//! `cargo bench -p outrigger-store --bench stages -- [TREE]` (default: a generated source tree).
+//! Without `--bench`, as under `cargo test`, a tiny tree: then only the answers matter, and they
+//! are checked.
 //!
 //! Every figure is a median of [`ROUNDS`] after one round that warms caches and memory. The stages'
 //! limit is the sum of their times on all threads; a stage with a thread to itself (walking,
@@ -155,7 +156,8 @@ struct Stage {
 }
 
 impl Bench<'_> {
-    /// The median time of `work`, after a first round that does not count, and what its last round gave.
+    /// The median time of `work`, after a first round that does not count, and what its last round
+    /// gave.
     fn median<T>(&self, mut work: impl FnMut() -> T) -> (f64, T) {
         let mut result = work();
         let walls: Vec<f64> = (0..self.rounds)

@@ -101,8 +101,8 @@ fn appends(dir: &Path, len: usize, size: Size) -> Result<(f64, f64)> {
     Ok((ours, theirs))
 }
 
-/// Each thread writes 4 KiB and waits until that is on disk, again and again: seconds of the log, and of plain files, one a
-/// thread.
+/// Each thread writes 4 KiB and waits until that is on disk, again and again: seconds of the log,
+/// and of plain files, one a thread.
 fn syncs(dir: &Path, threads: usize, size: Size) -> Result<(f64, f64)> {
     let data = block(4096);
     let log = open(&fresh(dir)?)?;

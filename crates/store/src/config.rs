@@ -58,7 +58,8 @@ struct File {
     checksum: String,
 }
 
-/// The keys that this program knows. Any other stands for something that a store must not be used without.
+/// The keys that this program knows. Any other stands for something that a store must not be used
+/// without.
 const KEYS: [&str; 10] = [
     "format",
     "id",
@@ -84,7 +85,8 @@ pub enum Profile {
     Dense,
     /// Chunks of 64 KiB, zstd:2: a smaller index, for large files.
     Large,
-    /// Chunks of 8 KiB, frames of 1 MiB, a higher level: smallest, slower to write and to read at random.
+    /// Chunks of 8 KiB, frames of 1 MiB, a higher level: smallest, slower to write and to read at
+    /// random.
     Archive,
 }
 

@@ -6,7 +6,8 @@ use crate::backend::Backend;
 use crate::error::Result;
 use crate::meta::Meta;
 
-/// Ids handed out afterwards begin this far above any that was seen: a lost database may have given out more.
+/// Ids handed out afterwards begin this far above any that was seen: a lost database may have given
+/// out more.
 pub(crate) const PACK_ID_GAP: u64 = 1 << 20;
 const SEQUENCE_GAP: u64 = 1 << 32;
 /// Numbers below 2^40 can be shown in every mount: room for hundreds of such accidents.

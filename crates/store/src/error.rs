@@ -80,7 +80,8 @@ impl Error {
         self
     }
 
-    /// The transaction that failed, if it may have happened all the same: [`Session::has_happened`](crate::session::Session::has_happened) finds that out.
+    /// The transaction that failed, if it may have happened all the same:
+    /// [`Session::has_happened`](crate::session::Session::has_happened) finds that out.
     pub fn unanswered(&self) -> Option<Unanswered> {
         self.unanswered.as_deref().copied()
     }

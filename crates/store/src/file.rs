@@ -102,7 +102,8 @@ pub fn kind_of(st_mode: u32) -> Option<FileKind> {
     })
 }
 
-/// Data and holes of a file of `size` bytes; a file system that cannot tell answers with one run of data.
+/// Data and holes of a file of `size` bytes; a file system that cannot tell answers with one run of
+/// data.
 pub(crate) fn extents(fd: &OwnedFd, size: u64) -> Result<Vec<Extent>, Errno> {
     use rustix::fs::SeekFrom;
     let mut extents = Vec::new();
@@ -129,7 +130,8 @@ pub(crate) fn extents(fd: &OwnedFd, size: u64) -> Result<Vec<Extent>, Errno> {
     Ok(extents)
 }
 
-/// All extended attributes of an open file, ACLs among them, sorted by name. A file system without them has none.
+/// All extended attributes of an open file, ACLs among them, sorted by name. A file system without
+/// them has none.
 pub(crate) fn xattrs(fd: impl AsFd) -> Result<Xattrs, Errno> {
     let fd = fd.as_fd();
     collect_xattrs(

@@ -69,13 +69,16 @@ impl Census {
         }
     }
 
-    /// Says false only of packs that are dead for good; may be asked once. To be asked of packs that an index's runs cover, which were announced once: without a row they are long gone, unless they are newer than these rows.
+    /// Says false only of packs that are dead for good; may be asked once. To be asked of packs
+    /// that an index's runs cover, which were announced once: without a row they are long gone,
+    /// unless they are newer than these rows.
     pub fn take_kept(&mut self) -> impl Fn(PackId) -> bool + Send + Sync + use<> {
         let Kept { ids, newest } = std::mem::take(&mut self.kept);
         move |pack| ids.binary_search(&pack).is_ok() || Some(pack) > newest
     }
 
-    /// Tells an index, which was opened after this looked, of every committed pack that it does not know.
+    /// Tells an index, which was opened after this looked, of every committed pack that it does not
+    /// know.
     ///
     /// # Errors
     /// When a footer cannot be read.

@@ -1,4 +1,5 @@
-//! Small contents without a pack of their own: committed as rows of the database, and packed together later.
+//! Small contents without a pack of their own: committed as rows of the database, and packed
+//! together later.
 //!
 //! ```text
 //!  close ─▶ write::compose ─▶ commit: rows of new chunks + the files' roots, one transaction      (who closes waits for this)

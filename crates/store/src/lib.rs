@@ -1,7 +1,9 @@
-//! The store engine: write and read pipelines, index, metadata, pack backends, reclaiming, checking.
+//! The store engine: write and read pipelines, index, metadata, pack backends, reclaiming,
+//! checking.
 //!
-//! Where a byte goes: [`local::put`] finds it, [`mod@write`] cuts, names, deduplicates, compresses, packs and commits it;
-//! [`local::get`] finds its name in [`meta`], [`read`] fetches and verifies it. `docs/architecture.md` has the picture.
+//! Where a byte goes: [`local::put`] finds it, [`mod@write`] cuts, names, deduplicates, compresses,
+//! packs and commits it; [`local::get`] finds its name in [`meta`], [`read`] fetches and verifies
+//! it. `docs/architecture.md` has the picture.
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests wait and measure in real time"))]
 
 pub mod backend;

@@ -38,7 +38,8 @@ impl LockFile {
 
 /// Lock files looked at when a session opens, at most.
 const LOCKS_MAX: usize = 256;
-/// A lock file younger than this may be one that is just being made: between its making and its locking lie microseconds.
+/// A lock file younger than this may be one that is just being made: between its making and its
+/// locking lie microseconds.
 const LOCK_AGE_MIN: Duration = Duration::from_secs(60);
 
 /// Removes lock files of killed sessions, and ends these sessions: if a file can be locked, its

@@ -9,8 +9,8 @@ use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use crate::error::{Error, ErrorKind, Result};
 use crate::text::show;
 
-/// Patterns of entries. One without `/` is matched against names anywhere; one with, against the path below the top: `/target`
-/// and `./target` are the entry `target` of the top itself.
+/// Patterns of entries. One without `/` is matched against names anywhere; one with, against the
+/// path below the top: `/target` and `./target` are the entry `target` of the top itself.
 #[derive(Clone, Debug, Default)]
 pub struct Patterns {
     names: GlobSet,

@@ -1,4 +1,5 @@
-//! Telling the catalogue what names and inodes are, where commits do not tell it themselves: docs/decisions/0022-names-of-shared-mounts.md.
+//! Telling the catalogue what names and inodes are, where commits do not tell it themselves:
+//! docs/decisions/0022-names-of-shared-mounts.md.
 //!
 //! ```text
 //!   mount: commits, notes what it touched ──later──▶ round: a sequence and what all of it is, at one instant ──▶ a block that says so
@@ -6,14 +7,18 @@
 //!   gc: a mount was killed, or a snapshot taken, before all was told ──▶ the catalogue anew, from one instant
 //! ```
 //!
-//! **Why the last block that speaks of a name is right.** Whoever changes a name has a sequence taken and the name read after that, by a round, or (a command whose commit no round came
-//! before) has taken its sequence before, and nobody reads in between. A round reads at the instant at which it takes its sequence. So what a block with a later sequence says of the name was read later, or is a
-//! commit that came later.
+//! **Why the last block that speaks of a name is right.** Whoever changes a name has a sequence
+//! taken and the name read after that, by a round, or (a command whose commit no round came before)
+//! has taken its sequence before, and nobody reads in between. A round reads at the instant at
+//! which it takes its sequence. So what a block with a later sequence says of the name was read
+//! later, or is a commit that came later.
 //!
 //! The rounds themselves are [`crate::write::publish_catalogue`].
 //!
-//! **What is still to be told is registered** (`CatalogueDebt`): a mount does so before the first commit after it had told everything, and until it has again. When its session is over
-//! and the record is there, nobody knows any more what it has touched, and the catalogue has to be written anew.
+//! **What is still to be told is registered** (`CatalogueDebt`): a mount does so before the first
+//! commit after it had told everything, and until it has again. When its session is over and the
+//! record is there, nobody knows any more what it has touched, and the catalogue has to be written
+//! anew.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -27,7 +32,8 @@ use crate::meta::records::{Record as Registers, Registry};
 use crate::meta::{Change, Inode, Meta, ROOT_INODE, SessionId};
 use serde::{Deserialize, Serialize};
 
-/// The catalogue has had everything at some time. A store whose database was made anew has no such record.
+/// The catalogue has had everything at some time. A store whose database was made anew has no such
+/// record.
 #[derive(Serialize, Deserialize)]
 struct Whole {}
 
@@ -45,7 +51,8 @@ pub(crate) enum CatalogueDebt {
     /// A session has changed what it has not yet published to the catalogue.
     Unpublished {
         session: SessionId,
-        /// When this was written, so that a record which was made again differs from the one before.
+        /// When this was written, so that a record which was made again differs from the one
+        /// before.
         at: u64,
     },
     /// The catalogue has to be written anew.
@@ -174,8 +181,9 @@ pub(crate) fn read(
     Ok(Some((told.sequence, records_of(told, names))))
 }
 
-/// What is there as what it is, those of `names` that are not as nothing. Of a content the one before is not kept as a version: whether it was one is not known here, and if it was none,
-/// it may be reclaimed by now.
+/// What is there as what it is, those of `names` that are not as nothing. Of a content the one
+/// before is not kept as a version: whether it was one is not known here, and if it was none, it
+/// may be reclaimed by now.
 fn records_of(told: Published, names: Vec<(u64, Vec<u8>)>) -> Vec<Record> {
     let mut stands_for: BTreeMap<(u64, Vec<u8>), Option<u64>> =
         names.into_iter().map(|name| (name, None)).collect();
@@ -241,8 +249,9 @@ pub fn is_unpublished(meta: &dyn Meta) -> Result<bool> {
     Ok(meta.publishing().is_some() && Registry::of(meta).has::<CatalogueDebt>()?)
 }
 
-/// After something that stands at its place in the catalogue (a snapshot, a policy) has been committed, and told with `sequence` before: if a catalogue that is written anew does not have it for that
-/// reason, another one is due.
+/// After something that stands at its place in the catalogue (a snapshot, a policy) has been
+/// committed, and told with `sequence` before: if a catalogue that is written anew does not have it
+/// for that reason, another one is due.
 ///
 /// # Errors
 /// Those of the database.

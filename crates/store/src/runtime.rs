@@ -1,7 +1,8 @@
 //! The threads that wait for networks: one small runtime for the whole process, started when it is
 //! first needed.
 //!
-//! The engine itself blocks; only the edges towards object stores are asynchronous, so that many requests are in flight on few threads.
+//! The engine itself blocks; only the edges towards object stores are asynchronous, so that many
+//! requests are in flight on few threads.
 
 use std::sync::OnceLock;
 

@@ -5,8 +5,8 @@
 //! 8). Nothing has to drain first: the acknowledgement itself takes what uncommitted files rely on
 //! out of the collector's run.
 //!
-//! Locks, in the order they are taken: `turn` (held over a commit and its aftermath, and over an acknowledgement), then
-//! `reliance` (held over each lookup), or `commits`.
+//! Locks, in the order they are taken: `turn` (held over a commit and its aftermath, and over an
+//! acknowledgement), then `reliance` (held over each lookup), or `commits`.
 //!
 //! **A commit in doubt.** If the database goes away during a commit and does not come back in time,
 //! the commit may have happened, so its packs may be live or not. Until the session knows, it
@@ -280,7 +280,8 @@ impl Session {
         Ok((reliance.newest_change, own))
     }
 
-    /// Rule 7: runs `commit`, after which `packs` are live and the changes up to number `done` rely on nothing any more.
+    /// Rule 7: runs `commit`, after which `packs` are live and the changes up to number `done` rely
+    /// on nothing any more.
     ///
     /// # Errors
     /// Those of `commit`; also when the outcome of an earlier commit cannot be found out.
@@ -414,7 +415,8 @@ impl Shared {
             }
             match self.renew_once().and_then(|number| self.acknowledge(number)) {
                 Err(error) if self.note(&error) => break,
-                // A busy database is asked again in a second; the lease is long enough for many of them.
+                // A busy database is asked again in a second; the lease is long enough for many of
+                // them.
                 Ok(()) | Err(_) => {}
             }
             stop = self.stop.lock().expect("no panic while held");
@@ -484,7 +486,8 @@ impl Drop for Session {
         {
             let _ = renewer.join();
         }
-        // A failure leaves a row whose lock can be taken, so the file must stay: the next collector fences the session by it.
+        // A failure leaves a row whose lock can be taken, so the file must stay: the next collector
+        // fences the session by it.
         let closed = self.shared.meta.close_session(self.shared.id);
         if let (Ok(()), Some(lock)) = (closed, &self.lock) {
             lock.remove();

@@ -156,7 +156,8 @@ fn is_whole(store: &Store, id: PackId) -> Result<bool> {
     }
 }
 
-/// The newest sequence among a sealed pack's catalogue blocks; 0 if there are none, or it is not sealed.
+/// The newest sequence among a sealed pack's catalogue blocks; 0 if there are none, or it is not
+/// sealed.
 fn newest_sequence(store: &Store, id: PackId) -> Result<u64> {
     let footer = match store.packs.read_footer(id) {
         Ok(footer) => footer,

@@ -75,7 +75,8 @@ impl std::fmt::Debug for Store {
 }
 
 impl Store {
-    /// Bytes that its packs take. The figure is at most some seconds old, or a minute if there are very many packs.
+    /// Bytes that its packs take. The figure is at most some seconds old, or a minute if there are
+    /// very many packs.
     ///
     /// # Errors
     /// When the database cannot be read.
@@ -107,8 +108,9 @@ impl Store {
         follow::refresh_index(&*self.meta, &self.index)
     }
 
-    /// Like [`Store::refresh_index`], but reads only changes since the last call if the database can tell: for tailing other hosts. A
-    /// pack with an unreadable footer is skipped until all packs are read again: ten minutes later, or when a read finds nothing.
+    /// Like [`Store::refresh_index`], but reads only changes since the last call if the database
+    /// can tell: for tailing other hosts. A pack with an unreadable footer is skipped until all
+    /// packs are read again: ten minutes later, or when a read finds nothing.
     ///
     /// # Errors
     /// As there.
@@ -116,12 +118,14 @@ impl Store {
         follow::follow_packs(&*self.meta, &self.index)
     }
 
-    /// The store's directory as it was called when it was opened; if the metadata lies in PostgreSQL, this host's cache directory.
+    /// The store's directory as it was called when it was opened; if the metadata lies in
+    /// PostgreSQL, this host's cache directory.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// The same directory, wherever it is moved to: what is opened in it later is found through this.
+    /// The same directory, wherever it is moved to: what is opened in it later is found through
+    /// this.
     pub fn home(&self) -> &Arc<Home> {
         &self.home
     }
@@ -176,14 +180,16 @@ impl Store {
         self.verified.as_ref()
     }
 
-    /// Gives cutting, hashing, compressing and decompressing to this runtime's devices where these are faster, for writers and readers
-    /// that start from now on. With `options`, and if a device can look chunks up, there is a table cache too. Chunks, names and
-    /// contents do not depend on devices; the compression of frames may. Only the first call counts.
+    /// Gives cutting, hashing, compressing and decompressing to this runtime's devices where these
+    /// are faster, for writers and readers that start from now on. With `options`, and if a device
+    /// can look chunks up, there is a table cache too. Chunks, names and contents do not depend on
+    /// devices; the compression of frames may. Only the first call counts.
     pub fn use_devices(&self, runtime: Arc<Runtime>, options: Option<TableCacheOptions>) {
         self.use_devices_once_open(Opening::over(runtime), options);
     }
 
-    /// As [`Store::use_devices`], with devices that are opened when there is work enough for them. Writers that are at work then use them, too.
+    /// As [`Store::use_devices`], with devices that are opened when there is work enough for them.
+    /// Writers that are at work then use them, too.
     pub fn use_devices_once_open(&self, opening: Arc<Opening>, options: Option<TableCacheOptions>) {
         self.devices.get_or_init(|| {
             self.packs.use_devices(Arc::clone(&opening));
@@ -243,7 +249,8 @@ impl Store {
         self.meta.jobs()
     }
 
-    /// On a full disk, gives back the reserved space. Called before names are changed or space is reclaimed.
+    /// On a full disk, gives back the reserved space. Called before names are changed or space is
+    /// reclaimed.
     pub fn tend_reserve(&self) {
         if let Some(reserve) = &self.reserve {
             reserve.tend();

@@ -1,6 +1,7 @@
 //! Bytes of others as text: to be shown in one line, and to be kept without blanks.
 
-/// True for a character that a terminal obeys and does not show: a control, or a mark of text direction (Unicode's Bidi_Control).
+/// True for a character that a terminal obeys and does not show: a control, or a mark of text
+/// direction (Unicode's Bidi_Control).
 pub fn is_obeyed(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')

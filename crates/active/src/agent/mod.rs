@@ -118,7 +118,8 @@ fn forget(store: &Store, name: &str) -> Result<()> {
     store.registry().remove(&Yields { agent: name.to_owned() })
 }
 
-/// Notes when it is found that others wait, and when they do no more: agents of other hosts leave nothing alone for the sake of one that stands back.
+/// Notes when it is found that others wait, and when they do no more: agents of other hosts leave
+/// nothing alone for the sake of one that stands back.
 fn noting(store: &Arc<Store>, name: &str, busy: Busy) -> Busy {
     let (store, record, noted) = (Arc::clone(store), Yields { agent: name.to_owned() }, Mutex::new(false));
     Arc::new(move || {
@@ -154,7 +155,8 @@ fn register(store: &Arc<Store>, options: &NodeOptions<'_>) -> Result<Arc<Session
     let (slots, uid) = (options.slots as u64, rustix::process::geteuid().as_raw());
     let role = AgentRole { name: name.clone(), slots, uid, place: place(store) };
     let session = store.session(SessionKind::Reader, Role::Agent(role))?;
-    // Two that begin at once have both got here. A claim is worth as much as the session that it names.
+    // Two that begin at once have both got here. A claim is worth as much as the session that it
+    // names.
     let (registry, own) = (store.registry(), Named { agent: name.clone(), session: session.id() });
     while !registry.add(&own)? {
         let Some(claim) = registry.get::<Named>(name)? else { continue };

@@ -25,7 +25,8 @@ const PIPE_BYTES: usize = 1 << 20;
 const PACED_MIN: u64 = 256 << 10;
 /// The shortest wait: timers are not much more exact.
 const NAP_MIN: Duration = Duration::from_micros(50);
-/// The longest: half of a pipe at 250 MB/s. A slower program reads on from the other half, or writes on into it.
+/// The longest: half of a pipe at 250 MB/s. A slower program reads on from the other half, or
+/// writes on into it.
 const NAP_MAX: Duration = Duration::from_millis(2);
 
 /// Makes a pipe as large as possible; returns how many bytes it holds. If the kernel refuses, the

@@ -1,4 +1,5 @@
-//! Watches running attempts: ends those that use more than they may, and all when the job is stopped.
+//! Watches running attempts: ends those that use more than they may, and all when the job is
+//! stopped.
 //!
 //! ```text
 //!  clock     every EVERY: whose time is over? Whose group ran into a limit? Is the measurer still there? If not, another one takes its place

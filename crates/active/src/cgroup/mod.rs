@@ -1,4 +1,5 @@
-//! Control groups (version 2): every program of an attempt in a group of its own, where this process may make groups.
+//! Control groups (version 2): every program of an attempt in a group of its own, where this
+//! process may make groups.
 //!
 //! ```text
 //!  the group that this process is in ── `/` for root, or what systemd has delegated (`Delegate=yes`)

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 pub struct Held {
     /// The host.
     pub host: String,
-    /// Input, nominal first byte, nominal first byte after: in the order of the inputs, and of their bytes.
+    /// Input, nominal first byte, nominal first byte after: in the order of the inputs, and of
+    /// their bytes.
     pub ranges: Vec<(u32, u64, u64)>,
 }
 

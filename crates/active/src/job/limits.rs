@@ -44,7 +44,8 @@ fn machine_memory() -> Option<u64> {
 }
 
 impl Limits {
-    /// Changes what `text` names: `memory=1G,time=10m,cpu=60s,processes=64,output=10G`; `none` lifts a limit.
+    /// Changes what `text` names: `memory=1G,time=10m,cpu=60s,processes=64,output=10G`; `none`
+    /// lifts a limit.
     ///
     /// # Errors
     /// `Invalid`, saying what would be accepted.

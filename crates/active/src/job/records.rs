@@ -33,7 +33,8 @@ const STEP_MIN: u64 = 4 << 10;
 const STEP_MAX: u64 = 256 << 10;
 
 impl Records {
-    /// Parses `lines`, `bam`, `fixed:N`, `delimiter:X` (with `\n`, `\r`, `\t`, `\0`, `\\` and `\xNN`), `plugin:PROGRAM ARGUMENT…`, `whole`.
+    /// Parses `lines`, `bam`, `fixed:N`, `delimiter:X` (with `\n`, `\r`, `\t`, `\0`, `\\` and
+    /// `\xNN`), `plugin:PROGRAM ARGUMENT…`, `whole`.
     ///
     /// # Errors
     /// `Invalid`, saying what would be accepted.
@@ -72,7 +73,8 @@ impl Records {
         }
     }
 
-    /// The first byte at or after `offset` at which a record of the file starts, or the file's length.
+    /// The first byte at or after `offset` at which a record of the file starts, or the file's
+    /// length.
     ///
     /// # Errors
     /// Those of reading.

@@ -3,7 +3,8 @@
 use outrigger_store::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
-/// How far a writer may be ahead of its program, if they are attached, bytes: what the program reads is still in memory.
+/// How far a writer may be ahead of its program, if they are attached, bytes: what the program
+/// reads is still in memory.
 pub const AHEAD: u64 = 64 << 20;
 
 /// The file that a job reads while it is written.
@@ -24,7 +25,9 @@ pub enum Attach {
     /// Beside the path of the data: the writer never waits for it.
     #[default]
     Beside,
-    /// In the path: the writer waits when it is more than [`AHEAD`] in front. If its mount offers its open files to other hosts, an agent on one of these reads the file, and stores it as well.
+    /// In the path: the writer waits when it is more than [`AHEAD`] in front. If its mount offers
+    /// its open files to other hosts, an agent on one of these reads the file, and stores it as
+    /// well.
     Path,
 }
 

@@ -5,12 +5,15 @@
 //!  an agent: records ─▶ jobs, each in the transaction that moves the rule's mark of the file on ─▶ the record goes
 //! ```
 //!
-//! **What is one event.** The first time that a file's content is read, and from then on once in [`READ_EVERY`] at most while it stays the same; nothing while a job of
-//! the same rule for the same file is open: what is read meanwhile waits, as one event. So there is one record for each rule and file at most, however busy a file is.
+//! **What is one event.** The first time that a file's content is read, and from then on once in
+//! [`READ_EVERY`] at most while it stays the same; nothing while a job of the same rule for the
+//! same file is open: what is read meanwhile waits, as one event. So there is one record for each
+//! rule and file at most, however busy a file is.
 //!
-//! **Exactly once.** A mark is a content, and when that was read. A job is made only of a record that is newer than the mark, by the transaction that moves the mark to
-//! it; if that has happened and the agent was killed before the record went, the next look finds that they agree. A record that was written anew meanwhile does not go, for it is
-//! removed only as what was read.
+//! **Exactly once.** A mark is a content, and when that was read. A job is made only of a record
+//! that is newer than the mark, by the transaction that moves the mark to it; if that has happened
+//! and the agent was killed before the record went, the next look finds that they agree. A record
+//! that was written anew meanwhile does not go, for it is removed only as what was read.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};

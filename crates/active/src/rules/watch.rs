@@ -1,8 +1,9 @@
 //! The agents' part of rules: looks for new files, and makes jobs of them.
 //!
-//! What is wrong with one rule (its component is gone, or damaged; it was made by a newer program) is registered, and the others go on. Nothing counts as seen of
-//! which no job could be made for such a reason, so nothing is lost when it is mended. A file of which the rule itself can make no job does count: it would be
-//! refused again at every look.
+//! What is wrong with one rule (its component is gone, or damaged; it was made by a newer program)
+//! is registered, and the others go on. Nothing counts as seen of which no job could be made for
+//! such a reason, so nothing is lost when it is mended. A file of which the rule itself can make no
+//! job does count: it would be refused again at every look.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

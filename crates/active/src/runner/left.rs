@@ -1,7 +1,9 @@
 //! Files that a program left in its work directory.
 //!
-//! The directory belongs to the user that the program ran as, who can change it at any time, also from outside the sandbox. Root reads it. So everything
-//! in it is opened below it without following links, and looked at once it is open: it is a regular file of that user's, or no output.
+//! The directory belongs to the user that the program ran as, who can change it at any time, also
+//! from outside the sandbox. Root reads it. So everything in it is opened below it without
+//! following links, and looked at once it is open: it is a regular file of that user's, or no
+//! output.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;

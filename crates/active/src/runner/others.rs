@@ -1,4 +1,5 @@
-//! The programs of a split beside the first one. All are given the same input in the same pass ([`share`](crate::attempt::share)), and all must succeed.
+//! The programs of a split beside the first one. All are given the same input in the same pass
+//! ([`share`](crate::attempt::share)), and all must succeed.
 //!
 //! The first program's standard output may stream into the write pipeline, which takes files in
 //! order. The other programs' outputs must not wait for that, or the pass would stand still. So a

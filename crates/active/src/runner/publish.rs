@@ -58,7 +58,8 @@ pub(super) fn publish(shared: &Shared, options: &RunOptions<'_>) -> Result<Vec<(
     let mut targets: BTreeMap<StorePath, Vec<Root>> = BTreeMap::new();
     for output in jobs.outputs(shared.job)? {
         let Some(split) = splits.get(output.split as usize) else { continue };
-        // With several to one, what could be done is what was asked for; of a file that was written, raw file and outputs stand for themselves.
+        // With several to one, what could be done is what was asked for; of a file that was
+        // written, raw file and outputs stand for themselves.
         let apart = shared.spec.pattern == Pattern::ManyToFile || shared.inputs.paths.is_empty();
         if invalidated.contains(&split.range.input) && !apart {
             continue;
@@ -84,14 +85,16 @@ pub(super) fn publish(shared: &Shared, options: &RunOptions<'_>) -> Result<Vec<(
     let publish = Change::Job(JobChange::Publish { job: shared.job, why, made });
     commit(store, &session, options.threads, targets, owner, vec![publish])?;
     if let Some((before, counts)) = before {
-        // The job is done whatever becomes of this: the snapshot stays, and does not say what the job did.
+        // The job is done whatever becomes of this: the snapshot stays, and does not say what the
+        // job did.
         let _ = snapshots::settle(store, &before, counts);
     }
     drop(held);
     Ok(files)
 }
 
-/// The snapshot to take before outputs replace files, as commands take one. A rule's job replaces them again and again, and takes none.
+/// The snapshot to take before outputs replace files, as commands take one. A rule's job replaces
+/// them again and again, and takes none.
 fn before_replacing(
     shared: &Shared,
     files: &[(StorePath, u64)],
@@ -120,7 +123,8 @@ fn before_replacing(
     Ok(Some((Arc::new(BeforeSnapshot::new(name, facts)), counts)))
 }
 
-/// Gives contents their names, in one transaction with `changes`. Directories that are missing are made; what is made belongs to `owner`.
+/// Gives contents their names, in one transaction with `changes`. Directories that are missing are
+/// made; what is made belongs to `owner`.
 ///
 /// # Errors
 /// `Invalid` where something else is in the way, and those of the store.

@@ -1,9 +1,11 @@
 //! A slot: claims splits, runs an attempt at each, and has their outputs stored, one split after
 //! the other.
 //!
-//! Outputs of up to [`SMALL`] bytes are kept in memory until the program has ended well, and go into the pipeline in batches with others. Larger
-//! ones stream: the pipeline reads the program's output while it runs, and if the program fails the stream ends with an error, so that nothing of it
-//! is recorded. Either way the split's `Finish` follows its outputs in the same writer, whose changes are committed in order.
+//! Outputs of up to [`SMALL`] bytes are kept in memory until the program has ended well, and go
+//! into the pipeline in batches with others. Larger ones stream: the pipeline reads the program's
+//! output while it runs, and if the program fails the stream ends with an error, so that nothing of
+//! it is recorded. Either way the split's `Finish` follows its outputs in the same writer, whose
+//! changes are committed in order.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -222,7 +224,8 @@ impl Slot<'_> {
         Ok(())
     }
 
-    /// Stores an output that is longer than `head`, which has its beginning, until the program ends.
+    /// Stores an output that is longer than `head`, which has its beginning, until the program
+    /// ends.
     fn stream(
         &mut self,
         claimed: &Claimed,

@@ -4,7 +4,8 @@
 //! No two hosts' clocks are compared. A runner measures how long *it* has seen a split with the
 //! same attempt. It compares that with the longest attempt at this job here, and with the split's
 //! forecast from other splits on any host ([`Forecast`]). The database decides which of two
-//! attempts counts ([`Splits::claim_speculative`](outrigger_store::meta::jobs::Splits::claim_speculative)). A
+//! attempts counts
+//! ([`Splits::claim_speculative`](outrigger_store::meta::jobs::Splits::claim_speculative)). A
 //! runner whose attempt does not count any more finds out within a second or so ([`Overtaken`]),
 //! and ends it.
 

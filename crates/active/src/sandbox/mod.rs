@@ -11,8 +11,9 @@
 //! | capabilities, set-uid programs | all dropped, `no_new_privs`; started by root it runs as its submitter, or, if that was root, as nobody |
 //! | memory, processes, time, output | rlimits for each process ([`command`](Sandbox::command)), and a watch over all of them ([`crate::attempt`]) |
 //!
-//! The closure is `/usr` with the links into it, `/etc/alternatives`, the dynamic linker's cache and the time zone; a program from elsewhere
-//! is copied in alone. Environment variables are not inherited.
+//! The closure is `/usr` with the links into it, `/etc/alternatives`, the dynamic linker's cache
+//! and the time zone; a program from elsewhere is copied in alone. Environment variables are not
+//! inherited.
 
 pub mod net;
 mod scope;

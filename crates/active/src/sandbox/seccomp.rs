@@ -1,4 +1,5 @@
-//! A filter of system calls: those that a component has no use for and an attacker has are refused with `EPERM`.
+//! A filter of system calls: those that a component has no use for and an attacker has are refused
+//! with `EPERM`.
 //!
 //! | call | what is refused |
 //! | --- | --- |
@@ -7,8 +8,9 @@
 //! | `ioctl` | typing into a terminal (`TIOCSTI`, `TIOCLINUX`) |
 //! | [`REFUSED`] | everything |
 //!
-//! Other calls are allowed: what programs do is not known, and what name spaces and capabilities forbid anyway needs no second lock. The program is classic BPF, made by `seccompiler` and
-//! read by bwrap from a file.
+//! Other calls are allowed: what programs do is not known, and what name spaces and capabilities
+//! forbid anyway needs no second lock. The program is classic BPF, made by `seccompiler` and read
+//! by bwrap from a file.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -21,7 +23,8 @@ use seccompiler::{
 
 use super::variables::in_memory;
 
-/// Tracing, loading code into the kernel, keys, other name spaces, mounts, clocks, and what is large, new and rarely needed. With `io_uring` sockets are opened past any filter.
+/// Tracing, loading code into the kernel, keys, other name spaces, mounts, clocks, and what is
+/// large, new and rarely needed. With `io_uring` sockets are opened past any filter.
 const REFUSED: &[libc::c_long] = &[
     libc::SYS_ptrace,
     libc::SYS_process_vm_readv,
@@ -129,7 +132,8 @@ fn before() -> Vec<sock_filter> {
     code
 }
 
-/// The filter for a program with or without a network, as a file in memory; `None` for a processor that `seccompiler` does not know.
+/// The filter for a program with or without a network, as a file in memory; `None` for a processor
+/// that `seccompiler` does not know.
 ///
 /// # Errors
 /// When the kernel gives no such file.

@@ -20,8 +20,8 @@
 //!
 //! **In a store in PostgreSQL** only the mount has the bytes that are not stored yet. So runners on
 //! its host, which find its socket, claim such a job at once. Others claim it once a prefix of the
-//! file is stored ([`increments`]) or it is closed, and read the stored bytes, as more comes. If the
-//! program is attached in-line and the mount offers its open files
+//! file is stored ([`increments`]) or it is closed, and read the stored bytes, as more comes. If
+//! the program is attached in-line and the mount offers its open files
 //! ([`outrigger_fuse::control::Remote`]), an agent on another host takes the job before these do,
 //! and also stores the file (`carry.rs`, `line.rs`). If the mount dies, bytes that it had not
 //! stored are lost although they were acknowledged: the file is as it was last synced. A program
@@ -321,7 +321,8 @@ fn left_of(store: &Store, at: At, written: Written) -> Result<Option<Root>> {
     }
 }
 
-/// Lets go of what mounts that have gone had held of files that no job waits for any more, and removes their records.
+/// Lets go of what mounts that have gone had held of files that no job waits for any more, and
+/// removes their records.
 ///
 /// # Errors
 /// Those of the database.

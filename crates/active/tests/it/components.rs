@@ -1,4 +1,5 @@
-//! The library for components, and programs that people use: over data in the store they say what they say over plain files.
+//! The library for components, and programs that people use: over data in the store they say what
+//! they say over plain files.
 
 use crate::support;
 
@@ -153,7 +154,8 @@ int main(void) {
     assert_eq!((place.text("place"), place.text("sizes")), ("True 0 1 1".into(), "1\n2\n3\n".into()));
 }
 
-/// In each of the three languages: the last bytes of the input, and a file that is there to look at; or why not.
+/// In each of the three languages: the last bytes of the input, and a file that is there to look
+/// at; or why not.
 #[test]
 fn the_library_opens_further_files_and_moves_in_an_input_that_is_one() {
     let place = Place::new();
@@ -449,7 +451,8 @@ fn a_rust_component_says_what_the_c_one_says() {
     assert!(report.job.why.contains("not a number: two"), "{}", report.job.why);
 }
 
-/// A sorted BAM file with its index: many reads on two references, some of them long, and some that lie nowhere.
+/// A sorted BAM file with its index: many reads on two references, some of them long, and some that
+/// lie nowhere.
 fn alignments(place: &Place, header_lines: usize) -> (Vec<u8>, Vec<u8>) {
     let mut sam =
         String::from("@HD\tVN:1.6\tSO:coordinate\n@SQ\tSN:one\tLN:400000\n@SQ\tSN:two\tLN:300000\n");
@@ -503,7 +506,8 @@ fn alignments_are_split_by_their_index_and_each_is_read_once() {
             assert_eq!(report.job.state, JobState::Done, "{}", report.job.why);
             assert!(place.get("out.sam").unwrap() == plain.stdout, "{splits} splits");
         }
-        // Every split is a file of its own that samtools finds nothing wrong with, header and end included.
+        // Every split is a file of its own that samtools finds nothing wrong with, header and end
+        // included.
         let check = "cat > x.bam; samtools quickcheck x.bam; samtools view -H x.bam | grep -c SN:; rm x.bam";
         let whole = spec(ReadToFile, &["sh", "-c", check]).output("checked");
         let whole = Spec { records: Records::Bam, ..whole };

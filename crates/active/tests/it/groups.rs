@@ -1,4 +1,5 @@
-//! Attempts in control groups: what is in them, what becomes of that, and how it yields. Needs a group of version 2 that this process may make groups in; says so where there is none.
+//! Attempts in control groups: what is in them, what becomes of that, and how it yields. Needs a
+//! group of version 2 that this process may make groups in; says so where there is none.
 
 use crate::support;
 

@@ -1,4 +1,5 @@
-//! Jobs that are interrupted, cancelled, retried: whole outputs or none, and finished splits are kept.
+//! Jobs that are interrupted, cancelled, retried: whole outputs or none, and finished splits are
+//! kept.
 
 use crate::support;
 

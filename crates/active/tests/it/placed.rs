@@ -173,7 +173,8 @@ fn a_split_is_left_for_a_while_to_the_agent_that_has_it_and_to_none_that_stands_
     assert!(splits[1].1 >= Duration::from_millis(200), "{splits:?}");
     // Its host does not take it, so it is not left alone for ever.
     assert!(began.elapsed() < Duration::from_secs(60));
-    // One that stands back, for others wait there, or is drained, is not waited for: what it has goes elsewhere.
+    // One that stands back, for others wait there, or is drained, is not waited for: what it has
+    // goes elsewhere.
     let records = store.meta.records();
     for kind in ["yields", "drain"] {
         records.set_record(kind, "there", Some("{\"agent\":\"there\"}")).unwrap();

@@ -71,7 +71,8 @@ fn each_event_makes_one_job_whoever_looks_and_however_often() {
     note(&place, &rule, "in/a", now);
     let jobs = made(&place);
     assert_eq!((jobs.len(), notes(&place).len()), (1, 0));
-    // While the job is open what is read waits; an agent that was killed before the note went makes no second one.
+    // While the job is open what is read waits; an agent that was killed before the note went makes
+    // no second one.
     note(&place, &rule, "in/a", now + 2 * while_);
     assert_eq!((made(&place), notes(&place).len()), (vec![], 1));
     assert_eq!(place.go(jobs[0]).unwrap().job.state, JobState::Done);

@@ -230,7 +230,8 @@ fn a_fork_bomb_is_stopped() {
     let report = kept_in(&place, many, "processes=50");
     assert_stopped(&place, &report, "more processes than it may");
     let report = kept_in(&place, "bomb() { bomb | bomb & }; bomb; sleep 600", "processes=50");
-    // Whichever comes first: they are counted, or the kernel refuses another process and the shell gives up. There is no limit of time.
+    // Whichever comes first: they are counted, or the kernel refuses another process and the shell
+    // gives up. There is no limit of time.
     let is_refused = report.job.why.contains("Cannot fork");
     assert_stopped(&place, &report, if is_refused { "Cannot fork" } else { "more processes than it may" });
 }

@@ -159,8 +159,8 @@ impl From<Error> for Refused {
     }
 }
 
-/// True if the only word that is no option is a profile of the configuration file. It is an error if
-/// it is neither that nor a file, and there are profiles: then a profile was meant.
+/// True if the only word that is no option is a profile of the configuration file. It is an error
+/// if it is neither that nor a file, and there are profiles: then a profile was meant.
 fn names_profile(rest: &[OsString]) -> Result<bool, Failure> {
     match &Words::of(rest).plain[..] {
         [name] if !name.contains('/') && name != "-" => {

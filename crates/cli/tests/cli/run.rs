@@ -216,7 +216,8 @@ impl Place {
     #[track_caller]
     pub fn done(&self, args: &[impl AsRef<OsStr> + std::fmt::Debug]) -> Said {
         let said = self.run(args);
-        // A child that another test forks has the files of this process open until it runs its program, so a mount may be busy for that moment.
+        // A child that another test forks has the files of this process open until it runs its
+        // program, so a mount may be busy for that moment.
         if said.code == 1 && said.err.contains("fuser -vm") {
             eventually("the mount is not busy", || self.run(args).code == 0);
             return said;

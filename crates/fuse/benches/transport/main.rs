@@ -86,7 +86,8 @@ fn median(mut rates: Vec<f64>) -> f64 {
     rates.get(rates.len() / 2).copied().unwrap_or(0.0)
 }
 
-/// Operations per second of each column; `None`, with the reason printed, where FUSE cannot be used.
+/// Operations per second of each column; `None`, with the reason printed, where FUSE cannot be
+/// used.
 fn measure(variant: &Variant, columns: &[(Work, usize)], time: Duration) -> io::Result<Option<Vec<f64>>> {
     let dir = tempfile::tempdir()?;
     let point = dir.path().canonicalize()?;

@@ -1,4 +1,5 @@
-//! A file system that costs next to nothing: one directory of files whose bytes follow from their place.
+//! A file system that costs next to nothing: one directory of files whose bytes follow from their
+//! place.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};

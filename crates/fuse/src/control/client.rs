@@ -21,7 +21,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to the mount that listens in this directory, the store's own or that of [`super::listens_at`]; `None` when there is none.
+    /// Connects to the mount that listens in this directory, the store's own or that of
+    /// [`super::listens_at`]; `None` when there is none.
     ///
     /// # Errors
     /// When there is one that does not let us in.

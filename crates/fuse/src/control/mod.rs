@@ -89,7 +89,8 @@ pub trait Controlled: Watched + Send + Sync + 'static {
     /// # Errors
     /// `Invalid` when this mount has no rules.
     fn expect_file(&self, rule: &str, waits: StillWaits) -> Result<Receiver<JobId>>;
-    /// The next bytes of a file that is being written, from byte `from` on; waits for them as long as `wait`.
+    /// The next bytes of a file that is being written, from byte `from` on; waits for them as long
+    /// as `wait`.
     ///
     /// # Errors
     /// When they cannot be read.
@@ -175,7 +176,8 @@ impl Controlled for SharedVolume {
     }
 }
 
-/// Where the mount that has this session listens, if it is on this host; a path for as long as `store` is open.
+/// Where the mount that has this session listens, if it is on this host; a path for as long as
+/// `store` is open.
 pub fn listens_at(store: &Store, mount: SessionId) -> PathBuf {
     if store.is_shared() { dir_of_mount(store, mount) } else { store.home().path().to_path_buf() }
 }
@@ -210,7 +212,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens in `dir` ([`listens_at`]); `forget` tells the kernel. It serves until nobody else has the volume.
+    /// Listens in `dir` ([`listens_at`]); `forget` tells the kernel. It serves until nobody else
+    /// has the volume.
     ///
     /// # Errors
     /// When the socket cannot be made.

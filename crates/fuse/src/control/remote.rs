@@ -1,7 +1,9 @@
 //! Offers of a shared mount to agents on other hosts, if it is told to make them: to read files
 //! while they are written, and to store them for it.
 //!
-//! It listens on an address that an [`Offer`] in the registry names, with the key that it is known by (`sealed.rs`): all that is said is encrypted. A client sends a line and gets a line, as on the mount's socket, but these only:
+//! It listens on an address that an [`Offer`] in the registry names, with the key that it is known
+//! by (`sealed.rs`): all that is said is encrypted. A client sends a line and gets a line, as on
+//! the mount's socket, but these only:
 //!
 //! | line | answer |
 //! | --- | --- |
@@ -11,8 +13,11 @@
 //! | `carry INODE` | `yes` if the client stores the file from now on, while it reads it; `no` |
 //! | `stored INODE LENGTH` | `yes` if the mount takes over these bytes, which are stored and held; `no` |
 //!
-//! **Who may.** Only who may write to the database. The mount greets with a number by chance; the client adds a record of that name to the registry, with its session in it, which lives; the mount finds it there, and removes it. So there is no secret to be read, not by a role either that may read the database only, and
-//! nothing that is said is of use in another conversation. The client in its turn knows the mount by the key in the offer.
+//! **Who may.** Only who may write to the database. The mount greets with a number by chance; the
+//! client adds a record of that name to the registry, with its session in it, which lives; the
+//! mount finds it there, and removes it. So there is no secret to be read, not by a role either
+//! that may read the database only, and nothing that is said is of use in another conversation. The
+//! client in its turn knows the mount by the key in the offer.
 //!
 //! **Bounds.** There are at most [`CLIENTS_MAX`] conversations. Each has [`DEADLINE`] to agree on
 //! the encryption, and as long for each of the at most [`WHO_MAX`] bytes that name its session. The
@@ -187,7 +192,8 @@ struct Serving {
 }
 
 impl Remote {
-    /// Offers the open files of a mount at an address that other hosts reach; until this is dropped.
+    /// Offers the open files of a mount at an address that other hosts reach; until this is
+    /// dropped.
     ///
     /// # Errors
     /// `Invalid` for an address that other hosts cannot use; those of the database.

@@ -15,7 +15,8 @@ use outrigger_clock::Instant;
 use outrigger_store::meta::SessionId;
 use outrigger_store::meta::jobs::JobId;
 
-/// Ranges beyond a gap that are remembered. With more of them the prefix stops growing at one that was forgotten, until the file is closed.
+/// Ranges beyond a gap that are remembered. With more of them the prefix stops growing at one that
+/// was forgotten, until the file is closed.
 const BEYOND_MAX: usize = 64;
 
 /// How the writing of a file has ended.
@@ -72,8 +73,8 @@ impl Open {
         self.delegate.is_some() || self.delegated_until.is_some_and(|until| Instant::now() < until)
     }
 
-    /// True if this reader is the file's delegate, has read up to byte `from`, and is asked for that
-    /// much.
+    /// True if this reader is the file's delegate, has read up to byte `from`, and is asked for
+    /// that much.
     pub fn asks(&self, reader: Option<SessionId>, from: u64) -> bool {
         let is_it = |delegate: &Delegate| {
             Some(delegate.session) == reader && delegate.asked.is_some_and(|asked| from >= asked)

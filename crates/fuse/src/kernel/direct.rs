@@ -1,6 +1,7 @@
 //! Mounting by `mount(2)`, as root may.
 //!
-//! With a type of our own, `findmnt`, `mount -a` and `outrigger unmount` know what they have before them.
+//! With a type of our own, `findmnt`, `mount -a` and `outrigger unmount` know what they have before
+//! them.
 
 use std::ffi::CString;
 use std::io;

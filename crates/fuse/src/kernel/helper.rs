@@ -1,6 +1,7 @@
 //! Mounting by the set-uid program `fusermount3`, for those who may not mount themselves.
 //!
-//! It opens the device, mounts, and sends the device back through a socket whose number is in its environment.
+//! It opens the device, mounts, and sends the device back through a socket whose number is in its
+//! environment.
 
 use std::io::{self, IoSliceMut, Read as _};
 use std::mem::MaybeUninit;
@@ -28,7 +29,8 @@ pub fn mount(point: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
     let mut child = command.spawn().map_err(|error| {
         io::Error::new(error.kind(), format!("cannot run fusermount3 (package fuse3): {error}"))
     })?;
-    // Its end of the socket is in there: what is not closed here would be waited for in vain when it fails.
+    // Its end of the socket is in there: what is not closed here would be waited for in vain when
+    // it fails.
     drop(command);
     let device = receive(&ours)?;
     let mut said = String::new();

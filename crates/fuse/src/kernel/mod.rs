@@ -149,7 +149,8 @@ impl<F: FileSystem> Mounted<F> {
         if self.rings.is_some() { Transport::Rings } else { Transport::Device }
     }
 
-    /// Answers requests until it is unmounted; calls `ready`, from another thread, once the mount answers.
+    /// Answers requests until it is unmounted; calls `ready`, from another thread, once the mount
+    /// answers.
     ///
     /// # Errors
     /// When the device fails; the mount is still there then.
@@ -201,7 +202,8 @@ impl<F: FileSystem> Mounted<F> {
 /// with one request's worth, 1517 and 1524 with this (device, 2 processors).
 const READ_AHEAD_BYTES: usize = 4 << 20;
 
-/// The kernel begins with a read-ahead of 128 KiB for every mount, and lets only root raise it. Where that cannot be done, reads are smaller.
+/// The kernel begins with a read-ahead of 128 KiB for every mount, and lets only root raise it.
+/// Where that cannot be done, reads are smaller.
 fn widen_read_ahead(point: &Path) {
     if let Ok(Some(row)) = mounts::at(point) {
         let kib = (READ_AHEAD_BYTES >> 10).to_string();

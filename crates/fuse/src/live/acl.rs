@@ -69,7 +69,8 @@ pub(crate) fn follow_mode(xattrs: &mut Xattrs, mode: u32) {
     }
 }
 
-/// An access list that is set: the mode that follows it, and the list, unless the mode says all of it.
+/// An access list that is set: the mode that follows it, and the list, unless the mode says all of
+/// it.
 pub(crate) fn set_access(value: &[u8], mode: u32) -> Result<(u32, Option<Vec<u8>>)> {
     let items = decode(value)?;
     if items.is_empty() {

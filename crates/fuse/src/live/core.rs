@@ -1,11 +1,11 @@
 //! The state that all operations of a writable mount share: the log, the tree, and the rules for
 //! touching them.
 //!
-//! **Locks**, in the order they are taken: room in the log, the flusher's turn, `freeze_lock`, `tree`, a
-//! node, `dirty`. [`Core::room`] may wait for the flusher, so nothing else is held then. Every
-//! change shares the freeze lock `freeze_lock`; a batch and a barrier take it alone. A change appends its
-//! record to the log and changes memory under the lock that gives both one order: the tree's for
-//! names, the node's for content and attributes.
+//! **Locks**, in the order they are taken: room in the log, the flusher's turn, `freeze_lock`,
+//! `tree`, a node, `dirty`. [`Core::room`] may wait for the flusher, so nothing else is held then.
+//! Every change shares the freeze lock `freeze_lock`; a batch and a barrier take it alone. A change
+//! appends its record to the log and changes memory under the lock that gives both one order: the
+//! tree's for names, the node's for content and attributes.
 //!
 //! A change is acknowledged when its record is appended: from then on it survives the death of the
 //! process.
@@ -156,7 +156,8 @@ impl Core {
         Reader::new(&self.world.store)
     }
 
-    /// True when changes are likely to have to wait: the log is nearly full, or a barrier is at work.
+    /// True when changes are likely to have to wait: the log is nearly full, or a barrier is at
+    /// work.
     pub fn may_wait(&self) -> bool {
         let fill = self.log.fill();
         self.freeze_lock.is_closed() || fill.waiting > 0 || fill.used + fill.reserved > fill.capacity / 8 * 7
@@ -195,7 +196,8 @@ impl Core {
         self.room(bytes).ok()
     }
 
-    /// Appends a record; from here on the change survives this process. Refused once the session is over, as nothing can be stored then.
+    /// Appends a record; from here on the change survives this process. Refused once the session is
+    /// over, as nothing can be stored then.
     pub fn append(&self, operation: &Operation, data: &[u8]) -> Result<Appended> {
         self.world.fail(self.session.check())?;
         self.world.fail(self.log.append(operation, data))

@@ -1,9 +1,11 @@
 //! An open directory, read a page at a time.
 //!
-//! Offsets are ordinals, as those of a read-only view (`view/directory.rs`). A page is what the directory held when it was loaded; the next one begins
-//! behind its last name, wherever that is by then. So an entry that stays is met exactly once, whatever comes and goes around it:
-//! `rm -r` removes while it reads. Offset 0 begins afresh. A page that is loaded again ends where it ended before, also if names have
-//! moved from the log to the database since: ordinals behind it stay what they were.
+//! Offsets are ordinals, as those of a read-only view (`view/directory.rs`). A page is what the
+//! directory held when it was loaded; the next one begins behind its last name, wherever that is by
+//! then. So an entry that stays is met exactly once, whatever comes and goes around it: `rm -r`
+//! removes while it reads. Offset 0 begins afresh. A page that is loaded again ends where it ended
+//! before, also if names have moved from the log to the database since: ordinals behind it stay
+//! what they were.
 
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
@@ -36,7 +38,8 @@ struct State {
     page: Vec<Item>,
     /// Nothing comes after the page.
     is_last: bool,
-    /// Batches that were committed when the page was loaded: after the next one its rows may be out of date.
+    /// Batches that were committed when the page was loaded: after the next one its rows may be out
+    /// of date.
     batches: u64,
 }
 
@@ -75,7 +78,8 @@ impl LiveDir {
                 let Item { name, number, kind, .. } = item;
                 let entry = attributes.then(|| item.entry(core, state.batches)).flatten();
                 ordinal = (ordinal + 1).min(end);
-                // It is gone since the page was loaded, and the kernel would be told of a node that is not there.
+                // It is gone since the page was loaded, and the kernel would be told of a node that
+                // is not there.
                 if attributes && entry.is_none() {
                     continue;
                 }
@@ -151,7 +155,8 @@ impl State {
     }
 }
 
-/// Entries after a name, as far as `until` if that is known: what is staged, laid over what the database has. `true`: there are no more.
+/// Entries after a name, as far as `until` if that is known: what is staged, laid over what the
+/// database has. `true`: there are no more.
 fn page(core: &Core, inode: u64, after: Option<&[u8]>, until: Option<&[u8]>) -> Result<(Vec<Item>, bool)> {
     // Held over both, so that a commit does not take a name from one to the other in between.
     let tree = core.tree();

@@ -1,4 +1,5 @@
-//! Content: reading what is committed and what is staged over it; writing, cutting, zeroing, copying.
+//! Content: reading what is committed and what is staged over it; writing, cutting, zeroing,
+//! copying.
 
 use std::sync::Arc;
 

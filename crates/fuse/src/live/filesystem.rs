@@ -1,6 +1,7 @@
 //! The trait [`FileSystem`], in terms of the operations.
 //!
-//! Numbers beyond those of the store's own inodes belong to `.snapshots` and the snapshots in it, which a read-only volume shows.
+//! Numbers beyond those of the store's own inodes belong to `.snapshots` and the snapshots in it,
+//! which a read-only volume shows.
 
 use outrigger_format::catalogue::FileKind;
 use rustix::fs::{FallocateFlags, OFlags, RenameFlags, XattrFlags};
@@ -31,7 +32,8 @@ impl FileSystem for LiveVolume {
     fn keeps(&self, effort: Effort) -> Keeps {
         match effort {
             Effort::Sync | Effort::Copy => Keeps::Waiting,
-            // All of these may change something, and then wait for room in the log, or for a snapshot.
+            // All of these may change something, and then wait for room in the log, or for a
+            // snapshot.
             Effort::Names | Effort::Write { .. } | Effort::Flush if self.core.may_wait() => Keeps::Waiting,
             // Making a tailed file makes its job, too.
             Effort::Names if self.core.following.is_any() => Keeps::Waiting,

@@ -89,7 +89,8 @@ impl LiveVolume {
         self.core.following.input(job, number)
     }
 
-    /// The next bytes of a file that is being written, from byte `from` on; waits for them as long as `wait`.
+    /// The next bytes of a file that is being written, from byte `from` on; waits for them as long
+    /// as `wait`.
     ///
     /// # Errors
     /// When they cannot be read.
@@ -190,7 +191,8 @@ impl Core {
         self.following.give_up(node.write().open.as_deref_mut());
     }
 
-    /// Waits until a write of so many bytes at `offset` (with `appends`: at the file's end) is not too far ahead of those who read the file.
+    /// Waits until a write of so many bytes at `offset` (with `appends`: at the file's end) is not
+    /// too far ahead of those who read the file.
     pub fn wait_for_followers(&self, node: &Node, offset: u64, len: usize, appends: bool) {
         let note = |text| self.world.reports.note(text);
         self.following.wait_for(node, &Write { offset, len, appends }, self.options.write_threads, note);

@@ -86,7 +86,8 @@ impl Core {
         }
     }
 
-    /// Reads again what is open, and forgets the rest. Everything is clean: the gate is closed, and all was stored.
+    /// Reads again what is open, and forgets the rest. Everything is clean: the gate is closed, and
+    /// all was stored.
     fn reload(&self) -> Result<Vec<u64>> {
         let mut tree = self.tree_mut();
         tree.nodes.retain(|_, node| Arc::strong_count(node) > 1 || node.is_open() || node.read().links == 0);

@@ -9,7 +9,8 @@
 //!                the store's write path: cut, hash, dedup, compress, pack, commit
 //! ```
 //!
-//! One mount owns an embedded store. Reads look at memory first, and then at the database and the packs.
+//! One mount owns an embedded store. Reads look at memory first, and then at the database and the
+//! packs.
 //!
 //! | file | holds |
 //! | --- | --- |
@@ -142,8 +143,8 @@ pub(crate) fn log_options(staging_bytes: u64, store: &Store) -> staging::Options
     staging::Options { segment_len, capacity, packs_beside, ..staging::Options::new(store.config.id) }
 }
 
-/// Where the mount of the store in directory `store` stages. While this is there, a mount is at work, or has ended without unmounting: the database
-/// may not have all that was acknowledged.
+/// Where the mount of the store in directory `store` stages. While this is there, a mount is at
+/// work, or has ended without unmounting: the database may not have all that was acknowledged.
 pub fn staging_dir(store: &Path) -> PathBuf {
     store.join("staging")
 }
@@ -171,7 +172,8 @@ impl LiveVolume {
     /// Opens a store's tree for changes, with what an earlier mount left staged.
     ///
     /// # Errors
-    /// `Busy` when another mount has it, `Denied` on a read-only store, `Damaged` when the log is, and those of the store.
+    /// `Busy` when another mount has it, `Denied` on a read-only store, `Damaged` when the log is,
+    /// and those of the store.
     pub fn open(store: Arc<Store>, options: LiveOptions, reports: Reports) -> Result<Self> {
         store.packs.set_cache_bytes(FRAMES_BYTES);
         let session = store.session(SessionKind::Writer, Role::Mount)?;

@@ -1,8 +1,9 @@
 //! The state of one inode while it is in memory.
 //!
-//! A node is *clean* when the database has all of it; then it may be forgotten at any time, and is read again when it is asked for. It is
-//! *dirty* while the log has something of it that the database lacks: attributes (`changed`), or content (its map of extents). A node
-//! without names lives until it is closed and the kernel has forgotten it; then it is *deleted*.
+//! A node is *clean* when the database has all of it; then it may be forgotten at any time, and is
+//! read again when it is asked for. It is *dirty* while the log has something of it that the
+//! database lacks: attributes (`changed`), or content (its map of extents). A node without names
+//! lives until it is closed and the kernel has forgotten it; then it is *deleted*.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -67,7 +68,8 @@ pub(super) struct File {
     pub is_held: bool,
     /// Bytes of the committed content that are not in holes, once somebody has asked.
     pub allocated: Option<u64>,
-    /// The committed content is what the file was when its last writer closed it: a version worth keeping.
+    /// The committed content is what the file was when its last writer closed it: a version worth
+    /// keeping.
     pub is_version: bool,
     /// When it was last written, and when it became dirty: they decide which files are stored
     /// first.

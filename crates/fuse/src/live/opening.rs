@@ -1,4 +1,5 @@
-//! Opening and making files of a writable mount, and having them tailed by programs that rules want.
+//! Opening and making files of a writable mount, and having them tailed by programs that rules
+//! want.
 //!
 //! Tailing begins when the file has its writer. A file that is overwritten is emptied only when its
 //! jobs exist. If these cannot be made, the open fails, and a new file is removed.
@@ -20,8 +21,8 @@ impl LiveVolume {
     pub(super) fn opened(&self, node: Arc<Node>, flags: OpenFlags) -> Result<Opened> {
         let writes = writes(flags);
         {
-            // Opened under the lock, so that it is not deleted in between. A file without a name can
-            // be opened while the kernel knows it: it may have just looked it up.
+            // Opened under the lock, so that it is not deleted in between. A file without a name
+            // can be opened while the kernel knows it: it may have just looked it up.
             let state = node.read();
             if state.is_buried {
                 return Err(Errno::STALE);
@@ -146,7 +147,8 @@ impl LiveVolume {
         let opened = self.opened(Arc::clone(&node), flags)?;
         if made && let Some(wanted) = wanted {
             let begun = if wanted.hides() {
-                // It was there, so that its name could not be hidden, and was removed before it was opened.
+                // It was there, so that its name could not be hidden, and was removed before it was
+                // opened.
                 Err(Errno::BUSY)
             } else {
                 let begun = self.core.begin_following(&node, (parent, name.to_vec()), wanted, false);

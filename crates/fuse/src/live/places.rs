@@ -1,4 +1,5 @@
-//! Where directories and files hang, with the names that are staged: from a number to its path ([`crate::follow::Places`]).
+//! Where directories and files hang, with the names that are staged: from a number to its path
+//! ([`crate::follow::Places`]).
 
 use outrigger_format::catalogue::{Attributes, FileKind};
 use outrigger_store::meta::{At, ROOT_INODE};

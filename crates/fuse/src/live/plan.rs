@@ -83,8 +83,9 @@ impl Planner {
         }
     }
 
-    /// A range of another content, or of the file's own: its whole entries are kept, what lies in others is cut again. With `appended`, the last
-    /// entry is cut again too, unless it is as long as a chunk can be.
+    /// A range of another content, or of the file's own: its whole entries are kept, what lies in
+    /// others is cut again. With `appended`, the last entry is cut again too, unless it is as long
+    /// as a chunk can be.
     fn shared(
         &mut self,
         reader: &Reader<'_>,

@@ -6,7 +6,8 @@
 //!   the store's cache of frames ───────┘           └─► Prometheus' text format: `outrigger mount --metrics`
 //! ```
 //!
-//! Both forms are made from one table, [`FIELDS`], so that a number has one name, one unit and one meaning wherever it is read.
+//! Both forms are made from one table, [`FIELDS`], so that a number has one name, one unit and one
+//! meaning wherever it is read.
 
 mod status;
 mod tally;

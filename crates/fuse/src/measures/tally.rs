@@ -1,7 +1,8 @@
 //! Counters that cost an operation next to nothing.
 //!
-//! A counter that all processors add to moves from cache to cache with every addition. So operations are counted in several places, each a
-//! cache line of its own, and a thread always uses the same one; whoever watches adds them up.
+//! A counter that all processors add to moves from cache to cache with every addition. So
+//! operations are counted in several places, each a cache line of its own, and a thread always uses
+//! the same one; whoever watches adds them up.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -106,7 +107,8 @@ impl Tally {
     }
 }
 
-/// Failures that are not the callers' own doing. A name that is missing, or a permission, is an answer like any other.
+/// Failures that are not the callers' own doing. A name that is missing, or a permission, is an
+/// answer like any other.
 #[derive(Default)]
 struct Errors {
     io: AtomicU64,

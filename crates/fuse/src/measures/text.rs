@@ -34,7 +34,8 @@ fn cumulative(spread: &Spread) -> impl Iterator<Item = (String, u64)> {
     })
 }
 
-/// A JSON object on one line: each field under its name, histograms as their buckets, count and sum, and the last errors.
+/// A JSON object on one line: each field under its name, histograms as their buckets, count and
+/// sum, and the last errors.
 pub fn json(status: &Status, errors: &[Met]) -> String {
     let mut text = String::from("{");
     for Field { name, unit, get, .. } in FIELDS {
@@ -105,7 +106,8 @@ mod tests {
             && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
     }
 
-    /// Every sample, by name and label; panics on a line that a reader of the format would not take.
+    /// Every sample, by name and label; panics on a line that a reader of the format would not
+    /// take.
     fn parse(text: &str) -> HashMap<String, f64> {
         let (mut samples, mut types, mut helped) = (HashMap::new(), HashMap::new(), HashSet::new());
         assert!(text.ends_with('\n') && !text.contains("\n\n"));

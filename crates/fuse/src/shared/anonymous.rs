@@ -3,8 +3,8 @@
 //! While it has no name, such a file is like a removed file that is still open: the database knows
 //! no such inode, and neither close nor fsync stores anything of it. A mount that is killed leaves
 //! nothing of it. The mount stores it only when the log has no room otherwise: as a content that is
-//! held in the name of its inode. A registry record ([`super::open_versions`]) exists before that, so that
-//! other clients release the content when this mount is gone.
+//! held in the name of its inode. A registry record ([`super::open_versions`]) exists before that,
+//! so that other clients release the content when this mount is gone.
 //!
 //! `linkat` makes it appear for all hosts with all its data, or not at all: one transaction makes
 //! name, attributes and content. A small content is in that transaction; a larger one is stored

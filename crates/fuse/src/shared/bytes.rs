@@ -105,7 +105,8 @@ impl Core {
         let before = file.read().row.root.clone();
         let now = self.row(file.number)?.root;
         if file.read().is_given_up() {
-            // Another host has removed it, or the session that had pinned it was ended, and it was reclaimed since.
+            // Another host has removed it, or the session that had pinned it was ended, and it was
+            // reclaimed since.
             return Err(Errno::STALE);
         }
         if now == before {

@@ -1,8 +1,11 @@
 //! The close barrier: waits until all files that any mount has closed are in the store, although
 //! some mounts defer closes (`deferred.rs`).
 //!
-//! Such a mount registers [`DeferredCloses`]. Who waits adds a [`CloseBarrier`] for each such mount, and the mount, which looks once a second, stores what was closed and removes it. So what had been closed in any mount before the barrier was added is in the store when all of these barriers have gone. A mount without such closes has nothing to wait for: each
-//! was in the store when it came back. One that is gone has lost what it had not stored, and nobody waits for it.
+//! Such a mount registers [`DeferredCloses`]. Who waits adds a [`CloseBarrier`] for each such
+//! mount, and the mount, which looks once a second, stores what was closed and removes it. So what
+//! had been closed in any mount before the barrier was added is in the store when all of these
+//! barriers have gone. A mount without such closes has nothing to wait for: each was in the store
+//! when it came back. One that is gone has lost what it had not stored, and nobody waits for it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,7 +61,8 @@ impl Record for CloseBarrier {
 pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
 const ASK_EVERY: Duration = Duration::from_millis(50);
 
-/// Waits until everything is in the store that was closed in any mount before, for as long as `most`.
+/// Waits until everything is in the store that was closed in any mount before, for as long as
+/// `most`.
 ///
 /// # Errors
 /// `Busy` if a mount has not done it by then; those of the database.

@@ -21,14 +21,14 @@
 //! to the agent. Once no agent has come in that time, the mount waits for none until one comes.
 //!
 //! **The mount trusts the database, not the agent.** The agent holds the root under a name that the
-//! mount knows for file and agent ([`outrigger_store::increments::delegated_to`]). The mount reads it from
-//! there, so the root was committed with its packs. The root must be as long as the agent said, and
-//! no longer than the bytes that this mount has handed out. The writer must not have changed any of
-//! these since. The bytes had checksums on their way. A client that can write to the database could
-//! do the same without this.
+//! mount knows for file and agent ([`outrigger_store::increments::delegated_to`]). The mount reads
+//! it from there, so the root was committed with its packs. The root must be as long as the agent
+//! said, and no longer than the bytes that this mount has handed out. The writer must not have
+//! changed any of these since. The bytes had checksums on their way. A client that can write to the
+//! database could do the same without this.
 //!
-//! **In any doubt** the file loses its delegate, and the mount stores it from its log, which has all
-//! of it until then. That is so when the connection breaks, a program reads nothing for
+//! **In any doubt** the file loses its delegate, and the mount stores it from its log, which has
+//! all of it until then. That is so when the connection breaks, a program reads nothing for
 //! [`STANDSTILL`], storing takes longer than [`STORES_WITHIN`], the prefix is invalidated, or no
 //! thread is left that may wait.
 
@@ -117,8 +117,8 @@ impl State {
             || self.map.pieces(0..end).all(|(_, piece)| piece == Piece::Committed)
     }
 
-    /// How much of the file to store now, if not all: the delegate's part, unless a thread waits for
-    /// more. So this mount stores nothing that the delegate will store as well.
+    /// How much of the file to store now, if not all: the delegate's part, unless a thread waits
+    /// for more. So this mount stores nothing that the delegate will store as well.
     pub fn delegated_part(&self) -> Option<u64> {
         self.open.as_deref().filter(|open| open.end == End::Open && open.delegate.is_some())?;
         self.stored_increments().filter(|len| *len >= self.close_barrier)

@@ -1,6 +1,7 @@
 //! The trait [`FileSystem`], in terms of the operations.
 //!
-//! Numbers beyond those of the store's own inodes belong to `.snapshots` and the snapshots in it, which a read-only volume shows.
+//! Numbers beyond those of the store's own inodes belong to `.snapshots` and the snapshots in it,
+//! which a read-only volume shows.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -367,7 +368,8 @@ impl FileSystem for SharedVolume {
         let opened = self.open_file(number, made.then_some(row), flags, caller)?;
         if made && let Some(wanted) = wanted {
             let begun = if wanted.hides() {
-                // It was there, so that its name could not be hidden, and was removed before it was opened.
+                // It was there, so that its name could not be hidden, and was removed before it was
+                // opened.
                 Err(Errno::BUSY)
             } else {
                 let file = Arc::clone(&self.core.files.get(opened.handle)?.file);

@@ -5,9 +5,9 @@
 //! has them before they are stored. Agents elsewhere leave such a job alone until its file is
 //! closed.
 //!
-//! **Order.** First comes a registry record in the database ([`super::open_versions`]), then the job, then
-//! the answer to `create`. A program is given bytes that were acknowledged but may not be stored
-//! yet. If the mount ends, the program's work counts for nothing, and the job fails
+//! **Order.** First comes a registry record in the database ([`super::open_versions`]), then the
+//! job, then the answer to `create`. A program is given bytes that were acknowledged but may not be
+//! stored yet. If the mount ends, the program's work counts for nothing, and the job fails
 //! (`outrigger_active::written`). When the last writer has gone, nothing more is handed out. Its
 //! `release` has stored the file, or else the closer's thread does. The closer then has the content
 //! held, checks that it is still the file's, and gives it to the job. The job's attempts so far are
@@ -79,7 +79,8 @@ impl SharedVolume {
         if is_over { Input::Closed } else { self.core.following.input(job, number) }
     }
 
-    /// The next bytes of a file that is being written, from byte `from` on; waits for them as long as `wait`.
+    /// The next bytes of a file that is being written, from byte `from` on; waits for them as long
+    /// as `wait`.
     ///
     /// # Errors
     /// When they cannot be read.
@@ -235,7 +236,8 @@ impl Core {
         }
     }
 
-    /// Waits until a write of so many bytes at `offset` (with `appends`: at the file's end) is not too far ahead of those who read the file.
+    /// Waits until a write of so many bytes at `offset` (with `appends`: at the file's end) is not
+    /// too far ahead of those who read the file.
     pub fn wait_for_followers(&self, file: &File, offset: u64, len: usize, appends: bool) {
         let note = |text| self.reports.note(text);
         self.following.wait_for(file, &Write { offset, len, appends }, self.options.request_threads, note);
@@ -341,8 +343,8 @@ impl Core {
                     return Ok(None);
                 }
                 let invalidated = state.open.as_ref().is_none_or(|open| open.prefix.is_invalidated());
-                // From here on only `invalidated` can change, if a program opens it again and writes: in
-                // vain, then.
+                // From here on only `invalidated` can change, if a program opens it again and
+                // writes: in vain, then.
                 if state.is_kept() {
                     // It is held since it was stored, or pinned since its name was removed.
                     return Ok(Some((state.row.root.clone(), invalidated)));

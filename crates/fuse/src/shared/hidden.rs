@@ -2,10 +2,10 @@
 //! and the database knows no such inode.
 //!
 //! A lookup finds one by its name before it asks the database; no directory lists it, and no other
-//! host finds it. A registry record reserves its name ([`super::open_versions`]): two mounts that know the
-//! rule cannot both hide a file of that name. A program that makes the name otherwise (before the
-//! rule, or with another command) finds it free, and the job's output becomes a newer version of
-//! that file.
+//! host finds it. A registry record reserves its name ([`super::open_versions`]): two mounts that
+//! know the rule cannot both hide a file of that name. A program that makes the name otherwise
+//! (before the rule, or with another command) finds it free, and the job's output becomes a newer
+//! version of that file.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

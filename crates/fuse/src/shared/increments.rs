@@ -1,17 +1,17 @@
 //! Incremental flush: a shared mount stores large files while they are written, so that a close has
 //! little left to store and other hosts can read their beginning ([`outrigger_store::increments`]).
 //!
-//! One thread does this, under the flush lock. An increment (`Increment`) takes a file of which enough
-//! was written in order, from byte 0 or from the end that it had. It stores that *prefix* as a
-//! content without a name, over the increment before it. The file's row, its map and the log do not
-//! change. When the file is stored, its dirty snapshot lies over the prefix, unless the file no
+//! One thread does this, under the flush lock. An increment (`Increment`) takes a file of which
+//! enough was written in order, from byte 0 or from the end that it had. It stores that *prefix* as
+//! a content without a name, over the increment before it. The file's row, its map and the log do
+//! not change. When the file is stored, its dirty snapshot lies over the prefix, unless the file no
 //! longer begins with it or its row has changed. Then all of it is stored, and finds the
 //! increments' chunks again. So a failed or useless increment costs only time.
 //!
 //! The same thread makes room in the log when that is half full. Writers go on meanwhile, and wait
-//! only when it is full. From agents it takes what they have stored so far ([`super::delegated`]). It
-//! releases a prefix soon after its file is stored, closed or changed, but not during a commit over
-//! it.
+//! only when it is full. From agents it takes what they have stored so far ([`super::delegated`]).
+//! It releases a prefix soon after its file is stored, closed or changed, but not during a commit
+//! over it.
 //!
 //! **Programs that tail the file** count as having read an increment before it becomes visible: if
 //! the writer changes those bytes, their work is void. A prefix from before the file was tailed is

@@ -1,4 +1,5 @@
-//! A tree that other hosts change at the same time: a POSIX file system over a store whose metadata lies in PostgreSQL.
+//! A tree that other hosts change at the same time: a POSIX file system over a store whose metadata
+//! lies in PostgreSQL.
 //!
 //! ```text
 //!   names, attributes ──► one transaction of the database, then the answer
@@ -14,9 +15,9 @@
 //! open files, for a second.
 //!
 //! **Names and attributes**: each change is one transaction with preconditions ([`Change::IfName`],
-//! [`Change::CompareAndSwap`]). If another host was faster, the database refuses it, and the mount looks and
-//! decides again. So `O_EXCL`, `mkdir`, `link` and `rename` are exclusive among all hosts, and no
-//! host's `chmod` undoes another's.
+//! [`Change::CompareAndSwap`]). If another host was faster, the database refuses it, and the mount
+//! looks and decides again. So `O_EXCL`, `mkdir`, `link` and `rename` are exclusive among all
+//! hosts, and no host's `chmod` undoes another's.
 //!
 //! **Bytes** that are written lie in this mount's log until the file is closed or synced (or the
 //! log is half full), and no other host sees them. (Most of a large file is stored by then, under
@@ -190,7 +191,8 @@ impl SharedVolume {
     /// Opens the tree for changes.
     ///
     /// # Errors
-    /// `Invalid` for a store of one machine, `Denied` where the role may only read, and those of the store.
+    /// `Invalid` for a store of one machine, `Denied` where the role may only read, and those of
+    /// the store.
     pub fn open(store: Arc<Store>, options: SharedOptions, reports: Reports) -> Result<Self> {
         if !store.is_shared() {
             return Err(Error::new(
@@ -272,8 +274,9 @@ impl SharedVolume {
         self.core.store_closed()
     }
 
-    /// Stores everything, packs what small files left in the database, and removes the log. Nothing may be open any more. `end_server` is called when there is
-    /// nothing left for followers to ask, and before the directory is removed in which its socket lies.
+    /// Stores everything, packs what small files left in the database, and removes the log. Nothing
+    /// may be open any more. `end_server` is called when there is nothing left for followers to
+    /// ask, and before the directory is removed in which its socket lies.
     ///
     /// # Errors
     /// Those of the store; data that could not be stored is lost. Chunks that could not be packed

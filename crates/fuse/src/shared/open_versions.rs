@@ -1,8 +1,14 @@
-//! What the database is told of open versions: an [`OpenVersion`] of each, so that others can do what is left to be done when its mount is gone.
+//! What the database is told of open versions: an [`OpenVersion`] of each, so that others can do
+//! what is left to be done when its mount is gone.
 //!
-//! **Order.** The record is there before the job, and before anything is held. (Of a file that has no name yet there is no job, and a record only once something of it is stored: [`super::anonymous`].) What is stored of a file that no name leads to is held in the name of its inode: one mount has such a file, which made it or took its last name. The
-//! content of any other that is closed is held for a moment, in the name of inode and mount, until its job holds it; then that is let go, and at last the record is removed. So whatever a mount leaves that is killed, a record says
-//! which holds it are. Who ends its job gives that what is held as its input, and removes both (`outrigger_active::written`).
+//! **Order.** The record is there before the job, and before anything is held. (Of a file that has
+//! no name yet there is no job, and a record only once something of it is stored:
+//! [`super::anonymous`].) What is stored of a file that no name leads to is held in the name of its
+//! inode: one mount has such a file, which made it or took its last name. The content of any other
+//! that is closed is held for a moment, in the name of inode and mount, until its job holds it;
+//! then that is let go, and at last the record is removed. So whatever a mount leaves that is
+//! killed, a record says which holds it are. Who ends its job gives that what is held as its input,
+//! and removes both (`outrigger_active::written`).
 
 use outrigger_format::Root;
 use outrigger_store::meta::{SessionId, orphan_holder};
@@ -15,7 +21,8 @@ use super::core::Core;
 /// Others may take and leave a name at the same time.
 const TRIES: u32 = 8;
 
-/// A file that is open in a mount. Several mounts may have one open, but no two mounts hide files of one name.
+/// A file that is open in a mount. Several mounts may have one open, but no two mounts hide files
+/// of one name.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct OpenVersion {
     /// The mount.
@@ -90,7 +97,8 @@ impl Core {
         self.store.registry().put(&OpenVersion { mount, inode, hidden: None })
     }
 
-    /// Registers that a file is open, and hides it by this name; false if another mount, or this one, hides another one by it.
+    /// Registers that a file is open, and hides it by this name; false if another mount, or this
+    /// one, hides another one by it.
     pub fn reserve(&self, parent: u64, name: &[u8], inode: u64) -> Result<bool> {
         let (registry, mount) = (self.store.registry(), self.session().id());
         let own = OpenVersion { mount, inode, hidden: Some((parent, name.to_vec())) };

@@ -62,7 +62,8 @@ impl Outbox {
         let mut state = self.lock();
         if !state.is_noted {
             publish::set_unpublished(&*self.meta, state.owner, true)?;
-            // Who writes the catalogue anew takes the note of a session that is over back, although the mount goes on: then it has to be made each time.
+            // Who writes the catalogue anew takes the note of a session that is over back, although
+            // the mount goes on: then it has to be made each time.
             state.is_noted = !state.is_over;
         }
         state.committing += 1;
@@ -130,7 +131,8 @@ impl Outbox {
     pub fn begin_anew(&self, owner: SessionId) -> Result<()> {
         let mut state = self.lock();
         publish::set_unpublished(&*self.meta, owner, true)?;
-        // What is in `touched` was noted by the session before, and that note may have been taken back since.
+        // What is in `touched` was noted by the session before, and that note may have been taken
+        // back since.
         (state.owner, state.is_noted, state.is_over) = (owner, true, false);
         Ok(())
     }

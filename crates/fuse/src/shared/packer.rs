@@ -32,7 +32,8 @@ const ENOUGH: u64 = 8 << 20;
 const QUIET: Duration = Duration::from_secs(2);
 /// Packs when the oldest has waited for this long.
 const LONG: Duration = Duration::from_secs(20);
-/// Bytes that may wait: beyond them contents get packs of their own, so that the database does not grow when packing is slow.
+/// Bytes that may wait: beyond them contents get packs of their own, so that the database does not
+/// grow when packing is slow.
 const WAITING_MAX: u64 = 64 << 20;
 /// How often to look for leftovers of other sessions.
 const LOOK_EVERY: Duration = Duration::from_secs(60);

@@ -157,7 +157,8 @@ mod tests {
         row(std::str::from_utf8(&step.1).unwrap().parse().unwrap(), FileKind::Directory)
     }
 
-    /// Takes steps 2, 3, 4; for each, how many others were asked for with it, or none where it was known.
+    /// Takes steps 2, 3, 4; for each, how many others were asked for with it, or none where it was
+    /// known.
     fn walk(paths: &PathPrefetch, thread: u32, changes: u64) -> Vec<Option<usize>> {
         let steps = [step(1, "2"), step(2, "3"), step(3, "4")];
         let take = |step: Step| match paths.take(thread, step.0, &step.1, changes) {

@@ -104,7 +104,8 @@ impl Core {
         self.row(number)
     }
 
-    /// The last row of a directory that is removed and still open, or a process's working directory.
+    /// The last row of a directory that is removed and still open, or a process's working
+    /// directory.
     pub fn removed_directory(&self, number: u64) -> Result<Inode> {
         let known = self.known.lock().expect("no panic while held");
         let row = known.get(&number).and_then(|known| known.row.clone());
@@ -141,7 +142,8 @@ impl Core {
         Ok(found)
     }
 
-    /// As [`Core::look`] on a path: also prefetches the next directories ([`super::path_prefetch`]).
+    /// As [`Core::look`] on a path: also prefetches the next directories
+    /// ([`super::path_prefetch`]).
     pub fn look_on(&self, thread: u32, parent: u64, name: &[u8]) -> Result<Option<Inode>> {
         if let Some(row) = self.look_hidden(parent, name) {
             return Ok(Some(row));

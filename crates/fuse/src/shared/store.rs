@@ -1,9 +1,9 @@
 //! From the log to the store: what close and fsync wait for.
 //!
 //! One thread at a time has the flush lock. It stores what all that wait for the lock want stored,
-//! in one batch (`batch.rs`), so that many closes share one transaction. If that fails, each waiting
-//! thread stores its own file alone, if it still has to. If another host changed the file, the
-//! thread reads it again and lays its bytes over the new content, until that succeeds.
+//! in one batch (`batch.rs`), so that many closes share one transaction. If that fails, each
+//! waiting thread stores its own file alone, if it still has to. If another host changed the file,
+//! the thread reads it again and lays its bytes over the new content, until that succeeds.
 //! Deduplication finds again what was packed.
 //!
 //! A batch in doubt is resolved before anything else is stored (`in_doubt.rs`). A closed file that
@@ -67,7 +67,8 @@ struct Left {
 }
 
 impl Core {
-    /// Stores what was written to a file. With `closes`, what is stored is what the file was at a close.
+    /// Stores what was written to a file. With `closes`, what is stored is what the file was at a
+    /// close.
     ///
     /// # Errors
     /// Those of the store; then it stays staged.

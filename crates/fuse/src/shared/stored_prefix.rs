@@ -1,5 +1,5 @@
-//! The stored prefix of a file that is still written: its beginning, which increments have stored as
-//! a content without a name.
+//! The stored prefix of a file that is still written: its beginning, which increments have stored
+//! as a content without a name.
 //!
 //! It is used only while the file still begins with it and the file's row is unchanged. When the
 //! file is stored, its dirty snapshot lies over the prefix; without one, all of it is stored.

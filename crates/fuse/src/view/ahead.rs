@@ -1,8 +1,9 @@
 //! Read-ahead: a few threads that decode frames before they are asked for.
 //!
-//! A file that is read in order posts the chunks that come next; a thread brings their frames into the store's cache of decoded frames,
-//! where the read finds them. Nobody waits for these threads: a post that finds the queue full is dropped, and what they cannot read, the read
-//! itself reports. Nothing is verified here; the read verifies every chunk it hands out.
+//! A file that is read in order posts the chunks that come next; a thread brings their frames into
+//! the store's cache of decoded frames, where the read finds them. Nobody waits for these threads:
+//! a post that finds the queue full is dropped, and what they cannot read, the read itself reports.
+//! Nothing is verified here; the read verifies every chunk it hands out.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex};
@@ -12,7 +13,8 @@ use outrigger_format::Fingerprint;
 use outrigger_store::read::Reader;
 use outrigger_store::{Context as _, Result, Store};
 
-/// Posts that wait at most: with [`POST_BYTES`] each, a third of what the cache of decoded frames holds.
+/// Posts that wait at most: with [`POST_BYTES`] each, a third of what the cache of decoded frames
+/// holds.
 const QUEUE_MAX: usize = 64;
 /// Bytes of chunks in a post, about: a frame's.
 pub const POST_BYTES: u64 = 256 << 10;

@@ -7,7 +7,8 @@ use outrigger_store::read::Reader;
 
 use crate::fs::Attr;
 
-/// Entries of a manifest that are looked at to find a file's holes: those of a file of about a gibibyte. Beyond, all counts as data.
+/// Entries of a manifest that are looked at to find a file's holes: those of a file of about a
+/// gibibyte. Beyond, all counts as data.
 const ENTRIES_MAX: usize = 1 << 16;
 
 /// Attributes as `number`, with `allocated` bytes that are not in holes.
@@ -40,7 +41,8 @@ pub fn shown(number: u64, attributes: &Attributes, links: u32, size: u64, alloca
     }
 }
 
-/// Without set-id bits and device numbers. A directory's stay: there they only say which group new files get.
+/// Without set-id bits and device numbers. A directory's stay: there they only say which group new
+/// files get.
 pub fn tame(attr: Attr) -> Attr {
     let mask = if attr.kind == FileKind::Directory { 0o7777 } else { 0o1777 };
     Attr { mode: attr.mode & mask, rdev: 0, ..attr }
@@ -63,7 +65,8 @@ pub fn allocated_at_once(root: &Root) -> Option<u64> {
     }
 }
 
-/// Bytes that are not in holes. A manifest that cannot be read has none: reading the file will say what is wrong with it.
+/// Bytes that are not in holes. A manifest that cannot be read has none: reading the file will say
+/// what is wrong with it.
 pub fn allocated(reader: &Reader<'_>, root: &Root) -> u64 {
     allocated_at_once(root).unwrap_or_else(|| {
         let (mut holes, mut looked_at) = (0, 0);

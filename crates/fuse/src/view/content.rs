@@ -1,9 +1,10 @@
 //! An open file: its bytes at any offset, from its manifest.
 //!
-//! A manifest of a large file has millions of entries in a tree of nodes. A read descends that tree once and keeps the entries it found as
-//! a *window*: a run of consecutive entries with their positions. Reads in order go through a window and then load the next; reads
-//! here and there load small ones. Each file keeps some, all files together at most [`ENTRIES_KEPT_MAX`] entries: beyond that a window serves one read and is
-//! dropped, which costs time, not memory.
+//! A manifest of a large file has millions of entries in a tree of nodes. A read descends that tree
+//! once and keeps the entries it found as a *window*: a run of consecutive entries with their
+//! positions. Reads in order go through a window and then load the next; reads here and there load
+//! small ones. Each file keeps some, all files together at most [`ENTRIES_KEPT_MAX`] entries:
+//! beyond that a window serves one read and is dropped, which costs time, not memory.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,16 +19,19 @@ use crate::fs::Seek;
 
 /// Entries kept in all windows together: some 24 MB.
 const ENTRIES_KEPT_MAX: usize = 512 << 10;
-/// Entries in the windows that a file keeps: 64 small ones, so that reads here and there in some 250 MB find theirs.
+/// Entries in the windows that a file keeps: 64 small ones, so that reads here and there in some
+/// 250 MB find theirs.
 const ENTRIES_PER_FILE: usize = 16 << 10;
 /// Entries of a window that goes on where another ended.
 const WINDOW_IN_ORDER: usize = 2048;
 /// Entries of any other window.
 const WINDOW: usize = 256;
 
-/// A file counts as read in order after so many reads that each began near the end of the one before …
+/// A file counts as read in order after so many reads that each began near the end of the one
+/// before …
 const STREAK_MIN: u32 = 3;
-/// … where near is this many bytes: the kernel's own read-ahead sends several reads at once, which overtake each other.
+/// … where near is this many bytes: the kernel's own read-ahead sends several reads at once, which
+/// overtake each other.
 const NEAR: u64 = 2 << 20;
 /// How far ahead frames are decoded, bytes.
 const AHEAD_BYTES: u64 = 4 << 20;
@@ -87,7 +91,8 @@ impl StoredFile {
         Self { root, len, budget, windows: Mutex::default(), order: Mutex::default() }
     }
 
-    /// Appends the verified bytes `offset..offset + len` to `out`, as far as the file has them, and has what comes next decoded ahead.
+    /// Appends the verified bytes `offset..offset + len` to `out`, as far as the file has them, and
+    /// has what comes next decoded ahead.
     ///
     /// # Errors
     /// `Damaged`, with the position; and those of the backend.
@@ -121,7 +126,8 @@ impl StoredFile {
         Ok(())
     }
 
-    /// The next data or hole at or after `offset`, which is below the file's length; the end of the file is a hole.
+    /// The next data or hole at or after `offset`, which is below the file's length; the end of the
+    /// file is a hole.
     ///
     /// # Errors
     /// When the manifest cannot be read.

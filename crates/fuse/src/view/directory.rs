@@ -50,7 +50,8 @@ impl StoredDir {
         *state = State { marks: vec![(FIRST, None)], first: FIRST, page: Vec::new() };
     }
 
-    /// Calls `visit` with the ordinal and entry of everything from ordinal `from` on, until it returns `false`.
+    /// Calls `visit` with the ordinal and entry of everything from ordinal `from` on, until it
+    /// returns `false`.
     ///
     /// # Errors
     /// Those of the database.

@@ -1,7 +1,8 @@
 //! Inode numbers of a mount that shows several trees.
 //!
-//! The same inode has the same number in every epoch of the store, but may be another file there as far as a caller can tell: other bytes,
-//! another mode. So a number of the mount is made of two: a *slot* for the tree and the inode's number in it.
+//! The same inode has the same number in every epoch of the store, but may be another file there as
+//! far as a caller can tell: other bytes, another mode. So a number of the mount is made of two: a
+//! *slot* for the tree and the inode's number in it.
 //!
 //! ```text
 //!   bit 63        40 39                          0

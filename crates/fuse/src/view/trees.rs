@@ -25,7 +25,8 @@ pub struct Tree {
     pub slot: u64,
     /// Where to read it.
     pub at: At,
-    /// The snapshot's name, and the session that has pinned it; the mounted tree is pinned from the beginning.
+    /// The snapshot's name, and the session that has pinned it; the mounted tree is pinned from the
+    /// beginning.
     snapshot: Option<(String, AtomicU64)>,
 }
 
@@ -40,7 +41,8 @@ pub struct Trees {
 struct Seen {
     /// By slot, from [`FIRST_SNAPSHOT`].
     trees: Vec<Arc<Tree>>,
-    /// Epoch → slot. Epochs are used once, so a snapshot that takes another's name does not take its numbers.
+    /// Epoch → slot. Epochs are used once, so a snapshot that takes another's name does not take
+    /// its numbers.
     slots: HashMap<u64, u64>,
 }
 
@@ -54,7 +56,8 @@ impl Trees {
     /// The tree of `slot`, which can be read for as long as the mount lives.
     ///
     /// # Errors
-    /// `Fenced` when the mount's pins are lost, or the snapshot is gone; `NotFound` for a slot that was never given.
+    /// `Fenced` when the mount's pins are lost, or the snapshot is gone; `NotFound` for a slot that
+    /// was never given.
     pub fn get(&self, store: &Store, slot: u64) -> Result<Arc<Tree>, Error> {
         let session = self.view.renew(store)?;
         if slot == MAIN {

@@ -42,7 +42,8 @@ fn after(place: &Place, volume: LiveVolume, crash: bool, name: &str) -> Option<V
 
 #[test]
 fn what_is_staged_stored_or_both_is_there_once_it_was_linked_and_not_before() {
-    // Bytes that are stored before it is linked, bytes that are only staged, and whether the mount is killed.
+    // Bytes that are stored before it is linked, bytes that are only staged, and whether the mount
+    // is killed.
     for (stored, staged, linked, crash) in [
         (0, 0, true, true),
         (0, 300_000, true, true),

@@ -25,7 +25,8 @@ use rustix::io::Errno;
 use support::volume::{close, create, mount, options, random, read, reclaim, write};
 use support::{Place, ROOT_USER, find, names};
 
-/// Wants all files in the root whose names begin with `raw`; hides those that begin with `rawhidden`.
+/// Wants all files in the root whose names begin with `raw`; hides those that begin with
+/// `rawhidden`.
 struct All {
     store: Arc<Store>,
     ahead: Option<u64>,
@@ -214,7 +215,8 @@ fn a_follower_sees_what_the_file_becomes_or_is_told_that_it_did_not() {
         }
         match rng.below(8) {
             0 => {
-                // The process ends: what was acknowledged is in the tree, and the job is as open as it was.
+                // The process ends: what was acknowledged is in the tree, and the job is as open as
+                // it was.
                 crashed += 1;
                 drop(site.volume.take());
                 assert!(site.split(job).range.is_open());
@@ -385,7 +387,8 @@ fn a_file_that_no_job_can_be_made_of_is_not_made() {
     }
     assert!(site.place.said.lock().unwrap().iter().any(|said| said.contains("no job can be made")));
     drop(site.volume.take());
-    // One that nobody wants after all, somebody else having had the file that he waited for, is a file like any other.
+    // One that nobody wants after all, somebody else having had the file that he waited for, is a
+    // file like any other.
     site.mount(None, false);
     for name in [b"rawnobody".as_slice(), b"rawhiddennobody"] {
         let file = create(site.volume(), ROOT, name);

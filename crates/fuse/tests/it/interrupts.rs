@@ -1,4 +1,5 @@
-//! A file system that does not answer: whoever is killed does not wait for it, and neither does anybody else.
+//! A file system that does not answer: whoever is killed does not wait for it, and neither does
+//! anybody else.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -117,7 +118,8 @@ fn other_signals_end_a_request_only_when_it_has_lasted() {
     signal(&child, "USR1");
     assert_eq!(ends(&mut child), Some(7), "its handler has run");
     mount.recorder.block(None);
-    // One that is answered soon is not disturbed by a signal: the program would get an error that files do not have.
+    // One that is answered soon is not disturbed by a signal: the program would get an error that
+    // files do not have.
     mount.recorder.block(Some("lookup "));
     let script = "import os, signal, sys, threading\nsignal.signal(signal.SIGUSR1, lambda *_: None)\nos.stat(sys.argv[1])";
     let mut child = mount.waiting(&["python3", "-c", script], &mount.path("a-file"), "lookup ", &mut calls);

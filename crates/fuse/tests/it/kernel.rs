@@ -1,4 +1,5 @@
-//! The read-only volume mounted by the kernel, over each transport. Where FUSE or the transport cannot be used, each test says so and passes.
+//! The read-only volume mounted by the kernel, over each transport. Where FUSE or the transport
+//! cannot be used, each test says so and passes.
 
 use crate::support;
 

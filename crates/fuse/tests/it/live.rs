@@ -371,7 +371,8 @@ fn a_file_rewritten_in_place_is_recognised_and_stays_right() {
     assert!(blocks > 80, "what was rewritten is in blocks of 16 KiB: {blocks} of {}", sizes.len());
 }
 
-/// A file system of its own, with so many bytes. `None`, with the reason printed, for users who may not mount.
+/// A file system of its own, with so many bytes. `None`, with the reason printed, for users who may
+/// not mount.
 struct Small(std::path::PathBuf);
 
 impl Small {
@@ -459,7 +460,8 @@ fn a_full_disk_is_an_error_to_the_writer_and_nothing_is_lost() {
     assert_eq!(report.unwrap().damaged, 0);
 }
 
-/// Keeps packs from being read and made: each of their directories is away, and something else in its place.
+/// Keeps packs from being read and made: each of their directories is away, and something else in
+/// its place.
 struct Vanished(std::path::PathBuf);
 
 impl Vanished {

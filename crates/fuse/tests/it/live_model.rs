@@ -1,7 +1,9 @@
-//! The writable volume beside a plain model, without a kernel: random operations, batches that are destaged in between, crashes, remounts.
+//! The writable volume beside a plain model, without a kernel: random operations, batches that are
+//! destaged in between, crashes, remounts.
 //!
-//! A crash is a volume that is dropped without being closed: what it had appended to its log is all that is left. After each, and at the end, the
-//! whole tree is compared: names, kinds, links, modes, extended attributes, bytes; and the store is checked.
+//! A crash is a volume that is dropped without being closed: what it had appended to its log is all
+//! that is left. After each, and at the end, the whole tree is compared: names, kinds, links,
+//! modes, extended attributes, bytes; and the store is checked.
 
 use crate::support;
 
@@ -64,7 +66,8 @@ impl Run {
         let options = LiveOptions {
             staging_bytes: 8 << 20,
             batch_bytes: 1 << 20,
-            // Batches are destaged when the test says so, or when room is needed; or all the time, beside the operations.
+            // Batches are destaged when the test says so, or when room is needed; or all the time,
+            // beside the operations.
             idle: if self.beside { Duration::ZERO } else { Duration::from_secs(3600) },
             ..LiveOptions::new(2)
         };

@@ -124,7 +124,8 @@ fn without_deduplication_every_rewrite_in_place_is_stored() {
         let mounted = Mounted::new(Overrides { dedup, chunker: None });
         let number = mounted.file("image", &bytes);
         assert_eq!(mounted.stored(), bytes.len() as u64);
-        // The first batch shows how the file is used, the second cuts it into blocks, the third finds these.
+        // The first batch shows how the file is used, the second cuts it into blocks, the third
+        // finds these.
         mounted.rewrite(number, &bytes);
         mounted.rewrite(number, &bytes);
         let third = mounted.rewrite(number, &bytes);

@@ -1,5 +1,6 @@
-//! Every operation through every transport: the file system must see the same calls, and the program the same answers.
-//! Where FUSE or the transport cannot be used, the test says so and passes.
+//! Every operation through every transport: the file system must see the same calls, and the
+//! program the same answers. Where FUSE or the transport cannot be used, the test says so and
+//! passes.
 
 use crate::recorder;
 
@@ -30,7 +31,8 @@ impl Said {
     }
 }
 
-/// Calls of the file system and answers to the program; `None`, with the reason printed, where the transport cannot be used.
+/// Calls of the file system and answers to the program; `None`, with the reason printed, where the
+/// transport cannot be used.
 fn seen(by: Transport) -> Option<(Vec<String>, Vec<String>)> {
     let dir = tempfile::tempdir().unwrap();
     let point = dir.path().canonicalize().unwrap();

@@ -48,7 +48,8 @@ pub fn put_into(store: &Store, sources: &[PathBuf], threads: usize) -> put::PutR
     put::put(store, sources, &put::PutOptions::default(), threads, &progress).expect("a put")
 }
 
-/// A put into a new store at `path`, which is then read back by the processor alone, and removed. `prepare` is part of what is timed.
+/// A put into a new store at `path`, which is then read back by the processor alone, and removed.
+/// `prepare` is part of what is timed.
 pub fn whole_put(
     path: &Path,
     codec: &str,

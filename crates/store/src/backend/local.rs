@@ -1,4 +1,5 @@
-//! Packs as files: `packs/XX/ID.pack` under the store's directory, `XX` the last two digits of the id.
+//! Packs as files: `packs/XX/ID.pack` under the store's directory, `XX` the last two digits of the
+//! id.
 //!
 //! The names are spread over 256 directories by the fastest-changing digits, so that no directory
 //! grows large. Each pack is written by its own [`writer::PackFile`], which does its own buffering
@@ -72,16 +73,18 @@ pub struct LocalBackend {
 }
 
 impl LocalBackend {
-    /// Opens the packs of the store in `dir`; `create` makes `dir/packs` when it is missing, durably. With `read_only`,
-    /// creating and removing packs is refused with `Denied`.
+    /// Opens the packs of the store in `dir`; `create` makes `dir/packs` when it is missing,
+    /// durably. With `read_only`, creating and removing packs is refused with `Denied`.
     ///
     /// # Errors
-    /// `NotFound` when `dir/packs` is missing and `create` is not set; whatever the file system says.
+    /// `NotFound` when `dir/packs` is missing and `create` is not set; whatever the file system
+    /// says.
     pub fn open(dir: &Path, create: bool, read_only: bool) -> Result<Self> {
         Self::open_as(dir, create, read_only, false)
     }
 
-    /// Opens the packs in a directory that other hosts may have mounted too; see the module. With `access.create`, `dir` itself is made.
+    /// Opens the packs in a directory that other hosts may have mounted too; see the module. With
+    /// `access.create`, `dir` itself is made.
     ///
     /// # Errors
     /// As [`LocalBackend::open`].
@@ -407,7 +410,8 @@ fn relative(id: PackId) -> String {
     format!("{:02x}/{id}.pack", id.0 as u8)
 }
 
-/// The id of the pack of this file name; `None` for anything that is no pack's name, which is left alone.
+/// The id of the pack of this file name; `None` for anything that is no pack's name, which is left
+/// alone.
 pub(super) fn parse(name: &str) -> Option<PackId> {
     let digits = name.strip_suffix(".pack")?;
     let id = PackId(u64::from_str_radix(digits, 16).ok()?);

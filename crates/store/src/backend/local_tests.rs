@@ -132,7 +132,8 @@ fn keeps_a_bounded_number_of_files_open() {
     assert_eq!(backend.open.len(), before - 1, "a removed pack is closed");
 }
 
-/// A full disk, in small: /dev/full is of no use for files with offsets, a file-size limit is; so only the mapping.
+/// A full disk, in small: /dev/full is of no use for files with offsets, a file-size limit is; so
+/// only the mapping.
 #[test]
 fn no_space_is_said_to_be_full() {
     let full: Result<()> = Err(Errno::NOSPC).context(|| "writing".into());

@@ -1,4 +1,5 @@
-//! Where packs lie: one small trait for production, tests in memory, fault injection and crash recording alike.
+//! Where packs lie: one small trait for production, tests in memory, fault injection and crash
+//! recording alike.
 //!
 //! A pack is written once, front to back, by one [`PackWriter`], and is immutable and durable once
 //! [`PackWriter::seal`] has returned. A writer that is dropped unsealed removes its unfinished pack

@@ -1,4 +1,5 @@
-//! From damaged chunks and nodes to the files that hold them: the present tree, every snapshot, every kept version.
+//! From damaged chunks and nodes to the files that hold them: the present tree, every snapshot,
+//! every kept version.
 //!
 //! This runs only when something is damaged. It finds out once per manifest node whether there is
 //! damage below. Then only the damaged branches of a file are walked again for its ranges, so the
@@ -48,7 +49,8 @@ pub(super) fn name_files(store: &Store, bad: &BadChunks, findings: &mut [Finding
 
 impl Search<'_> {
     fn tree(&mut self, at: At, snapshot: Option<&str>) -> Result<()> {
-        // A directory has one place; one that comes again lies below itself, which a check of the database has named.
+        // A directory has one place; one that comes again lies below itself, which a check of the
+        // database has named.
         let mut seen = HashSet::from([ROOT_INODE]);
         let mut directories = vec![(ROOT_INODE, String::new())];
         while let Some((directory, path)) = directories.pop() {

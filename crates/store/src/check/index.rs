@@ -29,7 +29,8 @@ pub(super) fn check_against_footers(
     before: u64,
     report: &mut CheckReport,
 ) -> Result<()> {
-    // Some have been committed by others since the store was opened, which covered all that there were.
+    // Some have been committed by others since the store was opened, which covered all that there
+    // were.
     match store.refresh_index() {
         // Named where the packs are checked.
         Err(error) if is_damage(&error) => {}

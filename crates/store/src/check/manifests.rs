@@ -1,4 +1,5 @@
-//! Follows every retained content: each manifest node once, each chunk it names to a place in a committed pack.
+//! Follows every retained content: each manifest node once, each chunk it names to a place in a
+//! committed pack.
 //!
 //! The database hands out roots while it holds one state; workers follow them. A node that many
 //! files share is read once, by a table of known nodes. So stored nodes bound the work, even if a
@@ -37,7 +38,8 @@ struct Walk<'a> {
     seen: Mutex<HashMap<Fingerprint, (u8, u64)>>,
     bad_nodes: Mutex<HashMap<Fingerprint, String>>,
     missing: Mutex<HashSet<Fingerprint>>,
-    /// Packs asked for so far, and whether their footers can be read: a single fingerprint may be found in a damaged one.
+    /// Packs asked for so far, and whether their footers can be read: a single fingerprint may be
+    /// found in a damaged one.
     footers: Mutex<HashMap<PackId, bool>>,
     failed: Mutex<Option<Error>>,
 }

@@ -56,8 +56,8 @@ const NAMED: usize = 3;
 /// Checks the store, and repairs it if asked to.
 ///
 /// # Errors
-/// `Busy` while the collector runs, `Newer`, `Denied` (repairing a read-only store), and failures of the machine. Damage is
-/// no error: it is in the report.
+/// `Busy` while the collector runs, `Newer`, `Denied` (repairing a read-only store), and failures
+/// of the machine. Damage is no error: it is in the report.
 pub fn check(store: &Store, options: &CheckOptions, progress: &CheckProgress) -> Result<CheckReport> {
     if options.repair {
         store.require_writable()?;
@@ -149,7 +149,8 @@ fn check_content(
     if options.read_data {
         check_inline(store, progress, &mut bad, &mut report)?;
     }
-    // Findings of the packs come after those so far, in their order; then nodes, then missing chunks.
+    // Findings of the packs come after those so far, in their order; then nodes, then missing
+    // chunks.
     let first = report.findings.len();
     for (number, found) in found.iter().enumerate() {
         found.bad.iter().for_each(|fingerprint| bad.entry(*fingerprint).or_default().push(first + number));
@@ -281,7 +282,8 @@ fn node_reads(store: &Store, fingerprint: &Fingerprint) -> bool {
     crate::read::Reader::new(store).read_node(fingerprint).is_ok()
 }
 
-/// Objects and rows that do not belong together; returns the rows that a repair sweeps: none while the database is older than its packs.
+/// Objects and rows that do not belong together; returns the rows that a repair sweeps: none while
+/// the database is older than its packs.
 fn check_objects(store: &Store, report: &mut CheckReport) -> Result<Vec<PackRow>> {
     let unknown = stale::evidence(store)?;
     let rows = store.meta.packs()?;

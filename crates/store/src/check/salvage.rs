@@ -39,7 +39,8 @@ pub(crate) struct Salvage {
     pub losses: u64,
 }
 
-/// True when the object's header is whole and names another pack or store: nothing of it belongs here.
+/// True when the object's header is whole and names another pack or store: nothing of it belongs
+/// here.
 pub(crate) fn is_foreign(store: &Store, pack: PackId) -> bool {
     let mut bytes = [0; PACK_HEADER_LEN];
     if store.backend.read_at(pack, 0, &mut bytes).is_err() {
@@ -77,7 +78,8 @@ struct Scan<'a> {
 
 /// Bytes looked at together when searching for a magic.
 const WINDOW: usize = 1 << 20;
-/// A header with more chunks than this is not searched for a flipped bit: each try costs a checksum.
+/// A header with more chunks than this is not searched for a flipped bit: each try costs a
+/// checksum.
 const CORRECTED_CHUNKS_MAX: usize = 1024;
 
 impl Scan<'_> {
@@ -225,7 +227,8 @@ impl Scan<'_> {
     }
 }
 
-/// The header at the beginning of `bytes`; if need be with the one bit set right that makes its checksum hold.
+/// The header at the beginning of `bytes`; if need be with the one bit set right that makes its
+/// checksum hold.
 fn corrected_header(mut bytes: Vec<u8>) -> Option<FrameHeader> {
     if let Ok(header) = FrameHeader::decode(&bytes) {
         return Some(header);

@@ -138,8 +138,8 @@ impl Destination {
 
     /// The frozen state, to which all packs are there, becomes the copy's.
     ///
-    /// Order: the database is durable under its name before the configuration makes a directory a store; in PostgreSQL rows and configuration
-    /// are one transaction.
+    /// Order: the database is durable under its name before the configuration makes a directory a
+    /// store; in PostgreSQL rows and configuration are one transaction.
     pub fn take(&self, state: SqliteMeta) -> Result<()> {
         match &self.database {
             Database::File => {

@@ -1,4 +1,5 @@
-//! `copy`: a store into another place, its packs and its database on any engine each. For moving out of one machine, and for replicas.
+//! `copy`: a store into another place, its packs and its database on any engine each. For moving
+//! out of one machine, and for replicas.
 //!
 //! ```text
 //!  hold the collector off ─▶ the database of one moment, frozen ─▶ its packs, several at once ─▶ the database takes its place

@@ -1,7 +1,8 @@
-//! What a copy's database says of itself: what it is a copy of, and of when. Written into the frozen state, so it comes with the rows.
+//! What a copy's database says of itself: what it is a copy of, and of when. Written into the
+//! frozen state, so it comes with the rows.
 //!
-//! It also has what the source had given out by then. A database that has given out more since was written to by itself, which nothing
-//! else tells: both stores give out the same numbers.
+//! It also has what the source had given out by then. A database that has given out more since was
+//! written to by itself, which nothing else tells: both stores give out the same numbers.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +15,8 @@ use crate::meta::{Counters, Meta};
 pub struct CopyNote {
     /// The source, as it was named.
     pub source: String,
-    /// The moment whose state this is, nanoseconds since 1970, by the clock of the host that copied.
+    /// The moment whose state this is, nanoseconds since 1970, by the clock of the host that
+    /// copied.
     pub as_of: u64,
     next_pack: u64,
     next_inode: u64,

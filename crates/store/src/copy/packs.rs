@@ -163,7 +163,8 @@ pub(crate) fn copy_before_readers(
     Ok(true)
 }
 
-/// Reads a pack from front to back, handing out its bytes, and checks header, frames, footer and trailer.
+/// Reads a pack from front to back, handing out its bytes, and checks header, frames, footer and
+/// trailer.
 ///
 /// # Errors
 /// `Damaged` when it is not whole; by then its bytes may have been handed out.

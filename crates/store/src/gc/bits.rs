@@ -1,7 +1,7 @@
 //! One bit for each chunk of each committed pack: is it in use?
 //!
-//! A chunk is named by its place (pack and slot), so marking 64 million chunks takes 8 MB. Bits are atomic and the map of packs
-//! does not change while threads mark, so they need no lock.
+//! A chunk is named by its place (pack and slot), so marking 64 million chunks takes 8 MB. Bits are
+//! atomic and the map of packs does not change while threads mark, so they need no lock.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};

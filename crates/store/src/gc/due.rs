@@ -1,5 +1,5 @@
-//! Reasons to write the catalogue anew: mounts and commands register them. A store without the record that the catalogue is
-//! whole has one, too.
+//! Reasons to write the catalogue anew: mounts and commands register them. A store without the
+//! record that the catalogue is whole has one, too.
 
 use crate::error::Result;
 use crate::meta::Meta;
@@ -10,7 +10,8 @@ use crate::store::Store;
 /// Why the catalogue has to be written anew.
 #[derive(Debug, Default)]
 pub(crate) struct Due {
-    /// Rows of reasons, and of what sessions that are over had not published. A row that this program cannot read is a reason.
+    /// Rows of reasons, and of what sessions that are over had not published. A row that this
+    /// program cannot read is a reason.
     debts: Vec<RecordRow>,
     is_whole: bool,
 }
@@ -41,7 +42,8 @@ impl Due {
         self.debts.is_empty() && self.is_whole
     }
 
-    /// The catalogue has been written anew, from an instant after this was read. Records that were made again since stay.
+    /// The catalogue has been written anew, from an instant after this was read. Records that were
+    /// made again since stay.
     ///
     /// # Errors
     /// Those of the database.

@@ -49,7 +49,8 @@ impl Localize {
     /// most of it.
     ///
     /// # Errors
-    /// `NotFound`; `Invalid` where packs cannot be placed, there is no such host, or none has any of it.
+    /// `NotFound`; `Invalid` where packs cannot be placed, there is no such host, or none has any
+    /// of it.
     pub fn new(store: &Store, path: &StorePath, host: Option<&str>) -> Result<Self> {
         // With several tiers no host can be chosen for good: the tier that chooses may not be the
         // one where new packs go.
@@ -100,7 +101,8 @@ pub struct LocalizeReport {
     pub packs: u64,
     /// Bytes of the packs that were written.
     pub bytes_copied: u64,
-    /// Packs that still lie elsewhere: they could not be read, writers came to rely on them, or no pack could be made on the host.
+    /// Packs that still lie elsewhere: they could not be read, writers came to rely on them, or no
+    /// pack could be made on the host.
     pub packs_left: u64,
     /// Packs that could not be read, and why.
     pub unreadable: Vec<String>,
@@ -115,7 +117,8 @@ fn where_now(store: &Store, path: &StorePath) -> Result<Whereabouts> {
     whereabouts(store, At::Now, &require(&*store.meta, At::Now, path)?)
 }
 
-/// Brings the data of a tree to one host, run by run, until all of it is there. Others may read and write meanwhile.
+/// Brings the data of a tree to one host, run by run, until all of it is there. Others may read and
+/// write meanwhile.
 ///
 /// # Errors
 /// As [`collect`]; what was done before stays done, and another call goes on from there.

@@ -14,8 +14,8 @@
 //! A place counts only in packs that were committed before the snapshot was taken. A chunk that is
 //! in none of them was committed in between, or a damaged index run hides it. It is put aside, and
 //! looked up again once the index covers all packs of the snapshot. If it is still missing, it is
-//! inline (`crate::inline`), has been packed since, or is damage, which ends the run. An inline node
-//! has no bit; its children are marked all the same.
+//! inline (`crate::inline`), has been packed since, or is damage, which ends the run. An inline
+//! node has no bit; its children are marked all the same.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
@@ -62,7 +62,8 @@ impl Marker {
         (self.bits.memory() + seen + blocks) as u64
     }
 
-    /// Marks everything that is retained in one snapshot of the database, and returns the rows of its committed packs.
+    /// Marks everything that is retained in one snapshot of the database, and returns the rows of
+    /// its committed packs.
     ///
     /// # Errors
     /// `Damaged` names a chunk that a retained file needs and no pack has.
@@ -154,7 +155,8 @@ impl Marker {
         Ok(rows)
     }
 
-    /// Catalogue blocks are roots of their own; of equal ones (an interrupted run leaves such) the one in the lowest pack counts.
+    /// Catalogue blocks are roots of their own; of equal ones (an interrupted run leaves such) the
+    /// one in the lowest pack counts.
     fn mark_blocks(&mut self, store: &Store, rows: &[PackRow]) -> Result<()> {
         let mut metas: Vec<PackId> =
             rows.iter().filter(|row| row.kind == PackKind::Meta).map(|row| row.id).collect();
@@ -200,7 +202,8 @@ pub(crate) fn without_inline(store: &Store, mut chunks: Vec<Fingerprint>) -> Res
     Ok(chunks)
 }
 
-/// A chunk's mark must not go to a pack that is not there while a good copy of it is taken for garbage.
+/// A chunk's mark must not go to a pack that is not there while a good copy of it is taken for
+/// garbage.
 fn require_objects(store: &Store, rows: &[PackRow]) -> Result<()> {
     for row in rows {
         match store.backend.len(row.id)? {

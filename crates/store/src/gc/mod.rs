@@ -1,7 +1,8 @@
 //! The collector: finds data that nothing refers to any more, and frees its space, while others
 //! read and write.
 //!
-//! The rules are those of `docs/decisions/0003-reclaim-protocol.md`, named here by number. A run, in order:
+//! The rules are those of `docs/decisions/0003-reclaim-protocol.md`, named here by number. A run,
+//! in order:
 //!
 //! | step | rules | file |
 //! | --- | --- | --- |
@@ -107,7 +108,8 @@ pub fn collect(store: &Store, options: &GcOptions, progress: &GcProgress) -> Res
     // If another run has taken over, that run may have moved the data that this one found missing.
     let is_over = matches!(&released, Err(error) if error.kind() == ErrorKind::Fenced);
     let ended = if is_over { Ok(()) } else { ended };
-    // Packs that this run could not finish are swept like any other session's, so it must be over first.
+    // Packs that this run could not finish are swept like any other session's, so it must be over
+    // first.
     drop(session);
     progress.enter("removing", 0);
     let swept = clean_up(store, options, &mut report);
@@ -354,7 +356,8 @@ impl Run<'_> {
                 Err(error) => return Err(error),
                 Ok(Ok(())) => group.push(row.id),
                 Ok(Err(error)) => {
-                    // If the object is gone because another run has taken over, this transaction says so.
+                    // If the object is gone because another run has taken over, this transaction
+                    // says so.
                     self.store.meta.unmark(self.session.id(), &[row.id])?;
                     report.unreadable.push(format!("pack {}: {error}", row.id));
                 }

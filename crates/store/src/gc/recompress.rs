@@ -214,7 +214,8 @@ impl Targets {
         Some(own.unwrap_or(self.default)).filter(|target| !conforms(encoding, *target))
     }
 
-    /// The packs among `rows` with a frame that is not stored as it should be, as many as one run takes.
+    /// The packs among `rows` with a frame that is not stored as it should be, as many as one run
+    /// takes.
     pub fn outdated(&self, store: &Store, rows: &[PackRow]) -> Result<Vec<PackId>> {
         let all = live_data(rows).count();
         let most = if self.packs_max > 0 { self.packs_max } else { (all / 8).max(16) };

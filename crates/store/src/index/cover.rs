@@ -1,7 +1,9 @@
-//! How an index comes to know packs that others wrote: by their footers, which lie where the packs do.
+//! How an index comes to know packs that others wrote: by their footers, which lie where the packs
+//! do.
 //!
-//! Where that is far away each takes a request or two, so several are asked for at once, and no more of a pack's end than its footer can take. A host that
-//! comes to a store for the first time reads all of them: 36 bytes a chunk.
+//! Where that is far away each takes a request or two, so several are asked for at once, and no
+//! more of a pack's end than its footer can take. A host that comes to a store for the first time
+//! reads all of them: 36 bytes a chunk.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

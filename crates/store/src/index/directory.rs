@@ -110,7 +110,8 @@ impl Drop for Held<'_> {
 }
 
 impl Directory {
-    /// Opens `path`, and makes it if it is not there. One that may only be read is opened for reading.
+    /// Opens `path`, and makes it if it is not there. One that may only be read is opened for
+    /// reading.
     pub fn open(path: &Path, store: StoreId) -> Result<Self> {
         let open = |writable: bool| {
             let file = |name: &str| {
@@ -156,7 +157,8 @@ impl Directory {
         }
     }
 
-    /// Reads `CURRENT`; one that is missing or damaged names no runs, and numbers then go on from the highest in use.
+    /// Reads `CURRENT`; one that is missing or damaged names no runs, and numbers then go on from
+    /// the highest in use.
     pub fn read(&self, _lock: &Held<'_>) -> Current {
         let bytes = fs::read(self.home.path().join("CURRENT")).unwrap_or_default();
         Current::decode(&bytes, self.store).unwrap_or_else(|_| {
@@ -171,7 +173,8 @@ impl Directory {
         !bytes.is_empty() && Current::decode(&bytes, self.store).is_err()
     }
 
-    /// Replaces `CURRENT`, durably. Names made before this call in the same directory are durable then, too.
+    /// Replaces `CURRENT`, durably. Names made before this call in the same directory are durable
+    /// then, too.
     pub fn write(&self, current: &Current, _lock: &Held<'_>) -> Result<()> {
         let what = || format!("replacing CURRENT in {}", self.path.display());
         let temporary = self.home.path().join("CURRENT.tmp");
@@ -207,7 +210,8 @@ impl Directory {
         }
     }
 
-    /// True when the file that bears `run`'s number is the one it has open: numbers may come again after CURRENT was damaged.
+    /// True when the file that bears `run`'s number is the one it has open: numbers may come again
+    /// after CURRENT was damaged.
     pub fn is_same(&self, run: &Run) -> bool {
         let named = fs::metadata(self.run_path(run.number));
         matches!((named, run.file.metadata()), (Ok(named), Ok(open)) if named.ino() == open.ino())
@@ -218,8 +222,8 @@ impl Directory {
         fs::rename(temporary.path(), self.run_path(number)).context(|| format!("naming index run {number}"))
     }
 
-    /// Removes a run's file; processes that have it open go on reading it. One that cannot be removed is removed by the
-    /// next open.
+    /// Removes a run's file; processes that have it open go on reading it. One that cannot be
+    /// removed is removed by the next open.
     pub fn remove_run(&self, number: u64) {
         let _ = fs::remove_file(self.run_path(number));
     }

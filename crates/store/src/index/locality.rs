@@ -28,8 +28,8 @@ pub trait LoadFooter: Send + Sync {
     /// Reads, checks and decodes the footer of `pack`; may block.
     ///
     /// # Errors
-    /// `NotFound` when there is no such pack, `Damaged` when it has no valid footer: both are remembered. Any other
-    /// kind fails the lookup that asked, and is tried again by the next.
+    /// `NotFound` when there is no such pack, `Damaged` when it has no valid footer: both are
+    /// remembered. Any other kind fails the lookup that asked, and is tried again by the next.
     fn load(&self, pack: PackId) -> Result<Footer>;
 
     /// Announces that these packs, with so many chunks each, are about to be asked for.
@@ -122,7 +122,8 @@ const MISSES_WORTH: u32 = 4;
 const MISSES_MAX: usize = 4096;
 
 impl Footers {
-    /// An empty cache of at most about `bytes_max` bytes (the footer used last is kept whatever its size).
+    /// An empty cache of at most about `bytes_max` bytes (the footer used last is kept whatever its
+    /// size).
     pub fn new(loader: impl LoadFooter + 'static, bytes_max: usize) -> Self {
         Self {
             cache: RwLock::default(),
@@ -135,7 +136,8 @@ impl Footers {
         }
     }
 
-    /// [`Footers::get`] if the footer is cached, or if hits in it have come often enough to load it; else `None`.
+    /// [`Footers::get`] if the footer is cached, or if hits in it have come often enough to load
+    /// it; else `None`.
     ///
     /// # Errors
     /// As [`Footers::get`].
@@ -221,14 +223,16 @@ impl Footers {
         self.write().forget(pack);
     }
 
-    /// Where a full match lies among the cached packs that `usable` allows; the lowest pack if there are several.
+    /// Where a full match lies among the cached packs that `usable` allows; the lowest pack if
+    /// there are several.
     pub fn find(&self, fingerprint: &Fingerprint, usable: impl Fn(PackId) -> bool) -> Option<Place> {
         let mut found = [None];
         self.find_batch(std::slice::from_ref(fingerprint), usable, &mut found);
         found[0]
     }
 
-    /// [`Footers::find`] for every fingerprint whose element of `found` is `None`; sets those it finds.
+    /// [`Footers::find`] for every fingerprint whose element of `found` is `None`; sets those it
+    /// finds.
     ///
     /// # Panics
     /// When the slices differ in length.

@@ -1,4 +1,5 @@
-//! Keeping the runs: adopting those of other processes, flushing the recent table, merging, dropping damaged ones.
+//! Keeping the runs: adopting those of other processes, flushing the recent table, merging,
+//! dropping damaged ones.
 //!
 //! All changes follow one order: take the directory's lock, read `CURRENT`, adopt its runs, write
 //! the new run, replace `CURRENT`, exchange the list in memory. Packs in this process's recent
@@ -46,8 +47,9 @@ impl Index {
         }
     }
 
-    /// Adopts the runs of other processes, writes the recent table as a run if anything is left in it, and starts a merge
-    /// if one is due. Says whether it wrote a run: not when there is no directory that may be written.
+    /// Adopts the runs of other processes, writes the recent table as a run if anything is left in
+    /// it, and starts a merge if one is due. Says whether it wrote a run: not when there is no
+    /// directory that may be written.
     ///
     /// # Errors
     /// I/O; the recent table then stays as it is.
@@ -78,8 +80,8 @@ impl Index {
         Ok(())
     }
 
-    /// Adds one run straight from entries in rising order, which belong to `packs`; `expected` of them, about. For
-    /// rebuilding an index without a recent table, and for benchmarks.
+    /// Adds one run straight from entries in rising order, which belong to `packs`; `expected` of
+    /// them, about. For rebuilding an index without a recent table, and for benchmarks.
     ///
     /// # Errors
     /// I/O; `Invalid` when the entries do not rise.

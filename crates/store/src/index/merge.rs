@@ -86,8 +86,9 @@ impl Reader {
     }
 }
 
-/// Merges `inputs` into a new file at `path`, without the entries of `dropped` packs; `None` when nothing is left. Takes
-/// about a MiB an input, and the new run's filter and fences. An input that proves damaged is marked as failed.
+/// Merges `inputs` into a new file at `path`, without the entries of `dropped` packs; `None` when
+/// nothing is left. Takes about a MiB an input, and the new run's filter and fences. An input that
+/// proves damaged is marked as failed.
 ///
 /// # Errors
 /// `Cancelled` once `stop` is set; damage; I/O.

@@ -15,10 +15,11 @@
 //! but not give a wrong place. A run that proves damaged is dropped, and [`Index::missing`] then
 //! names the packs whose footers have to be added again.
 //!
-//! Threads: any number look up, add and remove at once. Lookups hold the state's read lock only while they search the
-//! recent table; disk reads hold no lock. Writers of the state hold it for the insertion of one footer, or the exchange
-//! of a list. Processes: each has its own recent table; runs are shared through `directory.rs`. A flush waits for the
-//! flush of another process, lookups for nobody.
+//! Threads: any number look up, add and remove at once. Lookups hold the state's read lock only
+//! while they search the recent table; disk reads hold no lock. Writers of the state hold it for
+//! the insertion of one footer, or the exchange of a list. Processes: each has its own recent
+//! table; runs are shared through `directory.rs`. A flush waits for the flush of another process,
+//! lookups for nobody.
 //!
 //! A pack whose id is *dead* (removed, or not live) never comes back, as ids are used once. From
 //! [`Index::remove_packs`] on its entries are ignored. They leave the runs when these are merged.

@@ -1,7 +1,8 @@
 //! A hint to load a cache line before it is needed: the only operation here that safe Rust lacks.
 #![allow(unsafe_code)]
 
-/// Starts loading the cache line in which `line` begins; returns at once. Does nothing where there is no such hint.
+/// Starts loading the cache line in which `line` begins; returns at once. Does nothing where there
+/// is no such hint.
 #[inline(always)]
 pub(super) fn prefetch<T>(line: &T) {
     #[cfg(target_arch = "x86_64")]

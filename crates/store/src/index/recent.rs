@@ -1,6 +1,7 @@
 //! The recent table: entries of packs that no run covers yet.
 //!
-//! A removed pack's entries stay in the table until the next flush rebuilds it; lookups leave them out as dead.
+//! A removed pack's entries stay in the table until the next flush rebuilds it; lookups leave them
+//! out as dead.
 
 use std::collections::BTreeSet;
 

@@ -18,7 +18,8 @@ use crate::error::Result;
 
 const WINDOW_MAX: usize = 64;
 
-/// Places where a chunk may lie, by the first 8 bytes of its fingerprint; the lowest pack first. Usually none or one.
+/// Places where a chunk may lie, by the first 8 bytes of its fingerprint; the lowest pack first.
+/// Usually none or one.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Candidates {
     first: Option<Place>,
@@ -68,8 +69,9 @@ impl Index {
         out.pop().unwrap_or_default()
     }
 
-    /// Replaces `out` by the candidates of each fingerprint, from the recent table and the runs, not confirmed by any
-    /// footer. Reads one page of a run for each key that its filter lets through; may block on that.
+    /// Replaces `out` by the candidates of each fingerprint, from the recent table and the runs,
+    /// not confirmed by any footer. Reads one page of a run for each key that its filter lets
+    /// through; may block on that.
     pub fn lookup_batch(&self, fingerprints: &[Fingerprint], out: &mut Vec<Candidates>) {
         out.clear();
         out.resize(fingerprints.len(), Candidates::default());
@@ -129,7 +131,8 @@ impl Index {
         self.resolve_open(fingerprints, &open, &usable, true, found)
     }
 
-    /// As [`Index::resolve`], but always the copy in the lowest pack: asks the runs even when a cached footer knows one.
+    /// As [`Index::resolve`], but always the copy in the lowest pack: asks the runs even when a
+    /// cached footer knows one.
     ///
     /// # Errors
     /// As [`Index::resolve_batch`].

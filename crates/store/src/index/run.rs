@@ -20,7 +20,8 @@
 //!            whole page with these 8 bytes as zero
 //! fences     u64 a page        filter  u64 words        packs  u64 each, rising
 //! ```
-//! A section's sum is the checksum of the checksums of its 1 MiB pieces, so that it can be made while it streams.
+//! A section's sum is the checksum of the checksums of its 1 MiB pieces, so that it can be made
+//! while it streams.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -215,7 +216,8 @@ impl Run {
         self.failed.load(Ordering::Acquire)
     }
 
-    /// The page where entries of `prefix` begin if there are any; `None` when all prefixes are larger.
+    /// The page where entries of `prefix` begin if there are any; `None` when all prefixes are
+    /// larger.
     pub fn first_page(&self, prefix: u64) -> Option<usize> {
         let at = self.fences_below(prefix);
         if self.fences.get(at) == Some(&prefix) { Some(at) } else { at.checked_sub(1) }
@@ -259,8 +261,8 @@ impl Run {
         check_page(page).context(what)
     }
 
-    /// Calls `found` with every place of `prefix`, given the checked page where its entries begin. Reads further pages
-    /// only when entries of this one prefix fill more than one.
+    /// Calls `found` with every place of `prefix`, given the checked page where its entries begin.
+    /// Reads further pages only when entries of this one prefix fill more than one.
     pub fn search(
         &self,
         mut at: usize,
@@ -283,8 +285,9 @@ impl Run {
     }
 }
 
-/// Checks a page's checksum, which it sets to zero, and its count of entries, so that [`entries`] can rely on it. The sum is
-/// over all 4096 bytes because BLAKE3 hashes four whole KiB side by side, and a shorter last one by itself.
+/// Checks a page's checksum, which it sets to zero, and its count of entries, so that [`entries`]
+/// can rely on it. The sum is over all 4096 bytes because BLAKE3 hashes four whole KiB side by
+/// side, and a shorter last one by itself.
 pub(super) fn check_page(page: &mut Page) -> Result<(), FormatError> {
     let sum = word(page, PAGE_SUM_AT);
     page[PAGE_SUM_AT..].fill(0);

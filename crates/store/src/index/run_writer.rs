@@ -1,4 +1,5 @@
-//! Writes a run front to back from a sorted stream of entries, in memory bounded by its filter and fences.
+//! Writes a run front to back from a sorted stream of entries, in memory bounded by its filter and
+//! fences.
 //!
 //! Entries gather in a page; a full page is sealed into a 1 MiB buffer that is written when it is
 //! full. The entries of one prefix stay together: a group that does not fit into a page moves to
@@ -76,7 +77,8 @@ impl RunWriter {
             }
         }
         if self.used == PAGE_ENTRIES {
-            // The group goes on: it moves to a page of its own, or, if it has one already, into the next.
+            // The group goes on: it moves to a page of its own, or, if it has one already, into the
+            // next.
             self.end_page(if self.group > 0 { self.group } else { self.used })?;
         }
         let at = self.used * 16;
@@ -125,8 +127,8 @@ impl RunWriter {
         Ok(sum.finish())
     }
 
-    /// Ends the run, which covers `packs`, and makes its bytes durable; its name is the caller's to make so. The run has no
-    /// number yet. `None`, and no file, when there were no entries.
+    /// Ends the run, which covers `packs`, and makes its bytes durable; its name is the caller's to
+    /// make so. The run has no number yet. `None`, and no file, when there were no entries.
     pub fn finish(mut self, mut packs: Vec<PackId>) -> Result<Option<Run>> {
         if self.entries == 0 {
             return Ok(None);
@@ -160,7 +162,8 @@ impl RunWriter {
         Ok(Some(Run::new(0, file, self.entries, fences, filter, packs)))
     }
 
-    /// Fewer entries came than expected (a merge dropped dead packs): reads the pages back for a filter that fits.
+    /// Fewer entries came than expected (a merge dropped dead packs): reads the pages back for a
+    /// filter that fits.
     fn filter_again(&self) -> Result<Filter> {
         let mut filter = Filter::new(self.entries);
         let mut pages = vec![0; PIECE_LEN];

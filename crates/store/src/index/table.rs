@@ -133,7 +133,8 @@ impl PlaceTable {
         }
     }
 
-    /// Multiplying by the capacity maps the mixed prefix to a cell for any capacity, not only powers of two.
+    /// Multiplying by the capacity maps the mixed prefix to a cell for any capacity, not only
+    /// powers of two.
     #[inline]
     fn home(&self, prefix: u64) -> usize {
         let mixed = (prefix ^ prefix >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -176,7 +177,8 @@ mod tests {
             let mut rng = Rng(seed);
             let (mut table, mut model) = (PlaceTable::default(), BTreeSet::new());
             for _ in 0..4000 {
-                // Few distinct prefixes, close together: long runs of occupied cells that wrap around.
+                // Few distinct prefixes, close together: long runs of occupied cells that wrap
+                // around.
                 let (prefix, place) = (u64::MAX - rng.below(300), 1 + rng.below(3));
                 if rng.below(5) < 3 {
                     table.insert(prefix, place);

@@ -67,8 +67,8 @@ pub fn encode(entries: &[AclEntry]) -> Vec<u8> {
     value
 }
 
-/// `mode` as it should be where a file's list cannot be: its group bits are the list's mask, which may be more than the owning group
-/// was ever given.
+/// `mode` as it should be where a file's list cannot be: its group bits are the list's mask, which
+/// may be more than the owning group was ever given.
 pub fn mode_without(mode: u32, entries: &[AclEntry]) -> u32 {
     let of = |tag| entries.iter().find(|entry| entry.tag == tag).map(|entry| u32::from(entry.permissions));
     let group = of(Tag::OwningGroup).unwrap_or(0) & of(Tag::Mask).unwrap_or(7);

@@ -116,7 +116,8 @@ fn kind_in_sqlite(error: &rusqlite::Error) -> ErrorKind {
     }
 }
 
-/// By the class of the SQLSTATE (PostgreSQL's manual, appendix A), where one code does not say more.
+/// By the class of the SQLSTATE (PostgreSQL's manual, appendix A), where one code does not say
+/// more.
 fn kind_in_postgres(error: &tokio_postgres::Error) -> ErrorKind {
     let Some(state) = error.code() else {
         // The error is not from the server: a value of the wrong type, or no connection.

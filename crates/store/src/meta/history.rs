@@ -1,4 +1,5 @@
-//! What keeps contents that the tree has no more: versions, snapshots, pins and holds; and the policies of directories, which say how much is kept.
+//! What keeps contents that the tree has no more: versions, snapshots, pins and holds; and the
+//! policies of directories, which say how much is kept.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +12,8 @@ use crate::error::Result;
 /// Something that a session keeps from being reclaimed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PinTarget {
-    /// The tree as it is now: its epoch is named, and the current epoch raised, as by an unnamed snapshot.
+    /// The tree as it is now: its epoch is named, and the current epoch raised, as by an unnamed
+    /// snapshot.
     Now,
     /// A snapshot, by name.
     Snapshot(String),
@@ -56,14 +58,16 @@ pub trait Snapshots: Send + Sync {
     fn versions(&self, inode: u64) -> Result<Vec<VersionRow>>;
     /// Names the current epoch and raises it; `Exists` when the name is taken.
     fn create_snapshot(&self, name: &str, time: u64, tags: &[String]) -> Result<SnapshotRow>;
-    /// Gives a snapshot these tags, in place of those that it has; `NotFound` when there is none of that name.
+    /// Gives a snapshot these tags, in place of those that it has; `NotFound` when there is none of
+    /// that name.
     fn set_snapshot_tags(&self, name: &str, tags: &[String]) -> Result<()>;
     /// All snapshots, oldest first.
     fn snapshots(&self) -> Result<Vec<SnapshotRow>>;
     /// Forgets a snapshot; rows only it could see go with the next [`Snapshots::purge_history`].
     fn delete_snapshot(&self, name: &str) -> Result<()>;
-    /// Pins something for `session`, checking in the same transaction that it is there. Returns the epoch to read at (`Now` and
-    /// `Snapshot`; for `Version` the current one) and, for `Version`, its content.
+    /// Pins something for `session`, checking in the same transaction that it is there. Returns the
+    /// epoch to read at (`Now` and `Snapshot`; for `Version` the current one) and, for `Version`,
+    /// its content.
     ///
     /// # Errors
     /// `NotFound` when it is not there, `Fenced`.
@@ -87,11 +91,13 @@ pub const MOUNT_HOLDER: &str = "mount";
 
 /// Claims on contents that outlive sessions.
 pub trait Holds: Send + Sync {
-    /// Keeps `roots` from being reclaimed until `holder` (a name; not empty) releases them, independently of sessions: for the staging log of a
-    /// mount, which outlives its process. A root that it already holds is held once. The caller makes sure that their chunks are committed, and
-    /// cannot be reclaimed before this returns.
+    /// Keeps `roots` from being reclaimed until `holder` (a name; not empty) releases them,
+    /// independently of sessions: for the staging log of a mount, which outlives its process. A
+    /// root that it already holds is held once. The caller makes sure that their chunks are
+    /// committed, and cannot be reclaimed before this returns.
     fn hold(&self, holder: &str, roots: &[Root]) -> Result<()>;
-    /// Releases these roots, or with `None` all that `holder` holds. Other owners may hold the same ones.
+    /// Releases these roots, or with `None` all that `holder` holds. Other owners may hold the same
+    /// ones.
     fn release(&self, holder: &str, roots: Option<&[Root]>) -> Result<()>;
     /// Lists the owners of holds.
     fn holders(&self) -> Result<Vec<String>>;
@@ -101,8 +107,9 @@ pub trait Holds: Send + Sync {
 
 /// Policies of directories.
 pub trait Policies: Send + Sync {
-    /// Sets (or with `None` unsets) a policy of a directory; it goes with the directory. The engine itself obeys `versions`: how many earlier
-    /// contents of a file are kept. The nearest directory above that sets it counts: a number, `all` or `none`; the default is 10.
+    /// Sets (or with `None` unsets) a policy of a directory; it goes with the directory. The engine
+    /// itself obeys `versions`: how many earlier contents of a file are kept. The nearest directory
+    /// above that sets it counts: a number, `all` or `none`; the default is 10.
     fn set_policy(&self, inode: u64, key: &str, value: Option<&str>) -> Result<()>;
     /// Policies set on exactly this directory.
     fn policies(&self, inode: u64) -> Result<BTreeMap<String, String>>;

@@ -77,8 +77,8 @@ pub struct InlineOwner {
     pub bytes: u64,
 }
 
-/// Reading and taking over inline chunks. Changes come with commits ([`super::Change::InlineChunks`]). All
-/// methods block.
+/// Reading and taking over inline chunks. Changes come with commits
+/// ([`super::Change::InlineChunks`]). All methods block.
 pub trait InlineChunks: Send + Sync {
     /// The bytes of a chunk, not compared with its fingerprint; `None` when it is not inline.
     fn inline_chunk(&self, fingerprint: &Fingerprint) -> Result<Option<Vec<u8>>>;

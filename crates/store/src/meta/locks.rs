@@ -1,4 +1,5 @@
-//! Locks on files among all clients of a store: `fcntl`'s on ranges of bytes, `flock`'s on whole files.
+//! Locks on files among all clients of a store: `fcntl`'s on ranges of bytes, `flock`'s on whole
+//! files.
 //!
 //! A lock belongs to an *owner*: a number that a client has for one of its processes, or for one of
 //! its open files; owners of two sessions are never the same. Locks of one owner do not exclude
@@ -8,8 +9,8 @@
 //! **An expired lock goes when another owner wants it.** A request that meets a lock of a session
 //! with an expired lease (by the database's clock) first ends that session, with all its locks. So
 //! the old holder commits nothing after the new one has the lock. A session that is ended for
-//! another reason ([`Sessions::fence`](super::Sessions::fence)) leaves its locks. Until another owner wants
-//! one of them, the next session of the same client can take them over
+//! another reason ([`Sessions::fence`](super::Sessions::fence)) leaves its locks. Until another
+//! owner wants one of them, the next session of the same client can take them over
 //! ([`FileLocks::take_over_locks`]); then nobody else has held them meanwhile.
 //!
 //! **Waiting** is up to the client: it asks again when [`FileLocks::lock_blockers`] answers
@@ -232,7 +233,8 @@ mod tests {
 
     use super::*;
 
-    /// Bytes of the file that the model knows one by one; the last one stands for all from there to the end.
+    /// Bytes of the file that the model knows one by one; the last one stands for all from there to
+    /// the end.
     const BYTES: u64 = 24;
 
     fn range(first: u64, last: u64) -> LockRange {

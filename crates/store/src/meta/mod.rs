@@ -1,7 +1,8 @@
-//! Metadata: the name space, manifest roots, packs, sessions, pins, snapshots and policies, in one database.
+//! Metadata: the name space, manifest roots, packs, sessions, pins, snapshots and policies, in one
+//! database.
 //!
-//! [`Meta`] is the contract that every engine fulfils; `conformance` in the tests states it as code. An engine serialises
-//! its transactions. Chunks are not rows: they live in pack footers.
+//! [`Meta`] is the contract that every engine fulfils; `conformance` in the tests states it as
+//! code. An engine serialises its transactions. Chunks are not rows: they live in pack footers.
 
 mod carry;
 mod change;
@@ -35,7 +36,8 @@ pub use sqlite::{Clock, OpenMode, SqliteMeta};
 pub(crate) use sqlite::{is_unused_database, register_functions};
 pub use tree::{At, Change, Commit, Committed, DirEntry, Era, Hanging, Inode, ROOT_INODE, Tree, TreeTotals};
 
-/// Costs of write transactions in this process, if the engine counts them: with the database on another host.
+/// Costs of write transactions in this process, if the engine counts them: with the database on
+/// another host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct WriteCounts {
     /// How many there were.
@@ -57,14 +59,18 @@ pub struct Counters {
     pub next_sequence: u64,
 }
 
-/// The metadata engine. All methods block; all are transactions of their own; `Busy` and lost leases are reported, never hidden.
+/// The metadata engine. All methods block; all are transactions of their own; `Busy` and lost
+/// leases are reported, never hidden.
 ///
-/// A session is *live* while it was neither closed nor fenced and its lease is not over by the database's clock. Methods that take a session
-/// fail with `Fenced` when it is not, and renew its lease when it is.
+/// A session is *live* while it was neither closed nor fenced and its lease is not over by the
+/// database's clock. Methods that take a session fail with `Fenced` when it is not, and renew its
+/// lease when it is.
 pub trait Meta: Sessions + Packs + Tree + Snapshots + Holds + Policies + Reclaim {
-    /// The database's time, nanoseconds since 1970: the clock by which all hosts of a store judge ages.
+    /// The database's time, nanoseconds since 1970: the clock by which all hosts of a store judge
+    /// ages.
     fn now(&self) -> Result<u64>;
-    /// Explains in a clause what is wrong with the way to the database just now; `None` while it answers.
+    /// Explains in a clause what is wrong with the way to the database just now; `None` while it
+    /// answers.
     fn trouble(&self) -> Option<String> {
         None
     }
@@ -78,18 +84,20 @@ pub trait Meta: Sessions + Packs + Tree + Snapshots + Holds + Policies + Reclaim
     fn records(&self) -> &dyn records::Records;
     /// The inline chunks.
     fn inline(&self) -> &dyn inline::InlineChunks;
-    /// The locks on files, if the engine has them, as PostgreSQL's does. One process at a time mounts a store in a directory, and its kernel keeps
-    /// locks.
+    /// The locks on files, if the engine has them, as PostgreSQL's does. One process at a time
+    /// mounts a store in a directory, and its kernel keeps locks.
     fn file_locks(&self) -> Option<&dyn locks::FileLocks> {
         None
     }
-    /// Publishes to the catalogue where mounts change names in the database alone: in PostgreSQL. Elsewhere each commit publishes its changes.
+    /// Publishes to the catalogue where mounts change names in the database alone: in PostgreSQL.
+    /// Elsewhere each commit publishes its changes.
     fn publishing(&self) -> Option<&dyn publishing::Publishing> {
         None
     }
     /// The counters' next values; gives out nothing.
     fn counters(&self) -> Result<Counters>;
-    /// Raises the counters to at least these values, for a database that was rebuilt from packs, or that is stale.
+    /// Raises the counters to at least these values, for a database that was rebuilt from packs, or
+    /// that is stale.
     fn raise_counters(&self, next_pack: u64, next_inode: u64, next_sequence: u64) -> Result<()>;
     /// Checks the engine's own structures; returns findings in words.
     fn check(&self) -> Result<Vec<String>>;

@@ -111,7 +111,8 @@ pub struct PackChanges {
 
 /// The rows of packs.
 pub trait Packs: Send + Sync {
-    /// Announces `count` packs of `kind` that `session` will write, with this mark in their headers, and returns their new ids, rising.
+    /// Announces `count` packs of `kind` that `session` will write, with this mark in their
+    /// headers, and returns their new ids, rising.
     fn announce_packs(
         &self,
         session: SessionId,
@@ -119,31 +120,37 @@ pub trait Packs: Send + Sync {
         count: u32,
         mark: u64,
     ) -> Result<Vec<PackId>>;
-    /// Withdraws intents that the session announced and did not write, as their names were taken. Rows in another state, or of another session, stay.
+    /// Withdraws intents that the session announced and did not write, as their names were taken.
+    /// Rows in another state, or of another session, stay.
     fn withdraw_packs(&self, session: SessionId, packs: &[PackId]) -> Result<()>;
-    /// Records that announced packs are sealed and durable (`bytes`, `raw_bytes`, `chunks` are taken from the rows).
+    /// Records that announced packs are sealed and durable (`bytes`, `raw_bytes`, `chunks` are
+    /// taken from the rows).
     fn packs_sealed(&self, session: SessionId, packs: &[PackRow]) -> Result<()>;
     /// Every pack row.
     fn packs(&self) -> Result<Vec<PackRow>>;
-    /// Up to `limit` pack rows, in the order of their ids, after `after`: for a caller that needs little of each.
+    /// Up to `limit` pack rows, in the order of their ids, after `after`: for a caller that needs
+    /// little of each.
     fn packs_after(&self, after: PackId, limit: usize) -> Result<Vec<PackRow>>;
     /// Sums over all pack rows, by their state.
     fn pack_sums(&self) -> Result<Vec<PackSum>>;
-    /// The mark for asking for later changes, if the engine has one. Data that is read after it may be reported once more.
+    /// The mark for asking for later changes, if the engine has one. Data that is read after it may
+    /// be reported once more.
     fn pack_mark(&self) -> Result<Option<PackMark>> {
         Ok(None)
     }
-    /// Rows of packs that have changed since `mark`: all of them, in whatever order their transactions began and ended. `None` if the engine cannot
-    /// tell: then read all.
+    /// Rows of packs that have changed since `mark`: all of them, in whatever order their
+    /// transactions began and ended. `None` if the engine cannot tell: then read all.
     fn changed_packs(&self, mark: PackMark) -> Result<Option<PackChanges>> {
         let _ = mark;
         Ok(None)
     }
-    /// Rule 15: sets packs `Dead` that are `Writing` or `Sealed` and whose session is over. Returns how many.
+    /// Rule 15: sets packs `Dead` that are `Writing` or `Sealed` and whose session is over. Returns
+    /// how many.
     fn sweep_packs(&self, time: u64) -> Result<u64>;
-    /// Drops the rows of dead packs whose objects are gone; rows that are not `Dead`, or whose session is not over, are left alone (rule 22).
+    /// Drops the rows of dead packs whose objects are gone; rows that are not `Dead`, or whose
+    /// session is not over, are left alone (rule 22).
     fn forget_packs(&self, packs: &[PackId]) -> Result<()>;
-    /// Inserts rows of packs that were found as objects, as live: for a database rebuilt from packs. Existing rows stay. Ids handed out later are
-    /// above them.
+    /// Inserts rows of packs that were found as objects, as live: for a database rebuilt from
+    /// packs. Existing rows stay. Ids handed out later are above them.
     fn adopt_packs(&self, packs: &[PackRow]) -> Result<()>;
 }

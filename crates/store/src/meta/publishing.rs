@@ -35,8 +35,8 @@ pub struct Anew {
 ///
 /// Each of the first two methods sees one instant, between the commits of all clients, and takes a
 /// sequence at that instant. A commit may have taken its sequence before and happen after it. Its
-/// block then comes too early in the catalogue. So its client asks for [`Publishing::last_published`] and,
-/// if that is later, publishes the commit again.
+/// block then comes too early in the catalogue. So its client asks for
+/// [`Publishing::last_published`] and, if that is later, publishes the commit again.
 pub trait Publishing: Send + Sync {
     /// Takes a sequence, and returns the state of these names and inodes at that instant.
     ///

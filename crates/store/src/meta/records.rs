@@ -1,11 +1,14 @@
 //! The registry: typed records by which clients of a store tell each other what goes on.
 //!
-//! A [`Record`] is a row of the database, found by its kind and its name, with its fields as JSON. Mounts, agents, open files, deferred closes, rules,
-//! and what the catalogue still lacks are such records. Most belong to a session. A client that is killed leaves its records behind, so whoever
-//! reads them asks whether their sessions are live, and [`Store::sweep_records`](crate::Store::sweep_records) removes the rest.
+//! A [`Record`] is a row of the database, found by its kind and its name, with its fields as JSON.
+//! Mounts, agents, open files, deferred closes, rules, and what the catalogue still lacks are such
+//! records. Most belong to a session. A client that is killed leaves its records behind, so whoever
+//! reads them asks whether their sessions are live, and
+//! [`Store::sweep_records`](crate::Store::sweep_records) removes the rest.
 //!
-//! A record that this program cannot read was written by another version of it. [`Registry::all`] passes over it. Where a record that is missed would do harm, readers ask by
-//! [`Registry::each`], [`Registry::get`] or [`Registry::has`].
+//! A record that this program cannot read was written by another version of it. [`Registry::all`]
+//! passes over it. Where a record that is missed would do harm, readers ask by [`Registry::each`],
+//! [`Registry::get`] or [`Registry::has`].
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -43,7 +46,8 @@ pub trait Records: Send + Sync {
     fn set_record(&self, kind: &str, name: &str, value: Option<&str>) -> Result<()>;
     /// Adds a record. Returns false, and changes nothing, if there is one of that name.
     fn add_record(&self, kind: &str, name: &str, value: &str) -> Result<bool>;
-    /// Replaces a record whose text is `was`, or removes it (`None`). Returns false if its text is another one, or it is gone.
+    /// Replaces a record whose text is `was`, or removes it (`None`). Returns false if its text is
+    /// another one, or it is gone.
     fn swap_record(&self, kind: &str, name: &str, was: &str, to: Option<&str>) -> Result<bool>;
 }
 
@@ -161,7 +165,8 @@ impl<'a> Registry<'a> {
         self.0.add_record(R::KIND, &record.name(), &encode(record)?)
     }
 
-    /// Replaces a record by another of the same name. Returns false, and changes nothing, if it is not what was read any more.
+    /// Replaces a record by another of the same name. Returns false, and changes nothing, if it is
+    /// not what was read any more.
     ///
     /// # Errors
     /// Those of the database.

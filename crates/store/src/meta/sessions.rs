@@ -23,12 +23,14 @@ pub enum SessionKind {
     Collector = 2,
 }
 
-/// What a writer may rely on (rules 1, 8 and 9 of `docs/decisions/0003-reclaim-protocol.md`): read in one transaction.
+/// What a writer may rely on (rules 1, 8 and 9 of `docs/decisions/0003-reclaim-protocol.md`): read
+/// in one transaction.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Generation {
     /// Raised each time packs are marked as deletion candidates.
     pub number: u64,
-    /// Ids of all live packs, rising. Every other pack counts as absent. Empty for a reader's session, which relies on none.
+    /// Ids of all live packs, rising. Every other pack counts as absent. Empty for a reader's
+    /// session, which relies on none.
     pub live: Vec<PackId>,
     /// The mark for [`Packs::changed_packs`](super::Packs::changed_packs), if the engine has one.
     pub mark: Option<PackMark>,
@@ -103,7 +105,8 @@ impl SessionOwner {
         Self { lock, host: crate::host::name(), process: std::process::id(), role }
     }
 
-    /// Its lock file among `locks`; `None` for a name that no process gives, and that could lead elsewhere.
+    /// Its lock file among `locks`; `None` for a name that no process gives, and that could lead
+    /// elsewhere.
     pub fn lock_file(&self, locks: &Path) -> Option<PathBuf> {
         let is_plain = !self.lock.is_empty() && self.lock.bytes().all(|byte| byte.is_ascii_alphanumeric());
         is_plain.then(|| locks.join(format!("{}.lock", self.lock)))
@@ -168,7 +171,8 @@ fn is_locked(path: &Path) -> Option<bool> {
     Some(rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err())
 }
 
-/// Rule 11: true when `session` certainly has no process any more: its lease is over, or its lock file can be locked.
+/// Rule 11: true when `session` certainly has no process any more: its lease is over, or its lock
+/// file can be locked.
 pub fn is_gone(session: &SessionRow, locks: Option<&Path>) -> bool {
     if session.lease_is_over {
         return true;
@@ -179,7 +183,8 @@ pub fn is_gone(session: &SessionRow, locks: Option<&Path>) -> bool {
 
 /// The sessions of clients, and the generations that they have acknowledged.
 pub trait Sessions: Send + Sync {
-    /// Opens a session with a lease of `lease_secs`, and returns the current generation, which it has acknowledged.
+    /// Opens a session with a lease of `lease_secs`, and returns the current generation, which it
+    /// has acknowledged.
     fn open_session(
         &self,
         kind: SessionKind,
@@ -191,20 +196,23 @@ pub trait Sessions: Send + Sync {
     /// # Errors
     /// `Fenced` when the session is no longer live.
     fn renew(&self, session: SessionId, lease_secs: u32) -> Result<u64>;
-    /// Rule 8, in one transaction: candidates among `relied` become live again, and the session acknowledges the current generation, which is
-    /// returned.
+    /// Rule 8, in one transaction: candidates among `relied` become live again, and the session
+    /// acknowledges the current generation, which is returned.
     fn acknowledge(&self, session: SessionId, relied: &[PackId]) -> Result<Generation>;
-    /// Fails once this database was removed or replaced: data stored from then on would be lost. Asks only this machine.
+    /// Fails once this database was removed or replaced: data stored from then on would be lost.
+    /// Asks only this machine.
     fn still_there(&self) -> Result<()> {
         Ok(())
     }
     /// The current generation's number.
     fn generation(&self) -> Result<u64>;
-    /// Ends a session, if it is not over yet: its row is over, its pins go; packs it left `Writing` or `Sealed` await [`Packs::sweep_packs`](super::Packs::sweep_packs).
+    /// Ends a session, if it is not over yet: its row is over, its pins go; packs it left `Writing`
+    /// or `Sealed` await [`Packs::sweep_packs`](super::Packs::sweep_packs).
     fn close_session(&self, session: SessionId) -> Result<()>;
     /// Ends another's session whose lease is over, or whose process is gone as the caller knows.
     fn fence(&self, session: SessionId) -> Result<()>;
-    /// Sessions that are not over (closed or fenced); the lease of some may be (see [`SessionRow::lease_until`]).
+    /// Sessions that are not over (closed or fenced); the lease of some may be (see
+    /// [`SessionRow::lease_until`]).
     fn sessions(&self) -> Result<Vec<SessionRow>>;
 }
 

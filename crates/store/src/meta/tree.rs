@@ -2,8 +2,8 @@
 //!
 //! **Epochs.** The tree has a current epoch. A snapshot (or a reader's pin) names the current epoch
 //! and raises it. After that, the first change to a row copies it to the history with the epochs it
-//! was valid in, and later changes update it in place. So [`At::Epoch`] reads the tree exactly as it
-//! was.
+//! was valid in, and later changes update it in place. So [`At::Epoch`] reads the tree exactly as
+//! it was.
 
 use std::collections::BTreeMap;
 
@@ -36,8 +36,8 @@ pub struct Inode {
     pub root: Root,
     /// Names it has; 1 for a directory.
     pub links: u32,
-    /// A digest of the source's (size, mtime, ctime, inode) at the last put; 0: none, or not to be trusted. Not part of the history: a put that
-    /// changes nothing else changes it in all epochs.
+    /// A digest of the source's (size, mtime, ctime, inode) at the last put; 0: none, or not to be
+    /// trusted. Not part of the history: a put that changes nothing else changes it in all epochs.
     pub stamp: u64,
 }
 
@@ -75,17 +75,23 @@ pub struct Hanging {
 pub enum Change {
     /// Makes `name` in `parent` stand for a file with these attributes and content.
     ///
-    /// If the name exists and the kinds match (both directories, or neither), the existing inode is kept and changed. Its old content becomes an
-    /// earlier version by the directory's policy `versions`. `inode` is then an alias of the existing inode for the rest of this commit; in later
-    /// commits the caller replaces it by that of [`Committed::aliases`]. If the kinds differ, the old entry is removed first (a directory with all
-    /// below it). If `inode` or its alias already has another name, this makes a hard link: the name stands for that inode from now on, whose
-    /// attributes and content are updated. Directories have one name: for them that is `Invalid`.
+    /// If the name exists and the kinds match (both directories, or neither), the existing inode is
+    /// kept and changed. Its old content becomes an earlier version by the directory's policy
+    /// `versions`. `inode` is then an alias of the existing inode for the rest of this commit; in
+    /// later commits the caller replaces it by that of [`Committed::aliases`]. If the kinds differ,
+    /// the old entry is removed first (a directory with all below it). If `inode` or its alias
+    /// already has another name, this makes a hard link: the name stands for that inode from now
+    /// on, whose attributes and content are updated. Directories have one name: for them that is
+    /// `Invalid`.
     ///
-    /// If nothing differs, only the stamp is written. A version is kept only when the content differs.
+    /// If nothing differs, only the stamp is written. A version is kept only when the content
+    /// differs.
     ///
-    /// An empty name, with [`ROOT_INODE`] as parent and as inode, changes the attributes of the root directory.
+    /// An empty name, with [`ROOT_INODE`] as parent and as inode, changes the attributes of the
+    /// root directory.
     Put {
-        /// Directory: an inode in the database, one made earlier in this commit, or an alias of this commit.
+        /// Directory: an inode in the database, one made earlier in this commit, or an alias of
+        /// this commit.
         parent: u64,
         /// Name in it; not empty, without `/`, not `.` or `..`, at most 255 bytes.
         name: Vec<u8>,
@@ -97,7 +103,8 @@ pub enum Change {
         root: Root,
         /// See [`Inode::stamp`].
         stamp: u64,
-        /// True when an existing name is a hard link to another inode than in the source: replace the entry instead of changing its inode.
+        /// True when an existing name is a hard link to another inode than in the source: replace
+        /// the entry instead of changing its inode.
         replace: bool,
     },
     /// Another name for an inode that is not a directory; `Exists` when the name is taken.
@@ -109,8 +116,9 @@ pub enum Change {
         /// The inode, in the database or made earlier in this commit.
         inode: u64,
     },
-    /// Removes an entry; a directory with all below it when `recursive`, else it must be empty (`Exists`: it has entries). An inode goes with
-    /// its last name, and its earlier versions with it. With `recursive` an entry that is gone already counts as removed.
+    /// Removes an entry; a directory with all below it when `recursive`, else it must be empty
+    /// (`Exists`: it has entries). An inode goes with its last name, and its earlier versions with
+    /// it. With `recursive` an entry that is gone already counts as removed.
     Remove {
         /// Directory.
         parent: u64,
@@ -119,8 +127,9 @@ pub enum Change {
         /// Allow directories that are not empty.
         recursive: bool,
     },
-    /// Moves an entry by POSIX's rules: a file replaces a file, a directory an empty directory (`Exists`: it is not empty; `Invalid`: the kinds
-    /// differ, or the directory would move into itself). Two names of one file stay both.
+    /// Moves an entry by POSIX's rules: a file replaces a file, a directory an empty directory
+    /// (`Exists`: it is not empty; `Invalid`: the kinds differ, or the directory would move into
+    /// itself). Two names of one file stay both.
     Rename {
         /// Old directory.
         parent: u64,
@@ -131,8 +140,9 @@ pub enum Change {
         /// New name.
         new_name: Vec<u8>,
     },
-    /// A precondition: `name` stands for `inode` just now (`None`: is free); else the commit is refused (`Changed`). For a client of a shared store
-    /// that decided on earlier reads. This and the four below are applied in order, together with those above.
+    /// A precondition: `name` stands for `inode` just now (`None`: is free); else the commit is
+    /// refused (`Changed`). For a client of a shared store that decided on earlier reads. This and
+    /// the four below are applied in order, together with those above.
     IfName {
         /// Directory.
         parent: u64,
@@ -141,16 +151,18 @@ pub enum Change {
         /// The inode that it must stand for.
         inode: Option<u64>,
     },
-    /// A precondition: the inode has the mode, owner, group and extended attributes of these just now; else the commit is refused (`Changed`). For a
-    /// new entry that inherits some of them from its directory.
+    /// A precondition: the inode has the mode, owner, group and extended attributes of these just
+    /// now; else the commit is refused (`Changed`). For a new entry that inherits some of them from
+    /// its directory.
     IfAttributes {
         /// The inode.
         inode: u64,
         /// The attributes; times do not count.
         attributes: Box<Attributes>,
     },
-    /// Sets attributes and content of an inode, if the present ones are `was`; else the commit is refused (`Changed`; `NotFound` when it is gone).
-    /// The stamp is cleared. A directory stays one, and so does anything else.
+    /// Sets attributes and content of an inode, if the present ones are `was`; else the commit is
+    /// refused (`Changed`; `NotFound` when it is gone). The stamp is cleared. A directory stays
+    /// one, and so does anything else.
     CompareAndSwap {
         /// The inode.
         inode: u64,
@@ -165,7 +177,8 @@ pub enum Change {
         /// As in [`Change::Node`].
         keep: bool,
     },
-    /// Sets an inode's time of last change, and with `modified` that of its content, to `time`, unless they are later. Ignored if it is missing.
+    /// Sets an inode's time of last change, and with `modified` that of its content, to `time`,
+    /// unless they are later. Ignored if it is missing.
     Touch {
         /// The inode.
         inode: u64,
@@ -174,8 +187,10 @@ pub enum Change {
         /// The time.
         time: Time,
     },
-    /// A precondition: the inode has so many names and this content just now; else the commit is refused (`Changed`, also when it is gone). If it has
-    /// one name, its content is kept from reclaiming as long as the session lasts: for an open file that loses its last name in this commit.
+    /// A precondition: the inode has so many names and this content just now; else the commit is
+    /// refused (`Changed`, also when it is gone). If it has one name, its content is kept from
+    /// reclaiming as long as the session lasts: for an open file that loses its last name in this
+    /// commit.
     PinContent {
         /// The inode.
         inode: u64,
@@ -184,14 +199,17 @@ pub enum Change {
         /// Content that it must have.
         root: Root,
     },
-    /// Makes `name` stand for `inode`, or for nothing, whatever it stood for before. This and [`Change::Node`] are for clients that own the tree and
-    /// know its state, as a mount does: applying them twice is the same as once. Only the state at the end of the commit counts. An inode without a
-    /// name goes then, with its versions, and a directory must have exactly one name, or none and no entries (`Invalid`). So their order does not
-    /// matter, except for two that set the same name or the same inode: the last one decides. A commit has changes of these two kinds, or of the
-    /// others (`Invalid`).
+    /// Makes `name` stand for `inode`, or for nothing, whatever it stood for before. This and
+    /// [`Change::Node`] are for clients that own the tree and know its state, as a mount does:
+    /// applying them twice is the same as once. Only the state at the end of the commit counts. An
+    /// inode without a name goes then, with its versions, and a directory must have exactly one
+    /// name, or none and no entries (`Invalid`). So their order does not matter, except for two
+    /// that set the same name or the same inode: the last one decides. A commit has changes of
+    /// these two kinds, or of the others (`Invalid`).
     ///
-    /// At the end `parent` must be a directory if it has entries (`NotFound`), and must not lie below itself (`Invalid`); `inode` must exist if it
-    /// has a name (`Invalid`). A move is one entry that is removed and one that is created.
+    /// At the end `parent` must be a directory if it has entries (`NotFound`), and must not lie
+    /// below itself (`Invalid`); `inode` must exist if it has a name (`Invalid`). A move is one
+    /// entry that is removed and one that is created.
     Name {
         /// Directory.
         parent: u64,
@@ -200,10 +218,11 @@ pub enum Change {
         /// The inode that it stands for.
         inode: Option<u64>,
     },
-    /// Sets attributes and content of an inode, whatever they were; makes it if it is missing (see [`Change::Name`]). The stamp is cleared. If
-    /// nothing else differs, nothing else is written.
+    /// Sets attributes and content of an inode, whatever they were; makes it if it is missing (see
+    /// [`Change::Name`]). The stamp is cleared. If nothing else differs, nothing else is written.
     Node {
-        /// The inode, from [`Tree::reserve_inodes`] if it is new. A directory stays one, and so does anything else.
+        /// The inode, from [`Tree::reserve_inodes`] if it is new. A directory stays one, and so
+        /// does anything else.
         inode: u64,
         /// A directory that it has a name in at the end of the commit: its policies count.
         parent: u64,
@@ -211,23 +230,27 @@ pub enum Change {
         attributes: Attributes,
         /// Content; [`Root::Empty`] except for files.
         root: Root,
-        /// If the content differs, the earlier one becomes a version by the policy `versions`; else it is replaced, and the version keeps its number.
+        /// If the content differs, the earlier one becomes a version by the policy `versions`; else
+        /// it is replaced, and the version keeps its number.
         keep: bool,
     },
-    /// Holds the content of an inode without names, or of a file that is still open, for `holder`, in place of what that held before. Goes with
-    /// changes of the two kinds above. The catalogue does not have it, as it is of no use once the mount has ended.
+    /// Holds the content of an inode without names, or of a file that is still open, for `holder`,
+    /// in place of what that held before. Goes with changes of the two kinds above. The catalogue
+    /// does not have it, as it is of no use once the mount has ended.
     Orphan {
         /// The inode; the database need not have it.
         inode: u64,
-        /// The owner of the hold: [`orphan_holder`](super::orphan_holder) for an inode without names,
-        /// [`increments::holder`](crate::increments::holder) for one that is being written.
+        /// The owner of the hold: [`orphan_holder`](super::orphan_holder) for an inode without
+        /// names, [`increments::holder`](crate::increments::holder) for one that is being written.
         holder: String,
         /// Content.
         root: Root,
     },
-    /// A change of a job; goes with changes that are applied in order. The catalogue does not have it.
+    /// A change of a job; goes with changes that are applied in order. The catalogue does not have
+    /// it.
     Job(jobs::JobChange),
-    /// A change of an inline chunk; goes with changes that are applied in order. The catalogue does not have it.
+    /// A change of an inline chunk; goes with changes that are applied in order. The catalogue does
+    /// not have it.
     InlineChunks(inline::InlineChange),
 }
 
@@ -290,26 +313,32 @@ pub trait Tree: Send + Sync {
     fn lookup_each(&self, names: &[(u64, &[u8])]) -> Result<Vec<Option<Inode>>> {
         names.iter().map(|(parent, name)| self.lookup(At::Now, *parent, name)).collect()
     }
-    /// The directory that a directory of the current tree is in; the root is in itself. `None` when there is no such directory.
+    /// The directory that a directory of the current tree is in; the root is in itself. `None` when
+    /// there is no such directory.
     fn parent_of(&self, directory: u64) -> Result<Option<u64>>;
-    /// The places of those of `directories` that are in the current tree, and of all their ancestors but the root, each once. Needed for the
-    /// catalogue of a store whose mounts do not write it; other catalogues have all names, and the answer is empty.
+    /// The places of those of `directories` that are in the current tree, and of all their
+    /// ancestors but the root, each once. Needed for the catalogue of a store whose mounts do not
+    /// write it; other catalogues have all names, and the answer is empty.
     fn hanging(&self, directories: &[u64]) -> Result<Vec<Hanging>> {
         let _ = directories;
         Ok(Vec::new())
     }
-    /// Up to `limit` entries of `parent`, in bytewise order of names, after `after`; none when there is no such directory.
+    /// Up to `limit` entries of `parent`, in bytewise order of names, after `after`; none when
+    /// there is no such directory.
     fn read_dir(&self, at: At, parent: u64, after: Option<&[u8]>, limit: usize) -> Result<Vec<DirEntry>>;
-    /// Every name that `directory` has or had, with every state of its inode at the same time, as far as snapshots and pins keep them. Names come in
-    /// bytewise order, the states of a name in the order of time.
+    /// Every name that `directory` has or had, with every state of its inode at the same time, as
+    /// far as snapshots and pins keep them. Names come in bytewise order, the states of a name in
+    /// the order of time.
     fn history(&self, directory: u64) -> Result<Vec<Era>>;
     /// A fresh range of inode numbers.
     fn reserve_inodes(&self, count: u64) -> Result<std::ops::Range<u64>>;
-    /// Makes a batch of changes visible at once: the session must be live, its packs, which it sealed, become live, the changes apply in order.
+    /// Makes a batch of changes visible at once: the session must be live, its packs, which it
+    /// sealed, become live, the changes apply in order.
     ///
     /// # Errors
-    /// `Fenced` when the session is no longer live: then nothing has changed. The same holds for other errors: `Invalid` (packs in another state,
-    /// names, attributes, kinds), `NotFound` (parents, inodes, entries), `Exists`. Only after an error with
+    /// `Fenced` when the session is no longer live: then nothing has changed. The same holds for
+    /// other errors: `Invalid` (packs in another state, names, attributes, kinds), `NotFound`
+    /// (parents, inodes, entries), `Exists`. Only after an error with
     /// [`Error::unanswered`](crate::Error::unanswered) may all of it have happened.
     fn commit(&self, session: SessionId, commit: &Commit) -> Result<Committed>;
     /// True if a transaction whose answer was lost has happened. If it has not, it never will.

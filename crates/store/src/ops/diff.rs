@@ -32,10 +32,12 @@ pub struct Side<'a> {
     pub inode: &'a Inode,
 }
 
-/// Told of each difference: the path below both sides (empty for themselves), and the entry of each side that has it.
+/// Told of each difference: the path below both sides (empty for themselves), and the entry of each
+/// side that has it.
 pub type Visit<'v, E> = dyn FnMut(&[u8], Difference, Option<&Inode>, Option<&Inode>) -> Result<(), E> + 'v;
 
-/// Calls `visit` with each difference, in bytewise order of names; for a directory that only one side has, with everything below it too.
+/// Calls `visit` with each difference, in bytewise order of names; for a directory that only one
+/// side has, with everything below it too.
 ///
 /// # Errors
 /// Those of `visit` and of the database.

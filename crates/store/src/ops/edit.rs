@@ -1,6 +1,7 @@
 //! Changes of the tree that carry no data: remove, move, copy.
 //!
-//! They go through the [`Writer`] like everything else, so that the catalogue has them and they are committed in order.
+//! They go through the [`Writer`] like everything else, so that the catalogue has them and they are
+//! committed in order.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -86,7 +87,8 @@ fn require_directory(meta: &dyn Meta, at: At, path: &StorePath) -> Result<Inode>
     Ok(inode)
 }
 
-/// Removes `paths`; directories only when `recursive`. All of it or nothing, for up to some ten thousand names.
+/// Removes `paths`; directories only when `recursive`. All of it or nothing, for up to some ten
+/// thousand names.
 ///
 /// # Errors
 /// `NotFound`, `Invalid` for the root and for directories without `recursive`.
@@ -178,7 +180,8 @@ fn commit(
     editor.finish(submitted)
 }
 
-/// Where each source goes: to `to`, or below it when that is a directory (it must be one for several sources).
+/// Where each source goes: to `to`, or below it when that is a directory (it must be one for
+/// several sources).
 ///
 /// # Errors
 /// `Invalid`.
@@ -202,8 +205,9 @@ pub fn targets(meta: &dyn Meta, from: &[StorePath], to: &StorePath) -> Result<Ve
     from.iter().map(|path| Ok((path.clone(), target(path)?))).collect()
 }
 
-/// Copies each of `from` to `to`, or into it when it is a directory; no data is copied. The sources are read from snapshot `snapshot`, or from the
-/// tree as it was before the copy, so a directory may be copied into itself. Hard links among the copies stay.
+/// Copies each of `from` to `to`, or into it when it is a directory; no data is copied. The sources
+/// are read from snapshot `snapshot`, or from the tree as it was before the copy, so a directory
+/// may be copied into itself. Hard links among the copies stay.
 ///
 /// # Errors
 /// `NotFound`, `Invalid` for directories without `recursive`.

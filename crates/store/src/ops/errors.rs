@@ -1,7 +1,8 @@
 //! The last errors that a mount or an agent met, for those who ask (`status`, `stats --live`).
 //!
-//! They are kept in the process that met them, which registers them from time to time, so that `status` shows them on any host. A record is named by host
-//! and process, as the sessions are, and counts while one of these is live.
+//! They are kept in the process that met them, which registers them from time to time, so that
+//! `status` shows them on any host. A record is named by host and process, as the sessions are, and
+//! counts while one of these is live.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -150,7 +151,8 @@ fn forget(store: &Store) -> Result<()> {
     store.registry().remove(&MetRecord { process: Process::own(), errors: Vec::new() })
 }
 
-/// The errors of processes whose sessions are among these, and live. Only a later process of the same number removes the records of another one.
+/// The errors of processes whose sessions are among these, and live. Only a later process of the
+/// same number removes the records of another one.
 pub(super) fn errors(meta: &dyn Meta, sessions: &[SessionStatus]) -> Result<Vec<ErrorsStatus>> {
     let live = || sessions.iter().filter(|session| session.standing == Standing::Live);
     let mut found = Vec::new();

@@ -31,8 +31,9 @@ struct Level {
     below: Vec<(u64, Vec<usize>)>,
 }
 
-/// Calls `visit` with each state of each entry below `directory` at the `moments`, which are epochs in rising order. Entries
-/// come in bytewise order of names, the states of one in the order of time.
+/// Calls `visit` with each state of each entry below `directory` at the `moments`, which are epochs
+/// in rising order. Entries come in bytewise order of names, the states of one in the order of
+/// time.
 ///
 /// # Errors
 /// Those of `visit` and of the database; `Damaged` for a directory that lies below itself.

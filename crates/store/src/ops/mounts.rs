@@ -1,7 +1,9 @@
-//! Where a store is mounted: each mount registers itself for those who ask (`status`), so that other hosts know it, too.
+//! Where a store is mounted: each mount registers itself for those who ask (`status`), so that
+//! other hosts know it, too.
 //!
-//! A record is named by the host and the process of its mount, as the mount's sessions are. It counts while one of these is live: nothing has to be removed after a mount
-//! that was killed, but the next one removes what is left all the same.
+//! A record is named by the host and the process of its mount, as the mount's sessions are. It
+//! counts while one of these is live: nothing has to be removed after a mount that was killed, but
+//! the next one removes what is left all the same.
 
 use std::path::PathBuf;
 
@@ -86,7 +88,8 @@ pub struct MountStatus {
     pub session: u64,
 }
 
-/// Registers a mount of this process. To be called when the store is mounted; a mount works without, so failures may be passed over.
+/// Registers a mount of this process. To be called when the store is mounted; a mount works
+/// without, so failures may be passed over.
 ///
 /// # Errors
 /// Those of the database.
@@ -103,7 +106,8 @@ pub fn register(store: &Store, mount: &MountRecord) -> Result<()> {
     registry.put(mount)
 }
 
-/// Files of this host with changes that a mount could not store, in order of their names. Nothing removes them.
+/// Files of this host with changes that a mount could not store, in order of their names. Nothing
+/// removes them.
 #[must_use]
 pub fn unsaved(store: &Store) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(store.dir().join(UNSAVED)).into_iter().flatten().flatten();

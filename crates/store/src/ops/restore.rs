@@ -58,7 +58,8 @@ struct Restorer<'a> {
 const INODES_AT_ONCE: u64 = 1024;
 const PAGE: usize = 4096;
 
-/// Two directories to compare: the one of the snapshot, and where it is now. `fresh`: it was just made, and is empty.
+/// Two directories to compare: the one of the snapshot, and where it is now. `fresh`: it was just
+/// made, and is empty.
 struct Pair {
     then: u64,
     now: u64,

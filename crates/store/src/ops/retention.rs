@@ -25,7 +25,8 @@ pub const PERIODS: [(Period, &str); 5] = [
 pub struct Retention {
     /// The newest this many.
     pub last: usize,
-    /// The newest of each of this many hours, days, weeks, months, years that have any, in the order of [`PERIODS`].
+    /// The newest of each of this many hours, days, weeks, months, years that have any, in the
+    /// order of [`PERIODS`].
     pub periods: [usize; 5],
     /// All with any of these tags.
     pub tags: Vec<String>,

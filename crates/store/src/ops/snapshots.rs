@@ -1,4 +1,5 @@
-//! Snapshots: first into the catalogue, then into the database, so that a lost database has them again.
+//! Snapshots: first into the catalogue, then into the database, so that a lost database has them
+//! again.
 
 use std::sync::Arc;
 
@@ -47,7 +48,8 @@ pub fn create(store: &Store, name: Option<&str>, fallback: &str, tags: &[String]
     create_with(store, name, fallback, Facts { tags: tags.to_vec(), ..Facts::default() })
 }
 
-/// Takes a snapshot of the tree as it is now. Without a name it is named by `fallback`, with a number added while that is taken.
+/// Takes a snapshot of the tree as it is now. Without a name it is named by `fallback`, with a
+/// number added while that is taken.
 ///
 /// # Errors
 /// `Exists` when the name is taken, `Invalid`.
@@ -192,7 +194,8 @@ pub fn delete(store: &Store, names: &[String]) -> Result<()> {
             format!("snapshot `{name}` is held; `outrigger snapshot release {name}` lets it be deleted");
         return Err(Error::new(ErrorKind::Invalid, why));
     }
-    // The other way round than when one is made: one that is forgotten in the catalogue alone would be missing after `recover`.
+    // The other way round than when one is made: one that is forgotten in the catalogue alone would
+    // be missing after `recover`.
     for name in names {
         store.meta.delete_snapshot(name)?;
     }

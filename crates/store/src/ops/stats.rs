@@ -53,7 +53,8 @@ pub struct Stats {
     pub tree: TreeTotals,
     /// Snapshots.
     pub snapshots: u64,
-    /// Sum of the lengths of all files that are retained: current ones, kept versions, snapshots (a file in several counts once for each content).
+    /// Sum of the lengths of all files that are retained: current ones, kept versions, snapshots (a
+    /// file in several counts once for each content).
     pub retained_bytes: u64,
     /// Packs by kind and state.
     pub packs: BTreeMap<(&'static str, &'static str), PackTotals>,

@@ -23,7 +23,8 @@ pub(super) fn guess(backend: &dyn Backend) -> usize {
     if backend.uploads_max() > 1 { FOOTER_GUESS } else { TRAILER_LEN }
 }
 
-/// Reads and checks the footer that `trailer` describes, no more of it at once than was found to be one.
+/// Reads and checks the footer that `trailer` describes, no more of it at once than was found to be
+/// one.
 pub(crate) fn load_footer(backend: &dyn Backend, trailer: &Trailer) -> Result<Footer> {
     let at = || format!("pack {}, footer at byte {}", trailer.id, trailer.footer_offset);
     let mut bytes = Vec::new();
@@ -53,7 +54,8 @@ impl PackReader {
         Ok(header)
     }
 
-    /// The footers of these packs are about to be asked for; so many chunks are in them, as far as anybody knows.
+    /// The footers of these packs are about to be asked for; so many chunks are in them, as far as
+    /// anybody knows.
     pub(crate) fn expect_footers(&self, packs: &[(PackId, u32)]) {
         if self.footer_guess == TRAILER_LEN {
             return;
@@ -109,8 +111,9 @@ impl PackReader {
         load_footer(&*self.backend, &trailer)
     }
 
-    /// The one fingerprint at `place`, straight from the footer's bytes; `None` when there is no such pack or slot. It is not checked
-    /// against the footer's checksum: a caller compares all of it.
+    /// The one fingerprint at `place`, straight from the footer's bytes; `None` when there is no
+    /// such pack or slot. It is not checked against the footer's checksum: a caller compares all of
+    /// it.
     ///
     /// # Errors
     /// When the backend cannot be read.

@@ -1,4 +1,5 @@
-//! Policies of directories: their keys and values, and how files below a directory are cut and compressed by them.
+//! Policies of directories: their keys and values, and how files below a directory are cut and
+//! compressed by them.
 //!
 //! [`crate::write::set_policy`] sets them.
 

@@ -1,4 +1,5 @@
-//! Walks a manifest: the entries of a byte range, in order, reading only the nodes that the range needs.
+//! Walks a manifest: the entries of a byte range, in order, reading only the nodes that the range
+//! needs.
 
 use outrigger_format::{Entry, Fingerprint, Node, Root};
 
@@ -13,7 +14,8 @@ pub trait NodeSource {
     fn read_node(&self, fingerprint: &Fingerprint) -> Result<Vec<u8>>;
 }
 
-/// Calls `visit` with the position in the file and each entry that overlaps `from..to`, in order, until it returns `false`.
+/// Calls `visit` with the position in the file and each entry that overlaps `from..to`, in order,
+/// until it returns `false`.
 ///
 /// # Errors
 /// Those of the source, of `visit`, and `Damaged` for a node that does not match its parent's

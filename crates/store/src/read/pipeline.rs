@@ -101,7 +101,8 @@ impl<'a> Reader<'a> {
         if time == 1 { follow_packs(self.meta, self.index) } else { refresh_index(self.meta, self.index) }
     }
 
-    /// Hands the verified bytes of a chunk to `take`. If one copy is damaged, another pack's copy serves.
+    /// Hands the verified bytes of a chunk to `take`. If one copy is damaged, another pack's copy
+    /// serves.
     fn with_chunk<T>(
         &self,
         fingerprint: &Fingerprint,
@@ -126,8 +127,9 @@ impl<'a> Reader<'a> {
                 );
             };
             match self.fetch(fingerprint, place, &mut take) {
-                // Rule 13: a pack that is gone, or an index that is behind, is looked up again before it is called damage.
-                // More than once, since the next run of the collector may have moved it again.
+                // Rule 13: a pack that is gone, or an index that is behind, is looked up again
+                // before it is called damage. More than once, since the next run of the collector
+                // may have moved it again.
                 Err(error) if error.kind() == ErrorKind::NotFound && refreshes < REFRESHES => {
                     refreshes += 1;
                     self.look_again(refreshes)?;
@@ -178,7 +180,8 @@ impl<'a> Reader<'a> {
         take(chunk, Some(place.pack))
     }
 
-    /// The footer of the pack of `place`, the frame that it lies in, and which of its chunks that is.
+    /// The footer of the pack of `place`, the frame that it lies in, and which of its chunks that
+    /// is.
     fn position(&self, place: Place) -> Result<(Arc<Footer>, u16, u16)> {
         // An unreadable footer counts as a pack that is gone.
         let Some(footer) = self.index.footers().get(place.pack)? else {
@@ -204,7 +207,8 @@ impl<'a> Reader<'a> {
         walk_entries(self, root, from, to, visit)
     }
 
-    /// Data and holes of a file that has holes, if there are 4,096 runs of data at most; `None` for all others.
+    /// Data and holes of a file that has holes, if there are 4,096 runs of data at most; `None` for
+    /// all others.
     ///
     /// # Errors
     /// Those of reading the manifest.
@@ -240,8 +244,8 @@ impl<'a> Reader<'a> {
         Ok(Some(extents))
     }
 
-    /// Hands the bytes `offset..offset + len` of a file to `sink`, in order, about a mebibyte at a time; holes as zeros. Stops at the
-    /// file's end.
+    /// Hands the bytes `offset..offset + len` of a file to `sink`, in order, about a mebibyte at a
+    /// time; holes as zeros. Stops at the file's end.
     ///
     /// # Errors
     /// `Damaged`, with the offset in the file; what was handed out before it is verified.

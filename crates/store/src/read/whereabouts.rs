@@ -198,7 +198,8 @@ struct Chunk {
     end: u64,
 }
 
-/// Hands out the chunks of a content, a part at a time as a file may be of any length, until `take` has enough.
+/// Hands out the chunks of a content, a part at a time as a file may be of any length, until `take`
+/// has enough.
 fn each_part(
     reader: &Reader<'_>,
     root: &Root,

@@ -1,4 +1,5 @@
-//! `recover`: makes a new database from the packs alone, in a store's directory or, where hosts share it, in PostgreSQL (`shared.rs`).
+//! `recover`: makes a new database from the packs alone, in a store's directory or, where hosts
+//! share it, in PostgreSQL (`shared.rs`).
 //!
 //! ```text
 //!   survey.rs   every object: header, footer, catalogue blocks; what has no footer is kept for salvage
@@ -13,9 +14,9 @@
 //!   the old database is moved aside, the new one takes its name; torn packs are moved to `packs-damaged/`
 //! ```
 //!
-//! Nothing that was there is changed before the new database is whole, and nothing is deleted but packs that hold nothing. A
-//! block found in a torn pack belongs to a commit that may never have been acknowledged: it counts only if all that it
-//! refers to can be found.
+//! Nothing that was there is changed before the new database is whole, and nothing is deleted but
+//! packs that hold nothing. A block found in a torn pack belongs to a commit that may never have
+//! been acknowledged: it counts only if all that it refers to can be found.
 
 mod exact;
 mod limbo;
@@ -69,7 +70,8 @@ pub struct RecoverReport {
     pub files: u64,
     /// Directories there are now.
     pub directories: u64,
-    /// Where the old database is now, if there was one: its file, or in PostgreSQL the name of its schema.
+    /// Where the old database is now, if there was one: its file, or in PostgreSQL the name of its
+    /// schema.
     pub old_database: Option<PathBuf>,
     /// What could not be recovered, in sentences.
     pub problems: Vec<String>,

@@ -22,8 +22,8 @@ pub(super) struct Torn {
     pub why: String,
 }
 
-/// A catalogue block and where it was found. Its records are read again when it is replayed: all blocks of a large store
-/// together would not fit into memory.
+/// A catalogue block and where it was found. Its records are read again when it is replayed: all
+/// blocks of a large store together would not fit into memory.
 pub(super) struct FoundBlock {
     pub sequence: u64,
     /// Blocks that the collector copied have the same one.

@@ -62,7 +62,8 @@ impl BeforeSnapshot {
         self.taken.lock().expect("no panic while held").as_ref().map(|(name, _)| name.clone())
     }
 
-    /// Takes the snapshot, if that is due before a transaction; `is_last`: nothing will be submitted any more.
+    /// Takes the snapshot, if that is due before a transaction; `is_last`: nothing will be
+    /// submitted any more.
     pub(crate) fn take(&self, meta: &dyn Meta, is_last: bool) -> Result<Option<Taken>> {
         let due = if is_last { &self.destroys } else { &self.may_destroy };
         let mut taken = self.taken.lock().expect("no panic while held");

@@ -1,9 +1,10 @@
 //! The log: opening, reading, syncing, removing. `append.rs` writes to its end.
 //!
-//! **Locks**, in the order in which they are taken: `removal` (one remover at a time), then `tail` (the end of the log: held over one append and
-//! while a segment begins, never over a sync), then `segments` (the list of segments). A record's data is hashed before `tail` is taken, and written
-//! from the caller's memory, in one `pwritev` of header, fields and data. So records are whole in the order of their sequences, and a record is
-//! acknowledged only after those before it.
+//! **Locks**, in the order in which they are taken: `removal` (one remover at a time), then `tail`
+//! (the end of the log: held over one append and while a segment begins, never over a sync), then
+//! `segments` (the list of segments). A record's data is hashed before `tail` is taken, and written
+//! from the caller's memory, in one `pwritev` of header, fields and data. So records are whole in
+//! the order of their sequences, and a record is acknowledged only after those before it.
 
 mod append;
 
@@ -35,9 +36,11 @@ pub struct Options {
     pub store: StoreId,
     /// Bytes of a segment at most.
     pub segment_len: u64,
-    /// Bytes of all segments at most, not counting the flusher's own records; at least two segments.
+    /// Bytes of all segments at most, not counting the flusher's own records; at least two
+    /// segments.
     pub capacity: u64,
-    /// Packs lie on the same disk: while there is staged data, space for its packs is kept free there.
+    /// Packs lie on the same disk: while there is staged data, space for its packs is kept free
+    /// there.
     pub packs_beside: bool,
 }
 
@@ -62,7 +65,8 @@ impl Options {
     }
 }
 
-/// Where appended data lies. The file map that it was given to keeps its segment from being removed.
+/// Where appended data lies. The file map that it was given to keeps its segment from being
+/// removed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Location {
     /// The segment.
@@ -85,8 +89,9 @@ impl Location {
     }
 }
 
-/// The result of appending. If the operation was on a file's content (write, truncate, zero, clone), give it to the file's
-/// [`ExtentMap`](super::ExtentMap), or to [`Usage::release`]; otherwise its segment stays for ever.
+/// The result of appending. If the operation was on a file's content (write, truncate, zero,
+/// clone), give it to the file's [`ExtentMap`](super::ExtentMap), or to [`Usage::release`];
+/// otherwise its segment stays for ever.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Appended {
     /// The record's sequence.
@@ -124,12 +129,14 @@ impl std::fmt::Debug for Log {
 }
 
 impl Log {
-    /// Opens the log in directory `path`, making it if there is none, and hands each of its records to `visit`, in order. The effects of `visit` must
-    /// not last before this returns: the log may turn out to be damaged further on. When it has returned, all visited records are on disk.
+    /// Opens the log in directory `path`, making it if there is none, and hands each of its records
+    /// to `visit`, in order. The effects of `visit` must not last before this returns: the log may
+    /// turn out to be damaged further on. When it has returned, all visited records are on disk.
     ///
     /// # Errors
-    /// `Busy` when another mount has it, `Invalid` when it lies on a FUSE mount or belongs to another store, `Damaged` when records that were on disk
-    /// are broken (nothing is changed then), `Newer`; errors of `visit`.
+    /// `Busy` when another mount has it, `Invalid` when it lies on a FUSE mount or belongs to
+    /// another store, `Damaged` when records that were on disk are broken (nothing is changed
+    /// then), `Newer`; errors of `visit`.
     pub fn open(
         path: &Path,
         options: Options,
@@ -138,7 +145,8 @@ impl Log {
         Self::open_counting(path, options, Arc::default(), visit)
     }
 
-    /// Like [`Log::open`], counting in `usage`, with which the maps of files can be made before there is a log.
+    /// Like [`Log::open`], counting in `usage`, with which the maps of files can be made before
+    /// there is a log.
     ///
     /// # Errors
     /// As [`Log::open`].
@@ -203,8 +211,8 @@ impl Log {
         self.tail.lock().expect("no panic while it is held")
     }
 
-    /// Waits until there is room for `bytes` more, then keeps it until the reservation is dropped. `patience` bounds the
-    /// wait.
+    /// Waits until there is room for `bytes` more, then keeps it until the reservation is dropped.
+    /// `patience` bounds the wait.
     ///
     /// # Errors
     /// `Busy` when there was none in the given time, `Invalid` for more than a segment.
@@ -219,15 +227,17 @@ impl Log {
         self.space.reserve(bytes, patience)
     }
 
-    /// Finds out by how much the disk lets the log grow: down to the disk's floor, and with space left for packs of the staged data. Called when
-    /// space is reserved, and again and again while a caller waits for space.
+    /// Finds out by how much the disk lets the log grow: down to the disk's floor, and with space
+    /// left for packs of the staged data. Called when space is reserved, and again and again while
+    /// a caller waits for space.
     pub fn ask_disk(&self) {
         let Some(disk) = self.files.disk() else { return };
         let (staged, times) = if self.options.packs_beside { (self.usage.bytes(), 2) } else { (0, 1) };
         self.space.bound(disk.room().saturating_sub(staged) / times);
     }
 
-    /// True when the disk has no room for so many bytes more, and nothing is staged that could make some.
+    /// True when the disk has no room for so many bytes more, and nothing is staged that could make
+    /// some.
     pub fn is_out_of_disk(&self, bytes: u64) -> bool {
         self.ask_disk();
         let fill = self.fill();
@@ -237,7 +247,8 @@ impl Log {
     /// Makes all that was appended before the call durable, and returns the last sequence of that.
     ///
     /// # Errors
-    /// `Io` when a sync failed, now or earlier: what was not durable may be lost, and the log takes nothing more.
+    /// `Io` when a sync failed, now or earlier: what was not durable may be lost, and the log takes
+    /// nothing more.
     pub fn sync(&self) -> Result<u64> {
         let last = self.tail().next - 1;
         self.sync_to(last)?;
@@ -272,8 +283,8 @@ impl Log {
         self.commit.durable()
     }
 
-    /// Fills `buf`, which is as long as `location`, with the data there. The data is not verified: this process appended it, or the replay has
-    /// verified it.
+    /// Fills `buf`, which is as long as `location`, with the data there. The data is not verified:
+    /// this process appended it, or the replay has verified it.
     ///
     /// # Errors
     /// `NotFound` when its segment was removed, `Damaged` when it is shorter, `Io`.
@@ -295,10 +306,12 @@ impl Log {
         })
     }
 
-    /// Removes segments from the front of the log in which nothing is needed, given that the database has the name-space operations up to sequence
-    /// `committed`. Returns how many. The last segment always stays.
+    /// Removes segments from the front of the log in which nothing is needed, given that the
+    /// database has the name-space operations up to sequence `committed`. Returns how many. The
+    /// last segment always stays.
     ///
-    /// The records that are left need not be durable: a client that commits while older records are only in the log calls [`Log::sync`] before.
+    /// The records that are left need not be durable: a client that commits while older records are
+    /// only in the log calls [`Log::sync`] before.
     ///
     /// # Errors
     /// `Io` when a segment could not be removed.
@@ -329,8 +342,8 @@ impl Log {
         Ok(dead.len())
     }
 
-    /// Begins a new segment when the last one is longer than `least` and nothing in it is needed, and removes dead segments. If it returns `true`, no
-    /// record is left.
+    /// Begins a new segment when the last one is longer than `least` and nothing in it is needed,
+    /// and removes dead segments. If it returns `true`, no record is left.
     ///
     /// # Errors
     /// Those of [`Log::remove_dead`]; `Full` and `Io` when no segment could be begun.
@@ -347,7 +360,8 @@ impl Log {
         Ok(tail.len == HEADER && self.oldest_segment() == tail.segment.number)
     }
 
-    /// Removes the log, in which nothing is needed any more: its segments from the front, then the directory.
+    /// Removes the log, in which nothing is needed any more: its segments from the front, then the
+    /// directory.
     ///
     /// # Errors
     /// `Busy` when something in it is needed; then only what is dead was removed. `Io`.

@@ -102,7 +102,8 @@ impl Space {
         Ok(Reservation { space: self, bytes })
     }
 
-    /// True when the disk is to be asked, before so many bytes are reserved, how much more it takes.
+    /// True when the disk is to be asked, before so many bytes are reserved, how much more it
+    /// takes.
     pub fn is_bound_old(&self, bytes: u64) -> bool {
         let state = self.state.lock().expect("no panic while it is held");
         state.bound.is_none_or(|(_, until)| state.used + state.reserved + bytes > until)

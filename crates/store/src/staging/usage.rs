@@ -50,8 +50,8 @@ impl Usage {
         }
     }
 
-    /// Gives up an operation on a file's content that no map has taken: a file that is gone already. Other operations need
-    /// no release.
+    /// Gives up an operation on a file's content that no map has taken: a file that is gone
+    /// already. Other operations need no release.
     pub fn release(&self, operation: &Operation, appended: &Appended) {
         let Location { segment, len, .. } = appended.location;
         match operation {
@@ -84,7 +84,8 @@ impl Usage {
         self.segments.lock().expect("no panic while it is held").values().map(|needed| needed.bytes).sum()
     }
 
-    /// True when nothing in `segment` is needed, name-space operations up to `committed` being in the database.
+    /// True when nothing in `segment` is needed, name-space operations up to `committed` being in
+    /// the database.
     pub fn is_dead(&self, segment: u32, committed: u64) -> bool {
         let segments = self.segments.lock().expect("no panic while it is held");
         let needed = segments.get(&segment).copied().unwrap_or_default();

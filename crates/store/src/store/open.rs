@@ -51,7 +51,8 @@ impl Purpose {
 /// Reads the configuration of the store at `dir`.
 ///
 /// # Errors
-/// `NotFound` when there is no store, `Damaged` when a store has lost the file. Both say what to do.
+/// `NotFound` when there is no store, `Damaged` when a store has lost the file. Both say what to
+/// do.
 pub(super) fn read_config(dir: &Path) -> Result<StoreConfig> {
     StoreConfig::find(dir)?.ok_or_else(|| leftovers::refuse(dir))
 }
@@ -72,7 +73,8 @@ fn open_packs(
     })
 }
 
-/// Refuses packs outside a store of another user if this process is root's: root would write, with its keys, wherever that user says.
+/// Refuses packs outside a store of another user if this process is root's: root would write, with
+/// its keys, wherever that user says.
 pub(crate) fn refuse_packs_elsewhere(dir: &Path, config: &StoreConfig) -> Result<()> {
     match config.packs.as_ref().filter(|_| owner::is_others(dir)) {
         None => Ok(()),
@@ -87,7 +89,8 @@ pub(crate) fn refuse_packs_elsewhere(dir: &Path, config: &StoreConfig) -> Result
 }
 
 impl Store {
-    /// Creates a store in `dir`, which must not exist, or be empty; or at the URL of a PostgreSQL database, whose schema must not have one.
+    /// Creates a store in `dir`, which must not exist, or be empty; or at the URL of a PostgreSQL
+    /// database, whose schema must not have one.
     ///
     /// # Errors
     /// `Exists` when something is there already.
@@ -116,8 +119,9 @@ impl Store {
             let why = format!("{} is not empty (it has {:?}); give a new directory", dir.display(), name);
             return Err(Error::new(ErrorKind::Exists, why));
         }
-        // The configuration is written last, and by a rename: a directory with one is a whole store. `init` starts over what an
-        // interrupted `init` left, since nothing can have been stored there. A store that lost its configuration is refused.
+        // The configuration is written last, and by a rename: a directory with one is a whole
+        // store. `init` starts over what an interrupted `init` left, since nothing can have been
+        // stored there. A store that lost its configuration is refused.
         if let Some(found) = leftovers::of_a_store(dir)? {
             let why = format!(
                 "{0} has {found}: it is a store that has lost its {CONFIG_FILE}. Restore that from a copy, or rebuild it with `outrigger -s {0} recover`; \
@@ -150,14 +154,16 @@ impl Store {
     /// Opens the store in `dir`, or at the URL of a PostgreSQL database.
     ///
     /// # Errors
-    /// `NotFound` when there is none, `Newer`, `Damaged`, `Denied`; `Busy` or `Io` when a server cannot be reached.
+    /// `NotFound` when there is none, `Newer`, `Damaged`, `Denied`; `Busy` or `Io` when a server
+    /// cannot be reached.
     pub fn open(dir: &Path, read_only: bool) -> Result<Self> {
         let (store, census) = Self::open_with(dir, read_only, Purpose::Use)?;
         store.indexed(census)
     }
 
-    /// Opens a store to describe its state. Its packs need not be reachable and are not read: its index is empty, and no row of a
-    /// pack is read. If their place is unreachable or another store's, [`Backend::trouble`] says so, and nothing can be read.
+    /// Opens a store to describe its state. Its packs need not be reachable and are not read: its
+    /// index is empty, and no row of a pack is read. If their place is unreachable or another
+    /// store's, [`Backend::trouble`] says so, and nothing can be read.
     ///
     /// # Errors
     /// Those of [`Store::open`] that are about the database and the configuration.
@@ -223,7 +229,8 @@ impl Store {
         Ok((store, census))
     }
 
-    /// Builds a store from a database that is open (`recover` may just have made it), its census and open packs.
+    /// Builds a store from a database that is open (`recover` may just have made it), its census
+    /// and open packs.
     pub(crate) fn assemble(
         dir: &Path,
         config: StoreConfig,
@@ -268,7 +275,8 @@ impl Store {
         Ok(store)
     }
 
-    /// Opens a store that several hosts in one process share through one database: for tests. `dir` is one host's own directory.
+    /// Opens a store that several hosts in one process share through one database: for tests. `dir`
+    /// is one host's own directory.
     ///
     /// # Errors
     /// When the directory cannot be made, or the database cannot be read.
@@ -295,7 +303,8 @@ impl Store {
     }
 }
 
-/// Tools that copy trees (version control, object stores) drop empty directories. Those without which nothing is lost are made again.
+/// Tools that copy trees (version control, object stores) drop empty directories. Those without
+/// which nothing is lost are made again.
 fn make_directories(dir: &Path, config: &StoreConfig, meta: &SqliteMeta) -> Result<()> {
     let make = |name: &str| {
         let path = dir.join(name);

@@ -43,17 +43,21 @@ impl Store {
         Ok(opened)
     }
 
-    /// Has `beside` called before each commit of sessions that are opened from now on. The first call counts.
+    /// Has `beside` called before each commit of sessions that are opened from now on. The first
+    /// call counts.
     pub fn set_beside(&self, beside: Arc<Beside>) {
         let _ = self.beside.set(beside);
     }
 
     /// Raises the database's counters above all packs, the first time.
     ///
-    /// Once is enough. Clients of this database share its counters, so later ids lie below them. Only packs of another history can lie above. If an
-    /// older copy of the database was put back, no client had the store open. If another database goes on with the same packs, as an old primary
-    /// does, its packs may come at any moment, and no listing would be late enough. There the pack's name decides: a client that creates or seals a
-    /// pack under a taken name is refused and passes it by, and an intent for it gives no right to the other's pack ([`crate::stale::is_anothers`]).
+    /// Once is enough. Clients of this database share its counters, so later ids lie below them.
+    /// Only packs of another history can lie above. If an older copy of the database was put back,
+    /// no client had the store open. If another database goes on with the same packs, as an old
+    /// primary does, its packs may come at any moment, and no listing would be late enough. There
+    /// the pack's name decides: a client that creates or seals a pack under a taken name is refused
+    /// and passes it by, and an intent for it gives no right to the other's pack
+    /// ([`crate::stale::is_anothers`]).
     ///
     /// # Errors
     /// Those of the engine and the database.
@@ -65,14 +69,16 @@ impl Store {
         Ok(())
     }
 
-    /// Opens a session that is the collector: while it is open, no other client takes packs away. It succeeds a collector that was
-    /// killed at once. Also counts the sessions without a process that it ended first.
+    /// Opens a session that is the collector: while it is open, no other client takes packs away.
+    /// It succeeds a collector that was killed at once. Also counts the sessions without a process
+    /// that it ended first.
     ///
     /// # Errors
     /// `Busy` while another is, `Denied` on a read-only store.
     pub(crate) fn collector(&self, what: &str) -> Result<(Arc<Session>, u64)> {
         let session = self.session(SessionKind::Collector, what)?;
-        // Before anything is made or swept: so the evidence of used ids is still there, and none is given out.
+        // Before anything is made or swept: so the evidence of used ids is still there, and none is
+        // given out.
         raise_counters(&*self.meta, &*self.backend)?;
         // Locks of the sessions that are ended now stay until the next run.
         self.meta.file_locks().map_or(Ok(()), |locks| locks.sweep_locks())?;
@@ -86,8 +92,9 @@ impl Store {
         Ok(self.end_gone(|_| true)?.1)
     }
 
-    /// Of these sessions, those that are not over; for a caller that acts once a session is over. Sessions whose process is gone are
-    /// ended first. A session with an expired lease goes on if its client comes back before anybody ends it.
+    /// Of these sessions, those that are not over; for a caller that acts once a session is over.
+    /// Sessions whose process is gone are ended first. A session with an expired lease goes on if
+    /// its client comes back before anybody ends it.
     ///
     /// # Errors
     /// Those of the database.

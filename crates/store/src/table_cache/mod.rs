@@ -1,4 +1,5 @@
-//! The table cache: the fingerprints that are found most often, kept where devices look them up (GHOST's in-GPU table cache).
+//! The table cache: the fingerprints that are found most often, kept where devices look them up
+//! (GHOST's in-GPU table cache).
 //!
 //! ```text
 //!   writers: device says "in pack P" ─▶ confirmed ─▶ P may be relied on? ─▶ known         else ─▶ the index

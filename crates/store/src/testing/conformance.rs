@@ -7,7 +7,8 @@ use outrigger_format::PackId;
 use crate::backend::{Backend, PackWriter};
 use crate::error::ErrorKind;
 
-/// Lengths around which implementations change their ways: sectors, pages, and the local writer's 4 MiB stage.
+/// Lengths around which implementations change their ways: sectors, pages, and the local writer's 4
+/// MiB stage.
 const LENGTHS: [usize; 13] = [
     0,
     1,
@@ -156,7 +157,8 @@ fn names(backend: &dyn Backend) {
         assert_eq!(&bytes, b"first");
     }
 
-    // A writer dropped unsealed may leave its pack behind: it is listed then, and swept like any other.
+    // A writer dropped unsealed may leave its pack behind: it is listed then, and swept like any
+    // other.
     let mut writer = backend.create(PackId(0x100)).unwrap();
     writer.append(&[IoSlice::new(b"unfinished")]).unwrap();
     drop(writer);

@@ -18,16 +18,17 @@
 //! | name created, renamed, removed | each kept or lost, a rename as a whole; names of one file in order | in order over all directories, as by a journal |
 //! | what makes a name durable | a sync of its directory | that, or fsync (not fdatasync) of anything later |
 //!
-//! `Strict` promises what POSIX promises; a program that passes it depends on no file system's kindness. Neither mode
-//! knows ext4's special care for files replaced by renaming. A rename that was synced in either of its directories is
-//! durable in both.
+//! `Strict` promises what POSIX promises; a program that passes it depends on no file system's
+//! kindness. Neither mode knows ext4's special care for files replaced by renaming. A rename that
+//! was synced in either of its directories is durable in both.
 //!
 //! If all possibilities fit the budget, all are tried. Otherwise a seeded sample is. It has, in
 //! this order: nothing and everything; some single changes kept or lost alone, and some prefixes;
 //! then random picks. States with the same content and the same acknowledgements are tried once.
 //!
-//! Not recorded: SQLite's `-shm` files, which are mapped, not written, and made anew after a crash. Refused: writable
-//! shared mappings of other files, `io_uring`, in-kernel copies, symbolic links and `O_TMPFILE`.
+//! Not recorded: SQLite's `-shm` files, which are mapped, not written, and made anew after a crash.
+//! Refused: writable shared mappings of other files, `io_uring`, in-kernel copies, symbolic links
+//! and `O_TMPFILE`.
 
 mod calls;
 mod choices;
@@ -57,8 +58,8 @@ pub struct Exploration {
 }
 
 impl Trace {
-    /// Makes each state in a new directory, in shared memory where there is some, and hands it to `check` with the
-    /// directory. Returns how many there were.
+    /// Makes each state in a new directory, in shared memory where there is some, and hands it to
+    /// `check` with the directory. Returns how many there were.
     ///
     /// # Panics
     /// When `check` finds something wrong: with its message, the state and the seed. When the

@@ -1,4 +1,5 @@
-//! Damages packs in memory, as a failing disk would, or makes them lie, as a client can that publishes them so.
+//! Damages packs in memory, as a failing disk would, or makes them lie, as a client can that
+//! publishes them so.
 
 use outrigger_format::{
     ChunkKind, Codec, Encoding, Fingerprint, Footer, FooterBuilder, FrameHeader, PACK_HEADER_LEN, PackId,

@@ -1,7 +1,9 @@
-//! A backend that fails on purpose: by script (the third append, every read from the tenth on) or by seeded chance.
+//! A backend that fails on purpose: by script (the third append, every read from the tenth on) or
+//! by seeded chance.
 //!
-//! Calls are counted per operation, over all threads and packs, from 1. Before each call the plan's rules are asked in
-//! order; the first that applies decides. The same seed and the same order of calls give the same faults.
+//! Calls are counted per operation, over all threads and packs, from 1. Before each call the plan's
+//! rules are asked in order; the first that applies decides. The same seed and the same order of
+//! calls give the same faults.
 
 use std::io::IoSlice;
 use std::ops::RangeBounds;
@@ -63,7 +65,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Nothing goes wrong. `seed` decides by chance where rules ask for it, and which bits are inverted.
+    /// Nothing goes wrong. `seed` decides by chance where rules ask for it, and which bits are
+    /// inverted.
     pub fn new(seed: u64) -> Self {
         Self { seed, rules: Vec::new() }
     }

@@ -40,7 +40,8 @@ pub fn ask(method: &str, location: &S3Location, query: &str, body: &str) -> Stri
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// All that is in a bucket, uploads that were not ended too: names, lengths, when they were written.
+/// All that is in a bucket, uploads that were not ended too: names, lengths, when they were
+/// written.
 ///
 /// # Panics
 /// When it is more than one page.

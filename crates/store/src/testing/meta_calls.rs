@@ -1,9 +1,9 @@
 //! The calls of a metadata engine, for engines that stand in front of another one.
 
 /// Passes the signatures of a trait of [`Meta`](crate::meta::Meta) to the named macro, which makes
-/// methods of them: `meta_calls!(Tree, pass_on)` in an `impl Tree`. Left out are those that the wrappers
-/// here make themselves (`renew`, `commit`, `has_happened`), and those with a default. The caller
-/// has the types of the signatures in scope.
+/// methods of them: `meta_calls!(Tree, pass_on)` in an `impl Tree`. Left out are those that the
+/// wrappers here make themselves (`renew`, `commit`, `has_happened`), and those with a default. The
+/// caller has the types of the signatures in scope.
 #[macro_export]
 macro_rules! meta_calls {
     (Sessions, $pass_on:ident) => {

@@ -1,7 +1,8 @@
 //! Tools for tests: rules for every backend, backends that fail on purpose, damage, and crash
 //! states.
 //!
-//! Compiled for this crate's own tests and with the feature `testing`; no part of the public interface.
+//! Compiled for this crate's own tests and with the feature `testing`; no part of the public
+//! interface.
 
 pub mod conformance;
 pub mod crash;
@@ -34,7 +35,8 @@ pub fn owner(command: &str) -> crate::meta::SessionOwner {
     crate::meta::SessionOwner::this(String::new(), command.into())
 }
 
-/// An error of a commit that may have happened all the same; `token` is the engine's own number for it.
+/// An error of a commit that may have happened all the same; `token` is the engine's own number for
+/// it.
 #[must_use]
 pub fn lost_answer(error: crate::Error, token: i64) -> crate::Error {
     error.without_answer(crate::Unanswered { lane: 0, token })

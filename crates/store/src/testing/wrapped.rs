@@ -54,7 +54,8 @@ impl Wrapped {
         self
     }
 
-    /// Packs lie on two of `hosts`, which their ids choose, as in a Ceph pool; none on `without`, which is there.
+    /// Packs lie on two of `hosts`, which their ids choose, as in a Ceph pool; none on `without`,
+    /// which is there.
     #[must_use]
     pub fn spread_over(mut self, hosts: &[&str], without: Option<&str>) -> Self {
         self.hosts = hosts.iter().map(|host| (*host).to_owned()).collect();

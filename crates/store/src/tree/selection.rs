@@ -9,8 +9,8 @@ use crate::meta::{At, DirEntry, Meta};
 use crate::patterns::Patterns;
 use crate::tree::listing;
 
-/// Chooses the matches of `include` and all below them, or everything if it is empty. Matches of `exclude` and all below
-/// them are never chosen.
+/// Chooses the matches of `include` and all below them, or everything if it is empty. Matches of
+/// `exclude` and all below them are never chosen.
 #[derive(Clone, Debug, Default)]
 pub struct Selection {
     /// Entries to take.

@@ -73,7 +73,8 @@ pub(crate) fn append_at(
         }
     }
     if was_reset {
-        // The records may fill several packs, sealed one by one: only with the last one does the reset count.
+        // The records may fill several packs, sealed one by one: only with the last one does the
+        // reset count.
         builder.push(&Record::ResetEnd);
     }
     if !builder.is_empty() {

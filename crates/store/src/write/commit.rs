@@ -1,4 +1,5 @@
-//! The committer: seals full packs, and commits the changes whose data is durable, in the order they were submitted.
+//! The committer: seals full packs, and commits the changes whose data is durable, in the order
+//! they were submitted.
 //!
 //! States of a change: *queued* (its newest frame lies in no sealed pack) → *committable* (its
 //! frames, and those of every change before it, lie in sealed packs) → *committed*. One thread does

@@ -1,4 +1,5 @@
-//! A small content without the pipeline: its manifest root, and the chunks that are new in it, in memory.
+//! A small content without the pipeline: its manifest root, and the chunks that are new in it, in
+//! memory.
 //!
 //! For contents whose chunks are committed as rows ([`crate::inline`]). The result is what the
 //! pipeline would have stored, so each finds the other's chunks. Manifest nodes are chunks like the

@@ -144,8 +144,8 @@ impl Dedup {
                 }
             }
         }
-        // Pending first: a sealed pack enters the index before it leaves the pending table, so a chunk that is in neither
-        // when asked in this order is new.
+        // Pending first: a sealed pack enters the index before it leaves the pending table, so a
+        // chunk that is in neither when asked in this order is new.
         let pending = self.pending.lock().expect("no panic while held");
         self.was_pending.clear();
         self.was_pending

@@ -137,8 +137,8 @@ impl Framer {
         }
     }
 
-    /// Adds the chunk at `at` of `buffer`. Returns the number of its frame, and the frame before it if that is now
-    /// complete.
+    /// Adds the chunk at `at` of `buffer`. Returns the number of its frame, and the frame before it
+    /// if that is now complete.
     pub fn push(
         &mut self,
         fingerprint: Fingerprint,

@@ -1,4 +1,5 @@
-//! Stage read + scan + cut for small files: one worker reads a whole batch into one buffer, and cuts it, or has a device do that (`devices.rs`).
+//! Stage read + scan + cut for small files: one worker reads a whole batch into one buffer, and
+//! cuts it, or has a device do that (`devices.rs`).
 
 use std::num::NonZeroU64;
 use std::ops::Range;
@@ -38,7 +39,8 @@ impl ChunkRef {
     }
 }
 
-/// Computes the fingerprints of chunks in `buffer` that have none. All at once: most files have fewer leaves than a vector has lanes.
+/// Computes the fingerprints of chunks in `buffer` that have none. All at once: most files have
+/// fewer leaves than a vector has lanes.
 pub(super) fn hash_chunks(kind: FingerprintKind, buffer: &Buffer, chunks: &mut [ChunkRef]) {
     let mut fingerprints = Vec::with_capacity(chunks.len());
     let unnamed = chunks.iter().filter(|chunk| chunk.fingerprint == UNNAMED);
@@ -114,7 +116,8 @@ pub(super) struct Scratch {
 /// How often a file that changes while it is read is read again.
 const ATTEMPTS: u32 = 3;
 
-/// Opens a source file without following a symlink that has taken its place, nor waiting for a fifo's writer.
+/// Opens a source file without following a symlink that has taken its place, nor waiting for a
+/// fifo's writer.
 pub(super) fn open_source(file: &SourceFile) -> Result<OwnedFd, String> {
     use rustix::fs::{Mode, OFlags};
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
@@ -379,8 +382,8 @@ fn read_full(fd: &OwnedFd, room: &mut [u8]) -> Result<usize, rustix::io::Errno> 
             Ok(0) => break,
             Ok(n) => {
                 len += n;
-                // The expected size plus one was asked for: one byte short of full is the file as `stat` saw it. The
-                // `fstat` that follows notices if it has grown.
+                // The expected size plus one was asked for: one byte short of full is the file as
+                // `stat` saw it. The `fstat` that follows notices if it has grown.
                 if len + 1 == room.len() {
                     break;
                 }

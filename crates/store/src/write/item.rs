@@ -28,7 +28,8 @@ pub enum Item {
 pub struct FileItem {
     /// The change that it becomes.
     pub to: Target,
-    /// Attributes; for [`Content::File`] refreshed from the file when it is read, extended attributes included.
+    /// Attributes; for [`Content::File`] refreshed from the file when it is read, extended
+    /// attributes included.
     pub attributes: Attributes,
     /// Where its bytes come from.
     pub content: Content,
@@ -118,8 +119,8 @@ pub enum Target {
         /// See [`JobChange::Output`].
         name: Vec<u8>,
     },
-    /// A [`InlineChange::Packed`]: the content is an inline chunk's bytes, and must be cut into that
-    /// one chunk.
+    /// A [`InlineChange::Packed`]: the content is an inline chunk's bytes, and must be cut into
+    /// that one chunk.
     Packed {
         /// The chunk.
         fingerprint: Fingerprint,
@@ -153,7 +154,8 @@ pub enum Content {
     File(SourceFile),
     /// A stream of unknown length, read once.
     Stream(Box<dyn Read + Send>),
-    /// A stream of a sparse file's data, read once: the bytes of each extent, one after the other. The holes are not in it.
+    /// A stream of a sparse file's data, read once: the bytes of each extent, one after the other.
+    /// The holes are not in it.
     Sparse {
         /// Where the bytes come from.
         reader: Box<dyn Read + Send>,
@@ -219,9 +221,11 @@ impl Part {
     }
 }
 
-/// New bytes of a file. Called by several workers at once, in any order, for any range within its [`Part::Data`].
+/// New bytes of a file. Called by several workers at once, in any order, for any range within its
+/// [`Part::Data`].
 pub trait PartSource: Send + Sync {
-    /// Fills `buf` with the file's bytes from `offset`, which must not change before the writer has finished.
+    /// Fills `buf` with the file's bytes from `offset`, which must not change before the writer has
+    /// finished.
     ///
     /// # Errors
     /// When they cannot be read. That stops the whole writer, and [`super::Writer::finish`] returns

@@ -1,7 +1,7 @@
 //! Devices join a writer when they are open: at its start, or in the middle of its work.
 //!
-//! The first worker that finds them open lets them in. From then on, buffers lie where devices reach them, frames have the lengths
-//! that devices take, and deduplication asks the table cache.
+//! The first worker that finds them open lets them in. From then on, buffers lie where devices
+//! reach them, frames have the lengths that devices take, and deduplication asks the table cache.
 
 use std::sync::{Arc, OnceLock};
 

@@ -54,7 +54,8 @@ impl StoredNodes {
 /// Appends the entries of `root` in `from..to` to `builder`. A hole may be kept in part.
 ///
 /// # Errors
-/// `Invalid` when the range is not in the file or does not begin and end with an entry; those of both stores.
+/// `Invalid` when the range is not in the file or does not begin and end with an entry; those of
+/// both stores.
 pub(super) fn keep(
     builder: &mut ManifestBuilder,
     root: &Root,

@@ -4,7 +4,8 @@ use outrigger_format::{Entry, Fingerprint, INLINE_ENTRIES_MAX, MAX_LEVEL, Node, 
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// Takes finished nodes, stores them unless they are stored already, and returns their fingerprints.
+/// Takes finished nodes, stores them unless they are stored already, and returns their
+/// fingerprints.
 pub trait NodeSink {
     /// Stores one node.
     ///
@@ -53,7 +54,8 @@ impl ManifestBuilder {
         Ok(())
     }
 
-    /// True when a node of `level` could be appended as a whole: no node of that level or below it is open.
+    /// True when a node of `level` could be appended as a whole: no node of that level or below it
+    /// is open.
     pub fn takes_subtree(&self, level: u8) -> bool {
         self.leaf.is_empty() && self.inner.iter().take(level.into()).all(Vec::is_empty)
     }

@@ -1,5 +1,5 @@
-//! Manifest nodes and catalogue blocks, collected into the frames of meta packs. The sequencer adds nodes; the committer adds blocks, and
-//! seals the packs.
+//! Manifest nodes and catalogue blocks, collected into the frames of meta packs. The sequencer adds
+//! nodes; the committer adds blocks, and seals the packs.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};

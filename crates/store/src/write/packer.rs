@@ -1,6 +1,7 @@
 //! Stage pack: frames appended to an open pack; full packs handed on to be sealed.
 //!
-//! Used by the write pipeline and by the collector, which copies frames' chunks into packs of its own.
+//! Used by the write pipeline and by the collector, which copies frames' chunks into packs of its
+//! own.
 //!
 //! **Placed packs.** If a pack's id decides which hosts hold it, a pack for a certain host gets a
 //! suitable id. The sink announces several ids, takes the first that suits, and withdraws the
@@ -94,7 +95,8 @@ pub struct PackSink {
 }
 
 impl PackSink {
-    /// A sink for packs of `kind`, which `session` announces in `meta`: the store's own, or one that is being rebuilt.
+    /// A sink for packs of `kind`, which `session` announces in `meta`: the store's own, or one
+    /// that is being rebuilt.
     pub fn new(store: &Store, meta: &Arc<dyn Meta>, session: SessionId, kind: PackKind) -> Self {
         let config = &store.config;
         Self {
@@ -198,7 +200,8 @@ impl PackSink {
     fn create(&self, mark: u64) -> Result<(PackId, Box<dyn PackWriter>)> {
         let mut tries = 0;
         loop {
-            // The intent is durable before the object exists, so that nothing is ever written that no row announces.
+            // The intent is durable before the object exists, so that nothing is ever written that
+            // no row announces.
             let id = self.announce(mark)?;
             match self.backend.create(id) {
                 // The database is stale, or there is another one, which has made this pack.

@@ -48,7 +48,11 @@ pub struct WriteSummary {
     pub progress: ProgressView,
     /// Transactions and entries.
     pub totals: CommitTotals,
-    /// With [`CommitWhen::AtTheEnd`]: inode and content of every [`Change::Node`](crate::meta::Change::Node), [`Change::CompareAndSwap`](crate::meta::Change::CompareAndSwap) and [`Change::Orphan`](crate::meta::Change::Orphan) that was committed, in order, however it was submitted.
+    /// With [`CommitWhen::AtTheEnd`]: inode and content of every
+    /// [`Change::Node`](crate::meta::Change::Node),
+    /// [`Change::CompareAndSwap`](crate::meta::Change::CompareAndSwap) and
+    /// [`Change::Orphan`](crate::meta::Change::Orphan) that was committed, in order, however it was
+    /// submitted.
     pub nodes: Vec<(u64, Root)>,
 }
 
@@ -106,7 +110,8 @@ impl Writer {
         let fingerprint = store.config.fingerprint;
         let index = &store.index;
         let meta_sink = sink(PackKind::Meta);
-        // Many ids are announced for a placed pack, which are not to be those that a lost history gave out.
+        // Many ids are announced for a placed pack, which are not to be those that a lost history
+        // gave out.
         let raised = if host.is_some() { store.raise_counters_once() } else { Ok(()) };
         let begun = raised.and_then(|()| Ok((resumed?, Compare::new(store)?)));
         let ((changes, own_packs), compare, refused) = match begun {
@@ -266,7 +271,8 @@ impl Writer {
         self.shared.queue.submit(Batch::Small(std::mem::take(&mut self.batch)))
     }
 
-    /// True once something failed: nothing more is taken, and streams that were submitted are not read any further.
+    /// True once something failed: nothing more is taken, and streams that were submitted are not
+    /// read any further.
     pub fn has_stopped(&self) -> bool {
         self.shared.queue.failed()
     }

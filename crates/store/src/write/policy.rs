@@ -1,4 +1,5 @@
-//! Setting policies so that they survive a lost database: in the catalogue first, then in the database.
+//! Setting policies so that they survive a lost database: in the catalogue first, then in the
+//! database.
 
 use outrigger_format::catalogue::{FileKind, Record};
 
@@ -13,7 +14,8 @@ use crate::write::{append_records, publish_catalogue};
 /// Sets (or with `None` unsets) a policy of the directory `inode`.
 ///
 /// # Errors
-/// `Invalid` for a policy that is none, `NotFound` when there is no such directory; those of the store.
+/// `Invalid` for a policy that is none, `NotFound` when there is no such directory; those of the
+/// store.
 pub fn set_policy(
     store: &Store,
     session: &Session,

@@ -61,7 +61,8 @@ pub struct Progress {
     pub bytes_stored: AtomicU64,
     /// Chunks that were not stored before.
     pub chunks_new: AtomicU64,
-    /// Frames that were meant for a device which is not there, or is not trusted: the processor made them.
+    /// Frames that were meant for a device which is not there, or is not trusted: the processor
+    /// made them.
     pub frames_without_device: AtomicU64,
     /// Files and other entries on this machine that a restore replaced.
     pub replaced: AtomicU64,
@@ -129,7 +130,8 @@ impl Progress {
         self.skipped.lock().expect("no panic while held").push(skipped);
     }
 
-    /// Says that a file is begun, which [`Progress::ended`] must follow; `false`, and nothing must follow, when no more shall be begun.
+    /// Says that a file is begun, which [`Progress::ended`] must follow; `false`, and nothing must
+    /// follow, when no more shall be begun.
     pub fn begin(&self) -> bool {
         // Counted first: then either this thread sees the flag, or the thread that sets it sees
         // this file.
@@ -146,7 +148,8 @@ impl Progress {
         self.unfinished.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// From now on no file is begun, and those that are written are finished or removed: waits for that, but no longer than `patience`.
+    /// From now on no file is begun, and those that are written are finished or removed: waits for
+    /// that, but no longer than `patience`.
     pub fn cancel(&self, patience: Duration) {
         self.cancelled.store(true, Ordering::SeqCst);
         let until = Instant::now() + patience;

@@ -35,7 +35,8 @@ pub(super) enum Small {
 pub(super) enum Batch {
     /// Changes and small files, which together fit a buffer.
     Small(Vec<Small>),
-    /// A file that is read segment by segment; it stays at the head until its last segment was taken.
+    /// A file that is read segment by segment; it stays at the head until its last segment was
+    /// taken.
     Large(Arc<LargeFile>),
 }
 
@@ -123,7 +124,8 @@ impl Queue {
         self.state.lock().expect("no panic while the queue is held")
     }
 
-    /// Room for so many bytes of batches more, and all buffers in memory of `pool`, as they come back.
+    /// Room for so many bytes of batches more, and all buffers in memory of `pool`, as they come
+    /// back.
     pub fn use_memory(&self, pool: &Pool, more_bytes: usize) {
         let mut state = self.lock();
         let BufferPlan { count, headroom, data, .. } = state.plan;

@@ -1,4 +1,5 @@
-//! The ordered part of the pipeline: batches leave the workers in any order and pass here in ticket order, one at a time.
+//! The ordered part of the pipeline: batches leave the workers in any order and pass here in ticket
+//! order, one at a time.
 //!
 //! The worker that brings the next ticket in line runs the stage for it and for those parked behind
 //! it; the others park theirs and go on. Dedup, framing and manifests are cheap, so one thread at a

@@ -88,7 +88,8 @@ impl Shared {
                 Task::Append(Compressed { frame, made }) => {
                     let encoding = made.conclude(&mut encoder);
                     let raw = self.append(frame, encoding, made.bytes(), messages)?;
-                    // First the device's share of the batch's buffer, or that would seem to be lent still.
+                    // First the device's share of the batch's buffer, or that would seem to be lent
+                    // still.
                     drop(made);
                     self.release(raw);
                 }
@@ -196,7 +197,8 @@ impl Shared {
         self.bring(ticket, batch)
     }
 
-    /// Brings a named batch to the sequencer, when other clients' packs that it may rely on were compared with their data: here, as this reads, and many can.
+    /// Brings a named batch to the sequencer, when other clients' packs that it may rely on were
+    /// compared with their data: here, as this reads, and many can.
     fn bring(&self, ticket: u64, batch: Sequenced) -> Result<()> {
         self.verification.compare(&mut batch.looked_for())?;
         self.sequencer.bring(ticket, batch, &self.queue)

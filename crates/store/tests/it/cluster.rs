@@ -15,7 +15,8 @@ use outrigger_store::testing::conformance;
 use outrigger_store::testing::gateway::{ask, keys_of, policy};
 use outrigger_store::{ErrorKind, Result};
 
-/// The location that a variable names, with a place of the test's own in it; `None`, and a word, where there is none.
+/// The location that a variable names, with a place of the test's own in it; `None`, and a word,
+/// where there is none.
 fn location(variable: &str) -> Option<Location> {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let Ok(text) = std::env::var(variable) else {
@@ -201,7 +202,8 @@ fn packs_are_located_where_ceph_says() {
     }
 }
 
-/// However many packs are looked for, the monitors are asked once for each placement group and each OSD.
+/// However many packs are looked for, the monitors are asked once for each placement group and each
+/// OSD.
 #[test]
 #[ignore = "slow: needs a cluster, `make test-cluster`"]
 fn where_packs_lie_is_asked_once_a_placement_group() {

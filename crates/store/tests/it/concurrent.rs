@@ -1,4 +1,5 @@
-//! The collector beside everything else: puts, removals, reads and other collectors, in threads and in processes.
+//! The collector beside everything else: puts, removals, reads and other collectors, in threads and
+//! in processes.
 #![cfg(feature = "testing")]
 
 use crate::gc_support;
@@ -19,7 +20,8 @@ use outrigger_store::meta::{At, PinTarget, SessionKind};
 use outrigger_store::{ErrorKind, Result, Store, ops};
 use outrigger_workload::Rng;
 
-/// The seed of a random test: from `OUTRIGGER_SEED`, or new; printed, so that a failure can be repeated.
+/// The seed of a random test: from `OUTRIGGER_SEED`, or new; printed, so that a failure can be
+/// repeated.
 fn seed() -> u64 {
     let given = std::env::var("OUTRIGGER_SEED").ok().and_then(|text| text.parse().ok());
     let seed = given.unwrap_or_else(|| outrigger_clock::now_nanos() % 1_000_000);
@@ -57,7 +59,8 @@ fn a_put_takes_back_the_garbage_it_found_useful() {
     let (open_gate, gate) = channel();
     let stream = Gated { bytes: std::io::Cursor::new(unique(1, 4_000_000)), reached_end, gate: gate.into() };
     std::thread::scope(|scope| {
-        // Its chunks are all found in packs that nothing refers to; it is not committed while the collector runs.
+        // Its chunks are all found in packs that nothing refers to; it is not committed while the
+        // collector runs.
         let putting = scope.spawn(|| put_stream(&open(dir.path()), "new", stream).unwrap());
         at_end.recv().unwrap();
         std::thread::sleep(Duration::from_millis(300));
@@ -422,7 +425,8 @@ fn a_stopped_put_that_was_fenced_cannot_commit() {
     assert!(disk(&store) < 300_000, "what it wrote after that was swept: {}", disk(&store));
 }
 
-/// The system's time as it is when a machine wakes up: the wall clock went on, the other one did not.
+/// The system's time as it is when a machine wakes up: the wall clock went on, the other one did
+/// not.
 struct Awake(Duration);
 
 impl Clock for Awake {

@@ -1,4 +1,5 @@
-//! Commits that the server refuses because of others (40001, 40P01) are made again, and count once; those that it refuses for another reason are not.
+//! Commits that the server refuses because of others (40001, 40P01) are made again, and count once;
+//! those that it refuses for another reason are not.
 
 use crate::meta_support;
 use outrigger_store::meta::Snapshots;
@@ -175,7 +176,8 @@ fn a_commit_that_a_deadlock_ends_is_made_again_and_counts_once() {
     no_locks(&server);
 }
 
-/// Takes the lock behind which snapshots are taken, by `take`, and holds it until there is a table of this name.
+/// Takes the lock behind which snapshots are taken, by `take`, and holds it until there is a table
+/// of this name.
 fn holds<'s>(scope: &'s std::thread::Scope<'s, '_>, server: &'s Server, take: String, table: &'static str) {
     scope.spawn(move || {
         server.sql(&format!(

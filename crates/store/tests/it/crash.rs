@@ -161,7 +161,8 @@ fn budget_of(short: usize) -> usize {
     std::env::var("OUTRIGGER_CRASH_STATES").map_or(short, |number| number.parse().expect("a number"))
 }
 
-/// At how many crash points every possibility fits the budget, if it is shared out as evenly as can be.
+/// At how many crash points every possibility fits the budget, if it is shared out as evenly as can
+/// be.
 fn covered(trace: &Trace, mode: Mode, budget: usize) -> String {
     let mut counts = trace.possibilities(mode);
     let points = counts.len();

@@ -81,7 +81,8 @@ fn relative(pack: &Path) -> PathBuf {
     pack.strip_prefix(&original().1).unwrap().to_path_buf()
 }
 
-/// A data pack, and a meta pack with manifest nodes, and the largest meta pack's catalogue is among them.
+/// A data pack, and a meta pack with manifest nodes, and the largest meta pack's catalogue is among
+/// them.
 fn packs() -> Vec<PathBuf> {
     let mut with = [None, None, None];
     for path in pack_files(&original().1) {

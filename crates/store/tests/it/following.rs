@@ -88,7 +88,8 @@ fn changes_of_packs_are_followed_whatever_the_order_of_their_transactions() {
     let mut follower = Follower::new(&meta);
     assert_eq!(follower.rows.len(), 1);
     let (mut early, mut late) = (Open::new(server), Open::new(server));
-    // The first to begin and to change is the last to commit, after a look that has seen the other's.
+    // The first to begin and to change is the last to commit, after a look that has seen the
+    // other's.
     early.run("BEGIN");
     early.run(&insert(2));
     late.run("BEGIN");
@@ -176,8 +177,8 @@ fn a_mark_of_another_run_of_the_server_means_nothing() {
     assert!(meta.changed_packs(Follower::new(&meta).mark).unwrap().is_some());
 }
 
-/// The cost of reading all rows, and of reading the changes. For figures:
-/// `PACKS=100000 cargo test --release -p outrigger-store --all-features --test it the_cost_of_a_look -- --nocapture`.
+/// The cost of reading all rows, and of reading the changes. For figures: `PACKS=100000 cargo test
+/// --release -p outrigger-store --all-features --test it the_cost_of_a_look -- --nocapture`.
 #[test]
 fn the_cost_of_a_look_is_that_of_what_has_changed() {
     const CHANGED: usize = 10;

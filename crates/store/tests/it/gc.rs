@@ -1,4 +1,5 @@
-//! The collector alone with a store: what it frees, what it keeps, and what it does when something is wrong.
+//! The collector alone with a store: what it frees, what it keeps, and what it does when something
+//! is wrong.
 #![cfg(feature = "testing")]
 
 use crate::gc_support;
@@ -307,7 +308,8 @@ fn torn_objects_that_no_row_knows_go() {
     assert_eq!(report.strays, 1);
     assert!(!store.backend.list().unwrap().contains(&id));
 
-    // One beyond the counters that was never sealed holds nothing that was committed (`tests/stale.rs` has those that were), but its id is not given out.
+    // One beyond the counters that was never sealed holds nothing that was committed
+    // (`tests/stale.rs` has those that were), but its id is not given out.
     let beyond = PackId(1 << 30);
     store.backend.create(beyond).unwrap().seal().unwrap();
     assert_eq!(collect(&store, &thorough()).unwrap().strays, 1);
@@ -452,7 +454,8 @@ fn a_compacted_catalogue_says_all_that_recover_needs() {
     assert_eq!(store.meta.policies(1).unwrap().get("versions").map(String::as_str), Some("5"));
 }
 
-/// A store whose files overlap, with garbage of every kind: whole packs, parts of packs, manifests, small packs.
+/// A store whose files overlap, with garbage of every kind: whole packs, parts of packs, manifests,
+/// small packs.
 fn littered(dir: &std::path::Path) {
     let store = init(dir);
     for n in 0..12 {

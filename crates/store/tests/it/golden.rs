@@ -1,7 +1,8 @@
-//! A store's packs of format version 1, committed with the code that made them, read for ever. Its database is made from them: schemas are
-//! not kept for ever before the first release.
+//! A store's packs of format version 1, committed with the code that made them, read for ever. Its
+//! database is made from them: schemas are not kept for ever before the first release.
 //!
-//! `OUTRIGGER_MAKE_GOLDEN=1 cargo test -p outrigger-store --test golden` makes a new one; an old one is never made again.
+//! `OUTRIGGER_MAKE_GOLDEN=1 cargo test -p outrigger-store --test golden` makes a new one; an old
+//! one is never made again.
 
 use crate::checking;
 

@@ -119,7 +119,8 @@ fn a_file_below_a_symlink_is_nowhere() {
     assert!(run_check(&store, false).damaged > 0);
 }
 
-/// An inner node of 1024 times the same child, with the total that a reader would compute, cut to 64 bits.
+/// An inner node of 1024 times the same child, with the total that a reader would compute, cut to
+/// 64 bits.
 fn repeated(level: u8, child: Fingerprint, child_len: u64) -> Vec<u8> {
     let mut node = b"ON\x01".to_vec();
     node.push(level);

@@ -415,7 +415,8 @@ fn a_small_content_is_composed_as_the_pipeline_does() {
     assert!(same > 40 && trees > 20 && others > 10, "{same} {trees} {others}");
 }
 
-/// Each database call of packing fails, undone or done: nothing is lost, and the next packer goes on.
+/// Each database call of packing fails, undone or done: nothing is lost, and the next packer goes
+/// on.
 #[test]
 fn packing_that_fails_anywhere_loses_nothing() {
     let files = small(0..12);
@@ -450,7 +451,8 @@ fn packing_that_fails_anywhere_loses_nothing() {
     }
 }
 
-/// At once: mounts close small files, packers are killed and succeeded, clients put and remove the same data, a collector runs.
+/// At once: mounts close small files, packers are killed and succeeded, clients put and remove the
+/// same data, a collector runs.
 #[test]
 fn closing_packing_and_reclaiming_at_once_lose_nothing() {
     const ROUNDS: u64 = 60;
@@ -508,7 +510,8 @@ fn closing_packing_and_reclaiming_at_once_lose_nothing() {
                             }
                             Err(error) => panic!("{error}"),
                         }
-                        // As a collector does to a session that is gone; it may be packing just now.
+                        // As a collector does to a session that is gone; it may be packing just
+                        // now.
                         if rng.below(4) == 0 {
                             let other = packers[1 - number].lock().unwrap().id();
                             store.meta.fence(other).unwrap();

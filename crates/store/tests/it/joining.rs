@@ -1,4 +1,5 @@
-//! Devices that are opened while a writer is at work: a short put does not wait for them, a long one uses them, and none depends on them.
+//! Devices that are opened while a writer is at work: a short put does not wait for them, a long
+//! one uses them, and none depends on them.
 #![cfg(feature = "testing")]
 
 use std::io::{self, Read};

@@ -1,4 +1,5 @@
-//! kill -9 at random moments of real puts, removals, snapshots and collections, again and again on one store.
+//! kill -9 at random moments of real puts, removals, snapshots and collections, again and again on
+//! one store.
 //!
 //! A child process (this program again, or the `outrigger` binary of `OUTRIGGER_BIN`) works until
 //! it is killed, and reports what it begins and what was acknowledged. After each kill the store is
@@ -237,7 +238,8 @@ fn killed_at_any_moment_nothing_is_lost() {
         let at = format!("round {round} of seed {seed}");
         model.compare(&store).unwrap_or_else(|wrong| panic!("{at}: {wrong}"));
         if round % 4 == 0 || rounds <= 24 {
-            // A collector that was killed is still in the way of a check until its session is fenced, as a run of it does.
+            // A collector that was killed is still in the way of a check until its session is
+            // fenced, as a run of it does.
             let report = collect(&store, &thorough()).unwrap_or_else(|error| panic!("{at}: gc: {error}"));
             assert_eq!(report.unreadable, Vec::<String>::new(), "{at}");
             let options = CheckOptions { read_data: true, repair: false, threads: 2 };

@@ -1,4 +1,5 @@
-//! Stores that lost a part of themselves: `store.toml`, directories, packs. Nothing begins over what is left, and `recover` goes on from it.
+//! Stores that lost a part of themselves: `store.toml`, directories, packs. Nothing begins over
+//! what is left, and `recover` goes on from it.
 
 use crate::checking;
 

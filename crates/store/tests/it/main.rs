@@ -1,4 +1,5 @@
-//! All integration tests of the store, in one executable: linking one a file took longer than most of them run.
+//! All integration tests of the store, in one executable: linking one a file took longer than most
+//! of them run.
 #![allow(clippy::disallowed_methods, reason = "tests wait and measure in real time")]
 
 mod checking;

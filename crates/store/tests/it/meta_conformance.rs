@@ -1,5 +1,6 @@
-//! The contract of `Meta`, as code: each case states sentences of its documentation, for every engine alike, and ends with
-//! the engine's own check. Behind it: what is SQLite's own (files, modes, refusals).
+//! The contract of `Meta`, as code: each case states sentences of its documentation, for every
+//! engine alike, and ends with the engine's own check. Behind it: what is SQLite's own (files,
+//! modes, refusals).
 
 /// Runs cases on each engine, each on a fresh database.
 macro_rules! conformance {

@@ -217,7 +217,8 @@ fn at_the_same_time(engine_name: &str, engine: Engine) {
     }
 }
 
-/// A snapshot taken while others write is one of the states that the tree went through, and stays that for ever.
+/// A snapshot taken while others write is one of the states that the tree went through, and stays
+/// that for ever.
 #[test]
 fn a_snapshot_is_a_state_between_two_commits() {
     let engines = |at| ENGINES.map(|(_, engine)| (at, engine));
@@ -242,7 +243,8 @@ fn a_snapshot_is_a_state_between_two_commits() {
     }
 }
 
-/// Two writers move one file to and fro between two directories; snapshots and readers see it exactly once.
+/// Two writers move one file to and fro between two directories; snapshots and readers see it
+/// exactly once.
 #[test]
 fn readers_and_snapshots_beside_writers_see_whole_commits() {
     ENGINES.into_iter().filter_map(|(_, engine)| engine()).for_each(|engine| see_whole_commits(&engine));

@@ -190,7 +190,8 @@ fn are_distinct(changes: &[Change]) -> bool {
     keys.len() == changes.len()
 }
 
-/// Turns a sketch into a change; `fresh` are the numbers reserved for new inodes, `made` the directories of this commit.
+/// Turns a sketch into a change; `fresh` are the numbers reserved for new inodes, `made` the
+/// directories of this commit.
 fn change(model: &Model, sketch: &Sketch, fresh: &mut u64, made: &mut Vec<u64>) -> Change {
     let directories: Vec<u64> = model.names.keys().chain(&*made).copied().collect();
     let nodes: Vec<u64> = model.nodes.keys().copied().collect();

@@ -1,5 +1,6 @@
-//! Size and speed of the metadata engine: a small tree by default, for the answers; a million files with
-//! `FILES=1000000 cargo test --release -p outrigger-store --test it meta_rates -- --nocapture`, for the rates.
+//! Size and speed of the metadata engine: a small tree by default, for the answers; a million files
+//! with `FILES=1000000 cargo test --release -p outrigger-store --test it meta_rates --
+//! --nocapture`, for the rates.
 #![allow(missing_docs)]
 
 use std::time::Instant;
@@ -48,7 +49,8 @@ fn root(inode: u64, content: u64) -> Root {
     Root::Inline(vec![Entry::Chunk { fingerprint: Fingerprint(fingerprint), len }])
 }
 
-/// A tree in the order of a walk: directories with files and, in the middle of them, subdirectories.
+/// A tree in the order of a walk: directories with files and, in the middle of them,
+/// subdirectories.
 fn tree(files: u64, content: u64) -> Vec<Change> {
     let mut changes = Vec::new();
     let mut inode = ROOT_INODE;

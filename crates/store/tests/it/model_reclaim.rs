@@ -1,13 +1,15 @@
-//! The reclaim protocol of `docs/decisions/0003-reclaim-protocol.md`, checked over every interleaving of small worlds.
+//! The reclaim protocol of `docs/decisions/0003-reclaim-protocol.md`, checked over every
+//! interleaving of small worlds.
 //!
-//! A world has one or two writers, a remover, a reader, and one or two collectors, over two chunks and at most six packs.
-//! Processes are killed at any step, or fenced while they go on. Connections are lost with transactions in flight. Some writers'
-//! packs do not match their footers. There are three kinds of checks. The rules hold in every world (`holds_*`). Each rule is
-//! needed, because a world in which it alone is broken loses data (`every_rule_is_needed`, with the length of the shortest way
-//! there). And what should be possible does happen (`nothing_is_vacuous`).
+//! A world has one or two writers, a remover, a reader, and one or two collectors, over two chunks
+//! and at most six packs. Processes are killed at any step, or fenced while they go on. Connections
+//! are lost with transactions in flight. Some writers' packs do not match their footers. There are
+//! three kinds of checks. The rules hold in every world (`holds_*`). Each rule is needed, because a
+//! world in which it alone is broken loses data (`every_rule_is_needed`, with the length of the
+//! shortest way there). And what should be possible does happen (`nothing_is_vacuous`).
 //!
-//! The largest worlds (three minutes of two cores) are explored on request:
-//! `OUTRIGGER_MODEL=long cargo test --release -p outrigger-store --test it model_reclaim -- holds_for_large --nocapture`.
+//! The largest worlds (three minutes of two cores) are explored on request: `OUTRIGGER_MODEL=long
+//! cargo test --release -p outrigger-store --test it model_reclaim -- holds_for_large --nocapture`.
 
 use crate::model;
 
@@ -37,7 +39,8 @@ fn explore(name: &str, world: Reclaim) {
 fn shortest(world: &Reclaim) -> Option<(&'static str, Vec<Step>)> {
     let mut best: Option<(&'static str, Vec<Step>)> = None;
     loop {
-        // The checker works in blocks and reports the last discovery of a block; so ask again for a shorter one.
+        // The checker works in blocks and reports the last discovery of a block; so ask again for a
+        // shorter one.
         let mut builder = world.clone().checker().finish_when(HasDiscoveries::AnyFailures);
         if let Some((_, steps)) = &best {
             builder = builder.target_max_depth(steps.len() + 1);
@@ -51,7 +54,8 @@ fn shortest(world: &Reclaim) -> Option<(&'static str, Vec<Step>)> {
     }
 }
 
-/// A put that commits files in groups: the second file relies on a pack that the first one's commit made public.
+/// A put that commits files in groups: the second file relies on a pack that the first one's commit
+/// made public.
 #[test]
 fn holds_for_group_commits() {
     explore(
@@ -73,7 +77,8 @@ fn holds_for_group_commits() {
     );
 }
 
-/// Two writers that want the same chunk, which is garbage at first; one of them wants the chunk in use, too.
+/// Two writers that want the same chunk, which is garbage at first; one of them wants the chunk in
+/// use, too.
 #[test]
 #[ignore = "slow: a large model"]
 fn holds_for_two_writers() {
@@ -133,7 +138,8 @@ fn holds_for_a_reader() {
     );
 }
 
-/// Two copies of a chunk from the beginning, and lookups that may miss stored chunks and so make more.
+/// Two copies of a chunk from the beginning, and lookups that may miss stored chunks and so make
+/// more.
 #[test]
 fn holds_for_duplicates() {
     explore(
@@ -173,8 +179,8 @@ fn holds_for_inheritance() {
     );
 }
 
-/// Small files are closed with rows for their chunks, removed, and closed again. Packers find a chunk in a pack, or pack it, and
-/// are killed, fenced and succeeded.
+/// Small files are closed with rows for their chunks, removed, and closed again. Packers find a
+/// chunk in a pack, or pack it, and are killed, fenced and succeeded.
 #[test]
 #[ignore = "slow: a large model"]
 fn holds_for_rows() {
@@ -226,7 +232,8 @@ fn holds_for_rows() {
     );
 }
 
-/// Connections that are lost with a commit or an acknowledgement: it has happened, happens while its sender is fenced or dead, or never does.
+/// Connections that are lost with a commit or an acknowledgement: it has happened, happens while
+/// its sender is fenced or dead, or never does.
 #[test]
 fn holds_for_lost_connections() {
     let world = Reclaim {
@@ -269,7 +276,8 @@ fn holds_for_lost_connections() {
     );
 }
 
-/// Clients that do not trust each other's footers, beside a writer of corrupt packs, and with corrupt packs from the beginning.
+/// Clients that do not trust each other's footers, beside a writer of corrupt packs, and with
+/// corrupt packs from the beginning.
 #[test]
 #[ignore = "slow: a large model"]
 fn holds_for_packs_of_others() {
@@ -308,7 +316,8 @@ fn holds_for_packs_of_others() {
     );
 }
 
-/// The other way to acknowledge: wait for chunks in flight, or resolve them again. It holds as well, and costs more.
+/// The other way to acknowledge: wait for chunks in flight, or resolve them again. It holds as
+/// well, and costs more.
 #[test]
 fn holds_for_waiting_acknowledgements() {
     explore(
@@ -440,7 +449,8 @@ fn nothing_about_loss_and_lies_is_vacuous() {
     }
 }
 
-/// Breaks one rule at a time, in a world that is just large enough; the decision record tells these stories.
+/// Breaks one rule at a time, in a world that is just large enough; the decision record tells these
+/// stories.
 #[test]
 fn every_rule_is_needed() {
     let base = Reclaim::default;

@@ -19,7 +19,8 @@ struct Place {
 }
 
 impl Place {
-    /// With so many rows of packs that are dead: they are read like all others, and have no objects.
+    /// With so many rows of packs that are dead: they are read like all others, and have no
+    /// objects.
     fn new(rows: usize) -> Option<Self> {
         let config = "fsync = off\nshared_preload_libraries = 'pg_stat_statements'\npg_stat_statements.track_utility = off\n";
         let server = Server::start(config)?;
@@ -87,7 +88,8 @@ fn each_row_of_packs_is_read_once_when_a_store_is_opened() {
     assert!((1..all / 2).contains(&read_rows), "{read_rows}");
 }
 
-/// `PACKS=100000 cargo test --workspace --all-features --test opening cost -- --nocapture` for figures.
+/// `PACKS=100000 cargo test --workspace --all-features --test opening cost -- --nocapture` for
+/// figures.
 #[test]
 fn the_cost_of_opening_grows_with_the_rows_of_packs() {
     let packs: usize = std::env::var("PACKS").ok().and_then(|text| text.parse().ok()).unwrap_or(2_000);

@@ -235,7 +235,8 @@ impl Cutter {
         Self { proxy: Proxy::start(server, judge).unwrap(), left }
     }
 
-    /// The connection that the `pieces`th piece from now on comes through is cut instead; those after it are not.
+    /// The connection that the `pieces`th piece from now on comes through is cut instead; those
+    /// after it are not.
     fn cut_after(&self, pieces: i64) {
         self.left.store(pieces, Ordering::SeqCst);
     }
@@ -245,7 +246,8 @@ impl Cutter {
     }
 }
 
-/// The connection is lost before and after each message of a commit: whether the server got it or not, the commit happens once.
+/// The connection is lost before and after each message of a commit: whether the server got it or
+/// not, the commit happens once.
 #[test]
 fn a_connection_lost_at_any_step_of_a_commit_loses_and_repeats_nothing() {
     let Some(server) = Server::shared() else { return };
@@ -300,8 +302,9 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// As when an administrator ends the connections, or a failover does: at any moment, of several clients. No oftener than they come through
-/// with something: a server that ended every connection before it was of use would be no server, on a slow machine above all.
+/// As when an administrator ends the connections, or a failover does: at any moment, of several
+/// clients. No oftener than they come through with something: a server that ended every connection
+/// before it was of use would be no server, on a slow machine above all.
 #[test]
 fn connections_ended_by_the_server_cost_nobody_a_commit() {
     const STEPS: u64 = 60;
@@ -319,7 +322,8 @@ fn connections_ended_by_the_server_cost_nobody_a_commit() {
                     let meta = open(url);
                     let session = writer(&meta);
                     for number in client * STEPS..(client + 1) * STEPS {
-                        // On a fast machine all would be committed before the first connection is ended.
+                        // On a fast machine all would be committed before the first connection is
+                        // ended.
                         while ended.load(Ordering::SeqCst) < number % STEPS / 10 {
                             std::thread::sleep(Duration::from_millis(1));
                         }

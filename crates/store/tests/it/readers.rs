@@ -92,7 +92,8 @@ fn what_is_decoded_ahead_is_what_is_read_and_ends_with_the_reader() {
         let to = from.saturating_add(len).min(bytes.len() as u64);
         assert!(read == bytes[from as usize..to as usize], "{len} bytes from byte {from}");
     }
-    // A reader that stands still: what comes next is decoded all the same, and not all that there is.
+    // A reader that stands still: what comes next is decoded all the same, and not all that there
+    // is.
     let (store, root) = opened();
     let (mut given, until) = (0, Instant::now() + Duration::from_secs(60));
     let mut sink = |part: &[u8]| {

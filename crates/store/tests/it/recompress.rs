@@ -1,5 +1,5 @@
-//! Recompressing old data: it gets where it should, loses nothing, goes on where it was interrupted, and runs beside writers and
-//! collectors.
+//! Recompressing old data: it gets where it should, loses nothing, goes on where it was
+//! interrupted, and runs beside writers and collectors.
 #![cfg(feature = "testing")]
 
 use crate::gc_support;
@@ -19,7 +19,8 @@ use outrigger_store::tree::require;
 use outrigger_store::write::{Progress, set_policy};
 use outrigger_store::{ErrorKind, Store, ops};
 
-/// Compressible content that says what it should be: [`content`] with a quarter of each byte's values.
+/// Compressible content that says what it should be: [`content`] with a quarter of each byte's
+/// values.
 fn soft(seed: u64, blocks: u32) -> Vec<u8> {
     content(seed, blocks).into_iter().map(|byte| byte & 0x3f).collect()
 }

@@ -194,7 +194,8 @@ fn names_and_inodes_come_back_as_they_were() {
     let new = store.meta.reserve_inodes(4).unwrap().start;
     let attributes = exact_attributes(FileKind::Directory);
     let made = Change::Node { inode: new, parent: 1, attributes, root: Root::Empty, keep: false };
-    // A directory moves, and two files are exchanged. Between the two blocks neither the directory nor `big` has a name.
+    // A directory moves, and two files are exchanged. Between the two blocks neither the directory
+    // nor `big` has a name.
     commit_exact(
         &store,
         600,

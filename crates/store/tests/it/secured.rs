@@ -11,7 +11,8 @@ use outrigger_store::meta::{At, Location, Meta as _, PostgresMeta, ROOT_INODE as
 use outrigger_store::{ErrorKind, Result};
 use outrigger_workload::postgres::{Authority, Server};
 
-/// A server at two addresses of this machine, with a certificate that is good for the first one. It takes secured connections only.
+/// A server at two addresses of this machine, with a certificate that is good for the first one. It
+/// takes secured connections only.
 struct Secured {
     server: Server,
     named: String,

@@ -280,7 +280,8 @@ fn a_lost_statement_or_answer_costs_nothing_and_repeats_nothing() {
     assert_eq!(other.check().unwrap(), [""; 0]);
 }
 
-/// A statement that was given up, and made again, reaches the server when everything is once more as it expects.
+/// A statement that was given up, and made again, reaches the server when everything is once more
+/// as it expects.
 #[test]
 fn a_statement_that_comes_too_late_changes_nothing() {
     let Some(server) = Server::shared() else { return };

@@ -1,4 +1,5 @@
-//! A database that is older than its packs loses nothing: not by the collector, not by repairs, not by puts into it.
+//! A database that is older than its packs loses nothing: not by the collector, not by repairs, not
+//! by puts into it.
 #![cfg(feature = "testing")]
 
 use crate::gc_support;
@@ -40,7 +41,8 @@ fn run_check(store: &Store, repair: bool) -> CheckReport {
     check(store, &options, &CheckProgress::default()).unwrap()
 }
 
-/// A store in which `a` was stored, then a copy of the database made, then `b` stored and `a` stored again under another name; and the copy put back.
+/// A store in which `a` was stored, then a copy of the database made, then `b` stored and `a`
+/// stored again under another name; and the copy put back.
 fn aged(dir: &Path) -> Vec<PackId> {
     let store = init(dir);
     put_bytes(&store, "a", unique(1, 300_000)).unwrap();
@@ -159,7 +161,8 @@ fn by_way_of(store: &mut Store, plan: Plan) -> FaultyBackend {
     faulty
 }
 
-/// Two databases that were one until something was stored, each with a directory of its own, over the same packs.
+/// Two databases that were one until something was stored, each with a directory of its own, over
+/// the same packs.
 fn parted(dir: &Path) -> [Store; 2] {
     let packs = Some(Location::parse(&format!("file:{}", dir.join("packs").display())).unwrap());
     let [one, two] = ["one", "two"].map(|name| dir.join(name));
@@ -221,8 +224,8 @@ fn an_open_store_lists_its_packs_for_the_first_writer_alone() {
     assert!(counted.calls(Op::List) > 1);
 }
 
-/// The cost of opening a session that writes. For figures:
-/// `PACKS=100000 cargo test -p outrigger-store --all-features --test it the_cost_of_a_session -- --nocapture`.
+/// The cost of opening a session that writes. For figures: `PACKS=100000 cargo test -p
+/// outrigger-store --all-features --test it the_cost_of_a_session -- --nocapture`.
 #[test]
 fn the_cost_of_a_session_is_not_that_of_the_packs() {
     let packs: u64 = std::env::var("PACKS").ok().and_then(|text| text.parse().ok()).unwrap_or(500);

@@ -190,7 +190,8 @@ fn move_all(store: &Store, way: Way) -> Result<RebalanceReport> {
     )
 }
 
-/// Each call to either tier fails once, before or after it was done; afterwards everything is readable, and the next run finishes. Over both engines of metadata, in both directions.
+/// Each call to either tier fails once, before or after it was done; afterwards everything is
+/// readable, and the next run finishes. Over both engines of metadata, in both directions.
 #[test]
 fn interrupted_anywhere_it_goes_on() {
     for place in places("1G") {

@@ -175,7 +175,8 @@ fn a_host_that_trusts_others_reads_nothing() {
     assert_eq!(new_bytes(&store, "b", &bytes), 0);
 }
 
-/// A pack that cannot be read counts as one that is not there, and does not have the same data stored again and again.
+/// A pack that cannot be read counts as one that is not there, and does not have the same data
+/// stored again and again.
 #[test]
 fn damage_is_stored_again_once() {
     let Some(place) = Place::new() else { return };
@@ -235,7 +236,8 @@ fn the_collector_gives_up_no_copy_for_one_that_lies() {
     assert!(read(&store, "b") == bytes);
 }
 
-/// Small contents do not wait for anything to be read: they are kept in the database, and compared when they are packed.
+/// Small contents do not wait for anything to be read: they are kept in the database, and compared
+/// when they are packed.
 #[test]
 fn rows_are_packed_once_another_hosts_pack_was_compared() {
     let Some(place) = Place::new() else { return };

@@ -103,8 +103,8 @@ impl Nasty<'_> {
         lchown(self.path("owners/dir")?, Some(1), Some(2))
     }
 
-    /// `cap_net_bind_service=ep` as revision 2 of the kernel's structure. A restore that sets the owner after the
-    /// attributes loses it.
+    /// `cap_net_bind_service=ep` as revision 2 of the kernel's structure. A restore that sets the
+    /// owner after the attributes loses it.
     pub(super) fn capabilities(&mut self) -> io::Result<()> {
         let words: [u32; 5] = [0x0200_0001, 1 << 10, 0, 0, 0];
         let value: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();

@@ -200,7 +200,8 @@ mod tests {
         assert_eq!(nasty_tree(&b, &NastyOptions::new(1)).unwrap(), report);
         assert_eq!(compare_trees(&a, &b).unwrap(), []);
         assert!(report.made.len() >= 12, "{report:?}");
-        // cp -a keeps everything: an independent witness that what compare_trees sees is real and copyable.
+        // cp -a keeps everything: an independent witness that what compare_trees sees is real and
+        // copyable.
         if Command::new("cp").arg("-a").arg(&a).arg(&c).status().is_ok_and(|status| status.success()) {
             assert_eq!(compare_trees(&a, &c).unwrap(), []);
         }

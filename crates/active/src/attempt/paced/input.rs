@@ -113,8 +113,9 @@ mod tests {
         (0..len).map(|at| (at % 251) as u8).collect()
     }
 
-    /// Writes to a program that reads so many bytes a second, 4 KiB at a time, by a clock of the test's own: nothing else takes time. How many waits that took in how many seconds, and for how many of
-    /// these the program found nothing to read.
+    /// Writes to a program that reads so many bytes a second, 4 KiB at a time, by a clock of the
+    /// test's own: nothing else takes time. How many waits that took in how many seconds, and for
+    /// how many of these the program found nothing to read.
     fn waited_for(rate: f64, len: usize) -> (u32, f64, f64) {
         let (mut input, mut program) = pipe();
         assert_eq!(input.holds, PIPE_BYTES as u64, "or this says nothing");

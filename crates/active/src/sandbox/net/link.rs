@@ -1,4 +1,5 @@
-//! The loopback of a new network name space: it is down there, and has the addresses only that it is given. By netlink, as there is no call for either.
+//! The loopback of a new network name space: it is down there, and has the addresses only that it
+//! is given. By netlink, as there is no call for either.
 #![allow(clippy::host_endian_bytes, reason = "the kernel talks to this machine alone, in its order")]
 
 use std::io::{Error, Result};

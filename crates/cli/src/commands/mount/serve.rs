@@ -1,5 +1,5 @@
-//! The process that serves a mount: a tree that does not change, a store in a directory, or one that
-//! other hosts write to, too. Each opens its volume, mounts it, and serves requests until the
+//! The process that serves a mount: a tree that does not change, a store in a directory, or one
+//! that other hosts write to, too. Each opens its volume, mounts it, and serves requests until the
 //! unmount; then it stores what is staged. After a signal, the thread of `signals` unmounts; if
 //! files stay open, it stores what is staged itself and ends the process.
 

@@ -1,5 +1,5 @@
-//! The options that say what a job does with its inputs, for `run` and for rules, and the job's spec
-//! that they make. Programs after `--and` have options of their own.
+//! The options that say what a job does with its inputs, for `run` and for rules, and the job's
+//! spec that they make. Programs after `--and` have options of their own.
 
 use std::ffi::OsString;
 

@@ -1,6 +1,7 @@
 //! Jobs over data that is being written. One over standard input runs in this process, which alone
-//! has the stream (`through`). With `--follow` each mount of the store on this host is asked for the
-//! next file that the job wants. The first to have one makes the job; then the others stop waiting.
+//! has the stream (`through`). With `--follow` each mount of the store on this host is asked for
+//! the next file that the job wants. The first to have one makes the job; then the others stop
+//! waiting.
 
 use std::sync::{Arc, OnceLock};
 

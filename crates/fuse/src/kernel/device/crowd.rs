@@ -87,7 +87,8 @@ impl Crowd {
         slot.caller.store(request.caller.pid, Ordering::Relaxed);
         slot.began.store(self.started.elapsed().as_millis() as u64, Ordering::Relaxed);
         let may_be_given_up = !matches!(request.opcode, READDIRPLUS | RELEASE | RELEASEDIR);
-        // The same number with the highest bit set is no request's: it is found busy, and not interrupted.
+        // The same number with the highest bit set is no request's: it is found busy, and not
+        // interrupted.
         let unique = if may_be_given_up { request.unique } else { request.unique | 1 << 63 };
         slot.unique.store(unique, Ordering::Release);
     }
@@ -109,7 +110,8 @@ impl Crowd {
         self.changed.notify_all();
     }
 
-    /// Answers a request for its thread if its caller should not wait any longer; says whether that is done.
+    /// Answers a request for its thread if its caller should not wait any longer; says whether that
+    /// is done.
     fn try_to_give_up(&self, unique: u64) -> bool {
         let Some(slot) = self.slots.iter().find(|slot| slot.unique.load(Ordering::Acquire) == unique) else {
             return false;
@@ -173,7 +175,8 @@ impl Crowd {
     }
 }
 
-/// True when a thread has a signal that kills it: the kernel makes each of those a `SIGKILL` of the thread.
+/// True when a thread has a signal that kills it: the kernel makes each of those a `SIGKILL` of the
+/// thread.
 fn is_being_killed(thread: u32) -> bool {
     const SIGKILL: u64 = 1 << 8;
     let Ok(status) = std::fs::read_to_string(format!("/proc/{thread}/status")) else { return false };

@@ -16,7 +16,8 @@ const MAJOR: u32 = 7;
 const MINOR: u32 = 45;
 /// The oldest that this was tried with or is likely to work with (Linux 5.4).
 const MINOR_LEAST: u32 = 31;
-/// Read-ahead requests that the kernel has under way at once, and from how many on it thinks the mount overloaded.
+/// Read-ahead requests that the kernel has under way at once, and from how many on it thinks the
+/// mount overloaded.
 const BACKGROUND: u16 = 32;
 const CONGESTION: u16 = BACKGROUND * 3 / 4;
 /// Times are exact to a nanosecond.

@@ -82,7 +82,8 @@ impl Device {
         let _ = self.send(unique, error, bytes);
     }
 
-    /// Has the kernel forget a name in a directory, with all below it. `ENOENT` when it does not know it.
+    /// Has the kernel forget a name in a directory, with all below it. `ENOENT` when it does not
+    /// know it.
     ///
     /// # Errors
     /// The kernel's.
@@ -96,7 +97,8 @@ impl Device {
         self.send(0, INVAL_ENTRY, &told)
     }
 
-    /// Has the kernel forget what it has cached of an inode: attributes and content. `ENOENT` when it does not know it.
+    /// Has the kernel forget what it has cached of an inode: attributes and content. `ENOENT` when
+    /// it does not know it.
     ///
     /// # Errors
     /// The kernel's.

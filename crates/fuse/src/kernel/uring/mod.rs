@@ -34,7 +34,8 @@ use super::REQUEST_BYTES;
 use super::threads::{processors, stay_on};
 use crate::fs::FileSystem;
 
-/// Requests of a processor that can be under way; each has room for a request of [`REQUEST_BYTES`], which costs memory once it was used.
+/// Requests of a processor that can be under way; each has room for a request of [`REQUEST_BYTES`],
+/// which costs memory once it was used.
 const DEPTH: usize = 8;
 /// The same on machines with many processors.
 const DEPTH_OF_MANY: usize = 4;
@@ -96,7 +97,8 @@ impl Serving {
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Plan {
     cpu: usize,
-    /// The kernel's queues: that of this processor, and of some that we may not run on or that are not there at present.
+    /// The kernel's queues: that of this processor, and of some that we may not run on or that are
+    /// not there at present.
     queues: Vec<u16>,
     depth: usize,
 }

@@ -1,4 +1,5 @@
-//! Threads for requests that may wait, so that the quick ones of the same processor do not wait behind them.
+//! Threads for requests that may wait, so that the quick ones of the same processor do not wait
+//! behind them.
 //!
 //! A worker hands a held request over with the way back to it. The pool's thread puts the answer in
 //! and wakes the worker by its event; the worker sends the answer, as only the thread of a ring may

@@ -157,7 +157,8 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// A ring for at most `entries`, which can be woken by writing to the event `wake`. Belongs to the calling thread.
+    /// A ring for at most `entries`, which can be woken by writing to the event `wake`. Belongs to
+    /// the calling thread.
     ///
     /// # Errors
     /// When the kernel has no rings for us.
@@ -236,7 +237,8 @@ impl Queue {
                 0.. => events.push(Event::Request(Held { entry: ManuallyDrop::into_inner(entry), slot })),
                 error => {
                     self.live -= 1;
-                    // The mount is gone, and the kernel's knowledge of the entry with it. After other errors it may still know of it.
+                    // The mount is gone, and the kernel's knowledge of the entry with it. After
+                    // other errors it may still know of it.
                     if -error == Errno::NOTCONN.raw_os_error() {
                         drop(ManuallyDrop::into_inner(entry));
                     }

@@ -1,4 +1,5 @@
-//! The thread of a processor: takes its requests, answers what is quick, hands on what is not, sends answers.
+//! The thread of a processor: takes its requests, answers what is quick, hands on what is not,
+//! sends answers.
 
 use std::sync::Arc;
 use std::sync::mpsc::Sender;

@@ -60,8 +60,9 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Bytes of the fixed fields of `SETXATTR`: twice as many since Linux 5.14. A name, which is not empty, and a value of the length that is told
-/// fill the rest of the request, so one of the two fits.
+/// Bytes of the fixed fields of `SETXATTR`: twice as many since Linux 5.14. A name, which is not
+/// empty, and a value of the length that is told fill the rest of the request, so one of the two
+/// fits.
 fn setxattr_len(body: &[u8]) -> usize {
     let old = fields_len(opcode::SETXATTR).unwrap_or(0);
     let mut rest = Fields(body);
@@ -74,7 +75,8 @@ fn setxattr_len(body: &[u8]) -> usize {
     len.min(body.len())
 }
 
-/// Bytes that are read from the front. The kernel does not send too few; were it to, the request fails with `EIO`.
+/// Bytes that are read from the front. The kernel does not send too few; were it to, the request
+/// fails with `EIO`.
 #[derive(Clone, Copy, Debug)]
 pub struct Fields<'a>(pub &'a [u8]);
 

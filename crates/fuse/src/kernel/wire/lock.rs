@@ -1,4 +1,5 @@
-//! Locks, as `include/uapi/linux/fuse.h` of the kernel lays them out: `struct fuse_lk_in` and `fuse_lk_out`.
+//! Locks, as `include/uapi/linux/fuse.h` of the kernel lays them out: `struct fuse_lk_in` and
+//! `fuse_lk_out`.
 
 use outrigger_store::meta::locks::{Lock, LockFamily, LockMode, LockRange};
 use rustix::io::Errno;

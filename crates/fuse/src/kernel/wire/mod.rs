@@ -1,10 +1,13 @@
-//! The FUSE protocol without a way of carrying it: requests from bytes, calls of a [`FileSystem`](crate::fs::FileSystem), answers to bytes.
+//! The FUSE protocol without a way of carrying it: requests from bytes, calls of a
+//! [`FileSystem`](crate::fs::FileSystem), answers to bytes.
 //!
-//! A request comes in three pieces, as io_uring delivers them: a header, the operation's fixed fields, and the rest. The device delivers one
-//! piece, which is cut accordingly. An answer is appended to a vector; its header is the carrier's. [`answer::answer`] is the table of
+//! A request comes in three pieces, as io_uring delivers them: a header, the operation's fixed
+//! fields, and the rest. The device delivers one piece, which is cut accordingly. An answer is
+//! appended to a vector; its header is the carrier's. [`answer::answer`] is the table of
 //! operations, in the order of the kernel's numbers.
 //!
-//! `FORGET`, `INTERRUPT` and `INIT` come through the device only, and are its affair. So are `SETLK` and `SETLKW`, whose answers may come much later ([`lock`]).
+//! `FORGET`, `INTERRUPT` and `INIT` come through the device only, and are its affair. So are
+//! `SETLK` and `SETLKW`, whose answers may come much later ([`lock`]).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

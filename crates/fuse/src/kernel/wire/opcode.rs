@@ -44,7 +44,8 @@ pub const LSEEK: u32 = 46;
 pub const COPY_FILE_RANGE: u32 = 47;
 pub const TMPFILE: u32 = 51;
 
-/// Bytes of an operation's fixed fields, as the device sends them: names and data come after. `None` for operations that are not answered.
+/// Bytes of an operation's fixed fields, as the device sends them: names and data come after.
+/// `None` for operations that are not answered.
 pub fn fields_len(opcode: u32) -> Option<usize> {
     Some(match opcode {
         LOOKUP | READLINK | SYMLINK | UNLINK | RMDIR | STATFS | REMOVEXATTR | DESTROY => 0,

@@ -1,4 +1,5 @@
-//! Files without a name (`O_TMPFILE`), and their first one: nobody else sees them before, everybody sees them whole afterwards, and of one that never gets one nothing is left.
+//! Files without a name (`O_TMPFILE`), and their first one: nobody else sees them before, everybody
+//! sees them whole afterwards, and of one that never gets one nothing is left.
 
 use std::sync::Barrier;
 
@@ -53,7 +54,8 @@ fn nothing_is_held(cluster: &Cluster) {
 #[test]
 fn it_is_there_for_all_hosts_whole_once_it_was_linked_and_not_before() {
     let Some(cluster) = Cluster::new() else { return };
-    // Nothing; what goes with the name; what is stored before it has one; what the log has no room for.
+    // Nothing; what goes with the name; what is stored before it has one; what the log has no room
+    // for.
     for (round, len) in [0, 5_000, 2_000_000, 20 << 20].into_iter().enumerate() {
         let (one, two) = (cluster.mount_with(short_log()), cluster.mount());
         let name = format!("f{round}");

@@ -234,8 +234,8 @@ fn a_log_is_removed_when_its_session_is_over_and_not_before() {
     assert!(!dir.exists());
 }
 
-/// A flush of this host's bytes may be in flight that lies over an older content. A program that opens the file here reads what
-/// another host has stored all the same.
+/// A flush of this host's bytes may be in flight that lies over an older content. A program that
+/// opens the file here reads what another host has stored all the same.
 #[test]
 fn bytes_that_another_host_has_stored_are_read_while_flushes_are_in_flight_here() {
     let Some(cluster) = Cluster::new() else { return };

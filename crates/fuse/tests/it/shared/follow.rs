@@ -246,7 +246,8 @@ fn follow_files(options: SharedOptions) {
         assert_eq!(follow(&two, number, 0), Followed::Closed, "the other mount has nothing of it");
         match rng.below(10) {
             0 => {
-                // The process ends: what was synced is in the tree, and the job is as open as it was.
+                // The process ends: what was synced is in the tree, and the job is as open as it
+                // was.
                 killed += 1;
                 drop(one);
                 assert!(site.split(job).range.is_open());

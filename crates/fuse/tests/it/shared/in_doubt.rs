@@ -145,7 +145,8 @@ fn became(was_lost: bool, is_unpublished: bool) -> Became {
     }
 }
 
-/// Appends to a file, with the way lost at some point of its close, and perhaps by another host before it is there again.
+/// Appends to a file, with the way lost at some point of its close, and perhaps by another host
+/// before it is there again.
 fn appends(cluster: &Cluster, len: usize, pieces: Pieces) {
     let two = cluster.mount();
     at_every_piece(cluster, &SharedOptions::new(2), pieces, |way, one, number| {
@@ -166,7 +167,8 @@ fn appends(cluster: &Cluster, len: usize, pieces: Pieces) {
             }
             was_lost |= way.is_lost();
             way.heal();
-            // It goes on by itself: what it could not store is there soon, and nobody has done anything.
+            // It goes on by itself: what it could not store is there soon, and nobody has done
+            // anything.
             let end = Instant::now() + Duration::from_secs(60);
             let whole = 4 + ours.len() + theirs.len();
             while two.cat(&name).unwrap().len() < whole && Instant::now() < end {
@@ -284,7 +286,8 @@ fn what_is_held_of_a_file_that_is_written_is_what_it_is_stored_over() {
         let before = held();
         way.begin();
         open.write(1 << 20, &rest[..1 << 20]).unwrap();
-        // The thread that stores it has given up (it waits for one second, and half of one more), or is through.
+        // The thread that stores it has given up (it waits for one second, and half of one more),
+        // or is through.
         std::thread::sleep(Duration::from_millis(2500));
         let was_lost = way.is_lost();
         way.heal();

@@ -106,7 +106,8 @@ fn locks_exclude_on_all_hosts_and_end_when_their_process_closes_the_file() {
     there.try_lock(lock(1, 5, 5, Shared)).unwrap();
     there.closed_by(1);
     assert_eq!(cluster.count("file_lock"), 0);
-    // Those of `flock` are the open file's, and end with it; so are those of open files that look like a process's.
+    // Those of `flock` are the open file's, and end with it; so are those of open files that look
+    // like a process's.
     let whole = |owner, mode| Lock { family: LockFamily::Whole, ..all(owner, mode) };
     here.try_lock(whole(10, Exclusive)).unwrap();
     here.try_lock(all(11, Exclusive)).unwrap();
@@ -210,7 +211,8 @@ fn whoever_has_a_lock_reads_what_was_written_under_those_before() {
         there.unlock(all(1, Shared)).unwrap();
         assert_eq!(said(), [0; 0]);
     }
-    // An exclusive lock that becomes a shared one lets readers in, and a wait that begins before the write sees it, too.
+    // An exclusive lock that becomes a shared one lets readers in, and a wait that begins before
+    // the write sees it, too.
     here.wait_lock(all(1, Exclusive)).unwrap();
     let waiting = there.ask(1, all(1, Shared), true);
     cluster.becomes("file_lock_wait", 1);
@@ -219,7 +221,8 @@ fn whoever_has_a_lock_reads_what_was_written_under_those_before() {
     assert_eq!(waiting.recv_timeout(LONG).unwrap(), Ok(()));
     assert_eq!(there.read().unwrap(), b"AGAIN");
     there.closed_by(1);
-    // A process that closes another descriptor of the file ends its lock, and what it wrote is there.
+    // A process that closes another descriptor of the file ends its lock, and what it wrote is
+    // there.
     here.wait_lock(all(1, Exclusive)).unwrap();
     here.write(0, b"other").unwrap();
     let reader = one.open("f", OFlags::RDONLY).unwrap();

@@ -226,7 +226,8 @@ fn two_names_are_exchanged_for_all_hosts_at_once_or_not_at_all() {
         let names: Vec<&str> = names.into_iter().filter(|name| !name.is_empty()).collect();
         assert_eq!(two.list(path).unwrap(), names, "in `{path}`");
     }
-    // Both hosts at the same time, an even number of times: nothing is lost, and all is where it was.
+    // Both hosts at the same time, an even number of times: nothing is lost, and all is where it
+    // was.
     let before = (one.find("f/g").unwrap(), one.find("d/in").unwrap());
     std::thread::scope(|scope| {
         for host in [&one, &two] {
@@ -417,7 +418,8 @@ fn a_file_without_a_name_is_used_until_it_is_closed_whatever_is_reclaimed() {
     assert_eq!(one.volume.link(USER, open.number, ROOT, b"again").map(drop), Err(Errno::NOENT));
     open.close().unwrap();
     over.close().unwrap();
-    // One that another host removes while something is written to it is gone, and nobody is told of an error.
+    // One that another host removes while something is written to it is gone, and nobody is told of
+    // an error.
     let open = one.open("g", RDWR).unwrap();
     open.write(0, b"lost").unwrap();
     two.unlink("g").unwrap();

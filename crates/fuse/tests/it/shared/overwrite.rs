@@ -31,7 +31,8 @@ fn what_is_emptied_and_written_is_followed_from_then_on_and_others_see_it_when_i
     let (one, two) = (site.mount(), site.mount());
     let number = made(&one, "raw", b"before");
     let jobs = || site.store.jobs().jobs(99).unwrap().len();
-    // Opened with O_TRUNC; cut by who has it open; cut by its name, and then opened; on the host that made it, and on another; where it was moved to.
+    // Opened with O_TRUNC; cut by who has it open; cut by its name, and then opened; on the host
+    // that made it, and on another; where it was moved to.
     let cut = |host: &Host| SetAttr {
         size: Some(0),
         handle: Some(host.open("raw", MAKE).unwrap().handle),
@@ -129,7 +130,8 @@ fn each_of_two_mounts_that_overwrite_a_file_follows_it_and_leaves_the_others_ver
     );
     let split = site.split(job);
     assert!(split.state == SplitState::Waiting && split.attempt > claimed.attempt);
-    // One takes the name away: what it writes is still its job's, whatever becomes of the other one.
+    // One takes the name away: what it writes is still its job's, whatever becomes of the other
+    // one.
     let first = one.open("raw", OVERWRITE).unwrap();
     let job = site.newest();
     let second = two.open("raw", OVERWRITE).unwrap();

@@ -33,7 +33,8 @@ impl Counted {
         Self { host, pieces, _proxy: proxy }
     }
 
-    /// How many there are for this at least: other threads of the mount speak to the database, too, and a walk may have been too slow.
+    /// How many there are for this at least: other threads of the mount speak to the database, too,
+    /// and a walk may have been too slow.
     fn round_trips(&self, mut work: impl FnMut(&Host)) -> i64 {
         let once = || {
             let before = self.pieces.load(Ordering::SeqCst);

@@ -1,4 +1,5 @@
-//! Random operations, each through a random mount, beside the same ones in a plain directory; and the same at once, from several threads.
+//! Random operations, each through a random mount, beside the same ones in a plain directory; and
+//! the same at once, from several threads.
 
 use std::fs;
 use std::io;
@@ -151,7 +152,8 @@ fn go(hosts: &[Host], plain: &Path) {
             (Ok(()), Ok(())) => {}
             (Err(ours), Err(theirs)) => {
                 let theirs = theirs.raw_os_error().unwrap();
-                // A rename that may fail for two reasons; POSIX leaves the choice. Without a kernel, nothing resolves paths.
+                // A rename that may fail for two reasons; POSIX leaves the choice. Without a
+                // kernel, nothing resolves paths.
                 let same = ours.raw_os_error() == theirs
                     || *ours == Errno::PERM && theirs == Errno::EXIST.raw_os_error()
                     || [

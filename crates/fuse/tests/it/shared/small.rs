@@ -1,4 +1,5 @@
-//! Small files: committed at close with no pack of their own, packed together later, by whoever is there.
+//! Small files: committed at close with no pack of their own, packed together later, by whoever is
+//! there.
 
 use std::time::{Duration, Instant};
 

@@ -116,7 +116,8 @@ pub fn read_whole(fs: &impl FileSystem, entry: &Entry, step: usize) -> Result<Ve
     Ok(read_part(fs, entry.attr.number, &parts)?.concat())
 }
 
-/// Names in a directory but `.` and `..`, asked for `batch` entries at a time, each time from where the last answer ended.
+/// Names in a directory but `.` and `..`, asked for `batch` entries at a time, each time from where
+/// the last answer ended.
 pub fn names(fs: &impl FileSystem, number: u64, batch: usize, attributes: bool) -> Vec<Vec<u8>> {
     let opened = fs.open_dir(ROOT_USER, number).unwrap();
     let (mut names, mut offset) = (Vec::new(), 0);

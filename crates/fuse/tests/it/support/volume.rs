@@ -32,7 +32,8 @@ pub fn mount(place: &Place, options: LiveOptions) -> LiveVolume {
     mount_again(|| LiveVolume::open(Arc::new(place.open()), options.clone(), reports()))
 }
 
-/// Mounts where a volume was before. A child that another test starts has the lock of that one, too, until it runs its program.
+/// Mounts where a volume was before. A child that another test starts has the lock of that one,
+/// too, until it runs its program.
 pub fn mount_again(open: impl Fn() -> outrigger_store::Result<LiveVolume>) -> LiveVolume {
     let mut mounted = None;
     eventually("no other mount has the staging directory", || {

@@ -74,7 +74,8 @@ pub(super) struct Disk {
 }
 
 impl Disk {
-    /// Opens the cache in `dir`, making it; `None` when it cannot be used, or another process has it.
+    /// Opens the cache in `dir`, making it; `None` when it cannot be used, or another process has
+    /// it.
     pub(super) fn open(dir: &Path, limit: u64) -> Option<Self> {
         use std::os::unix::fs::DirBuilderExt as _;
         fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).ok()?;

@@ -8,9 +8,9 @@
 //! written through the page cache in one piece: it will be read again soon, and one device write
 //! less counts more than the copy.
 //!
-//! Why not simply buffered writes: measured in November 2026 on ext4, a virtio disk and two cores (40 packs of 64 MiB in
-//! appends of 100 kB, each pack sealed). Three runs, each the median of 3 to 5, while other builds used the machine, the
-//! third at a load of 11: compare within a run.
+//! Why not simply buffered writes: measured in November 2026 on ext4, a virtio disk and two cores
+//! (40 packs of 64 MiB in appends of 100 kB, each pack sealed). Three runs, each the median of 3 to
+//! 5, while other builds used the machine, the third at a load of 11: compare within a run.
 //!
 //! | way | wall, GB/s | thread's CPU, s/GB | seal, ms |
 //! | --- | --- | --- | --- |
@@ -22,13 +22,13 @@
 //! | **direct by 4 MiB, reserved** | 1.31, 1.35, 0.81 | 0.25, 0.21, 0.19 | 6, 0, 5 |
 //! | direct by 8 MiB, reserved | 0.98, 1.00, 0.70 | 0.28, 0.25, 0.21 | 4, 3, 8 |
 //!
-//! Direct writes take half the thread's processor time in every run, and leave the kernel no write-back to do, which is
-//! not in these figures. They were faster in two runs; in the quietest, buffered writes with early write-back were, by
-//! 15 %. Reserving is not told from noise with direct writes; it keeps a pack in one piece. The page cache is left to
-//! what is read.
+//! Direct writes take half the thread's processor time in every run, and leave the kernel no
+//! write-back to do, which is not in these figures. They were faster in two runs; in the quietest,
+//! buffered writes with early write-back were, by 15 %. Reserving is not told from noise with
+//! direct writes; it keeps a pack in one piece. The page cache is left to what is read.
 //!
-//! Where the file system has no direct I/O, stages are written through the page cache, and their write-back is begun at
-//! once, so that the final sync is short.
+//! Where the file system has no direct I/O, stages are written through the page cache, and their
+//! write-back is begun at once, so that the final sync is short.
 
 use std::io::IoSlice;
 use std::num::NonZeroU64;
@@ -58,7 +58,8 @@ const ALIGN: usize = 4096;
 /// Full stages that wait while one is being written.
 const AHEAD: usize = 1;
 
-/// Stages kept for the next pack: their memory has been touched already, which costs more than zeroing it.
+/// Stages kept for the next pack: their memory has been touched already, which costs more than
+/// zeroing it.
 const SPARE_STAGES: usize = 4;
 
 /// Stages that wait for a writer.
@@ -256,7 +257,8 @@ impl PackFile {
         Self { id, name, shared, holder: Holder::Appender(end), stage, staged: 0, is_sealed: false }
     }
 
-    /// Hands the full stage to the writing thread, starting it if this is the first, and begins another.
+    /// Hands the full stage to the writing thread, starting it if this is the first, and begins
+    /// another.
     fn hand_over(&mut self) -> Result<()> {
         if let Holder::Appender(_) = self.holder {
             let Holder::Appender(end) = std::mem::replace(&mut self.holder, Holder::Failed) else {

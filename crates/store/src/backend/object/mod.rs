@@ -1,4 +1,5 @@
-//! Packs in an S3-compatible object store: `PREFIX/packs/XX/ID.pack`, the names of a local store, so that any tool can move one.
+//! Packs in an S3-compatible object store: `PREFIX/packs/XX/ID.pack`, the names of a local store,
+//! so that any tool can move one.
 //!
 //! A pack is one object. Usual packs are put whole, by one request that succeeds only if the name
 //! is free (`If-None-Match: *`): an id is never overwritten, whatever two clients believe. Larger
@@ -36,14 +37,16 @@ pub use client::{Keys, Patience};
 use retry::attempt;
 use writer::{Uploading, Writer};
 
-/// Packs that may be going up at once: each has its bytes in memory until the object store has acknowledged them.
+/// Packs that may be going up at once: each has its bytes in memory until the object store has
+/// acknowledged them.
 const UPLOADS_MAX: usize = 4;
 /// Requests with data that are under way at once.
 const REQUESTS_MAX: usize = 16;
 
 /// Bytes that are reserved for an answer before any of it has come.
 const RESERVED_MAX: u64 = 1 << 20;
-/// Bytes that are read of an object that may be a claim. A claim is a `store.toml`, which is far shorter.
+/// Bytes that are read of an object that may be a claim. A claim is a `store.toml`, which is far
+/// shorter.
 const CLAIM_MAX: u64 = 1 << 20;
 
 /// State that [`ObjectBackend`] shares with its writers.
@@ -174,7 +177,8 @@ impl Shared {
         .await
     }
 
-    /// The packs below `root`. Keys must rise, as S3 lists them: pages that repeat themselves would have no end.
+    /// The packs below `root`. Keys must rise, as S3 lists them: pages that repeat themselves would
+    /// have no end.
     async fn list(&self, root: &Path) -> object_store::Result<Vec<PackId>> {
         let (mut objects, mut ids, mut last) = (self.client.list(Some(root)), Vec::new(), Path::default());
         while let Some(object) = objects.try_next().await? {
@@ -189,7 +193,8 @@ impl Shared {
         Ok(ids)
     }
 
-    /// Puts an object where none is; `Exists` where there is one, which an earlier try may have put.
+    /// Puts an object where none is; `Exists` where there is one, which an earlier try may have
+    /// put.
     async fn put_new(
         &self,
         key: &Path,

@@ -124,7 +124,8 @@ fn every_fault_is_outlived() {
     }
 }
 
-/// The put succeeded, the answer was lost, and the second put finds the name taken: by our own bytes.
+/// The put succeeded, the answer was lost, and the second put finds the name taken: by our own
+/// bytes.
 #[test]
 fn a_put_that_succeeded_though_it_failed_is_recognised() {
     let server = S3Server::start();
@@ -257,7 +258,8 @@ fn what_a_server_answers_is_bounded() {
     assert!(error.kind() == ErrorKind::Io && error.to_string().contains("cannot be"), "{error}");
     server.heal();
 
-    // The beginning of an error's body is read, and its status believed: none of these is tried again.
+    // The beginning of an error's body is read, and its status believed: none of these is tried
+    // again.
     server.fault("GET", 1..=1, HttpFault::Endless(404));
     assert_eq!(backend.claimed().unwrap(), None);
     server.heal();

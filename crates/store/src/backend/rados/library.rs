@@ -1,7 +1,8 @@
-//! `librados`, opened at run time: the functions of its C interface that are used. All that is `unsafe` about Ceph is in this file.
+//! `librados`, opened at run time: the functions of its C interface that are used. All that is
+//! `unsafe` about Ceph is in this file.
 //!
-//! A [`Cluster`] is a connection, a [`Pool`] a pool of it with a namespace. Both may be used by any number of threads: librados locks for
-//! itself. Failures are the negative numbers of `errno`.
+//! A [`Cluster`] is a connection, a [`Pool`] a pool of it with a namespace. Both may be used by any
+//! number of threads: librados locks for itself. Failures are the negative numbers of `errno`.
 
 #![allow(unsafe_code)]
 
@@ -154,7 +155,8 @@ pub(super) enum NoCluster {
 }
 
 impl Cluster {
-    /// Connects as `user` (`client.admin` if not given) with the configuration at `conf` (or where Ceph looks), and `settings` over it.
+    /// Connects as `user` (`client.admin` if not given) with the configuration at `conf` (or where
+    /// Ceph looks), and `settings` over it.
     pub(super) fn connect(
         user: Option<&str>,
         conf: Option<&str>,

@@ -1,4 +1,5 @@
-//! Packs in a Ceph pool, without a gateway: one pack, one object `ID.pack` in the store's namespace, replicated by the pool's rule.
+//! Packs in a Ceph pool, without a gateway: one pack, one object `ID.pack` in the store's
+//! namespace, replicated by the pool's rule.
 //!
 //! The first operation on a pack makes its object, and fails if the object exists. Full stages of
 //! [`STAGE_LEN`] are written while more is appended, at most [`STAGES_MAX`] of a pack at once; a
@@ -69,7 +70,8 @@ impl RadosBackend {
     /// Connects to the cluster. A pool is never made: how it is replicated is not ours to decide.
     ///
     /// # Errors
-    /// `NotFound` when there is no such pool, `Invalid` when librados is not installed, `Denied`, `Io`.
+    /// `NotFound` when there is no such pool, `Invalid` when librados is not installed, `Denied`,
+    /// `Io`.
     pub fn open(location: &RadosLocation, access: Access, patience: Patience) -> Result<Self> {
         let (give_up, connect) = (patience.give_up.as_secs().max(1), patience.connect.as_secs().max(1) * 4);
         let settings = [
@@ -163,8 +165,8 @@ fn failed(errno: Errno, what: String) -> Error {
 }
 
 impl Shared {
-    /// Makes a request that is waited for. After one that was not answered in time others fail at once for a while: an operation of several would wait
-    /// several times as long as it may.
+    /// Makes a request that is waited for. After one that was not answered in time others fail at
+    /// once for a while: an operation of several would wait several times as long as it may.
     fn asked<T>(
         &self,
         request: impl FnOnce(&Pool) -> std::result::Result<T, Errno>,

@@ -1,4 +1,5 @@
-//! Packs in an ordered list of places: new ones go to the first that has room, and `rebalance` moves old ones on.
+//! Packs in an ordered list of places: new ones go to the first that has room, and `rebalance`
+//! moves old ones on.
 //!
 //! ```text
 //!   create ─▶ first tier below its bound ──full (no space, quota)──▶ the next, with what was appended so far

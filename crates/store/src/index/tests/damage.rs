@@ -1,4 +1,5 @@
-//! Damaged, missing and foreign files of the index, and footers that cannot be read or are far away.
+//! Damaged, missing and foreign files of the index, and footers that cannot be read or are far
+//! away.
 
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Condvar, Mutex};
@@ -23,7 +24,8 @@ fn damage_anywhere_hides_chunks_at_most_and_is_healed_from_footers() {
         let len = std::fs::metadata(&name).unwrap().len();
         let mut cuts: Vec<u64> = (0..20).map(|_| rng.below(len)).chain([0, 1, len - 1]).collect();
         cuts.dedup();
-        // Flips: one in every byte of the header, and some all over the pages and sections behind it.
+        // Flips: one in every byte of the header, and some all over the pages and sections behind
+        // it.
         let header = (0..96).map(|byte| byte * 8 + byte % 8);
         let flips = header.chain((0..60).map(|_| rng.below(len * 8))).filter(|bit| bit / 8 < len);
         let damages = flips.map(|bit| (bit, false)).chain(cuts.into_iter().map(|len| (len, true)));

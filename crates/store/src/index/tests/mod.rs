@@ -85,7 +85,8 @@ impl Packs {
         Index::open(dir, STORE, options, move |pack| !dead.lock().unwrap().contains(&pack), load).unwrap()
     }
 
-    /// Every fingerprint below `count`, looked up in several ways, is found where it is and nowhere else.
+    /// Every fingerprint below `count`, looked up in several ways, is found where it is and nowhere
+    /// else.
     fn check(&self, index: &Index, count: u64, prefixes: u64) {
         let all: Vec<Fingerprint> = (0..count).map(|n| fingerprint(n, prefixes)).collect();
         let (mut found, mut candidates) = (Vec::new(), Vec::new());

@@ -24,7 +24,8 @@ fn an_empty_index_answers_nothing() {
     }
 }
 
-/// Random packs, some sharing chunks, are added and removed, with flushes, merges, refreshes and reopenings between.
+/// Random packs, some sharing chunks, are added and removed, with flushes, merges, refreshes and
+/// reopenings between.
 fn run_model(seed: u64, prefixes: u64, count: u64, background: bool) {
     let dir = scratch();
     let (mut rng, packs) = (Rng(seed), Packs::default());
@@ -132,7 +133,8 @@ fn several_handles_flush_and_merge_at_once() {
         for thread in 0..4u64 {
             let (packs, dir) = (&packs, dir.path());
             scope.spawn(move || {
-                // Two threads share a handle's directory object, all share the files, as processes would.
+                // Two threads share a handle's directory object, all share the files, as processes
+                // would.
                 let index =
                     packs.open(Some(dir), IndexOptions { merge_in_background: thread % 2 == 0, ..small() });
                 for n in 0..30 {
@@ -215,7 +217,8 @@ fn a_duplicate_stream_reads_few_pages_and_one_footer_a_pack() {
     }
     let stats = index.stats();
     assert_eq!(stats.footers_loaded, 40);
-    // The first hits in a pack come one by one, until its footer is worth loading: not once for each of its 1000.
+    // The first hits in a pack come one by one, until its footer is worth loading: not once for
+    // each of its 1000.
     assert!(stats.probes <= 40 * 16, "{stats:?}");
 }
 

@@ -39,7 +39,8 @@ use crate::write::{Progress, Step};
 pub struct GetOptions {
     /// Replace files that exist.
     pub overwrite: bool,
-    /// Restore set-user-id and set-group-id bits and the attributes in `security.` and `trusted.`, make device nodes, and replace them.
+    /// Restore set-user-id and set-group-id bits and the attributes in `security.` and `trusted.`,
+    /// make device nodes, and replace them.
     pub special: bool,
     /// Restore the rest of damaged files, with zeros in place of bytes that cannot be read.
     pub salvage: bool,
@@ -74,10 +75,12 @@ enum Job<'a> {
 const BATCH_BYTES: u64 = 2 << 20;
 const BATCH_JOBS: usize = 256;
 
-/// Restores `inode` as `name` in the directory `dest`, or, when `name` is `None`, the contents of the directory `inode` as those of `dest`.
+/// Restores `inode` as `name` in the directory `dest`, or, when `name` is `None`, the contents of
+/// the directory `inode` as those of `dest`.
 ///
 /// # Errors
-/// When `dest` cannot be written at all, or the store fails; single files that cannot be restored are skipped and reported.
+/// When `dest` cannot be written at all, or the store fails; single files that cannot be restored
+/// are skipped and reported.
 pub fn restore(
     store: &Store,
     at: At,

@@ -25,7 +25,8 @@ pub(super) struct Target<'a> {
     pub(super) _parent: Option<Arc<Target<'a>>>,
 }
 
-/// A file being restored; the last user's drop gives it its attributes, or removes it when a part failed.
+/// A file being restored; the last user's drop gives it its attributes, or removes it when a part
+/// failed.
 pub(super) struct OpenFile<'a> {
     pub(super) fd: OwnedFd,
     pub(super) dir: Arc<Target<'a>>,

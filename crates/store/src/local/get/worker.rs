@@ -96,7 +96,8 @@ impl<'a> Restorer<'a> {
         }
     }
 
-    /// The chunks of a small file, one after another (holes take no room), and which ranges of it are lost.
+    /// The chunks of a small file, one after another (holes take no room), and which ranges of it
+    /// are lost.
     fn whole(&self, root: &Root, run: &mut Vec<u8>) -> Result<Vec<Range<u64>>> {
         let mut lost = Vec::new();
         self.reader.entries(root, 0, u64::MAX, &mut |at, entry| {

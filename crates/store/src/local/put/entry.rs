@@ -41,7 +41,8 @@ impl Putter<'_> {
         }
         let over = existing.is_some();
         let existing = existing.filter(|existing| existing.attributes.kind != FileKind::Directory);
-        // An inode of the store with several names goes on being one only for the names that the source links too.
+        // An inode of the store with several names goes on being one only for the names that the
+        // source links too.
         let torn = existing.is_some_and(|existing| {
             existing.links > 1 && *self.claimed.entry(existing.number).or_insert(source) != source
         }) || existing.is_some_and(|existing| existing.links > 1 && stat.st_nlink == 1);
@@ -147,7 +148,8 @@ pub(super) fn directory_attributes(dir: &OwnedFd, stat: &Stat) -> Result<Attribu
     })
 }
 
-/// Attributes of anything but a directory; a regular file's extended attributes are read when it is opened.
+/// Attributes of anything but a directory; a regular file's extended attributes are read when it is
+/// opened.
 pub(super) fn attributes_of(
     dir: &OwnedFd,
     name: &[u8],

@@ -1,8 +1,9 @@
 //! Entries of its source that a put leaves out: by patterns, by marks in directories, by ignore
 //! files, and all except a list.
 //!
-//! Entries that are left out are neither stored nor removed from the store, as by `rsync` without `--delete-excluded`. So the
-//! walker asks here about entries of the source, and about entries of the store that the source does not have.
+//! Entries that are left out are neither stored nor removed from the store, as by `rsync` without
+//! `--delete-excluded`. So the walker asks here about entries of the source, and about entries of
+//! the store that the source does not have.
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
@@ -86,7 +87,8 @@ struct Ignored {
 }
 
 impl LeaveOut {
-    /// Finds the rules that a directory at `relative` with these `names` adds. Complaints about lines of ignore files go to `complain`.
+    /// Finds the rules that a directory at `relative` with these `names` adds. Complaints about
+    /// lines of ignore files go to `complain`.
     pub(super) fn enter(
         &self,
         dir: &OwnedFd,

@@ -1,4 +1,5 @@
-//! `put`: compares a tree of this machine with what the store has of it, and submits the difference.
+//! `put`: compares a tree of this machine with what the store has of it, and submits the
+//! difference.
 //!
 //! One thread walks, in bytewise order of names, and merges each directory with the store's listing
 //! of it. Unchanged files are not even opened, and entries that the source no longer has are
@@ -57,7 +58,8 @@ pub struct PutOptions {
     /// For experiments: a record of chunks and fingerprints, to be written or to be believed. Only
     /// with one source, of which every file is read.
     pub oracle: Option<OracleMode>,
-    /// The host that is to hold the data, by the name that the packs' engine has for it ([`crate::backend::place_on`]).
+    /// The host that is to hold the data, by the name that the packs' engine has for it
+    /// ([`crate::backend::place_on`]).
     pub host: Option<Arc<str>>,
     /// The rules of a mirror: which entries are refused.
     pub mirror: Option<MirrorRules>,
@@ -308,10 +310,12 @@ impl<'a> Putter<'a> {
         Ok(inode)
     }
 
-    /// Puts `source` at `target`: a directory's contents become those of `target`, a file becomes `target` itself.
+    /// Puts `source` at `target`: a directory's contents become those of `target`, a file becomes
+    /// `target` itself.
     ///
     /// # Errors
-    /// `Invalid` when the target cannot hold it, and failures of the store; what cannot be read is skipped and reported.
+    /// `Invalid` when the target cannot hold it, and failures of the store; what cannot be read is
+    /// skipped and reported.
     fn put(&mut self, source: Source, target: &StorePath) -> Result<()> {
         self.top = target.clone();
         let path = match source {
@@ -385,8 +389,8 @@ impl<'a> Putter<'a> {
         self.submit(item, existing.is_some())
     }
 
-    /// The directory at `target`, made if it is not there, with the attributes of a source directory if one is given.
-    /// Also says whether it was there.
+    /// The directory at `target`, made if it is not there, with the attributes of a source
+    /// directory if one is given. Also says whether it was there.
     fn make_target_dir(
         &mut self,
         target: &StorePath,

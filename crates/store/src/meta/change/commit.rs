@@ -215,7 +215,8 @@ fn put<R: Rows>(
     let exchange = if old.is_directory() != is_directory {
         true
     } else if is_directory || !other {
-        // A directory has one name, so a number that is in use elsewhere must not become an alias of this one.
+        // A directory has one name, so a number that is in use elsewhere must not become an alias
+        // of this one.
         if other && editor.stored(number)?.is_some() {
             return Err(told(editor, ErrorKind::Invalid, parent, name, "a directory cannot have two names"));
         }

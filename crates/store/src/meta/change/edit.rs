@@ -340,8 +340,8 @@ impl<R: Rows> Editor<R> {
         Ok(())
     }
 
-    /// Removes everything below a directory, depth first, in memory bounded by depth: the stack holds the directories of one
-    /// batch per level.
+    /// Removes everything below a directory, depth first, in memory bounded by depth: the stack
+    /// holds the directories of one batch per level.
     fn empty(&mut self, directory: i64) -> Outcome<()> {
         const BATCH: usize = 256;
         let mut stack = vec![directory];

@@ -1,4 +1,5 @@
-//! The column `times`: last access, then last change of the inode, each as its distance from the last modification.
+//! The column `times`: last access, then last change of the inode, each as its distance from the
+//! last modification.
 //!
 //! Most files are made, written and read within seconds, so the distances are small. A time takes
 //! two bytes if it equals the last modification's, and six if it is up to a minute from it.

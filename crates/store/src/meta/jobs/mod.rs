@@ -13,16 +13,18 @@
 //!                  └──── retry ───────┘
 //! ```
 //!
-//! A split may have a second attempt beside the first ([`Splits::claim_speculative`]), when that takes long: both count until one of them has finished, and then the
-//! other one does not. The split's row knows both. If the newer one fails, or is given back, the split is its primary's again.
+//! A split may have a second attempt beside the first ([`Splits::claim_speculative`]), when that
+//! takes long: both count until one of them has finished, and then the other one does not. The
+//! split's row knows both. If the newer one fails, or is given back, the split is its primary's
+//! again.
 //!
 //! An input may still be *open*: a file that is being written. Its split has no end yet
 //! ([`OPEN_END`]) and reads the file where it is written. Once the file has its content, the writer
 //! calls [`Splits::close_input`], and from then on the split is like any other.
 //!
 //! [`job_holder`] holds the roots of a job's inputs and of its attempts' outputs (see
-//! [`Holds::hold`](super::Holds::hold)) until the job has ended for good. So no collector takes them,
-//! even if sessions end.
+//! [`Holds::hold`](super::Holds::hold)) until the job has ended for good. So no collector takes
+//! them, even if sessions end.
 
 use std::collections::HashMap;
 
@@ -271,7 +273,8 @@ pub enum JobChange {
     /// The job is done, and the commit's other changes make its result visible.
     ///
     /// # Errors
-    /// `Fenced`, for the whole commit, unless the job is running and has no split that is waiting or running.
+    /// `Fenced`, for the whole commit, unless the job is running and has no split that is waiting
+    /// or running.
     Publish {
         /// The job.
         job: JobId,
@@ -367,7 +370,8 @@ pub trait Splits: Send + Sync {
         again: bool,
         end: Option<u64>,
     ) -> Result<bool>;
-    /// Ends a job that is not done as `Failed` or `Cancelled`. Returns false when it has ended already.
+    /// Ends a job that is not done as `Failed` or `Cancelled`. Returns false when it has ended
+    /// already.
     fn end_job(&self, job: JobId, state: JobState, why: &str) -> Result<bool>;
     /// Lets a failed or cancelled job wait again: finished splits stay, those set aside are tried
     /// again.

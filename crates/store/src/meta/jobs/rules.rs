@@ -1,7 +1,8 @@
-//! The rules of jobs, once for both engines. An engine gives its rows as [`JobRows`], within a transaction.
+//! The rules of jobs, once for both engines. An engine gives its rows as [`JobRows`], within a
+//! transaction.
 //!
-//! A rule asks for the job's row before it asks for rows of splits, and for these in rising order. [`fail`] and [`give_back`] ask for rows of splits alone: see
-//! `postgres/jobs/mod.rs`.
+//! A rule asks for the job's row before it asks for rows of splits, and for these in rising order.
+//! [`fail`] and [`give_back`] ask for rows of splits alone: see `postgres/jobs/mod.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -74,7 +75,8 @@ pub(in crate::meta) trait JobRows {
     /// Gives the splits of this input (`None`: of all inputs together) their end.
     fn set_end(&mut self, job: JobId, input: Option<u32>, end: u64) -> Outcome<()>;
     fn set_input_root(&mut self, job: JobId, input: u32, root: &Root) -> Outcome<()>;
-    /// The splits of this input (`None`: of all inputs together) that are running or done wait, as if they had not been tried; attempts at them are void.
+    /// The splits of this input (`None`: of all inputs together) that are running or done wait, as
+    /// if they had not been tried; attempts at them are void.
     fn void_input(&mut self, job: JobId, input: Option<u32>) -> Outcome<()>;
     /// All splits that are running wait, and attempts at them are void.
     fn void_running(&mut self, job: JobId) -> Outcome<()>;
@@ -97,7 +99,8 @@ fn has_ended(state: JobState) -> bool {
     !matches!(state, JobState::Waiting | JobState::Running)
 }
 
-/// See [`Splits::claim_speculative`](super::Splits::claim_speculative); the session is known to be live.
+/// See [`Splits::claim_speculative`](super::Splits::claim_speculative); the session is known to be
+/// live.
 pub(in crate::meta) fn claim_speculative(
     rows: &mut impl JobRows,
     session: SessionId,
@@ -127,7 +130,8 @@ pub(in crate::meta) fn claim_speculative(
     Ok(Some(Claimed { number: split, range: found.range, attempt }))
 }
 
-/// An attempt leaves its split. Returns the split if this was the only attempt at it; `None` if another attempt has it, or this one had it no more.
+/// An attempt leaves its split. Returns the split if this was the only attempt at it; `None` if
+/// another attempt has it, or this one had it no more.
 fn leave(rows: &mut impl JobRows, job: JobId, claimed: &Claimed) -> Outcome<Option<Running>> {
     let split = claimed.number;
     let Some(found) = rows.running(job, &BTreeSet::from([split]))?.remove(&split) else { return Ok(None) };
@@ -187,7 +191,8 @@ pub(in crate::meta) fn give_back(rows: &mut impl JobRows, job: JobId, claimed: &
     Ok(())
 }
 
-/// An input of a job has its content: input `input`, which is read by the splits of `of` (`None`: those of all inputs together). These end at `end`, if that is known.
+/// An input of a job has its content: input `input`, which is read by the splits of `of` (`None`:
+/// those of all inputs together). These end at `end`, if that is known.
 pub(in crate::meta) fn close_input(
     rows: &mut impl JobRows,
     job: JobId,

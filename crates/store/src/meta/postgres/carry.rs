@@ -1,8 +1,9 @@
 //! Rows into the database in which a state is frozen, and out of it (`meta/carry.rs`).
 //!
-//! **Taking over** changes only rows that differ: a replica that is updated every minute is not rewritten
-//! every minute. All rows go into temporary tables first; then three statements a table remove, change
-//! and add rows. All of it is one transaction, alone: a reader sees the copy as it was or as it is.
+//! **Taking over** changes only rows that differ: a replica that is updated every minute is not
+//! rewritten every minute. All rows go into temporary tables first; then three statements a table
+//! remove, change and add rows. All of it is one transaction, alone: a reader sees the copy as it
+//! was or as it is.
 
 use std::sync::LazyLock;
 
@@ -25,7 +26,8 @@ use crate::meta::{Counters, SqliteMeta};
 const BATCH_ROWS: usize = 5_000;
 const BATCH_BYTES: usize = 4 << 20;
 
-/// For transactions that look at whole tables: there the planner knows best. Between two statements rows are read of a file, which may take a while.
+/// For transactions that look at whole tables: there the planner knows best. Between two statements
+/// rows are read of a file, which may take a while.
 const SETTINGS: [&str; 4] = [
     "SET LOCAL enable_hashjoin = on",
     "SET LOCAL enable_mergejoin = on",
@@ -248,12 +250,13 @@ impl Batch {
     }
 }
 
-/// The number of the last job; `$1` is its table. A role that may only read tables may not read their
-/// sequences.
+/// The number of the last job; `$1` is its table. A role that may only read tables may not read
+/// their sequences.
 const LAST_JOB: &str = "SELECT coalesce(CASE WHEN has_sequence_privilege(s.name, 'SELECT') \
     THEN pg_sequence_last_value(s.name::regclass) END, (SELECT max(id) FROM @job), 0)::bigint \
     FROM (SELECT pg_get_serial_sequence($1, 'id') AS name) s";
-/// Makes the next job get a higher number than `$2`; without the right to do so, than all that exist.
+/// Makes the next job get a higher number than `$2`; without the right to do so, than all that
+/// exist.
 const RAISE_JOB: &str = "SELECT setval(s.name::regclass, greatest($2, coalesce(pg_sequence_last_value(s.name::regclass), 0))) \
     FROM (SELECT pg_get_serial_sequence($1, 'id') AS name) s \
     WHERE has_sequence_privilege(s.name, 'SELECT') AND has_sequence_privilege(s.name, 'UPDATE')";
@@ -360,8 +363,8 @@ fn take_rest(run: Run<'_>, schema: &str, rest: &Rest) -> Outcome<()> {
 }
 
 impl PostgresMeta {
-    /// Fails unless a store could be made at `location`, by this role and on this server. Called before
-    /// much is copied.
+    /// Fails unless a store could be made at `location`, by this role and on this server. Called
+    /// before much is copied.
     ///
     /// # Errors
     /// `Denied`, `Invalid`; those of connecting.
@@ -371,8 +374,8 @@ impl PostgresMeta {
         open::require_durable(&transactions)
     }
 
-    /// Writes the state of one moment into a database that was just made; without sessions and their
-    /// pins.
+    /// Writes the state of one moment into a database that was just made; without sessions and
+    /// their pins.
     ///
     /// # Errors
     /// Those of both; `Damaged` when a row has changed since it was written.
@@ -390,7 +393,8 @@ impl PostgresMeta {
         })
     }
 
-    /// Makes a store at `location` with the state that `from` holds: it is there as a whole, or not at all.
+    /// Makes a store at `location` with the state that `from` holds: it is there as a whole, or not
+    /// at all.
     ///
     /// # Errors
     /// As [`PostgresMeta::create`].
@@ -403,8 +407,8 @@ impl PostgresMeta {
         Self::finish(transactions, false)
     }
 
-    /// Replaces the store's state by that in `from`, all of it or nothing, if no client uses the store,
-    /// and its counters are `expected`.
+    /// Replaces the store's state by that in `from`, all of it or nothing, if no client uses the
+    /// store, and its counters are `expected`.
     ///
     /// # Errors
     /// `Busy` when a session is live, `Exists` when the counters differ.

@@ -1,4 +1,5 @@
-//! One commit: two round trips to the server, unless it can be made in one (`speculative.rs`). The first one locks and reads (the session, the counters, all rows that the changes name), the
+//! One commit: two round trips to the server, unless it can be made in one (`speculative.rs`). The
+//! first one locks and reads (the session, the counters, all rows that the changes name), the
 //! second one writes and commits.
 
 use tokio_postgres::types::Type;

@@ -276,7 +276,8 @@ impl Connection {
         self.line.wait(ask(&self.client, &self.statements[query.sql], query))
     }
 
-    /// Sends a script (if there is one), statements, and a last script, before it waits for their answers.
+    /// Sends a script (if there is one), statements, and a last script, before it waits for their
+    /// answers.
     ///
     /// # Errors
     /// The first error. The server refuses everything sent after it, as the transaction has failed.

@@ -112,7 +112,8 @@ impl Working<'_, '_> {
             )));
         }
         if !made.is_empty() {
-            // In the order of the key: neighbours in the index come together, and two commits cannot wait for each other.
+            // In the order of the key: neighbours in the index come together, and two commits
+            // cannot wait for each other.
             made.sort_unstable_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
             let mut columns = NameColumns::default();
             made.into_iter().for_each(|(parent, name, now)| columns.push(parent, name, now));

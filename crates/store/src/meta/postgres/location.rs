@@ -368,7 +368,8 @@ fn find_password(text: &str, wanted: [&str; 4]) -> Option<String> {
     })
 }
 
-/// Fields end at colons, unless a backslash stands before; the fifth one goes to the end of the line.
+/// Fields end at colons, unless a backslash stands before; the fifth one goes to the end of the
+/// line.
 fn password_fields(line: &str) -> Vec<String> {
     let mut fields = vec![String::new()];
     let mut characters = line.chars();

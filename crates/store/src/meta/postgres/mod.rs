@@ -1,7 +1,9 @@
-//! The metadata engine in a schema of a PostgreSQL database: any number of processes on any number of hosts, all equal.
+//! The metadata engine in a schema of a PostgreSQL database: any number of processes on any number
+//! of hosts, all equal.
 //!
-//! Clients have no authority. A method decides by what it read and locked in its own transaction. The server's clock decides
-//! about leases. Acknowledged changes were committed by the server. docs/decisions/0009-postgresql.md has the reasons.
+//! Clients have no authority. A method decides by what it read and locked in its own transaction.
+//! The server's clock decides about leases. Acknowledged changes were committed by the server.
+//! docs/decisions/0009-postgresql.md has the reasons.
 //!
 //! | file | holds |
 //! | --- | --- |
@@ -100,10 +102,12 @@ impl PostgresMeta {
         open::is_there(&Transactions::new(Pool::new(location)?))
     }
 
-    /// Opens the store at `location`. `read_only` makes nothing but reads; a role that may only read can do no other.
+    /// Opens the store at `location`. `read_only` makes nothing but reads; a role that may only
+    /// read can do no other.
     ///
     /// # Errors
-    /// `NotFound` when there is none, `Denied`, `Newer`, `Busy` or `Io` when the server cannot be reached.
+    /// `NotFound` when there is none, `Denied`, `Newer`, `Busy` or `Io` when the server cannot be
+    /// reached.
     pub fn open(location: Location, read_only: bool) -> Result<Self> {
         Self::finish(Transactions::new(Pool::new(location)?), read_only)
     }
@@ -158,7 +162,8 @@ impl PostgresMeta {
         self.transactions.write(what, gate, work)
     }
 
-    /// Commits in one round trip, if the commit is suitable and its assumptions hold; otherwise nothing happens.
+    /// Commits in one round trip, if the commit is suitable and its assumptions hold; otherwise
+    /// nothing happens.
     fn commit_speculatively(&self, session: SessionId, commit: &Commit) -> Result<Option<Committed>> {
         let attempt = if self.read_only { None } else { self.cached.attempt(session, commit) };
         let Some(mut attempt) = attempt else { return Ok(None) };
@@ -244,7 +249,8 @@ impl Meta for PostgresMeta {
     }
 
     fn tidy(&self) -> Result<()> {
-        // The server vacuums by itself. Statistics matter after a bulk load, before its own daemon comes round.
+        // The server vacuums by itself. Statistics matter after a bulk load, before its own daemon
+        // comes round.
         let what = "tidying the metadata";
         self.write(what, Gate::Open, |tx| {
             counters::forget_lanes(tx);

@@ -1,4 +1,5 @@
-//! Pack rows. A state changes only by a statement that names the state before, and the rows it changed are counted.
+//! Pack rows. A state changes only by a statement that names the state before, and the rows it
+//! changed are counted.
 
 use super::PostgresMeta;
 use super::transaction::Gate;
@@ -33,7 +34,8 @@ macro_rules! mark {
 
 /// A mark alone.
 pub(super) const MARK: &str = concat!("SELECT ", mark!(), " FROM @state s");
-/// The generation, a mark, and the rows that have changed since the mark `$1`: one statement, so one state. Where there are none, there is one row without a pack.
+/// The generation, a mark, and the rows that have changed since the mark `$1`: one statement, so
+/// one state. Where there are none, there is one row without a pack.
 pub(super) const CHANGED: &str = concat!(
     "SELECT p.id, p.kind, p.state, p.session, p.bytes, p.raw_bytes, p.chunks, p.dead_since, p.generation, s.generation, ",
     mark!(),
@@ -214,7 +216,8 @@ pub(super) fn sweep(tx: &mut Tx<'_>, time: u64) -> Outcome<u64> {
     Ok(tx.one(Query::new(sql).int(time as i64))?.affected)
 }
 
-/// Drops rows of dead packs. A session that is not over may still make an object under its id, so those rows stay.
+/// Drops rows of dead packs. A session that is not over may still make an object under its id, so
+/// those rows stay.
 pub(super) fn forget(tx: &mut Tx<'_>, packs: &[PackId]) {
     let sql =
         "DELETE FROM @pack WHERE id = ANY ($1) AND state = 4 AND session NOT IN (SELECT id FROM @session)";

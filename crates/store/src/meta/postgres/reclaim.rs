@@ -98,7 +98,8 @@ pub(super) fn delete_packs(
     let victims = packs::ids(victims);
     let late = "SELECT min(id) FROM @pack WHERE id = ANY ($1) AND state = 3 AND generation > $2";
     let slowest = sessions::slowest(&tx.one(Query::new(SLOWEST))?)?;
-    // The collector has waited for this (rule 18); where data would be lost it costs nothing to make sure.
+    // The collector has waited for this (rule 18); where data would be lost it costs nothing to
+    // make sure.
     let answer = tx.one(Query::new(late).ints(victims.clone()).int(slowest))?;
     if let Some(pack) = counters::row(&answer)?.try_get::<_, Option<i64>>(0)? {
         let what =
@@ -149,7 +150,8 @@ pub(super) fn read_held(row: &tokio_postgres::Row) -> Outcome<Root> {
     row::root_of(Some(root))
 }
 
-/// Every retained root, and the committed packs of the same state of the database (rules 16 and 19).
+/// Every retained root, and the committed packs of the same state of the database (rules 16 and
+/// 19).
 pub(super) fn visit_roots(
     connection: &mut Connection,
     visit: &mut dyn FnMut(Root) -> Result<()>,

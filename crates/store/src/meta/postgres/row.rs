@@ -318,7 +318,8 @@ impl InodeColumns {
         self.with_all(Query::new(sql))
     }
 
-    /// A statement with the only row's values as its next parameters, in the order of `stored_columns`.
+    /// A statement with the only row's values as its next parameters, in the order of
+    /// `stored_columns`.
     ///
     /// # Panics
     /// Without a row.

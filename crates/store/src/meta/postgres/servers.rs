@@ -1,8 +1,10 @@
 //! Which of a store's servers a client connects to.
 //!
-//! One of them is the primary, the others follow it, until one of these takes over. All are asked before the first connection and after each loss, and then the one that was found until
-//! a connection is lost again. An old primary that is started again takes writes, too: it does not know. But a takeover begins a new *timeline*: of two primaries the one of the higher
-//! timeline is the one that took over.
+//! One of them is the primary, the others follow it, until one of these takes over. All are asked
+//! before the first connection and after each loss, and then the one that was found until a
+//! connection is lost again. An old primary that is started again takes writes, too: it does not
+//! know. But a takeover begins a new *timeline*: of two primaries the one of the higher timeline is
+//! the one that took over.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs as _};
@@ -21,8 +23,8 @@ pub(super) const CONNECT: Duration = Duration::from_secs(10);
 /// The same, of another server, when one has been found.
 const GLANCE: Duration = Duration::from_secs(2);
 
-/// Asks a server whether connections can be secured, which it answers with one byte before anybody logs in (SSLRequest in PostgreSQL's
-/// documentation of its protocol).
+/// Asks a server whether connections can be secured, which it answers with one byte before anybody
+/// logs in (SSLRequest in PostgreSQL's documentation of its protocol).
 const QUESTION: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
 
 impl Address {
@@ -66,7 +68,8 @@ pub(super) struct Servers {
     /// The server of the last connection. It is asked first, so that a silent one that is down
     /// costs its time once.
     last: AtomicUsize,
-    /// The highest timeline of a primary that was met. One of a lower timeline was replaced, and is not gone back to.
+    /// The highest timeline of a primary that was met. One of a lower timeline was replaced, and is
+    /// not gone back to.
     timeline: AtomicI64,
     /// No connection was lost since all were asked.
     is_sure: AtomicBool,

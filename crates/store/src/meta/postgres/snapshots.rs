@@ -107,7 +107,8 @@ pub(super) fn later_pin_root(tx: &mut Tx<'_>, session: SessionId, root: &Root) {
     }
 }
 
-/// No snapshot and no pin looks at the row's epochs. New ones never will: they begin after every row of the history has ended.
+/// No snapshot and no pin looks at the row's epochs. New ones never will: they begin after every
+/// row of the history has ended.
 macro_rules! unseen {
     () => {
         "NOT EXISTS (SELECT 1 FROM @retained r WHERE r.epoch >= o.epoch_from AND r.epoch < o.epoch_to)"

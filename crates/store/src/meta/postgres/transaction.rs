@@ -1,18 +1,21 @@
 //! Transactions: which of them run concurrently, and which are repeated after a failure.
 //!
-//! **Concurrency.** Transactions are READ COMMITTED, whatever the server's default: each statement sees what was
-//! committed when it began. A transaction locks what it decides on: rows by `FOR UPDATE` or `FOR KEY SHARE`, and the
-//! *gate*, a transaction advisory lock. Transactions that change the tree, packs or pins hold the gate shared. Those
-//! that must run alone hold it exclusively (snapshots, moves of directories, the collector's steps). A statement of its
-//! own takes the gate before anything is read, so all later statements see what earlier holders left.
+//! **Concurrency.** Transactions are READ COMMITTED, whatever the server's default: each statement
+//! sees what was committed when it began. A transaction locks what it decides on: rows by `FOR
+//! UPDATE` or `FOR KEY SHARE`, and the *gate*, a transaction advisory lock. Transactions that
+//! change the tree, packs or pins hold the gate shared. Those that must run alone hold it
+//! exclusively (snapshots, moves of directories, the collector's steps). A statement of its own
+//! takes the gate before anything is read, so all later statements see what earlier holders left.
 //!
-//! **Repeats.** A transaction that failed before its COMMIT was sent has changed nothing. It is repeated if another
-//! transaction or the connection caused the failure. Once COMMIT was sent and no answer came, the transaction is in
-//! doubt: it may have happened, or happen yet. So each transaction that writes first puts a number of its own into its
-//! connection's row of `lane`. After a failure, another connection *closes* that row. This does three things: it waits
-//! until the server is through with the lost transaction, tells by the number whether it was committed, and stops a
-//! statement that is only just arriving (`speculative.rs`). Only if it was not committed is it repeated. If the server
-//! does not come back in time, the error names the transaction ([`Unanswered`]), so that the caller can ask later.
+//! **Repeats.** A transaction that failed before its COMMIT was sent has changed nothing. It is
+//! repeated if another transaction or the connection caused the failure. Once COMMIT was sent and
+//! no answer came, the transaction is in doubt: it may have happened, or happen yet. So each
+//! transaction that writes first puts a number of its own into its connection's row of `lane`.
+//! After a failure, another connection *closes* that row. This does three things: it waits until
+//! the server is through with the lost transaction, tells by the number whether it was committed,
+//! and stops a statement that is only just arriving (`speculative.rs`). Only if it was not
+//! committed is it repeated. If the server does not come back in time, the error names the
+//! transaction ([`Unanswered`]), so that the caller can ask later.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -150,8 +153,8 @@ impl Tx<'_> {
 
     fn commit(&mut self) -> Outcome<()> {
         if self.first.is_some() {
-            // COMMIT is never sent before the row of `lane` is known to be locked. Otherwise another connection could
-            // read the row too early.
+            // COMMIT is never sent before the row of `lane` is known to be locked. Otherwise
+            // another connection could read the row too early.
             let later = self.waiting.split_off(1);
             self.run(Vec::new())?;
             self.waiting = later;
@@ -202,7 +205,8 @@ fn remedy(fault: &Fault) -> Remedy {
         Fault::Postgres(error) => match code(error) {
             // Serialization, deadlock, a row that another one inserted at the same time.
             "40001" | "40P01" | "23505" => Remedy::Again { alone: false },
-            // Prepared statements that the server no longer has, or that a changed schema has outdated.
+            // Prepared statements that the server no longer has, or that a changed schema has
+            // outdated.
             "26000" | "42P05" | "0A000" => Remedy::Reconnect,
             _ => Remedy::None,
         },
@@ -221,8 +225,8 @@ impl Transactions {
         self.pool.location.patience
     }
 
-    /// Until when a transaction that begins now waits for a server that is away. Patience counts from the first
-    /// failure, whichever transaction had it.
+    /// Until when a transaction that begins now waits for a server that is away. Patience counts
+    /// from the first failure, whichever transaction had it.
     fn until(&self) -> Instant {
         let left = self.patience().saturating_sub(self.pool.health.failing_for());
         Instant::now() + left.max(GLANCE)
@@ -265,8 +269,8 @@ impl Transactions {
         Ok(Tx { connection, first: Some(first), waiting: vec![mark], alone, token })
     }
 
-    /// Runs `work` in a transaction: all of it or, on any error, nothing. `work` may run several times, and only one
-    /// run counts.
+    /// Runs `work` in a transaction: all of it or, on any error, nothing. `work` may run several
+    /// times, and only one run counts.
     pub fn write<T>(&self, what: &str, gate: Gate, work: impl FnMut(&mut Tx<'_>) -> Outcome<T>) -> Result<T> {
         let began = Instant::now();
         let done = self.make(what, gate, work);
@@ -344,8 +348,9 @@ impl Transactions {
         }
     }
 
-    /// Sends one statement that is a transaction by itself, and returns the number that it answers with.
-    /// [`Once::Nothing`] if that is negative, or the statement was refused: then nothing has changed.
+    /// Sends one statement that is a transaction by itself, and returns the number that it answers
+    /// with. [`Once::Nothing`] if that is negative, or the statement was refused: then nothing has
+    /// changed.
     ///
     /// # Errors
     /// When the answer was lost, and it cannot be found out what became of it.
@@ -383,11 +388,12 @@ impl Transactions {
         Ok(Once::Nothing)
     }
 
-    /// True if a transaction has happened whose COMMIT was sent and never answered. If it has not, it never will.
+    /// True if a transaction has happened whose COMMIT was sent and never answered. If it has not,
+    /// it never will.
     ///
     /// # Errors
-    /// When that cannot be found out by `until`. The error names the transaction, so that the caller can ask again
-    /// later.
+    /// When that cannot be found out by `until`. The error names the transaction, so that the
+    /// caller can ask again later.
     fn was_committed(&self, unanswered: Unanswered, until: Instant) -> Result<bool> {
         let Unanswered { lane, token } = unanswered;
         let unknown = |error: Error| {
@@ -401,7 +407,8 @@ impl Transactions {
         let until = until.max(Instant::now() + self.patience() / 2);
         loop {
             let mut connection = self.connect(until).map_err(unknown)?;
-            // Waits for the transaction that has the row locked. A repetition gives the same answer.
+            // Waits for the transaction that has the row locked. A repetition gives the same
+            // answer.
             let query = Query::new("UPDATE @lane SET closed = true WHERE id = $1 RETURNING token").int(lane);
             match connection.query(&query) {
                 Ok(answer) => {
@@ -476,7 +483,8 @@ impl Transactions {
         })
     }
 
-    /// As [`Transactions::read`], for `work` that tells others what it sees, and so cannot run twice.
+    /// As [`Transactions::read`], for `work` that tells others what it sees, and so cannot run
+    /// twice.
     pub fn read_through<T>(&self, what: &str, work: impl FnOnce(&mut Connection) -> Outcome<T>) -> Result<T> {
         let mut work = Some(work);
         self.read(what, |connection| match work.take() {

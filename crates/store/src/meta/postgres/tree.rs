@@ -1,6 +1,7 @@
 //! Reading the tree, now or at an epoch: each read is one statement, so it sees one state.
 //!
-//! At an epoch, a name or inode is either the current row, if that is old enough, or the one row of the history whose epochs contain it.
+//! At an epoch, a name or inode is either the current row, if that is old enough, or the one row of
+//! the history whose epochs contain it.
 
 use super::speculative::ObservedRows;
 use super::transaction::Gate;

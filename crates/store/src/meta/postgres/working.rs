@@ -1,14 +1,18 @@
-//! The rows that a commit works on: read in bulk before it, changed in memory, written in bulk after it.
+//! The rows that a commit works on: read in bulk before it, changed in memory, written in bulk
+//! after it.
 //!
-//! Each statement costs a round trip and its planning, so a commit makes few of them. [`Working::load`] reads and locks in one go
-//! everything that its changes name. Other rows (the way up from a directory, the entries of a directory that is removed) are
-//! read when they are needed. `flush.rs` writes the changes.
+//! Each statement costs a round trip and its planning, so a commit makes few of them.
+//! [`Working::load`] reads and locks in one go everything that its changes name. Other rows (the
+//! way up from a directory, the entries of a directory that is removed) are read when they are
+//! needed. `flush.rs` writes the changes.
 //!
-//! **Locks.** Rows of names and inodes that a commit may change are locked for update as they are read, in the order of their
-//! keys. If a directory gets an entry, its row in `directory` is locked for key share; it is locked for update before the
-//! directory is found empty. So no commit makes an entry in a directory that is being removed. A free name or number cannot be
-//! locked: when two commits both make it, the primary key refuses the second one's insertion, and that commit is repeated.
-//! Changes that would need more locks (moving a directory, removing one that has entries) are made alone.
+//! **Locks.** Rows of names and inodes that a commit may change are locked for update as they are
+//! read, in the order of their keys. If a directory gets an entry, its row in `directory` is locked
+//! for key share; it is locked for update before the directory is found empty. So no commit makes
+//! an entry in a directory that is being removed. A free name or number cannot be locked: when two
+//! commits both make it, the primary key refuses the second one's insertion, and that commit is
+//! repeated. Changes that would need more locks (moving a directory, removing one that has entries)
+//! are made alone.
 
 mod load;
 mod rows;

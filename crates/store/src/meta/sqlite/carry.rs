@@ -1,5 +1,5 @@
-//! Rows for another engine, and from one (`meta/carry.rs`): here attributes are interned, targets and devices share a column, and the database
-//! itself makes the checksums.
+//! Rows for another engine, and from one (`meta/carry.rs`): here attributes are interned, targets
+//! and devices share a column, and the database itself makes the checksums.
 
 use rusqlite::types::Value;
 use rusqlite::{CachedStatement, Connection, OptionalExtension as _, params_from_iter};

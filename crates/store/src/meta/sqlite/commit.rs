@@ -1,4 +1,5 @@
-//! One commit: the session is live, its packs become live, the changes are applied; or nothing of it.
+//! One commit: the session is live, its packs become live, the changes are applied; or nothing of
+//! it.
 
 use rusqlite::Connection;
 

@@ -1,4 +1,5 @@
-//! Rows of jobs in SQLite, for the rules that both engines share. Whoever has a transaction that writes is alone, so nothing is locked.
+//! Rows of jobs in SQLite, for the rules that both engines share. Whoever has a transaction that
+//! writes is alone, so nothing is locked.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -139,7 +140,8 @@ impl JobRows for SqliteJobs<'_> {
     }
 
     fn finish(&mut self, job: JobId, session: SessionId, finished: &[Finished<'_>]) -> Outcome<()> {
-        // With two attempts at a split, what the other one wrote was nobody's output: the split has this one's number now.
+        // With two attempts at a split, what the other one wrote was nobody's output: the split has
+        // this one's number now.
         let sql = "UPDATE job_split SET state = 2, why = '', log = ?3, attempt = ?4, session = ?5, measured = ?6, \
                    primary_attempt = NULL, primary_session = NULL WHERE job = ?1 AND number = ?2";
         for &Finished { split, attempt, log, measured } in finished {

@@ -68,7 +68,8 @@ pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
 /// Reading connections that are kept open.
 const READERS_KEPT: usize = 8;
 
-/// True when nothing has ever been stored by the database at `path`; one that cannot be read is not unused.
+/// True when nothing has ever been stored by the database at `path`; one that cannot be read is not
+/// unused.
 pub(crate) fn is_unused_database(path: &Path) -> bool {
     open::is_unused(path)
 }
@@ -78,7 +79,8 @@ pub struct SqliteMeta {
     path: PathBuf,
     source: open::Source,
     readers: Mutex<Vec<Connection>>,
-    /// Closed after the readers, because only a writing connection that is the last one puts the log away.
+    /// Closed after the readers, because only a writing connection that is the last one puts the
+    /// log away.
     writer: Option<Mutex<Connection>>,
     wall: Clock,
     steady: Clock,
@@ -88,7 +90,8 @@ impl SqliteMeta {
     /// Opens (or makes) the database at `path`.
     ///
     /// # Errors
-    /// `Exists` (creating), `NotFound`, `Denied`, `Invalid` or `Damaged` (not such a database), `Newer`, `Io`.
+    /// `Exists` (creating), `NotFound`, `Denied`, `Invalid` or `Damaged` (not such a database),
+    /// `Newer`, `Io`.
     pub fn open(path: &Path, mode: OpenMode) -> Result<Self> {
         let steady = Arc::new(outrigger_clock::steady_nanos);
         Self::open_with_clocks(path, mode, Arc::new(outrigger_clock::now_nanos), steady)

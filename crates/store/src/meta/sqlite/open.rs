@@ -167,7 +167,8 @@ fn wait_for_others(times: i32) -> bool {
     true
 }
 
-/// Settings of every connection. A store may come from anybody, so nothing in its schema may run code.
+/// Settings of every connection. A store may come from anybody, so nothing in its schema may run
+/// code.
 fn settle(connection: &mut Connection, cache_kib: u32) -> rusqlite::Result<()> {
     connection.busy_handler(Some(wait_for_others))?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
@@ -188,8 +189,8 @@ fn settle(connection: &mut Connection, cache_kib: u32) -> rusqlite::Result<()> {
     connection.pragma_update(None, "temp_store", "memory")
 }
 
-/// Switches to a write-ahead log. SQLite does not wait when another process is about to do the same (its busy handler is not asked
-/// for this lock), so this waits.
+/// Switches to a write-ahead log. SQLite does not wait when another process is about to do the same
+/// (its busy handler is not asked for this lock), so this waits.
 fn switch_to_log(connection: &Connection) -> rusqlite::Result<String> {
     let until = Instant::now() + BUSY;
     loop {
@@ -235,7 +236,8 @@ pub(super) fn create(path: &Path) -> Result<()> {
     write_ahead(&connection).explain(&what)?;
     let made = (|| -> Outcome<bool> {
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        // Two processes may have found the file absent; the second one finds the first one's schema here.
+        // Two processes may have found the file absent; the second one finds the first one's schema
+        // here.
         if transaction.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get::<_, i64>(0))? > 0 {
             return Ok(false);
         }

@@ -1,4 +1,5 @@
-//! Pack rows. A state changes only by a statement that names the state before, and the rows it changed are counted.
+//! Pack rows. A state changes only by a statement that names the state before, and the rows it
+//! changed are counted.
 
 use super::SqliteMeta;
 use crate::error::Result;
@@ -190,7 +191,8 @@ pub(super) fn sweep(connection: &Connection, time: u64) -> Outcome<u64> {
     Ok(connection.prepare_cached(sql)?.execute([time as i64])? as u64)
 }
 
-/// Drops rows of dead packs. A session that is not over may still make an object under its id, so those rows stay.
+/// Drops rows of dead packs. A session that is not over may still make an object under its id, so
+/// those rows stay.
 pub(super) fn forget(connection: &Connection, packs: &[PackId]) -> Outcome<()> {
     let sql = "DELETE FROM pack WHERE id = ?1 AND state = 4 AND session NOT IN (SELECT id FROM session)";
     let mut delete = connection.prepare_cached(sql)?;

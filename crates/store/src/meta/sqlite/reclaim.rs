@@ -116,7 +116,8 @@ pub(super) fn delete_packs(
     let mut update = connection
         .prepare_cached("UPDATE pack SET state = 4, dead_since = ?2 WHERE id = ?1 AND state = 3")?;
     for &pack in victims {
-        // The collector has waited for this (rule 18); where data would be lost it costs nothing to make sure.
+        // The collector has waited for this (rule 18); where data would be lost it costs nothing to
+        // make sure.
         let generation: Option<i64> =
             generation_of.query_row([pack.0 as i64], |row| row.get(0)).optional()?;
         if generation.is_some_and(|generation| generation > slowest) {
@@ -172,7 +173,8 @@ pub(super) fn held(connection: &Connection, holder: &str) -> Outcome<Vec<Root>> 
     Ok(roots.collect::<rusqlite::Result<_>>()?)
 }
 
-/// Every retained root, and the committed packs of the same state of the database (rules 16 and 19).
+/// Every retained root, and the committed packs of the same state of the database (rules 16 and
+/// 19).
 pub(super) fn visit_roots(
     connection: &Connection,
     visit: &mut dyn FnMut(Root) -> Result<()>,

@@ -60,7 +60,8 @@ fn fenced(session: SessionId) -> Fault {
     )
 }
 
-/// Checks that a session's row is there and renews its lease: every transaction of a session begins with this.
+/// Checks that a session's row is there and renews its lease: every transaction of a session begins
+/// with this.
 pub(super) fn require_live(connection: &Connection, now: Moment, session: SessionId) -> Outcome<SessionKind> {
     let row = connection
         .prepare_cached("SELECT kind, lease_until, lease_secs FROM session WHERE id = ?1")?

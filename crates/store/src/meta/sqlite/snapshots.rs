@@ -170,7 +170,8 @@ impl PurgePosition {
     pub const START: Self = Self::Inodes { number: i64::MIN, epoch_from: i64::MIN };
 }
 
-/// No snapshot and no pin looks at the row's epochs. New ones never will: they begin after every row of the history has ended.
+/// No snapshot and no pin looks at the row's epochs. New ones never will: they begin after every
+/// row of the history has ended.
 macro_rules! unseen {
     () => {
         "NOT EXISTS (SELECT 1 FROM snapshot WHERE epoch >= epoch_from AND epoch < epoch_to) \

@@ -1,4 +1,5 @@
-//! The statements of one commit, prepared once. Each runs once or twice per change, so each finds its rows by a primary key.
+//! The statements of one commit, prepared once. Each runs once or twice per change, so each finds
+//! its rows by a primary key.
 
 use rusqlite::{CachedStatement, Connection};
 
@@ -58,7 +59,8 @@ statements! {
     move_directory: "UPDATE directory SET parent = ?2 WHERE inode = ?1";
     delete_directory: "DELETE FROM directory WHERE inode = ?1";
     delete_policies: "DELETE FROM policy WHERE inode = ?1";
-    /// The nearest setting of `versions`, from a directory upwards. The bound is for a damaged database, in which directories go in circles.
+    /// The nearest setting of `versions`, from a directory upwards. The bound is for a damaged
+    /// database, in which directories go in circles.
     versions_policy: "WITH RECURSIVE up (inode, distance) AS (SELECT ?1, 0 UNION ALL \
                       SELECT directory.parent, up.distance + 1 FROM up CROSS JOIN directory ON directory.inode = up.inode \
                       WHERE directory.parent <> up.inode AND up.distance < 100000) \

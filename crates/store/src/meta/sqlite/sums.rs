@@ -1,4 +1,5 @@
-//! Checksums of rows: SQLite has none, and a flipped bit in a name, a time or a root would be believed.
+//! Checksums of rows: SQLite has none, and a flipped bit in a name, a time or a root would be
+//! believed.
 //!
 //! SQLite itself computes each table's last column, `sum`, from all the others whenever a row is
 //! written. It uses the function `row_sum` that every connection gets here. Statements that read

@@ -130,7 +130,8 @@ pub(super) fn read_dir(
             }
         }
         At::Epoch(epoch) => {
-            // Both halves come in the order of their keys, so SQLite merges them and stops at the limit.
+            // Both halves come in the order of their keys, so SQLite merges them and stops at the
+            // limit.
             let sql = concat!(
                 "SELECT name, inode, ",
                 dentry_intact!(),

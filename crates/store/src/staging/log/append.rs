@@ -1,11 +1,13 @@
 //! Appending: records at the end of the last segment, and the next segment when that is full.
 //!
-//! **A failed append** leaves part of a record at the end of the segment. It is cut off before anything else is appended. If even that fails, the
-//! next append tries again, and fails if it cannot. So a full disk is an error for the caller alone: the log goes on when there is space again. An
-//! append that fails while it begins a new segment leaves the old one in place.
+//! **A failed append** leaves part of a record at the end of the segment. It is cut off before
+//! anything else is appended. If even that fails, the next append tries again, and fails if it
+//! cannot. So a full disk is an error for the caller alone: the log goes on when there is space
+//! again. An append that fails while it begins a new segment leaves the old one in place.
 //!
-//! A new segment gets its whole space at once (`fallocate`, keeping the length), and gives the rest back when it is full. If that does not work, or
-//! the disk bounds the log, the writes themselves fail.
+//! A new segment gets its whole space at once (`fallocate`, keeping the length), and gives the rest
+//! back when it is full. If that does not work, or the disk bounds the log, the writes themselves
+//! fail.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -37,11 +39,13 @@ pub(super) struct Tail {
 impl Log {
     /// Appends an operation, with the data of a write. Never waits for room: see [`Log::reserve`].
     ///
-    /// When it returns the operation survives the death of the process, and of the machine after the next [`Log::sync`].
+    /// When it returns the operation survives the death of the process, and of the machine after
+    /// the next [`Log::sync`].
     ///
     /// # Errors
-    /// `Full` and `Io` when it could not be written; it is not in the log then, which stays usable. `Invalid` when it does not
-    /// fit into a segment, or has data and is not a write, or the reverse. `Io` once a sync has failed.
+    /// `Full` and `Io` when it could not be written; it is not in the log then, which stays usable.
+    /// `Invalid` when it does not fit into a segment, or has data and is not a write, or the
+    /// reverse. `Io` once a sync has failed.
     pub fn append(&self, operation: &Operation, data: &[u8]) -> Result<Appended> {
         if data.is_empty() == matches!(operation, Operation::Write { .. }) {
             return Err(Error::new(
@@ -124,8 +128,8 @@ impl Log {
 }
 
 impl Tail {
-    /// Begins a segment, and makes its header and name durable. So a crash leaves no gap before it, and sequences go on from it when earlier segments
-    /// are removed.
+    /// Begins a segment, and makes its header and name durable. So a crash leaves no gap before it,
+    /// and sequences go on from it when earlier segments are removed.
     pub(super) fn begin(files: &dyn Files, options: &Options, number: u32, next: u64) -> Result<Self> {
         let what = || format!("cannot begin {}", files.name(number));
         let file = files.create(number).context(what)?;
@@ -135,7 +139,8 @@ impl Tail {
             .and_then(|()| files.sync());
         if let Err(error) = begun {
             drop(file);
-            // If it stays, it does no harm: the next attempt empties it, and a replay takes it for a torn tail.
+            // If it stays, it does no harm: the next attempt empties it, and a replay takes it for
+            // a torn tail.
             let _ = files.remove(number);
             return Err(error).context(what);
         }

@@ -49,7 +49,8 @@ fn sample(sequence: u64) -> (Operation, Vec<u8>) {
     }
 }
 
-/// Appends operation number `sequence`, and checks that it became that one. Returns the record's length.
+/// Appends operation number `sequence`, and checks that it became that one. Returns the record's
+/// length.
 fn append(log: &Log, sequence: u64) -> Result<usize> {
     let (operation, data) = sample(sequence);
     let appended = log.append(&operation, &data)?;

@@ -144,7 +144,8 @@ fn a_copy_of_the_log_as_data_is_no_evidence() {
     }
     let appended = log.append(&outrigger_format::staging::Operation::Forget { inode: 2 }, b"").unwrap();
     drop(log);
-    // The first of those records is broken: the ones within its data, and within those after it, are older.
+    // The first of those records is broken: the ones within its data, and within those after it,
+    // are older.
     let mut disk = memory.disk();
     let number = appended.location.segment - 1;
     let content = disk.segments.get_mut(&number).unwrap();

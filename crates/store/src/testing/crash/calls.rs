@@ -167,7 +167,8 @@ impl Calls {
         path.strip_prefix(&self.watch).ok().filter(|path| !ignored(path)).map(Path::to_owned)
     }
 
-    /// The file behind a descriptor argument: its inode, a name for messages, and its open file if that is known.
+    /// The file behind a descriptor argument: its inode, a name for messages, and its open file if
+    /// that is known.
     fn file(&self, thread: &Thread, arg: &str) -> Option<(Inode, PathBuf, Option<usize>)> {
         let (fd, described) = descriptor(arg)?;
         let Described { path, deleted } = described?;

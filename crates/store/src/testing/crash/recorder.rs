@@ -14,7 +14,8 @@ use crate::error::{Context, Error, ErrorKind, Result};
 /// The longest buffer shown in full: larger than any write of ours.
 const STRING_MAX: usize = 32 << 20;
 
-/// Why nothing can be recorded on this machine, to be printed by a test that is skipped; `None` when it can.
+/// Why nothing can be recorded on this machine, to be printed by a test that is skipped; `None`
+/// when it can.
 pub fn unavailable() -> Option<String> {
     let tried = Command::new("strace").args(["-f", "-o", "/dev/null", "true"]).stdin(Stdio::null()).output();
     match tried {
@@ -35,8 +36,8 @@ pub fn unavailable() -> Option<String> {
 /// [`Trace::status`].
 ///
 /// # Errors
-/// `Invalid` when the command did something to `watch` that cannot be recorded, named in the error; `NotFound` or `Io`
-/// when strace or the command cannot be run.
+/// `Invalid` when the command did something to `watch` that cannot be recorded, named in the error;
+/// `NotFound` or `Io` when strace or the command cannot be run.
 pub fn record(command: &Command, watch: &Path) -> Result<Trace> {
     let watch = watch.canonicalize().context(|| format!("cannot find {}", watch.display()))?;
     let directory = match command.get_current_dir() {

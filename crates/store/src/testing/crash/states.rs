@@ -76,8 +76,8 @@ impl CrashState {
 }
 
 impl Trace {
-    /// How many possibilities there are after each number of steps (`u64::MAX`: too many to count); of a write that is torn, those that are tried
-    /// one by one.
+    /// How many possibilities there are after each number of steps (`u64::MAX`: too many to count);
+    /// of a write that is torn, those that are tried one by one.
     pub fn possibilities(&self, mode: Mode) -> Vec<u64> {
         let mut pending = Pending { mode, steps: Vec::new() };
         let mut counts = vec![1];
@@ -127,7 +127,8 @@ pub struct CrashStates<'a> {
     named: Vec<usize>,
     /// Fates to be tried at this crash point.
     queue: VecDeque<Vec<Fate>>,
-    /// New states that may still be found at this crash point, and draws by chance that are left to find them.
+    /// New states that may still be found at this crash point, and draws by chance that are left to
+    /// find them.
     wanted: u64,
     draws: u64,
     seen: HashSet<u64>,

@@ -1,9 +1,10 @@
 //! Reads what `strace -f -y -xx` writes.
 //!
-//! One line a call: `TID name(arguments) = result`, or two where another thread's call came between: `TID name(begin
-//! <unfinished ...>` and later `TID <... name resumed>rest) = result`. With `-xx` every string, and with `-y` every
-//! descriptor's path after it, is in hexadecimal, so that brackets, commas and quotes have one meaning each:
-//! `pwrite64(3</path>, "\x61\x62", 2, 0) = 2`.
+//! One line a call: `TID name(arguments) = result`, or two where another thread's call came
+//! between: `TID name(begin <unfinished ...>` and later `TID <... name resumed>rest) = result`.
+//! With `-xx` every string, and with `-y` every descriptor's path after it, is in hexadecimal, so
+//! that brackets, commas and quotes have one meaning each: `pwrite64(3</path>, "\x61\x62", 2, 0) =
+//! 2`.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -57,7 +58,8 @@ pub(super) struct Parser {
 }
 
 impl Parser {
-    /// Takes the next line; `steps` is how many steps have been recorded so far. `None`: the line is not understood.
+    /// Takes the next line; `steps` is how many steps have been recorded so far. `None`: the line
+    /// is not understood.
     pub(super) fn line(&mut self, line: &str, steps: usize) -> Option<Event> {
         let (tid, text) = line.trim_start().split_once(' ')?;
         let (tid, text) = (tid.parse().ok()?, text.trim_start());

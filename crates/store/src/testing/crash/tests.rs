@@ -303,7 +303,8 @@ fn refuses_what_it_cannot_record() {
     assert!(error.to_string().contains("/no/such/program"), "{error}");
 }
 
-/// Runs the test `name` of this program as a process of its own, which works in `dir`, and records it.
+/// Runs the test `name` of this program as a process of its own, which works in `dir`, and records
+/// it.
 fn record_test(name: &str, dir: &Path, variant: &str) -> Trace {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", name, "--nocapture", "--include-ignored"]);
@@ -318,7 +319,8 @@ fn workload() -> Option<(std::path::PathBuf, String)> {
     Some((std::env::var_os("CRASH_WORKLOAD_DIR")?.into(), std::env::var("CRASH_WORKLOAD_VARIANT").ok()?))
 }
 
-/// The largest number `n` in the lines `PREFIX n` that the workload printed, with other things around it.
+/// The largest number `n` in the lines `PREFIX n` that the workload printed, with other things
+/// around it.
 fn acknowledged(state: &CrashState, prefix: &str) -> Option<i64> {
     state.acknowledged_lines().iter().filter_map(|line| line.strip_prefix(prefix)?.trim().parse().ok()).max()
 }

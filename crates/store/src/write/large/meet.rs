@@ -43,8 +43,9 @@ fn end(chunk: &ChunkRef) -> usize {
 }
 
 impl<'a> Told<'a> {
-    /// Takes `walk`, which has come to the piece, to its end, and appends the ends of chunks, as positions in the extent. `met`: a chunk does begin
-    /// with the piece. `scan` appends the candidates in a range of it; `ends_here`: the extent ends with it.
+    /// Takes `walk`, which has come to the piece, to its end, and appends the ends of chunks, as
+    /// positions in the extent. `met`: a chunk does begin with the piece. `scan` appends the
+    /// candidates in a range of it; `ends_here`: the extent ends with it.
     pub fn follow(
         &self,
         walk: &mut CutWalk,

@@ -1,4 +1,5 @@
-//! Stage read + scan + cut + hash for large, sparse and composed files and streams: segments of one file in parallel.
+//! Stage read + scan + cut + hash for large, sparse and composed files and streams: segments of one
+//! file in parallel.
 //!
 //! Workers take segments in order and read and scan them in parallel (`source.rs`). Cutting must go
 //! in order, but is tiny: the worker that finishes scanning the next segment in line cuts it, and

@@ -54,7 +54,8 @@ impl PartsSource {
     }
 }
 
-/// Splits data that begins within a block where the block ends, so that the cuts after it lie at multiples of the size.
+/// Splits data that begins within a block where the block ends, so that the cuts after it lie at
+/// multiples of the size.
 fn align(parts: &mut Vec<Part>, size: u64) {
     let begins_within = |part: &Part| matches!(part, Part::Data { offset, len } if offset % size != 0 && *len > size - offset % size);
     if !parts.iter().any(begins_within) {

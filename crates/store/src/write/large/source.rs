@@ -1,4 +1,5 @@
-//! Where a large file's segments come from: files of this machine and streams; composed files are in `parts.rs`.
+//! Where a large file's segments come from: files of this machine and streams; composed files are
+//! in `parts.rs`.
 
 use std::collections::VecDeque;
 use std::io::Read;
@@ -213,7 +214,8 @@ impl LargeFile {
         self.add_piece(read, history.len(), len, ends, progress);
     }
 
-    /// The one piece of a segment of a file or stream; nothing of it counts once reading has failed.
+    /// The one piece of a segment of a file or stream; nothing of it counts once reading has
+    /// failed.
     fn add_piece(&self, read: &mut ReadSegment, history: usize, len: usize, ends: bool, progress: &Progress) {
         let len = if self.failed() { 0 } else { len };
         // All but the last segment of an extent are as long as the first.

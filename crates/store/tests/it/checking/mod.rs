@@ -1,4 +1,5 @@
-//! A small store with everything in it, and all that can be read of it as one value: what the damage tests compare.
+//! A small store with everything in it, and all that can be read of it as one value: what the
+//! damage tests compare.
 
 #![allow(dead_code, reason = "each test binary uses its own part of this")]
 
@@ -23,7 +24,8 @@ use outrigger_store::{Profile, Store, ops};
 use outrigger_workload::Rng;
 use tempfile::TempDir;
 
-/// All that a store says: (where, what) → attributes and content; content is `None` when it cannot be read.
+/// All that a store says: (where, what) → attributes and content; content is `None` when it cannot
+/// be read.
 pub type Contents = BTreeMap<String, (String, Option<Vec<u8>>)>;
 
 /// A new directory for one case.

@@ -1,4 +1,5 @@
-//! A metadata engine that fails on purpose: the call of a given number, before or after it has done what it was asked.
+//! A metadata engine that fails on purpose: the call of a given number, before or after it has done
+//! what it was asked.
 
 use outrigger_store::meta::{Holds, Packs, Policies, Reclaim, Sessions, Snapshots, Tree};
 use std::collections::BTreeMap;

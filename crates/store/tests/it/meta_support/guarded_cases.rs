@@ -1,5 +1,5 @@
-//! The documented rules of `Change::IfName`, `Change::IfAttributes`, `Change::CompareAndSwap`, `Change::Touch` and
-//! `Change::PinContent`.
+//! The documented rules of `Change::IfName`, `Change::IfAttributes`, `Change::CompareAndSwap`,
+//! `Change::Touch` and `Change::PinContent`.
 
 use outrigger_format::Root;
 use outrigger_format::catalogue::{Attributes, OtherTimes, Time};

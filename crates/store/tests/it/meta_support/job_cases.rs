@@ -296,7 +296,8 @@ pub fn two_attempts_at_a_split_end_with_their_sessions_and_their_job(engine: &Fi
     let primary = claim(engine, slow, job, 1)[0];
     let newer = jobs(engine).claim_speculative(quick, job, 0, primary.attempt).unwrap().unwrap();
     engine.commit(slow, vec![output(job, &primary, "0", 3)]).unwrap();
-    // With the newer one's session over the primary has the split alone, though its tries are used up.
+    // With the newer one's session over the primary has the split alone, though its tries are used
+    // up.
     engine.meta.fence(quick).unwrap();
     assert!(jobs(engine).claim_splits(third, job, 1, 1, None).unwrap().claimed.is_empty());
     assert_eq!(states(engine, job), [SplitState::Running]);

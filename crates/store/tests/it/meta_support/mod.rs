@@ -100,7 +100,8 @@ impl Fixture {
             }
             // The server's clock cannot be moved, but all leases can, the other way.
             Place::Postgres { server, schema, .. } => {
-                // One that is over is so by itself, not only for having been there when the server came.
+                // One that is over is so by itself, not only for having been there when the server
+                // came.
                 let nanos = secs * SECOND;
                 let over = format!(
                     "lease_until - {nanos} <= (extract(epoch FROM clock_timestamp()) * 1000000)::bigint * 1000"

@@ -1,4 +1,5 @@
-//! The tree as the documentation of `Change` describes it, with plain maps and copies: slow, and easy to believe.
+//! The tree as the documentation of `Change` describes it, with plain maps and copies: slow, and
+//! easy to believe.
 
 use std::collections::BTreeMap;
 
@@ -192,7 +193,8 @@ impl Model {
         }
     }
 
-    /// Names and inodes are set, with all names in one flat map; then the tree is made of them again.
+    /// Names and inodes are set, with all names in one flat map; then the tree is made of them
+    /// again.
     fn exact(&mut self, changes: &[Change], time: u64, report: &mut Report) -> Step {
         if !changes.iter().all(is_exact) {
             return Err(ErrorKind::Invalid);

@@ -54,7 +54,8 @@ impl Reclaim {
                 step(Step::Mark);
             }
             Phase::Marked => {
-                // Which packs are below the live ratio depends on sizes that are not modelled: any may be.
+                // Which packs are below the live ratio depends on sizes that are not modelled: any
+                // may be.
                 let is_free = (0..WRITERS).all(|w| !self.acknowledges(world, w));
                 for set in (1..=me.victims).filter(|_| is_free) {
                     if set & !me.victims == 0 {
@@ -236,7 +237,8 @@ impl Reclaim {
         }
     }
 
-    /// Marks the chunks of `roots` that are not marked yet: of several copies, the one in the lowest committed pack.
+    /// Marks the chunks of `roots` that are not marked yet: of several copies, the one in the
+    /// lowest committed pack.
     pub fn mark(&self, world: &World, me: &mut Collector, roots: u8) {
         let counted = match self.broken {
             Some(Broken::UncommittedCopyCounts) => {

@@ -1,4 +1,5 @@
-//! The reclaim protocol as a state machine: see `docs/decisions/0003-reclaim-protocol.md` for the rules it follows.
+//! The reclaim protocol as a state machine: see `docs/decisions/0003-reclaim-protocol.md` for the
+//! rules it follows.
 //!
 //! One action is one atomic step: a database transaction (the embedded store has one writer lock,
 //! so transactions are serializable), one durable change of a pack object, or one decision in a
@@ -32,7 +33,8 @@ pub enum Broken {
     OwnPacksForgotten,
     /// A session that opens takes candidates for live packs.
     OpenBlind,
-    /// An index refresh is installed although it was read under another generation than the acknowledged one.
+    /// An index refresh is installed although it was read under another generation than the
+    /// acknowledged one.
     RefreshUnchecked,
     /// A commit's own packs become usable after it, even if there was an acknowledgement in
     /// between.
@@ -94,7 +96,8 @@ pub enum Broken {
 pub enum AckStyle {
     /// It sets them live again, in the transaction of the acknowledgement.
     Reprieve,
-    /// It waits until they are committed, or gives the decisions up and resolves those chunks again (design, 8.3).
+    /// It waits until they are committed, or gives the decisions up and resolves those chunks again
+    /// (design, 8.3).
     Wait,
 }
 
@@ -158,7 +161,8 @@ pub struct Reclaim {
 }
 
 impl Default for Reclaim {
-    /// One pack with a used and an unused chunk, one writer that stores the unused one, one collector.
+    /// One pack with a used and an unused chunk, one writer that stores the unused one, one
+    /// collector.
     fn default() -> Self {
         Reclaim {
             packs: vec![0b11],

@@ -1,4 +1,5 @@
-//! A reading session: load an index, pin a version, read a chunk of it; refresh the index when a pack is gone.
+//! A reading session: load an index, pin a version, read a chunk of it; refresh the index when a
+//! pack is gone.
 
 use super::state::*;
 use super::{Broken, Reclaim};

@@ -37,7 +37,8 @@ pub enum Row {
     /// The id was not given out yet.
     #[default]
     Free,
-    /// Announced by an intent row; its owner may be writing it, or it is sealed and not committed yet.
+    /// Announced by an intent row; its owner may be writing it, or it is sealed and not committed
+    /// yet.
     Writing,
     /// Committed: others may rely on it.
     Live,
@@ -158,7 +159,8 @@ pub enum Process {
     /// Not started.
     #[default]
     Idle,
-    /// Running (or stopped, and continuing later: a stopped process is one that takes no steps for a while).
+    /// Running (or stopped, and continuing later: a stopped process is one that takes no steps for
+    /// a while).
     Up,
     /// Exited or killed; its memory is gone.
     Down,
@@ -366,7 +368,8 @@ impl World {
         (1..PACKS).find(|&p| set & bit(p) != 0 && self.packs[p].held & bit(chunk) != 0).map(|p| p as u8)
     }
 
-    /// The next pack id, if the model has one left. Ids are never used twice: a row never becomes free again.
+    /// The next pack id, if the model has one left. Ids are never used twice: a row never becomes
+    /// free again.
     pub fn next_id(&self, limit: usize) -> Option<usize> {
         (1..=limit).find(|&p| self.packs[p].row == Row::Free)
     }

@@ -1,4 +1,5 @@
-//! A writing session: open, look chunks up, write what is new, seal, commit; acknowledge generations meanwhile.
+//! A writing session: open, look chunks up, write what is new, seal, commit; acknowledge
+//! generations meanwhile.
 
 use super::state::*;
 use super::{AckStyle, Broken, Reclaim};
@@ -6,7 +7,8 @@ use super::{AckStyle, Broken, Reclaim};
 /// A step of a writer.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Step {
-    /// Transaction: the session's row, with the generation acknowledged, and the packs it may rely on.
+    /// Transaction: the session's row, with the generation acknowledged, and the packs it may rely
+    /// on.
     Open,
     /// Transaction: pin a version that is there, and read its manifest.
     Pin(usize),
@@ -365,7 +367,8 @@ impl Reclaim {
         owner != 0 && world.sessions[owner as usize - 1] == Session::Over
     }
 
-    /// The packs that uncommitted files of writer `w` rely on: hits, and its own packs once they are committed.
+    /// The packs that uncommitted files of writer `w` rely on: hits, and its own packs once they
+    /// are committed.
     pub fn relied(&self, world: &World, w: usize) -> u8 {
         let me = &world.writers[w];
         let mut set = 0;

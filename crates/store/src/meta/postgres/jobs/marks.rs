@@ -19,7 +19,8 @@ pub(super) fn read_seen(answer: &Answer) -> Outcome<HashMap<u64, String>> {
     answer.rows.iter().map(seen).collect()
 }
 
-/// Refuses with `Exists` unless what the rule has seen is what `seen` says it was. Two that see the same meet in the row.
+/// Refuses with `Exists` unless what the rule has seen is what `seen` says it was. Two that see the
+/// same meet in the row.
 pub(super) fn see(tx: &mut Tx<'_>, seen: &Seen) -> Outcome<()> {
     let query = match &seen.before {
         None => {

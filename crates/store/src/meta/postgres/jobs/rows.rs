@@ -1,4 +1,5 @@
-//! Rows of jobs in PostgreSQL, for the rules that both engines share. What is written goes with the next request.
+//! Rows of jobs in PostgreSQL, for the rules that both engines share. What is written goes with the
+//! next request.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -181,7 +182,8 @@ impl JobRows for PostgresJobs<'_, '_> {
     }
 
     fn finish(&mut self, job: JobId, session: SessionId, finished: &[Finished<'_>]) -> Outcome<()> {
-        // With two attempts at a split, what the other one wrote was nobody's output: the split has this one's number now.
+        // With two attempts at a split, what the other one wrote was nobody's output: the split has
+        // this one's number now.
         let sql = "UPDATE @job_split s SET state = 2, why = '', log = f.log, attempt = f.attempt, session = $2, \
                    measured = f.measured, primary_attempt = NULL, primary_session = NULL \
                    FROM unnest($3::int8[], $4::int8[], $5::bytea[], $6::text[]) AS f (number, attempt, log, measured) \

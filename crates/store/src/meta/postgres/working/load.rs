@@ -1,8 +1,8 @@
 //! Reading the rows of a commit: all that its changes name before it, in one group of statements,
 //! and others one by one when they are needed.
 //!
-//! A row that was asked for and not found is known to be missing. What is in memory already is never
-//! overwritten by a later reading.
+//! A row that was asked for and not found is known to be missing. What is in memory already is
+//! never overwritten by a later reading.
 
 use std::collections::HashSet;
 
@@ -15,11 +15,13 @@ use crate::meta::postgres::connection::{Answer, Query};
 use crate::meta::postgres::row::{self, Stored, require, stored_columns};
 use crate::meta::{Change, ROOT_INODE};
 
-/// Locks the names in `$1` and `$2`. Their inodes are read separately: if another commit exchanged a name while this one waited
-/// for its lock, a join would look for the name's old inode, and not find it.
+/// Locks the names in `$1` and `$2`. Their inodes are read separately: if another commit exchanged
+/// a name while this one waited for its lock, a join would look for the name's old inode, and not
+/// find it.
 const LOAD_NAMES: &str = "SELECT d.parent, d.name, d.inode, d.epoch, d.sum FROM unnest($1, $2) AS wanted (parent, name) \
     JOIN @dentry d ON d.parent = wanted.parent AND d.name = wanted.name FOR UPDATE OF d";
-/// Reads the inodes of names that are locked. Being a statement of its own, it sees everything committed before.
+/// Reads the inodes of names that are locked. Being a statement of its own, it sees everything
+/// committed before.
 const LOAD_NAMED: &str = concat!(
     "SELECT ",
     stored_columns!(),
@@ -38,7 +40,8 @@ pub(super) const LOAD_DIRECTORIES: &str =
 const GUARD_DIRECTORY: &str = "SELECT inode, parent, sum FROM @directory WHERE inode = $1 FOR UPDATE";
 
 impl Working<'_, '_> {
-    /// Makes the statements that read the rows that `changes` name, in the order of [`Working::loaded`].
+    /// Makes the statements that read the rows that `changes` name, in the order of
+    /// [`Working::loaded`].
     pub fn load(changes: &[Change]) -> (Wanted, Vec<Query>) {
         let wanted = Wanted::of(changes);
         let by_name = |sql, names: &[(i64, Vec<u8>)]| {
@@ -177,7 +180,8 @@ pub(in crate::meta::postgres) struct Wanted {
 impl Wanted {
     fn of(changes: &[Change]) -> Self {
         let mut wanted = Self::default();
-        // A directory that is only just being made has no entries. (If it turns out to exist, its names are read one by one.)
+        // A directory that is only just being made has no entries. (If it turns out to exist, its
+        // names are read one by one.)
         let mut new = HashSet::new();
         let mut free = HashSet::new();
         for change in changes {
