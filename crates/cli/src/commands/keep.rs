@@ -78,10 +78,10 @@ pub struct KeepArgs {
     /// Only say what would be done
     #[arg(long, short = 'n')]
     dry_run: bool,
-    /// It is no error if no snapshot has the tag of --of; for the dry run of a profile before its
-    /// first run
-    #[arg(long, hide = true, requires = "of")]
-    may_be_new: bool,
+    /// As if a snapshot with this tag had just been taken; for the dry run of a profile, whose run
+    /// takes one before the rules apply
+    #[arg(long, value_name = "TAG", hide = true, requires = "dry_run")]
+    after_one_of: Vec<String>,
 }
 
 /// Why a snapshot stays; empty for one that is deleted.
@@ -103,8 +103,9 @@ pub fn run(context: &Context, args: KeepArgs) -> Outcome {
         let session = store.session(SessionKind::Writer, "keep")?;
         set_policy(&store, &session, ROOT_INODE, AUTOMATIC, Some(age))?;
     }
-    let all = store.meta.snapshots()?;
-    let rows = looked_at(&all, &retention, args.of.as_deref(), args.may_be_new)?;
+    let mut all = store.meta.snapshots()?;
+    all.extend((!args.after_one_of.is_empty()).then(|| next(&args.after_one_of)));
+    let rows = looked_at(&all, &retention, args.of.as_deref())?;
     let expired = snapshots::expired(&store, args.automatic.as_deref())?;
     let reasons = reasons(&rows, &retention, &expired);
     let gone: Vec<String> = rows
@@ -133,7 +134,8 @@ pub fn run(context: &Context, args: KeepArgs) -> Outcome {
         let facts = |((row, _), reasons): (&(SnapshotRow, Facts), &Reasons)| -> Value {
             snapshot::json(row).with("kept", !reasons.is_empty()).with("rules", reasons.clone()).into()
         };
-        let list: Vec<Value> = rows.iter().zip(&reasons).map(facts).collect();
+        let list = rows.iter().zip(&reasons).filter(|((row, _), _)| row.name != NEXT);
+        let list: Vec<Value> = list.map(facts).collect();
         print_json(
             Object::new()
                 .with("dry_run", args.dry_run)
@@ -165,12 +167,21 @@ fn orphaned(all: &[SnapshotRow], gone: &[String]) -> BTreeSet<String> {
     &tags(true) - &tags(false)
 }
 
+/// A name that no snapshot can have.
+const NEXT: &str = "(of this run)";
+
+/// The snapshot that a run would take now.
+fn next(tags: &[String]) -> SnapshotRow {
+    let facts = Facts { kind: Kind::Dated, tags: tags.to_vec(), ..Facts::default() };
+    let time = outrigger_clock::now_nanos();
+    SnapshotRow { name: NEXT.to_string(), epoch: u64::MAX, time, tags: facts.to_tags() }
+}
+
 /// The snapshots that the rules apply to, oldest first.
 fn looked_at(
     all: &[SnapshotRow],
     retention: &Retention,
     of: Option<&str>,
-    may_be_new: bool,
 ) -> Result<Vec<(SnapshotRow, Facts)>, Failure> {
     let mut rows: Vec<_> = all.iter().map(|row| (Facts::of(row), row.clone())).collect();
     let has = |facts: &Facts, tag: &str| facts.tags.iter().any(|own| own == tag);
@@ -182,7 +193,7 @@ fn looked_at(
     }
     if let Some(of) = of {
         rows.retain(|(facts, _)| has(facts, of));
-        if rows.is_empty() && !may_be_new {
+        if rows.is_empty() {
             return Err(Failure::usage(format!(
                 "--of {of}: no snapshot has that tag; `outrigger snapshot list` shows all tags"
             )));

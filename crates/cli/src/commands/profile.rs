@@ -202,9 +202,7 @@ impl Steps<'_> {
         profile.exclude_from.iter().for_each(|file| option("exclude-from", file.into()));
         profile.exclude_if_present.iter().for_each(|name| option("exclude-if-present", name.into()));
         profile.ignore_file.iter().for_each(|name| option("ignore-file", name.into()));
-        if !self.dry_run {
-            self.tags().iter().for_each(|tag| option("tag", tag.into()));
-        }
+        self.tags().iter().for_each(|tag| option("tag", tag.into()));
         let flags = [
             (profile.exclude_caches, "--exclude-caches"),
             (profile.one_file_system, "--one-file-system"),
@@ -230,8 +228,9 @@ impl Steps<'_> {
         ];
         words.extend(rules.iter().filter(|(_, n)| *n > 0).map(|(rule, n)| format!("--{rule}={n}")));
         if self.dry_run {
-            // Before the first run no snapshot has the profile's tag.
-            words.extend(["--dry-run", "--may-be-new"].map(str::to_string));
+            // The run's own snapshot counts, too, and may be the first with the tag.
+            words.push("--dry-run".to_string());
+            words.extend(self.tags().iter().map(|tag| format!("--after-one-of={tag}")));
         }
         words.into_iter().map(OsString::from).collect()
     }

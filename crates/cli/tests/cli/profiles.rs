@@ -57,6 +57,14 @@ fn a_profile_puts_keeps_and_runs_its_commands() {
     let said = run(&place, &["backup", "home", "-n"]);
     assert!(said.code == 0 && said.text().contains("would store 1 new entry"), "{}{}", said.text(), said.err);
     assert!(!place.path("log").exists());
+    // It counts the snapshot that a run would take: of the two that are there, one would go.
+    let says = |word: &str| said.text().lines().filter(|line| line.ends_with(word)).count();
+    assert_eq!((says("would delete"), says("keep (last)")), (1, 2), "{}", said.text());
+    assert!(said.text().contains("(of this run)") && !said.text().contains("any more"), "{}", said.text());
+    let json = run(&place, &["backup", "home", "-n", "--json"]).json();
+    assert_eq!(json["keep"]["snapshots"].as_array().unwrap().len(), 2);
+    let said = place.done(&["put", "src", "--to", "home", "--tag", "nightly", "-n"]);
+    assert!(said.text().ends_with("nothing was changed\n"), "{}", said.text());
     assert_eq!(run(&place, &["profile", "list"]).text(), "home  src to home\n");
     // A path is no profile.
     assert_eq!(run(&place, &["-s", "store", "backup", "./src", "--to", "plain"]).code, 0);
