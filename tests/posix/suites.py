@@ -42,7 +42,7 @@ def users(suite):
     for name in USERS.get(suite, []):
         if name not in have:
             # One of the tests is about names that begin with a digit.
-            subprocess.run(["useradd", "--badname", "-M", name], check=True)
+            subprocess.run(["useradd", "--badname", "-m", name], check=True)
 
 
 def listed(suite, kind):
