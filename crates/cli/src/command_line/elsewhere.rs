@@ -13,6 +13,7 @@ use super::groups::{BACKUP, backup, command};
 use super::suggest::suggest;
 use crate::args::{no_profile, profiles};
 use crate::exit::Failure;
+use crate::output::quoted;
 
 /// A backup is something to go back to: others take a snapshot with each.
 const BACKUP_TAG: &str = "--tag=backup";
@@ -162,7 +163,7 @@ impl From<Error> for Refused {
 /// True if the only word that is no option is a profile of the configuration file. It is an error
 /// if it is neither that nor a file, and there are profiles: then a profile was meant.
 fn names_profile(rest: &[OsString]) -> Result<bool, Failure> {
-    match &Words::of(rest).plain[..] {
+    match &Words::of(&without_globals(rest)).plain[..] {
         [name] if !name.contains('/') && name != "-" => {
             let profiles = profiles()?;
             let is_file = || std::fs::symlink_metadata(name).is_ok();
@@ -177,6 +178,20 @@ fn names_profile(rest: &[OsString]) -> Result<bool, Failure> {
 
 fn help_of_backup() -> Result<ArgMatches, Refused> {
     Ok(backup().try_get_matches_from(["outrigger", BACKUP, "--help"])?)
+}
+
+/// The words without our options of every command that have a value.
+fn without_globals(rest: &[OsString]) -> Vec<OsString> {
+    const GLOBALS: [&str; 5] = ["-s", "--store", "--threads", "--log", "--log-level"];
+    let mut words = rest.iter();
+    let mut own = Vec::new();
+    while let Some(word) = words.next() {
+        match GLOBALS.iter().any(|global| word == global) {
+            true => drop(words.next()),
+            false => own.push(word.clone()),
+        }
+    }
+    own
 }
 
 /// The words before an unknown command, the command, and the words after it.
@@ -397,15 +412,6 @@ fn forget(given: &Words, line: &dyn Fn(&[&str]) -> String) -> String {
         say += &format!(", then {} for the space", line(&["gc"]));
     }
     say
-}
-
-/// A word as a shell takes it.
-pub fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_alphanumeric() || "-_./:=@%+,~".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        return word.to_string();
-    }
-    format!("'{}'", word.replace('\'', r"'\''"))
 }
 
 #[cfg(test)]

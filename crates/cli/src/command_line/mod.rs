@@ -17,7 +17,7 @@ use crate::commands::{self as c, Context};
 use crate::exit::Outcome;
 use crate::operation;
 
-pub use elsewhere::{Refused, parse, quoted};
+pub use elsewhere::{Refused, parse};
 pub use helper::command_line;
 
 const EXAMPLES: &str = "\

@@ -179,6 +179,16 @@ fn describe(report: &CopyReport, secs: f64) -> String {
             counted(report.files, "file", "files"),
             counted(report.snapshots, "snapshot", "snapshots")
         );
+        let mut gone = Vec::new();
+        if report.snapshots_removed > 0 {
+            gone.push(format!("{} removed", counted(report.snapshots_removed, "snapshot", "snapshots")));
+        }
+        if report.files_fewer > 0 {
+            gone.push(format!("{} fewer than before", counted(report.files_fewer, "file", "files")));
+        }
+        if !gone.is_empty() {
+            text += &format!(" ({})", gone.join(", "));
+        }
         text += &format!(", as of {} ago", duration(report.behind_ms as f64 / 1000.0));
         if report.packs_behind > 0 {
             let packs = counted(report.packs_behind, "pack", "packs");

@@ -27,11 +27,10 @@ use super::filter::{self, Filter};
 use super::offload::{self, Offload};
 use super::{Context, report_skipped, skipped_json, snapshot};
 use crate::args;
-use crate::command_line::quoted;
 use crate::exit::{Failure, Outcome, plain};
 use crate::json::Object;
 use crate::operation;
-use crate::output::{count, counted, print_json, print_text, size};
+use crate::output::{count, counted, print_json, print_text, quoted, size};
 use crate::progress::{Bar, Total, duration};
 use crate::when;
 

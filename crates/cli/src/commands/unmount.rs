@@ -12,6 +12,8 @@ use outrigger_store::home::Home;
 
 use super::Context;
 use crate::exit::{Exit, Failure, Outcome};
+use crate::json::Object;
+use crate::output::print_json;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -40,23 +42,31 @@ pub struct UnmountArgs {
     lazy: bool,
 }
 
-pub fn run(_: &Context, args: &UnmountArgs) -> Outcome {
+pub fn run(context: &Context, args: &UnmountArgs) -> Outcome {
+    let point = mounts::resolve(&args.dir).map_err(|error| Failure::io(args.dir.display(), &error))?;
+    let exit = unmount(args, &point)?;
+    if context.json {
+        print_json(Object::new().with_name("unmounted", point.as_os_str().as_encoded_bytes()))?;
+    }
+    Ok(exit)
+}
+
+fn unmount(args: &UnmountArgs, point: &Path) -> Outcome {
     let shown = args.dir.display();
-    let point = mounts::resolve(&args.dir).map_err(|error| Failure::io(&shown, &error))?;
-    if !is_ours(&point)? {
+    if !is_ours(point)? {
         return Err(Failure::failed(format!(
             "{shown} is not a mounted store; `findmnt` lists what is mounted"
         )));
     }
     // Only a writable mount has something to store.
-    let row = mounts::at(&point).ok().flatten().filter(|row| !row.read_only && !args.lazy);
-    let whereabouts = row.map(|row| Whereabouts::of(&point).unwrap_or(Whereabouts::At(row.source)));
+    let row = mounts::at(point).ok().flatten().filter(|row| !row.read_only && !args.lazy);
+    let whereabouts = row.map(|row| Whereabouts::of(point).unwrap_or(Whereabouts::At(row.source)));
     // The mount has stored everything when it closes this connection.
     let mount = match &whereabouts {
         Some(Whereabouts::At(dir)) => Client::connect(dir).ok().flatten(),
         _ => None,
     };
-    match mounts::unmount(&point, args.lazy) {
+    match mounts::unmount(point, args.lazy) {
         Ok(()) => match (mount, whereabouts) {
             (_, Some(Whereabouts::Lost(why))) => Err(Failure::failed(format!("unmounted, but {why}"))),
             (Some(mount), Some(Whereabouts::At(dir))) => {
@@ -66,7 +76,7 @@ pub fn run(_: &Context, args: &UnmountArgs) -> Outcome {
             }
             _ => Ok(Exit::Done),
         },
-        Err(error) if error.kind() == ErrorKind::ResourceBusy && mounts::is_dead(&point) => {
+        Err(error) if error.kind() == ErrorKind::ResourceBusy && mounts::is_dead(point) => {
             Err(Failure::failed(format!(
                 "the mount process at {shown} has ended, but files in it are open (`fuser -vm` lists by which programs); run `outrigger unmount --lazy {shown}`. Acknowledged data is kept: it is in the store, or the next mount stores it"
             )))

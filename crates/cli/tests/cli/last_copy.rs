@@ -282,6 +282,30 @@ fn a_snapshot_of_a_clock_that_was_ahead_is_not_the_newest_for_ever() {
     assert_eq!(place.done(&["cat", "--at", "daily", "day"]).text(), "tuesday");
 }
 
+/// A copy loses what its source has lost. How much that is should be noticed.
+#[test]
+fn a_copy_says_what_it_has_lost() {
+    let place = Place::new();
+    place.write("src/a", "a");
+    place.write("src/b", "b");
+    place.done(&["put", "src"]);
+    place.done(&["snapshot", "create", "one"]);
+    let said = place.done(&["copy", "store", "mirror"]).text();
+    assert!(said.contains("; 2 files and 1 snapshot in the copy, as of "), "{said}");
+    place.done(&["rm", "--no-snapshot", "src/a"]);
+    place.done(&["snapshot", "create", "two"]);
+    place.done(&["snapshot", "delete", "one"]);
+    let said = place.done(&["copy", "store", "mirror"]).text();
+    assert!(
+        said.contains(
+            "; 1 file and 1 snapshot in the copy (1 snapshot removed, 1 file fewer than before), as of "
+        ),
+        "{said}"
+    );
+    let said = place.done(&["copy", "store", "mirror", "--json"]).json();
+    assert_eq!((&said["snapshots_removed"], &said["files_fewer"]), (&0.into(), &0.into()));
+}
+
 #[test]
 fn names_and_tags_that_would_hide_others_are_refused() {
     let place = Place::new();

@@ -60,7 +60,7 @@ fn a_mount_says_that_it_has_no_undo() {
         place.done(&["unmount", "mnt"]);
     }
     assert_eq!(place.done(&["mount", "mnt", "--json"]).json()["read_only"], false);
-    place.done(&["unmount", "mnt"]);
+    assert_eq!(place.done(&["unmount", "mnt", "--json"]).json()["unmounted"], point.as_str());
 }
 
 #[test]

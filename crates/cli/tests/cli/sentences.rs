@@ -48,6 +48,22 @@ fn a_long_wait_for_the_database_is_told_of() {
 }
 
 #[test]
+fn a_second_collector_is_told_of_the_first() {
+    let place = Place::new();
+    let store = outrigger_store::Store::open(&place.path("store"), false).unwrap();
+    let session = store.session(outrigger_store::meta::SessionKind::Writer, "gc").unwrap();
+    store.meta.take_collector(session.id()).unwrap();
+    for dry in [&["gc"][..], &["gc", "-n"]] {
+        let said = place.code(1, dry).err;
+        assert!(
+            said.contains(", a `gc` or `copy`, is collecting; try again when it has finished\n"),
+            "{said}"
+        );
+        assert!(!said.contains("becoming"), "{said}");
+    }
+}
+
+#[test]
 fn patterns_may_be_anchored_and_need_not_be_text() {
     let place = Place::new();
     for path in ["src/target/a", "src/below/target/b", "src/keep"] {

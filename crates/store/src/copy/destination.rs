@@ -136,6 +136,24 @@ impl Destination {
         }
     }
 
+    /// How many files an earlier copy has, and its snapshots; `None` if there is none.
+    ///
+    /// # Errors
+    /// When its database cannot be read.
+    pub fn before(&self) -> Result<Option<(u64, Vec<String>)>> {
+        fn of(meta: &dyn Meta) -> Result<Option<(u64, Vec<String>)>> {
+            let names = meta.snapshots()?.into_iter().map(|row| row.name).collect();
+            Ok(Some((meta.totals()?.files, names)))
+        }
+        match &self.database {
+            Database::File if self.is_store => {
+                of(&SqliteMeta::open(&self.dir.join(DATABASE_FILE), OpenMode::ReadOnly)?)
+            }
+            Database::Postgres(_, Some(meta)) if self.is_store => of(&**meta),
+            _ => Ok(None),
+        }
+    }
+
     /// The frozen state, to which all packs are there, becomes the copy's.
     ///
     /// Order: the database is durable under its name before the configuration makes a directory a

@@ -92,6 +92,10 @@ pub struct CopyReport {
     pub snapshots: u64,
     /// Files in the copy.
     pub files: u64,
+    /// Snapshots that an earlier copy had there, and the source has no more.
+    pub snapshots_removed: u64,
+    /// By how many the copy has fewer files than before; 0 if it has more.
+    pub files_fewer: u64,
     /// The moment whose state the copy has, nanoseconds since 1970.
     pub as_of: u64,
     /// The age of that state when the copy was done, milliseconds.
@@ -151,6 +155,11 @@ fn copy_to(
         return Ok(report);
     }
     (report.files, report.snapshots) = (state.totals()?.files, state.snapshots()?.len() as u64);
+    if let Some((files, snapshots)) = to.before()? {
+        let kept: HashSet<String> = state.snapshots()?.into_iter().map(|row| row.name).collect();
+        report.snapshots_removed = snapshots.iter().filter(|name| !kept.contains(*name)).count() as u64;
+        report.files_fewer = files.saturating_sub(report.files);
+    }
     note(Level::Info, "step", || ("taking the rows over".to_owned(), Vec::new()));
     to.take(state)?;
     // Packs that the source has removed since the last copy.

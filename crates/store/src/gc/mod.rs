@@ -145,7 +145,7 @@ fn dry_run(store: &Store, options: &GcOptions, progress: &GcProgress) -> Result<
     if let Some(other) = sweep::other_collector(store)? {
         return Err(Error::new(
             ErrorKind::Busy,
-            format!("session {other} is collecting; try again when it has finished"),
+            format!("session {other}, a `gc` or `copy`, is collecting; try again when it has finished"),
         ));
     }
     let strays = stale::refuse(store)?;

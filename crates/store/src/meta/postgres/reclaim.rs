@@ -35,7 +35,10 @@ pub(super) fn take(tx: &mut Tx<'_>, session: SessionId) -> Outcome<()> {
         for row in &rows {
             let row = sessions::read(row)?;
             if row.id == other && !row.lease_is_over {
-                let what = format!("session {} is collecting; try again when it has finished", other.0);
+                let what = format!(
+                    "session {}, a `gc` or `copy`, is collecting; try again when it has finished",
+                    other.0
+                );
                 return Err(refuse(ErrorKind::Busy, what));
             }
         }
@@ -209,7 +212,7 @@ impl Holds for PostgresMeta {
 
 impl Reclaim for PostgresMeta {
     fn take_collector(&self, session: SessionId) -> Result<()> {
-        self.write("becoming the collector", Gate::Alone, |tx| take(tx, session))
+        self.write("starting to collect", Gate::Alone, |tx| take(tx, session))
     }
 
     fn release_collector(&self, session: SessionId) -> Result<()> {

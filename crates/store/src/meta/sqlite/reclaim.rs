@@ -32,7 +32,10 @@ pub(super) fn take(connection: &Connection, now: Moment, session: SessionId) -> 
             .prepare_cached(concat!("SELECT 1 FROM session WHERE id = ?1 AND ", lives!("?2")))?
             .exists((other.0 as i64, now.steady as i64))?;
         if lives {
-            let what = format!("session {} is collecting; try again when it has finished", other.0);
+            let what = format!(
+                "session {}, a `gc` or `copy`, is collecting; try again when it has finished",
+                other.0
+            );
             return Err(refuse(ErrorKind::Busy, what));
         }
         sessions::end(connection, other)?;
@@ -228,7 +231,7 @@ impl Holds for SqliteMeta {
 
 impl Reclaim for SqliteMeta {
     fn take_collector(&self, session: SessionId) -> Result<()> {
-        self.write("becoming the collector", |db| take(db, self.moment(), session))
+        self.write("starting to collect", |db| take(db, self.moment(), session))
     }
 
     fn release_collector(&self, session: SessionId) -> Result<()> {
