@@ -28,7 +28,8 @@ Examples:
   outrigger backup ~/src --tag day  with another tag
 
 A profile wins over a file of its name: write ./NAME for the file. `outrigger profile --help`
-explains profiles, and `outrigger put --help` the other options.";
+explains profiles, and `outrigger put --help` the other options. Those of every command work, too:
+-s, --store DIR; -q, --quiet; -v, --verbose; --json.";
 
 /// A parser that has nothing but the help of `backup`.
 pub fn backup() -> Command {

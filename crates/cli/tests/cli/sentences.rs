@@ -51,7 +51,7 @@ fn a_long_wait_for_the_database_is_told_of() {
 fn a_second_collector_is_told_of_the_first() {
     let place = Place::new();
     let store = outrigger_store::Store::open(&place.path("store"), false).unwrap();
-    let session = store.session(outrigger_store::meta::SessionKind::Writer, "gc").unwrap();
+    let session = store.session(outrigger_store::meta::SessionKind::Collector, "gc").unwrap();
     store.meta.take_collector(session.id()).unwrap();
     for dry in [&["gc"][..], &["gc", "-n"]] {
         let said = place.code(1, dry).err;
