@@ -250,13 +250,11 @@ impl Batch {
     }
 }
 
-/// The number of the last job; `$1` is its table. A role that may only read tables may not read
-/// their sequences.
+/// The last job's number; `$1` is its table. A role that only reads tables cannot read sequences.
 const LAST_JOB: &str = "SELECT coalesce(CASE WHEN has_sequence_privilege(s.name, 'SELECT') \
     THEN pg_sequence_last_value(s.name::regclass) END, (SELECT max(id) FROM @job), 0)::bigint \
     FROM (SELECT pg_get_serial_sequence($1, 'id') AS name) s";
-/// Makes the next job get a higher number than `$2`; without the right to do so, than all that
-/// exist.
+/// The next job gets a higher number than `$2`; without the right, than all that exist.
 const RAISE_JOB: &str = "SELECT setval(s.name::regclass, greatest($2, coalesce(pg_sequence_last_value(s.name::regclass), 0))) \
     FROM (SELECT pg_get_serial_sequence($1, 'id') AS name) s \
     WHERE has_sequence_privilege(s.name, 'SELECT') AND has_sequence_privilege(s.name, 'UPDATE')";
@@ -363,8 +361,7 @@ fn take_rest(run: Run<'_>, schema: &str, rest: &Rest) -> Outcome<()> {
 }
 
 impl PostgresMeta {
-    /// Fails unless a store could be made at `location`, by this role and on this server. Called
-    /// before much is copied.
+    /// Fails unless this role could make a store at `location`. Called before much is copied.
     ///
     /// # Errors
     /// `Denied`, `Invalid`; those of connecting.

@@ -46,7 +46,7 @@ pub(super) enum Gate {
 /// The least time for which a server is tried that has been away for longer than its patience.
 const GLANCE: Duration = Duration::from_secs(2);
 /// After so many failures caused by others, a transaction runs alone, so that it succeeds.
-const TRIES_SPECULATIVE: u32 = 4;
+const TRIES_SHARED: u32 = 4;
 const TRIES: u32 = 40;
 
 /// Rows over which the totals are spread.
@@ -59,7 +59,6 @@ fn slot_of(lane: i64) -> i32 {
 
 /// The values that a statement needs if it is a transaction by itself.
 pub(super) struct Ticket {
-    /// The advisory lock.
     pub gate: i64,
     /// Its connection's row of `lane`, and the number that it puts there.
     pub lane: i64,
@@ -67,7 +66,6 @@ pub(super) struct Ticket {
 }
 
 impl Ticket {
-    /// The row of totals that it adds to.
     pub fn slot(&self) -> i32 {
         slot_of(self.lane)
     }
@@ -121,7 +119,6 @@ pub(super) struct Tx<'p> {
 }
 
 impl Tx<'_> {
-    /// Runs statements, together.
     pub fn run(&mut self, queries: Vec<Query>) -> Outcome<Vec<Answer>> {
         let first = self.first.take();
         let mut all = std::mem::take(&mut self.waiting);
@@ -136,7 +133,6 @@ impl Tx<'_> {
         Ok(answers.split_off(before))
     }
 
-    /// Runs one statement.
     pub fn one(&mut self, query: Query) -> Outcome<Answer> {
         Ok(self.run(vec![query])?.pop().expect("one query has one answer"))
     }
@@ -170,7 +166,6 @@ impl Tx<'_> {
 pub(super) enum Once {
     /// It has happened, and answered with this number; `None` if the answer was lost.
     Done(Option<u64>),
-    /// It has not happened.
     Nothing,
 }
 
@@ -181,7 +176,6 @@ enum Remedy {
     Reconnect,
     /// The transaction has not happened, because of another one.
     Again { alone: bool },
-    /// Report the failure.
     None,
 }
 
@@ -337,7 +331,7 @@ impl Transactions {
             match remedy {
                 Remedy::Reconnect if Instant::now() < until => {}
                 Remedy::Again { alone } if tries < TRIES => {
-                    if (alone || tries >= TRIES_SPECULATIVE) && gate == Gate::Shared {
+                    if (alone || tries >= TRIES_SHARED) && gate == Gate::Shared {
                         gate = Gate::Alone;
                     }
                 }
