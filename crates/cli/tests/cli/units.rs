@@ -160,7 +160,8 @@ fn units_say_what_the_program_understands() {
                 help = help_of(&command);
             }
             for option in words.iter().filter(|word| word.starts_with('-')) {
-                let is_known = help.split_whitespace().any(|word| word.trim_end_matches([',', ';', '.']) == *option);
+                let is_known =
+                    help.split_whitespace().any(|word| word.trim_end_matches([',', ';', '.']) == *option);
                 assert!(is_known, "{option} of {line} in {unit}");
             }
             // A unit explains the variables that are to be set.

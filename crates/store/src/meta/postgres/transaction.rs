@@ -175,7 +175,9 @@ enum Remedy {
     /// The transaction has not happened; repeat it once the server is back.
     Reconnect,
     /// The transaction has not happened, because of another one.
-    Again { alone: bool },
+    Again {
+        alone: bool,
+    },
     None,
 }
 
