@@ -18,7 +18,7 @@ pub fn page(sections: &[Section<'_>]) -> String {
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Outrigger: evaluation</title>\n\
          <meta name=\"viewport\" content=\"width=device-width\"><meta name=\"color-scheme\" content=\"light dark\">\n\
          <style>{STYLE}{}</style></head><body><main>\n<h1>Evaluation</h1>\n\
-         <p>What the numbers come to at an exabyte, on paper: <a href=\"../../docs/evaluation/exabyte.md\">exabyte.md</a>.</p>\n",
+         <p>What the numbers come to at an exabyte, on paper: <a href=\"../../docs/evaluation/records/2026-11-22-exabyte.md\">exabyte.md</a>.</p>\n",
         crate::plot::STYLE
     );
     if let Some(warning) = warning(sections) {

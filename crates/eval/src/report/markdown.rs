@@ -14,7 +14,7 @@ use crate::record::{Point, Series, SeriesKind};
 pub fn page(sections: &[Section<'_>]) -> String {
     let mut out = String::from(
         "# Evaluation\n\nMade by `outrigger-eval report` from the records in docs/evaluation/records. The same with plots: \
-         [report.html](report.html); what the numbers come to at an exabyte, on paper: docs/evaluation/exabyte.md.\n\n",
+         [report.html](report.html); what the numbers come to at an exabyte, on paper: docs/evaluation/records/2026-11-22-exabyte.md.\n\n",
     );
     if let Some(warning) = warning(sections) {
         let _ = writeln!(out, "**{warning}**\n");
