@@ -29,10 +29,6 @@ impl Record for Collecting {
     fn name(&self) -> String {
         String::new()
     }
-
-    fn session(&self) -> Option<SessionId> {
-        Some(self.session)
-    }
 }
 
 impl Collecting {

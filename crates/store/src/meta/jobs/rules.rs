@@ -95,6 +95,11 @@ fn state(rows: &mut impl JobRows, job: JobId, lock: Lock) -> Outcome<JobState> {
     rows.state(job, lock)?.ok_or_else(|| no_job(job))
 }
 
+/// A split, if it is running.
+fn running(rows: &mut impl JobRows, job: JobId, split: u64) -> Outcome<Option<Running>> {
+    Ok(rows.running(job, &BTreeSet::from([split]))?.remove(&split))
+}
+
 fn has_ended(state: JobState) -> bool {
     !matches!(state, JobState::Waiting | JobState::Running)
 }
@@ -111,7 +116,7 @@ pub(in crate::meta) fn claim_speculative(
     if state(rows, job, Lock::Share)? != JobState::Running {
         return Ok(None);
     }
-    let Some(found) = rows.running(job, &BTreeSet::from([split]))?.remove(&split) else { return Ok(None) };
+    let Some(found) = running(rows, job, split)? else { return Ok(None) };
     // A newer attempt may have failed, and left the split to its primary.
     let token = match found.primary {
         Some((primary, of)) if of == found.session => primary,
@@ -134,7 +139,7 @@ pub(in crate::meta) fn claim_speculative(
 /// another attempt has it, or this one had it no more.
 fn leave(rows: &mut impl JobRows, job: JobId, claimed: &Claimed) -> Outcome<Option<Running>> {
     let split = claimed.number;
-    let Some(found) = rows.running(job, &BTreeSet::from([split]))?.remove(&split) else { return Ok(None) };
+    let Some(found) = running(rows, job, split)? else { return Ok(None) };
     let is_newest = found.attempt == claimed.attempt;
     let Some((primary, of)) = found.primary else { return Ok(is_newest.then_some(found)) };
     let alone = Running { primary: None, ..found };
