@@ -23,6 +23,7 @@ pub mod host;
 pub mod increments;
 pub mod index;
 pub mod inline;
+pub mod keys;
 pub mod latency;
 mod layout;
 pub mod local;
