@@ -16,6 +16,7 @@ mod location;
 mod memory;
 mod object;
 mod rados;
+mod sealed;
 mod tiered;
 
 use std::io::IoSlice;
@@ -32,6 +33,7 @@ pub use location::{Location, RadosLocation, S3Location};
 pub use memory::MemoryBackend;
 pub use object::{Keys, ObjectBackend, Patience};
 pub use rados::RadosBackend;
+pub use sealed::SealedBackend;
 pub use tiered::{Fill, Place, Tier, TieredBackend};
 
 /// How packs are opened.

@@ -5,12 +5,19 @@
 //! keyring is kept in *key slots* beside the packs, each locked by something that a user has or
 //! knows. `docs/decisions/0029-encryption.md` has the design.
 
+mod keyring;
+mod slot;
+pub mod text;
+
 use std::fmt;
 
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use zeroize::Zeroize;
 
 use crate::error::Result;
+
+pub use keyring::Keyring;
+pub use slot::{SLOTS_DIR, Secret, Slot, SlotKind, require_passphrase};
 
 /// Bytes that [`Key::seal`] adds.
 pub const SEAL_LEN: usize = 12 + 16;

@@ -1,0 +1,420 @@
+//! Encrypts packs: everything above this engine sees plain bytes, everything below it ciphertext.
+//!
+//! ```text
+//! pack     = block 0, block 1, ..., the last block
+//! block    = 12 nonce (8 drawn by the writer, 4 the block's number)   up to 32 KiB of ciphertext   16 tag
+//! tag over = ciphertext, the block's number, whether it is the last
+//! ```
+//!
+//! A pack is cut into blocks of 32 KiB without regard to what is in it, so header, frames, length
+//! tables, footer and trailer are all hidden, and an observer sees a pack's length alone. A block
+//! takes 28 bytes more, 0.09 %. Every pack has a key of its own, derived from the epoch's secret,
+//! the store's id and the pack's: a block of another pack, store or place does not authenticate. A
+//! pack that was cut short lacks its last block, which reading its end demands.
+//!
+//! **Nonces.** A writer draws 8 random bytes, once, and counts its blocks. Pack ids are used once;
+//! should a database that was set back give out an id again, two writers share a key, and the drawn
+//! bytes keep their nonces apart.
+
+use std::io::IoSlice;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use hashlink::LruCache;
+use outrigger_format::PackId;
+use ring::aead::{Aad, LessSafeKey, NONCE_LEN, Nonce};
+
+use super::{Backend, CacheCounts, PackWriter, TieredBackend};
+use crate::error::{Error, ErrorKind, Result};
+use crate::keys::Keyring;
+
+/// Plain bytes of a block.
+const BLOCK: usize = 32 << 10;
+/// Bytes that a block takes besides.
+const EXTRA: usize = NONCE_LEN + 16;
+/// Bytes of a whole block.
+const SEALED: usize = BLOCK + EXTRA;
+/// Blocks that a writer hands on at once.
+const BATCH: usize = 8;
+/// Packs whose keys are remembered.
+const PACKS_MAX: usize = 4096;
+
+/// A pack that was read before.
+#[derive(Clone)]
+struct Known {
+    /// The key that its blocks were found to have.
+    key: Arc<LessSafeKey>,
+    /// Its length as it is stored, when it was last asked for.
+    len: u64,
+}
+
+/// See the module.
+pub struct SealedBackend {
+    inner: Arc<dyn Backend>,
+    keys: Arc<Keyring>,
+    known: Mutex<LruCache<PackId, Known>>,
+    buffers: Mutex<Vec<Vec<u8>>>,
+}
+
+impl SealedBackend {
+    /// Encrypts the packs of `inner`.
+    pub fn new(inner: Arc<dyn Backend>, keys: Arc<Keyring>) -> Self {
+        Self { inner, keys, known: Mutex::new(LruCache::new(PACKS_MAX)), buffers: Mutex::default() }
+    }
+
+    fn known(&self, id: PackId) -> Option<Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
+    }
+
+    fn remember(&self, id: PackId, known: Option<Known>) {
+        let mut packs = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        match known {
+            Some(known) => drop(packs.insert(id, known)),
+            None => drop(packs.remove(&id)),
+        }
+    }
+
+    fn writer(&self, id: PackId, inner: Box<dyn PackWriter>) -> Result<Box<dyn PackWriter>> {
+        let writer = SealedWriter {
+            inner,
+            key: self.keys.pack_key(id).aead(),
+            drawn: outrigger_clock::random()?,
+            blocks: 0,
+            batch: Vec::with_capacity(BATCH * SEALED),
+            open: 0,
+            is_finished: false,
+        };
+        Ok(Box::new(writer))
+    }
+
+    /// Decrypts whole blocks in place, the first being block `first` of pack `id`, whose stored
+    /// length is `len`, and hands their plain bytes to `take`. With `must_end` the last one must be
+    /// the pack's last.
+    fn open_blocks(
+        &self,
+        id: PackId,
+        (first, len): (u64, u64),
+        stored: &mut [u8],
+        must_end: bool,
+        take: &mut dyn FnMut(&[u8]),
+    ) -> Result<()> {
+        let mut key = self.known(id).map(|known| known.key);
+        for (block, number) in stored.chunks_mut(SEALED).zip(first..) {
+            let at_end = number * SEALED as u64 + block.len() as u64 == len;
+            // A pack that is being written ends in a block that is not its last.
+            let ends: &[bool] = match (at_end, must_end || block.len() < SEALED) {
+                (true, true) => &[true],
+                (true, false) => &[true, false],
+                (false, _) => &[false],
+            };
+            let keys = match &key {
+                Some(key) => vec![Arc::clone(key)],
+                None => self.keys.pack_keys(id).iter().map(|key| Arc::new(key.aead())).collect(),
+            };
+            let fits = open_block(block, number, ends, &keys).ok_or_else(|| {
+                self.remember(id, None);
+                Error::damaged(format!(
+                    "pack {id}: block {number} (32 KiB each) cannot be decrypted: it was changed or cut off, or is of another key"
+                ))
+            })?;
+            take(&block[NONCE_LEN..block.len() - 16]);
+            key = Some(fits);
+        }
+        let key = key.ok_or_else(|| Error::damaged(format!("pack {id} has no blocks")))?;
+        self.remember(id, Some(Known { key, len }));
+        Ok(())
+    }
+
+    /// Fills `buf` from plain byte `offset` of a pack whose stored length is `len`.
+    fn read_blocks(&self, id: PackId, offset: u64, len: u64, mut buf: &mut [u8]) -> Result<()> {
+        let (first, end) = (offset / BLOCK as u64, (offset + buf.len() as u64).div_ceil(BLOCK as u64));
+        let (start, end) = (first * SEALED as u64, (end * SEALED as u64).min(len));
+        let buffers = || self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stored = buffers().pop().unwrap_or_default();
+        stored.resize((end - start) as usize, 0);
+        let mut skip = (offset - first * BLOCK as u64) as usize;
+        let mut take = |plain: &[u8]| {
+            let plain = &plain[skip.min(plain.len())..];
+            let len = plain.len().min(buf.len());
+            let (now, later) = std::mem::take(&mut buf).split_at_mut(len);
+            now.copy_from_slice(&plain[..now.len()]);
+            (skip, buf) = (0, later);
+        };
+        let read = self.inner.read_at(id, start, &mut stored);
+        let opened = read.and_then(|()| self.open_blocks(id, (first, len), &mut stored, false, &mut take));
+        buffers().push(stored);
+        opened
+    }
+
+    /// The stored length of a pack: as it was when last asked, unless `fresh`.
+    fn stored_len(&self, id: PackId, fresh: bool) -> Result<Option<u64>> {
+        match self.known(id).filter(|_| !fresh) {
+            Some(known) => Ok(Some(known.len)),
+            None => self.inner.len(id),
+        }
+    }
+}
+
+/// Decrypts one block in place by the first of `keys` that fits, as a last block or not.
+fn open_block(
+    block: &mut [u8],
+    number: u64,
+    ends: &[bool],
+    keys: &[Arc<LessSafeKey>],
+) -> Option<Arc<LessSafeKey>> {
+    let (nonce, body) = block.split_first_chunk_mut::<NONCE_LEN>()?;
+    if nonce[8..] != (number as u32).to_le_bytes() || body.len() < 16 {
+        return None;
+    }
+    let tries = ends.len() * keys.len();
+    // Decrypting with a key that does not fit destroys the bytes.
+    let kept = (tries > 1).then(|| body.to_vec());
+    for (count, (key, is_last)) in
+        keys.iter().flat_map(|key| ends.iter().map(move |end| (key, *end))).enumerate()
+    {
+        if let Some(kept) = kept.as_ref().filter(|_| count > 0) {
+            body.copy_from_slice(kept);
+        }
+        let nonce = Nonce::assume_unique_for_key(*nonce);
+        if key.open_in_place(nonce, Aad::from(about(number, is_last)), body).is_ok() {
+            return Some(Arc::clone(key));
+        }
+    }
+    None
+}
+
+/// What a block's tag covers besides its bytes.
+fn about(number: u64, is_last: bool) -> [u8; 9] {
+    let mut about = [u8::from(is_last); 9];
+    about[..8].copy_from_slice(&number.to_le_bytes());
+    about
+}
+
+/// Plain bytes in a pack of `len` stored bytes; `None` if no pack has that length.
+fn plain_len(len: u64) -> Option<u64> {
+    let (whole, rest) = (len / SEALED as u64, len % SEALED as u64);
+    match rest {
+        0 => Some(whole * BLOCK as u64),
+        rest if rest >= EXTRA as u64 => Some(whole * BLOCK as u64 + rest - EXTRA as u64),
+        _ => None,
+    }
+}
+
+/// Plain bytes that can be read of `len` stored bytes: of a pack that is cut off, those of its whole
+/// blocks.
+fn readable_len(len: u64) -> u64 {
+    plain_len(len).unwrap_or(len / SEALED as u64 * BLOCK as u64)
+}
+
+impl Backend for SealedBackend {
+    fn create(&self, id: PackId) -> Result<Box<dyn PackWriter>> {
+        self.writer(id, self.inner.create(id)?)
+    }
+
+    fn create_unseen(&self, id: PackId) -> Result<Option<Box<dyn PackWriter>>> {
+        self.inner.create_unseen(id)?.map(|inner| self.writer(id, inner)).transpose()
+    }
+
+    fn clear_unseen(&self) -> Result<()> {
+        self.inner.clear_unseen()
+    }
+
+    fn read_at(&self, id: PackId, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let missing = || Error::new(ErrorKind::NotFound, format!("there is no pack {id}"));
+        if buf.is_empty() {
+            return self.inner.len(id)?.ok_or_else(missing).map(drop);
+        }
+        let to = offset.saturating_add(buf.len() as u64);
+        let mut last = None;
+        // The length may be from before the pack was whole: then it is asked for once more.
+        for fresh in [false, true] {
+            let len = self.stored_len(id, fresh)?.ok_or_else(missing)?;
+            if readable_len(len) < to {
+                last = Some(Error::damaged(format!(
+                    "pack {id} is too short: {} bytes wanted at offset {offset}, it has {len} encrypted",
+                    buf.len()
+                )));
+                continue;
+            }
+            match self.read_blocks(id, offset, len, buf) {
+                Err(error) if error.kind() == ErrorKind::Damaged => last = Some(error),
+                read => return read,
+            }
+        }
+        Err(last.expect("two tries, and none succeeded"))
+    }
+
+    fn read_end(&self, id: PackId, max: usize) -> Result<Option<(Vec<u8>, u64)>> {
+        // The stored end may begin within a block, whose other bytes are fetched then: a block is
+        // read in addition, so that this stays one request where requests are slow.
+        let wanted = max + max.div_ceil(BLOCK) * EXTRA + SEALED;
+        let Some((mut stored, len)) = self.inner.read_end(id, wanted)? else { return Ok(None) };
+        let Some(plain) = plain_len(len).filter(|_| len > 0) else {
+            return Err(Error::damaged(format!("pack {id} was cut off: no pack has {len} bytes")));
+        };
+        let start = len - stored.len() as u64;
+        let first = start.div_ceil(SEALED as u64);
+        let mut bytes = Vec::with_capacity(stored.len());
+        let whole = &mut stored[(first * SEALED as u64 - start) as usize..];
+        self.open_blocks(id, (first, len), whole, true, &mut |plain| bytes.extend_from_slice(plain))?;
+        bytes.drain(..bytes.len().saturating_sub(max));
+        Ok(Some((bytes, plain)))
+    }
+
+    fn len(&self, id: PackId) -> Result<Option<u64>> {
+        let Some(len) = self.inner.len(id)? else { return Ok(None) };
+        Ok(Some(readable_len(len)))
+    }
+
+    fn remove(&self, id: PackId) -> Result<()> {
+        self.remember(id, None);
+        self.inner.remove(id)
+    }
+
+    fn list(&self) -> Result<Vec<PackId>> {
+        self.inner.list()
+    }
+
+    fn set_aside(&self, id: PackId) -> Result<()> {
+        self.remember(id, None);
+        self.inner.set_aside(id)
+    }
+
+    fn claim(&self, config: &str) -> Result<()> {
+        self.inner.claim(config)
+    }
+
+    fn claimed(&self) -> Result<Option<String>> {
+        self.inner.claimed()
+    }
+
+    fn uploads_max(&self) -> usize {
+        self.inner.uploads_max()
+    }
+
+    fn lists_cheaply(&self) -> bool {
+        self.inner.lists_cheaply()
+    }
+
+    fn tend(&self) {
+        self.inner.tend();
+    }
+
+    fn forget(&self, id: PackId) -> bool {
+        self.remember(id, None);
+        self.inner.forget(id)
+    }
+
+    fn cache_counts(&self) -> Option<CacheCounts> {
+        self.inner.cache_counts()
+    }
+
+    fn use_cache(&self, on: bool) {
+        self.inner.use_cache(on);
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.inner.trouble()
+    }
+
+    fn tiers(&self) -> Option<&TieredBackend> {
+        self.inner.tiers()
+    }
+
+    fn hosts(&self) -> Result<Vec<String>> {
+        self.inner.hosts()
+    }
+
+    fn locate(&self, id: PackId) -> Result<Vec<String>> {
+        self.inner.locate(id)
+    }
+}
+
+/// Encrypts one pack.
+struct SealedWriter {
+    inner: Box<dyn PackWriter>,
+    key: LessSafeKey,
+    /// The random part of its nonces.
+    drawn: [u8; 8],
+    /// Blocks that are encrypted.
+    blocks: u32,
+    /// Encrypted blocks that the pack does not have yet, then the block that is being filled.
+    batch: Vec<u8>,
+    /// Where in `batch` that block begins.
+    open: usize,
+    is_finished: bool,
+}
+
+impl SealedWriter {
+    /// Encrypts the block that is being filled.
+    fn seal_block(&mut self, is_last: bool) -> Result<()> {
+        let mut nonce = [0; NONCE_LEN];
+        nonce[..8].copy_from_slice(&self.drawn);
+        nonce[8..].copy_from_slice(&self.blocks.to_le_bytes());
+        if self.batch.len() == self.open {
+            self.batch.extend_from_slice(&[0; NONCE_LEN]);
+        }
+        let (head, body) = self.batch[self.open..].split_at_mut(NONCE_LEN);
+        head.copy_from_slice(&nonce);
+        let nonce = Nonce::assume_unique_for_key(nonce);
+        let about = Aad::from(about(self.blocks.into(), is_last));
+        let tag = self.key.seal_in_place_separate_tag(nonce, about, body).expect("shorter than 64 GiB");
+        self.batch.extend_from_slice(tag.as_ref());
+        self.open = self.batch.len();
+        self.blocks =
+            self.blocks.checked_add(1).ok_or_else(|| Error::new(ErrorKind::Invalid, "a pack of 128 TiB"))?;
+        Ok(())
+    }
+
+    fn hand_on(&mut self) -> Result<()> {
+        self.inner.append(&[IoSlice::new(&self.batch)])?;
+        self.batch.clear();
+        self.open = 0;
+        Ok(())
+    }
+}
+
+impl PackWriter for SealedWriter {
+    fn append(&mut self, parts: &[IoSlice<'_>]) -> Result<()> {
+        for part in parts {
+            let mut rest = &part[..];
+            while !rest.is_empty() {
+                if self.batch.len() == self.open + NONCE_LEN + BLOCK {
+                    // There is more, so this block is not the last.
+                    self.seal_block(false)?;
+                    if self.open == BATCH * SEALED {
+                        self.hand_on()?;
+                    }
+                }
+                if self.batch.len() == self.open {
+                    self.batch.extend_from_slice(&[0; NONCE_LEN]);
+                }
+                let room = self.open + NONCE_LEN + BLOCK - self.batch.len();
+                let (now, later) = rest.split_at(room.min(rest.len()));
+                self.batch.extend_from_slice(now);
+                rest = later;
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        if !self.is_finished {
+            self.seal_block(true)?;
+            self.hand_on()?;
+            self.is_finished = true;
+        }
+        self.inner.finish()
+    }
+
+    fn seal(mut self: Box<Self>) -> Result<()> {
+        if !self.is_finished {
+            self.seal_block(true)?;
+            self.hand_on()?;
+        }
+        self.inner.seal()
+    }
+}
+
+#[cfg(test)]
+#[path = "sealed_tests.rs"]
+mod tests;

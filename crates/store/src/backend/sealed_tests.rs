@@ -1,0 +1,150 @@
+use std::collections::HashSet;
+
+use outrigger_format::StoreId;
+
+use super::super::MemoryBackend;
+use super::*;
+use crate::testing::conformance;
+
+fn keys() -> Arc<Keyring> {
+    Arc::new(Keyring::new(StoreId([3; 16])).unwrap())
+}
+
+fn over(inner: &MemoryBackend, keys: &Arc<Keyring>) -> SealedBackend {
+    SealedBackend::new(Arc::new(inner.clone()), Arc::clone(keys))
+}
+
+fn write(backend: &dyn Backend, id: u64, bytes: &[u8]) {
+    let mut writer = backend.create(PackId(id)).unwrap();
+    for part in bytes.chunks(10_007) {
+        writer.append(&[IoSlice::new(part)]).unwrap();
+    }
+    writer.seal().unwrap();
+}
+
+fn read(backend: &dyn Backend, id: u64, from: usize, len: usize) -> Result<Vec<u8>> {
+    let mut bytes = vec![0; len];
+    backend.read_at(PackId(id), from as u64, &mut bytes).map(|()| bytes)
+}
+
+fn text(len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at * 31 >> 5) as u8).collect()
+}
+
+#[test]
+fn it_conforms() {
+    conformance::backend(&over(&MemoryBackend::new(), &keys()));
+    let dir = tempfile::tempdir().unwrap();
+    let local = super::super::LocalBackend::open(dir.path(), true, false).unwrap();
+    conformance::backend(&SealedBackend::new(Arc::new(local), keys()));
+}
+
+#[test]
+fn every_range_of_every_length_reads_back() {
+    let (inner, keys) = (MemoryBackend::new(), keys());
+    let sealed = over(&inner, &keys);
+    for (id, len) in [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK, 9 * BLOCK + 5].into_iter().enumerate() {
+        let (id, bytes) = (id as u64 + 1, text(len));
+        write(&sealed, id, &bytes);
+        let stored = inner.packs()[&PackId(id)].len() as u64;
+        assert_eq!(
+            (plain_len(stored), sealed.len(PackId(id)).unwrap()),
+            (Some(len as u64), Some(len as u64))
+        );
+        for from in [0, 1, BLOCK - 1, BLOCK, 2 * BLOCK - 7, len].into_iter().filter(|from| *from <= len) {
+            for to in [from, from + 1, from + BLOCK, len].into_iter().filter(|to| (from..=len).contains(to)) {
+                assert!(
+                    read(&sealed, id, from, to - from).unwrap() == bytes[from..to],
+                    "{len}: {from}..{to}"
+                );
+            }
+        }
+        assert!(read(&sealed, id, len, 1).is_err());
+        for max in [0, 1, 100, BLOCK, 2 * BLOCK + 1, 20 * BLOCK] {
+            let (end, whole) = sealed.read_end(PackId(id), max).unwrap().unwrap();
+            assert!(end == bytes[len - max.min(len)..] && whole == len as u64, "{len}: the last {max}");
+        }
+    }
+}
+
+#[test]
+fn nothing_of_a_pack_shows() {
+    let (inner, keys) = (MemoryBackend::new(), keys());
+    let bytes = b"sixteen bytes!!!".repeat(10_000);
+    write(&over(&inner, &keys), 1, &bytes);
+    write(&over(&inner, &keys), 2, &bytes);
+    let packs = inner.packs();
+    let (one, other) = (&packs[&PackId(1)], &packs[&PackId(2)]);
+    assert!(!one.windows(8).any(|window| window == b"sixteen "));
+    let windows: HashSet<&[u8]> = one.windows(16).collect();
+    assert!(!other.windows(16).any(|window| windows.contains(window)), "equal packs look different");
+}
+
+/// Each change that somebody could make who has the disk is noticed, and no wrong byte is returned.
+#[test]
+fn changes_are_noticed() {
+    let (inner, keys) = (MemoryBackend::new(), keys());
+    let bytes = text(3 * BLOCK + 100);
+    for id in [1, 2] {
+        write(&over(&inner, &keys), id, &bytes);
+    }
+    let whole = inner.packs()[&PackId(1)].clone();
+    let other = inner.packs()[&PackId(2)].clone();
+    let swapped = [&whole[SEALED..2 * SEALED], &whole[..SEALED], &whole[2 * SEALED..]].concat();
+    let mixed = [&whole[..SEALED], &other[SEALED..]].concat();
+    let mut changes = vec![other, swapped, mixed, whole[..3 * SEALED].to_vec(), whole[..SEALED - 3].to_vec()];
+    changes.extend((0..whole.len()).step_by(977).map(|at| {
+        let mut flipped = whole.clone();
+        flipped[at] ^= 0x10;
+        flipped
+    }));
+    for (number, change) in changes.into_iter().enumerate() {
+        inner.packs().insert(PackId(1), change);
+        let sealed = over(&inner, &keys);
+        let error = read(&sealed, 1, 0, bytes.len()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Damaged, "change {number}: {error}");
+        for block in 0..3 {
+            if let Ok(read) = read(&sealed, 1, block * BLOCK, BLOCK) {
+                assert!(read == bytes[block * BLOCK..][..BLOCK], "change {number}, block {block}");
+            }
+        }
+    }
+    inner.packs().insert(PackId(1), whole[..3 * SEALED].to_vec());
+    assert_eq!(
+        over(&inner, &keys).read_end(PackId(1), 10).unwrap_err().kind(),
+        ErrorKind::Damaged,
+        "cut off"
+    );
+    inner.packs().insert(PackId(1), whole);
+    assert!(read(&over(&inner, &keys), 1, 0, bytes.len()).unwrap() == bytes);
+    let others = Arc::new(Keyring::new(StoreId([3; 16])).unwrap());
+    assert!(read(&over(&inner, &others), 1, 0, 1).unwrap_err().to_string().contains("another key"));
+}
+
+#[test]
+fn packs_of_earlier_epochs_stay_readable() {
+    let (inner, old) = (MemoryBackend::new(), keys());
+    write(&over(&inner, &old), 1, b"before");
+    let new = Arc::new(old.rotated().unwrap());
+    let sealed = over(&inner, &new);
+    write(&sealed, 2, b"after");
+    assert_eq!(read(&sealed, 1, 0, 6).unwrap(), b"before");
+    assert_eq!(read(&sealed, 2, 0, 5).unwrap(), b"after");
+    assert!(read(&over(&inner, &old), 2, 0, 5).is_err(), "a keyring without the epoch");
+}
+
+/// Over several writers of the same and of different packs, no key meets a nonce twice.
+#[test]
+fn no_nonce_repeats() {
+    let (inner, keys) = (MemoryBackend::new(), keys());
+    let mut seen = HashSet::new();
+    for _ in 0..3 {
+        for id in [1, 2] {
+            write(&over(&inner, &keys), id, &text(5 * BLOCK));
+            for block in inner.packs().remove(&PackId(id)).unwrap().chunks(SEALED) {
+                assert!(seen.insert((id, block[..NONCE_LEN].to_vec())));
+            }
+        }
+    }
+    assert_eq!(seen.len(), 30);
+}

@@ -1,0 +1,181 @@
+//! The keyring: the secrets of all epochs, and the keys derived from them.
+
+use std::sync::{PoisonError, RwLock};
+
+use outrigger_format::{PackId, StoreId};
+
+use super::Key;
+use crate::error::{Error, ErrorKind, Result};
+
+const MAGIC: &[u8; 8] = b"OUTRRING";
+/// Epochs in a keyring at most.
+const EPOCHS_MAX: usize = 1000;
+
+/// The secrets of an encrypted store, one for each epoch. Epochs count from 1; new data is
+/// encrypted with keys of the last one.
+pub struct Keyring {
+    store: StoreId,
+    epochs: RwLock<Vec<Key>>,
+}
+
+impl Keyring {
+    /// A keyring for a new store, with one epoch.
+    ///
+    /// # Errors
+    /// When the kernel has no random bytes.
+    pub fn new(store: StoreId) -> Result<Self> {
+        Ok(Self { store, epochs: RwLock::new(vec![Key::random()?]) })
+    }
+
+    /// The store that it is for.
+    pub fn store(&self) -> StoreId {
+        self.store
+    }
+
+    /// How many epochs there are.
+    pub fn epochs(&self) -> u32 {
+        self.read().len() as u32
+    }
+
+    /// This keyring with one more epoch.
+    ///
+    /// # Errors
+    /// `Invalid` after 1000 rotations; when the kernel has no random bytes.
+    pub fn rotated(&self) -> Result<Self> {
+        let mut epochs = self.read().clone();
+        if epochs.len() >= EPOCHS_MAX {
+            return Err(Error::new(ErrorKind::Invalid, "the keys were rotated too often; copy the store"));
+        }
+        epochs.push(Key::random()?);
+        Ok(Self { store: self.store, epochs: RwLock::new(epochs) })
+    }
+
+    /// Takes over the epochs of a keyring of the same store that has more of them. True if it has.
+    pub fn adopt(&self, newer: &Self) -> bool {
+        let (newer, mut epochs) =
+            (newer.read().clone(), self.epochs.write().unwrap_or_else(PoisonError::into_inner));
+        let is_newer = newer.len() > epochs.len() && newer[..epochs.len()] == epochs[..];
+        if is_newer {
+            *epochs = newer;
+        }
+        is_newer
+    }
+
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, Vec<Key>> {
+        self.epochs.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn derive(&self, secret: &Key, purpose: &str, about: &[u8]) -> Key {
+        secret.derive(purpose, &[&self.store.0, about])
+    }
+
+    /// The key of pack `id` in the last epoch.
+    pub fn pack_key(&self, id: PackId) -> Key {
+        self.pack_keys(id).swap_remove(0)
+    }
+
+    /// The keys that pack `id` may be encrypted with, the last epoch's first.
+    pub fn pack_keys(&self, id: PackId) -> Vec<Key> {
+        let epochs = self.read();
+        let key = |secret| self.derive(secret, "outrigger 2026-11 pack", &id.0.to_le_bytes());
+        epochs.iter().rev().map(key).collect()
+    }
+
+    /// The key of the metadata in SQLite. It stays the same in all epochs.
+    pub fn database_key(&self) -> Key {
+        self.derive(&self.read()[0], "outrigger 2026-11 database", &[])
+    }
+
+    /// The key of names and texts in PostgreSQL. It stays the same in all epochs, since names are
+    /// looked up by what they are encrypted to.
+    pub fn columns_key(&self) -> Key {
+        self.derive(&self.read()[0], "outrigger 2026-11 columns", &[])
+    }
+
+    /// The key of a mount's staging log.
+    pub fn staging_key(&self) -> Key {
+        self.derive(&self.read()[0], "outrigger 2026-11 staging", &[])
+    }
+
+    /// The key of the index's prefixes.
+    pub fn index_key(&self) -> Key {
+        self.derive(&self.read()[0], "outrigger 2026-11 index", &[])
+    }
+
+    /// The key of the table cache's file.
+    pub fn table_cache_key(&self) -> Key {
+        self.derive(&self.read()[0], "outrigger 2026-11 table cache", &[])
+    }
+
+    /// The keyring's bytes: secret.
+    pub(super) fn encode(&self) -> zeroize::Zeroizing<Vec<u8>> {
+        let epochs = self.read();
+        let mut bytes = zeroize::Zeroizing::new(Vec::with_capacity(24 + 32 * epochs.len()));
+        bytes.extend_from_slice(MAGIC);
+        bytes.extend_from_slice(&self.store.0);
+        epochs.iter().for_each(|key| bytes.extend_from_slice(key.bytes()));
+        bytes
+    }
+
+    /// Decodes what [`Keyring::encode`] returned; `None` for anything else, or another store's.
+    pub(super) fn decode(bytes: &[u8], store: StoreId) -> Option<Self> {
+        let rest = bytes.strip_prefix(MAGIC)?.strip_prefix(&store.0)?;
+        let (keys, rest) = rest.as_chunks::<32>();
+        if keys.is_empty() || keys.len() > EPOCHS_MAX || !rest.is_empty() {
+            return None;
+        }
+        Some(Self { store, epochs: RwLock::new(keys.iter().map(|key| Key::new(*key)).collect()) })
+    }
+}
+
+impl std::fmt::Debug for Keyring {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "keyring of store {}, {} epochs", self.store, self.epochs())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_keyring_reads_back_for_its_store_only() {
+        let (store, other) = (StoreId([1; 16]), StoreId([2; 16]));
+        let ring = Keyring::new(store).unwrap().rotated().unwrap();
+        let bytes = ring.encode();
+        let read = Keyring::decode(&bytes, store).unwrap();
+        assert_eq!(read.pack_keys(PackId(7)), ring.pack_keys(PackId(7)));
+        assert!(Keyring::decode(&bytes, other).is_none());
+        assert!(Keyring::decode(&bytes[..bytes.len() - 1], store).is_none());
+        assert!(Keyring::decode(&bytes[..24], store).is_none());
+    }
+
+    #[test]
+    fn a_rotation_changes_the_keys_of_new_packs_and_keeps_the_old_ones() {
+        let ring = Keyring::new(StoreId([1; 16])).unwrap();
+        let rotated = ring.rotated().unwrap();
+        assert_ne!(ring.pack_key(PackId(1)), rotated.pack_key(PackId(1)));
+        assert_eq!(rotated.pack_keys(PackId(1))[1], ring.pack_key(PackId(1)));
+        assert_eq!(ring.columns_key(), rotated.columns_key());
+        assert!(ring.adopt(&rotated) && !ring.adopt(&rotated));
+        assert_eq!(ring.pack_key(PackId(1)), rotated.pack_key(PackId(1)));
+        assert!(!ring.adopt(&Keyring::new(StoreId([1; 16])).unwrap().rotated().unwrap().rotated().unwrap()));
+    }
+
+    #[test]
+    fn keys_differ_by_pack_and_purpose() {
+        let ring = Keyring::new(StoreId([1; 16])).unwrap();
+        let keys = [
+            ring.pack_key(PackId(1)),
+            ring.pack_key(PackId(2)),
+            ring.database_key(),
+            ring.columns_key(),
+            ring.staging_key(),
+            ring.index_key(),
+            ring.table_cache_key(),
+        ];
+        for (at, key) in keys.iter().enumerate() {
+            assert!(keys[..at].iter().all(|other| other != key), "{at}");
+        }
+    }
+}
