@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::backend::{self, Access, Backend, CacheLimits, CachedBackend, LocalBackend, Location};
 use crate::error::{Context, Error, ErrorKind, Result};
+use crate::keys::{Keyring, unlock::unlock};
 use crate::layout::CONFIG_FILE;
 
 /// The format's version that this program writes, and the newest it reads.
@@ -39,6 +40,8 @@ pub struct StoreConfig {
     pub experiment: bool,
     /// Where packs lie; `None`: in `packs/` of the store's directory.
     pub packs: Option<Location>,
+    /// Whatever lies on disks and servers is encrypted.
+    pub encrypted: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -55,12 +58,14 @@ struct File {
     experiment: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     packs: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    encryption: Option<String>,
     checksum: String,
 }
 
 /// The keys that this program knows. Any other stands for something that a store must not be used
 /// without.
-const KEYS: [&str; 10] = [
+const KEYS: [&str; 11] = [
     "format",
     "id",
     "fingerprint",
@@ -70,8 +75,12 @@ const KEYS: [&str; 10] = [
     "pack_size",
     "experiment",
     "packs",
+    "encryption",
     "checksum",
 ];
+
+/// How packs, metadata and everything else are encrypted: docs/decisions/0029-encryption.md.
+const ENCRYPTION: &str = "v1";
 
 /// The line that ends the file begins with this; the checksum is that of everything before it.
 const CHECKSUM_LINE: &str = "checksum = ";
@@ -133,6 +142,7 @@ impl Profile {
             pack_size: 64 << 20,
             experiment: false,
             packs: None,
+            encrypted: false,
         })
     }
 }
@@ -152,12 +162,26 @@ impl StoreConfig {
         Ok(())
     }
 
+    /// Finds the keys of the store whose directory on this host is `dir`; `None` if it is not
+    /// encrypted.
+    ///
+    /// # Errors
+    /// As [`unlock`].
+    pub fn unlock(&self, dir: &Path, access: Access) -> Result<Option<Arc<Keyring>>> {
+        let packs = || self.open_uncached(dir, Access { create: false, read_only: true, ..access });
+        self.encrypted.then(|| unlock(self.id, dir, &packs)).transpose()
+    }
+
     /// Opens the packs of the store whose directory is `dir`: at the configured place, or in `dir`
-    /// itself.
+    /// itself. With `keys` they are encrypted.
     ///
     /// # Errors
     /// As [`backend::open`]; `Damaged` when the packs there are another store's.
-    pub fn open_packs(&self, dir: &Path, access: Access) -> Result<Arc<dyn Backend>> {
+    pub fn open_packs(&self, dir: &Path, access: Access, keys: Option<&Arc<Keyring>>) -> Result<Arc<dyn Backend>> {
+        Ok(backend::sealed(self.open_stored_packs(dir, access)?, keys))
+    }
+
+    fn open_stored_packs(&self, dir: &Path, access: Access) -> Result<Arc<dyn Backend>> {
         let cache = (!access.read_only).then(|| dir.join(CACHE_DIR));
         let cached = |backend| -> Arc<dyn Backend> {
             Arc::new(CachedBackend::new(backend, cache.as_deref(), CacheLimits::default()))
@@ -189,7 +213,8 @@ impl StoreConfig {
         Err(Error::new(ErrorKind::NotFound, why))
     }
 
-    /// As [`StoreConfig::open_packs`], but nothing that is read is kept nearby.
+    /// As [`StoreConfig::open_packs`], but nothing that is read is kept nearby, and packs are as
+    /// they are stored: encrypted if the store is.
     ///
     /// # Errors
     /// As there.
@@ -236,6 +261,7 @@ impl StoreConfig {
             pack_size: print_size(self.pack_size.into()),
             experiment: self.experiment,
             packs: self.packs.as_ref().map(Location::to_string),
+            encryption: self.encrypted.then(|| ENCRYPTION.to_string()),
             checksum: String::new(),
         };
         let body = toml::to_string(&file).expect("strings and numbers serialise");
@@ -292,6 +318,10 @@ impl StoreConfig {
             let size = parse_size(text).context(|| CONFIG_FILE.to_string())?;
             u32::try_from(size).map_err(|_| damaged(format!("`{text}` is too large")))
         };
+        if let Some(other) = file.encryption.as_deref().filter(|known| *known != ENCRYPTION) {
+            let why = format!("the store is encrypted by `{other}`, which this program does not know; use a newer outrigger");
+            return Err(Error::new(ErrorKind::Newer, why));
+        }
         let config = Self {
             id: StoreId(id),
             fingerprint: FingerprintKind::parse(&file.fingerprint).context(|| CONFIG_FILE.to_string())?,
@@ -306,6 +336,7 @@ impl StoreConfig {
                 .map(Location::parse)
                 .transpose()
                 .context(|| CONFIG_FILE.to_string())?,
+            encrypted: file.encryption.is_some(),
         };
         config.validate()?;
         Ok(config)

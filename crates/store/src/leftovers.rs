@@ -8,12 +8,15 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use outrigger_format::{FingerprintKind, PACK_HEADER_LEN, PackHeader, StoreId};
 
-use crate::backend::{Backend, DAMAGED_DIR, LocalBackend};
+use crate::backend::{Backend, DAMAGED_DIR, LocalBackend, sealed};
 use crate::config::{Profile, StoreConfig};
 use crate::error::{Context, Error, ErrorKind, Result};
+use crate::keys::Keyring;
+use crate::keys::unlock::{slots_store, unlock};
 use crate::layout::{CONFIG_FILE, DATABASE_FILE};
 use crate::meta::is_unused_database;
 
@@ -28,7 +31,7 @@ pub(crate) fn of_a_store(dir: &Path) -> Result<Option<String>> {
         found.push("packs".to_string());
     }
     let database = dir.join(DATABASE_FILE);
-    if database.exists() && !is_unused_database(&database) {
+    if database.exists() && !is_unused(dir, &database) {
         found.push(format!("a database ({DATABASE_FILE})"));
     }
     let aside = format!("{DATABASE_FILE}.damaged-");
@@ -40,6 +43,19 @@ pub(crate) fn of_a_store(dir: &Path) -> Result<Option<String>> {
         found.push("packs that were set aside".to_string());
     }
     Ok((!found.is_empty()).then(|| found.join(" and ")))
+}
+
+/// True if nothing was ever stored by a database. One that is encrypted is read with the key that
+/// `init` left; without that it counts as used.
+fn is_unused(dir: &Path, database: &Path) -> bool {
+    let key = directory_keys(dir).map(|keys| keys.database_key());
+    is_unused_database(database, key.as_ref())
+}
+
+/// The keys of an encrypted store whose slots lie in `dir`, if they are found.
+fn directory_keys(dir: &Path) -> Option<Arc<Keyring>> {
+    let none = || Err(Error::new(ErrorKind::NotFound, "the slots lie in the directory"));
+    unlock(slots_store(dir)?, dir, &none).ok()
 }
 
 /// The error for a directory without a store.
@@ -91,7 +107,12 @@ pub(crate) fn configuration(dir: &Path) -> Result<Option<(StoreConfig, String)>>
     if !has_packs(dir)? {
         return Ok(None);
     }
-    let backend = LocalBackend::open(dir, false, true)?;
+    let slots = slots_store(dir);
+    let keys = slots.map(|store| {
+        let packs = || -> Result<Arc<dyn Backend>> { Ok(Arc::new(LocalBackend::open(dir, false, true)?)) };
+        unlock(store, dir, &packs)
+    });
+    let backend = sealed(Arc::new(LocalBackend::open(dir, false, true)?), keys.transpose()?.as_ref());
     // Packs of another store may be among them: the majority counts.
     let mut said: BTreeMap<[u8; 16], (FingerprintKind, usize)> = BTreeMap::new();
     for id in backend.list()? {
@@ -103,7 +124,7 @@ pub(crate) fn configuration(dir: &Path) -> Result<Option<(StoreConfig, String)>>
     let Some((id, (fingerprint, _))) = said.into_iter().max_by_key(|(_, (_, count))| *count) else {
         return Ok(None);
     };
-    let config = StoreConfig { id: StoreId(id), fingerprint, ..Profile::Default.config()? };
+    let config = StoreConfig { id: StoreId(id), fingerprint, encrypted: slots.is_some(), ..Profile::Default.config()? };
     let sentence = format!(
         "{CONFIG_FILE} was rebuilt: id and fingerprint come from the packs; chunker {}, codec {} and the sizes of frames and packs are the defaults, \
          because their old values are lost. All data is read as before, but data that is stored again may not be recognised",

@@ -7,8 +7,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::backend::Access;
 use crate::config::StoreConfig;
 use crate::error::{Context as _, Error, ErrorKind, Result};
+use crate::keys::{Keyring, NewKeys};
 use crate::layout::{OWN_DIRS, create_private_dir};
 use crate::meta::{Location, PostgresMeta, is_postgres_url};
 
@@ -25,6 +27,8 @@ pub(crate) struct Shared {
     pub config: StoreConfig,
     /// This host's cache directory.
     pub dir: PathBuf,
+    /// The keys, if it is encrypted.
+    pub keys: Option<Arc<Keyring>>,
 }
 
 /// Fails for a configuration that hosts cannot share.
@@ -41,7 +45,7 @@ pub(crate) fn require_shareable(config: &StoreConfig) -> Result<()> {
 }
 
 /// Makes a store at `url`.
-pub(crate) fn init(url: &str, config: &StoreConfig) -> Result<Shared> {
+pub(crate) fn init(url: &str, config: &StoreConfig, keys: Option<&NewKeys>) -> Result<Shared> {
     let location = Location::parse(url)?;
     require_shareable(config)?;
     // Checked before anything is made, as a refusal must leave nothing behind.
@@ -50,8 +54,10 @@ pub(crate) fn init(url: &str, config: &StoreConfig) -> Result<Shared> {
     }
     let dir = make_cache_dir(config)?;
     config.claim_packs(&dir)?;
+    keys.map(|keys| keys.write(config, &dir)).transpose()?;
     let meta = PostgresMeta::create(location, &config.to_text())?;
-    Ok(Shared { meta: Arc::new(meta), config: config.clone(), dir })
+    let keys = keys.map(|keys| Arc::clone(&keys.ring));
+    Ok(Shared { meta: Arc::new(meta), config: config.clone(), dir, keys })
 }
 
 /// Opens the store at `url`.
@@ -59,7 +65,8 @@ pub(crate) fn open(url: &str, read_only: bool) -> Result<Shared> {
     let meta = PostgresMeta::open(Location::parse(url)?, read_only)?;
     let config = StoreConfig::from_text(meta.config())?;
     let dir = make_cache_dir(&config)?;
-    Ok(Shared { meta: Arc::new(meta), config, dir })
+    let keys = config.unlock(&dir, Access { read_only, ..Access::default() })?;
+    Ok(Shared { meta: Arc::new(meta), config, dir, keys })
 }
 
 /// The name of a host's directory for a store, made of its id and the place of its packs. A copy of

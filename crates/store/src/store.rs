@@ -23,6 +23,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::follow;
 use crate::home::Home;
 use crate::index::Index;
+use crate::keys::Keyring;
 use crate::layout::DATABASE_FILE;
 use crate::meta::jobs::Jobs;
 use crate::meta::{Meta, PackRow, PackState, PostgresMeta};
@@ -32,7 +33,7 @@ use crate::space::StoredBytes;
 use crate::table_cache::{TABLE_CACHE_FILE, TableCache, TableCacheOptions};
 use crate::verified::Verified;
 
-pub(crate) use open::refuse_packs_elsewhere;
+pub(crate) use open::{Parts, refuse_packs_elsewhere};
 
 /// An open store. Cheap to share by reference between threads.
 pub struct Store {
@@ -47,6 +48,8 @@ pub struct Store {
     read_only: bool,
     /// The store's configuration.
     pub config: StoreConfig,
+    /// Its keys, if it is encrypted.
+    keys: Option<Arc<Keyring>>,
     /// Where packs lie.
     pub backend: Arc<dyn Backend>,
     /// Names, roots, packs, sessions.
@@ -128,6 +131,11 @@ impl Store {
     /// this.
     pub fn home(&self) -> &Arc<Home> {
         &self.home
+    }
+
+    /// Its keys; `None` if it is not encrypted.
+    pub fn keys(&self) -> Option<&Arc<Keyring>> {
+        self.keys.as_ref()
     }
 
     /// Its directory or URL, as the user names it.

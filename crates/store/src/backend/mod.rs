@@ -25,6 +25,7 @@ use std::sync::Arc;
 use outrigger_format::PackId;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::keys::Keyring;
 
 pub use away::AwayBackend;
 pub use cached::{CacheCounts, CacheLimits, CachedBackend};
@@ -64,6 +65,14 @@ pub fn open(location: &Location, access: Access) -> Result<Arc<dyn Backend>> {
             Ok(Arc::new(RadosBackend::open(location, access, patience(location.patience))?))
         }
         Location::Tiers(tiers) => open_tiers(tiers, &mut |location| open(location, access)),
+    }
+}
+
+/// With `keys`, the packs of `backend` as they are before they are encrypted.
+pub fn sealed(backend: Arc<dyn Backend>, keys: Option<&Arc<Keyring>>) -> Arc<dyn Backend> {
+    match keys {
+        Some(keys) => Arc::new(SealedBackend::new(backend, Arc::clone(keys))),
+        None => backend,
     }
 }
 

@@ -10,10 +10,11 @@ use outrigger_format::PackId;
 
 use super::journal::{self, Journal};
 use super::note::CopyNote;
-use super::{CopyOptions, UNFINISHED, frozen};
-use crate::backend::{Access, Backend};
+use super::{CopyEncryption, CopyOptions, UNFINISHED, frozen};
+use crate::backend::{self, Access, Backend};
 use crate::config::StoreConfig;
 use crate::error::{Context, Error, ErrorKind, Result};
+use crate::keys::{Key, Keyring, SLOTS_DIR};
 use crate::layout::{CONFIG_FILE, DATABASE_FILE, create_store_dirs, write_durably};
 use crate::meta::{Counters, Location, Meta, OpenMode, PackRow, PostgresMeta, SqliteMeta, is_gone};
 use crate::shared;
@@ -28,6 +29,8 @@ pub(super) struct Destination {
     pub dir: PathBuf,
     /// The copy's configuration.
     pub config: StoreConfig,
+    /// Its keys, if it is encrypted: the source's, or those of [`CopyOptions::encryption`].
+    keys: Option<Arc<Keyring>>,
     /// It is one already: an earlier copy.
     pub is_store: bool,
     database: Database,
@@ -56,7 +59,8 @@ impl Destination {
             }
             create_store_dirs(to)?;
             let (name, dir) = (to.to_path_buf(), to.to_path_buf());
-            return Ok(Self { name, dir, config, is_store, database: Database::File });
+            let keys = keys_of_copy(store, options, &config, &dir, is_store)?;
+            return Ok(Self { name, dir, config, keys, is_store, database: Database::File });
         };
         let location = Location::parse(url)?;
         let there = match PostgresMeta::is_at(location.clone())? {
@@ -76,7 +80,8 @@ impl Destination {
         let dir = shared::make_cache_dir(&config)?;
         let is_store = there.is_some();
         let name = to.to_path_buf();
-        Ok(Self { name, dir, config, is_store, database: Database::Postgres(location, there.map(Box::new)) })
+        let keys = keys_of_copy(store, options, &config, &dir, is_store)?;
+        Ok(Self { name, dir, config, keys, is_store, database: Database::Postgres(location, there.map(Box::new)) })
     }
 
     /// Where the state is frozen until all that it refers to is there.
@@ -84,8 +89,13 @@ impl Destination {
         self.dir.join(UNFINISHED)
     }
 
-    /// Its packs, in a place that is noted to be this copy's.
-    pub fn packs(&self, journal: &mut Journal) -> Result<Arc<dyn Backend>> {
+    /// The key of its database in a directory, and of the frozen state.
+    pub fn database_key(&self) -> Option<Key> {
+        self.keys.as_ref().map(|keys| keys.database_key())
+    }
+
+    /// Its packs, in a place that is noted to be this copy's, and that has the key slots.
+    pub fn packs(&self, options: &CopyOptions, journal: &mut Journal) -> Result<Arc<dyn Backend>> {
         if !self.is_store {
             if self.config.packs.is_none() {
                 self.config.claim_packs(&self.dir)?;
@@ -97,7 +107,13 @@ impl Destination {
             }
         }
         let create = !self.is_store && self.config.packs.is_none();
-        self.config.open_uncached(&self.dir, Access { create, ..Access::default() })
+        let stored = self.config.open_uncached(&self.dir, Access { create, ..Access::default() })?;
+        if let CopyEncryption::New(new) = &options.encryption
+            && stored.texts(SLOTS_DIR)?.is_empty()
+        {
+            new.write(&self.config, &self.dir)?;
+        }
+        Ok(backend::sealed(stored, self.keys.as_ref()))
     }
 
     /// Fails when the copy has a history of its own; returns the packs that its database has as
@@ -115,7 +131,8 @@ impl Destination {
         };
         match &self.database {
             Database::File => {
-                let meta = SqliteMeta::open(&self.dir.join(DATABASE_FILE), OpenMode::ReadOnly)?;
+                let path = self.dir.join(DATABASE_FILE);
+                let meta = SqliteMeta::open_encrypted(&path, OpenMode::ReadOnly, self.database_key())?;
                 let rows: Vec<PackRow> = meta.packs()?.into_iter().filter(PackRow::is_committed).collect();
                 match rows.iter().find(|row| !journal.has(row.id)) {
                     None => Ok(rows),
@@ -147,7 +164,8 @@ impl Destination {
         }
         match &self.database {
             Database::File if self.is_store => {
-                of(&SqliteMeta::open(&self.dir.join(DATABASE_FILE), OpenMode::ReadOnly)?)
+                let path = self.dir.join(DATABASE_FILE);
+                of(&SqliteMeta::open_encrypted(&path, OpenMode::ReadOnly, self.database_key())?)
             }
             Database::Postgres(_, Some(meta)) if self.is_store => of(&**meta),
             _ => Ok(None),
@@ -231,7 +249,13 @@ fn config_of_copy(store: &Store, options: &CopyOptions, there: Option<StoreConfi
         let why = "the copy's packs would lie where the source's do; name another place";
         return Err(Error::new(ErrorKind::Invalid, why));
     }
-    let config = StoreConfig { packs, ..store.config.clone() };
+    let encrypted = match (&there, &options.encryption) {
+        (Some(there), _) => there.encrypted,
+        (None, CopyEncryption::Same) => store.config.encrypted,
+        (None, CopyEncryption::New(_)) => true,
+        (None, CopyEncryption::Plain) => false,
+    };
+    let config = StoreConfig { packs, encrypted, ..store.config.clone() };
     if there.is_some_and(|there| there != config) {
         let why = format!(
             "{} is another store, or its packs lie elsewhere; name a new directory, or another schema",
@@ -242,9 +266,30 @@ fn config_of_copy(store: &Store, options: &CopyOptions, there: Option<StoreConfi
     Ok(config)
 }
 
+/// The keys of a copy. It has the source's id, so a process cannot tell two keyrings of them apart:
+/// an encrypted store's copy has the same keys, or none.
+fn keys_of_copy(
+    store: &Store,
+    options: &CopyOptions,
+    config: &StoreConfig,
+    dir: &Path,
+    is_store: bool,
+) -> Result<Option<Arc<Keyring>>> {
+    match (&options.encryption, store.keys()) {
+        (CopyEncryption::New(_), Some(_)) => {
+            let why = "a copy of an encrypted store has its keys; to have others, `key rotate` the copy";
+            Err(Error::new(ErrorKind::Invalid, why))
+        }
+        _ if !config.encrypted => Ok(None),
+        (_, Some(keys)) => Ok(Some(Arc::clone(keys))),
+        (CopyEncryption::New(new), None) if !is_store => Ok(Some(Arc::clone(&new.ring))),
+        _ => config.unlock(dir, Access::default()),
+    }
+}
+
 /// Fails when a directory that is no store yet holds anything but an unfinished copy.
 fn refuse_foreign(to: &Path) -> Result<()> {
-    let ours = [DATABASE_FILE, UNFINISHED, "packs", "index", "sessions", "cache", journal::FILE];
+    let ours = [DATABASE_FILE, UNFINISHED, SLOTS_DIR, "packs", "index", "sessions", "cache", journal::FILE];
     for entry in std::fs::read_dir(to).context(|| format!("cannot list {}", to.display()))?.flatten() {
         let name = entry.file_name();
         if !name.to_str().is_some_and(|name| ours.iter().any(|ours| name.starts_with(ours))) {

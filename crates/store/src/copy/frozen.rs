@@ -5,37 +5,38 @@
 //! one copy and the next, in whatever order the writers' transactions became visible.
 
 use crate::meta::{Holds, Packs, Sessions};
-use std::fs::File;
 use std::path::Path;
-use std::time::Duration;
 
 use outrigger_format::PackId;
 
 use super::note::CopyNote;
 use crate::error::{Context, Error, ErrorKind, Result};
+use crate::keys::Key;
 use crate::layout::DATABASE_FILE;
 use crate::meta::records::Registry;
-use crate::meta::{MOUNT_HOLDER, Meta, ORPHAN, OpenMode, PackState, SqliteMeta, register_functions};
+use crate::meta::{MOUNT_HOLDER, Meta, ORPHAN, OpenMode, PackState, SqliteMeta, copy_database};
 use crate::store::Store;
 
 /// Findings that are named when the source's database is damaged.
 const NAMED: usize = 5;
 
-/// Freezes the state of `store` in `to`, with all sessions ended.
+/// Freezes the state of `store` in `to`, with all sessions ended; `key` encrypts it.
 ///
 /// # Errors
 /// `Damaged` when the database is not what was written; those of both databases.
-pub(super) fn freeze(store: &Store, to: &Path, as_of: u64) -> Result<SqliteMeta> {
+pub(super) fn freeze(store: &Store, to: &Path, key: Option<Key>, as_of: u64) -> Result<SqliteMeta> {
     remove(to)?;
     let meta = match store.postgres() {
         Some(source) => {
-            let meta = SqliteMeta::open(to, OpenMode::Create)?;
+            let meta = SqliteMeta::open_encrypted(to, OpenMode::Create, key)?;
             source.carry_into(&meta)?;
             meta
         }
         None => {
-            vacuum_into(&store.home().path().join(DATABASE_FILE), to)?;
-            SqliteMeta::open(to, OpenMode::ReadWrite)?
+            let from = store.home().path().join(DATABASE_FILE);
+            let source_key = store.keys().map(|keys| keys.database_key());
+            copy_database((&from, source_key.as_ref()), (to, key.as_ref()))?;
+            SqliteMeta::open_encrypted(to, OpenMode::ReadWrite, key)?
         }
     };
     for session in meta.sessions()? {
@@ -64,17 +65,6 @@ pub(super) fn freeze(store: &Store, to: &Path, as_of: u64) -> Result<SqliteMeta>
         store.name().display(),
         store.database_advice()
     )))
-}
-
-fn vacuum_into(source: &Path, to: &Path) -> Result<()> {
-    let at = || format!("cannot copy the database to {}", to.display());
-    let sql = |error: rusqlite::Error| Error::new(ErrorKind::Io, at()).caused_by(error);
-    let connection = rusqlite::Connection::open(source).map_err(sql)?;
-    connection.busy_timeout(Duration::from_secs(30)).map_err(sql)?;
-    register_functions(&connection).map_err(sql)?;
-    let name = to.to_str().ok_or_else(|| Error::new(ErrorKind::Invalid, "the copy's path is not UTF-8"))?;
-    connection.execute("VACUUM INTO ?1", [name]).map_err(sql)?;
-    File::open(to).and_then(|file| file.sync_all()).context(at)
 }
 
 /// Removes a database with its log files.

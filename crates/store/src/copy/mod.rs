@@ -34,6 +34,7 @@ use serde::Serialize;
 
 use crate::backend::Location;
 use crate::error::{Error, ErrorKind, Result};
+use crate::keys::NewKeys;
 use crate::meta::PackRow;
 use crate::note::{Level, note};
 use crate::session::{LEASE_SECS, Session};
@@ -49,7 +50,7 @@ pub(crate) use packs::{copy_before_readers, copy_one};
 const UNFINISHED: &str = "meta.db.copying";
 
 /// Options of a copy: its destination, and how to copy.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct CopyOptions {
     /// The copy's directory, or the URL of a PostgreSQL database.
     pub to: PathBuf,
@@ -60,6 +61,20 @@ pub struct CopyOptions {
     pub threads: usize,
     /// Read all packs of the copy again when done, as the engine returns them.
     pub verify: bool,
+    /// How a new copy is encrypted; a copy that is there already stays as it is.
+    pub encryption: CopyEncryption,
+}
+
+/// How a new copy is encrypted.
+#[derive(Debug, Default)]
+pub enum CopyEncryption {
+    /// As the source: with its keys, or not.
+    #[default]
+    Same,
+    /// With new keys; the source is not encrypted.
+    New(NewKeys),
+    /// Not.
+    Plain,
 }
 
 /// Live counters of a copy.
@@ -137,9 +152,9 @@ fn copy_to(
     stale::refuse(store)?;
     let mut journal = Journal::open(&to.dir, &to.config)?;
     let known = to.require_copy(&journal)?;
-    let backend = to.packs(&mut journal)?;
+    let backend = to.packs(options, &mut journal)?;
     let mut report = CopyReport { as_of: clock::now_nanos(), ..CopyReport::default() };
-    let state = frozen::freeze(store, &to.unfinished(), report.as_of)?;
+    let state = frozen::freeze(store, &to.unfinished(), to.database_key(), report.as_of)?;
     let rows: Vec<PackRow> = state.packs()?.into_iter().filter(PackRow::is_committed).collect();
     note(Level::Info, "step", || {
         let counts = vec![("packs", rows.len().to_string()), ("there", known.len().to_string())];

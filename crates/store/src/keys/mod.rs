@@ -5,9 +5,12 @@
 //! keyring is kept in *key slots* beside the packs, each locked by something that a user has or
 //! knows. `docs/decisions/0029-encryption.md` has the design.
 
+pub mod kernel;
 mod keyring;
+mod new;
 mod slot;
 pub mod text;
+pub mod unlock;
 
 use std::fmt;
 
@@ -17,6 +20,7 @@ use zeroize::Zeroize;
 use crate::error::Result;
 
 pub use keyring::Keyring;
+pub use new::{NewKeys, add_slot, remove_slot};
 pub use slot::{SLOTS_DIR, Secret, Slot, SlotKind, require_passphrase};
 
 /// Bytes that [`Key::seal`] adds.

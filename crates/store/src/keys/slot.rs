@@ -199,9 +199,15 @@ impl Slot {
         format!("{SLOTS_DIR}/{}", self.id)
     }
 
-    /// True if it is of this store.
-    pub fn is_of(&self, store: StoreId) -> bool {
-        self.store == store.to_string()
+    /// The store that it is of.
+    pub fn store(&self) -> Option<StoreId> {
+        Some(StoreId(unhex(&self.store)?.try_into().ok()?))
+    }
+
+    /// Names it in messages.
+    pub fn describe(&self) -> String {
+        let kind = self.kind.name();
+        if self.label.is_empty() { format!("{kind} {}", self.id) } else { format!("{kind} `{}`", self.label) }
     }
 }
 

@@ -33,7 +33,7 @@ pub use sessions::{
     AgentRole, Generation, Role, SessionId, SessionKind, SessionOwner, SessionRow, Sessions, is_gone, lives,
 };
 pub use sqlite::{Clock, OpenMode, SqliteMeta};
-pub(crate) use sqlite::{is_unused_database, register_functions};
+pub(crate) use sqlite::{copy_database, is_unused_database, register_functions};
 pub use tree::{At, Change, Commit, Committed, DirEntry, Era, Hanging, Inode, ROOT_INODE, Tree, TreeTotals};
 
 /// Costs of write transactions in this process, if the engine counts them: with the database on

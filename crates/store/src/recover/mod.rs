@@ -44,7 +44,7 @@ use crate::leftovers;
 use crate::meta::{Commit, Meta, OpenMode, Others, SessionKind, SqliteMeta};
 use crate::publish;
 use crate::session::Session;
-use crate::store::{Store, refuse_packs_elsewhere};
+use crate::store::{Parts, Store, refuse_packs_elsewhere};
 pub use shared::recover_shared;
 use survey::Survey;
 
@@ -106,10 +106,14 @@ pub fn recover(dir: &Path, progress: &RecoverProgress) -> Result<RecoverReport> 
         return Err(Error::damaged(why));
     }
     remove_database(&dir.join(UNFINISHED))?;
-    let meta: Arc<dyn Meta> = Arc::new(SqliteMeta::open(&dir.join(UNFINISHED), OpenMode::Create)?);
-    let backend = config.open_packs(dir, Access::default())?;
+    let keys = config.unlock(dir, Access::default())?;
+    let key = keys.as_ref().map(|keys| keys.database_key());
+    let meta: Arc<dyn Meta> =
+        Arc::new(SqliteMeta::open_encrypted(&dir.join(UNFINISHED), OpenMode::Create, key)?);
+    let backend = config.open_packs(dir, Access::default(), keys.as_ref())?;
     let text = config.to_text();
-    let moved = rebuild(dir, config, meta, None, &backend, progress, &mut report)?;
+    let parts = Parts { config, meta, backend: Arc::clone(&backend), keys };
+    let moved = rebuild(dir, parts, None, progress, &mut report)?;
     if is_new {
         leftovers::set_aside(dir)?;
         write_durably(dir, CONFIG_FILE, text.as_bytes())?;
@@ -121,26 +125,23 @@ pub fn recover(dir: &Path, progress: &RecoverProgress) -> Result<RecoverReport> 
     Ok(report)
 }
 
-/// Fills the empty database `meta` from the packs in `backend`; `dir` is this host's directory for
-/// the store. `locks` is the directory for the session's lock file, if others must see that.
+/// Fills the empty database of `parts` from its packs; `dir` is this host's directory for the store. `locks` is the directory for the session's lock file, if others must see that.
 /// Returns the packs to move aside when the database has its place. Closes the database.
 fn rebuild(
     dir: &Path,
-    config: StoreConfig,
-    meta: Arc<dyn Meta>,
+    parts: Parts,
     locks: Option<&Path>,
-    backend: &Arc<dyn Backend>,
     progress: &RecoverProgress,
     report: &mut RecoverReport,
 ) -> Result<Vec<PackId>> {
-    let survey = survey::survey(backend, &config, progress, report)?;
+    let meta = Arc::clone(&parts.meta);
+    let survey = survey::survey(&parts.backend, &parts.config, progress, report)?;
     meta.raise_counters(next_pack(&survey), 0, 0)?;
     meta.adopt_packs(&survey.whole)?;
     report.packs = survey.whole.len() as u64;
 
     let mut rows = Census::of(&*meta)?;
-    let (database, packs) = (Arc::clone(&meta), Arc::clone(backend));
-    let store = Store::assemble(dir, config, database, packs, false, Others::Trust, &mut rows)?;
+    let store = Store::assemble(dir, parts, false, Others::Trust, &mut rows)?;
     let store = store.indexed(rows)?;
     let session = Session::open(&meta, SessionKind::Writer, locks, "recover".into())?;
     let mut blocks = survey.blocks;

@@ -59,11 +59,13 @@ pub fn recover_shared(
     shared::require_shareable(&config)?;
     let dir = shared::make_cache_dir(&config)?;
     let locks = dir.join("sessions");
-    let backend = config.open_packs(&dir, Access::default())?;
+    let keys = config.unlock(&dir, Access::default())?;
+    let backend = config.open_packs(&dir, Access::default(), keys.as_ref())?;
     let mut report = RecoverReport::default();
     let unfinished = Unfinished::begin(&location, found, &config, &locks)?;
     let database = Arc::clone(&unfinished.meta) as Arc<dyn meta::Meta>;
-    let moved = rebuild(&dir, config, database, Some(&locks), &backend, progress, &mut report)?;
+    let parts = Parts { config, meta: database, backend: Arc::clone(&backend), keys };
+    let moved = rebuild(&dir, parts, Some(&locks), progress, &mut report)?;
     report.old_database = unfinished.take_place()?.map(PathBuf::from);
     for id in moved {
         backend.set_aside(id)?;

@@ -18,6 +18,7 @@ use crate::error::{Context, Error, ErrorKind, Result};
 use crate::follow::Census;
 use crate::home::Home;
 use crate::index::{Index, IndexOptions, LoadFooter};
+use crate::keys::{Keyring, NewKeys, SLOTS_DIR};
 use crate::layout::{CONFIG_FILE, DATABASE_FILE, OWN_DIRS, create_private_dir, sync_dir, write_durably};
 use crate::meta::{Meta, OpenMode, Others, Packs, SqliteMeta};
 use crate::packs::PackReader;
@@ -48,6 +49,16 @@ impl Purpose {
     }
 }
 
+/// The parts that a store is put together from.
+pub(crate) struct Parts {
+    pub config: StoreConfig,
+    pub meta: Arc<dyn Meta>,
+    /// Packs as they are before they are encrypted.
+    pub backend: Arc<dyn Backend>,
+    /// The keys, if the store is encrypted.
+    pub keys: Option<Arc<Keyring>>,
+}
+
 /// Reads the configuration of the store at `dir`.
 ///
 /// # Errors
@@ -63,9 +74,10 @@ fn open_packs(
     dir: &Path,
     read_only: bool,
     purpose: Purpose,
+    keys: Option<&Arc<Keyring>>,
 ) -> Result<Arc<dyn Backend>> {
     let brief = purpose == Purpose::Look;
-    config.open_packs(dir, Access { read_only, brief, create: false }).or_else(|error| match error.kind() {
+    config.open_packs(dir, Access { read_only, brief, create: false }, keys).or_else(|error| match error.kind() {
         ErrorKind::Io | ErrorKind::Denied | ErrorKind::NotFound | ErrorKind::Busy if brief => {
             Ok(Arc::new(AwayBackend::new(&error)))
         }
@@ -95,10 +107,23 @@ impl Store {
     /// # Errors
     /// `Exists` when something is there already.
     pub fn init(dir: &Path, config: &StoreConfig) -> Result<Self> {
+        Self::init_with(dir, config, None)
+    }
+
+    /// As [`Store::init`], of an encrypted store: with these keys, for which `config.encrypted` is
+    /// set.
+    ///
+    /// # Errors
+    /// As [`Store::init`].
+    ///
+    /// # Panics
+    /// If the configuration and the keys do not go together.
+    pub fn init_with(dir: &Path, config: &StoreConfig, keys: Option<&NewKeys>) -> Result<Self> {
+        assert_eq!(config.encrypted, keys.is_some(), "an encrypted store has keys");
         config.validate()?;
         if let Some(url) = shared::url(dir) {
             let (store, census) =
-                Self::assemble_shared(url, shared::init(url, config)?, false, Purpose::Use)?;
+                Self::assemble_shared(url, shared::init(url, config, keys)?, false, Purpose::Use)?;
             let store = store.indexed(census)?;
             publish::set_whole(&*store.meta)?;
             return Ok(store);
@@ -108,7 +133,7 @@ impl Store {
         }
         let at = || format!("cannot create a store in {}", dir.display());
         create_private_dir(dir).context(at)?;
-        let unfinished = [DATABASE_FILE, CONFIG_FILE, "packs", "index", "sessions", RESERVE_FILE];
+        let unfinished = [DATABASE_FILE, CONFIG_FILE, SLOTS_DIR, "packs", "index", "sessions", RESERVE_FILE];
         let mut entries = std::fs::read_dir(dir).context(at)?;
         let foreign = entries.find_map(|entry| {
             let name = entry.ok()?.file_name();
@@ -141,8 +166,12 @@ impl Store {
         for name in OWN_DIRS {
             create_private_dir(&dir.join(name)).context(at)?;
         }
+        if dir.join(SLOTS_DIR).exists() {
+            std::fs::remove_dir_all(dir.join(SLOTS_DIR)).context(at)?;
+        }
         config.claim_packs(dir)?;
-        drop(SqliteMeta::open(&dir.join(DATABASE_FILE), OpenMode::Create)?);
+        let key = keys.map(|keys| keys.write(config, dir)).transpose()?;
+        drop(SqliteMeta::open_encrypted(&dir.join(DATABASE_FILE), OpenMode::Create, key)?);
         write_durably(dir, CONFIG_FILE, config.to_text().as_bytes())?;
         if let Some(parent) = dir.parent() {
             let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
@@ -197,15 +226,17 @@ impl Store {
         }
         let mode = if read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
         let reserve = (!read_only).then(|| Arc::new(Reserve::of(dir)));
-        let open = || SqliteMeta::open(&database, mode);
+        let keys = config.unlock(dir, Access { read_only, brief: purpose == Purpose::Look, create: false })?;
+        let key = || keys.as_ref().map(|keys| keys.database_key());
+        let open = || SqliteMeta::open_encrypted(&database, mode, key());
         let meta = reserve.as_ref().map_or_else(open, |reserve| reserve.make_room(open))?;
         if !read_only {
             make_directories(dir, &config, &meta)?;
         }
-        let backend = open_packs(&config, dir, read_only, purpose)?;
+        let backend = open_packs(&config, dir, read_only, purpose, keys.as_ref())?;
         let mut census = purpose.census(&meta)?;
-        let mut store =
-            Self::assemble(dir, config, Arc::new(meta), backend, read_only, Others::Trust, &mut census)?;
+        let parts = Parts { config, meta: Arc::new(meta), backend, keys };
+        let mut store = Self::assemble(dir, parts, read_only, Others::Trust, &mut census)?;
         store.reserve = reserve;
         Ok((store, census))
     }
@@ -216,13 +247,14 @@ impl Store {
         read_only: bool,
         purpose: Purpose,
     ) -> Result<(Self, Census)> {
-        let Shared { meta, config, dir } = shared;
+        let Shared { meta, config, dir, keys } = shared;
         let read_only = read_only || meta.is_read_only();
-        let backend = open_packs(&config, &dir, read_only, purpose)?;
+        let backend = open_packs(&config, &dir, read_only, purpose, keys.as_ref())?;
         let database = Arc::clone(&meta) as Arc<dyn Meta>;
         let others = meta.others();
         let mut census = purpose.census(&*meta)?;
-        let mut store = Self::assemble(&dir, config, database, backend, read_only, others, &mut census)?;
+        let parts = Parts { config, meta: database, backend, keys };
+        let mut store = Self::assemble(&dir, parts, read_only, others, &mut census)?;
         store.name = PathBuf::from(url);
         store.postgres = Some(meta);
         store.is_shared = true;
@@ -233,13 +265,12 @@ impl Store {
     /// and open packs.
     pub(crate) fn assemble(
         dir: &Path,
-        config: StoreConfig,
-        meta: Arc<dyn Meta>,
-        backend: Arc<dyn Backend>,
+        parts: Parts,
         read_only: bool,
         others: Others,
         census: &mut Census,
     ) -> Result<Self> {
+        let Parts { config, meta, backend, keys } = parts;
         let mut packs = PackReader::new(Arc::clone(&backend), config.id, config.fingerprint);
         let live = Arc::new(census.take_kept());
         let verified = (others == Others::Verify && !read_only).then(|| {
@@ -260,6 +291,7 @@ impl Store {
             is_shared: false,
             read_only,
             config,
+            keys,
             backend,
             meta,
             index: Arc::new(index),
@@ -290,8 +322,8 @@ impl Store {
         crate::layout::create_store_dirs(dir)?;
         write_durably(dir, CONFIG_FILE, config.to_text().as_bytes())?;
         let mut census = Census::of(&*meta)?;
-        let mut store =
-            Self::assemble(dir, config.clone(), meta, backend, false, Others::Trust, &mut census)?;
+        let parts = Parts { config: config.clone(), meta, backend, keys: None };
+        let mut store = Self::assemble(dir, parts, false, Others::Trust, &mut census)?;
         store.is_shared = true;
         store.indexed(census)
     }

@@ -58,8 +58,10 @@ use super::fault::{Explain as _, Outcome};
 use super::inline::{InlineChunk, InlineChunks, InlineOwner, InlineRow};
 use super::{At, Counters, Meta, SessionId};
 use crate::error::{Error, ErrorKind, Result};
+use crate::keys::Key;
 
 pub use self::open::OpenMode;
+pub(crate) use open::{copy_database, require_key};
 pub(crate) use sums::register as register_functions;
 
 /// The database's clock, nanoseconds.
@@ -70,8 +72,8 @@ const READERS_KEPT: usize = 8;
 
 /// True when nothing has ever been stored by the database at `path`; one that cannot be read is not
 /// unused.
-pub(crate) fn is_unused_database(path: &Path) -> bool {
-    open::is_unused(path)
+pub(crate) fn is_unused_database(path: &Path, key: Option<&Key>) -> bool {
+    open::is_unused(path, key)
 }
 
 /// The metadata engine in an SQLite database.
@@ -93,8 +95,16 @@ impl SqliteMeta {
     /// `Exists` (creating), `NotFound`, `Denied`, `Invalid` or `Damaged` (not such a database),
     /// `Newer`, `Io`.
     pub fn open(path: &Path, mode: OpenMode) -> Result<Self> {
+        Self::open_encrypted(path, mode, None)
+    }
+
+    /// As [`SqliteMeta::open`], of a database that is encrypted with `key`.
+    ///
+    /// # Errors
+    /// As [`SqliteMeta::open`].
+    pub fn open_encrypted(path: &Path, mode: OpenMode, key: Option<Key>) -> Result<Self> {
         let steady = Arc::new(outrigger_clock::steady_nanos);
-        Self::open_with_clocks(path, mode, Arc::new(outrigger_clock::now_nanos), steady)
+        Self::open_with_clocks(path, mode, key, Arc::new(outrigger_clock::now_nanos), steady)
     }
 
     /// As [`SqliteMeta::open`], with another clock for times and to judge leases by.
@@ -102,14 +112,20 @@ impl SqliteMeta {
     /// # Errors
     /// As [`SqliteMeta::open`].
     pub fn open_with_clock(path: &Path, mode: OpenMode, clock: Clock) -> Result<Self> {
-        Self::open_with_clocks(path, mode, Arc::clone(&clock), clock)
+        Self::open_with_clocks(path, mode, None, Arc::clone(&clock), clock)
     }
 
-    fn open_with_clocks(path: &Path, mode: OpenMode, wall: Clock, steady: Clock) -> Result<Self> {
+    fn open_with_clocks(
+        path: &Path,
+        mode: OpenMode,
+        key: Option<Key>,
+        wall: Clock,
+        steady: Clock,
+    ) -> Result<Self> {
         if mode == OpenMode::Create {
-            open::create(path)?;
+            open::create(path, key.as_ref())?;
         }
-        let source = open::Source::new(path, mode)?;
+        let source = open::Source::new(path, mode, key)?;
         let reader = source.reader()?;
         open::recognise(&reader, path)?;
         let writer = match mode {

@@ -10,9 +10,11 @@ use std::time::Duration;
 use outrigger_clock::Instant;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, FileControl, MAIN_DB, OpenFlags, TransactionBehavior};
+use zeroize::Zeroizing;
 
 use crate::error::{Context as _, Error, ErrorKind, Result};
 use crate::home::{Home, identity};
+use crate::keys::Key;
 use crate::meta::ROOT_INODE;
 use crate::meta::change::row::root_attributes;
 use crate::meta::fault::{Explain as _, Outcome, refuse};
@@ -58,11 +60,13 @@ pub(super) struct Source {
     shown: PathBuf,
     /// Nobody can write it: SQLite then needs no lock files.
     is_immutable: bool,
+    /// It is encrypted with this.
+    key: Option<Key>,
 }
 
 impl Source {
     /// Finds out how `path` can be read.
-    pub fn new(path: &Path, mode: OpenMode) -> Result<Self> {
+    pub fn new(path: &Path, mode: OpenMode, key: Option<Key>) -> Result<Self> {
         let what = || format!("metadata database {}", path.display());
         let shown = std::fs::canonicalize(path).context(what)?;
         let file = shown.file_name().unwrap_or_default().to_owned();
@@ -70,7 +74,7 @@ impl Source {
         let identity = identity(&rustix::fs::stat(home.path().join(&file)).context(what)?);
         let is_immutable =
             mode == OpenMode::ReadOnly && !directory_is_writable(&shown) && !log_exists(&shown);
-        Ok(Self { home, file, identity, shown, is_immutable })
+        Ok(Self { home, file, identity, shown, is_immutable, key })
     }
 
     fn path(&self) -> PathBuf {
@@ -100,7 +104,7 @@ impl Source {
             false => Connection::open_with_flags(&path, flags),
         };
         let mut connection = connection.explain(&what)?;
-        settle(&mut connection, READER_CACHE_KIB).explain(&what)?;
+        settle(&mut connection, READER_CACHE_KIB, self.key.as_ref()).explain(&what)?;
         // SQLite opens the log by its name with the first read: that must happen before the
         // directory may be moved.
         connection.query_row("PRAGMA schema_version", [], |_| Ok(())).explain(&what)?;
@@ -113,7 +117,7 @@ impl Source {
         let what = format!("opening metadata database {}", self.shown.display());
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let mut connection = Connection::open_with_flags(self.path(), flags).explain(&what)?;
-        settle(&mut connection, WRITER_CACHE_KIB).explain(&what)?;
+        settle(&mut connection, WRITER_CACHE_KIB, self.key.as_ref()).explain(&what)?;
         // SQLite silently opens a write-protected file for reading.
         if connection.is_readonly("main").explain(&what)? {
             return Err(Error::new(ErrorKind::Denied, format!("{what}: the file is write-protected")));
@@ -167,9 +171,60 @@ fn wait_for_others(times: i32) -> bool {
     true
 }
 
+/// Says that a database is encrypted with `key`: before its first page is read. SQLCipher encrypts
+/// each page with AES-256 and authenticates it; the log holds pages so, too.
+pub(crate) fn require_key(connection: &Connection, database: &str, key: Option<&Key>) -> rusqlite::Result<()> {
+    let Some(key) = key else { return Ok(()) };
+    connection.execute_batch(&format!("PRAGMA {database}.key = {}; {}", *key_literal(Some(key)), cipher(database)))
+}
+
+/// Settings of the cipher.
+fn cipher(database: &str) -> String {
+    format!(
+        "PRAGMA {database}.cipher_page_size = {PAGE_BYTES}; PRAGMA {database}.cipher_hmac_algorithm = HMAC_SHA256;"
+    )
+}
+
+/// A key as SQLCipher takes it, as it is and not as a passphrase.
+fn key_literal(key: Option<&Key>) -> Zeroizing<String> {
+    let digits = key.map(|key| Zeroizing::new(key.bytes().iter().map(|byte| format!("{byte:02x}")).collect::<String>()));
+    Zeroizing::new(digits.map_or_else(|| "''".to_string(), |digits| format!("\"x'{}'\"", *digits)))
+}
+
+/// Copies the database `from` to the new file `to`, as it is at one moment, from one key to
+/// another.
+pub(crate) fn copy_database(from: (&Path, Option<&Key>), to: (&Path, Option<&Key>)) -> Result<()> {
+    let what = format!("copying the database to {}", to.0.display());
+    let name = to.0.to_str().ok_or_else(|| Error::new(ErrorKind::Invalid, "the copy's path is not UTF-8"))?;
+    let connection = Connection::open(from.0).explain(&what)?;
+    let copy = || -> rusqlite::Result<()> {
+        require_key(&connection, "main", from.1)?;
+        connection.busy_timeout(BUSY)?;
+        super::sums::register(&connection)?;
+        if from.1.is_none() && to.1.is_none() {
+            connection.execute("VACUUM INTO ?1", [name])?;
+            return Ok(());
+        }
+        connection.execute(&format!("ATTACH ?1 AS copy KEY {}", *key_literal(to.1)), [name])?;
+        if to.1.is_some() {
+            connection.execute_batch(&cipher("copy"))?;
+        }
+        connection.execute_batch(&format!(
+            "PRAGMA copy.page_size = {PAGE_BYTES}; PRAGMA copy.auto_vacuum = incremental; PRAGMA copy.synchronous = full;"
+        ))?;
+        connection.query_row("SELECT sqlcipher_export('copy')", [], |_| Ok(()))?;
+        connection.execute_batch(&format!(
+            "PRAGMA copy.application_id = {APPLICATION_ID}; PRAGMA copy.user_version = {SCHEMA_VERSION}; DETACH copy;"
+        ))
+    };
+    copy().explain(&what)?;
+    std::fs::File::open(to.0).and_then(|file| file.sync_all()).context(|| what)
+}
+
 /// Settings of every connection. A store may come from anybody, so nothing in its schema may run
 /// code.
-fn settle(connection: &mut Connection, cache_kib: u32) -> rusqlite::Result<()> {
+fn settle(connection: &mut Connection, cache_kib: u32, key: Option<&Key>) -> rusqlite::Result<()> {
+    require_key(connection, "main", key)?;
     connection.busy_handler(Some(wait_for_others))?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
@@ -220,7 +275,7 @@ fn write_ahead(connection: &Connection) -> Outcome<()> {
 }
 
 /// Makes the database at `path`.
-pub(super) fn create(path: &Path) -> Result<()> {
+pub(super) fn create(path: &Path, key: Option<&Key>) -> Result<()> {
     let what = format!("creating metadata database {}", path.display());
     let exists = || Error::new(ErrorKind::Exists, format!("{what}: it exists already"));
     if std::fs::metadata(path).is_ok_and(|file| file.len() > 0) {
@@ -229,7 +284,7 @@ pub(super) fn create(path: &Path) -> Result<()> {
     let flags =
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut connection = Connection::open_with_flags(path, flags).explain(&what)?;
-    settle(&mut connection, WRITER_CACHE_KIB).explain(&what)?;
+    settle(&mut connection, WRITER_CACHE_KIB, key).explain(&what)?;
     // Before the first page is written; later they have no effect.
     connection.pragma_update(None, "page_size", PAGE_BYTES).explain(&what)?;
     connection.pragma_update(None, "auto_vacuum", "incremental").explain(&what)?;
@@ -261,9 +316,10 @@ pub(super) fn create(path: &Path) -> Result<()> {
 
 /// True when this database has never stored anything: its creation was interrupted, or no client
 /// has used it. A database that cannot be read is not unused.
-pub(super) fn is_unused(path: &Path) -> bool {
+pub(super) fn is_unused(path: &Path, key: Option<&Key>) -> bool {
     let read = || -> rusqlite::Result<bool> {
         let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+        require_key(&connection, "main", key)?;
         connection.busy_timeout(BUSY)?;
         super::sums::register(&connection)?;
         if connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get::<_, i64>(0))? == 0 {
@@ -285,7 +341,7 @@ pub(super) fn recognise(connection: &Connection, path: &Path) -> Result<()> {
     let application = match read("application_id") {
         Err(error) if error.sqlite_error_code() == Some(ErrorCode::NotADatabase) => {
             let why =
-                format!("{shown} is not a database; rebuild it from the packs with `outrigger recover`");
+                format!("{shown} is not a database, or not one of this store's key; rebuild it from the packs with `outrigger recover`");
             return Err(Error::damaged(why).caused_by(error));
         }
         other => other.explain(&what)?,

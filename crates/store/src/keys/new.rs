@@ -1,0 +1,94 @@
+//! The keys of a store that is being made, and changes of the slots of one that exists.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use outrigger_format::StoreId;
+
+use super::unlock::{self, copy_slots, slots};
+use super::{Key, Keyring, Secret, Slot};
+use crate::backend::{Access, Backend};
+use crate::config::StoreConfig;
+use crate::error::{Error, ErrorKind, Result};
+
+/// A keyring, and the slots that will open it.
+#[derive(Debug)]
+pub struct NewKeys {
+    /// The keyring.
+    pub ring: Arc<Keyring>,
+    slots: Vec<Slot>,
+}
+
+impl NewKeys {
+    /// A new keyring for the store with this id, without slots yet.
+    ///
+    /// # Errors
+    /// When the kernel has no random bytes.
+    pub fn new(store: StoreId) -> Result<Self> {
+        Ok(Self { ring: Arc::new(Keyring::new(store)?), slots: Vec::new() })
+    }
+
+    /// Adds a slot that `secret` opens.
+    ///
+    /// # Errors
+    /// As [`Slot::lock`].
+    pub fn add(&mut self, secret: &Secret, label: &str) -> Result<()> {
+        let created = outrigger_clock::now_nanos() / 1_000_000_000;
+        self.slots.push(Slot::lock(&self.ring, secret, label, created)?);
+        Ok(())
+    }
+
+    /// Writes the slots beside the packs of `config`, whose place is claimed, durably; copies them
+    /// to `dir`; and keeps the keyring for this process. Returns the database's key.
+    ///
+    /// # Errors
+    /// When they cannot be written; `Invalid` without a slot, as nobody could open the store.
+    pub(crate) fn write(&self, config: &StoreConfig, dir: &Path) -> Result<Key> {
+        if self.slots.is_empty() {
+            return Err(Error::new(ErrorKind::Invalid, "an encrypted store needs a key"));
+        }
+        let packs = config.open_uncached(dir, Access::default())?;
+        for slot in &self.slots {
+            packs.put_text(&slot.file_name(), &slot.to_text())?;
+        }
+        if config.packs.is_some() {
+            copy_slots(dir, &self.slots);
+        }
+        unlock::keep(Arc::clone(&self.ring));
+        Ok(self.ring.database_key())
+    }
+}
+
+/// Adds a slot to a store whose packs lie in `packs`.
+///
+/// # Errors
+/// As [`Slot::lock`]; when it cannot be written.
+pub fn add_slot(packs: &dyn Backend, ring: &Keyring, secret: &Secret, label: &str) -> Result<Slot> {
+    let slot = Slot::lock(ring, secret, label, outrigger_clock::now_nanos() / 1_000_000_000)?;
+    packs.put_text(&slot.file_name(), &slot.to_text())?;
+    Ok(slot)
+}
+
+/// Removes the slot that `name` names: its id, or a label that no other slot has. The last one
+/// stays.
+///
+/// # Errors
+/// `NotFound`, `Invalid` for a label of several slots, and for the last slot.
+pub fn remove_slot(packs: &dyn Backend, name: &str) -> Result<Slot> {
+    let all = slots(packs)?;
+    let mut named = all.iter().filter(|slot| slot.id == name || slot.label == name);
+    let slot = named.next().ok_or_else(|| {
+        let known: Vec<String> = all.iter().map(Slot::describe).collect();
+        Error::new(ErrorKind::NotFound, format!("no key is called `{name}`; there are {}", known.join(", ")))
+    })?;
+    if named.next().is_some() {
+        let why = format!("several keys are called `{name}`; name one by its id (`key list`)");
+        return Err(Error::new(ErrorKind::Invalid, why));
+    }
+    if all.len() == 1 {
+        let why = "this is the last key: without it nobody could read the store; add another one first (`key add`)";
+        return Err(Error::new(ErrorKind::Invalid, why));
+    }
+    packs.remove_text(&slot.file_name())?;
+    Ok(slot.clone())
+}

@@ -1,0 +1,287 @@
+//! Finding the key of a store that is opened.
+//!
+//! In this order: keyrings that this process has already; the kernel's keyring (`outrigger
+//! unlock`); the file that `OUTRIGGER_KEY_FILE` names; a credential of systemd; the file that `init`
+//! made; a passphrase from the file or the command that the environment names; the user, if this
+//! process can ask. A secret that was named and does not fit is an error; what was merely looked
+//! for is not.
+//!
+//! Slots lie beside the packs. If these are elsewhere, a copy in this host's directory for the
+//! store saves asking there.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use outrigger_format::StoreId;
+use zeroize::Zeroizing;
+
+use super::{Keyring, SLOTS_DIR, Secret, Slot, kernel, text};
+use crate::backend::Backend;
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::layout::{create_private_dir, write_durably};
+
+/// The environment's variable with a key file.
+pub const KEY_FILE: &str = "OUTRIGGER_KEY_FILE";
+/// The environment's variable with a file whose first line is a passphrase.
+pub const PASSPHRASE_FILE: &str = "OUTRIGGER_PASSPHRASE_FILE";
+/// The environment's variable with a command that prints a passphrase.
+pub const PASSPHRASE_COMMAND: &str = "OUTRIGGER_PASSPHRASE_COMMAND";
+/// The name of a credential that systemd passes on.
+pub const CREDENTIAL: &str = "outrigger-key";
+/// Where a host keeps key files for its services.
+const HOST_KEYS: &str = "/etc/outrigger/keys";
+
+/// Asks the user for a passphrase; `None` if there is nobody to ask.
+pub type Ask = fn(question: &str) -> Result<Option<Zeroizing<String>>>;
+
+static ASK: OnceLock<Ask> = OnceLock::new();
+static UNLOCKED: Mutex<Option<HashMap<StoreId, Arc<Keyring>>>> = Mutex::new(None);
+
+/// Passphrases may be asked for by `ask` from now on. Only the first call counts.
+pub fn ask_by(ask: Ask) {
+    let _ = ASK.set(ask);
+}
+
+/// Keeps a keyring for the stores that this process opens.
+pub fn keep(ring: Arc<Keyring>) {
+    let mut rings = UNLOCKED.lock().unwrap_or_else(PoisonError::into_inner);
+    rings.get_or_insert_default().insert(ring.store(), ring);
+}
+
+/// The keyring that this process has of a store.
+pub fn kept(store: StoreId) -> Option<Arc<Keyring>> {
+    UNLOCKED.lock().unwrap_or_else(PoisonError::into_inner).as_ref()?.get(&store).cloned()
+}
+
+/// The file in which `init` puts the key of a store: `~/.config/outrigger/keys/ID.key`.
+///
+/// # Errors
+/// `Invalid` without a home directory.
+pub fn default_key_file(store: StoreId) -> Result<PathBuf> {
+    let variable = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let config = variable("XDG_CONFIG_HOME").or_else(|| variable("HOME").map(|home| home.join(".config")));
+    let config = config.ok_or_else(|| {
+        let why = format!("there is no home directory to put the store's key in: set HOME, or name a file in {KEY_FILE}");
+        Error::new(ErrorKind::Invalid, why)
+    })?;
+    Ok(config.join("outrigger/keys").join(format!("{store}.key")))
+}
+
+/// Writes a key file that only its owner can read. It never replaces one.
+///
+/// # Errors
+/// `Exists` when there is one; those of the file system.
+pub fn write_key_file(path: &Path, key: &super::Key, store: StoreId) -> Result<()> {
+    use std::io::Write;
+    use std::os::unix::fs::OpenOptionsExt;
+    let at = || format!("cannot write the key file {}", path.display());
+    let above = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    create_private_dir(above).context(at)?;
+    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).context(at)?;
+    let head = format!(
+        "# Key of the Outrigger store {store}. Who has this file can read the store;\n# without it, or another key of the store, nobody can.\n"
+    );
+    file.write_all(head.as_bytes()).context(at)?;
+    file.write_all(text::encode(key).as_bytes()).context(at)?;
+    file.write_all(b"\n").context(at)?;
+    file.sync_all().context(at)?;
+    fs::File::open(above).and_then(|dir| dir.sync_all()).context(at)
+}
+
+/// Reads a key file.
+///
+/// # Errors
+/// `NotFound`; `Invalid` when it holds no key.
+pub fn read_key_file(path: &Path) -> Result<Secret> {
+    let at = || format!("the key file {}", path.display());
+    let file = Zeroizing::new(fs::read_to_string(path).context(at)?);
+    text::decode(&file).map(Secret::Key).context(at)
+}
+
+/// Opens the place of a store's packs.
+pub type Packs<'a> = dyn Fn() -> Result<Arc<dyn Backend>> + 'a;
+
+/// A secret, and where it is from: for messages.
+type Found = (Secret, String);
+
+/// The secrets that do not need a user; `named` tells that their absence would be an error.
+fn secrets(store: StoreId) -> Result<Vec<Found>> {
+    let mut found = Vec::new();
+    let mut file = |path: PathBuf, is_named: bool| -> Result<()> {
+        match read_key_file(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound && !is_named => Ok(()),
+            Err(error) if error.kind() == ErrorKind::Denied && !is_named => Ok(()),
+            Err(error) => Err(error),
+            Ok(secret) => {
+                found.push((secret, format!("the key in {}", path.display())));
+                Ok(())
+            }
+        }
+    };
+    if let Some(path) = std::env::var_os(KEY_FILE).filter(|path| !path.is_empty()) {
+        file(path.into(), true)?;
+    }
+    if let Some(dir) = std::env::var_os("CREDENTIALS_DIRECTORY") {
+        file(Path::new(&dir).join(CREDENTIAL), false)?;
+    }
+    if let Ok(path) = default_key_file(store) {
+        file(path, false)?;
+    }
+    file(Path::new(HOST_KEYS).join(format!("{store}.key")), false)?;
+    found.extend(passphrase()?);
+    Ok(found)
+}
+
+/// The passphrase that the environment names.
+fn passphrase() -> Result<Option<Found>> {
+    let named = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    let (output, from) = if let Some(path) = named(PASSPHRASE_FILE) {
+        let path = PathBuf::from(path);
+        let at = || format!("the passphrase file {}", path.display());
+        (fs::read_to_string(&path).context(at)?, at())
+    } else if let Some(command) = named(PASSPHRASE_COMMAND) {
+        let at = || format!("the command in {PASSPHRASE_COMMAND}");
+        let output = Command::new("/bin/sh").arg("-c").arg(command).output().context(at)?;
+        if !output.status.success() {
+            let why = String::from_utf8_lossy(&output.stderr).trim().to_string();
+            return Err(Error::new(ErrorKind::Invalid, format!("{} failed: {why}", at())));
+        }
+        let words = String::from_utf8(output.stdout);
+        (words.map_err(|_| Error::new(ErrorKind::Invalid, format!("{} printed no text", at())))?, at())
+    } else {
+        return Ok(None);
+    };
+    let output = Zeroizing::new(output);
+    let words = Zeroizing::new(output.lines().next().unwrap_or_default().to_string());
+    Ok(Some((Secret::Passphrase(words), format!("the passphrase of {from}"))))
+}
+
+/// The slots beside the packs, oldest first.
+///
+/// # Errors
+/// When their place cannot be read; `Damaged` when one cannot be parsed.
+pub fn slots(packs: &dyn Backend) -> Result<Vec<Slot>> {
+    let read = |name: String| -> Result<Option<Slot>> {
+        packs.text(&format!("{SLOTS_DIR}/{name}"))?.map(|text| Slot::from_text(&text)).transpose()
+    };
+    let mut slots: Vec<Slot> =
+        packs.texts(SLOTS_DIR)?.into_iter().filter_map(|name| read(name).transpose()).collect::<Result<_>>()?;
+    slots.sort_by(|one, other| (one.created, &one.id).cmp(&(other.created, &other.id)));
+    Ok(slots)
+}
+
+/// The copies of slots in a host's directory for the store. They may be old, or gone.
+fn copied_slots(own: &Path) -> Vec<Slot> {
+    let entries = fs::read_dir(own.join(SLOTS_DIR)).into_iter().flatten().flatten();
+    let slot = |path: PathBuf| Slot::from_text(&fs::read_to_string(path).ok()?).ok();
+    entries.filter_map(|entry| slot(entry.path())).collect()
+}
+
+/// The id of the store whose slots lie in `dir`.
+pub fn slots_store(dir: &Path) -> Option<StoreId> {
+    copied_slots(dir).iter().find_map(Slot::store)
+}
+
+/// Copies slots to a host's directory for the store, so that the next opening need not ask for
+/// them. A failure costs time, later, and nothing else.
+pub(super) fn copy_slots(own: &Path, slots: &[Slot]) {
+    let dir = own.join(SLOTS_DIR);
+    if create_private_dir(&dir).is_err() {
+        return;
+    }
+    for slot in slots {
+        let _ = write_durably(&dir, &slot.id, slot.to_text().as_bytes());
+    }
+}
+
+/// The first keyring that a secret opens.
+fn open(slots: &[Slot], secret: &Secret, store: StoreId) -> Result<Option<Keyring>> {
+    for slot in slots {
+        if let Some(ring) = slot.open(secret, store)? {
+            return Ok(Some(ring));
+        }
+    }
+    Ok(None)
+}
+
+/// Finds the keyring of the store with id `store`. `own` is the host's directory for it, which has
+/// the slots or copies of them; `packs` opens the place that has them.
+///
+/// # Errors
+/// `Denied` when no key is found, or a named one does not open the store: the message lists what
+/// would. `Damaged` when a slot was changed.
+pub fn unlock(store: StoreId, own: &Path, packs: &Packs<'_>) -> Result<Arc<Keyring>> {
+    if let Some(ring) = kept(store) {
+        return Ok(ring);
+    }
+    if let Some(ring) = kernel::find(store) {
+        let ring = Arc::new(ring);
+        keep(Arc::clone(&ring));
+        return Ok(ring);
+    }
+    let found = secrets(store)?;
+    let ring = match try_copies(store, own, &found) {
+        Some(ring) => ring,
+        None => by_slots(store, own, packs, &found)?,
+    };
+    let ring = Arc::new(ring);
+    keep(Arc::clone(&ring));
+    Ok(ring)
+}
+
+fn try_copies(store: StoreId, own: &Path, found: &[Found]) -> Option<Keyring> {
+    let slots = copied_slots(own);
+    found.iter().find_map(|(secret, _)| open(&slots, secret, store).ok().flatten())
+}
+
+fn by_slots(store: StoreId, own: &Path, packs: &Packs<'_>, found: &[Found]) -> Result<Keyring> {
+    let slots = match packs().and_then(|packs| slots(&*packs)) {
+        Ok(slots) => slots,
+        // Their place cannot be reached; the copies say what would open the store.
+        Err(error) => Some(copied_slots(own)).filter(|slots| !slots.is_empty()).ok_or(error)?,
+    };
+    if slots.is_empty() {
+        let why = "the store is encrypted, and its key slots are missing: put back the directory `keys` beside its packs from a copy";
+        return Err(Error::damaged(why));
+    }
+    copy_slots(own, &slots);
+    for (secret, from) in found {
+        match open(&slots, secret, store).context(|| from.clone())? {
+            Some(ring) => return Ok(ring),
+            None => continue,
+        }
+    }
+    let takes_passphrase = slots.iter().any(|slot| slot.kind == super::SlotKind::Passphrase);
+    if let Some(ask) = ASK.get().filter(|_| takes_passphrase) {
+        for again in ["", "That passphrase does not open the store. "] {
+            let Some(words) = ask(&format!("{again}Passphrase of the store: "))? else { break };
+            if let Some(ring) = open(&slots, &Secret::Passphrase(words), store)? {
+                return Ok(ring);
+            }
+        }
+    }
+    Err(locked(store, &slots, found))
+}
+
+/// The error when no secret opens a store: it says what would.
+fn locked(store: StoreId, slots: &[Slot], found: &[Found]) -> Error {
+    let mut why = match found {
+        [] => "the store is encrypted, and its key was not found".to_string(),
+        found => {
+            let from: Vec<&str> = found.iter().map(|(_, from)| from.as_str()).collect();
+            format!("the store is encrypted, and {} does not open it", from.join(", or "))
+        }
+    };
+    let names: Vec<String> = slots.iter().map(Slot::describe).collect();
+    why += &format!(". These open it: {}", names.join("; "));
+    if let Ok(path) = default_key_file(store) {
+        why += &format!(
+            ". Put the key file back as {}, or name it with --key-file or {KEY_FILE}, or name a passphrase with {PASSPHRASE_FILE} or {PASSPHRASE_COMMAND}",
+            path.display()
+        );
+    }
+    Error::new(ErrorKind::Denied, why)
+}
