@@ -11,7 +11,7 @@ use outrigger_format::PackId;
 use super::journal::{self, Journal};
 use super::note::CopyNote;
 use super::{CopyOptions, UNFINISHED, frozen};
-use crate::backend::{Access, Backend};
+use crate::backend::{Access, Backend, KEYS_DIR};
 use crate::config::StoreConfig;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::layout::{CONFIG_FILE, DATABASE_FILE, create_store_dirs, write_durably};
@@ -244,7 +244,7 @@ fn config_of_copy(store: &Store, options: &CopyOptions, there: Option<StoreConfi
 
 /// Fails when a directory that is no store yet holds anything but an unfinished copy.
 fn refuse_foreign(to: &Path) -> Result<()> {
-    let ours = [DATABASE_FILE, UNFINISHED, "packs", "index", "sessions", "cache", journal::FILE];
+    let ours = [DATABASE_FILE, UNFINISHED, "packs", "index", "sessions", "cache", KEYS_DIR, journal::FILE];
     for entry in std::fs::read_dir(to).context(|| format!("cannot list {}", to.display()))?.flatten() {
         let name = entry.file_name();
         if !name.to_str().is_some_and(|name| ours.iter().any(|ours| name.starts_with(ours))) {

@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 use outrigger_format::{Fingerprint, Footer, PackId, Place};
 
 use super::Store;
-use crate::backend::{Access, AwayBackend, Backend};
+use crate::backend::{Access, AwayBackend, Backend, KEYS_DIR};
 use crate::config::StoreConfig;
 use crate::disk::{RESERVE_FILE, Reserve};
 use crate::error::{Context, Error, ErrorKind, Result};
@@ -175,9 +175,10 @@ impl Store {
         if let Some(url) = shared::url(dir) {
             return Self::assemble_shared(url, shared::open(url, read_only)?, read_only, purpose);
         }
-        if let Some(name) =
-            owner::links(dir, &[CONFIG_FILE, DATABASE_FILE, "packs", "staging", "index", "sessions"])
-        {
+        if let Some(name) = owner::links(
+            dir,
+            &[CONFIG_FILE, DATABASE_FILE, "packs", KEYS_DIR, "staging", "index", "sessions"],
+        ) {
             let text = format!(
                 "{} is a link, and the store is another user's: root does not follow it; run this as the user whom the store belongs to",
                 dir.join(name).display()

@@ -1,10 +1,10 @@
 //! Small texts as objects: `PREFIX/store.toml` and `PREFIX/keys/NAME`.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::AtomicU32;
 
 use object_store::path::Path;
-use object_store::{GetRange, ObjectStoreExt as _, PutPayload};
+use object_store::{GetRange, PutPayload};
 
 use super::Shared;
 use super::retry::attempt;

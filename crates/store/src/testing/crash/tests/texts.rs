@@ -67,6 +67,6 @@ fn texts_are_whole_or_not_there() {
         let exploration = Exploration { mode, budget: 1000, seed: 4 };
         let count = trace.for_each_crash(exploration, check_texts);
         println!("{count} states after {} steps", trace.steps());
-        assert!(count > 50, "only {count} states");
+        assert!(count > 40, "only {count} states");
     }
 }
