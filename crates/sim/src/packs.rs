@@ -84,12 +84,28 @@ impl Backend for Packs {
         self.packs.set_aside(id)
     }
 
-    fn claim(&self, config: &str) -> Result<()> {
-        self.packs.claim(config)
+    fn put_text(&self, name: &str, text: &str) -> Result<()> {
+        travel(&self.condition, "put text")?;
+        self.packs.put_text(name, text)
     }
 
-    fn claimed(&self) -> Result<Option<String>> {
-        self.packs.claimed()
+    fn text(&self, name: &str) -> Result<Option<String>> {
+        travel(&self.condition, "text")?;
+        self.packs.text(name)
+    }
+
+    fn texts(&self, folder: &str) -> Result<Vec<String>> {
+        travel(&self.condition, "texts")?;
+        self.packs.texts(folder)
+    }
+
+    fn remove_text(&self, name: &str) -> Result<()> {
+        travel(&self.condition, "remove text")?;
+        self.packs.remove_text(name)
+    }
+
+    fn place(&self) -> Option<String> {
+        self.packs.place()
     }
 }
 

@@ -177,7 +177,12 @@ impl StoreConfig {
     ///
     /// # Errors
     /// As [`backend::open`]; `Damaged` when the packs there are another store's.
-    pub fn open_packs(&self, dir: &Path, access: Access, keys: Option<&Arc<Keyring>>) -> Result<Arc<dyn Backend>> {
+    pub fn open_packs(
+        &self,
+        dir: &Path,
+        access: Access,
+        keys: Option<&Arc<Keyring>>,
+    ) -> Result<Arc<dyn Backend>> {
         Ok(backend::sealed(self.open_stored_packs(dir, access)?, keys))
     }
 
@@ -319,7 +324,9 @@ impl StoreConfig {
             u32::try_from(size).map_err(|_| damaged(format!("`{text}` is too large")))
         };
         if let Some(other) = file.encryption.as_deref().filter(|known| *known != ENCRYPTION) {
-            let why = format!("the store is encrypted by `{other}`, which this program does not know; use a newer outrigger");
+            let why = format!(
+                "the store is encrypted by `{other}`, which this program does not know; use a newer outrigger"
+            );
             return Err(Error::new(ErrorKind::Newer, why));
         }
         let config = Self {

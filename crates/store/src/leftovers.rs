@@ -124,7 +124,12 @@ pub(crate) fn configuration(dir: &Path) -> Result<Option<(StoreConfig, String)>>
     let Some((id, (fingerprint, _))) = said.into_iter().max_by_key(|(_, (_, count))| *count) else {
         return Ok(None);
     };
-    let config = StoreConfig { id: StoreId(id), fingerprint, encrypted: slots.is_some(), ..Profile::Default.config()? };
+    let config = StoreConfig {
+        id: StoreId(id),
+        fingerprint,
+        encrypted: slots.is_some(),
+        ..Profile::Default.config()?
+    };
     let sentence = format!(
         "{CONFIG_FILE} was rebuilt: id and fingerprint come from the packs; chunker {}, codec {} and the sizes of frames and packs are the defaults, \
          because their old values are lost. All data is read as before, but data that is stored again may not be recognised",

@@ -47,11 +47,19 @@ impl Backend for AwayBackend {
         self.fail()
     }
 
-    fn claim(&self, _: &str) -> Result<()> {
+    fn put_text(&self, _: &str, _: &str) -> Result<()> {
         self.fail()
     }
 
-    fn claimed(&self) -> Result<Option<String>> {
+    fn text(&self, _: &str) -> Result<Option<String>> {
+        self.fail()
+    }
+
+    fn texts(&self, _: &str) -> Result<Vec<String>> {
+        self.fail()
+    }
+
+    fn remove_text(&self, _: &str) -> Result<()> {
         self.fail()
     }
 

@@ -20,6 +20,7 @@
 //! before that a read finds the pack too short.
 
 mod descriptors;
+mod texts;
 mod writer;
 
 use std::fs;
@@ -32,13 +33,14 @@ use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
+use super::texts::{TextName, require_folder};
 use super::{Access, Backend, PackWriter};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::home::Home;
-use crate::layout::CONFIG_FILE;
 use crate::owner::{self, open_below};
 
 use descriptors::Descriptors;
+use texts::Texts;
 use writer::{PackFile, StagePool};
 
 /// Open files kept for reading; a process may hold 1024 by default.
@@ -150,6 +152,12 @@ impl LocalBackend {
             }
             opened => opened,
         }
+    }
+
+    /// The texts beside the packs.
+    fn texts_here(&self) -> Texts<'_> {
+        let shown = self.shared.path.with_file_name("");
+        Texts { above: self.above(), shown, read_only: self.read_only }
     }
 
     /// The directory that `packs` lies in.
@@ -370,33 +378,25 @@ impl Backend for LocalBackend {
         self.shared.sync_directory(id)
     }
 
-    fn claim(&self, config: &str) -> Result<()> {
-        let (path, above) = (self.above().join(CONFIG_FILE), self.shared.path.with_file_name(""));
-        let at = || format!("cannot write {CONFIG_FILE} in {}", above.display());
-        // It is whole when it appears, and never replaces another: the name is given to a complete
-        // file.
-        let temporary = path.with_file_name(format!("{CONFIG_FILE}.{:x}", std::process::id()));
-        owner::write(&temporary, config.as_ref()).context(at)?;
-        fs::File::open(&temporary).and_then(|file| file.sync_all()).context(at)?;
-        let linked = fs::hard_link(&temporary, &path);
-        fs::remove_file(&temporary).context(at)?;
-        match linked {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            linked => linked.context(at)?,
-        }
-        fs::File::open(self.above()).and_then(|dir| dir.sync_all()).context(at)?;
-        match self.claimed()? {
-            Some(claimed) if claimed == config => Ok(()),
-            _ => Err(Error::new(ErrorKind::Exists, format!("{} is another store's", above.display()))),
-        }
+    fn put_text(&self, name: &str, text: &str) -> Result<()> {
+        self.texts_here().put(TextName::to_put(name, text)?, text)
     }
 
-    fn claimed(&self) -> Result<Option<String>> {
-        let shown = self.shared.path.with_file_name(CONFIG_FILE);
-        match fs::read_to_string(self.above().join(CONFIG_FILE)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            read => read.map(Some).context(|| format!("cannot read {}", shown.display())),
-        }
+    fn text(&self, name: &str) -> Result<Option<String>> {
+        self.texts_here().get(TextName::parse(name)?)
+    }
+
+    fn texts(&self, folder: &str) -> Result<Vec<String>> {
+        require_folder(folder)?;
+        self.texts_here().list(folder)
+    }
+
+    fn remove_text(&self, name: &str) -> Result<()> {
+        self.texts_here().remove(TextName::to_remove(name)?)
+    }
+
+    fn place(&self) -> Option<String> {
+        Some(self.texts_here().shown.display().to_string())
     }
 }
 

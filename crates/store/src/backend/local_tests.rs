@@ -2,6 +2,7 @@ use std::io::IoSlice;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use super::*;
+use crate::backend::{KEYS_DIR, TEXT_MAX};
 use crate::testing::conformance;
 
 fn write(backend: &LocalBackend, id: u64, bytes: &[u8]) {
@@ -169,4 +170,38 @@ fn fill_up(disk: &Path) {
     backend.remove(PackId(1)).unwrap();
     write(&backend, 2, &part);
     backend.remove(PackId(2)).unwrap();
+}
+
+#[test]
+fn texts_lie_beside_the_packs_and_slots_are_private() {
+    let dir = tempfile::tempdir().unwrap();
+    let backend = LocalBackend::open(dir.path(), true, false).unwrap();
+    backend.put_text("keys/a", "slot").unwrap();
+    backend.claim("text").unwrap();
+    let error = backend.claim("other").unwrap_err().to_string();
+    assert_eq!(error, format!("{}/ is another store's", dir.path().display()));
+    let keys = dir.path().join("keys");
+    assert_eq!(std::fs::read(keys.join("a")).unwrap(), b"slot");
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(&keys), mode(&keys.join("a"))), (0o700, 0o600));
+    let entries = |dir: &Path| std::fs::read_dir(dir).unwrap().count();
+    assert_eq!((entries(&keys), entries(dir.path())), (1, 3), "no temporary file is left");
+
+    // A killed writer's file is no text, and goes with its text; other files stay.
+    for name in [".a.~0000000000000001", ".ab.~0000000000000001", "notes~"] {
+        std::fs::write(keys.join(name), "part").unwrap();
+    }
+    assert_eq!(backend.texts(KEYS_DIR).unwrap(), ["a"]);
+    backend.remove_text("keys/a").unwrap();
+    assert_eq!((backend.texts(KEYS_DIR).unwrap(), entries(&keys)), (vec![], 2));
+
+    // No link leads out of the folder.
+    std::os::unix::fs::symlink(dir.path().join("store.toml"), keys.join("b")).unwrap();
+    backend.text("keys/b").unwrap_err();
+    std::fs::write(keys.join("c"), "x".repeat(TEXT_MAX + 1)).unwrap();
+    assert_eq!(backend.text("keys/c").unwrap_err().kind(), ErrorKind::Damaged);
+    let reader = LocalBackend::open(dir.path(), false, true).unwrap();
+    assert_eq!(reader.text("store.toml").unwrap().as_deref(), Some("text"));
+    assert_eq!(reader.put_text("keys/d", "x").unwrap_err().kind(), ErrorKind::Denied);
+    assert_eq!(reader.remove_text("keys/c").unwrap_err().kind(), ErrorKind::Denied);
 }

@@ -5,22 +5,25 @@
 //! reads as too short, since a test must not rely on more than a file guarantees.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::io::IoSlice;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use outrigger_format::PackId;
 
+use super::texts::{TextName, require_folder, taken};
 use super::{Backend, PackWriter};
 use crate::error::{Error, ErrorKind, Result};
 
 type Packs = BTreeMap<PackId, Vec<u8>>;
+type Texts = BTreeMap<String, String>;
 
 /// Packs in memory. Clones share them: a test keeps one to look inside.
 #[derive(Clone, Default)]
 pub struct MemoryBackend {
     packs: Arc<Mutex<Packs>>,
     damaged: Arc<Mutex<Packs>>,
-    claim: Arc<Mutex<Option<String>>>,
+    texts: Arc<Mutex<Texts>>,
     hosts: Arc<[String]>,
 }
 
@@ -33,6 +36,10 @@ impl MemoryBackend {
     /// No packs, on hosts that their ids choose, one after the other.
     pub fn on_hosts(hosts: &[&str]) -> Self {
         Self { hosts: hosts.iter().map(|host| (*host).to_owned()).collect(), ..Self::default() }
+    }
+
+    fn texts_here(&self) -> MutexGuard<'_, Texts> {
+        self.texts.lock().expect("no panic while it is held")
     }
 
     pub(crate) fn packs(&self) -> MutexGuard<'_, Packs> {
@@ -101,16 +108,31 @@ impl Backend for MemoryBackend {
         Ok(())
     }
 
-    fn claim(&self, config: &str) -> Result<()> {
-        let mut claim = self.claim.lock().expect("no panic while it is held");
-        match claim.get_or_insert_with(|| config.to_string()) {
-            claimed if claimed == config => Ok(()),
-            _ => Err(Error::new(ErrorKind::Exists, "these packs are another store's")),
+    fn put_text(&self, name: &str, text: &str) -> Result<()> {
+        let name = TextName::to_put(name, text)?.to_string();
+        match self.texts_here().entry(name) {
+            Entry::Occupied(there) => Err(taken(there.key().clone())),
+            Entry::Vacant(free) => {
+                free.insert(text.to_owned());
+                Ok(())
+            }
         }
     }
 
-    fn claimed(&self) -> Result<Option<String>> {
-        Ok(self.claim.lock().expect("no panic while it is held").clone())
+    fn text(&self, name: &str) -> Result<Option<String>> {
+        Ok(self.texts_here().get(TextName::parse(name)?.as_str()).cloned())
+    }
+
+    fn texts(&self, folder: &str) -> Result<Vec<String>> {
+        require_folder(folder)?;
+        let texts = self.texts_here();
+        let below = texts.keys().filter_map(|name| name.split_once('/'));
+        Ok(below.filter(|(of, _)| *of == folder).map(|(_, name)| name.to_owned()).collect())
+    }
+
+    fn remove_text(&self, name: &str) -> Result<()> {
+        self.texts_here().remove(TextName::to_remove(name)?.as_str());
+        Ok(())
     }
 }
 

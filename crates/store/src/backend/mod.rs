@@ -17,6 +17,7 @@ mod memory;
 mod object;
 mod rados;
 mod sealed;
+mod texts;
 mod tiered;
 
 use std::io::IoSlice;
@@ -26,6 +27,7 @@ use outrigger_format::PackId;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::keys::Keyring;
+use crate::layout::CONFIG_FILE;
 
 pub use away::AwayBackend;
 pub use cached::{CacheCounts, CacheLimits, CachedBackend};
@@ -35,6 +37,7 @@ pub use memory::MemoryBackend;
 pub use object::{Keys, ObjectBackend, Patience};
 pub use rados::RadosBackend;
 pub use sealed::SealedBackend;
+pub use texts::{KEYS_DIR, TEXT_MAX, TextName};
 pub use tiered::{Fill, Place, Tier, TieredBackend};
 
 /// How packs are opened.
@@ -156,18 +159,66 @@ pub trait Backend: Send + Sync {
     /// When the engine fails.
     fn set_aside(&self, id: PackId) -> Result<()>;
 
+    /// Writes a small text beside the packs, under a name that [`TextName`] allows and that is free.
+    /// It is whole when it appears, and durable when this returns.
+    ///
+    /// # Errors
+    /// `Exists` when a text of that name is there, which stays as it is; `Invalid` for other names
+    /// and for more than [`TEXT_MAX`] bytes; `Denied` when opened read-only.
+    fn put_text(&self, name: &str, text: &str) -> Result<()>;
+
+    /// The text of that name; `None` if there is none.
+    ///
+    /// # Errors
+    /// `Damaged` when it has more than [`TEXT_MAX`] bytes or is no text; `Invalid` for other names.
+    fn text(&self, name: &str) -> Result<Option<String>>;
+
+    /// The names directly below `folder`, which is [`KEYS_DIR`], sorted and without the folder. A
+    /// missing folder is empty. In a Ceph pool this looks at all objects of the store.
+    ///
+    /// # Errors
+    /// `Invalid` for another folder; when the engine fails.
+    fn texts(&self, folder: &str) -> Result<Vec<String>>;
+
+    /// Removes a text; one that is not there is no error. Durable when it returns.
+    ///
+    /// # Errors
+    /// `Invalid` for `store.toml` and for other names; `Denied` when opened read-only.
+    fn remove_text(&self, name: &str) -> Result<()>;
+
+    /// The place where the packs lie, for messages; `None` where it has no name.
+    fn place(&self) -> Option<String> {
+        None
+    }
+
     /// Records beside the packs which store owns them: the text of the store's `store.toml`. The
     /// same text again is no error.
     ///
     /// # Errors
     /// `Exists` when they belong to another store.
-    fn claim(&self, config: &str) -> Result<()>;
+    fn claim(&self, config: &str) -> Result<()> {
+        match self.put_text(CONFIG_FILE, config) {
+            Err(error) if error.kind() == ErrorKind::Exists => match self.claimed()? {
+                Some(claimed) if claimed == config => Ok(()),
+                _ => {
+                    let whose = self.place().map_or_else(
+                        || "these packs are another store's".to_owned(),
+                        |place| format!("{place} is another store's"),
+                    );
+                    Err(Error::new(ErrorKind::Exists, whose))
+                }
+            },
+            put => put,
+        }
+    }
 
     /// The text that [`Backend::claim`] recorded; `None` if there is none.
     ///
     /// # Errors
     /// When the engine fails.
-    fn claimed(&self) -> Result<Option<String>>;
+    fn claimed(&self) -> Result<Option<String>> {
+        self.text(CONFIG_FILE)
+    }
 
     /// How many packs may be sealing at once: more than one if sealing waits for a network.
     fn uploads_max(&self) -> usize {

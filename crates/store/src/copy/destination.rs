@@ -11,10 +11,11 @@ use outrigger_format::PackId;
 use super::journal::{self, Journal};
 use super::note::CopyNote;
 use super::{CopyEncryption, CopyOptions, UNFINISHED, frozen};
-use crate::backend::{self, Access, Backend};
+use crate::backend::{self, Access, Backend, KEYS_DIR};
 use crate::config::StoreConfig;
 use crate::error::{Context, Error, ErrorKind, Result};
-use crate::keys::{Key, Keyring, SLOTS_DIR};
+use crate::keys::unlock::slots_store;
+use crate::keys::{Key, Keyring};
 use crate::layout::{CONFIG_FILE, DATABASE_FILE, create_store_dirs, write_durably};
 use crate::meta::{Counters, Location, Meta, OpenMode, PackRow, PostgresMeta, SqliteMeta, is_gone};
 use crate::shared;
@@ -81,7 +82,14 @@ impl Destination {
         let is_store = there.is_some();
         let name = to.to_path_buf();
         let keys = keys_of_copy(store, options, &config, &dir, is_store)?;
-        Ok(Self { name, dir, config, keys, is_store, database: Database::Postgres(location, there.map(Box::new)) })
+        Ok(Self {
+            name,
+            dir,
+            config,
+            keys,
+            is_store,
+            database: Database::Postgres(location, there.map(Box::new)),
+        })
     }
 
     /// Where the state is frozen until all that it refers to is there.
@@ -109,7 +117,7 @@ impl Destination {
         let create = !self.is_store && self.config.packs.is_none();
         let stored = self.config.open_uncached(&self.dir, Access { create, ..Access::default() })?;
         if let CopyEncryption::New(new) = &options.encryption
-            && stored.texts(SLOTS_DIR)?.is_empty()
+            && stored.texts(KEYS_DIR)?.is_empty()
         {
             new.write(&self.config, &self.dir)?;
         }
@@ -282,14 +290,16 @@ fn keys_of_copy(
         }
         _ if !config.encrypted => Ok(None),
         (_, Some(keys)) => Ok(Some(Arc::clone(keys))),
-        (CopyEncryption::New(new), None) if !is_store => Ok(Some(Arc::clone(&new.ring))),
+        (CopyEncryption::New(new), None) if !is_store && slots_store(dir).is_none() => {
+            Ok(Some(Arc::clone(&new.ring)))
+        }
         _ => config.unlock(dir, Access::default()),
     }
 }
 
 /// Fails when a directory that is no store yet holds anything but an unfinished copy.
 fn refuse_foreign(to: &Path) -> Result<()> {
-    let ours = [DATABASE_FILE, UNFINISHED, SLOTS_DIR, "packs", "index", "sessions", "cache", journal::FILE];
+    let ours = [DATABASE_FILE, UNFINISHED, "packs", "index", "sessions", "cache", KEYS_DIR, journal::FILE];
     for entry in std::fs::read_dir(to).context(|| format!("cannot list {}", to.display()))?.flatten() {
         let name = entry.file_name();
         if !name.to_str().is_some_and(|name| ours.iter().any(|ours| name.starts_with(ours))) {

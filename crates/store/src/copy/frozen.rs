@@ -10,7 +10,7 @@ use std::path::Path;
 use outrigger_format::PackId;
 
 use super::note::CopyNote;
-use crate::error::{Context, Error, ErrorKind, Result};
+use crate::error::{Context, Error, Result};
 use crate::keys::Key;
 use crate::layout::DATABASE_FILE;
 use crate::meta::records::Registry;

@@ -22,6 +22,7 @@ mod frozen;
 mod journal;
 mod note;
 mod packs;
+mod texts;
 
 use crate::meta::{Packs, Snapshots, Tree};
 use std::collections::HashSet;
@@ -155,6 +156,11 @@ fn copy_to(
     let backend = to.packs(options, &mut journal)?;
     let mut report = CopyReport { as_of: clock::now_nanos(), ..CopyReport::default() };
     let state = frozen::freeze(store, &to.unfinished(), to.database_key(), report.as_of)?;
+    // Keys go with the packs of the same store, never to another store.
+    let is_same = to.config.id == store.config.id;
+    if is_same {
+        texts::carry(&*store.backend, &*backend)?;
+    }
     let rows: Vec<PackRow> = state.packs()?.into_iter().filter(PackRow::is_committed).collect();
     note(Level::Info, "step", || {
         let counts = vec![("packs", rows.len().to_string()), ("there", known.len().to_string())];
@@ -184,6 +190,9 @@ fn copy_to(
         report.packs_removed += 1;
     }
     journal.retain(&known)?;
+    if is_same {
+        texts::retire(&*store.backend, &*backend)?;
+    }
     let newer = store.meta.packs()?.into_iter().filter(|row| row.is_committed() && !known.contains(&row.id));
     for row in newer {
         report.packs_behind += 1;

@@ -48,7 +48,9 @@ pub fn keep(ring: &Keyring, time: Option<Duration>) -> Result<()> {
         }
     };
     keep().map_err(|error| {
-        let why = format!("the kernel does not keep the key ({error}); name a key file instead (OUTRIGGER_KEY_FILE)");
+        let why = format!(
+            "the kernel does not keep the key ({error}); name a key file instead (OUTRIGGER_KEY_FILE)"
+        );
         Error::new(ErrorKind::Invalid, why)
     })
 }
@@ -59,7 +61,7 @@ pub fn keep(ring: &Keyring, time: Option<Duration>) -> Result<()> {
 /// When the kernel refuses.
 pub fn drop_of(store: StoreId) -> Result<bool> {
     let Ok(key) = users().and_then(|users| users.search(&name(store))) else { return Ok(false) };
-    key.invalidate().map(|()| true).map_err(|error| {
-        Error::new(ErrorKind::Invalid, format!("the kernel does not drop the key: {error}"))
-    })
+    key.invalidate()
+        .map(|()| true)
+        .map_err(|error| Error::new(ErrorKind::Invalid, format!("the kernel does not drop the key: {error}")))
 }

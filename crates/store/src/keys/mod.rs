@@ -21,7 +21,7 @@ use crate::error::Result;
 
 pub use keyring::Keyring;
 pub use new::{NewKeys, add_slot, remove_slot};
-pub use slot::{SLOTS_DIR, Secret, Slot, SlotKind, require_passphrase};
+pub use slot::{Secret, Slot, SlotKind, require_passphrase};
 
 /// Bytes that [`Key::seal`] adds.
 pub const SEAL_LEN: usize = 12 + 16;

@@ -86,7 +86,8 @@ pub fn remove_slot(packs: &dyn Backend, name: &str) -> Result<Slot> {
         return Err(Error::new(ErrorKind::Invalid, why));
     }
     if all.len() == 1 {
-        let why = "this is the last key: without it nobody could read the store; add another one first (`key add`)";
+        let why =
+            "this is the last key: without it nobody could read the store; add another one first (`key add`)";
         return Err(Error::new(ErrorKind::Invalid, why));
     }
     packs.remove_text(&slot.file_name())?;

@@ -9,10 +9,8 @@ use outrigger_format::StoreId;
 use serde::{Deserialize, Serialize};
 
 use super::{Key, Keyring};
+use crate::backend::KEYS_DIR;
 use crate::error::{Error, ErrorKind, Result};
-
-/// The directory of slots, beside the packs.
-pub const SLOTS_DIR: &str = "keys";
 
 /// Passphrases are stretched by Argon2id with this much memory, KiB, …
 const MEMORY_KIB: u32 = 256 << 10;
@@ -196,7 +194,7 @@ impl Slot {
 
     /// The name of its file, below the place of packs.
     pub fn file_name(&self) -> String {
-        format!("{SLOTS_DIR}/{}", self.id)
+        format!("{KEYS_DIR}/{}", self.id)
     }
 
     /// The store that it is of.

@@ -18,8 +18,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use outrigger_format::StoreId;
 use zeroize::Zeroizing;
 
-use super::{Keyring, SLOTS_DIR, Secret, Slot, kernel, text};
-use crate::backend::Backend;
+use super::{Keyring, Secret, Slot, kernel, text};
+use crate::backend::{Backend, KEYS_DIR};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::layout::{create_private_dir, write_durably};
 
@@ -64,7 +64,9 @@ pub fn default_key_file(store: StoreId) -> Result<PathBuf> {
     let variable = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let config = variable("XDG_CONFIG_HOME").or_else(|| variable("HOME").map(|home| home.join(".config")));
     let config = config.ok_or_else(|| {
-        let why = format!("there is no home directory to put the store's key in: set HOME, or name a file in {KEY_FILE}");
+        let why = format!(
+            "there is no home directory to put the store's key in: set HOME, or name a file in {KEY_FILE}"
+        );
         Error::new(ErrorKind::Invalid, why)
     })?;
     Ok(config.join("outrigger/keys").join(format!("{store}.key")))
@@ -165,19 +167,47 @@ fn passphrase() -> Result<Option<Found>> {
 /// When their place cannot be read; `Damaged` when one cannot be parsed.
 pub fn slots(packs: &dyn Backend) -> Result<Vec<Slot>> {
     let read = |name: String| -> Result<Option<Slot>> {
-        packs.text(&format!("{SLOTS_DIR}/{name}"))?.map(|text| Slot::from_text(&text)).transpose()
+        packs.text(&format!("{KEYS_DIR}/{name}"))?.map(|text| Slot::from_text(&text)).transpose()
     };
-    let mut slots: Vec<Slot> =
-        packs.texts(SLOTS_DIR)?.into_iter().filter_map(|name| read(name).transpose()).collect::<Result<_>>()?;
+    let mut slots: Vec<Slot> = packs
+        .texts(KEYS_DIR)?
+        .into_iter()
+        .filter_map(|name| read(name).transpose())
+        .collect::<Result<_>>()?;
     slots.sort_by(|one, other| (one.created, &one.id).cmp(&(other.created, &other.id)));
     Ok(slots)
 }
 
 /// The copies of slots in a host's directory for the store. They may be old, or gone.
 fn copied_slots(own: &Path) -> Vec<Slot> {
-    let entries = fs::read_dir(own.join(SLOTS_DIR)).into_iter().flatten().flatten();
+    let entries = fs::read_dir(own.join(KEYS_DIR)).into_iter().flatten().flatten();
     let slot = |path: PathBuf| Slot::from_text(&fs::read_to_string(path).ok()?).ok();
     entries.filter_map(|entry| slot(entry.path())).collect()
+}
+
+/// Removes the slots that an interrupted `init` left in `dir`, and their directory.
+///
+/// # Errors
+/// `Exists` when there is anything else in it, which stays.
+pub(crate) fn remove_slots(dir: &Path) -> Result<()> {
+    let keys = dir.join(KEYS_DIR);
+    let entries = match fs::read_dir(&keys) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        entries => entries.context(|| format!("cannot list {}", keys.display()))?,
+    };
+    for entry in entries.flatten() {
+        let is_slot = fs::read_to_string(entry.path()).is_ok_and(|text| Slot::from_text(&text).is_ok());
+        if !is_slot {
+            let why = format!(
+                "{} is not empty (it has {:?}); give a new directory",
+                keys.display(),
+                entry.file_name()
+            );
+            return Err(Error::new(ErrorKind::Exists, why));
+        }
+        fs::remove_file(entry.path()).context(|| format!("cannot remove {}", entry.path().display()))?;
+    }
+    fs::remove_dir(&keys).context(|| format!("cannot remove {}", keys.display()))
 }
 
 /// The id of the store whose slots lie in `dir`.
@@ -188,7 +218,7 @@ pub fn slots_store(dir: &Path) -> Option<StoreId> {
 /// Copies slots to a host's directory for the store, so that the next opening need not ask for
 /// them. A failure costs time, later, and nothing else.
 pub(super) fn copy_slots(own: &Path, slots: &[Slot]) {
-    let dir = own.join(SLOTS_DIR);
+    let dir = own.join(KEYS_DIR);
     if create_private_dir(&dir).is_err() {
         return;
     }

@@ -33,7 +33,7 @@ use outrigger_clock as clock;
 use outrigger_format::PackId;
 use serde::Serialize;
 
-use crate::backend::{self, Access, Backend, Location};
+use crate::backend::{self, Access, Location};
 use crate::check::salvage;
 use crate::config::StoreConfig;
 use crate::counters::PACK_ID_GAP;

@@ -18,6 +18,7 @@ use crate::config::StoreConfig;
 use crate::error::{Error, ErrorKind, Result};
 use crate::meta::{self, Unfinished};
 use crate::shared;
+use crate::store::Parts;
 
 /// Rebuilds the database of the store at `url` from its packs. `packs` says where they lie, or else
 /// the rest of the database does.

@@ -11,14 +11,15 @@ use std::sync::{Arc, OnceLock};
 use outrigger_format::{Fingerprint, Footer, PackId, Place};
 
 use super::Store;
-use crate::backend::{Access, AwayBackend, Backend};
+use crate::backend::{Access, AwayBackend, Backend, KEYS_DIR};
 use crate::config::StoreConfig;
 use crate::disk::{RESERVE_FILE, Reserve};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::follow::Census;
 use crate::home::Home;
 use crate::index::{Index, IndexOptions, LoadFooter};
-use crate::keys::{Keyring, NewKeys, SLOTS_DIR};
+use crate::keys::unlock::remove_slots;
+use crate::keys::{Keyring, NewKeys};
 use crate::layout::{CONFIG_FILE, DATABASE_FILE, OWN_DIRS, create_private_dir, sync_dir, write_durably};
 use crate::meta::{Meta, OpenMode, Others, Packs, SqliteMeta};
 use crate::packs::PackReader;
@@ -77,11 +78,13 @@ fn open_packs(
     keys: Option<&Arc<Keyring>>,
 ) -> Result<Arc<dyn Backend>> {
     let brief = purpose == Purpose::Look;
-    config.open_packs(dir, Access { read_only, brief, create: false }, keys).or_else(|error| match error.kind() {
-        ErrorKind::Io | ErrorKind::Denied | ErrorKind::NotFound | ErrorKind::Busy if brief => {
-            Ok(Arc::new(AwayBackend::new(&error)))
+    config.open_packs(dir, Access { read_only, brief, create: false }, keys).or_else(|error| {
+        match error.kind() {
+            ErrorKind::Io | ErrorKind::Denied | ErrorKind::NotFound | ErrorKind::Busy if brief => {
+                Ok(Arc::new(AwayBackend::new(&error)))
+            }
+            _ => Err(error),
         }
-        _ => Err(error),
     })
 }
 
@@ -133,11 +136,13 @@ impl Store {
         }
         let at = || format!("cannot create a store in {}", dir.display());
         create_private_dir(dir).context(at)?;
-        let unfinished = [DATABASE_FILE, CONFIG_FILE, SLOTS_DIR, "packs", "index", "sessions", RESERVE_FILE];
+        let unfinished = [DATABASE_FILE, CONFIG_FILE, "packs", "index", "sessions", RESERVE_FILE];
         let mut entries = std::fs::read_dir(dir).context(at)?;
         let foreign = entries.find_map(|entry| {
             let name = entry.ok()?.file_name();
-            let ours = name.to_str().is_some_and(|name| unfinished.iter().any(|ours| name.starts_with(ours)));
+            let ours = name
+                .to_str()
+                .is_some_and(|name| name == KEYS_DIR || unfinished.iter().any(|ours| name.starts_with(ours)));
             (!ours).then_some(name)
         });
         if let Some(name) = foreign {
@@ -166,9 +171,7 @@ impl Store {
         for name in OWN_DIRS {
             create_private_dir(&dir.join(name)).context(at)?;
         }
-        if dir.join(SLOTS_DIR).exists() {
-            std::fs::remove_dir_all(dir.join(SLOTS_DIR)).context(at)?;
-        }
+        remove_slots(dir)?;
         config.claim_packs(dir)?;
         let key = keys.map(|keys| keys.write(config, dir)).transpose()?;
         drop(SqliteMeta::open_encrypted(&dir.join(DATABASE_FILE), OpenMode::Create, key)?);
@@ -204,9 +207,10 @@ impl Store {
         if let Some(url) = shared::url(dir) {
             return Self::assemble_shared(url, shared::open(url, read_only)?, read_only, purpose);
         }
-        if let Some(name) =
-            owner::links(dir, &[CONFIG_FILE, DATABASE_FILE, "packs", "staging", "index", "sessions"])
-        {
+        if let Some(name) = owner::links(
+            dir,
+            &[CONFIG_FILE, DATABASE_FILE, "packs", KEYS_DIR, "staging", "index", "sessions"],
+        ) {
             let text = format!(
                 "{} is a link, and the store is another user's: root does not follow it; run this as the user whom the store belongs to",
                 dir.join(name).display()
@@ -226,7 +230,8 @@ impl Store {
         }
         let mode = if read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
         let reserve = (!read_only).then(|| Arc::new(Reserve::of(dir)));
-        let keys = config.unlock(dir, Access { read_only, brief: purpose == Purpose::Look, create: false })?;
+        let keys =
+            config.unlock(dir, Access { read_only, brief: purpose == Purpose::Look, create: false })?;
         let key = || keys.as_ref().map(|keys| keys.database_key());
         let open = || SqliteMeta::open_encrypted(&database, mode, key());
         let meta = reserve.as_ref().map_or_else(open, |reserve| reserve.make_room(open))?;

@@ -4,8 +4,8 @@ use std::io::IoSlice;
 
 use outrigger_format::PackId;
 
-use crate::backend::{Backend, PackWriter};
-use crate::error::ErrorKind;
+use crate::backend::{Backend, KEYS_DIR, PackWriter, TEXT_MAX};
+use crate::error::{Error, ErrorKind};
 
 /// Lengths around which implementations change their ways: sectors, pages, and the local writer's 4
 /// MiB stage.
@@ -47,6 +47,7 @@ pub fn backend(backend: &dyn Backend) {
     names(backend);
     concurrently(backend);
     unseen(backend);
+    texts(backend);
     claims(backend);
     assert_eq!(backend.list().unwrap(), []);
 }
@@ -198,6 +199,74 @@ fn names(backend: &dyn Backend) {
     for id in [PackId(1), PackId(0x100), PackId::MAX] {
         backend.remove(id).unwrap();
     }
+}
+
+/// Small texts beside the packs, which no list of packs has.
+fn texts(backend: &dyn Backend) {
+    assert_eq!(backend.texts(KEYS_DIR).unwrap(), [""; 0]);
+    assert_eq!(backend.text("keys/a").unwrap(), None);
+    let longest = "ä".repeat(TEXT_MAX / 2);
+    let all = [("b-2", "two\n"), ("a.1", ""), ("0000000000000001.pack", &longest)];
+    for (name, text) in all {
+        backend.put_text(&format!("keys/{name}"), text).unwrap();
+    }
+    assert_eq!(backend.texts(KEYS_DIR).unwrap(), ["0000000000000001.pack", "a.1", "b-2"]);
+    for (name, text) in all {
+        let name = format!("keys/{name}");
+        for again in [text, "another"] {
+            let refused = backend.put_text(&name, again).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Exists, "{refused}");
+            assert!(refused.to_string().contains(name.rsplit('/').next().unwrap()), "{refused}");
+        }
+        assert!(backend.text(&name).unwrap().as_deref() == Some(text), "{name} is as it was written");
+    }
+    assert_eq!(backend.list().unwrap(), []);
+    assert_eq!(backend.len(PackId(1)).unwrap(), None);
+    backend.create(PackId(2)).unwrap().seal().unwrap();
+    assert_eq!(backend.texts(KEYS_DIR).unwrap().len(), 3, "nor is a pack a text");
+    backend.remove(PackId(2)).unwrap();
+
+    for _ in 0..2 {
+        backend.remove_text("keys/a.1").unwrap();
+    }
+    assert_eq!(backend.texts(KEYS_DIR).unwrap(), ["0000000000000001.pack", "b-2"]);
+    assert_eq!(backend.text("keys/a.1").unwrap(), None);
+    backend.put_text("keys/a.1", "anew").unwrap();
+    assert_eq!(backend.text("keys/a.1").unwrap().as_deref(), Some("anew"));
+
+    let invalid = |done: Result<(), Error>| assert_eq!(done.unwrap_err().kind(), ErrorKind::Invalid);
+    for name in ["", "meta.db", "keys", "keys/", "keys/.a", "keys/a/b", "keys/../a", "packs/a", "/keys/a"] {
+        invalid(backend.put_text(name, "text"));
+        invalid(backend.text(name).map(drop));
+        invalid(backend.remove_text(name));
+    }
+    for folder in ["", ".", "packs", "keys/"] {
+        invalid(backend.texts(folder).map(drop));
+    }
+    invalid(backend.put_text("keys/long", &"x".repeat(TEXT_MAX + 1)));
+    invalid(backend.remove_text("store.toml"));
+    texts_at_once(backend);
+    for name in backend.texts(KEYS_DIR).unwrap() {
+        backend.remove_text(&format!("keys/{name}")).unwrap();
+    }
+    assert_eq!(backend.texts(KEYS_DIR).unwrap(), [""; 0]);
+}
+
+/// Of several that put a text under one name, one succeeds, and its text is there.
+fn texts_at_once(backend: &dyn Backend) {
+    let put = |thread: usize| backend.put_text("keys/raced", &format!("of {thread}"));
+    let done: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4).map(|thread| scope.spawn(move || put(thread))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let there = backend.text("keys/raced").unwrap();
+    for (thread, done) in done.into_iter().enumerate() {
+        match done {
+            Ok(()) => assert_eq!(there.as_deref(), Some(&*format!("of {thread}"))),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Exists, "{error}"),
+        }
+    }
+    assert!(there.is_some());
 }
 
 /// Packs belong to one store, once and for all.

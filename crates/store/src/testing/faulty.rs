@@ -32,6 +32,8 @@ pub enum Op {
     Remove,
     /// [`Backend::list`].
     List,
+    /// [`Backend::put_text`], and the other calls for texts.
+    Text,
 }
 
 /// How an operation goes wrong.
@@ -106,7 +108,7 @@ impl Plan {
 struct State {
     plan: Plan,
     rng: Rng,
-    calls: [u64; 7],
+    calls: [u64; 8],
     faults: u64,
 }
 
@@ -123,13 +125,13 @@ pub struct FaultyBackend(Arc<Shared>);
 impl FaultyBackend {
     /// Adds the faults of `plan` to `inner`.
     pub fn new(inner: impl Backend + 'static, plan: Plan) -> Self {
-        let state = State { rng: Rng::new(plan.seed), plan, calls: [0; 7], faults: 0 };
+        let state = State { rng: Rng::new(plan.seed), plan, calls: [0; 8], faults: 0 };
         Self(Arc::new(Shared { inner: Box::new(inner), state: Mutex::new(state) }))
     }
 
     /// From now on goes by `plan`; calls and faults are counted from 0 again.
     pub fn set_plan(&self, plan: Plan) {
-        *self.0.state() = State { rng: Rng::new(plan.seed), plan, calls: [0; 7], faults: 0 };
+        *self.0.state() = State { rng: Rng::new(plan.seed), plan, calls: [0; 8], faults: 0 };
     }
 
     /// How often `op` was called.
@@ -226,12 +228,24 @@ impl Backend for FaultyBackend {
         self.0.spoil(Op::Remove, Some(id), || self.0.inner.set_aside(id))
     }
 
-    fn claim(&self, config: &str) -> Result<()> {
-        self.0.inner.claim(config)
+    fn put_text(&self, name: &str, text: &str) -> Result<()> {
+        self.0.spoil(Op::Text, None, || self.0.inner.put_text(name, text))
     }
 
-    fn claimed(&self) -> Result<Option<String>> {
-        self.0.inner.claimed()
+    fn text(&self, name: &str) -> Result<Option<String>> {
+        self.0.spoil(Op::Text, None, || self.0.inner.text(name))
+    }
+
+    fn texts(&self, folder: &str) -> Result<Vec<String>> {
+        self.0.spoil(Op::Text, None, || self.0.inner.texts(folder))
+    }
+
+    fn remove_text(&self, name: &str) -> Result<()> {
+        self.0.spoil(Op::Text, None, || self.0.inner.remove_text(name))
+    }
+
+    fn place(&self) -> Option<String> {
+        self.0.inner.place()
     }
 
     fn lists_cheaply(&self) -> bool {

@@ -99,12 +99,24 @@ impl Backend for Wrapped {
         self.inner.set_aside(id)
     }
 
-    fn claim(&self, config: &str) -> Result<()> {
-        self.inner.claim(config)
+    fn put_text(&self, name: &str, text: &str) -> Result<()> {
+        self.inner.put_text(name, text)
     }
 
-    fn claimed(&self) -> Result<Option<String>> {
-        self.inner.claimed()
+    fn text(&self, name: &str) -> Result<Option<String>> {
+        self.inner.text(name)
+    }
+
+    fn texts(&self, folder: &str) -> Result<Vec<String>> {
+        self.inner.texts(folder)
+    }
+
+    fn remove_text(&self, name: &str) -> Result<()> {
+        self.inner.remove_text(name)
+    }
+
+    fn place(&self) -> Option<String> {
+        self.inner.place()
     }
 
     fn uploads_max(&self) -> usize {

@@ -372,12 +372,24 @@ impl Backend for CachedBackend {
         self.shared.inner.set_aside(id)
     }
 
-    fn claim(&self, config: &str) -> Result<()> {
-        self.shared.inner.claim(config)
+    fn put_text(&self, name: &str, text: &str) -> Result<()> {
+        self.shared.inner.put_text(name, text)
     }
 
-    fn claimed(&self) -> Result<Option<String>> {
-        self.shared.inner.claimed()
+    fn text(&self, name: &str) -> Result<Option<String>> {
+        self.shared.inner.text(name)
+    }
+
+    fn texts(&self, folder: &str) -> Result<Vec<String>> {
+        self.shared.inner.texts(folder)
+    }
+
+    fn remove_text(&self, name: &str) -> Result<()> {
+        self.shared.inner.remove_text(name)
+    }
+
+    fn place(&self) -> Option<String> {
+        self.shared.inner.place()
     }
 
     fn tend(&self) {

@@ -12,10 +12,11 @@
 mod bounded;
 mod client;
 mod retry;
+mod texts;
 mod writer;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use futures_util::TryStreamExt as _;
 use object_store::path::Path;
@@ -25,16 +26,17 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
 use super::location::S3Location;
+use super::texts::{TextName, require_folder};
 use super::{Access, Backend, PackWriter};
 use crate::error::{Error, ErrorKind, Result};
 use crate::health::Health;
-use crate::layout::CONFIG_FILE;
 use crate::runtime;
 
 use bounded::Refused;
 use client::Client;
 pub use client::{Keys, Patience};
 use retry::attempt;
+use texts::Texts;
 use writer::{Uploading, Writer};
 
 /// Packs that may be going up at once: each has its bytes in memory until the object store has
@@ -45,9 +47,6 @@ const REQUESTS_MAX: usize = 16;
 
 /// Bytes that are reserved for an answer before any of it has come.
 const RESERVED_MAX: u64 = 1 << 20;
-/// Bytes that are read of an object that may be a claim. A claim is a `store.toml`, which is far
-/// shorter.
-const CLAIM_MAX: u64 = 1 << 20;
 
 /// State that [`ObjectBackend`] shares with its writers.
 struct Shared {
@@ -109,6 +108,10 @@ impl ObjectBackend {
         self.shared.health.retries.load(Ordering::Relaxed)
     }
 
+    fn texts_here(&self) -> Texts<'_> {
+        Texts { shared: &self.shared, read_only: self.read_only }
+    }
+
     fn refuse_read_only(&self, id: PackId, what: &str) -> Result<()> {
         if !self.read_only {
             return Ok(());
@@ -124,10 +127,6 @@ impl Shared {
     /// Where pack `id` lies.
     fn key(&self, id: PackId) -> Path {
         Path::from(format!("{}packs/{:02x}/{id}.pack", self.prefix, id.0 as u8))
-    }
-
-    fn claim_key(&self) -> Path {
-        Path::from(format!("{}{CONFIG_FILE}", self.prefix))
     }
 
     /// Pack `id`, for messages.
@@ -177,31 +176,45 @@ impl Shared {
         .await
     }
 
-    /// The packs below `root`. Keys must rise, as S3 lists them: pages that repeat themselves would
-    /// have no end.
-    async fn list(&self, root: &Path) -> object_store::Result<Vec<PackId>> {
-        let (mut objects, mut ids, mut last) = (self.client.list(Some(root)), Vec::new(), Path::default());
+    /// What `pick` makes of the keys below `root`. Keys must rise, as S3 lists them: pages that
+    /// repeat themselves would have no end.
+    async fn list<T>(
+        &self,
+        root: &Path,
+        pick: &(dyn Fn(&Path) -> Option<T> + Sync),
+    ) -> object_store::Result<Vec<T>> {
+        let (mut objects, mut picked, mut last) = (self.client.list(Some(root)), Vec::new(), Path::default());
         while let Some(object) = objects.try_next().await? {
             if object.location <= last {
                 let why = format!("the listing goes back from `{last}`");
                 return Err(object_store::Error::Generic { store: "S3", source: Refused(why).into() });
             }
-            let id = object.location.filename().and_then(super::local::parse);
-            ids.extend(id.filter(|id| object.location == self.key(*id)));
+            picked.extend(pick(&object.location));
             last = object.location;
         }
-        Ok(ids)
+        Ok(picked)
     }
 
-    /// Puts an object where none is; `Exists` where there is one, which an earlier try may have
-    /// put.
+    /// Removes an object; one that is not there is no error.
+    fn delete(&self, key: &Path, what: &(dyn Fn() -> String + Sync)) -> Result<()> {
+        let delete = attempt(&self.health, &self.patience, what, |_| self.client.delete(key));
+        match self.block_on(delete) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            deleted => deleted,
+        }
+    }
+
+    /// Puts an object where none is; `Exists` where there is one, which an earlier one of these
+    /// `tries` may have put.
     async fn put_new(
         &self,
         key: &Path,
         payload: PutPayload,
+        tries: &AtomicU32,
         what: &(dyn Fn() -> String + Sync),
     ) -> Result<()> {
         let put = attempt(&self.health, &self.patience, what, |_| async {
+            tries.fetch_add(1, Ordering::Relaxed);
             let _permit = self.requests.acquire().await;
             let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
             self.client.put_opts(key, payload.clone(), options).await
@@ -253,20 +266,19 @@ impl Backend for ObjectBackend {
 
     fn remove(&self, id: PackId) -> Result<()> {
         self.refuse_read_only(id, "remove")?;
-        let (key, shared) = (self.shared.key(id), &self.shared);
-        let what = || format!("cannot remove {}", shared.name(id));
-        let delete = attempt(&shared.health, &shared.patience, &what, |_| shared.client.delete(&key));
-        match shared.block_on(delete) {
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-            deleted => deleted,
-        }
+        let what = || format!("cannot remove {}", self.shared.name(id));
+        self.shared.delete(&self.shared.key(id), &what)
     }
 
     fn list(&self) -> Result<Vec<PackId>> {
         let shared = &self.shared;
         let root = Path::from(format!("{}packs", shared.prefix));
         let what = || format!("cannot list the packs in {}", shared.place);
-        let listed = attempt(&shared.health, &shared.patience, &what, |_| shared.list(&root));
+        let pick = |location: &Path| {
+            let id = location.filename().and_then(super::local::parse);
+            id.filter(|id| *location == shared.key(*id))
+        };
+        let listed = attempt(&shared.health, &shared.patience, &what, |_| shared.list(&root, &pick));
         let mut ids = shared.block_on(listed)?;
         ids.sort_unstable();
         Ok(ids)
@@ -299,27 +311,25 @@ impl Backend for ObjectBackend {
         }
     }
 
-    fn claim(&self, config: &str) -> Result<()> {
-        let (key, shared) = (self.shared.claim_key(), &self.shared);
-        let what = || format!("cannot write {}{CONFIG_FILE}", shared.place);
-        let put = shared.block_on(shared.put_new(&key, PutPayload::from(config.to_string()), &what));
-        match put {
-            Err(error) if error.kind() == ErrorKind::Exists => match self.claimed()? {
-                Some(claimed) if claimed == config => Ok(()),
-                _ => Err(Error::new(ErrorKind::Exists, format!("{} is another store's", shared.place))),
-            },
-            put => put,
-        }
+    fn put_text(&self, name: &str, text: &str) -> Result<()> {
+        self.texts_here().put(TextName::to_put(name, text)?, text)
     }
 
-    fn claimed(&self) -> Result<Option<String>> {
-        let (key, shared) = (self.shared.claim_key(), &self.shared);
-        let what = || format!("cannot read {}{CONFIG_FILE}", shared.place);
-        match shared.block_on(shared.get(&key, GetRange::Bounded(0..CLAIM_MAX), &what)) {
-            Ok((bytes, _)) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
-        }
+    fn text(&self, name: &str) -> Result<Option<String>> {
+        self.texts_here().get(TextName::parse(name)?)
+    }
+
+    fn texts(&self, folder: &str) -> Result<Vec<String>> {
+        require_folder(folder)?;
+        self.texts_here().list(folder)
+    }
+
+    fn remove_text(&self, name: &str) -> Result<()> {
+        self.texts_here().remove(TextName::to_remove(name)?)
+    }
+
+    fn place(&self) -> Option<String> {
+        Some(self.shared.place.clone())
     }
 
     fn uploads_max(&self) -> usize {

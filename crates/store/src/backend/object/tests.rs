@@ -56,8 +56,12 @@ fn lies_where_a_local_store_would_have_it() {
     let backend = open(&server, PATIENCE);
     write(&backend, 0x1234_56ab, b"data").unwrap();
     backend.claim("text").unwrap();
+    backend.put_text("keys/slot", "text").unwrap();
     let keys: Vec<String> = server.objects().into_iter().map(|(key, _)| key).collect();
-    assert_eq!(keys, ["bucket/some/where/packs/ab/00000000123456ab.pack", "bucket/some/where/store.toml"]);
+    let below = ["keys/slot", "packs/ab/00000000123456ab.pack", "store.toml"];
+    assert_eq!(keys, below.map(|name| format!("bucket/some/where/{name}")));
+    let error = backend.claim("other").unwrap_err().to_string();
+    assert_eq!(error, "s3://bucket/some/where/ is another store's");
 }
 
 /// Larger than one request takes: in parts, after its name is taken.
@@ -147,6 +151,21 @@ fn a_put_that_succeeded_though_it_failed_is_recognised() {
     assert!(read(&backend, 2, bytes.len()).unwrap() == theirs);
 }
 
+/// The same of a text.
+#[test]
+fn a_text_that_was_put_though_it_failed_is_recognised() {
+    let server = S3Server::start();
+    let backend = open(&server, PATIENCE);
+    server.fault("PUT", 1..=1, HttpFault::DoneButReset);
+    backend.put_text("keys/a", "slot").unwrap();
+    assert!(server.count("PUT") >= 2, "it was put again");
+    assert_eq!(backend.text("keys/a").unwrap().as_deref(), Some("slot"));
+    // Another's under that name is never ours.
+    server.fault("PUT", 1..=1, HttpFault::Reset);
+    assert_eq!(backend.put_text("keys/a", "other").unwrap_err().kind(), ErrorKind::Exists);
+    assert_eq!(backend.text("keys/a").unwrap().as_deref(), Some("slot"));
+}
+
 /// An answer that does not come in time is not waited for.
 #[test]
 fn time_outs_are_retried() {
@@ -209,6 +228,8 @@ fn whom_it_does_not_know_it_refuses() {
     assert_eq!(write(&reader, 2, b"data").unwrap_err().kind(), ErrorKind::Denied);
     assert_eq!(reader.remove(PackId(1)).unwrap_err().kind(), ErrorKind::Denied);
     assert_eq!(reader.set_aside(PackId(1)).unwrap_err().kind(), ErrorKind::Denied);
+    assert_eq!(reader.put_text("keys/a", "slot").unwrap_err().kind(), ErrorKind::Denied);
+    assert_eq!(reader.remove_text("keys/a").unwrap_err().kind(), ErrorKind::Denied);
 }
 
 /// Appending does not run ahead of a store that takes nothing: finished packs that are not stored
@@ -281,11 +302,13 @@ fn a_listing_that_repeats_itself_is_refused() {
     let backend = open(&server, PATIENCE);
     for id in 1..=9 {
         write(&backend, id, b"data").unwrap();
+        backend.put_text(&format!("keys/{id}"), "slot").unwrap();
     }
     server.fault("GET", 1..=u64::MAX, HttpFault::SamePage);
-    let error = backend.list().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Io, "{error}");
-    assert!(error.to_string().contains("goes back from"), "{error}");
+    for error in [backend.list().unwrap_err(), backend.texts("keys").unwrap_err()] {
+        assert_eq!(error.kind(), ErrorKind::Io, "{error}");
+        assert!(error.to_string().contains("goes back from"), "{error}");
+    }
     server.heal();
-    assert_eq!(backend.list().unwrap().len(), 9);
+    assert_eq!((backend.list().unwrap().len(), backend.texts("keys").unwrap().len()), (9, 9));
 }

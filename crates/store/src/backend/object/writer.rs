@@ -21,6 +21,7 @@
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Condvar, Mutex};
 
 use object_store::multipart::{MultipartStore as _, PartId};
@@ -210,8 +211,9 @@ async fn put_whole(shared: &Shared, id: PackId, parts: Vec<Vec<u8>>) -> Result<(
     let (key, what) = (shared.key(id), || format!("cannot create {}", shared.name(id)));
     let sums: Sums = parts.iter().map(|part| (part.len() as u64, checksum(&[part]))).collect();
     let payload: PutPayload = parts.into_iter().map(bytes::Bytes::from).collect();
+    let tries = AtomicU32::new(0);
     loop {
-        match shared.put_new(&key, payload.clone(), &what).await {
+        match shared.put_new(&key, payload.clone(), &tries, &what).await {
             Err(error) if error.kind() == ErrorKind::Exists => match holds(shared, &key, &sums).await? {
                 Some(true) => return Ok(()),
                 Some(false) => return Err(error),

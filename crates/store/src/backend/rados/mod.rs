@@ -28,10 +28,10 @@ use outrigger_format::PackId;
 use rustix::io::Errno;
 
 use super::location::RadosLocation;
+use super::texts::{self, TEXT_MAX, TextName};
 use super::{Access, Backend, PackWriter, Patience};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::health::Health;
-use crate::layout::CONFIG_FILE;
 use crate::note::{Level, note};
 
 use library::{Cluster, NoCluster, Pending, Pool};
@@ -121,14 +121,14 @@ impl RadosBackend {
         ))
     }
 
-    /// All of an object; `None` when there is none.
-    fn read_all(&self, name: &str) -> Result<Option<Vec<u8>>> {
+    /// The first bytes of an object, `max` at most; `None` when there is none.
+    fn read_first(&self, name: &str, max: u64) -> Result<Option<Vec<u8>>> {
         let at = || format!("cannot read {}/{name}", self.shared.place);
         let len = match self.shared.asked(|pool| pool.len(name)) {
             Err(Errno::NOENT) => return Ok(None),
             len => len.map_err(|errno| failed(errno, at()))?,
         };
-        let mut bytes = vec![0; len as usize];
+        let mut bytes = vec![0; len.min(max) as usize];
         let mut filled = 0;
         while filled < bytes.len() {
             let rest = &mut bytes[filled..];
@@ -209,6 +209,12 @@ fn object(id: PackId) -> String {
     format!("{id}.pack")
 }
 
+/// The name in `folder` of an object that is a text there. No pack's name has a folder.
+fn below(folder: &str, object: &str) -> Option<String> {
+    let name = object.strip_prefix(folder)?.strip_prefix('/')?;
+    texts::is_slot(name).then(|| name.to_owned())
+}
+
 impl Backend for RadosBackend {
     fn create(&self, id: PackId) -> Result<Box<dyn PackWriter>> {
         self.refuse_read_only(id, "create")?;
@@ -277,7 +283,7 @@ impl Backend for RadosBackend {
 
     fn set_aside(&self, id: PackId) -> Result<()> {
         self.refuse_read_only(id, "move")?;
-        let Some(bytes) = self.read_all(&object(id))? else { return Ok(()) };
+        let Some(bytes) = self.read_first(&object(id), u64::MAX)? else { return Ok(()) };
         let name = format!("{}/{}", super::DAMAGED_DIR, object(id));
         match self.write_new(&name, &bytes) {
             // An earlier try, which did not come to remove it.
@@ -287,18 +293,45 @@ impl Backend for RadosBackend {
         self.remove(id)
     }
 
-    fn claim(&self, config: &str) -> Result<()> {
-        match self.write_new(CONFIG_FILE, config.as_bytes()) {
-            Err(error) if error.kind() == ErrorKind::Exists => match self.claimed()? {
-                Some(claimed) if claimed == config => Ok(()),
-                _ => Err(Error::new(ErrorKind::Exists, format!("{} is another store's", self.shared.place))),
-            },
+    fn put_text(&self, name: &str, text: &str) -> Result<()> {
+        let name = TextName::to_put(name, text)?;
+        let shown = || format!("{}/{name}", self.shared.place);
+        texts::refuse_read_only(self.read_only, "write", shown())?;
+        match self.write_new(name.as_str(), text.as_bytes()) {
+            Err(error) if error.kind() == ErrorKind::Exists => Err(texts::taken(shown())),
             written => written,
         }
     }
 
-    fn claimed(&self) -> Result<Option<String>> {
-        Ok(self.read_all(CONFIG_FILE)?.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
+    fn text(&self, name: &str) -> Result<Option<String>> {
+        let name = TextName::parse(name)?;
+        let bytes = self.read_first(name.as_str(), TEXT_MAX as u64 + 1)?;
+        let shown = || format!("{}/{name}", self.shared.place);
+        bytes.map(|bytes| texts::decode(bytes, shown)).transpose()
+    }
+
+    fn texts(&self, folder: &str) -> Result<Vec<String>> {
+        texts::require_folder(folder)?;
+        let mut names = Vec::new();
+        let listed = self.shared.asked(|pool| pool.list(&mut |name| names.extend(below(folder, name))));
+        listed.map_err(|errno| failed(errno, format!("cannot list {}", self.shared.place)))?;
+        names.sort_unstable();
+        names.dedup();
+        Ok(names)
+    }
+
+    fn remove_text(&self, name: &str) -> Result<()> {
+        let name = TextName::to_remove(name)?;
+        let shown = || format!("{}/{name}", self.shared.place);
+        texts::refuse_read_only(self.read_only, "remove", shown())?;
+        match self.shared.asked(|pool| pool.remove(name.as_str())) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(failed(errno, format!("cannot remove {}", shown()))),
+        }
+    }
+
+    fn place(&self) -> Option<String> {
+        Some(self.shared.place.clone())
     }
 
     fn uploads_max(&self) -> usize {
@@ -402,5 +435,23 @@ impl Drop for Writer {
         if !self.has_failed && !self.stage.is_empty() {
             let _ = self.write_stage();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packs_and_texts_are_told_apart_by_their_names() {
+        let parse = super::super::local::parse;
+        for name in ["keys/a", "keys/0000000000000001.pack"] {
+            assert_eq!(parse(name), None, "{name}");
+            assert_eq!(below("keys", name).as_deref(), name.strip_prefix("keys/"));
+        }
+        for name in ["0000000000000001.pack", "packs-damaged/0000000000000001.pack", "store.toml", "keysa"] {
+            assert_eq!(below("keys", name), None, "{name}");
+        }
+        assert_eq!(parse("0000000000000001.pack"), Some(PackId(1)));
     }
 }

@@ -27,6 +27,7 @@
 
 #[cfg(test)]
 mod tests;
+mod texts;
 mod tier;
 mod writer;
 
@@ -229,21 +230,25 @@ impl Backend for TieredBackend {
         self.places.iter().rev().try_for_each(|place| place.backend.set_aside(id))
     }
 
-    fn claim(&self, config: &str) -> Result<()> {
-        self.places.iter().try_for_each(|place| place.backend.claim(config))
+    fn put_text(&self, name: &str, text: &str) -> Result<()> {
+        self.put_text_everywhere(name, text)
     }
 
-    /// The claim that all tiers have; `None` when they differ.
-    fn claimed(&self) -> Result<Option<String>> {
-        let mut said = None;
-        for place in &*self.places {
-            let claim = place.backend.claimed()?;
-            if claim.is_none() || said.as_ref().is_some_and(|said| *said != claim) {
-                return Ok(None);
-            }
-            said = Some(claim);
-        }
-        Ok(said.flatten())
+    fn text(&self, name: &str) -> Result<Option<String>> {
+        self.text_anywhere(name)
+    }
+
+    fn texts(&self, folder: &str) -> Result<Vec<String>> {
+        self.texts_of_all(folder)
+    }
+
+    fn remove_text(&self, name: &str) -> Result<()> {
+        self.places.iter().rev().try_for_each(|place| place.backend.remove_text(name))
+    }
+
+    /// Tier by tier: the error names the one that is another store's.
+    fn claim(&self, config: &str) -> Result<()> {
+        self.places.iter().try_for_each(|place| place.backend.claim(config))
     }
 
     fn uploads_max(&self) -> usize {

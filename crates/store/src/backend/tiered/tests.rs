@@ -127,3 +127,33 @@ fn what_was_moved_is_found() {
     assert_eq!(read(&backend, 1), b"bytes");
     assert_eq!(backend.list().unwrap(), [PackId(1)]);
 }
+
+/// Every tier has every text; what an interruption left out is put by the same call.
+#[test]
+fn texts_are_in_all_tiers() {
+    let (a, b) = (MemoryBackend::new(), MemoryBackend::new());
+    let failing = FaultyBackend::new(b.clone(), Plan::default());
+    let backend =
+        TieredBackend::new(vec![place("file:/a?fill=1G", a.clone()), place("file:/b", failing.clone())]);
+    failing.set_plan(Plan::new(1).nth(Op::Text, 2, Fault::Fail(ErrorKind::Io)));
+    assert_eq!(backend.put_text("keys/a", "slot").unwrap_err().kind(), ErrorKind::Io);
+    assert_eq!((a.texts("keys").unwrap().len(), b.texts("keys").unwrap().len()), (1, 0));
+    assert_eq!(backend.put_text("keys/a", "other").unwrap_err().kind(), ErrorKind::Exists);
+    backend.put_text("keys/a", "slot").unwrap();
+    assert_eq!(b.text("keys/a").unwrap().as_deref(), Some("slot"));
+    assert_eq!(backend.put_text("keys/a", "slot").unwrap_err().kind(), ErrorKind::Exists);
+
+    a.remove_text("keys/a").unwrap();
+    b.put_text("keys/b", "slot").unwrap();
+    assert_eq!(backend.texts("keys").unwrap(), ["a", "b"]);
+    assert_eq!(backend.text("keys/a").unwrap().as_deref(), Some("slot"));
+    backend.remove_text("keys/a").unwrap();
+    assert_eq!(backend.texts("keys").unwrap(), ["b"]);
+
+    // Whose packs they are, all tiers must say alike.
+    a.claim("one").unwrap();
+    assert_eq!(backend.claimed().unwrap(), None);
+    b.claim("other").unwrap();
+    assert_eq!(backend.claimed().unwrap(), None);
+    assert_eq!(backend.claim("one").unwrap_err().kind(), ErrorKind::Exists);
+}

@@ -61,7 +61,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::keys::Key;
 
 pub use self::open::OpenMode;
-pub(crate) use open::{copy_database, require_key};
+pub(crate) use open::copy_database;
 pub(crate) use sums::register as register_functions;
 
 /// The database's clock, nanoseconds.

@@ -173,9 +173,13 @@ fn wait_for_others(times: i32) -> bool {
 
 /// Says that a database is encrypted with `key`: before its first page is read. SQLCipher encrypts
 /// each page with AES-256 and authenticates it; the log holds pages so, too.
-pub(crate) fn require_key(connection: &Connection, database: &str, key: Option<&Key>) -> rusqlite::Result<()> {
+fn require_key(connection: &Connection, database: &str, key: Option<&Key>) -> rusqlite::Result<()> {
     let Some(key) = key else { return Ok(()) };
-    connection.execute_batch(&format!("PRAGMA {database}.key = {}; {}", *key_literal(Some(key)), cipher(database)))
+    connection.execute_batch(&format!(
+        "PRAGMA {database}.key = {}; {}",
+        *key_literal(Some(key)),
+        cipher(database)
+    ))
 }
 
 /// Settings of the cipher.
@@ -187,7 +191,8 @@ fn cipher(database: &str) -> String {
 
 /// A key as SQLCipher takes it, as it is and not as a passphrase.
 fn key_literal(key: Option<&Key>) -> Zeroizing<String> {
-    let digits = key.map(|key| Zeroizing::new(key.bytes().iter().map(|byte| format!("{byte:02x}")).collect::<String>()));
+    let digits = key
+        .map(|key| Zeroizing::new(key.bytes().iter().map(|byte| format!("{byte:02x}")).collect::<String>()));
     Zeroizing::new(digits.map_or_else(|| "''".to_string(), |digits| format!("\"x'{}'\"", *digits)))
 }
 
@@ -340,8 +345,9 @@ pub(super) fn recognise(connection: &Connection, path: &Path) -> Result<()> {
         |pragma: &str| connection.query_row(&format!("PRAGMA {pragma}"), [], |row| row.get::<_, i32>(0));
     let application = match read("application_id") {
         Err(error) if error.sqlite_error_code() == Some(ErrorCode::NotADatabase) => {
-            let why =
-                format!("{shown} is not a database, or not one of this store's key; rebuild it from the packs with `outrigger recover`");
+            let why = format!(
+                "{shown} is not a database, or not one of this store's key; rebuild it from the packs with `outrigger recover`"
+            );
             return Err(Error::damaged(why).caused_by(error));
         }
         other => other.explain(&what)?,

@@ -470,3 +470,5 @@ fn packs_sealed_by_several_threads_survive() {
         println!("{count} states after {} steps", trace.steps());
     }
 }
+
+mod texts;

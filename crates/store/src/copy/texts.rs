@@ -1,0 +1,108 @@
+//! Key slots go where the packs go: what a copy's packs hold cannot be read without them.
+//!
+//! A copy is the same store elsewhere, so the same keys open it, and a slot that its owner has
+//! removed from the source must not open the copy for ever.
+
+use crate::backend::{Backend, KEYS_DIR};
+use crate::error::{ErrorKind, Result};
+
+/// Puts the texts of `from` beside the packs of `to`.
+///
+/// A slot is written before the first pack that needs it. So texts that are read after the state
+/// was frozen open all packs of that state.
+pub(super) fn carry(from: &dyn Backend, to: &dyn Backend) -> Result<()> {
+    let mut changed = Vec::new();
+    for slot in from.texts(KEYS_DIR)? {
+        let name = format!("{KEYS_DIR}/{slot}");
+        // One that is missing was removed just now.
+        let Some(text) = from.text(&name)? else { continue };
+        match to.put_text(&name, &text) {
+            Err(error) if error.kind() == ErrorKind::Exists => {
+                if to.text(&name)?.is_none_or(|there| there != text) {
+                    changed.push((name, text));
+                }
+            }
+            put => put?,
+        }
+    }
+    // Last: for a moment each of them is not there, and the new ones are by then.
+    for (name, text) in changed {
+        to.remove_text(&name)?;
+        to.put_text(&name, &text)?;
+    }
+    Ok(())
+}
+
+/// Removes the texts of `to` that `from` has no more. A source without any is no reason to remove
+/// the last ones.
+pub(super) fn retire(from: &dyn Backend, to: &dyn Backend) -> Result<()> {
+    let kept = from.texts(KEYS_DIR)?;
+    if kept.is_empty() {
+        return Ok(());
+    }
+    let gone = to.texts(KEYS_DIR)?.into_iter().filter(|slot| !kept.contains(slot));
+    gone.map(|slot| format!("{KEYS_DIR}/{slot}")).try_for_each(|name| to.remove_text(&name))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::backend::MemoryBackend;
+    use crate::config::Profile;
+    use crate::copy::{CopyOptions, CopyProgress, copy};
+    use crate::store::Store;
+    use crate::testing::{Fault, FaultyBackend, Op, Plan};
+
+    fn texts(backend: &dyn Backend) -> Vec<(String, String)> {
+        let text = |slot: String| {
+            let text = backend.text(&format!("{KEYS_DIR}/{slot}")).unwrap().unwrap();
+            (slot, text)
+        };
+        backend.texts(KEYS_DIR).unwrap().into_iter().map(text).collect()
+    }
+
+    /// A copy made and brought up to date has the source's slots, and no others.
+    #[test]
+    fn a_copy_has_the_slots_of_its_source() {
+        let dir = tempfile::tempdir().unwrap();
+        let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+        let store = Store::init(&from, &Profile::Default.config().unwrap()).unwrap();
+        for slot in ["keys/a", "keys/b"] {
+            store.backend.put_text(slot, &format!("{slot} is a slot")).unwrap();
+        }
+        let run = |to: &Path| {
+            let options = CopyOptions { to: to.to_owned(), packs: None, threads: 1, verify: false };
+            let report = copy(&store, &options, &CopyProgress::default()).unwrap();
+            assert_eq!(report.problems, [""; 0]);
+            texts(&*Store::open(to, true).unwrap().backend)
+        };
+        assert_eq!(run(&to), texts(&*store.backend));
+        assert_eq!(run(&to).len(), 2);
+
+        store.backend.remove_text("keys/a").unwrap();
+        store.backend.remove_text("keys/b").unwrap();
+        store.backend.put_text("keys/b", "another").unwrap();
+        store.backend.put_text("keys/c", "new").unwrap();
+        let wanted = [("b", "another"), ("c", "new")].map(|(slot, text)| (slot.into(), text.into()));
+        assert_eq!(run(&to), wanted);
+        // Without any in the source, the last ones of the copy stay.
+        std::fs::remove_dir_all(from.join(KEYS_DIR)).unwrap();
+        assert_eq!(run(&to), wanted);
+    }
+
+    #[test]
+    fn an_interrupted_carry_goes_on() {
+        let (from, to) = (MemoryBackend::new(), MemoryBackend::new());
+        for slot in ["keys/a", "keys/b", "keys/c"] {
+            from.put_text(slot, slot).unwrap();
+        }
+        let plan = Plan::new(1).nth(Op::Text, 2, Fault::Fail(ErrorKind::Io));
+        let failing = FaultyBackend::new(to.clone(), plan);
+        assert_eq!(carry(&from, &failing).unwrap_err().kind(), ErrorKind::Io);
+        assert_eq!(texts(&to).len(), 1);
+        carry(&from, &failing).unwrap();
+        assert_eq!(texts(&to), texts(&from));
+    }
+}
