@@ -73,7 +73,13 @@ mod tests {
             store.backend.put_text(slot, &format!("{slot} is a slot")).unwrap();
         }
         let run = |to: &Path| {
-            let options = CopyOptions { to: to.to_owned(), packs: None, threads: 1, verify: false };
+            let options = CopyOptions {
+                to: to.to_owned(),
+                packs: None,
+                threads: 1,
+                verify: false,
+                encryption: Default::default(),
+            };
             let report = copy(&store, &options, &CopyProgress::default()).unwrap();
             assert_eq!(report.problems, [""; 0]);
             texts(&*Store::open(to, true).unwrap().backend)

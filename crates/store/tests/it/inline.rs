@@ -277,7 +277,13 @@ fn a_copy_has_what_is_not_packed_yet_and_packs_it_itself() {
             copies.push((server.url(&server.fresh()).into(), Some(packs)));
         }
         for (to, packs) in copies {
-            let options = CopyOptions { to: to.clone(), packs, threads: 2, verify: true };
+            let options = CopyOptions {
+                to: to.clone(),
+                packs,
+                threads: 2,
+                verify: true,
+                encryption: Default::default(),
+            };
             // A repetition changes nothing and does not fail.
             for _ in 0..2 {
                 let report = copy(&store, &options, &CopyProgress::default()).unwrap();

@@ -11,6 +11,7 @@ mod crash;
 mod damage;
 mod deep;
 mod devices;
+mod encryption;
 mod following;
 mod frames;
 mod gc;

@@ -88,7 +88,13 @@ fn nothing_is_reclaimed_and_recover_has_it_all() {
         assert!(report.findings[0].what.contains("recover"), "{report:?}");
         assert_eq!(store.backend.list().unwrap(), packs);
     }
-    let options = CopyOptions { to: dir.path().join("copy"), packs: None, threads: 1, verify: false };
+    let options = CopyOptions {
+        to: dir.path().join("copy"),
+        packs: None,
+        threads: 1,
+        verify: false,
+        encryption: Default::default(),
+    };
     let refused = copy(&store, &options, &CopyProgress::default()).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Damaged);
     drop(store);

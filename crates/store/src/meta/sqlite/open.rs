@@ -175,8 +175,9 @@ fn wait_for_others(times: i32) -> bool {
 /// each page with AES-256 and authenticates it; the log holds pages so, too.
 fn require_key(connection: &Connection, database: &str, key: Option<&Key>) -> rusqlite::Result<()> {
     let Some(key) = key else { return Ok(()) };
+    // Its messages go to standard error otherwise; the errors say the same.
     connection.execute_batch(&format!(
-        "PRAGMA {database}.key = {}; {}",
+        "PRAGMA cipher_log_level = NONE; PRAGMA {database}.key = {}; {}",
         *key_literal(Some(key)),
         cipher(database)
     ))
@@ -273,7 +274,9 @@ fn write_ahead(connection: &Connection) -> Outcome<()> {
         return Err(refuse(ErrorKind::Invalid, why));
     }
     connection.pragma_update(None, "synchronous", "full")?;
-    let page_bytes: u32 = connection.query_row("PRAGMA page_size", [], |row| row.get(0))?;
+    let page_bytes: u32 =
+        connection
+            .query_row("SELECT CAST(page_size AS INTEGER) FROM pragma_page_size", [], |row| row.get(0))?;
     connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_BYTES / page_bytes.max(512))?;
     connection.pragma_update(None, "journal_size_limit", CHECKPOINT_BYTES * 4)?;
     Ok(())

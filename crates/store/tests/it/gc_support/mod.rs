@@ -14,6 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use outrigger_format::catalogue::FileKind;
+use outrigger_store::keys::{Key, NewKeys, Secret};
 use outrigger_store::local::put::{PutOptions, PutReport, Source, put};
 use outrigger_store::meta::{At, PackRow, PackState, ROOT_INODE};
 use outrigger_store::read::Reader;
@@ -39,8 +40,16 @@ pub fn small_packs() -> StoreConfig {
     StoreConfig { pack_size: 1 << 20, frame_size: 128 << 10, ..Profile::Default.config().unwrap() }
 }
 
+/// A new store; with `OUTRIGGER_TEST_ENCRYPTED` set an encrypted one.
 pub fn init(dir: &Path) -> Store {
-    Store::init(&dir.join("store"), &small_packs()).unwrap()
+    let encrypted = std::env::var_os("OUTRIGGER_TEST_ENCRYPTED").is_some();
+    let config = StoreConfig { encrypted, ..small_packs() };
+    let keys = encrypted.then(|| {
+        let mut keys = NewKeys::new(config.id).unwrap();
+        keys.add(&Secret::Key(Key::random().unwrap()), "test").unwrap();
+        keys
+    });
+    Store::init_with(&dir.join("store"), &config, keys.as_ref()).unwrap()
 }
 
 pub fn open(dir: &Path) -> Store {
