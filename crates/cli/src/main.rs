@@ -17,6 +17,7 @@ mod when;
 
 use clap::FromArgMatches;
 use clap::parser::ValueSource;
+use zeroize::Zeroizing;
 
 fn main() {
     let given: Vec<_> = std::env::args_os().collect();
@@ -25,7 +26,9 @@ fn main() {
         std::process::exit(exit::Exit::Failed as i32);
     }
     raise_file_limit();
+    refuse_core_dumps();
     outrigger_store::wait::on_long_wait(output::complain);
+    outrigger_store::keys::unlock::ask_by(ask_passphrase);
     let json = given.iter().any(|word| word == "--json");
     let matches = match command_line::parse(command_line::command_line(given)) {
         Ok(matches) => matches,
@@ -62,6 +65,19 @@ fn name(matches: &clap::ArgMatches) -> String {
         Some(part) => format!("{name} {part}"),
         None => name.to_owned(),
     }
+}
+
+/// Asks for a passphrase on the terminal, which does not show it; `None` without a terminal.
+fn ask_passphrase(question: &str) -> outrigger_store::Result<Option<Zeroizing<String>>> {
+    Ok(rpassword::prompt_password(question).ok().filter(|words| !words.is_empty()).map(Zeroizing::new))
+}
+
+/// A dump of this process's memory would have keys in it.
+fn refuse_core_dumps() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let maximum = getrlimit(Resource::Core).maximum;
+    // A refusal leaves the limit as it was.
+    let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum });
 }
 
 /// Walks keep one open directory per level, and packs stay open. The soft limit of 1024 is meant

@@ -15,8 +15,8 @@ pub use config::{Hook, Keep, Profile, no_profile, profiles};
 pub use mount_options::MountFlags;
 pub use names::{Named, entry, expand, expand_one, expand_paths};
 pub use values::{
-    age, check_store, chunker, codec, fingerprint, oracle, policy, profile, size, small_size, store_path,
-    store_paths, threads,
+    age, check_store, chunker, codec, fingerprint, oracle, policy, profile, size, small_size, span,
+    store_path, store_paths, threads,
 };
 
 /// Options that every command takes.
@@ -30,6 +30,9 @@ pub struct Globals {
     /// The store comes from the command line, not from the environment.
     #[arg(skip)]
     pub is_store_given: bool,
+    /// The file with the key of an encrypted store (`outrigger key --help` says what else is tried)
+    #[arg(long, env = "OUTRIGGER_KEY_FILE", global = true, value_name = "FILE")]
+    pub key_file: Option<PathBuf>,
     /// Print the result as one JSON object
     #[arg(long, global = true)]
     pub json: bool,

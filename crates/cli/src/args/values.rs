@@ -162,6 +162,15 @@ pub fn age(text: &str) -> Result<String, String> {
         .ok_or_else(|| format!("`{text}`: use days as 30d, hours as 12h, or forever"))
 }
 
+/// A time: seconds (90s), minutes (30m), hours (8h) or days (7d).
+pub fn span(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("`{text}`: use hours as 8h, or 90s, 30m, 7d");
+    let unit = text.chars().last().and_then(|unit| "smhd".find(unit)).ok_or_else(wrong)?;
+    let number: u32 = text[..text.len() - 1].parse().map_err(|_| wrong())?;
+    let secs = [1, 60, 3600, 24 * 3600][unit];
+    Ok(Duration::from_secs(u64::from(number) * secs))
+}
+
 /// 1 to 1024.
 pub fn threads(text: &str) -> Result<usize, String> {
     let threads = text.parse().ok().filter(|threads| (1..=1024).contains(threads));

@@ -182,7 +182,7 @@ fn help_of_backup() -> Result<ArgMatches, Refused> {
 
 /// The words without our options of every command that have a value.
 fn without_globals(rest: &[OsString]) -> Vec<OsString> {
-    const GLOBALS: [&str; 5] = ["-s", "--store", "--threads", "--log", "--log-level"];
+    const GLOBALS: [&str; 6] = ["-s", "--store", "--key-file", "--threads", "--log", "--log-level"];
     let mut words = rest.iter();
     let mut own = Vec::new();
     while let Some(word) = words.next() {
@@ -339,8 +339,9 @@ fn explain(globals: &[OsString], word: &OsStr, rest: &[OsString]) -> Failure {
         ),
         _ => {
             return Failure::usage(format!(
-                "no unlock is needed: locks end with their process; {} shows the sessions",
-                line(&["status"])
+                "no unlock is needed: locks end with their process; {} shows the sessions. {} keeps an encrypted store's key in the kernel",
+                line(&["status"]),
+                line(&["key", "unlock"])
             ));
         }
     };

@@ -6,7 +6,7 @@ use super::Cli;
 
 /// The groups, and the commands of each in the order of the overview.
 const GROUPS: [(&str, &[&str]); 9] = [
-    ("Store", &["init", "status", "stats", "policy", "profile"]),
+    ("Store", &["init", "key", "status", "stats", "policy", "profile"]),
     ("Files", &["put", "backup", "get", "ls", "find", "cat", "diff", "rm", "mv", "cp", "export", "import"]),
     ("Snapshots and versions", &["snapshot", "keep", "versions", "undo"]),
     ("Mount", &["mount", "unmount"]),

@@ -62,6 +62,8 @@ pub enum Command {
     #[command(subcommand)]
     Snapshot(c::snapshot::SnapshotCommand),
     Keep(c::keep::KeepArgs),
+    #[command(subcommand)]
+    Key(c::key::KeyCommand),
     Stats(c::stats::StatsArgs),
     Status(c::status::StatusArgs),
     Check(c::check::CheckArgs),
@@ -131,6 +133,7 @@ fn dispatch(context: &Context, command: Command) -> Outcome {
         Command::Undo(args) => c::before::undo(context, &args),
         Command::Snapshot(args) => c::snapshot::run(context, args),
         Command::Keep(args) => c::keep::run(context, args),
+        Command::Key(command) => c::key::run(context, command),
         Command::Stats(args) => c::stats::run(context, args),
         Command::Status(args) => c::status::run(context, &args),
         Command::Copy(args) => c::copy::run(context, args),

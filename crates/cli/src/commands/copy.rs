@@ -9,10 +9,11 @@ use clap::Args;
 use outrigger_clock::Instant;
 use outrigger_fuse::mounts;
 use outrigger_store::backend::Location;
-use outrigger_store::copy::{CopyOptions, CopyProgress, CopyReport, copy};
+use outrigger_store::copy::{CopyEncryption, CopyOptions, CopyProgress, CopyReport, copy};
+use outrigger_store::keys::{NewKeys, unlock};
 use outrigger_store::{Error, ErrorKind, Store};
 
-use super::{Context, beside};
+use super::{Context, beside, init};
 use crate::args;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::interrupt;
@@ -27,6 +28,7 @@ Examples:
   outrigger copy ./store ./big --packs rados://pool/store      packs in a Ceph pool
   outrigger copy ./store 'postgres://me@db/data?schema=team' --packs s3://bucket/team
                                                                packs and metadata: hosts share the copy
+  outrigger copy ./plain ./store --encrypt                     an encrypted copy of a plain store
   outrigger copy 'postgres://me@db/data?schema=team' ./small   and back
   outrigger copy ./store ./replica --follow 60                 copy changes every minute
 
@@ -57,6 +59,13 @@ pub struct CopyArgs {
     /// rados://POOL/NAMESPACE [default: the copy's directory]
     #[arg(long, value_name = "URL")]
     packs: Option<String>,
+    /// Encrypt a new copy of a store that is not encrypted: with the key in --key-file, which is made
+    /// if it is not there, or in ~/.config/outrigger/keys
+    #[arg(long, conflicts_with = "no_encryption")]
+    encrypt: bool,
+    /// Do not encrypt a new copy of an encrypted store [default: it has the source's keys]
+    #[arg(long)]
+    no_encryption: bool,
     /// Read all packs of the copy again when it is done
     #[arg(long)]
     verify: bool,
@@ -94,7 +103,13 @@ pub fn run(context: &Context, args: CopyArgs) -> Outcome {
     args::check_store(&args.destination)?;
     refuse_own_mount(&args.source, &args.destination)?;
     let packs = args.packs.as_deref().map(Location::parse).transpose()?;
-    let options = CopyOptions { to: args.destination, packs, threads: context.threads, verify: args.verify };
+    let encryption = match (args.encrypt, args.no_encryption) {
+        (true, _) => CopyEncryption::New(new_keys(&args.source, &args.destination)?),
+        (false, true) => CopyEncryption::Plain,
+        (false, false) => CopyEncryption::Same,
+    };
+    let (to, threads, verify) = (args.destination, context.threads, args.verify);
+    let options = CopyOptions { to, packs, threads, verify, encryption };
     let mut round = 0u64;
     loop {
         match (once(context, &args.source, &options, round == 0), args.follow) {
@@ -109,6 +124,21 @@ pub fn run(context: &Context, args: CopyArgs) -> Outcome {
         }
         outrigger_clock::sleep(Duration::from_secs(args.follow.unwrap_or_default().max(1)));
     }
+}
+
+/// Keys for a copy of the store `source`, which is not encrypted.
+fn new_keys(source: &Path, to: &Path) -> Result<NewKeys, Failure> {
+    let store = Store::open_to_look(source)?;
+    if store.config.encrypted {
+        let why = "the source is encrypted, and a copy has its keys; leave --encrypt out";
+        return Err(Failure::usage(why));
+    }
+    let is_there = unlock::slots_store(to).is_some();
+    let mut keys = NewKeys::new(store.config.id)?;
+    if !is_there {
+        init::first_slots(&mut keys, store.config.id, false)?;
+    }
+    Ok(keys)
 }
 
 /// Refuses a destination that lies in a mount of the source.

@@ -1,15 +1,16 @@
 //! `init`: creates a store.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
-use outrigger_format::{ChunkerSpec, CodecChoice, FingerprintKind, print_size};
+use outrigger_format::{ChunkerSpec, CodecChoice, FingerprintKind, StoreId, print_size};
 use outrigger_fuse::mounts;
 use outrigger_store::backend::Location;
+use outrigger_store::keys::{NewKeys, unlock};
 use outrigger_store::policy::AUTOMATIC_DEFAULT;
 use outrigger_store::{Profile, Store, StoreConfig};
 
-use super::Context;
+use super::{Context, key};
 use crate::args;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::json::Object;
@@ -19,6 +20,8 @@ const EXAMPLES: &str = "\
 Examples:
   outrigger -s ./store init
   outrigger -s ./store init --profile archive
+  outrigger -s ./store init --passphrase
+  outrigger -s ./store init --key-file /media/stick/store.key
   outrigger -s ./store init --codec auto
   outrigger -s ./images init --chunker fixed:64K --codec lz4
   outrigger -s ./store init --packs 's3://bucket/store?endpoint=http://gateway:7480'
@@ -59,6 +62,14 @@ pub struct InitArgs {
     /// moves old ones down
     #[arg(long, value_name = "URL")]
     packs: Vec<String>,
+    /// Do not encrypt the store: whoever can read its disk, bucket or database sees names and
+    /// contents
+    #[arg(long, conflicts_with = "passphrase")]
+    no_encryption: bool,
+    /// Open the store with a passphrase, asked for twice, in place of a key file (or that of
+    /// OUTRIGGER_PASSPHRASE_FILE or OUTRIGGER_PASSPHRASE_COMMAND)
+    #[arg(long)]
+    passphrase: bool,
     /// Make a store for experiments; it stays one. `put --oracle` is allowed in it, which believes
     /// fingerprints without computing them. Not for data that matters
     #[arg(long, hide = true)]
@@ -96,6 +107,40 @@ fn refuse_mounted(dir: &Path) -> Result<(), Failure> {
     }
 }
 
+/// A key file that opens a store.
+pub struct KeyFile {
+    pub path: PathBuf,
+    /// It was made just now.
+    pub is_new: bool,
+}
+
+/// Gives the keys of a new store their first slot: a passphrase if that is asked for or the
+/// environment names one, else a key file, which is returned.
+pub fn first_slots(keys: &mut NewKeys, store: StoreId, passphrase: bool) -> Result<Option<KeyFile>, Failure> {
+    let named = unlock::named_key_file();
+    if passphrase || (named.is_none() && unlock::names_passphrase()) {
+        keys.add(&unlock::new_passphrase()?, "passphrase")?;
+        return Ok(None);
+    }
+    let path = named.map_or_else(|| unlock::default_key_file(store), Ok)?;
+    let is_new = !path.exists();
+    let secret = key::key_of_file(&path, store)?;
+    keys.add(&secret, "key file")?;
+    Ok(Some(KeyFile { path, is_new }))
+}
+
+/// What a user must know of the keys of a store that was made.
+fn told_of_keys(is_encrypted: bool, place: Option<&KeyFile>) -> String {
+    match place {
+        _ if !is_encrypted => "it is not encrypted\n".to_string(),
+        None => "it is encrypted; nobody can read it without the passphrase (`outrigger key add --paper` prints a second key)\n".to_string(),
+        Some(KeyFile { path, .. }) => format!(
+            "it is encrypted, and its key is in {}: nobody can read the store without it. Keep a second key elsewhere (`outrigger key add --paper` prints one)\n",
+            path.display()
+        ),
+    }
+}
+
 pub fn run(context: &Context, args: InitArgs) -> Outcome {
     let base = args.profile.config()?;
     // Parsed here and not by clap: clap would repeat the text, and a password in it, in its error.
@@ -109,10 +154,25 @@ pub fn run(context: &Context, args: InitArgs) -> Outcome {
         pack_size: args.pack_size.unwrap_or(packs.as_ref().map_or(base.pack_size, Location::pack_size)),
         experiment: args.experiment,
         packs,
+        encrypted: !args.no_encryption,
     };
     let dir = context.store_dir()?;
     refuse_mounted(dir)?;
-    drop(Store::init(dir, &config)?);
+    let mut place = None;
+    let keys = match config.encrypted {
+        true => {
+            let mut keys = NewKeys::new(config.id)?;
+            place = first_slots(&mut keys, config.id, args.passphrase)?;
+            Some(keys)
+        }
+        false => None,
+    };
+    let made = Store::init_with(dir, &config, keys.as_ref());
+    if let (Err(_), Some(KeyFile { path, is_new: true })) = (&made, &place) {
+        // A key of nothing.
+        let _ = std::fs::remove_file(path);
+    }
+    drop(made?);
     if context.json {
         let object = Object::new()
             .with_name("store", std::os::unix::ffi::OsStrExt::as_bytes(dir.as_os_str()))
@@ -124,6 +184,8 @@ pub fn run(context: &Context, args: InitArgs) -> Outcome {
             .with("pack_size", config.pack_size)
             .with("packs", config.packs.as_ref().map(Location::to_string))
             .with("experiment", config.experiment)
+            .with("encrypted", config.encrypted)
+            .with("key_file", place.map(|place| place.path.display().to_string()))
             .with("automatic", AUTOMATIC_DEFAULT);
         print_json(object)?;
     } else if !context.quiet {
@@ -139,6 +201,7 @@ pub fn run(context: &Context, args: InitArgs) -> Outcome {
             print_size(config.pack_size.into()),
             config.packs.as_ref().map_or_else(String::new, |packs| format!(" in {packs}")),
         ))?;
+        print_text(&told_of_keys(config.encrypted, place.as_ref()))?;
     }
     Ok(Exit::Done)
 }

@@ -22,6 +22,7 @@ pub mod import;
 pub mod init;
 pub mod job;
 pub mod keep;
+pub mod key;
 pub mod live;
 mod live_text;
 pub mod localize;
@@ -56,6 +57,7 @@ use std::time::Duration;
 
 use outrigger_format::PackId;
 use outrigger_store::Store;
+use outrigger_store::keys::unlock;
 use outrigger_store::meta::Role;
 use outrigger_store::ops::View;
 use outrigger_store::text::show;
@@ -90,7 +92,11 @@ pub struct Context {
 impl Context {
     /// From the global options.
     pub fn new(globals: Globals) -> Self {
-        let Globals { store, is_store_given, json, threads, quiet, verbose, log } = globals;
+        let Globals { store, is_store_given, key_file, json, threads, quiet, verbose, log } = globals;
+        if let Some(path) = key_file.filter(|path| !path.as_os_str().is_empty()) {
+            // Absolute, as a mount leaves its directory.
+            unlock::name_key_file(std::path::absolute(&path).unwrap_or(path));
+        }
         let threads = threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(2, usize::from));
         Self { store, is_store_given, json, threads, quiet, verbose, log, held: RefCell::default() }
     }
@@ -126,6 +132,9 @@ impl Context {
         let mut words = vec![OsString::from(format!("--threads={}", self.threads))];
         for (given, flag) in [(self.json, "--json"), (self.quiet, "--quiet"), (self.verbose, "--verbose")] {
             words.extend(given.then(|| OsString::from(flag)));
+        }
+        if let Some(path) = unlock::named_key_file() {
+            words.extend([OsString::from("--key-file"), path.into()]);
         }
         if let Some(log) = &self.log.log {
             words.extend([OsString::from("--log"), log.into()]);

@@ -15,6 +15,12 @@ pub struct Place {
     store: String,
 }
 
+/// Where commands of tests keep the keys of their stores: not in the home directory of whoever runs
+/// them.
+pub fn keys_dir() -> PathBuf {
+    std::env::temp_dir().join("outrigger-test-config")
+}
+
 /// The outcome and the output of a command.
 pub struct Said {
     pub code: i32,
@@ -167,6 +173,7 @@ impl Place {
     pub fn command(&self, args: &[impl AsRef<OsStr>]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_outrigger"));
         command.args(args).current_dir(self.dir.path()).env("OUTRIGGER_STORE", &self.store).env("TZ", "UTC");
+        command.env("XDG_CONFIG_HOME", keys_dir());
         command.stdin(Stdio::null());
         command
     }

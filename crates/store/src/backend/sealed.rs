@@ -18,14 +18,16 @@
 
 use std::io::IoSlice;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use hashlink::LruCache;
+use outrigger_clock::Instant;
 use outrigger_format::PackId;
 use ring::aead::{Aad, LessSafeKey, NONCE_LEN, Nonce};
 
 use super::{Backend, CacheCounts, PackWriter, TieredBackend};
 use crate::error::{Error, ErrorKind, Result};
-use crate::keys::Keyring;
+use crate::keys::{Keyring, unlock};
 
 /// Plain bytes of a block.
 const BLOCK: usize = 32 << 10;
@@ -35,6 +37,8 @@ const EXTRA: usize = NONCE_LEN + 16;
 const SEALED: usize = BLOCK + EXTRA;
 /// Blocks that a writer hands on at once.
 const BATCH: usize = 8;
+/// How long it waits before it looks for newer keys again.
+const REFRESH: Duration = Duration::from_secs(10);
 /// Packs whose keys are remembered.
 const PACKS_MAX: usize = 4096;
 
@@ -53,12 +57,20 @@ pub struct SealedBackend {
     keys: Arc<Keyring>,
     known: Mutex<LruCache<PackId, Known>>,
     buffers: Mutex<Vec<Vec<u8>>>,
+    /// When it last looked for newer keys.
+    refreshed: Mutex<Option<Instant>>,
 }
 
 impl SealedBackend {
     /// Encrypts the packs of `inner`.
     pub fn new(inner: Arc<dyn Backend>, keys: Arc<Keyring>) -> Self {
-        Self { inner, keys, known: Mutex::new(LruCache::new(PACKS_MAX)), buffers: Mutex::default() }
+        Self {
+            inner,
+            keys,
+            known: Mutex::new(LruCache::new(PACKS_MAX)),
+            buffers: Mutex::default(),
+            refreshed: Mutex::default(),
+        }
     }
 
     fn known(&self, id: PackId) -> Option<Known> {
@@ -70,6 +82,16 @@ impl SealedBackend {
         match known {
             Some(known) => drop(packs.insert(id, known)),
             None => drop(packs.remove(&id)),
+        }
+    }
+
+    /// Another process may have begun an epoch: after a block that no key fits, this looks for its
+    /// key, now and then. The next read of the block uses it.
+    fn refresh(&self) {
+        let mut refreshed = self.refreshed.lock().unwrap_or_else(PoisonError::into_inner);
+        if refreshed.is_none_or(|at| at.elapsed() > REFRESH) {
+            *refreshed = Some(Instant::now());
+            unlock::refresh(&self.keys, &*self.inner);
         }
     }
 
@@ -112,6 +134,7 @@ impl SealedBackend {
             };
             let fits = open_block(block, number, ends, &keys).ok_or_else(|| {
                 self.remember(id, None);
+                self.refresh();
                 Error::damaged(format!(
                     "pack {id}: block {number} (32 KiB each) cannot be decrypted: it was changed or cut off, or is of another key"
                 ))

@@ -7,7 +7,7 @@
 
 pub mod kernel;
 mod keyring;
-mod new;
+mod manage;
 mod slot;
 pub mod text;
 pub mod unlock;
@@ -20,7 +20,7 @@ use zeroize::Zeroize;
 use crate::error::Result;
 
 pub use keyring::Keyring;
-pub use new::{NewKeys, add_slot, remove_slot};
+pub use manage::{NewKeys, add_slot, remove_slot, rotate};
 pub use slot::{Secret, Slot, SlotKind, require_passphrase};
 
 /// Bytes that [`Key::seal`] adds.

@@ -38,11 +38,56 @@ const HOST_KEYS: &str = "/etc/outrigger/keys";
 pub type Ask = fn(question: &str) -> Result<Option<Zeroizing<String>>>;
 
 static ASK: OnceLock<Ask> = OnceLock::new();
+static NAMED: OnceLock<PathBuf> = OnceLock::new();
 static UNLOCKED: Mutex<Option<HashMap<StoreId, Arc<Keyring>>>> = Mutex::new(None);
 
 /// Passphrases may be asked for by `ask` from now on. Only the first call counts.
 pub fn ask_by(ask: Ask) {
     let _ = ASK.set(ask);
+}
+
+/// Names the key file, in place of the environment. Only the first call counts.
+pub fn name_key_file(path: PathBuf) {
+    let _ = NAMED.set(path);
+}
+
+/// The key file that was named.
+pub fn named_key_file() -> Option<PathBuf> {
+    let environment = || std::env::var_os(KEY_FILE).filter(|path| !path.is_empty()).map(PathBuf::from);
+    NAMED.get().cloned().or_else(environment)
+}
+
+/// True if the environment names a passphrase.
+pub fn names_passphrase() -> bool {
+    [PASSPHRASE_FILE, PASSPHRASE_COMMAND]
+        .iter()
+        .any(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty()))
+}
+
+/// A new passphrase: that which the environment names, or one that `ask` gets twice from the user.
+///
+/// # Errors
+/// `Invalid` when there is none, it is too short, or the two differ.
+pub fn new_passphrase() -> Result<Secret> {
+    if let Some((Secret::Passphrase(words), _)) = passphrase()? {
+        super::require_passphrase(&words)?;
+        return Ok(Secret::Passphrase(words));
+    }
+    let none = || {
+        Error::new(
+            ErrorKind::Invalid,
+            format!(
+                "there is no terminal to ask for a passphrase; name one with {PASSPHRASE_FILE} or {PASSPHRASE_COMMAND}"
+            ),
+        )
+    };
+    let ask = ASK.get().ok_or_else(none)?;
+    let words = ask("New passphrase of the store: ")?.ok_or_else(none)?;
+    super::require_passphrase(&words)?;
+    if ask("The same again: ")?.is_none_or(|again| *again != *words) {
+        return Err(Error::new(ErrorKind::Invalid, "the two passphrases differ"));
+    }
+    Ok(Secret::Passphrase(words))
 }
 
 /// Keeps a keyring for the stores that this process opens.
@@ -123,8 +168,8 @@ fn secrets(store: StoreId) -> Result<Vec<Found>> {
             }
         }
     };
-    if let Some(path) = std::env::var_os(KEY_FILE).filter(|path| !path.is_empty()) {
-        file(path.into(), true)?;
+    if let Some(path) = named_key_file() {
+        file(path, true)?;
     }
     if let Some(dir) = std::env::var_os("CREDENTIALS_DIRECTORY") {
         file(Path::new(&dir).join(CREDENTIAL), false)?;
@@ -161,7 +206,7 @@ fn passphrase() -> Result<Option<Found>> {
     Ok(Some((Secret::Passphrase(words), format!("the passphrase of {from}"))))
 }
 
-/// The slots beside the packs, oldest first.
+/// The slots beside the packs; those of the last epoch first, then the oldest.
 ///
 /// # Errors
 /// When their place cannot be read; `Damaged` when one cannot be parsed.
@@ -174,7 +219,9 @@ pub fn slots(packs: &dyn Backend) -> Result<Vec<Slot>> {
         .into_iter()
         .filter_map(|name| read(name).transpose())
         .collect::<Result<_>>()?;
-    slots.sort_by(|one, other| (one.created, &one.id).cmp(&(other.created, &other.id)));
+    slots.sort_by(|one, other| {
+        other.epochs.cmp(&one.epochs).then((one.created, &one.id).cmp(&(other.created, &other.id)))
+    });
     Ok(slots)
 }
 
@@ -182,7 +229,16 @@ pub fn slots(packs: &dyn Backend) -> Result<Vec<Slot>> {
 fn copied_slots(own: &Path) -> Vec<Slot> {
     let entries = fs::read_dir(own.join(KEYS_DIR)).into_iter().flatten().flatten();
     let slot = |path: PathBuf| Slot::from_text(&fs::read_to_string(path).ok()?).ok();
-    entries.filter_map(|entry| slot(entry.path())).collect()
+    let mut slots: Vec<Slot> = entries.filter_map(|entry| slot(entry.path())).collect();
+    slots.sort_by_key(|slot| std::cmp::Reverse(slot.epochs));
+    slots
+}
+
+/// Drops the copies of slots that are none any more.
+pub(super) fn forget_copies(own: &Path, slots: &[Slot]) {
+    for copy in copied_slots(own).iter().filter(|copy| slots.iter().all(|slot| slot.id != copy.id)) {
+        let _ = fs::remove_file(own.join(KEYS_DIR).join(&copy.id));
+    }
 }
 
 /// Removes the slots that an interrupted `init` left in `dir`, and their directory.
@@ -260,6 +316,38 @@ pub fn unlock(store: StoreId, own: &Path, packs: &Packs<'_>) -> Result<Arc<Keyri
     let ring = Arc::new(ring);
     keep(Arc::clone(&ring));
     Ok(ring)
+}
+
+/// Takes over epochs that another process has begun since `ring` was opened. True if there are any.
+pub fn refresh(ring: &Keyring, packs: &dyn Backend) -> bool {
+    let (Ok(found), Ok(slots)) = (secrets(ring.store()), slots(packs)) else { return false };
+    let newer = found.iter().find_map(|(secret, _)| open(&slots, secret, ring.store()).ok().flatten());
+    newer.is_some_and(|newer| ring.adopt(&newer))
+}
+
+/// The slots that secrets which are at hand open, with these; a passphrase is asked for if a slot
+/// needs one that is not.
+///
+/// # Errors
+/// As [`unlock`].
+pub fn at_hand(store: StoreId, packs: &dyn Backend) -> Result<Vec<(Slot, Secret)>> {
+    let (mut secrets, slots) = (secrets(store)?, slots(packs)?);
+    if let Some(ask) = ASK.get().filter(|_| slots.iter().any(|slot| slot.kind == super::SlotKind::Passphrase))
+    {
+        secrets.extend(
+            ask("Passphrase of the store: ")?.map(|words| (Secret::Passphrase(words), String::new())),
+        );
+    }
+    let mut opened = Vec::new();
+    for slot in slots {
+        for (secret, _) in &secrets {
+            if slot.open(secret, store)?.is_some() {
+                opened.push((slot.clone(), secret.clone()));
+                break;
+            }
+        }
+    }
+    Ok(opened)
 }
 
 fn try_copies(store: StoreId, own: &Path, found: &[Found]) -> Option<Keyring> {

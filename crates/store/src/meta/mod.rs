@@ -32,8 +32,10 @@ pub use reclaim::Reclaim;
 pub use sessions::{
     AgentRole, Generation, Role, SessionId, SessionKind, SessionOwner, SessionRow, Sessions, is_gone, lives,
 };
+#[cfg(any(test, feature = "testing"))]
+pub(crate) use sqlite::register_functions;
 pub use sqlite::{Clock, OpenMode, SqliteMeta};
-pub(crate) use sqlite::{copy_database, is_unused_database, register_functions};
+pub(crate) use sqlite::{copy_database, is_unused_database};
 pub use tree::{At, Change, Commit, Committed, DirEntry, Era, Hanging, Inode, ROOT_INODE, Tree, TreeTotals};
 
 /// Costs of write transactions in this process, if the engine counts them: with the database on

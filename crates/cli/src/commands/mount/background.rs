@@ -23,6 +23,9 @@ pub fn start(context: &Context, plan: &Plan) -> Outcome {
     let mut command = Command::new(std::env::current_exe().map_err(|error| at(&error))?);
     let threads = context.threads.to_string();
     command.arg("--store").arg(&plan.store).args(["--threads", &threads, "mount", "--detach"]);
+    if let Some(path) = outrigger_store::keys::unlock::named_key_file() {
+        command.arg("--key-file").arg(path);
+    }
     command.args(["--log-level", context.log.log_level.word()]);
     if context.log.log_format == Some(Format::Text) {
         command.args(["--log-format", "text"]);

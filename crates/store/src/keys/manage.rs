@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use outrigger_format::StoreId;
 
-use super::unlock::{self, copy_slots, slots};
+use super::unlock::{self, copy_slots, forget_copies, slots};
 use super::{Key, Keyring, Secret, Slot};
 use crate::backend::{Access, Backend};
 use crate::config::StoreConfig;
@@ -59,7 +59,7 @@ impl NewKeys {
     }
 }
 
-/// Adds a slot to a store whose packs lie in `packs`.
+/// Adds a slot to a store whose slots lie in `packs`.
 ///
 /// # Errors
 /// As [`Slot::lock`]; when it cannot be written.
@@ -92,4 +92,26 @@ pub fn remove_slot(packs: &dyn Backend, name: &str) -> Result<Slot> {
     }
     packs.remove_text(&slot.file_name())?;
     Ok(slot.clone())
+}
+
+/// Begins a new epoch: everything that is stored from now on has keys that the old slots do not
+/// give. `carried` are the slots that stay, with their secrets; all others go. New slots are durable
+/// before old ones are removed, so at each moment somebody can open the store.
+///
+/// # Errors
+/// `Invalid` without a slot that stays; when slots cannot be written or removed.
+pub fn rotate(packs: &dyn Backend, own: &Path, ring: &Keyring, carried: &[(Slot, Secret)]) -> Result<u32> {
+    if carried.is_empty() {
+        return Err(Error::new(ErrorKind::Invalid, "a key must stay, or nobody could open the store"));
+    }
+    let (old, rotated) = (slots(packs)?, ring.rotated()?);
+    for (slot, secret) in carried {
+        add_slot(packs, &rotated, secret, &slot.label)?;
+    }
+    ring.adopt(&rotated);
+    for slot in &old {
+        packs.remove_text(&slot.file_name())?;
+    }
+    forget_copies(own, &slots(packs)?);
+    Ok(rotated.epochs())
 }

@@ -1,0 +1,244 @@
+//! `key`: the keys that open an encrypted store.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use outrigger_format::StoreId;
+use outrigger_format::catalogue::Time;
+use outrigger_store::backend::{Access, Backend};
+use outrigger_store::keys::{self, Key, Secret, Slot, kernel, text, unlock};
+use outrigger_store::{Store, StoreConfig};
+use serde_json::Value;
+
+use super::Context;
+use crate::args;
+use crate::exit::{Exit, Failure, Outcome};
+use crate::json::Object;
+use crate::output::{complain, local, print_json, print_text};
+
+const EXAMPLES: &str = "\
+Examples:
+  outrigger key list
+  outrigger key add --paper                    print a key to write down, for when all else is lost
+  outrigger key add --file /root/nightly.key   a key file for another host or a service
+  outrigger key add --passphrase --label me
+  outrigger key remove nightly
+  outrigger key rotate                         what is stored from now on has new keys
+  outrigger key unlock --for 8h                keep the key in the kernel, and ask no more
+  outrigger key lock
+
+Any one key opens the whole store. `init` puts the first one in ~/.config/outrigger/keys. A store
+whose keys are all lost cannot be read by anybody: keep a second one elsewhere.";
+
+const WHERE: &str = "\
+A command looks for a key in this order: the kernel's keyring (`key unlock`); the file of --key-file
+or OUTRIGGER_KEY_FILE; the credential `outrigger-key` of a systemd unit; ~/.config/outrigger/keys/ID.key;
+/etc/outrigger/keys/ID.key; the first line of the file OUTRIGGER_PASSPHRASE_FILE, or what the command
+OUTRIGGER_PASSPHRASE_COMMAND prints. At last it asks for a passphrase, if a key is one.";
+
+/// List, add and remove the keys of an encrypted store
+#[derive(Subcommand)]
+#[command(after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}\n\n{WHERE}"))]
+pub enum KeyCommand {
+    /// List the keys that open the store
+    List,
+    /// Add a key
+    Add(AddArgs),
+    /// Remove a key. Who has it and a copy of the store's directory `keys` can still read what is
+    /// stored already: `key rotate` protects what is stored from now on
+    Remove {
+        /// Its label or id
+        name: String,
+    },
+    /// Begin new keys for what is stored from now on, and lock out the keys that are not at hand
+    ///
+    /// Keys that this command can find, as any command does, stay. All others go; to have them
+    /// again, add them again. Names and attributes keep their key: for new keys throughout, `copy`
+    /// the store without encryption and with new keys.
+    Rotate {
+        /// Also if keys that are not at hand go
+        #[arg(long)]
+        drop_others: bool,
+    },
+    /// Keep the store's key in the kernel's keyring of this user
+    Unlock {
+        /// For so long, as 8h or 30m [default: until the machine is restarted]
+        #[arg(long = "for", value_name = "TIME", value_parser = args::span)]
+        time: Option<Duration>,
+    },
+    /// Drop the store's key from the kernel's keyring
+    Lock,
+}
+
+/// A new key.
+#[derive(Args)]
+#[group(required = true, multiple = false, args = ["paper", "file", "passphrase"])]
+pub struct AddArgs {
+    /// Print a new key, to be written down
+    #[arg(long)]
+    paper: bool,
+    /// Put a new key in this file; if it is there already, add the key in it
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Ask for a passphrase twice, or take that of OUTRIGGER_PASSPHRASE_FILE or
+    /// OUTRIGGER_PASSPHRASE_COMMAND
+    #[arg(long)]
+    passphrase: bool,
+    /// What to call it [default: what it is]
+    #[arg(long)]
+    label: Option<String>,
+}
+
+/// The encrypted store, and the place of its slots.
+fn open(context: &Context) -> Result<(Store, Arc<dyn Backend>), Failure> {
+    let store = Store::open_to_look(context.store_dir()?)?;
+    if store.keys().is_none() {
+        return Err(Failure::failed(format!(
+            "{} is not encrypted, so it has no keys; `outrigger copy --encrypt` makes an encrypted copy",
+            store.name().display()
+        )));
+    }
+    let packs = store.config.open_uncached(store.home().path(), Access::default())?;
+    Ok((store, packs))
+}
+
+pub fn run(context: &Context, command: KeyCommand) -> Outcome {
+    match command {
+        KeyCommand::List => list(context),
+        KeyCommand::Add(args) => add(context, &args),
+        KeyCommand::Remove { name } => {
+            let (_, packs) = open(context)?;
+            let slot = keys::remove_slot(&*packs, &name)?;
+            say(context, &slot, &format!("removed {}", slot.describe()))
+        }
+        KeyCommand::Rotate { drop_others } => rotate(context, drop_others),
+        KeyCommand::Unlock { time } => {
+            let (store, _) = open(context)?;
+            kernel::keep(store.keys().expect("an encrypted store is open"), time)?;
+            done(context, "the kernel has the key; `outrigger key lock` drops it")
+        }
+        KeyCommand::Lock => {
+            let dir = context.store_dir()?;
+            let id = match StoreConfig::find(dir).ok().flatten() {
+                Some(config) => config.id,
+                None => Store::open_to_look(dir)?.config.id,
+            };
+            let had = kernel::drop_of(id)?;
+            done(
+                context,
+                if had { "the kernel has dropped the key" } else { "the kernel had no key of this store" },
+            )
+        }
+    }
+}
+
+fn done(context: &Context, text: &str) -> Outcome {
+    if context.json {
+        print_json(Object::new().with("done", text))?;
+    } else if !context.quiet {
+        print_text(&format!("{text}\n"))?;
+    }
+    Ok(Exit::Done)
+}
+
+fn object(slot: &Slot) -> Object {
+    Object::new()
+        .with("id", slot.id.as_str())
+        .with("kind", slot.kind.name())
+        .with("label", slot.label.as_str())
+        .with("created", slot.created)
+        .with("epochs", slot.epochs)
+}
+
+fn say(context: &Context, slot: &Slot, text: &str) -> Outcome {
+    if context.json {
+        print_json(object(slot))?;
+        return Ok(Exit::Done);
+    }
+    done(context, text)
+}
+
+fn list(context: &Context) -> Outcome {
+    let (store, packs) = open(context)?;
+    let slots = unlock::slots(&*packs)?;
+    if context.json {
+        let rows: Vec<Value> = slots.iter().map(|slot| object(slot).into()).collect();
+        let epochs = store.keys().map_or(0, |keys| keys.epochs());
+        print_json(Object::new().with("epochs", epochs).with("keys", rows))?;
+        return Ok(Exit::Done);
+    }
+    let mut text = String::new();
+    for slot in &slots {
+        let made = local(Time { secs: slot.created as i64, nanos: 0 });
+        text += &format!("{}  {:10}  {made}  {}\n", slot.id, slot.kind.name(), slot.label);
+    }
+    print_text(&text)?;
+    Ok(Exit::Done)
+}
+
+fn add(context: &Context, args: &AddArgs) -> Outcome {
+    let (store, packs) = open(context)?;
+    let ring = store.keys().expect("an encrypted store is open");
+    let label = |what: &str| args.label.clone().unwrap_or_else(|| what.to_string());
+    if args.passphrase {
+        let slot = keys::add_slot(&*packs, ring, &unlock::new_passphrase()?, &label("passphrase"))?;
+        return say(context, &slot, "the passphrase opens the store from now on");
+    }
+    if let Some(path) = &args.file {
+        let secret = key_of_file(path, store.config.id)?;
+        let slot = keys::add_slot(&*packs, ring, &secret, &label("key file"))?;
+        return say(context, &slot, &format!("the key in {} opens the store from now on", path.display()));
+    }
+    let key = Key::random()?;
+    let slot = keys::add_slot(&*packs, ring, &Secret::Key(key.clone()), &label("paper"))?;
+    if context.json {
+        print_json(object(&slot).with("key", text::encode(&key).as_str()))?;
+    } else {
+        print_text(&format!(
+            "{}\nThis key opens the store. Write it down and keep it where a fire or a thief does not find both. To use it, put it in a file, and \
+             name that with --key-file\n",
+            *text::encode(&key)
+        ))?;
+    }
+    Ok(Exit::Done)
+}
+
+/// The key in a file; makes one if the file is not there.
+pub fn key_of_file(path: &Path, store: StoreId) -> Result<Secret, Failure> {
+    if path.exists() {
+        return Ok(unlock::read_key_file(path)?);
+    }
+    let key = Key::random()?;
+    unlock::write_key_file(path, &key, store)?;
+    Ok(Secret::Key(key))
+}
+
+fn rotate(context: &Context, drop_others: bool) -> Outcome {
+    let (store, packs) = open(context)?;
+    let carried = unlock::at_hand(store.config.id, &*packs)?;
+    let others: Vec<String> = unlock::slots(&*packs)?
+        .iter()
+        .filter(|slot| carried.iter().all(|(kept, _)| kept.id != slot.id))
+        .map(Slot::describe)
+        .collect();
+    if !others.is_empty() && !drop_others {
+        return Err(Failure::failed(format!(
+            "these keys are not at hand and would no longer open the store: {}; name them (see `outrigger key --help`), or give --drop-others",
+            others.join(", ")
+        )));
+    }
+    let ring = store.keys().expect("an encrypted store is open");
+    let epochs = keys::rotate(&*packs, store.home().path(), ring, &carried)?;
+    if kernel::find(store.config.id).is_some()
+        && let Err(error) = kernel::keep(ring, None)
+    {
+        complain(&error.to_string());
+    }
+    if context.json {
+        print_json(Object::new().with("epochs", epochs).with("dropped", others))?;
+        return Ok(Exit::Done);
+    }
+    done(context, &format!("what is stored from now on has the keys of epoch {epochs}"))
+}
