@@ -139,7 +139,7 @@ impl<'scope, 'env> Agent<'scope, 'env> {
     /// Makes rounds until `stop` is set or, if told so, there is nothing to do. It goes on after
     /// errors, unless it ends when there is nothing to do.
     pub(super) fn work(&mut self, session: &mut Arc<Session>, tell: &mut dyn FnMut(Event<'_>)) -> Result<()> {
-        let mut told = String::new();
+        let mut reported = String::new();
         while !self.stop.load(Ordering::Relaxed) {
             // A host that slept has lost session and claims. It goes on like a new agent.
             let registered = match session.check() {
@@ -148,7 +148,7 @@ impl<'scope, 'env> Agent<'scope, 'env> {
             };
             match registered.and_then(|()| self.round(tell)) {
                 Ok(works) => {
-                    told.clear();
+                    reported.clear();
                     if self.options.until_idle && !works {
                         return Ok(());
                     }
@@ -157,9 +157,9 @@ impl<'scope, 'env> Agent<'scope, 'env> {
                 // Every other agent would get the same error, and end as well.
                 Err(error) => {
                     let why = error.to_string();
-                    if why != told {
+                    if why != reported {
                         tell(Event::Rests(&error));
-                        told = why;
+                        reported = why;
                     }
                     rest(self.stop);
                     continue;

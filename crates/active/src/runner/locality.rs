@@ -165,7 +165,7 @@ impl Seen {
     }
 
     /// A callback that counts each chunk.
-    pub fn told(self: &Arc<Self>) -> Arc<Told> {
+    pub fn counter(self: &Arc<Self>) -> Arc<Told> {
         let seen = Arc::clone(self);
         Arc::new(move |pack, len| {
             let Some(is_here) = pack.and_then(|pack| seen.tally.is_here(pack)) else { return };

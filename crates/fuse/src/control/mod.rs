@@ -297,10 +297,10 @@ fn serve<V: Controlled>(counted: &Counted<V>, stream: UnixStream, forget: &Forge
                         continue;
                     }
                 };
-                let told = answer(&mut answers, Ok("ok".to_string()));
+                let answered = answer(&mut answers, Ok("ok".to_string()));
                 // Until the client is done, says anything, or is gone; or its time is over, after
                 // which it can commit nothing.
-                let released = told.is_ok() && is_released(volume, &mut lines, session);
+                let released = answered.is_ok() && is_released(volume, &mut lines, session);
                 let forgetting = forgetting();
                 let stale = held.release();
                 if let Ok(stale) = &stale {

@@ -324,8 +324,8 @@ fn serve(serving: &Serving, socket: TcpStream) -> io::Result<()> {
                 hand_out(answers, followed)?;
             }
             ("input", [job, number]) => {
-                let told = volume.input_of(JobId(*job), u32::try_from(*number).unwrap_or(u32::MAX));
-                answer(answers, Ok(input(told)))?;
+                let state = volume.input_of(JobId(*job), u32::try_from(*number).unwrap_or(u32::MAX));
+                answer(answers, Ok(input(state)))?;
             }
             ("carry", [inode]) => {
                 let carries = volume.carry(*inode, session);

@@ -212,7 +212,7 @@ impl<F: Versioned> Following<F> {
     }
 
     /// Wakes threads that may wait for a file that has ended.
-    pub fn told(&self) {
+    pub fn wake(&self) {
         self.moved.beat();
     }
 

@@ -170,8 +170,8 @@ impl Core {
     fn note_outcome(&self, done: &Result<()>) {
         Counters::add(&self.counters.failures, u64::from(done.is_err()));
         let mut state = self.control.state.lock().expect("no panic while held");
-        let told = |error: &Error| (self.world.reports.errno_of_our_own(error), Instant::now());
-        state.failed = done.as_ref().err().map(told);
+        let failure = |error: &Error| (self.world.reports.errno_of_our_own(error), Instant::now());
+        state.failed = done.as_ref().err().map(failure);
         state.ended = Some(Instant::now());
     }
 

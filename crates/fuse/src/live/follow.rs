@@ -243,7 +243,7 @@ impl Core {
         if node.read().links == 0 {
             self.delete_if_unused(node, is_hidden);
         }
-        self.following.told();
+        self.following.wake();
         Ok(())
     }
 

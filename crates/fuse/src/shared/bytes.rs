@@ -97,9 +97,9 @@ impl Core {
         let begin = out.len();
         let read = self.read_now(file, offset, len, out);
         let Err(error) = read else { return Ok(()) };
-        let told = |error| self.reports.errno_at(error, format_args!("inode {}", file.number));
+        let to_errno = |error| self.reports.errno_at(error, format_args!("inode {}", file.number));
         if !matches!(error.kind(), ErrorKind::Damaged | ErrorKind::NotFound) {
-            return Err(told(error));
+            return Err(to_errno(error));
         }
         // Another host may have stored another content, and a collector taken this one.
         let before = file.read().row.root.clone();
@@ -110,10 +110,10 @@ impl Core {
             return Err(Errno::STALE);
         }
         if now == before {
-            return Err(told(error));
+            return Err(to_errno(error));
         }
         out.truncate(begin);
-        self.read_now(file, offset, len, out).map_err(told)
+        self.read_now(file, offset, len, out).map_err(to_errno)
     }
 
     fn read_now(

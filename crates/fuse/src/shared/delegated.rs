@@ -82,7 +82,7 @@ impl SharedVolume {
         open.delegate = Some(Delegate { session, asked: None });
         drop(state);
         core.nobody_came.store(false, Ordering::Relaxed);
-        core.following.told();
+        core.following.wake();
         true
     }
 
@@ -105,7 +105,7 @@ impl SharedVolume {
         if !matches!(taken, Ok(true)) {
             self.core.drop_delegate(&file, Some(session));
         }
-        self.core.following.told();
+        self.core.following.wake();
         taken
     }
 }
@@ -158,7 +158,7 @@ impl Core {
         {
             open.delegate = None;
         }
-        self.following.told();
+        self.following.wake();
     }
 
     fn take_delegated(&self, file: &File, len: u64, session: SessionId) -> Result<bool> {
@@ -276,7 +276,7 @@ impl Core {
         }
         if delegate.asked.is_none_or(|asked| asked < asking.end) {
             delegate.asked = Some(asking.end);
-            self.following.told();
+            self.following.wake();
         }
         let consumed = open.prefix.consumed();
         if asking.consumed != Some(consumed) {

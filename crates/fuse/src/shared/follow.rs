@@ -318,7 +318,7 @@ impl Core {
             }
             self.close_file(file);
         }
-        self.following.told();
+        self.following.wake();
     }
 
     /// True if its writer, or anybody else, has marked it as worthless.
