@@ -19,8 +19,8 @@ use outrigger_store::read::whereabouts::{Hosts, whereabouts_while};
 use outrigger_store::read::{Reader, Told};
 use outrigger_store::{Error, ErrorKind, Result, Store};
 
+use super::delay_scheduling::{Far, Placed};
 use super::launch::Inputs;
-use super::patience::{Far, Placed};
 use crate::job::spec::Spec;
 use crate::progress::Counters;
 

@@ -17,13 +17,13 @@
 //! at all. A runner of a job that another process began goes on with the splits that were recorded.
 
 mod accept;
+mod delay_scheduling;
 mod launch;
 mod left;
 mod locality;
 mod made;
 mod measured;
 mod others;
-mod patience;
 mod publish;
 mod slot;
 mod stragglers;
@@ -49,12 +49,12 @@ use crate::trust::Trust;
 use crate::written::Quiet;
 
 use accept::{Accepted, accept};
+use delay_scheduling::Placed;
 use launch::Inputs;
 use locality::Tally;
 pub use locality::{Nearby, nearby};
 pub use made::{Made, made};
 pub use measured::{Forecast, Measured, measured};
-use patience::Placed;
 use stragglers::Overtaken;
 pub(crate) use stragglers::{Speculative, Stragglers};
 pub(crate) use upkeep::fence_the_dead;

@@ -24,10 +24,10 @@ use outrigger_store::session::Session;
 use outrigger_store::write::{CommitWhen, Content, FileItem, Item, Progress, Target, WriteOptions, Writer};
 use outrigger_store::{Error, ErrorKind, Result};
 
+use super::delay_scheduling::Turn;
 use super::launch::{self, Begun};
 use super::left::Left;
 use super::others::Speculative;
-use super::patience::Turn;
 use super::stragglers::{self, OVERTAKEN};
 use super::{Measured, Shared, publish};
 use crate::attempt::{Attempt, Ended, OutputStream, read_up_to};

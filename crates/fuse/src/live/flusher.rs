@@ -259,9 +259,9 @@ impl Core {
                 Select::One(number) => node.number == number,
                 Select::Batch => file.map.oldest_segment().is_some_and(|segment| segment <= oldest),
                 Select::Idle => {
-                    let patience = if file.in_place { 4 * idle } else { idle };
-                    file.written.elapsed() >= patience
-                        || file.dirty_since.is_some_and(|since| since.elapsed() >= 4 * patience)
+                    let delay = if file.in_place { 4 * idle } else { idle };
+                    file.written.elapsed() >= delay
+                        || file.dirty_since.is_some_and(|since| since.elapsed() >= 4 * delay)
                 }
             };
             if is_due {

@@ -43,7 +43,7 @@ use crate::view::{attr, space};
 /// Room that a record needs beside its data.
 const RECORD_ROOM: u64 = 256;
 /// How long a write waits for room before it makes some itself.
-const PATIENCE: Duration = Duration::from_secs(1);
+const ROOM_TIMEOUT: Duration = Duration::from_secs(1);
 /// Inode numbers reserved at once.
 const INODES_AT_ONCE: u64 = 1 << 10;
 /// Conflicts with other hosts that an operation retries before it fails with `EBUSY`.
@@ -235,11 +235,11 @@ impl Core {
         if self.is_filling() {
             self.increments.wake_for_room();
         }
-        match self.log.reserve(bytes, Some(PATIENCE)) {
+        match self.log.reserve(bytes, Some(ROOM_TIMEOUT)) {
             Err(error) if error.kind() == ErrorKind::Busy => {
                 // The files that could be stored have made room, even if others failed.
                 let stored = self.with_session(|| self.fail(self.make_all_room()));
-                match self.log.reserve(bytes, Some(PATIENCE)) {
+                match self.log.reserve(bytes, Some(ROOM_TIMEOUT)) {
                     // Without an error, files without names fill it, and these cannot be stored.
                     Err(error) if error.kind() == ErrorKind::Busy => stored.and(Err(Errno::NOSPC)),
                     reserved => self.fail(reserved),

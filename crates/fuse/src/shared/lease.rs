@@ -49,7 +49,7 @@ use super::store::Asked;
 use crate::fs::Handle;
 
 /// How long an operation waits for the next session.
-const PATIENCE: Duration = Duration::from_secs(10);
+const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause after a failure to open another session.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -101,7 +101,7 @@ impl Lease {
     /// # Errors
     /// `Fenced` when there is none in time; `Io` when the store was removed.
     pub fn live(&self) -> Result<Arc<Session>> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + SESSION_TIMEOUT;
         let mut current = self.lock();
         loop {
             let Err(error) = current.session.check() else { return Ok(Arc::clone(&current.session)) };
