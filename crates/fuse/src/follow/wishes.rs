@@ -65,7 +65,7 @@ pub enum Input {
 /// A wish that programs tail one file.
 pub trait Wanted: Send {
     /// True if only the writer may see the file (an unpublished file).
-    fn hides(&self) -> bool;
+    fn is_unpublished(&self) -> bool;
     /// How many bytes the writer may be ahead of its readers.
     fn ahead(&self) -> Option<u64>;
     /// Called before `begin` with the attributes of file and directories, which say who may read

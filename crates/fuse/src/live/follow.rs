@@ -15,14 +15,14 @@
 //! **An overwritten file** (opened with `O_TRUNC`, or cut to nothing while it is open for writing)
 //! is tailed from then on like a new file. Its job exists before the old content goes.
 //!
-//! **Unpublished files** (1W→1W) have a name only in [`Tree::hide`]: this mount finds them by it
+//! **Unpublished files** (1W→1W) have a name only in [`Tree::add_unpublished`]: this mount finds them by it
 //! and does not list them. The log and the database know no name, so a crash leaves nothing. Their
 //! stored content is held as an orphan's is, until their job holds it.
 //!
 //! The registry has a handle on each file, so that it is not deleted. Its lock is taken before a
 //! node's, and never together with the gate or the tree.
 //!
-//! [`Tree::hide`]: super::tree::Tree::hide
+//! [`Tree::add_unpublished`]: super::tree::Tree::add_unpublished
 
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -154,7 +154,7 @@ impl Core {
         again: bool,
     ) -> Result<()> {
         // A file that others see by its name cannot be hidden from them.
-        let (is_hidden, ahead) = (wanted.hides() && !again, wanted.ahead());
+        let (is_unpublished, ahead) = (wanted.is_unpublished() && !again, wanted.ahead());
         let made = node.read().attributes.clone();
         wanted.made(&made, &self.attributes_above(place.0)?);
         let jobs = wanted.begin(node.number, self.session.id(), again)?;
@@ -165,8 +165,17 @@ impl Core {
         node.opened(false);
         let (prefix, end) = (Prefix::default(), End::Open);
         let (delegate, delegated_until) = (None, None);
-        let open =
-            Open { prefix, end, jobs, place, is_hidden, was_there: again, ahead, delegate, delegated_until };
+        let open = Open {
+            prefix,
+            end,
+            jobs,
+            place,
+            is_unpublished,
+            was_there: again,
+            ahead,
+            delegate,
+            delegated_until,
+        };
         self.following.begin(node, open);
         // Another program that has an existing file open may have closed it meanwhile.
         if !node.has_writers() {
@@ -187,7 +196,7 @@ impl Core {
     }
 
     /// The writer of an unpublished file has removed it.
-    pub fn give_up_hidden(&self, node: &Node) {
+    pub fn give_up_unpublished(&self, node: &Node) {
         self.following.give_up(node.write().open.as_deref_mut());
     }
 
@@ -206,9 +215,11 @@ impl Core {
 
     /// Ends an open version whose writers have gone; see the module.
     fn close_open(self: &Arc<Self>, node: &Arc<Node>) -> Result<()> {
-        let known =
-            |open: &Open| (open.end, open.jobs.clone(), open.place.clone(), open.is_hidden, open.was_there);
-        let Some((end, jobs, place, is_hidden, was_there)) = node.read().open.as_deref().map(known) else {
+        let known = |open: &Open| {
+            (open.end, open.jobs.clone(), open.place.clone(), open.is_unpublished, open.was_there)
+        };
+        let Some((end, jobs, place, is_unpublished, was_there)) = node.read().open.as_deref().map(known)
+        else {
             return Ok(());
         };
         let rows = self.world.store.jobs();
@@ -220,7 +231,7 @@ impl Core {
                 // The file existed before, and its next writer has not given up. If even this
                 // fails, its content so far stays.
                 let _ = self.remove_xattr_of(node.number, ABORT);
-            } else if !is_hidden {
+            } else if !is_unpublished {
                 self.unlink_aborted(node, &place)?;
             }
         } else {
@@ -235,13 +246,13 @@ impl Core {
                 self.following.close(rows, job, node.number, (&root, invalidated))?;
             }
         }
-        if is_hidden {
-            self.tree_mut().show(place.0, &place.1, node.number);
+        if is_unpublished {
+            self.tree_mut().remove_unpublished(place.0, &place.1, node.number);
         }
         self.following.end(node);
         node.closed(false);
         if node.read().links == 0 {
-            self.delete_if_unused(node, is_hidden);
+            self.delete_if_unused(node, is_unpublished);
         }
         self.following.wake();
         Ok(())
@@ -258,13 +269,13 @@ impl Core {
     }
 
     /// Gives a file its name in this mount only, if that is not taken.
-    pub fn hide(&self, node: &Arc<Node>, parent: u64, name: &[u8]) -> crate::fs::Result<()> {
+    pub fn name_unpublished(&self, node: &Arc<Node>, parent: u64, name: &[u8]) -> crate::fs::Result<()> {
         let tree = &mut *self.tree_mut();
         self.world.directory_in(tree, parent)?;
         if self.world.lookup_in(tree, parent, name)?.is_some() {
             return Err(Errno::EXIST);
         }
-        tree.hide(parent, name, node.number);
+        tree.add_unpublished(parent, name, node.number);
         Ok(())
     }
 

@@ -80,7 +80,7 @@ impl LiveVolume {
     }
 
     /// Makes an unpublished file that is tailed; `None` if no rule wants it after all.
-    fn create_hidden(
+    fn create_unpublished(
         &self,
         caller: Caller,
         (parent, name): (u64, &[u8]),
@@ -95,14 +95,14 @@ impl LiveVolume {
         let begun = self.core.begin_following(&node, (parent, name.to_vec()), wanted, false);
         let is_followed = node.read().open.is_some();
         let named = match self.core.world.fail(begun) {
-            Ok(()) if is_followed => self.core.hide(&node, parent, name),
+            Ok(()) if is_followed => self.core.name_unpublished(&node, parent, name),
             begun => begun,
         };
         if is_followed && named.is_ok() {
             return Ok(Some((self.core.entry_of(&node), opened)));
         }
         // Its jobs, if they were made, fail, and it goes with its handle.
-        self.core.give_up_hidden(&node);
+        self.core.give_up_unpublished(&node);
         node.write().is_forgotten = true;
         self.release(node.number, opened.handle);
         named.map(|()| None)
@@ -118,10 +118,10 @@ impl LiveVolume {
     ) -> Result<(Entry, Opened)> {
         let exclusive = flags.contains(OFlags::EXCL);
         let mut wanted = self.core.wanted(parent, name)?;
-        if wanted.as_ref().is_some_and(|wanted| wanted.hides())
+        if wanted.as_ref().is_some_and(|wanted| wanted.is_unpublished())
             && !self.core.is_taken(parent, name)?
-            && let Some(hides) = wanted.take()
-            && let Some(made) = self.create_hidden(caller, (parent, name), new, flags, hides)?
+            && let Some(wanted) = wanted.take()
+            && let Some(made) = self.create_unpublished(caller, (parent, name), new, flags, wanted)?
         {
             return Ok(made);
         }
@@ -146,7 +146,7 @@ impl LiveVolume {
         self.core.saw(parent, name, node.number, node.kind);
         let opened = self.opened(Arc::clone(&node), flags)?;
         if made && let Some(wanted) = wanted {
-            let begun = if wanted.hides() {
+            let begun = if wanted.is_unpublished() {
                 // It was there, so that its name could not be hidden, and was removed before it was
                 // opened.
                 Err(Errno::BUSY)

@@ -101,7 +101,7 @@ impl Core {
         change: impl Fn(&mut Attributes) -> Result<()>,
     ) -> Result<Option<Inode>> {
         let mut state = file.write();
-        if !state.is_removed && !state.is_hidden {
+        if !state.is_removed && !state.is_unpublished {
             return Ok(None);
         }
         let mut attributes = state.attributes();

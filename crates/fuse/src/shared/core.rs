@@ -21,7 +21,6 @@ use super::SharedOptions;
 use super::batch::Counters;
 use super::deferred::DeferredQueue;
 use super::file::{File, Files, State};
-use super::hidden::Hidden;
 use super::increment_queue::IncrementQueue;
 use super::lease::Lease;
 use super::negative_cache::NegativeCache;
@@ -30,6 +29,7 @@ use super::packer::Packer;
 use super::path_prefetch::PathPrefetch;
 use super::rows::{A_MOMENT, Known};
 use super::store::Turn;
+use super::unpublished::Unpublished;
 use crate::follow::{Following, Places};
 use crate::fs::{Attr, Entry, Handle, Result, Statfs};
 use crate::report::Reports;
@@ -90,7 +90,7 @@ pub(super) struct Core {
     pub packer: Packer,
     pub following: Following<File>,
     pub places: Places,
-    pub hidden: Hidden,
+    pub unpublished: Unpublished,
     pub running: Running,
     pub increments: IncrementQueue,
     /// Agents on other hosts can store files that they read in-line.
@@ -132,7 +132,7 @@ impl Core {
             packer,
             following: Following::default(),
             places: Places::default(),
-            hidden: Hidden::default(),
+            unpublished: Unpublished::default(),
             running: Running::default(),
             increments: IncrementQueue::default(),
             has_delegates: AtomicBool::new(false),

@@ -161,16 +161,16 @@ impl Core {
     ) -> Result<bool> {
         let session = self.lease.live()?;
         // A file that others see by its name cannot be hidden from them.
-        let (is_hidden, ahead) = (wanted.hides() && !again, wanted.ahead());
+        let (is_unpublished, ahead) = (wanted.is_unpublished() && !again, wanted.ahead());
         self.forget_increments(file)?;
         let made = file.read().attributes();
         wanted.made(&made, &self.attributes_above(place.0)?);
-        if !is_hidden {
+        if !is_unpublished {
             self.register_open(file.number, session.id())?;
         }
         let jobs = wanted.begin(file.number, session.id(), again);
         let is_wanted = jobs.as_ref().is_ok_and(|jobs| !jobs.is_empty());
-        if !is_wanted && !is_hidden {
+        if !is_wanted && !is_unpublished {
             // If this fails, the next client that finds this mount gone does it.
             let _ = self.fail(self.unregister(file.number, None, false));
         }
@@ -180,24 +180,24 @@ impl Core {
             self.open.again(file);
             let (prefix, end) = (Prefix::default(), End::Open);
             let delegate = None;
-            let may_come = ahead.is_some() && !is_hidden;
+            let may_come = ahead.is_some() && !is_unpublished;
             let delegated_until = if may_come { self.waits_for_delegates() } else { None };
             let open = Open {
                 prefix,
                 end,
                 jobs,
                 place,
-                is_hidden,
+                is_unpublished,
                 was_there: again,
                 ahead,
                 delegate,
                 delegated_until,
             };
-            let hidden = is_hidden.then(|| open.place.clone());
+            let unpublished = is_unpublished.then(|| open.place.clone());
             self.following.begin(file, open);
             // From here on, the end of the session finds this record.
             if let Err(error) = session.check() {
-                self.drop_open(file, hidden.as_ref());
+                self.drop_open(file, unpublished.as_ref());
                 return Err(error);
             }
             if again {
@@ -251,14 +251,14 @@ impl Core {
 
     /// Ends an open version whose writers have gone; see the module.
     fn close_open(self: &Arc<Self>, file: &Arc<File>) -> Result<()> {
-        let known = |open: &Open| (open.end, open.jobs.clone(), open.place.clone(), open.is_hidden);
-        let Some((end, jobs, place, is_hidden)) = file.read().open.as_deref().map(known) else {
+        let known = |open: &Open| (open.end, open.jobs.clone(), open.place.clone(), open.is_unpublished);
+        let Some((end, jobs, place, is_unpublished)) = file.read().open.as_deref().map(known) else {
             return Ok(());
         };
-        let hidden = is_hidden.then_some(&place);
+        let unpublished = is_unpublished.then_some(&place);
         if self.session().check().is_err() {
             // The runners of its jobs find that out, and do what is left to do.
-            self.drop_open(file, hidden);
+            self.drop_open(file, unpublished);
             return Ok(());
         }
         let rows = self.store.jobs();
@@ -270,7 +270,7 @@ impl Core {
                 // The file existed before, and its next writer has not given up. If even this
                 // fails, its content so far stays.
                 let _ = self.remove_xattr_of(file.number, ABORT);
-            } else if !is_hidden {
+            } else if !is_unpublished {
                 self.unlink_aborted(file, &place)?;
             }
         } else if let Some((root, invalidated)) = self.content_at_end(file)? {
@@ -283,8 +283,8 @@ impl Core {
             }
         }
         let is_kept = file.read().is_kept();
-        self.unregister(file.number, hidden, is_kept)?;
-        self.drop_open(file, hidden);
+        self.unregister(file.number, unpublished, is_kept)?;
+        self.drop_open(file, unpublished);
         Ok(())
     }
 
@@ -295,23 +295,23 @@ impl Core {
     /// When what was written to a file that nobody else sees cannot be kept aside.
     pub fn end_followed_of_lost_session(&self) -> Result<()> {
         for file in self.open.all() {
-            let place = |open: &Open| open.is_hidden.then(|| open.place.clone());
-            let Some(hidden) = file.read().open.as_deref().map(place) else { continue };
-            if hidden.is_some() {
+            let place = |open: &Open| open.is_unpublished.then(|| open.place.clone());
+            let Some(unpublished) = file.read().open.as_deref().map(place) else { continue };
+            if unpublished.is_some() {
                 self.lose(&file, &BTreeSet::new())?;
             }
-            self.drop_open(&file, hidden.as_ref());
+            self.drop_open(&file, unpublished.as_ref());
         }
         Ok(())
     }
 
     /// A file is followed no more.
-    fn drop_open(&self, file: &Arc<File>, hidden: Option<&(u64, Vec<u8>)>) {
-        if let Some((parent, name)) = hidden {
-            self.hidden.remove((*parent, name), file.number);
+    fn drop_open(&self, file: &Arc<File>, unpublished: Option<&(u64, Vec<u8>)>) {
+        if let Some((parent, name)) = unpublished {
+            self.unpublished.remove((*parent, name), file.number);
         }
         if self.following.end(file) {
-            if hidden.is_some() {
+            if unpublished.is_some() {
                 // Nobody can find it any more.
                 file.write().lose();
                 self.forget_row(file.number);
@@ -324,7 +324,7 @@ impl Core {
     /// True if its writer, or anybody else, has marked it as worthless.
     fn is_given_up(&self, file: &File) -> Result<bool> {
         let state = file.read();
-        if state.is_hidden || state.is_removed {
+        if state.is_unpublished || state.is_removed {
             return Ok(state.row.attributes.xattrs.iter().any(|(name, _)| name == ABORT));
         }
         drop(state);

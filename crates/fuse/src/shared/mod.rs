@@ -48,7 +48,7 @@
 //! | `deferred.rs`, `close_barrier.rs` | deferred closes, and the close barrier that waits for them |
 //! | `lease.rs` | the session, and the next one when another client has ended it |
 //! | `locks/` | locks of programs, among all hosts |
-//! | `follow.rs`, `hidden.rs`, `open_versions.rs` | tailed files: the part that this kind of mount adds to `crate::follow` |
+//! | `follow.rs`, `unpublished.rs`, `open_versions.rs` | tailed files: the part that this kind of mount adds to `crate::follow` |
 //! | `packer.rs` | packs small files' chunks from the database |
 //! | `outbox.rs` | the change outbox: names and inodes to publish to the catalogue |
 //! | `worker.rs` | a mount's background thread |
@@ -70,7 +70,6 @@ mod dirty;
 mod file;
 mod filesystem;
 mod follow;
-mod hidden;
 mod in_doubt;
 mod increment_queue;
 mod increments;
@@ -86,6 +85,7 @@ mod path_prefetch;
 mod rows;
 mod store;
 mod stored_prefix;
+mod unpublished;
 mod worker;
 
 use std::path::{Path, PathBuf};

@@ -21,7 +21,7 @@ impl Core {
         let row = self.row(file.number)?;
         let is_known = {
             let state = file.read();
-            state.row.root == row.root || state.is_removed || state.is_hidden || state.may_be_named
+            state.row.root == row.root || state.is_removed || state.is_unpublished || state.may_be_named
         };
         if is_known {
             return Ok(());

@@ -90,7 +90,7 @@ impl State {
 
     /// True if no other host can find the file by a name.
     pub fn is_only_here(&self) -> bool {
-        self.is_removed || self.is_hidden || self.may_be_named || self.is_noted
+        self.is_removed || self.is_unpublished || self.may_be_named || self.is_noted
     }
 
     /// The prefix, if the file still begins with it.

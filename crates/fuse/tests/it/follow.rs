@@ -63,7 +63,7 @@ impl Follows for All {
 }
 
 impl Wanted for One {
-    fn hides(&self) -> bool {
+    fn is_unpublished(&self) -> bool {
         self.path.starts_with(b"rawhidden")
     }
 

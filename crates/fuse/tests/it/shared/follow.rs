@@ -55,7 +55,7 @@ impl Follows for All {
 }
 
 impl Wanted for One {
-    fn hides(&self) -> bool {
+    fn is_unpublished(&self) -> bool {
         self.path.starts_with(b"rawhidden")
     }
 
@@ -414,7 +414,7 @@ fn of_a_hidden_file_whose_mount_is_killed_there_is_what_was_synced_and_nobody_se
 fn a_mount_without_its_session_hands_nothing_out_and_closes_nothing() {
     let Some(site) = Site::new() else { return };
     let (one, two) = (site.mount(), site.mount());
-    let (open, hidden) = (one.open("raw", MAKE).unwrap(), one.open("rawhidden", MAKE).unwrap());
+    let (open, unpublished) = (one.open("raw", MAKE).unwrap(), one.open("rawhidden", MAKE).unwrap());
     let (number, job) = (open.number, site.newest());
     open.write(0, b"written").unwrap();
     assert_eq!(follow(&one, number, 0), Followed::Data(b"written".to_vec()));
@@ -426,12 +426,12 @@ fn a_mount_without_its_session_hands_nothing_out_and_closes_nothing() {
     site.cluster.server.sql(&sql);
     // A file with a name for others goes on without followers; an unpublished file is lost.
     open.sync().unwrap();
-    for inode in [number, hidden.number] {
+    for inode in [number, unpublished.number] {
         assert_eq!(follow(&one, inode, 0), Followed::Closed);
     }
     open.close().unwrap();
-    assert_eq!(hidden.write(0, b"more"), Err(Errno::IO));
-    assert_eq!(hidden.close(), Err(Errno::IO));
+    assert_eq!(unpublished.write(0, b"more"), Err(Errno::IO));
+    assert_eq!(unpublished.close(), Err(Errno::IO));
     assert!(site.split(job).range.is_open() && site.row(job).state != JobState::Failed);
     assert_eq!((two.cat("raw").unwrap(), two.find("rawhidden")), (b"written".to_vec(), Err(Errno::NOENT)));
     assert_eq!(left_open(&site.store).unwrap().len(), 2);
