@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 
 use outrigger_format::Root;
 use outrigger_format::catalogue::Attributes;
-use outrigger_fuse::live::{Follows, Input, StillWaits, Wanted};
+use outrigger_fuse::live::{Input, StillWaits, TailRules, Wanted};
 use outrigger_store::meta::jobs::{JobId, JobInput, JobState, Jobs, NewJob, NewSplit, OPEN_END};
 use outrigger_store::meta::{Inode, SessionId};
 use outrigger_store::ops::View;
@@ -103,7 +103,7 @@ fn ready(name: &str, rule: Rule) -> Result<Arc<Ready>> {
     Ok(Arc::new(Ready { name: name.to_string(), rule, glob }))
 }
 
-impl Follows for Maker {
+impl TailRules for Maker {
     fn refresh(&self) -> Result<()> {
         // Agents report a rule of another version that they cannot read.
         let all = rules::list_known(&self.store)?.into_iter();

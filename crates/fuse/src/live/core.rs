@@ -33,11 +33,11 @@ use super::freeze_lock::FreezeLock;
 use super::node::{Node, State};
 use super::tree::Tree;
 use super::world::{Seen, World};
-use crate::follow::{Following, Places};
 use crate::fs::{Attr, Caller, Entry, Result, Statfs};
 use crate::measures::Histogram;
 use crate::reads::Opens;
 use crate::running::{Run, Running};
+use crate::tail::{Places, Tailing};
 use crate::view::ahead::ReadAhead;
 use crate::view::handles::Handles;
 use crate::view::{FOREVER, attr, space};
@@ -73,7 +73,7 @@ pub(super) struct Core {
     statfs: Mutex<Option<(Instant, Statfs)>>,
     pub ahead: ReadAhead,
     pub control: Control,
-    pub following: Following<Node>,
+    pub tailing: Tailing<Node>,
     pub places: Places,
     pub opens: Arc<Opens>,
     pub running: Running,
@@ -132,7 +132,7 @@ impl Core {
             statfs: Mutex::default(),
             ahead,
             control: Control::default(),
-            following: Following::default(),
+            tailing: Tailing::default(),
             places: Places::default(),
             opens: Arc::default(),
             running: Running::default(),

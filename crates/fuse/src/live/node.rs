@@ -14,7 +14,7 @@ use outrigger_format::catalogue::{Attributes, FileKind, OtherTimes, Time};
 use outrigger_store::meta::Inode;
 use outrigger_store::staging::{ExtentMap, Usage};
 
-use crate::follow::Open;
+use crate::tail::Open;
 use crate::view::content::{Budget, StoredFile};
 
 /// See the module.

@@ -10,9 +10,9 @@ use rustix::io::Errno;
 
 use super::core::{Core, OpenFile};
 use super::file::{File, State};
-use crate::follow::Prefix;
 use crate::fs::{Result, Seek};
 use crate::live::file::{LEN_MAX, WRITE_MAX};
+use crate::tail::Prefix;
 
 impl Core {
     /// Something was written to a file, whose state is held.
@@ -26,7 +26,7 @@ impl Core {
         if let Some(increments) = &mut state.increments {
             tell(&mut increments.prefix);
         }
-        self.following.tell(state.open.as_deref_mut(), tell);
+        self.tailing.tell(state.open.as_deref_mut(), tell);
     }
 
     pub(super) fn write_file(

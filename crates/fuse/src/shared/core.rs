@@ -30,10 +30,10 @@ use super::path_prefetch::PathPrefetch;
 use super::rows::{A_MOMENT, Known};
 use super::store::Turn;
 use super::unpublished::Unpublished;
-use crate::follow::{Following, Places};
 use crate::fs::{Attr, Entry, Handle, Result, Statfs};
 use crate::report::Reports;
 use crate::running::{Run, Running};
+use crate::tail::{Places, Tailing};
 use crate::view::ahead::ReadAhead;
 use crate::view::content::Budget;
 use crate::view::directory::StoredDir;
@@ -88,7 +88,7 @@ pub(super) struct Core {
     statfs: Mutex<Option<(Instant, Statfs)>>,
     pub turn: Turn,
     pub packer: Packer,
-    pub following: Following<File>,
+    pub tailing: Tailing<File>,
     pub places: Places,
     pub unpublished: Unpublished,
     pub running: Running,
@@ -130,7 +130,7 @@ impl Core {
             statfs: Mutex::default(),
             turn: Turn::default(),
             packer,
-            following: Following::default(),
+            tailing: Tailing::default(),
             places: Places::default(),
             unpublished: Unpublished::default(),
             running: Running::default(),
@@ -282,8 +282,8 @@ impl Core {
         let is_deferred = open.as_ref().is_some_and(|file| file.read().row.root != row.root);
         let valid = if is_deferred { Duration::ZERO } else { self.counts_for(row.number) };
         // By default the kernel asks each time. A tailed file may go when it is closed.
-        let is_followed = open.is_some_and(|file| file.read().open.is_some());
-        let name_valid = if is_followed { Duration::ZERO } else { self.options.names_for };
+        let is_tailed = open.is_some_and(|file| file.read().open.is_some());
+        let name_valid = if is_tailed { Duration::ZERO } else { self.options.names_for };
         Entry { attr, valid, name_valid }
     }
 

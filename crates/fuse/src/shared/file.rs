@@ -11,9 +11,9 @@ use outrigger_store::meta::Inode;
 use outrigger_store::staging::{ExtentMap, Usage};
 
 use super::stored_prefix::Increments;
-use crate::follow::{Open, Versioned};
 use crate::fs::{Caller, SetAttr};
 use crate::live::attributes::{apply, drop_privileges};
+use crate::tail::{Open, Versioned};
 use crate::view::content::{Budget, StoredFile};
 
 /// See the module.

@@ -373,7 +373,7 @@ impl FileSystem for SharedVolume {
                 Err(Errno::BUSY)
             } else {
                 let file = Arc::clone(&self.core.files.get(opened.handle)?.file);
-                let begun = self.core.begin_following(&file, (parent, name.to_vec()), wanted, false);
+                let begun = self.core.begin_tailing(&file, (parent, name.to_vec()), wanted, false);
                 self.core.fail(begun).map(drop)
             };
             if let Err(errno) = begun {
@@ -427,7 +427,7 @@ impl FileSystem for SharedVolume {
     ) -> Result<()> {
         self.changeable(number)?;
         let open = self.core.opened(handle)?;
-        self.core.wait_for_followers(&open.file, offset, data.len(), open.appends);
+        self.core.wait_for_readers(&open.file, offset, data.len(), open.appends);
         self.core.write_file(&open, offset, data, drop_set_id)
     }
 

@@ -182,7 +182,7 @@ impl Core {
 
     fn renew_session(self: &Arc<Self>, locks: &Arc<LockService>) -> Result<()> {
         // Without a live session, tailing that begins after this ends by itself.
-        self.end_followed_of_lost_session()?;
+        self.end_tailed_of_lost_session()?;
         let mut asked = self.take_turn()?;
         let before = self.session();
         let session = self.store.session(SessionKind::Writer, Role::Mount)?;

@@ -237,7 +237,7 @@ impl Core {
 
     /// The kernel is given a name. This matters only while some files are tailed.
     pub fn saw(&self, parent: u64, name: &[u8], row: &Inode) {
-        if row.attributes.kind == FileKind::File && self.following.is_any() {
+        if row.attributes.kind == FileKind::File && self.tailing.is_any() {
             self.places.saw(parent, name, row.number);
         }
     }

@@ -19,9 +19,9 @@ use rustix::io::Errno;
 use super::SharedVolume;
 use super::core::Core;
 use super::file::File;
-use crate::follow::Wanted;
 use crate::fs::{Caller, Entry, NewNode, OpenFlags, Opened, Result};
 use crate::live::names::{check_name, inherit};
+use crate::tail::Wanted;
 
 /// Names of unpublished files: directory → name → inode.
 #[derive(Default)]
@@ -57,7 +57,7 @@ impl Core {
     pub fn give_up_unpublished(&self, parent: u64, name: &[u8], number: u64) {
         self.unpublished.remove((parent, name), number);
         if let Some(file) = self.open.get(number) {
-            self.following.give_up(file.write().open.as_deref_mut());
+            self.tailing.give_up(file.write().open.as_deref_mut());
         }
     }
 }
@@ -122,7 +122,7 @@ impl SharedVolume {
         let opened = self.open_file(number, Some(row), flags.difference(OFlags::TRUNC), caller)?;
         let file: Arc<File> = Arc::clone(&core.files.get(opened.handle)?.file);
         file.write().is_unpublished = true;
-        let begun = core.fail(core.begin_following(&file, place.clone(), wanted, false));
+        let begun = core.fail(core.begin_tailing(&file, place.clone(), wanted, false));
         if matches!(begun, Ok(true)) {
             core.unpublished.insert((place.0, &place.1), number);
             let entry = core.entry(&core.row(number)?);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use outrigger_format::Root;
 use outrigger_format::catalogue::FileKind;
 use outrigger_fuse::fs::{FileSystem, Found, Handle, NewNode, OpenFlags, Part, ROOT, SetAttr};
-use outrigger_fuse::live::{Followed, Follows, LiveVolume, NOTHING_MORE, StillWaits, Wanted};
+use outrigger_fuse::live::{LiveVolume, NOTHING_MORE, StillWaits, TailRules, Tailed, Wanted};
 use outrigger_store::meta::jobs::{
     Claimed, JobId, JobInput, JobState, NewJob, NewSplit, OPEN_END, SplitRow, SplitState, job_holder,
 };
@@ -40,7 +40,7 @@ struct One {
     fails: bool,
 }
 
-impl Follows for All {
+impl TailRules for All {
     fn refresh(&self) -> Result<()> {
         Ok(())
     }
@@ -107,7 +107,7 @@ impl Site {
 
     fn mount(&mut self, ahead: Option<u64>, fails: bool) {
         let volume = mount(&self.place, options());
-        volume.set_follows(Arc::new(All { store: Arc::clone(&self.store), ahead, fails })).unwrap();
+        volume.set_tail_rules(Arc::new(All { store: Arc::clone(&self.store), ahead, fails })).unwrap();
         self.volume = Some(volume);
     }
 
@@ -144,16 +144,14 @@ impl Site {
     }
 
     /// The follower's next bytes from `from` on.
-    fn follow(&self, inode: u64, from: u64) -> Followed {
-        self.volume().follow(inode, from, Duration::ZERO).unwrap()
+    fn follow(&self, inode: u64, from: u64) -> Tailed {
+        self.volume().tail(inode, from, Duration::ZERO).unwrap()
     }
 
     /// Until the mount has closed it.
     fn wait_closed(&self, inode: u64) {
         let end = Instant::now() + Duration::from_secs(60);
-        while self.volume().follow(inode, NOTHING_MORE, Duration::from_millis(50)).unwrap()
-            != Followed::Closed
-        {
+        while self.volume().tail(inode, NOTHING_MORE, Duration::from_millis(50)).unwrap() != Tailed::Closed {
             assert!(Instant::now() < end, "it was never closed");
         }
     }
@@ -195,13 +193,13 @@ fn a_follower_sees_what_the_file_becomes_or_is_told_that_it_did_not() {
                 }
                 2 => site.volume().destage_all().unwrap(),
                 3..=5 => match site.follow(file.0, seen.len() as u64) {
-                    Followed::Data(bytes) => {
+                    Tailed::Data(bytes) => {
                         // Spoilt or not, it is given what was there.
                         let at = seen.len();
                         assert!(content[at..at + bytes.len()] == bytes, "seed {seed}");
                         seen.extend(bytes);
                     }
-                    other => assert_eq!(other, Followed::Nothing),
+                    other => assert_eq!(other, Tailed::Nothing),
                 },
                 _ => {
                     let data = random(seed * 100 + beyond, 1 + rng.below(9000) as usize);
@@ -221,7 +219,7 @@ fn a_follower_sees_what_the_file_becomes_or_is_told_that_it_did_not() {
                 drop(site.volume.take());
                 assert!(site.split(job).range.is_open());
                 site.mount(None, false);
-                assert_eq!(site.follow(file.0, 0), Followed::Closed, "this mount knows nothing of it");
+                assert_eq!(site.follow(file.0, 0), Tailed::Closed, "this mount knows nothing of it");
                 site.volume().destage_all().unwrap();
                 let row = site.store.meta.lookup(At::Now, ROOT, name.as_bytes()).unwrap().unwrap();
                 assert!(row.number == file.0 && site.content(&row.root) == content, "seed {seed}");
@@ -278,7 +276,7 @@ fn a_file_is_followed_wherever_its_directory_lies_and_once_it_is_closed_no_more(
         let input = site.store.jobs().inputs(site.newest()).unwrap().remove(0);
         assert_eq!(input.path, [b"raw/deep/".as_slice(), &[b'a' + round]].concat());
         write(site.volume(), file, 0, b"some");
-        assert_eq!(site.follow(file.0, 0), Followed::Data(b"some".to_vec()));
+        assert_eq!(site.follow(file.0, 0), Tailed::Data(b"some".to_vec()));
         close(site.volume(), file);
         site.wait_closed(file.0);
     }
@@ -291,7 +289,7 @@ fn a_file_is_followed_wherever_its_directory_lies_and_once_it_is_closed_no_more(
     assert_eq!(jobs(), 3);
     // Neither what is not wanted nor what is there already, and is added to, makes a job.
     let other = create(site.volume(), ROOT, b"other");
-    assert_eq!(site.follow(other.0, 0), Followed::Closed);
+    assert_eq!(site.follow(other.0, 0), Tailed::Closed);
     close(site.volume(), other);
     let again = find(site.volume(), "rawer/c").attr.number;
     let handle = site.volume().open(ROOT_USER, again, OFlags::WRONLY | OFlags::APPEND).unwrap().handle;
@@ -343,7 +341,7 @@ fn what_is_hidden_is_seen_by_nobody_and_leaves_nothing_behind() {
     close(volume, other);
     volume.destage_all().unwrap();
     assert!(site.store.meta.lookup(At::Now, ROOT, name).unwrap().is_none(), "the database knows no name");
-    assert!(matches!(site.follow(file.0, 0), Followed::Data(bytes) if expected.starts_with(&bytes)));
+    assert!(matches!(site.follow(file.0, 0), Tailed::Data(bytes) if expected.starts_with(&bytes)));
     // The process ends: nothing is left, and the job is open.
     let job = site.newest();
     drop(site.volume.take());
@@ -393,7 +391,7 @@ fn a_file_that_no_job_can_be_made_of_is_not_made() {
     for name in [b"rawnobody".as_slice(), b"rawhiddennobody"] {
         let file = create(site.volume(), ROOT, name);
         write(site.volume(), file, 0, b"kept");
-        assert_eq!(site.follow(file.0, 0), Followed::Closed);
+        assert_eq!(site.follow(file.0, 0), Tailed::Closed);
         close(site.volume(), file);
         assert!(names(site.volume(), ROOT, 100, true).contains(&name.to_vec()));
     }
@@ -432,8 +430,8 @@ fn a_writer_that_is_attached_is_never_further_ahead_than_it_may_be() {
         while (seen.len() as u64) < LEN {
             let before = written.load(Ordering::SeqCst);
             assert!(before <= seen.len() as u64 + AHEAD, "{before} written, {} read", seen.len());
-            if let Followed::Data(bytes) =
-                site.volume().follow(file.0, seen.len() as u64, Duration::from_secs(5)).unwrap()
+            if let Tailed::Data(bytes) =
+                site.volume().tail(file.0, seen.len() as u64, Duration::from_secs(5)).unwrap()
             {
                 seen.extend(bytes);
             }
@@ -442,7 +440,7 @@ fn a_writer_that_is_attached_is_never_further_ahead_than_it_may_be() {
     });
     // A follower that has read enough keeps nobody waiting.
     let file = create(site.volume(), ROOT, b"raw2");
-    assert_eq!(site.follow(file.0, NOTHING_MORE), Followed::Nothing);
+    assert_eq!(site.follow(file.0, NOTHING_MORE), Tailed::Nothing);
     write(site.volume(), file, 0, &expected);
     close(site.volume(), file);
     site.volume().close().unwrap();
@@ -476,14 +474,14 @@ fn a_file_that_is_overwritten_is_followed_as_one_that_is_made() {
     let file = overwrite(&site, number);
     let job = site.newest();
     let claimed = site.claim(job);
-    assert_eq!(site.follow(number, 0), Followed::Nothing, "nothing of what was there");
+    assert_eq!(site.follow(number, 0), Tailed::Nothing, "nothing of what was there");
     write(site.volume(), file, 0, b"anew");
-    assert_eq!(site.follow(number, 0), Followed::Data(b"anew".to_vec()));
+    assert_eq!(site.follow(number, 0), Tailed::Data(b"anew".to_vec()));
     // Once more while it is: the same job, which begins again.
     let second = overwrite(&site, number);
     write(site.volume(), second, 0, b"and again");
     close(site.volume(), file);
-    assert_eq!(site.follow(number, 4), Followed::Data(b"again".to_vec()));
+    assert_eq!(site.follow(number, 4), Tailed::Data(b"again".to_vec()));
     close(site.volume(), second);
     site.wait_closed(number);
     assert_eq!((jobs(), site.input(job)), (1, b"and again".to_vec()));
@@ -503,7 +501,7 @@ fn a_file_that_is_overwritten_is_followed_as_one_that_is_made() {
     let empty = SetAttr { size: Some(0), ..SetAttr::default() };
     site.volume().set_attributes(ROOT_USER, number, &empty).unwrap();
     write(site.volume(), (number, opened.handle), 0, b"cut");
-    assert_eq!((jobs(), site.follow(number, 0)), (3, Followed::Data(b"cut".to_vec())));
+    assert_eq!((jobs(), site.follow(number, 0)), (3, Tailed::Data(b"cut".to_vec())));
     close(site.volume(), (number, opened.handle));
     site.wait_closed(number);
     site.volume().set_attributes(ROOT_USER, number, &empty).unwrap();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use outrigger_format::Root;
 use outrigger_fuse::control::{is_within_reach, listens_at, mounts_of};
 use outrigger_fuse::fs::{FileSystem, OpenFlags, Part, ROOT, SetAttr};
-use outrigger_fuse::live::{Followed, Follows, NOTHING_MORE, STAGING_BYTES_MIN, StillWaits, Wanted};
+use outrigger_fuse::live::{NOTHING_MORE, STAGING_BYTES_MIN, StillWaits, TailRules, Tailed, Wanted};
 use outrigger_fuse::shared::{SharedOptions, held_of, left_open, let_go};
 use outrigger_store::gc::{GcOptions, GcProgress, collect};
 use outrigger_store::meta::jobs::{
@@ -34,7 +34,7 @@ struct One {
     path: Vec<u8>,
 }
 
-impl Follows for All {
+impl TailRules for All {
     fn refresh(&self) -> outrigger_store::Result<()> {
         Ok(())
     }
@@ -104,7 +104,7 @@ impl Site {
 
     pub fn mount_as(&self, options: SharedOptions) -> Host {
         let host = self.cluster.mount_with(options);
-        host.volume.set_follows(Arc::new(All(Arc::clone(&host.store)))).unwrap();
+        host.volume.set_tail_rules(Arc::new(All(Arc::clone(&host.store)))).unwrap();
         host
     }
 
@@ -160,15 +160,15 @@ impl Site {
     }
 }
 
-pub fn follow(host: &Host, inode: u64, from: u64) -> Followed {
-    host.volume.follow(inode, from, Duration::ZERO).unwrap()
+pub fn follow(host: &Host, inode: u64, from: u64) -> Tailed {
+    host.volume.tail(inode, from, Duration::ZERO).unwrap()
 }
 
 /// Until the mount has closed it.
 #[track_caller]
 pub fn wait_closed(host: &Host, inode: u64) {
     let end = Instant::now() + Duration::from_secs(60);
-    while host.volume.follow(inode, NOTHING_MORE, Duration::from_millis(50)).unwrap() != Followed::Closed {
+    while host.volume.tail(inode, NOTHING_MORE, Duration::from_millis(50)).unwrap() != Tailed::Closed {
         assert!(Instant::now() < end, "it was never closed");
     }
 }
@@ -225,13 +225,13 @@ fn follow_files(options: SharedOptions) {
                     assert_eq!(two.cat(&name).unwrap(), content);
                 }
                 3..=5 => match follow(&one, number, seen.len() as u64) {
-                    Followed::Data(bytes) => {
+                    Tailed::Data(bytes) => {
                         // Spoilt or not, it is given what was there.
                         let at = seen.len();
                         assert!(content[at..at + bytes.len()] == bytes, "seed {seed}");
                         seen.extend(bytes);
                     }
-                    other => assert_eq!(other, Followed::Nothing),
+                    other => assert_eq!(other, Tailed::Nothing),
                 },
                 _ => {
                     let data = random(seed * 100 + beyond, 1 + rng.below(9000) as usize);
@@ -243,7 +243,7 @@ fn follow_files(options: SharedOptions) {
                 }
             }
         }
-        assert_eq!(follow(&two, number, 0), Followed::Closed, "the other mount has nothing of it");
+        assert_eq!(follow(&two, number, 0), Tailed::Closed, "the other mount has nothing of it");
         match rng.below(10) {
             0 => {
                 // The process ends: what was synced is in the tree, and the job is as open as it
@@ -321,9 +321,7 @@ fn what_is_hidden_is_seen_by_no_host_and_leaves_nothing_behind() {
     let mut seen = Vec::new();
     for (at, part) in (0..).step_by(1 << 20).zip(expected.chunks(1 << 20)) {
         open.write(at, part).unwrap();
-        let Followed::Data(bytes) = follow(&one, number, seen.len() as u64) else {
-            panic!("nothing at {at}")
-        };
+        let Tailed::Data(bytes) = follow(&one, number, seen.len() as u64) else { panic!("nothing at {at}") };
         seen.extend(bytes);
     }
     assert!(seen == expected);
@@ -417,7 +415,7 @@ fn a_mount_without_its_session_hands_nothing_out_and_closes_nothing() {
     let (open, unpublished) = (one.open("raw", MAKE).unwrap(), one.open("rawhidden", MAKE).unwrap());
     let (number, job) = (open.number, site.newest());
     open.write(0, b"written").unwrap();
-    assert_eq!(follow(&one, number, 0), Followed::Data(b"written".to_vec()));
+    assert_eq!(follow(&one, number, 0), Tailed::Data(b"written".to_vec()));
     // As another host does with one that was cut off for longer than its lease.
     let sql = format!(
         "DELETE FROM {}.session WHERE id IN (SELECT (value::json ->> 'mount')::bigint FROM {}.record WHERE kind = 'open-version')",
@@ -427,7 +425,7 @@ fn a_mount_without_its_session_hands_nothing_out_and_closes_nothing() {
     // A file with a name for others goes on without followers; an unpublished file is lost.
     open.sync().unwrap();
     for inode in [number, unpublished.number] {
-        assert_eq!(follow(&one, inode, 0), Followed::Closed);
+        assert_eq!(follow(&one, inode, 0), Tailed::Closed);
     }
     open.close().unwrap();
     assert_eq!(unpublished.write(0, b"more"), Err(Errno::IO));
@@ -438,7 +436,7 @@ fn a_mount_without_its_session_hands_nothing_out_and_closes_nothing() {
     // The next one is followed as ever.
     let open = one.open("raw2", MAKE).unwrap();
     open.write(0, b"anew").unwrap();
-    assert_eq!(follow(&one, open.number, 0), Followed::Data(b"anew".to_vec()));
+    assert_eq!(follow(&one, open.number, 0), Tailed::Data(b"anew".to_vec()));
     open.close().unwrap();
     one.volume.close(|| ()).unwrap();
 }
@@ -511,7 +509,7 @@ fn what_is_made_where_rules_look_is_found_by_its_path_and_is_no_other_file_than_
     for name in ["rawnobody", "rawhiddennobody"] {
         let open: Open<'_> = one.open(name, MAKE).unwrap();
         open.write(0, b"kept").unwrap();
-        assert_eq!(follow(&one, open.number, 0), Followed::Closed);
+        assert_eq!(follow(&one, open.number, 0), Tailed::Closed);
         open.close().unwrap();
         assert_eq!(two.cat(name).unwrap(), b"kept");
     }

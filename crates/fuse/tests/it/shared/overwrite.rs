@@ -3,7 +3,7 @@
 use std::thread;
 
 use outrigger_fuse::fs::{FileSystem as _, OpenFlags, SetAttr};
-use outrigger_fuse::live::Followed;
+use outrigger_fuse::live::Tailed;
 use outrigger_fuse::shared::{left_open, let_go};
 use outrigger_store::meta::jobs::{JobState, SplitState};
 use rustix::fs::{OFlags, RenameFlags, XattrFlags};
@@ -21,8 +21,8 @@ fn made(host: &Host, name: &str, content: &[u8]) -> u64 {
     number
 }
 
-fn data(bytes: &[u8]) -> Followed {
-    Followed::Data(bytes.to_vec())
+fn data(bytes: &[u8]) -> Tailed {
+    Tailed::Data(bytes.to_vec())
 }
 
 #[test]
