@@ -22,6 +22,7 @@ use outrigger_store::{Error, ErrorKind, Result, Store};
 use outrigger_workload::Rng;
 use rustix::fs::{FallocateFlags, OFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
+use support::tailed::{Model, Written};
 use support::volume::{close, create, mount, options, random, read, reclaim, write};
 use support::{Place, ROOT_USER, find, names};
 
@@ -157,6 +158,36 @@ impl Site {
     }
 }
 
+struct Raw<'a> {
+    site: &'a Site,
+    file: (u64, Handle),
+}
+
+impl Written for Raw<'_> {
+    fn set_len(&self, len: u64) {
+        let set = SetAttr { size: Some(len), ..SetAttr::default() };
+        self.site.volume().set_attributes(ROOT_USER, self.file.0, &set).unwrap();
+    }
+
+    fn punch(&self, from: u64, len: u64) {
+        let part = Part { number: self.file.0, handle: self.file.1, offset: from };
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        self.site.volume().allocate(ROOT_USER, part, len, punch).unwrap();
+    }
+
+    fn write(&self, at: u64, data: &[u8]) {
+        write(self.site.volume(), self.file, at, data);
+    }
+
+    fn store(&mut self, _: &[u8]) {
+        self.site.volume().destage_all().unwrap();
+    }
+
+    fn tail(&self, from: u64) -> Tailed {
+        self.site.follow(self.file.0, from)
+    }
+}
+
 #[test]
 fn a_follower_sees_what_the_file_becomes_or_is_told_that_it_did_not() {
     let mut site = Site::new(None);
@@ -167,50 +198,8 @@ fn a_follower_sees_what_the_file_becomes_or_is_told_that_it_did_not() {
         let file = create(site.volume(), ROOT, name.as_bytes());
         let job = site.newest();
         let claimed = site.claim(job);
-        let (mut content, mut seen) = (Vec::<u8>::new(), Vec::<u8>::new());
-        let mut is_invalidated = false;
-        // Some writers never look back.
-        let looks_back = rng.below(2) == 0;
-        for _ in 0..rng.below(30) {
-            let end = content.len() as u64;
-            let beyond = if looks_back && rng.below(4) == 0 { rng.below(end + 2000) } else { end };
-            match rng.below(10) {
-                0 if looks_back => {
-                    let len = rng.below(end + 2000);
-                    let set = outrigger_fuse::fs::SetAttr { size: Some(len), ..Default::default() };
-                    site.volume().set_attributes(ROOT_USER, file.0, &set).unwrap();
-                    content.resize(len as usize, 0);
-                    is_invalidated |= len < seen.len() as u64;
-                }
-                1 if looks_back && !content.is_empty() => {
-                    let from = rng.below(content.len() as u64);
-                    let len = (1 + rng.below(5000)).min(content.len() as u64 - from);
-                    let part = Part { number: file.0, handle: file.1, offset: from };
-                    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-                    site.volume().allocate(ROOT_USER, part, len, punch).unwrap();
-                    content[from as usize..(from + len) as usize].fill(0);
-                    is_invalidated |= from < seen.len() as u64;
-                }
-                2 => site.volume().destage_all().unwrap(),
-                3..=5 => match site.follow(file.0, seen.len() as u64) {
-                    Tailed::Data(bytes) => {
-                        // Spoilt or not, it is given what was there.
-                        let at = seen.len();
-                        assert!(content[at..at + bytes.len()] == bytes, "seed {seed}");
-                        seen.extend(bytes);
-                    }
-                    other => assert_eq!(other, Tailed::Nothing),
-                },
-                _ => {
-                    let data = random(seed * 100 + beyond, 1 + rng.below(9000) as usize);
-                    write(site.volume(), file, beyond, &data);
-                    is_invalidated |= beyond < seen.len() as u64;
-                    let end = beyond as usize + data.len();
-                    content.resize(content.len().max(end), 0);
-                    content[beyond as usize..end].copy_from_slice(&data);
-                }
-            }
-        }
+        let mut raw = Raw { site: &site, file };
+        let Model { content, seen, is_invalidated, .. } = Model::at_random(seed, &mut rng, 30, &mut raw);
         match rng.below(8) {
             0 => {
                 // The process ends: what was acknowledged is in the tree, and the job is as open as
@@ -447,6 +436,12 @@ fn a_writer_that_is_attached_is_never_further_ahead_than_it_may_be() {
 }
 
 /// Opens a file by its number, as a kernel does that knows it, to write it anew.
+fn write_and_close(site: &Site, file: (u64, Handle), data: &[u8]) {
+    write(site.volume(), file, 0, data);
+    close(site.volume(), file);
+    site.wait_closed(file.0);
+}
+
 fn overwrite(site: &Site, number: u64) -> (u64, Handle) {
     let flags = OpenFlags::RDWR | OFlags::TRUNC;
     (number, site.volume().open(ROOT_USER, number, flags).unwrap().handle)
@@ -507,9 +502,7 @@ fn a_file_that_is_overwritten_is_followed_as_one_that_is_made() {
     site.volume().set_attributes(ROOT_USER, number, &empty).unwrap();
     assert_eq!(jobs(), 3);
     let opened = site.volume().open(ROOT_USER, number, OpenFlags::WRONLY).unwrap();
-    write(site.volume(), (number, opened.handle), 0, b"by name");
-    close(site.volume(), (number, opened.handle));
-    site.wait_closed(number);
+    write_and_close(&site, (number, opened.handle), b"by name");
     assert_eq!((jobs(), site.input(site.newest())), (4, b"by name".to_vec()));
     // Where it is matters, not where it was; what hides new files cannot hide one that others see.
     site.volume().rename(ROOT_USER, (ROOT, b"raw"), (ROOT, b"other"), RenameFlags::empty()).unwrap();

@@ -23,6 +23,7 @@ use rustix::io::Errno;
 
 use super::hosts::{Cluster, Host, Open, USER, new_file};
 use super::random;
+use crate::support::tailed::{Model, Written};
 
 pub const MAKE: OpenFlags = OpenFlags::RDWR.union(OFlags::CREATE);
 
@@ -91,6 +92,13 @@ pub struct Site {
 }
 
 impl Site {
+    /// Releases the open version of this file, the only one that a gone mount has left.
+    fn let_go_of(&self, number: u64) {
+        let left = left_open(&self.store).unwrap();
+        assert_eq!(left.iter().map(|left| left.record.inode).collect::<Vec<_>>(), [number]);
+        left.iter().for_each(|left| let_go(&self.store, left).unwrap());
+    }
+
     pub fn new() -> Option<Self> {
         let cluster = Cluster::new()?;
         let store = cluster.store();
@@ -183,6 +191,49 @@ fn a_follower_is_told_the_same_of_files_that_are_stored_while_they_are_written()
     follow_files(SharedOptions { increment_bytes: 4 << 10, ..SharedOptions::new(2) });
 }
 
+struct Raw<'a> {
+    open: &'a Open<'a>,
+    /// Another host's mount.
+    two: &'a Host,
+    name: &'a str,
+    synced: Vec<u8>,
+}
+
+impl Written for Raw<'_> {
+    fn set_len(&self, len: u64) {
+        let set = SetAttr { size: Some(len), handle: Some(self.open.handle), ..Default::default() };
+        self.open.host.volume.set_attributes(USER, self.open.number, &set).unwrap();
+    }
+
+    fn punch(&self, from: u64, len: u64) {
+        let part = Part { number: self.open.number, handle: self.open.handle, offset: from };
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        self.open.host.volume.allocate(USER, part, len, punch).unwrap();
+    }
+
+    fn write(&self, at: u64, data: &[u8]) {
+        self.open.write(at, data).unwrap();
+    }
+
+    fn store(&mut self, content: &[u8]) {
+        self.open.sync().unwrap();
+        self.synced = content.to_vec();
+        assert_eq!(self.two.cat(self.name).unwrap(), content);
+    }
+
+    fn tail(&self, from: u64) -> Tailed {
+        follow(self.open.host, self.open.number, from)
+    }
+}
+
+/// The writer discards its file.
+fn abort(host: &Host, open: Open<'_>) {
+    let number = open.number;
+    host.volume.set_xattr(USER, number, b"user.outrigger.abort", b"1", XattrFlags::empty()).unwrap();
+    open.close().unwrap();
+    wait_closed(host, number);
+}
+
 fn follow_files(options: SharedOptions) {
     let Some(site) = Site::new() else { return };
     // A reader of the stored prefix may have read any of its bytes.
@@ -190,80 +241,29 @@ fn follow_files(options: SharedOptions) {
     let (mut one, two) = (site.mount_as(options.clone()), site.mount());
     let (mut clean, mut invalidated, mut killed, mut aborted, mut outside) = (0, 0, 0, 0, 0);
     for seed in 0..70 {
-        let mut rng = Rng::new(seed);
-        let name = format!("raw{seed}");
+        let (mut rng, name) = (Rng::new(seed), format!("raw{seed}"));
         let open = one.open(&name, MAKE).unwrap();
         let (number, job) = (open.number, site.newest());
         let claimed = site.claim(job);
-        let (mut content, mut seen) = (Vec::<u8>::new(), Vec::<u8>::new());
-        let (mut is_invalidated, mut synced) = (false, Vec::new());
-        // Some writers never look back.
-        let looks_back = rng.below(2) == 0;
-        for _ in 0..rng.below(24) {
-            let end = content.len() as u64;
-            let beyond = if looks_back && rng.below(4) == 0 { rng.below(end + 2000) } else { end };
-            match rng.below(10) {
-                0 if looks_back => {
-                    let len = rng.below(end + 2000);
-                    let set = SetAttr { size: Some(len), handle: Some(open.handle), ..Default::default() };
-                    one.volume.set_attributes(USER, number, &set).unwrap();
-                    content.resize(len as usize, 0);
-                    is_invalidated |= len < seen.len() as u64;
-                }
-                1 if looks_back && !content.is_empty() => {
-                    let from = rng.below(content.len() as u64);
-                    let len = (1 + rng.below(5000)).min(content.len() as u64 - from);
-                    let part = Part { number, handle: open.handle, offset: from };
-                    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-                    one.volume.allocate(USER, part, len, punch).unwrap();
-                    content[from as usize..(from + len) as usize].fill(0);
-                    is_invalidated |= from < seen.len() as u64;
-                }
-                2 => {
-                    open.sync().unwrap();
-                    synced = content.clone();
-                    assert_eq!(two.cat(&name).unwrap(), content);
-                }
-                3..=5 => match follow(&one, number, seen.len() as u64) {
-                    Tailed::Data(bytes) => {
-                        // Spoilt or not, it is given what was there.
-                        let at = seen.len();
-                        assert!(content[at..at + bytes.len()] == bytes, "seed {seed}");
-                        seen.extend(bytes);
-                    }
-                    other => assert_eq!(other, Tailed::Nothing),
-                },
-                _ => {
-                    let data = random(seed * 100 + beyond, 1 + rng.below(9000) as usize);
-                    open.write(beyond, &data).unwrap();
-                    is_invalidated |= beyond < seen.len() as u64;
-                    let end = beyond as usize + data.len();
-                    content.resize(content.len().max(end), 0);
-                    content[beyond as usize..end].copy_from_slice(&data);
-                }
-            }
-        }
+        let mut raw = Raw { open: &open, two: &two, name: &name, synced: Vec::new() };
+        let Model { mut content, seen, mut is_invalidated, looks_back } =
+            Model::at_random(seed, &mut rng, 24, &mut raw);
+        let synced = raw.synced;
         assert_eq!(follow(&two, number, 0), Tailed::Closed, "the other mount has nothing of it");
         match rng.below(10) {
             0 => {
-                // The process ends: what was synced is in the tree, and the job is as open as it
-                // was.
+                // The process ends: what was synced is in the tree, and the job is still open.
                 killed += 1;
                 drop(one);
                 assert!(site.split(job).range.is_open());
                 assert_eq!(two.cat(&name).unwrap(), synced, "seed {seed}");
-                let left = left_open(&site.store).unwrap();
-                assert_eq!(left.iter().map(|left| left.record.inode).collect::<Vec<_>>(), [number]);
-                left.iter().for_each(|left| let_go(&site.store, left).unwrap());
+                site.let_go_of(number);
                 one = site.mount_as(options.clone());
                 continue;
             }
             1 => {
                 aborted += 1;
-                let (name_of, flags) = (b"user.outrigger.abort", XattrFlags::empty());
-                one.volume.set_xattr(USER, number, name_of, b"1", flags).unwrap();
-                open.close().unwrap();
-                wait_closed(&one, number);
+                abort(&one, open);
                 let row = site.row(job);
                 assert!(row.state == JobState::Failed && row.why.contains("gave"), "{}", row.why);
                 assert_eq!([&one, &two].map(|host| host.find(&name)), [Err(Errno::NOENT); 2]);
@@ -275,11 +275,8 @@ fn follow_files(options: SharedOptions) {
                 two.put(&name, b"from elsewhere, and last").unwrap();
                 wait_closed(&two, number);
                 is_invalidated |= !seen.is_empty();
-                if content == synced {
-                    content = b"from elsewhere, and last".to_vec();
-                } else {
-                    content.clear();
-                }
+                let is_stored = content == synced;
+                content = if is_stored { b"from elsewhere, and last".to_vec() } else { Vec::new() };
             }
             _ => {}
         }
@@ -288,8 +285,7 @@ fn follow_files(options: SharedOptions) {
         let now = two.cat(&name).unwrap();
         assert!(content.is_empty() || now == content, "seed {seed}");
         let split = site.split(job);
-        assert_eq!(split.range.to, now.len() as u64, "seed {seed}");
-        assert!(site.input(job) == now, "seed {seed}");
+        assert!(split.range.to == now.len() as u64 && site.input(job) == now, "seed {seed}");
         let is_void = split.state == SplitState::Waiting;
         if is_invalidated || (is_incremental && looks_back && is_void) {
             invalidated += 1;
