@@ -9,28 +9,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::job::spec::Spec;
 
+/// A registry record that others read before they leave work to an agent.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Flag<const KIND: usize> {
+    pub agent: String,
+}
+
 /// Somebody asks an agent to stop.
-#[derive(Serialize, Deserialize)]
-pub(crate) struct Drain {
-    pub agent: String,
-}
-
-impl Record for Drain {
-    const KIND: &'static str = "drain";
-
-    fn name(&self) -> String {
-        self.agent.clone()
-    }
-}
-
+pub(crate) type Drain = Flag<0>;
 /// An agent yields: it begins nothing while others wait on its host.
-#[derive(Serialize, Deserialize)]
-pub(crate) struct Yields {
-    pub agent: String,
-}
+pub(crate) type Yields = Flag<1>;
 
-impl Record for Yields {
-    const KIND: &'static str = "yields";
+impl<const KIND: usize> Record for Flag<KIND> {
+    const KIND: &'static str = ["drain", "yields"][KIND];
 
     fn name(&self) -> String {
         self.agent.clone()

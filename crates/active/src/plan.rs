@@ -39,14 +39,14 @@ pub fn submit(
     with: &[String],
     splits: Splits,
 ) -> Result<JobId> {
-    submit_told(store, spec, globs, with, splits, &Making::default())
+    submit_reporting(store, spec, globs, with, splits, &Making::default())
 }
 
 /// As [`submit`]; `making` reports progress, and can stop it.
 ///
 /// # Errors
 /// As there; `Cancelled` when it was stopped.
-pub fn submit_told(
+pub fn submit_reporting(
     store: &Arc<Store>,
     spec: &Spec,
     globs: &[String],
@@ -71,7 +71,7 @@ pub fn submit_told(
     if found.is_empty() {
         return Err(Error::new(ErrorKind::Invalid, "a job needs inputs: name stored files with --in"));
     }
-    make_told(store, &view, spec, found, (with, splits), None, making)
+    make_reporting(store, &view, spec, found, (with, splits), None, making)
 }
 
 /// A job's data from the rule that makes it.
@@ -93,10 +93,10 @@ pub(crate) fn make(
     splits: Splits,
     fired: Option<Fired>,
 ) -> Result<JobId> {
-    make_told(store, view, spec, found, (with, splits), fired, &Making::default())
+    make_reporting(store, view, spec, found, (with, splits), fired, &Making::default())
 }
 
-fn make_told(
+fn make_reporting(
     store: &Arc<Store>,
     view: &View,
     spec: &Spec,

@@ -75,7 +75,7 @@ struct Plugin<'a> {
     store: &'a Arc<Store>,
     spec: &'a Spec,
     /// Its words in the request.
-    told: String,
+    shown: String,
     words: Vec<OsString>,
     /// A directory with the program, if that is not the system's.
     component: Option<PathBuf>,
@@ -93,7 +93,7 @@ impl<'a> Plugin<'a> {
         making: &'a Making,
     ) -> Result<Self> {
         let sandbox = Sandbox::find(spec.sandbox)?.for_submitter(spec.submitter.as_ref())?;
-        let (told, scratch) = (words.join(" "), Scratch::new()?);
+        let (shown, scratch) = (words.join(" "), Scratch::new()?);
         sandbox.let_in(scratch.path())?;
         let dir = scratch.path().join("component");
         let mut kept = None;
@@ -112,7 +112,7 @@ impl<'a> Plugin<'a> {
             let places = Places { work: scratch.path(), inputs: None, component: component.as_deref() };
             run[0] = sandbox.component_seen(&places).join::<OsString>(name).into();
         }
-        Ok(Self { store, spec, told, words: run, component, sandbox, making, scratch })
+        Ok(Self { store, spec, shown, words: run, component, sandbox, making, scratch })
     }
 
     /// For each of the rising offsets `wanted`, the first offset at or after it at which a record
@@ -163,7 +163,7 @@ impl<'a> Plugin<'a> {
             (None, Ok(_), Err(why)) => Err(Error::new(ErrorKind::Invalid, why)),
             (None, Ok(starts), Ok(())) => Ok(starts),
         };
-        starts.map_err(|error| error.context(format!("--records plugin:{}, over `{path}`", self.told)))
+        starts.map_err(|error| error.context(format!("--records plugin:{}, over `{path}`", self.shown)))
     }
 }
 

@@ -146,12 +146,12 @@ fn start_keeper(
     let store = Arc::clone(store);
     let output = output.clone();
     let ready = Arc::new((Mutex::new(false), std::sync::Condvar::new()));
-    let told = Arc::clone(&ready);
+    let keeper_ready = Arc::clone(&ready);
     let keeper = std::thread::spawn(move || {
-        let kept = keep(&store, job, number, &output, raw, threads, &told);
+        let kept = keep(&store, job, number, &output, raw, threads, &keeper_ready);
         // Also when it failed before its claim.
-        *told.0.lock().expect("no panic while held") = true;
-        told.1.notify_all();
+        *keeper_ready.0.lock().expect("no panic while held") = true;
+        keeper_ready.1.notify_all();
         kept
     });
     let mut is_ready = ready.0.lock().expect("no panic while held");

@@ -16,7 +16,6 @@
 
 pub mod asked;
 pub mod control;
-mod follow;
 pub mod fs;
 pub mod kernel;
 pub mod live;
@@ -26,4 +25,5 @@ pub mod reads;
 pub mod report;
 pub mod running;
 pub mod shared;
+mod tail;
 pub mod view;

@@ -36,13 +36,13 @@ impl fmt::Display for Report {
 /// explain.
 pub struct Reports {
     tell: Box<dyn Fn(&Report) + Send + Sync>,
-    told: Mutex<VecDeque<String>>,
+    reported: Mutex<VecDeque<String>>,
 }
 
 impl Reports {
     /// Reports go to `tell`, one sentence at a time.
     pub fn new(tell: impl Fn(&Report) + Send + Sync + 'static) -> Self {
-        Self { tell: Box::new(tell), told: Mutex::default() }
+        Self { tell: Box::new(tell), reported: Mutex::default() }
     }
 
     /// Reports that go where those of `other` go.
@@ -78,14 +78,14 @@ impl Reports {
     }
 
     fn say(&self, message: String, kind: Option<ErrorKind>) {
-        let mut told = self.told.lock().expect("no panic while held");
-        if told.contains(&message) {
+        let mut reported = self.reported.lock().expect("no panic while held");
+        if reported.contains(&message) {
             return;
         }
-        if told.len() == REMEMBERED {
-            told.pop_front();
+        if reported.len() == REMEMBERED {
+            reported.pop_front();
         }
-        told.push_back(message.clone());
+        reported.push_back(message.clone());
         let asked = Asked::now();
         if let Some(kind) = kind {
             errors::met(asked.map_or("in the background", |asked| asked.operation), kind, &message);
@@ -116,8 +116,8 @@ mod tests {
 
     #[test]
     fn damage_is_told_once_and_names_that_are_missing_are_not() {
-        let told = Arc::new(AtomicUsize::new(0));
-        let count = Arc::clone(&told);
+        let reported = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&reported);
         let reports = Reports::new(move |_| {
             count.fetch_add(1, Ordering::Relaxed);
         });
@@ -125,8 +125,8 @@ mod tests {
             assert_eq!(reports.errno(&Error::damaged("pack 1")), Errno::IO);
             assert_eq!(reports.errno(&Error::new(ErrorKind::NotFound, "a")), Errno::NOENT);
         }
-        assert_eq!(told.load(Ordering::Relaxed), 1);
+        assert_eq!(reported.load(Ordering::Relaxed), 1);
         assert_eq!(reports.errno_at(Error::damaged("pack 1"), "inode 7"), Errno::IO);
-        assert_eq!(told.load(Ordering::Relaxed), 2);
+        assert_eq!(reported.load(Ordering::Relaxed), 2);
     }
 }

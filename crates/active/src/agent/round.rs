@@ -30,7 +30,7 @@ const SOON_FOR: Duration = Duration::from_secs(10);
 /// Pause after a job could not be run here, and after errors that concern no job.
 const REST: Duration = Duration::from_secs(10);
 /// Tailed files at most: each takes a thread, which mostly waits.
-const FOLLOWED_MAX: usize = 32;
+const TAILED_MAX: usize = 32;
 
 /// The jobs of one agent, and what it knows of them between two rounds.
 pub(super) struct Agent<'scope, 'env> {
@@ -61,7 +61,7 @@ pub(super) struct Agent<'scope, 'env> {
 struct Running<'scope> {
     job: JobId,
     /// It was begun while its file was still being written, and lasts as long as the writer.
-    follows: bool,
+    tails: bool,
     thread: ScopedJoinHandle<'scope, Result<Report>>,
     has_ended: Arc<AtomicBool>,
 }
@@ -74,7 +74,7 @@ enum Fits {
     /// Run it.
     Runs,
     /// Runs it, also while its file is being written, if readable here. The spec is read once.
-    Follows(Written, Arc<Spec>),
+    TailRules(Written, Arc<Spec>),
 }
 
 fn rest(stop: &AtomicBool) {
@@ -139,7 +139,7 @@ impl<'scope, 'env> Agent<'scope, 'env> {
     /// Makes rounds until `stop` is set or, if told so, there is nothing to do. It goes on after
     /// errors, unless it ends when there is nothing to do.
     pub(super) fn work(&mut self, session: &mut Arc<Session>, tell: &mut dyn FnMut(Event<'_>)) -> Result<()> {
-        let mut told = String::new();
+        let mut reported = String::new();
         while !self.stop.load(Ordering::Relaxed) {
             // A host that slept has lost session and claims. It goes on like a new agent.
             let registered = match session.check() {
@@ -148,7 +148,7 @@ impl<'scope, 'env> Agent<'scope, 'env> {
             };
             match registered.and_then(|()| self.round(tell)) {
                 Ok(works) => {
-                    told.clear();
+                    reported.clear();
                     if self.options.until_idle && !works {
                         return Ok(());
                     }
@@ -157,9 +157,9 @@ impl<'scope, 'env> Agent<'scope, 'env> {
                 // Every other agent would get the same error, and end as well.
                 Err(error) => {
                     let why = error.to_string();
-                    if why != told {
+                    if why != reported {
                         tell(Event::Rests(&error));
-                        told = why;
+                        reported = why;
                     }
                     rest(self.stop);
                     continue;
@@ -193,9 +193,9 @@ impl Agent<'_, '_> {
                 continue;
             }
             match self.wants(row) {
-                Ok(Some(follows)) => {
+                Ok(Some(tails)) => {
                     tell(Event::Began(row.id));
-                    self.begin(row.id, follows, None);
+                    self.begin(row.id, tails, None);
                 }
                 Ok(None) => {}
                 Err(error) if matches!(error.kind(), ErrorKind::Io | ErrorKind::Busy) => return Err(error),
@@ -220,7 +220,7 @@ impl Agent<'_, '_> {
 
     /// A split that takes another agent long, if there is nothing else to do here.
     fn straggler(&mut self, open: &[JobRow]) -> Result<Option<(JobId, Speculative)>> {
-        if self.running.iter().any(|one| !one.follows) {
+        if self.running.iter().any(|one| !one.tails) {
             return Ok(None);
         }
         let is_left = |row: &&JobRow| {
@@ -246,7 +246,7 @@ impl Agent<'_, '_> {
             return Ok(Fits::No);
         }
         Ok(match spec.written {
-            Some(written) => Fits::Follows(written, Arc::new(spec)),
+            Some(written) => Fits::TailRules(written, Arc::new(spec)),
             None => Fits::Runs,
         })
     }
@@ -259,16 +259,16 @@ impl Agent<'_, '_> {
         refuses
     }
 
-    fn begin(&mut self, job: JobId, follows: bool, beside: Option<Speculative>) {
+    fn begin(&mut self, job: JobId, tails: bool, beside: Option<Speculative>) {
         let (store, options, stop) = (self.store, self.options, self.stop);
-        let slots = if follows || beside.is_some() { 1 } else { options.slots };
+        let slots = if tails || beside.is_some() { 1 } else { options.slots };
         let has_ended = Arc::new(AtomicBool::new(false));
         let tells = Tells { main: self.main.clone(), has_ended: Arc::clone(&has_ended) };
         let thread = self.scope.spawn(move || {
             let _tells = tells;
             run_job(store, options, stop, job, slots, beside)
         });
-        self.running.push(Running { job, follows, thread, has_ended });
+        self.running.push(Running { job, tails, thread, has_ended });
     }
 
     /// Reports jobs that have ended; with `all`, waits for them.
@@ -323,27 +323,27 @@ impl Agent<'_, '_> {
         let written = match fits {
             Fits::No => return Ok(None),
             Fits::Runs => None,
-            Fits::Follows(written, spec) => Some((written, spec)),
+            Fits::TailRules(written, spec) => Some((written, spec)),
         };
-        let follows = written.is_some() && is_open()?;
-        let most = if follows { FOLLOWED_MAX } else { 1 };
-        if self.running.iter().filter(|one| one.follows == follows).count() >= most {
+        let tails = written.is_some() && is_open()?;
+        let most = if tails { TAILED_MAX } else { 1 };
+        if self.running.iter().filter(|one| one.tails == tails).count() >= most {
             return Ok(None);
         }
         let is_left =
             row.splits[SplitState::Waiting as usize] > 0 || runner_of(self.store, row.id)?.is_none();
-        let follows_here = match written.filter(|_| follows && is_left) {
-            Some((written, spec)) => self.follows_here(row.id, written, &spec)?,
+        let tails_here = match written.filter(|_| tails && is_left) {
+            Some((written, spec)) => self.tails_here(row.id, written, &spec)?,
             None => {
                 self.free.remove(&row.id);
                 true
             }
         };
-        Ok((is_left && follows_here).then_some(follows))
+        Ok((is_left && tails_here).then_some(tails))
     }
 
     /// True if this agent is to read a file now that is being written and that no agent reads.
-    fn follows_here(&mut self, job: JobId, written: Written, spec: &Spec) -> Result<bool> {
+    fn tails_here(&mut self, job: JobId, written: Written, spec: &Spec) -> Result<bool> {
         let free = self.free.entry(job).or_insert_with(Instant::now).elapsed();
         self.is_soon |= free < SOON_FOR;
         let access = Access::find(self.store, written, spec)?;

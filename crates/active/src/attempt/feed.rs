@@ -54,8 +54,8 @@ impl Feed {
     pub(super) fn into(self, pipes: &mut Pipes, counters: &Counters) -> Fed {
         match self {
             Self::Nothing => Ok(()),
-            Self::Stored(store, ranges, told, records, ahead) => {
-                let reader = Reader::new(&store).publishing(&*told);
+            Self::Stored(store, ranges, counter, records, ahead) => {
+                let reader = Reader::new(&store).publishing(&*counter);
                 for range in &ranges {
                     let len = range.to - range.from;
                     let mut count = Count::new(&records);
@@ -78,8 +78,8 @@ impl Feed {
                 }
                 Ok(())
             }
-            Self::Bam(store, range, index, told) => {
-                let reader = Reader::new(&store).publishing(&*told);
+            Self::Bam(store, range, index, counter) => {
+                let reader = Reader::new(&store).publishing(&*counter);
                 write_all(pipes, counters, &range.path, |sink| {
                     let part = Part::find(&reader, &range.root, &index, range.from, range.to)?;
                     part.write(&reader, &range.root, sink)

@@ -70,12 +70,12 @@ pub(crate) fn call(
         drop(pipes);
         let ran = fed.and_then(|()| {
             let mut bytes = Vec::new();
-            let told = |error: std::io::Error| error.to_string();
-            std::io::Seek::rewind(&mut input).and_then(|()| input.read_to_end(&mut bytes)).map_err(told)?;
+            let text = |error: std::io::Error| error.to_string();
+            std::io::Seek::rewind(&mut input).and_then(|()| input.read_to_end(&mut bytes)).map_err(text)?;
             let is_killed = || own.is_killed();
             let written =
                 function(&Call { job, program: &program, claimed, input: bytes, is_killed: &is_killed })?;
-            output.write_all_at(&written, 0).map_err(told)
+            output.write_all_at(&written, 0).map_err(text)
         });
         *end.ended.lock().expect("no panic while held") = Some(ran);
         end.changed.notify_all();

@@ -208,7 +208,7 @@ impl Attempt {
             (None, Ok(()), Err(error)) => Err(format!("nobody knows how it ended: {error}")),
             (None, Ok(()), Ok(status)) if status.success() => Ok(()),
             (None, Ok(()), Ok(status)) if is_too_long(status) => Err(disk::TOO_MUCH_ON_DISK.to_string()),
-            (None, Ok(()), Ok(status)) => Err(told(status, &log)),
+            (None, Ok(()), Ok(status)) => Err(describe_end(status, &log)),
         };
         Ended { result, was_killed, log, usage }
     }
@@ -249,7 +249,7 @@ fn is_too_long(status: std::process::ExitStatus) -> bool {
 }
 
 /// How a program ended, with the last line of its log.
-fn told(status: std::process::ExitStatus, log: &[u8]) -> String {
+fn describe_end(status: std::process::ExitStatus, log: &[u8]) -> String {
     use std::os::unix::process::ExitStatusExt as _;
     let mut text = match (status.code(), status.signal()) {
         (Some(code), _) => format!("exit code {code}"),

@@ -173,16 +173,15 @@ impl Live {
 }
 
 impl Live {
-    fn removed_is_due(&self) -> bool {
-        let mut seen = self.removed_seen.lock().expect("no panic while held");
-        let is_due = self.work.is_some() && seen.elapsed() >= DISK_EVERY;
-        if is_due {
-            *seen = Instant::now();
-        }
-        is_due
+    /// True if it is time to measure the files that its processes have removed but not closed.
+    fn is_removed_due(&self) -> bool {
+        let seen = self.removed_seen.lock().expect("no panic while held");
+        self.work.is_some() && seen.elapsed() >= DISK_EVERY
     }
 
-    fn exceeds_removed(&self) -> Option<&'static str> {
+    /// Measures those files. Returns the limit that they exceed.
+    fn measure_removed(&self) -> Option<&'static str> {
+        *self.removed_seen.lock().expect("no panic while held") = Instant::now();
         let (work, most) = (self.work.as_deref()?, self.limits.output?);
         disk::exceeds_removed(work, tree::pids_below(self.pid?.as_raw_nonzero().get()), most)
     }
@@ -378,7 +377,7 @@ fn run_measurer(watch: &Weak<Watch>, number: u64) {
             let Some(pid) = live.pid.map(|pid| pid.as_raw_nonzero().get()) else { continue };
             live.is_measured.store(true, Ordering::SeqCst);
             let used = measure(pid, &live.counted);
-            let removed = live.removed_is_due().then(|| live.exceeds_removed()).flatten();
+            let removed = live.is_removed_due().then(|| live.measure_removed()).flatten();
             live.is_measured.store(false, Ordering::SeqCst);
             if let Some(why) = used.exceeds(&live.counted).or(removed) {
                 live.kill(why);

@@ -223,7 +223,7 @@ impl Groups {
     }
 
     /// The controllers, for a person.
-    pub fn told(&self) -> String {
+    pub fn describe(&self) -> String {
         let names: Vec<&str> = self.controllers.names().collect();
         match names.as_slice() {
             [] => "without controllers: limits of memory and processes are looked after, not enforced"

@@ -34,8 +34,8 @@ pub struct Output {
 }
 
 impl Output {
-    /// Parses `TEMPLATE`, or `NAME=TEMPLATE`.
-    pub fn told(&self) -> String {
+    /// `TEMPLATE`, or `NAME=TEMPLATE`.
+    pub fn describe(&self) -> String {
         let Self { name, template, .. } = self;
         if name.is_empty() { template.clone() } else { format!("{name}={template}") }
     }
@@ -365,7 +365,7 @@ impl Spec {
     }
 
     /// How a person would write it.
-    pub fn told(&self) -> String {
+    pub fn describe(&self) -> String {
         let quoted = |word: &String| {
             let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+%@".contains(c);
             if !word.is_empty() && word.chars().all(plain) {
@@ -377,8 +377,8 @@ impl Spec {
         if self.program.is_empty() {
             return "(joined as they are)".to_string();
         }
-        let told = |program: &[String]| program.iter().map(quoted).collect::<Vec<_>>().join(" ");
-        self.programs().map(told).collect::<Vec<_>>().join(" --and -- ")
+        let line = |program: &[String]| program.iter().map(quoted).collect::<Vec<_>>().join(" ");
+        self.programs().map(line).collect::<Vec<_>>().join(" --and -- ")
     }
 }
 
@@ -394,7 +394,7 @@ mod tests {
         let (one_text, two_text) = (one.encode().unwrap(), two.encode().unwrap());
         assert_eq!(Spec::decode(&one_text).unwrap().outputs, one.outputs);
         let read = Spec::decode(&two_text).unwrap();
-        assert_eq!(read.told(), "sum --and -- max");
+        assert_eq!(read.describe(), "sum --and -- max");
         assert_eq!((read.outputs, read.also), (two.outputs, two.also));
         let newer = one_text.replacen('{', "{\"newer\":1,", 1);
         assert!(Spec::decode("{}").is_err() && Spec::decode(&newer).is_err(), "{newer}");

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 
 use outrigger_format::Root;
 use outrigger_format::catalogue::Attributes;
-use outrigger_fuse::live::{Follows, Input, StillWaits, Wanted};
+use outrigger_fuse::live::{Input, StillWaits, TailRules, Wanted};
 use outrigger_store::meta::jobs::{JobId, JobInput, JobState, Jobs, NewJob, NewSplit, OPEN_END};
 use outrigger_store::meta::{Inode, SessionId};
 use outrigger_store::ops::View;
@@ -103,7 +103,7 @@ fn ready(name: &str, rule: Rule) -> Result<Arc<Ready>> {
     Ok(Arc::new(Ready { name: name.to_string(), rule, glob }))
 }
 
-impl Follows for Maker {
+impl TailRules for Maker {
     fn refresh(&self) -> Result<()> {
         // Agents report a rule of another version that they cannot read.
         let all = rules::list_known(&self.store)?.into_iter();
@@ -128,8 +128,8 @@ impl Follows for Maker {
         let mut wants: Vec<Want> =
             by_rules.map(|ready| Want { ready: Arc::clone(ready), awaited: None }).chain(awaited).collect();
         // If one rule hides the file, the other rules do not get it.
-        if let Some(hides) = wants.iter().position(Want::hides) {
-            wants = vec![wants.swap_remove(hides)];
+        if let Some(only) = wants.iter().position(Want::is_unpublished) {
+            wants = vec![wants.swap_remove(only)];
         }
         if wants.is_empty() {
             return None;
@@ -175,7 +175,7 @@ struct Want {
 }
 
 impl Want {
-    fn hides(&self) -> bool {
+    fn is_unpublished(&self) -> bool {
         self.ready.rule.spec.pattern == Pattern::WriteToFile
     }
 }
@@ -199,8 +199,8 @@ impl Making {
 }
 
 impl Wanted for Making {
-    fn hides(&self) -> bool {
-        self.wants.iter().any(Want::hides)
+    fn is_unpublished(&self) -> bool {
+        self.wants.iter().any(Want::is_unpublished)
     }
 
     fn ahead(&self) -> Option<u64> {
@@ -249,7 +249,7 @@ impl Wanted for Making {
                     }
                 }
                 Err(error)
-                    if !want.hides()
+                    if !want.is_unpublished()
                         && matches!(
                             error.kind(),
                             ErrorKind::Invalid | ErrorKind::NotFound | ErrorKind::Denied
@@ -262,8 +262,8 @@ impl Wanted for Making {
                     for job in made {
                         jobs.end_job(job, JobState::Cancelled, "its file could not be made")?;
                     }
-                    // A hidden file must not be made like any other file, whatever the error is.
-                    let kind = if want.hides() { ErrorKind::Io } else { error.kind() };
+                    // An unpublished file must not be made like any other file, whatever the error is.
+                    let kind = if want.is_unpublished() { ErrorKind::Io } else { error.kind() };
                     let why = format!("`{path}`, which rule `{name}` is for, cannot be made: {error}");
                     return Err(Error::new(kind, why));
                 }

@@ -325,11 +325,11 @@ fn source(shared: &Shared, claimed: &Claimed, ranges: &[Range], seen: &Arc<Seen>
         (Some(input), [range]) if spec.records == Records::Bam => {
             let index = shared.inputs.indexes.get(input as usize).map(Arc::clone);
             let index = index.ok_or_else(|| lost("has lost an index"))?;
-            Ok(Feed::Bam(Arc::clone(store), range.clone(), index, seen.told()))
+            Ok(Feed::Bam(Arc::clone(store), range.clone(), index, seen.counter()))
         }
         _ => {
             let (store, records) = (Arc::clone(store), spec.records.clone());
-            Ok(Feed::Stored(store, ranges.to_vec(), seen.told(), records, shared.decodes_ahead))
+            Ok(Feed::Stored(store, ranges.to_vec(), seen.counter(), records, shared.decodes_ahead))
         }
     }
 }

@@ -19,8 +19,8 @@ use outrigger_store::read::whereabouts::{Hosts, whereabouts_while};
 use outrigger_store::read::{Reader, Told};
 use outrigger_store::{Error, ErrorKind, Result, Store};
 
+use super::delay_scheduling::{Far, Placed};
 use super::launch::Inputs;
-use super::patience::{Far, Placed};
 use crate::job::spec::Spec;
 use crate::progress::Counters;
 
@@ -165,7 +165,7 @@ impl Seen {
     }
 
     /// A callback that counts each chunk.
-    pub fn told(self: &Arc<Self>) -> Arc<Told> {
+    pub fn counter(self: &Arc<Self>) -> Arc<Told> {
         let seen = Arc::clone(self);
         Arc::new(move |pack, len| {
             let Some(is_here) = pack.and_then(|pack| seen.tally.is_here(pack)) else { return };

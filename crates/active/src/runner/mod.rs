@@ -16,13 +16,14 @@
 //! splits survive the process. Nothing is visible before the last step, which happens whole or not
 //! at all. A runner of a job that another process began goes on with the splits that were recorded.
 
+mod accept;
+mod delay_scheduling;
 mod launch;
 mod left;
 mod locality;
 mod made;
 mod measured;
 mod others;
-mod patience;
 mod publish;
 mod slot;
 mod stragglers;
@@ -44,15 +45,16 @@ use crate::mount::Joined;
 use crate::progress::Counters;
 use crate::sandbox::Sandbox;
 use crate::scratch::Scratch;
-use crate::trust::{Trust, refused_as_root};
-use crate::written::{self, Quiet};
+use crate::trust::Trust;
+use crate::written::Quiet;
 
+use accept::{Accepted, accept};
+use delay_scheduling::Placed;
 use launch::Inputs;
 use locality::Tally;
 pub use locality::{Nearby, nearby};
 pub use made::{Made, made};
 pub use measured::{Forecast, Measured, measured};
-use patience::Placed;
 use stragglers::Overtaken;
 pub(crate) use stragglers::{Speculative, Stragglers};
 pub(crate) use upkeep::fence_the_dead;
@@ -250,31 +252,7 @@ fn work(
         return report(store, row, None, counters, (Vec::new(), None), false);
     }
     fence_the_dead(store)?;
-    let mut spec = Spec::decode(&row.spec)?;
-    let rows = jobs.inputs(job)?;
-    let admitted = options.trust.admit(store, &row, &rows, &mut spec);
-    let admitted = admitted.map_err(|error| error.context(format!("job {job}")))?;
-    spec.submitter = admitted.submitter;
-    let inputs = Arc::new(Inputs::load(store, job, &spec, rows)?);
-    if inputs.paths.is_empty() && feed.is_none() {
-        let why = "what was written is gone with the process that read it";
-        jobs.end_job(job, JobState::Failed, why)?;
-        return Err(Error::new(ErrorKind::Invalid, format!("job {job} cannot be run again: {why}")));
-    }
-    if let Some(written) = spec.written
-        && jobs.split(job, 0)?.is_some_and(|split| split.range.is_open())
-        && !written::may_begin(store, written, &spec, &written::Access::find(store, written, &spec)?)?
-    {
-        let host = written::host_of(store, written)?.unwrap_or_else(|| "another host".to_string());
-        let why = format!(
-            "job {job} reads a file that is still being written in a mount on {host}: agents there run it (with the same cache directory), and anybody once some of it is stored, or it is closed"
-        );
-        return Err(Error::new(ErrorKind::Busy, why));
-    }
-    let sandbox = Sandbox::find_for(&spec)?.for_submitter(admitted.runs_as.as_ref())?.idle(options.idle);
-    if sandbox.is_root() && !options.trust.allow_root {
-        return Err(refused_as_root().context(format!("job {job}")));
-    }
+    let Accepted { spec, inputs, sandbox } = accept(store, &row, options, feed.is_some())?;
     let set = |counter: &std::sync::atomic::AtomicU64, value: u64| counter.store(value, Ordering::Relaxed);
     set(&counters.bytes_expected, inputs.bytes());
     // A program that reads a stream has one split; another split is the raw file's.

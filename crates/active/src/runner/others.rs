@@ -147,9 +147,9 @@ impl Others {
         if let Err(why) = &first.result {
             self.together.fail(0, why);
         }
-        let told = |number: usize| spec.programs().nth(number).and_then(<[String]>::first).cloned();
-        let told = |number: usize| told(number).unwrap_or_default();
-        let headed = |number: usize, log: &[u8]| [format!("--- {}\n", told(number)).as_bytes(), log].concat();
+        let first_word = |number: usize| spec.programs().nth(number).and_then(<[String]>::first).cloned();
+        let name = |number: usize| first_word(number).unwrap_or_default();
+        let headed = |number: usize, log: &[u8]| [format!("--- {}\n", name(number)).as_bytes(), log].concat();
         let mut log = headed(0, &first.log);
         let mut ended_well = Vec::new();
         for Other { number, work, thread } in self.running.drain(..) {
@@ -171,7 +171,7 @@ impl Others {
             (_, Some((_, why))) if why == OVERTAKEN => Err(why),
             (Err(why), _) => Err(why),
             (Ok(()), Some((_, why))) if why == GAVE_BACK => Err(why),
-            (Ok(()), Some((number, why))) => Err(format!("`{}`: {why}", told(number))),
+            (Ok(()), Some((number, why))) => Err(format!("`{}`: {why}", name(number))),
             (Ok(()), None) => Ok(()),
         };
         ended_well

@@ -24,10 +24,10 @@ use outrigger_store::session::Session;
 use outrigger_store::write::{CommitWhen, Content, FileItem, Item, Progress, Target, WriteOptions, Writer};
 use outrigger_store::{Error, ErrorKind, Result};
 
+use super::delay_scheduling::Turn;
 use super::launch::{self, Begun};
 use super::left::Left;
 use super::others::Speculative;
-use super::patience::Turn;
 use super::stragglers::{self, OVERTAKEN};
 use super::{Measured, Shared, publish};
 use crate::attempt::{Attempt, Ended, OutputStream, read_up_to};
@@ -185,16 +185,7 @@ impl Slot<'_> {
         };
         let besides = others.end(&shared.spec, &mut ended);
         if let Err(why) = &ended.result {
-            if why == OVERTAKEN {
-                return Ok(());
-            }
-            if why == GAVE_BACK {
-                return self.jobs.give_back_splits(shared.job, std::slice::from_ref(claimed));
-            }
-            if self.settled_lost(claimed)? {
-                return Ok(());
-            }
-            return self.failed(claimed, why, &ended.log);
+            return self.ended_early(claimed, why, &ended.log);
         }
         if let Some(name) = wanted.filter(|_| !large) {
             self.submit(claimed, &name, Content::Bytes(head))?;
@@ -222,6 +213,21 @@ impl Slot<'_> {
         drop(longest);
         self.spare(works.into_iter().map(|(_, work)| work).filter(|_| !any_in_files));
         Ok(())
+    }
+
+    /// An attempt has ended without success: another one was faster, it gave its split back, or it
+    /// failed.
+    fn ended_early(&mut self, claimed: &Claimed, why: &str, log: &[u8]) -> Result<()> {
+        if why == OVERTAKEN {
+            return Ok(());
+        }
+        if why == GAVE_BACK {
+            return self.jobs.give_back_splits(self.shared.job, std::slice::from_ref(claimed));
+        }
+        if self.settled_lost(claimed)? {
+            return Ok(());
+        }
+        self.failed(claimed, why, log)
     }
 
     /// Stores an output that is longer than `head`, which has its beginning, until the program

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use outrigger_clock::Instant;
 use outrigger_fuse::control::{Client, is_within_reach, listens_at};
-use outrigger_fuse::live::{Followed, Input, NOTHING_MORE};
+use outrigger_fuse::live::{Input, NOTHING_MORE, Tailed};
 use outrigger_store::meta::jobs::{Claimed, JobId, SplitState};
 use outrigger_store::meta::{Role, SessionId, SessionKind};
 use outrigger_store::read::Reader;
@@ -64,7 +64,7 @@ pub(crate) struct Reading {
 }
 
 /// Tails one file for one attempt.
-struct Follower {
+struct Tail {
     store: Arc<Store>,
     job: JobId,
     written: Written,
@@ -92,16 +92,16 @@ pub(crate) fn feed(reading: Reading, written: Written, claimed: &Claimed) -> Fee
     let Reading { store, job, spec, paths, watch, drain, counters, place } = reading;
     let together = spec.together.then(|| u32::try_from(paths.len()).unwrap_or(u32::MAX));
     let claimed = *claimed;
-    let follower =
-        Follower { store, job, written, together, claimed, watch, drain, counters, far: None, paths, place };
-    let run = move |mut follower: Follower, pipes: &mut Pipes| {
-        follower.far = follower.far(&spec)?;
-        follower.run(pipes)
+    let reader =
+        Tail { store, job, written, together, claimed, watch, drain, counters, far: None, paths, place };
+    let run = move |mut reader: Tail, pipes: &mut Pipes| {
+        reader.far = reader.far(&spec)?;
+        reader.run(pipes)
     };
-    Feed::Stream(Box::new(move |pipes| run(follower, pipes).map_err(|error| error.to_string())))
+    Feed::Stream(Box::new(move |pipes| run(reader, pipes).map_err(|error| error.to_string())))
 }
 
-impl Follower {
+impl Tail {
     /// Set if the mount is on another host, and offers its open files.
     fn far(&self, spec: &Spec) -> Result<Option<Far>> {
         if !Access::find(&self.store, self.written, spec)?.is_far() {
@@ -119,14 +119,14 @@ impl Follower {
             let mount_here = SessionId(self.written.mount);
             let is_here = || !self.store.is_shared() || is_within_reach(&self.store, mount_here);
             let at = match self.far.is_some() || is_here() {
-                true => self.follow(&mut mount, (0, self.written.inode), pipes)?,
-                false => self.follow_stored(pipes)?,
+                true => self.tail(&mut mount, (0, self.written.inode), pipes)?,
+                false => self.tail_stored(pipes)?,
             };
             return self.finish(0, true, pipes, at);
         };
         for number in 0..count {
             let at = match self.find(&mut mount, number, pipes)? {
-                Some(inode) => self.follow(&mut mount, (number, inode), pipes)?,
+                Some(inode) => self.tail(&mut mount, (number, inode), pipes)?,
                 None => 0,
             };
             self.finish(number, number + 1 == count, pipes, at)?;
@@ -167,7 +167,7 @@ impl Follower {
     }
 
     /// Reads a file until it is closed, or its state is unknown; returns how far it came.
-    fn follow(
+    fn tail(
         &self,
         mount: &mut Option<Client>,
         (number, inode): (u32, u64),
@@ -187,10 +187,10 @@ impl Follower {
                     is_told = true;
                     carry = if mount.carry(inode)? { carry.take() } else { None };
                 }
-                mount.follow(inode, from)
+                mount.tail(inode, from)
             });
             match asked {
-                Ok(Followed::Data(bytes)) => {
+                Ok(Tailed::Data(bytes)) => {
                     at += bytes.len() as u64;
                     if carry.as_mut().is_some_and(|carry| !carry.give(&bytes)) {
                         carry = None;
@@ -200,7 +200,7 @@ impl Follower {
                     }
                     self.give(pipes, &bytes)?;
                 }
-                Ok(Followed::Asked) => {
+                Ok(Tailed::Asked) => {
                     let stored = carry.as_mut().map_or(Ok(0), Carry::store).unwrap_or(0);
                     let taken = self.connected(mount).and_then(|mount| mount.stored(inode, stored));
                     // In any case the mount has the file.
@@ -208,11 +208,11 @@ impl Follower {
                         carry = None;
                     }
                 }
-                Ok(Followed::Nothing) => {
+                Ok(Tailed::Nothing) => {
                     self.counters.wait_for_writer(true);
                     pipes.look();
                 }
-                Ok(Followed::Closed) => return Ok(at),
+                Ok(Tailed::Closed) => return Ok(at),
                 Err(error) => {
                     (*mount, is_told) = (None, false);
                     if !self.asks_again(error, &mut asked_again)? {
@@ -237,7 +237,7 @@ impl Follower {
 
     /// Reads what the mount has stored of the file, until it is closed or its state is unknown;
     /// returns how far it came.
-    fn follow_stored(&self, pipes: &mut Pipes) -> Result<u64> {
+    fn tail_stored(&self, pipes: &mut Pipes) -> Result<u64> {
         let (mut at, mut asked_again, mut looked) = (0u64, 0, Instant::now());
         let mut pause = LOOK_SOON;
         let (meta, mount) = (&*self.store.meta, SessionId(self.written.mount));

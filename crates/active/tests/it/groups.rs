@@ -126,7 +126,7 @@ fn the_kernel_keeps_attempts_within_their_limits() {
         assert_eq!(report.job.state, JobState::Failed);
         report.job.why
     };
-    let has = |controller: &str| groups.told().split(", ").any(|name| name == controller);
+    let has = |controller: &str| groups.describe().split(", ").any(|name| name == controller);
     if has("pids") {
         let why = limited("for n in 1 2 3 4 5 6 7 8 9; do sleep 60 & done; wait", "processes=5,time=60s");
         assert!(why.contains("more processes than it may"), "{why}");

@@ -11,7 +11,7 @@ use outrigger_active::job::records::Records;
 use outrigger_active::job::spec::Spec;
 use outrigger_active::making::Making;
 use outrigger_active::pattern::Pattern::{FileToMany, ManyToFile, ReadToFile};
-use outrigger_active::plan::{Splits, submit, submit_told};
+use outrigger_active::plan::{Splits, submit, submit_reporting};
 use outrigger_store::meta::jobs::JobState;
 use outrigger_store::testing::Wrapped;
 use outrigger_store::{ErrorKind, Store};
@@ -185,7 +185,7 @@ fn a_job_that_is_being_made_can_be_stopped() {
     let making = Making::default();
     let error = std::thread::scope(|scope| {
         let made = scope.spawn(|| {
-            submit_told(&place.store, &job, &["in".into()], &[], Splits::Count(2), &making).unwrap_err()
+            submit_reporting(&place.store, &job, &["in".into()], &[], Splits::Count(2), &making).unwrap_err()
         });
         eventually("it has begun", || std::fs::read_to_string(&begun).is_ok_and(|pid| !pid.is_empty()));
         making.stop();

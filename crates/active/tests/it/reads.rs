@@ -155,7 +155,7 @@ fn a_mount_tells_what_is_opened_to_be_read_and_nothing_else() {
     // Before there is a rule, and by a program of the kernel's own.
     open(me(), number(directory, "c"), OpenFlags::RDONLY);
     let rule = add(&place, "r", "in/*", spec(ReadToFile, &["cat"]).output("copy/{name}"));
-    volume.refresh_follows().unwrap();
+    volume.refresh_tail_rules().unwrap();
     open(Caller::default(), number(directory, "c"), OpenFlags::RDONLY);
     open(me(), number(directory, "c"), OpenFlags::RDWR);
     open(me(), number(ROOT, "other"), OpenFlags::RDONLY);

@@ -44,7 +44,7 @@ impl Mounted {
         let options = LiveOptions { idle: Duration::from_secs(3600), ..LiveOptions::new(2) };
         let reports = Reports::new(|text| println!("{text}"));
         let volume = Arc::new(LiveVolume::open(Arc::clone(&store), options, reports).unwrap());
-        volume.set_follows(Arc::new(Maker::new(&store))).unwrap();
+        volume.set_tail_rules(Arc::new(Maker::new(&store))).unwrap();
         let counted = Arc::new(Counted::new(Arc::clone(&volume)));
         let server = Server::start(&counted, &dir, Arc::new(|_: &Stale| {})).unwrap();
         Self { volume, _counted: counted, _server: server }
@@ -213,7 +213,7 @@ fn a_file_of_which_no_job_can_be_made_is_a_file_unless_nobody_may_see_it() {
     // A rule that was made since, and one that pauses.
     rules::pause(&place.store, "w", true).unwrap();
     rule(&place, "n", "raw/b", spec(WriteToNothing, &["cat"]));
-    mount.volume.refresh_follows().unwrap();
+    mount.volume.refresh_tail_rules().unwrap();
     for name in ["b", "c"] {
         let file = mount.create(raw, name);
         mount.close(file);
@@ -267,7 +267,7 @@ fn what_the_owner_of_a_rule_may_not_read_is_not_followed_for_it_and_the_log_says
     rules::remove(&place.store, "theirs").unwrap();
     rule(&place, "hides", "in/secret*", owned(WriteToFile));
     place.store.jobs();
-    mount.volume.refresh_follows().unwrap();
+    mount.volume.refresh_tail_rules().unwrap();
     create(directory, "secret", 0o600);
     assert_eq!((made(), log("hides").1.len()), (3, 1));
     assert!(mount.volume.lookup(ME, directory, b"secret").is_ok());

@@ -452,10 +452,7 @@ mod tests {
             ("-r /repo snapshots", "give the store with -s"),
             ("put a --repo=/repo", "give the store with -s"),
             ("unlock", "`outrigger status`"),
-            (
-                "undelete a",
-                "`outrigger find a` for the snapshots that have it, then `outrigger get --at SNAPSHOT PATH DEST`",
-            ),
+            ("undelete a", "`outrigger find a` for the snapshots that have it, then `outrigger get --at"),
             ("remove a b", "give `outrigger rm a b`"),
             ("purge", "`outrigger keep --daily 7` to delete old snapshots by rules, then `outrigger gc`"),
             ("rm -rf a", "`rm` has no -f: it never asks"),

@@ -93,7 +93,35 @@ pub fn block(status: &Status, rates: &Rates) -> String {
         rates.times(|s| s.operations_sync),
         rates.times(|s| s.operations_other)
     );
+    text += &log_lines(s, rates);
     text += &format!(
+        "cache      {} of {} decoded already; {} decoded ahead, {} of them used\n",
+        hits(s),
+        counted(s.frame_cache_hits + s.frame_cache_misses, "chunk", "chunks"),
+        counted(s.read_ahead_frames, "frame", "frames"),
+        percent(s.read_ahead_hits, s.read_ahead_frames)
+    );
+    text += &device_lines(s);
+    if s.sessions_lost > 0 {
+        text += &format!(
+            "session    ended by another client {}; {} in `unsaved` of this host's store\n",
+            counted(s.sessions_lost, "time", "times"),
+            counted(s.files_kept_aside, "file's changes kept", "files' changes kept")
+        );
+    }
+    text += &format!(
+        "errors     {} EIO, {} ENOSPC, {} ESTALE; {} failed\n",
+        count(s.errors_io),
+        count(s.errors_full),
+        count(s.errors_stale),
+        counted(s.destage_failures, "batch", "batches")
+    );
+    text
+}
+
+/// The log: what lies in it, and what came of it.
+fn log_lines(s: &Status, rates: &Rates) -> String {
+    let mut text = format!(
         "staging    {} of {} ({}); {} waiting; {} and {} to store\n",
         size(s.staging_used_bytes),
         size(s.staging_capacity_bytes),
@@ -120,14 +148,12 @@ pub fn block(status: &Status, rates: &Rates) -> String {
         ratio(s.new_bytes, s.stored_bytes),
         ratio(s.destaged_bytes, s.stored_bytes)
     );
-    text += &format!("rewritten  {} while it was being stored\n", size(s.invalidated_bytes));
-    text += &format!(
-        "cache      {} of {} decoded already; {} decoded ahead, {} of them used\n",
-        hits(s),
-        counted(s.frame_cache_hits + s.frame_cache_misses, "chunk", "chunks"),
-        counted(s.read_ahead_frames, "frame", "frames"),
-        percent(s.read_ahead_hits, s.read_ahead_frames)
-    );
+    text + &format!("rewritten  {} while it was being stored\n", size(s.invalidated_bytes))
+}
+
+/// The devices that this mount uses, if they were asked anything.
+fn device_lines(s: &Status) -> String {
+    let mut text = String::new();
     if s.table_cache_asked > 0 {
         text += &format!(
             "devices    found {} of {} in the table cache, {} relied on\n",
@@ -145,20 +171,6 @@ pub fn block(status: &Status, rates: &Rates) -> String {
             count(s.devices_cut_off)
         );
     }
-    if s.sessions_lost > 0 {
-        text += &format!(
-            "session    ended by another client {}; {} in `unsaved` of this host's store\n",
-            counted(s.sessions_lost, "time", "times"),
-            counted(s.files_kept_aside, "file's changes kept", "files' changes kept")
-        );
-    }
-    text += &format!(
-        "errors     {} EIO, {} ENOSPC, {} ESTALE; {} failed\n",
-        count(s.errors_io),
-        count(s.errors_full),
-        count(s.errors_stale),
-        counted(s.destage_failures, "batch", "batches")
-    );
     text
 }
 

@@ -129,7 +129,7 @@ fn agent(context: &Context, args: NodeArgs) -> Outcome {
     })?;
     let groups = Groups::begin(&args.cgroup, args.nice, args.idle);
     let contained = match (&groups, &args.cgroup) {
-        (Ok(groups), _) => format!("each in a control group of its own ({})", groups.told()),
+        (Ok(groups), _) => format!("each in a control group of its own ({})", groups.describe()),
         (Err(why), Where::At(_)) => return Err(Failure::failed(format!("--cgroup: {why}"))),
         (Err(why), _) => format!("without control groups: {why}"),
     };

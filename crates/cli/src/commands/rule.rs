@@ -198,8 +198,8 @@ fn list(context: &Context) -> Outcome {
     } else {
         for (name, rule) in rules {
             let paused = if rule.paused { "  (paused)" } else { "" };
-            let (pattern, told) = (rule.spec.pattern, rule.spec.told());
-            let to: Vec<String> = rule.spec.outputs.iter().map(Output::told).collect();
+            let (pattern, told) = (rule.spec.pattern, rule.spec.describe());
+            let to: Vec<String> = rule.spec.outputs.iter().map(Output::describe).collect();
             let to = if to.is_empty() { String::new() } else { format!("  to {}", to.join(" and ")) };
             let of = rule.members.join(" and ");
             let to = if of.is_empty() { to } else { format!("  of {of}{to}") };

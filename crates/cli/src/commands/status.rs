@@ -266,38 +266,38 @@ fn of_owner(object: Object, owner: &SessionOwner) -> Object {
     object.with("command", owner.role.to_string())
 }
 
+fn json_of_session(session: &SessionStatus) -> Value {
+    let object = Object::new().with("id", session.id).with("kind", kind(session));
+    let object = object.with("standing", standing(session)).with("lag", session.lag);
+    let object = object.with("lease_left_secs", session.lease_left_secs);
+    of_owner(object, &session.owner).with("locks", session.locks).into()
+}
+
+fn json_of_mount(MountStatus { mount, since, session }: &MountStatus) -> Value {
+    let (host, number) = (mount.process.host.as_str(), mount.process.number);
+    let object = Object::new().with("point", mount.point.as_str()).with("host", host);
+    let object = object.with("process", number).with("user", mount.user.as_str());
+    let object = object.with("since", rfc3339_nanos(*since)).with("session", *session);
+    object.with("read_only", mount.read_only).with("snapshot", mount.snapshot.clone()).into()
+}
+
+fn json_of_error(owner: &SessionOwner, met: &Met) -> Value {
+    let object = of_owner(Object::new(), owner).with("time", rfc3339_nanos(met.time));
+    let object = object.with("operation", met.operation.as_str()).with("kind", met.kind.as_str());
+    object.with("text", met.text.as_str()).into()
+}
+
+fn json_of_tier(tier: &TierStatus) -> Value {
+    let object = Object::new().with("place", tier.place.as_str()).with("bytes", tier.bytes);
+    let object = object.with("bound", tier.bound.map(|bound| bound.to_string()));
+    object.with("free_bytes", tier.free_bytes).into()
+}
+
 fn json(store: &Store, status: &Status) -> Object {
-    let sessions: Vec<Value> = status
-        .sessions
-        .iter()
-        .map(|session| {
-            let object = Object::new().with("id", session.id).with("kind", kind(session));
-            let object = object.with("standing", standing(session)).with("lag", session.lag);
-            let object = object.with("lease_left_secs", session.lease_left_secs);
-            of_owner(object, &session.owner).with("locks", session.locks).into()
-        })
-        .collect();
-    let mounts: Vec<Value> = status
-        .mounts
-        .iter()
-        .map(|MountStatus { mount, since, session }| {
-            let (host, number) = (mount.process.host.as_str(), mount.process.number);
-            let object = Object::new().with("point", mount.point.as_str()).with("host", host);
-            let object = object.with("process", number).with("user", mount.user.as_str());
-            let object = object.with("since", rfc3339_nanos(*since)).with("session", *session);
-            object.with("read_only", mount.read_only).with("snapshot", mount.snapshot.clone()).into()
-        })
-        .collect();
-    let errors: Vec<Value> = status
-        .errors
-        .iter()
-        .flat_map(|of| of.errors.iter().map(move |met| (of, met)))
-        .map(|(of, met)| {
-            let object = of_owner(Object::new(), &of.owner).with("time", rfc3339_nanos(met.time));
-            let object = object.with("operation", met.operation.as_str()).with("kind", met.kind.as_str());
-            object.with("text", met.text.as_str()).into()
-        })
-        .collect();
+    let sessions: Vec<Value> = status.sessions.iter().map(json_of_session).collect();
+    let mounts: Vec<Value> = status.mounts.iter().map(json_of_mount).collect();
+    let errors =
+        status.errors.iter().flat_map(|of| of.errors.iter().map(|met| json_of_error(&of.owner, met)));
     let last_gc = status.last_gc.map(|last| {
         let object = Object::new().with("ended", rfc3339_nanos(last.ended)).with("took_ms", last.took_ms);
         let object = object.with("packs_removed", last.packs_removed).with("bytes_freed", last.bytes_freed);
@@ -307,22 +307,10 @@ fn json(store: &Store, status: &Status) -> Object {
         let object = Object::new().with("session", run.session.0).with("phase", run.phase.as_str());
         Value::from(object.with("began", rfc3339_nanos(run.began)).with("age_ms", run.age / 1_000_000))
     });
-    let tiers: Vec<Value> = status
-        .tiers
-        .iter()
-        .map(|tier| {
-            let object = Object::new().with("place", tier.place.as_str()).with("bytes", tier.bytes);
-            let object = object.with("bound", tier.bound.map(|bound| bound.to_string()));
-            object.with("free_bytes", tier.free_bytes).into()
-        })
-        .collect();
-    let packs: Vec<Value> = status
-        .packs
-        .iter()
-        .map(|(state, packs)| {
-            Object::new().with("state", *state).with("packs", packs.packs).with("bytes", packs.bytes).into()
-        })
-        .collect();
+    let tiers: Vec<Value> = status.tiers.iter().map(json_of_tier).collect();
+    let packs = status.packs.iter().map(|(state, packs)| {
+        Value::from(Object::new().with("state", *state).with("packs", packs.packs).with("bytes", packs.bytes))
+    });
     Object::new()
         .with_name("store", store.name().as_os_str().as_encoded_bytes())
         .with("database", engine(store))
@@ -343,8 +331,8 @@ fn json(store: &Store, status: &Status) -> Object {
         .with("last_gc", last_gc)
         .with("collecting", collecting)
         .with("places", tiers)
-        .with("packs", packs)
+        .with("packs", packs.collect::<Vec<_>>())
         .with("sessions", sessions)
         .with("mounts", mounts)
-        .with("errors", errors)
+        .with("errors", errors.collect::<Vec<_>>())
 }

@@ -220,8 +220,17 @@ fn a_copy_in_postgresql_is_brought_up_to_date() {
     std::fs::remove_file(lost.unwrap()).unwrap();
     assert_eq!(world.done(&copy).json()["packs_copied"], 1);
     world.done(&["-s", &b, "check", "--read-data"]);
+}
 
-    // The copy says that it is one.
+#[test]
+fn a_copy_in_postgresql_says_that_it_is_one_and_does_not_change_under_its_user() {
+    let Some(world) = World::new() else { return };
+    let (a, b) = (world.url(), world.url());
+    world.done(&["-s", &a, "init", "--packs", &world.dir_at("packs-a"), "--pack-size", "1M"]);
+    world.fill(&a);
+    let copy = ["copy", &a, &b, "--packs", &world.dir_at("packs-b"), "--json"];
+    world.done(&copy);
+    let schema = b.rsplit_once("schema=").unwrap().1;
     let status = world.done(&["-s", &b, "status", "--json"]).json();
     assert_eq!(status["copy_of"], a.as_str(), "{status}");
     assert!(status["copy_behind_ms"].as_u64().is_some(), "{status}");

@@ -565,6 +565,11 @@ fn several_files_that_are_written_are_read_one_after_the_other_into_one() {
     assert_eq!(said.code, 0, "{}", said.err);
     assert_eq!(site.done(&["cat", "left"]).text(), "closed, and not");
     site.done(&["check", "--read-data"]);
+}
+
+#[test]
+fn several_files_are_given_by_their_names_once_and_with_a_program() {
+    let Some(site) = Site::new() else { return };
     for (more, says) in [
         (&["--in", "raw/*", "--", "cat"][..], "by their names"),
         (&["--in", "x", "--in", "x", "--", "cat"], "twice"),

@@ -97,14 +97,21 @@ impl<'w> Reader<'w> {
         packs: &str,
         state: &dyn Fn() -> T,
     ) {
-        let Self { world, url: reader, .. } = self;
-        let place = &world.place;
+        let world = self.world;
         let before = state();
         let unchanged = |args: &[&str]| assert!(state() == before, "{args:?} changed something");
+        assert_eq!(world.about(&self.url), about);
+        world.holds(&self.url, &["/tree/dir0"], &world.place.path("second/dir0"));
+        self.reads(&unchanged);
+        assert_eq!(world.about("taken"), about);
+        world.place.write("new", "new");
+        self.is_refused_to_write(packs, &unchanged);
+        self.mounts_read_only(&unchanged);
+    }
+
+    fn reads(&self, unchanged: &dyn Fn(&[&str])) {
+        let Self { world, url: reader, .. } = self;
         let mut wrong = Vec::new();
-        assert_eq!(world.about(reader), about);
-        let stored = place.path("second/dir0");
-        world.holds(reader, &["/tree/dir0"], &stored);
         for args in [
             &["ls", "-lR", "/"][..],
             &["ls", "--at", "one", "/tree"],
@@ -138,9 +145,11 @@ impl<'w> Reader<'w> {
             unchanged(args);
         }
         assert!(wrong.is_empty(), "{wrong:#?}");
-        assert_eq!(world.about("taken"), about);
+    }
 
-        place.write("new", "new");
+    fn is_refused_to_write(&self, packs: &str, unchanged: &dyn Fn(&[&str])) {
+        let Self { world, url: reader, .. } = self;
+        let mut wrong = Vec::new();
         for args in [
             &["put", "new"][..],
             &["put", "-", "--to", "x"],
@@ -170,8 +179,12 @@ impl<'w> Reader<'w> {
             }
             unchanged(args);
         }
-
         assert!(wrong.is_empty(), "{wrong:#?}");
+    }
+
+    fn mounts_read_only(&self, unchanged: &dyn Fn(&[&str])) {
+        let Self { world, url: reader, .. } = self;
+        let (place, stored) = (&world.place, world.place.path("second/dir0"));
         if let Err(error) = fs::File::options().read(true).write(true).open("/dev/fuse") {
             outrigger_workload::skipped!("/dev/fuse cannot be opened: {error}");
             return;

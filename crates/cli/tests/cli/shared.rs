@@ -171,7 +171,7 @@ fn copy(from: &Path, to: &Path) {
 #[test]
 fn what_one_mount_has_closed_the_others_open_and_commands_too() {
     let Some(shared) = Shared::new() else { return };
-    let (one, mut two) = (shared.mount(), shared.mount());
+    let (one, two) = (shared.mount(), shared.mount());
     one.write("f", "first");
     two.must_read("f", "first");
     // The other host shows the new content and not its kernel's cache.
@@ -208,7 +208,14 @@ fn what_one_mount_has_closed_the_others_open_and_commands_too() {
     one.done(&["gc"]);
     assert_eq!(compare_trees(&tree, &two.path("put")).unwrap(), []);
     shared.check(&one);
-    // The sessions that `status` shows.
+}
+
+#[test]
+fn status_shows_the_mounts_of_all_hosts_and_their_sessions() {
+    let Some(shared) = Shared::new() else { return };
+    let (one, mut two) = (shared.mount(), shared.mount());
+    one.write("f", "first");
+    two.must_read("f", "first");
     let standing = |host: &Host, what: &str| {
         let said = host.done(&["status", "--json"]).json();
         let sessions = said["sessions"].as_array().unwrap().clone();

@@ -12,8 +12,8 @@ use outrigger_store::{Context as _, Error, ErrorKind, Result, Store};
 use super::line::{Line, read_line};
 use super::remote::{self, DEADLINE};
 use super::through;
-use crate::follow::{BLOCK, Followed};
 use crate::live::Input;
+use crate::tail::{BLOCK, Tailed};
 
 /// The connection.
 pub struct Client {
@@ -108,18 +108,18 @@ impl Client {
     ///
     /// # Errors
     /// What the mount says, and `Io` when it has gone.
-    pub fn follow(&mut self, inode: u64, from: u64) -> Result<Followed> {
+    pub fn tail(&mut self, inode: u64, from: u64) -> Result<Tailed> {
         let answer = self.ask(&format!("follow {inode} {from}"))?;
         let mut words = answer.split(' ');
         let first = words.next().unwrap_or_default();
         match (first, words.next().map(str::parse::<usize>)) {
-            ("nothing", None) => Ok(Followed::Nothing),
-            ("asked", None) => Ok(Followed::Asked),
-            ("closed", None) => Ok(Followed::Closed),
+            ("nothing", None) => Ok(Tailed::Nothing),
+            ("asked", None) => Ok(Tailed::Asked),
+            ("closed", None) => Ok(Tailed::Closed),
             ("data", Some(Ok(len))) if len as u64 <= BLOCK => {
                 let mut bytes = vec![0; len];
                 self.stream.read_exact(&mut bytes).context(gone)?;
-                Ok(Followed::Data(bytes))
+                Ok(Tailed::Data(bytes))
             }
             _ => Err(not_understood(&answer)),
         }

@@ -45,15 +45,15 @@ use line::read_line_of;
 pub use remote::{Offer, Remote, offer_of, place, sweep_offers};
 pub use sealed::{PublicKey, Sealed};
 
-use crate::follow::{Followed, StillWaits};
 use crate::fs::Counted;
 use crate::live::{Input, LiveVolume, Stale};
 use crate::measures::{self, Watched};
 use crate::shared::{SharedVolume, dir_of_mount, dirs_of_mounts};
+use crate::tail::{StillWaits, Tailed};
 
 const SOCKET: &str = "mount.sock";
-/// How long a follower waits for bytes before it is asked whether it still wants them.
-const FOLLOW_WAIT: Duration = Duration::from_millis(500);
+/// How long a reader waits for bytes before it is asked whether it still wants them.
+const TAIL_WAIT: Duration = Duration::from_millis(500);
 /// Pause in hearing clients after one could not be served.
 const REFUSED_FOR: Duration = Duration::from_millis(100);
 /// Bytes of a line at most, from a client on this host: a rule with its program's arguments is one
@@ -83,8 +83,8 @@ pub trait Controlled: Watched + Send + Sync + 'static {
     ///
     /// # Errors
     /// When that cannot be found out.
-    fn refresh_follows(&self) -> Result<()>;
-    /// Wants one file; see [`Follows::expect`](crate::live::Follows::expect).
+    fn refresh_tail_rules(&self) -> Result<()>;
+    /// Wants one file; see [`TailRules::expect`](crate::live::TailRules::expect).
     ///
     /// # Errors
     /// `Invalid` when this mount has no rules.
@@ -94,8 +94,8 @@ pub trait Controlled: Watched + Send + Sync + 'static {
     ///
     /// # Errors
     /// When they cannot be read.
-    fn follow(&self, inode: u64, from: u64, wait: Duration) -> Result<Followed>;
-    /// State of one of a job's inputs; see [`Follows::input`](crate::live::Follows::input).
+    fn tail(&self, inode: u64, from: u64, wait: Duration) -> Result<Tailed>;
+    /// State of one of a job's inputs; see [`TailRules::input`](crate::live::TailRules::input).
     fn input_of(&self, job: JobId, number: u32) -> Input;
     /// Names that the kernel has to look up again when other files are to be tailed than before.
     ///
@@ -115,16 +115,16 @@ impl Controlled for LiveVolume {
         self.destage_all()
     }
 
-    fn refresh_follows(&self) -> Result<()> {
-        self.refresh_follows()
+    fn refresh_tail_rules(&self) -> Result<()> {
+        self.refresh_tail_rules()
     }
 
     fn expect_file(&self, rule: &str, waits: StillWaits) -> Result<Receiver<JobId>> {
         self.expect_file(rule, waits)
     }
 
-    fn follow(&self, inode: u64, from: u64, wait: Duration) -> Result<Followed> {
-        self.follow(inode, from, wait)
+    fn tail(&self, inode: u64, from: u64, wait: Duration) -> Result<Tailed> {
+        self.tail(inode, from, wait)
     }
 
     fn input_of(&self, job: JobId, number: u32) -> Input {
@@ -149,16 +149,16 @@ impl Controlled for SharedVolume {
         self.store_closed()
     }
 
-    fn refresh_follows(&self) -> Result<()> {
-        self.refresh_follows()
+    fn refresh_tail_rules(&self) -> Result<()> {
+        self.refresh_tail_rules()
     }
 
     fn expect_file(&self, rule: &str, waits: StillWaits) -> Result<Receiver<JobId>> {
         self.expect_file(rule, waits)
     }
 
-    fn follow(&self, inode: u64, from: u64, wait: Duration) -> Result<Followed> {
-        self.follow(inode, from, wait)
+    fn tail(&self, inode: u64, from: u64, wait: Duration) -> Result<Tailed> {
+        self.tail(inode, from, wait)
     }
 
     fn input_of(&self, job: JobId, number: u32) -> Input {
@@ -297,10 +297,10 @@ fn serve<V: Controlled>(counted: &Counted<V>, stream: UnixStream, forget: &Forge
                         continue;
                     }
                 };
-                let told = answer(&mut answers, Ok("ok".to_string()));
+                let answered = answer(&mut answers, Ok("ok".to_string()));
                 // Until the client is done, says anything, or is gone; or its time is over, after
                 // which it can commit nothing.
-                let released = told.is_ok() && is_released(volume, &mut lines, session);
+                let released = answered.is_ok() && is_released(volume, &mut lines, session);
                 let forgetting = forgetting();
                 let stale = held.release();
                 if let Ok(stale) = &stale {
@@ -312,10 +312,10 @@ fn serve<V: Controlled>(counted: &Counted<V>, stream: UnixStream, forget: &Forge
                 }
             }
             "rules" => {
-                let refreshed = volume.refresh_follows().and_then(|()| ask_again(&**volume, forget));
+                let refreshed = volume.refresh_tail_rules().and_then(|()| ask_again(&**volume, forget));
                 answer(&mut answers, refreshed.map(|()| "ok".to_string()))?;
             }
-            line if line.starts_with("follow ") => follow(&**volume, line, &mut answers)?,
+            line if line.starts_with("follow ") => tail(&**volume, line, &mut answers)?,
             line if line.starts_with("input ") => answer(&mut answers, input_at(&**volume, line))?,
             line if line.starts_with("next ") => {
                 let Some(job) = next(&**volume, line, &mut answers, forget)? else { return Ok(()) };
@@ -365,27 +365,27 @@ fn owner<V: Controlled>(volume: &Arc<V>) -> Result<&Arc<LiveVolume>> {
     volume.owner().ok_or_else(|| Error::new(ErrorKind::Invalid, why))
 }
 
-/// Answers a follower.
-fn follow<V: Controlled>(volume: &V, line: &str, answers: &mut UnixStream) -> io::Result<()> {
+/// Answers a reader.
+fn tail<V: Controlled>(volume: &V, line: &str, answers: &mut UnixStream) -> io::Result<()> {
     let mut words = line.split(' ').skip(1).map(str::parse::<u64>);
     let (Some(Ok(inode)), Some(Ok(from)), None) = (words.next(), words.next(), words.next()) else {
         let error = Error::new(ErrorKind::Invalid, "it is `follow INODE FROM`");
         return answer(answers, Err(error));
     };
-    hand_out(answers, volume.follow(inode, from, FOLLOW_WAIT))
+    hand_out(answers, volume.tail(inode, from, TAIL_WAIT))
 }
 
-/// Answers a follower with the next bytes, or their state.
-fn hand_out(answers: &mut impl io::Write, followed: Result<Followed>) -> io::Result<()> {
-    match followed {
-        Ok(Followed::Data(bytes)) => {
+/// Answers a reader with the next bytes, or their state.
+fn hand_out(answers: &mut impl io::Write, tailed: Result<Tailed>) -> io::Result<()> {
+    match tailed {
+        Ok(Tailed::Data(bytes)) => {
             writeln!(answers, "data {}", bytes.len())?;
             answers.write_all(&bytes)
         }
-        Ok(Followed::Nothing) => answer(answers, Ok("nothing".to_string())),
+        Ok(Tailed::Nothing) => answer(answers, Ok("nothing".to_string())),
         // Only an agent that stores the file is asked, and none is on the mount's own host.
-        Ok(Followed::Asked) => answer(answers, Ok("asked".to_string())),
-        Ok(Followed::Closed) => answer(answers, Ok("closed".to_string())),
+        Ok(Tailed::Asked) => answer(answers, Ok("asked".to_string())),
+        Ok(Tailed::Closed) => answer(answers, Ok("closed".to_string())),
         Err(error) => answer(answers, Err(error)),
     }
 }

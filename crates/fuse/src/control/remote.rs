@@ -44,7 +44,7 @@ use serde::{Deserialize, Serialize};
 
 use super::line::read_line;
 use super::sealed::{Identity, PublicKey, Sealed};
-use super::{FOLLOW_WAIT, answer, hand_out, input};
+use super::{TAIL_WAIT, answer, hand_out, input};
 use crate::shared::SharedVolume;
 
 /// What a mount says first, before its number by chance.
@@ -253,7 +253,7 @@ fn accept(serving: &Arc<Serving>, listener: &TcpListener) {
         }
         let Ok(stream) = stream else {
             // Too many open files just now.
-            outrigger_clock::sleep(FOLLOW_WAIT);
+            outrigger_clock::sleep(TAIL_WAIT);
             continue;
         };
         if serving.clients.fetch_add(1, Ordering::Relaxed) >= CLIENTS_MAX {
@@ -320,12 +320,12 @@ fn serve(serving: &Serving, socket: TcpStream) -> io::Result<()> {
         let answers = talk.get_mut();
         match (word, numbers.as_slice()) {
             ("follow", [inode, from]) => {
-                let followed = volume.follow_as(Some(session), *inode, *from, FOLLOW_WAIT);
-                hand_out(answers, followed)?;
+                let tailed = volume.tail_as(Some(session), *inode, *from, TAIL_WAIT);
+                hand_out(answers, tailed)?;
             }
             ("input", [job, number]) => {
-                let told = volume.input_of(JobId(*job), u32::try_from(*number).unwrap_or(u32::MAX));
-                answer(answers, Ok(input(told)))?;
+                let state = volume.input_of(JobId(*job), u32::try_from(*number).unwrap_or(u32::MAX));
+                answer(answers, Ok(input(state)))?;
             }
             ("carry", [inode]) => {
                 let carries = volume.carry(*inode, session);

@@ -33,11 +33,11 @@ use super::freeze_lock::FreezeLock;
 use super::node::{Node, State};
 use super::tree::Tree;
 use super::world::{Seen, World};
-use crate::follow::{Following, Places};
 use crate::fs::{Attr, Caller, Entry, Result, Statfs};
 use crate::measures::Histogram;
 use crate::reads::Opens;
 use crate::running::{Run, Running};
+use crate::tail::{Places, Tailing};
 use crate::view::ahead::ReadAhead;
 use crate::view::handles::Handles;
 use crate::view::{FOREVER, attr, space};
@@ -45,7 +45,7 @@ use crate::view::{FOREVER, attr, space};
 /// Room that a record needs beside its data, names and attributes.
 const RECORD_ROOM: u64 = 256;
 /// How long a change waits for room while the flusher fails, before its caller gets the error.
-const PATIENCE: Duration = Duration::from_secs(1);
+const ROOM_TIMEOUT: Duration = Duration::from_secs(1);
 /// Inode numbers reserved in the database at once.
 const INODES_AT_ONCE: u64 = 16 << 10;
 
@@ -73,7 +73,7 @@ pub(super) struct Core {
     statfs: Mutex<Option<(Instant, Statfs)>>,
     pub ahead: ReadAhead,
     pub control: Control,
-    pub following: Following<Node>,
+    pub tailing: Tailing<Node>,
     pub places: Places,
     pub opens: Arc<Opens>,
     pub running: Running,
@@ -132,7 +132,7 @@ impl Core {
             statfs: Mutex::default(),
             ahead,
             control: Control::default(),
-            following: Following::default(),
+            tailing: Tailing::default(),
             places: Places::default(),
             opens: Arc::default(),
             running: Running::default(),
@@ -169,7 +169,7 @@ impl Core {
         let bytes = bytes as u64 + RECORD_ROOM;
         loop {
             self.control.note_pressure(self.log.fill());
-            match self.log.reserve(bytes, Some(PATIENCE)) {
+            match self.log.reserve(bytes, Some(ROOM_TIMEOUT)) {
                 Err(error) if error.kind() == ErrorKind::Busy => match self.control.trouble() {
                     Some(errno) => return Err(errno),
                     None if self.is_out_of_disk(bytes) => return Err(Errno::NOSPC),

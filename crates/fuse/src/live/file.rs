@@ -97,7 +97,7 @@ impl Core {
             file_state.map.write(at, &appended);
             file_state.touched();
             state.modified(appended.time);
-            self.tell_followers(&mut state, |prefix| prefix.wrote(at..at + part.len() as u64));
+            self.tell_readers(&mut state, |prefix| prefix.wrote(at..at + part.len() as u64));
             if drop_set_id && drop_privileges(&mut state.attributes) {
                 self.edit(&file.node, &mut state, |_| {})?;
             }
@@ -116,7 +116,7 @@ impl Core {
         state.file.map.truncate(len, &appended);
         state.file.touched();
         state.modified(appended.time);
-        self.tell_followers(state, |prefix| prefix.cut(len));
+        self.tell_readers(state, |prefix| prefix.cut(len));
         self.world.mark(node);
         Ok(())
     }
@@ -163,7 +163,7 @@ impl Core {
             state.file.map.zero(offset, end - offset, &appended);
             state.file.touched();
             state.modified(appended.time);
-            self.tell_followers(&mut state, |prefix| prefix.changed(offset));
+            self.tell_readers(&mut state, |prefix| prefix.changed(offset));
         } else if end > now_len {
             // Space cannot be reserved for data that may be deduplicated: this only sets the
             // length.
@@ -287,7 +287,7 @@ impl Core {
         state.file.map.clone_range(offset, len, Arc::new(root), from_offset, &appended);
         state.file.touched();
         state.modified(appended.time);
-        self.tell_followers(&mut state, |prefix| prefix.wrote(offset..offset + len));
+        self.tell_readers(&mut state, |prefix| prefix.wrote(offset..offset + len));
         self.world.mark(node);
         Ok(())
     }

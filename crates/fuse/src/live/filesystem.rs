@@ -36,8 +36,8 @@ impl FileSystem for LiveVolume {
             // snapshot.
             Effort::Names | Effort::Write { .. } | Effort::Flush if self.core.may_wait() => Keeps::Waiting,
             // Making a tailed file makes its job, too.
-            Effort::Names if self.core.following.is_any() => Keeps::Waiting,
-            Effort::Write { .. } if self.core.following.may_wait() => Keeps::Waiting,
+            Effort::Names if self.core.tailing.is_any() => Keeps::Waiting,
+            Effort::Write { .. } if self.core.tailing.may_wait() => Keeps::Waiting,
             Effort::Flush => Keeps::Shortly,
             Effort::Names | Effort::Read { .. } | Effort::Write { .. } => effort.usual(),
         }
@@ -312,7 +312,7 @@ impl FileSystem for LiveVolume {
         }
         self.core.rename_node(from, to, flags)?;
         // The kernel moves what it knows itself.
-        if self.core.following.is_any() {
+        if self.core.tailing.is_any() {
             for (parent, name) in [from, to] {
                 if let Some(seen) = self.core.world.lookup_in(&self.core.tree(), parent, name)? {
                     self.core.saw(parent, name, seen.number(), seen.kind());
@@ -333,7 +333,7 @@ impl FileSystem for LiveVolume {
     ) -> Result<()> {
         self.changeable(number)?;
         let file = self.core.files.get(handle)?;
-        self.core.wait_for_followers(&file.node, offset, data.len(), file.appends);
+        self.core.wait_for_readers(&file.node, offset, data.len(), file.appends);
         self.core.write_file(&file, offset, data, drop_set_id)
     }
 

@@ -170,8 +170,8 @@ impl Core {
     fn note_outcome(&self, done: &Result<()>) {
         Counters::add(&self.counters.failures, u64::from(done.is_err()));
         let mut state = self.control.state.lock().expect("no panic while held");
-        let told = |error: &Error| (self.world.reports.errno_of_our_own(error), Instant::now());
-        state.failed = done.as_ref().err().map(told);
+        let failure = |error: &Error| (self.world.reports.errno_of_our_own(error), Instant::now());
+        state.failed = done.as_ref().err().map(failure);
         state.ended = Some(Instant::now());
     }
 
@@ -259,9 +259,9 @@ impl Core {
                 Select::One(number) => node.number == number,
                 Select::Batch => file.map.oldest_segment().is_some_and(|segment| segment <= oldest),
                 Select::Idle => {
-                    let patience = if file.in_place { 4 * idle } else { idle };
-                    file.written.elapsed() >= patience
-                        || file.dirty_since.is_some_and(|since| since.elapsed() >= 4 * patience)
+                    let delay = if file.in_place { 4 * idle } else { idle };
+                    file.written.elapsed() >= delay
+                        || file.dirty_since.is_some_and(|since| since.elapsed() >= 4 * delay)
                 }
             };
             if is_due {

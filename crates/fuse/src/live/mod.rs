@@ -20,7 +20,7 @@
 //! | `opening.rs` | opening and making files, with those that are tailed |
 //! | `flusher.rs`, `dirty.rs`, `destage.rs`, `plan.rs` | when and how write-back stores the log's data; which parts of a file are cut again |
 //! | `replay.rs` | the log of a mount that was killed |
-//! | `follow.rs`, `places.rs` | tailed files: the part that this kind of mount adds to `crate::follow` |
+//! | `tail.rs`, `places.rs` | tailed files: the part that this kind of mount adds to `crate::tail` |
 //! | `reads.rs` | which files programs open to read, for rules |
 //! | `hold.rs`, `status.rs` | for commands beside the mount |
 //! | `filesystem.rs` | the trait [`FileSystem`](crate::fs::FileSystem) in terms of all these |
@@ -35,7 +35,6 @@ mod dirty;
 pub(crate) mod file;
 pub(crate) mod filesystem;
 mod flusher;
-mod follow;
 mod freeze_lock;
 mod hold;
 pub(crate) mod names;
@@ -46,6 +45,7 @@ pub(crate) mod plan;
 mod reads;
 mod replay;
 mod status;
+mod tail;
 mod tree;
 mod world;
 
@@ -70,7 +70,7 @@ use crate::view::{FRAMES_BYTES, ReadOptions, ReadVolume};
 
 pub use self::flusher::Paused;
 pub use self::hold::{Held, Stale};
-pub use crate::follow::{BLOCK, Followed, Follows, Input, NOTHING_MORE, StillWaits, Wanted};
+pub use crate::tail::{BLOCK, Input, NOTHING_MORE, StillWaits, TailRules, Tailed, Wanted};
 
 /// Room for staging unless said otherwise: twice the largest batch that a device takes.
 pub const STAGING_BYTES: u64 = 256 << 20;
@@ -255,7 +255,7 @@ impl LiveVolume {
     /// # Errors
     /// Those of the store; what could not be stored stays staged, for the next mount.
     pub fn close(&self) -> Result<()> {
-        let ended = self.end_following();
+        let ended = self.end_tailing();
         self.stop();
         ended?;
         self.core.world.delete_all(&mut self.core.tree_mut());

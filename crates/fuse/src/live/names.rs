@@ -101,10 +101,10 @@ impl Core {
         let tree = &mut *self.tree_mut();
         let above = self.world.directory_in(tree, parent)?;
         let node = self.world.child_in(tree, parent, name)?.ok_or(Errno::NOENT)?;
-        if tree.hidden(parent, name).is_some() && !directory {
+        if tree.unpublished(parent, name).is_some() && !directory {
             // Its writer gives it up: no other program has ever seen it.
-            tree.show(parent, name, node.number);
-            self.give_up_hidden(&node);
+            tree.remove_unpublished(parent, name, node.number);
+            self.give_up_unpublished(&node);
             return Ok(());
         }
         match (node.is_directory(), directory) {
@@ -131,7 +131,7 @@ impl Core {
         let from_dir = self.world.directory_in(tree, from.0)?;
         let to_dir = self.world.directory_in(tree, to.0)?;
         let moved = self.world.child_in(tree, from.0, from.1)?.ok_or(Errno::NOENT)?;
-        if tree.hidden(from.0, from.1).or(tree.hidden(to.0, to.1)).is_some() {
+        if tree.unpublished(from.0, from.1).or(tree.unpublished(to.0, to.1)).is_some() {
             // A program's output will take the unpublished file's name, so nothing else may.
             return Err(Errno::BUSY);
         }

@@ -14,7 +14,7 @@ use outrigger_format::catalogue::{Attributes, FileKind, OtherTimes, Time};
 use outrigger_store::meta::Inode;
 use outrigger_store::staging::{ExtentMap, Usage};
 
-use crate::follow::Open;
+use crate::tail::Open;
 use crate::view::content::{Budget, StoredFile};
 
 /// See the module.
@@ -256,7 +256,7 @@ impl State {
 
     /// Its number of names, as programs see it: a name that only this mount knows counts, too.
     pub fn links_shown(&self) -> u32 {
-        self.links.max(self.open.as_ref().is_some_and(|open| open.is_hidden).into())
+        self.links.max(self.open.as_ref().is_some_and(|open| open.is_unpublished).into())
     }
 
     /// Bytes of a file, or of a symlink's target.

@@ -14,8 +14,8 @@ use super::LiveVolume;
 use super::core::{Core, OpenFile};
 use super::names::check_name;
 use super::node::Node;
-use crate::follow::{Again, Wanted};
 use crate::fs::{Caller, Entry, FileSystem, NewNode, OpenFlags, Opened, Result, writes};
+use crate::tail::{Again, Wanted};
 
 impl LiveVolume {
     pub(super) fn opened(&self, node: Arc<Node>, flags: OpenFlags) -> Result<Opened> {
@@ -48,7 +48,7 @@ impl LiveVolume {
         let Again { place, wanted, alone: _alone } = again;
         // When tailing begins it has a writer, and it is emptied only when its jobs exist.
         let opened = self.opened(Arc::clone(&node), flags)?;
-        let begun = self.core.world.fail(self.core.begin_following(&node, place, wanted, true));
+        let begun = self.core.world.fail(self.core.begin_tailing(&node, place, wanted, true));
         let empties = flags.contains(OFlags::TRUNC);
         let done =
             begun.and_then(|()| if empties { self.core.truncate_opened(&node, caller) } else { Ok(()) });
@@ -64,7 +64,7 @@ impl LiveVolume {
 
     /// A file is about to be cut to nothing otherwise than by opening it.
     pub(super) fn before_emptied(&self, number: u64) -> Result<()> {
-        if !self.core.following.is_any() {
+        if !self.core.tailing.is_any() {
             return Ok(());
         }
         let node = self.core.node(number)?;
@@ -74,13 +74,13 @@ impl LiveVolume {
         if !node.has_writers() {
             node.write().emptied = true;
         } else if let Some(Again { place, wanted, alone: _alone }) = self.core.wanted_again(&node)? {
-            self.core.world.fail(self.core.begin_following(&node, place, wanted, true))?;
+            self.core.world.fail(self.core.begin_tailing(&node, place, wanted, true))?;
         }
         Ok(())
     }
 
     /// Makes an unpublished file that is tailed; `None` if no rule wants it after all.
-    fn create_hidden(
+    fn create_unpublished(
         &self,
         caller: Caller,
         (parent, name): (u64, &[u8]),
@@ -92,17 +92,17 @@ impl LiveVolume {
         let node = self.core.make_anonymous(caller, parent, new)?;
         node.write().may_be_named = false;
         let opened = self.opened(Arc::clone(&node), flags)?;
-        let begun = self.core.begin_following(&node, (parent, name.to_vec()), wanted, false);
-        let is_followed = node.read().open.is_some();
+        let begun = self.core.begin_tailing(&node, (parent, name.to_vec()), wanted, false);
+        let is_tailed = node.read().open.is_some();
         let named = match self.core.world.fail(begun) {
-            Ok(()) if is_followed => self.core.hide(&node, parent, name),
+            Ok(()) if is_tailed => self.core.name_unpublished(&node, parent, name),
             begun => begun,
         };
-        if is_followed && named.is_ok() {
+        if is_tailed && named.is_ok() {
             return Ok(Some((self.core.entry_of(&node), opened)));
         }
         // Its jobs, if they were made, fail, and it goes with its handle.
-        self.core.give_up_hidden(&node);
+        self.core.give_up_unpublished(&node);
         node.write().is_forgotten = true;
         self.release(node.number, opened.handle);
         named.map(|()| None)
@@ -118,10 +118,10 @@ impl LiveVolume {
     ) -> Result<(Entry, Opened)> {
         let exclusive = flags.contains(OFlags::EXCL);
         let mut wanted = self.core.wanted(parent, name)?;
-        if wanted.as_ref().is_some_and(|wanted| wanted.hides())
+        if wanted.as_ref().is_some_and(|wanted| wanted.is_unpublished())
             && !self.core.is_taken(parent, name)?
-            && let Some(hides) = wanted.take()
-            && let Some(made) = self.create_hidden(caller, (parent, name), new, flags, hides)?
+            && let Some(wanted) = wanted.take()
+            && let Some(made) = self.create_unpublished(caller, (parent, name), new, flags, wanted)?
         {
             return Ok(made);
         }
@@ -146,12 +146,12 @@ impl LiveVolume {
         self.core.saw(parent, name, node.number, node.kind);
         let opened = self.opened(Arc::clone(&node), flags)?;
         if made && let Some(wanted) = wanted {
-            let begun = if wanted.hides() {
+            let begun = if wanted.is_unpublished() {
                 // It was there, so that its name could not be hidden, and was removed before it was
                 // opened.
                 Err(Errno::BUSY)
             } else {
-                let begun = self.core.begin_following(&node, (parent, name.to_vec()), wanted, false);
+                let begun = self.core.begin_tailing(&node, (parent, name.to_vec()), wanted, false);
                 self.core.world.fail(begun)
             };
             if let Err(errno) = begun {

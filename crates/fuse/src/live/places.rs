@@ -1,5 +1,5 @@
 //! Where directories and files hang, with the names that are staged: from a number to its path
-//! ([`crate::follow::Places`]).
+//! ([`crate::tail::Places`]).
 
 use outrigger_format::catalogue::{Attributes, FileKind};
 use outrigger_store::meta::{At, ROOT_INODE};
@@ -10,7 +10,7 @@ use super::core::Core;
 use super::node::Node;
 use super::tree::Tree;
 use super::world::{Seen, World};
-use crate::follow::Hanging;
+use crate::tail::Hanging;
 
 /// The tree, locked.
 struct Staged<'a> {
@@ -25,9 +25,9 @@ impl Core {
         self.places.path_of(&staged, directory)
     }
 
-    /// The kernel is told of a name. Only while some files are followed it matters.
+    /// The kernel is told of a name. Only while some files are tailed it matters.
     pub fn saw(&self, parent: u64, name: &[u8], number: u64, kind: FileKind) {
-        if kind == FileKind::File && self.following.is_any() {
+        if kind == FileKind::File && self.tailing.is_any() {
             self.places.saw(parent, name, number);
         }
     }

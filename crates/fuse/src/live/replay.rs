@@ -9,11 +9,11 @@
 
 use std::sync::Arc;
 
-use outrigger_format::catalogue::{FileKind, Time};
+use outrigger_format::catalogue::{Attributes, FileKind, Time};
 use outrigger_format::staging::Operation;
 use outrigger_store::Result;
 use outrigger_store::meta::ROOT_INODE;
-use outrigger_store::staging::Replayed;
+use outrigger_store::staging::{Appended, Replayed};
 
 use super::node::Node;
 use super::tree::Tree;
@@ -40,22 +40,7 @@ impl Replay<'_> {
         let time = appended.time;
         match &operation {
             Operation::Create { parent, name, inode, attributes } => {
-                let node = match self.load(*inode)? {
-                    Some(node) => node,
-                    None => {
-                        let world = self.world;
-                        let node =
-                            Node::new(*inode, attributes.clone(), *parent, &world.usage, &world.budget);
-                        let node = Arc::new(node);
-                        self.tree.nodes.insert(*inode, Arc::clone(&node));
-                        node
-                    }
-                };
-                let mut state = node.write();
-                state.attributes = attributes.clone();
-                state.edited();
-                drop(state);
-                self.world.mark(&node);
+                let node = self.create(*inode, *parent, attributes)?;
                 // A file that is to be linked comes without a name.
                 if name.is_empty() { Ok(()) } else { self.name(*parent, name, Some(&node), time) }
             }
@@ -93,29 +78,51 @@ impl Replay<'_> {
             | Operation::Zero { inode, .. }
             | Operation::Clone { inode, .. } => {
                 let node = self.load(*inode)?.filter(|node| node.kind == FileKind::File);
-                let Some(node) = node else {
-                    usage.release(&operation, &appended);
-                    return Ok(());
-                };
-                let mut state = node.write();
-                let map = &mut state.file.map;
-                match operation {
-                    Operation::Write { offset, .. } => map.write(offset, &appended),
-                    Operation::Truncate { len, .. } => map.truncate(len, &appended),
-                    Operation::Zero { offset, len, .. } => map.zero(offset, len, &appended),
-                    Operation::Clone { root, from_offset, offset, len, .. } => {
-                        self.clones = true;
-                        map.clone_range(offset, len, Arc::new(root), from_offset, &appended);
-                    }
-                    _ => {}
+                match node {
+                    Some(node) => self.change_content(&node, operation, &appended),
+                    None => usage.release(&operation, &appended),
                 }
-                state.file.touched();
-                state.modified(appended.time);
-                self.world.mark(&node);
                 Ok(())
             }
             Operation::Forget { .. } | Operation::Destaged { .. } | Operation::Committed { .. } => Ok(()),
         }
+    }
+
+    /// Makes an inode, unless the database has it already.
+    fn create(&mut self, inode: u64, parent: u64, attributes: &Attributes) -> Result<Arc<Node>> {
+        let node = match self.load(inode)? {
+            Some(node) => node,
+            None => {
+                let World { usage, budget, .. } = self.world;
+                let node = Arc::new(Node::new(inode, attributes.clone(), parent, usage, budget));
+                self.tree.nodes.insert(inode, Arc::clone(&node));
+                node
+            }
+        };
+        let mut state = node.write();
+        state.attributes = attributes.clone();
+        state.edited();
+        drop(state);
+        self.world.mark(&node);
+        Ok(node)
+    }
+
+    fn change_content(&mut self, node: &Arc<Node>, operation: Operation, appended: &Appended) {
+        let mut state = node.write();
+        let map = &mut state.file.map;
+        match operation {
+            Operation::Write { offset, .. } => map.write(offset, appended),
+            Operation::Truncate { len, .. } => map.truncate(len, appended),
+            Operation::Zero { offset, len, .. } => map.zero(offset, len, appended),
+            Operation::Clone { root, from_offset, offset, len, .. } => {
+                self.clones = true;
+                map.clone_range(offset, len, Arc::new(root), from_offset, appended);
+            }
+            _ => {}
+        }
+        state.file.touched();
+        state.modified(appended.time);
+        self.world.mark(node);
     }
 
     /// Drops inodes without names: the rest is the tree as it was acknowledged.

@@ -39,7 +39,7 @@ impl Watched for LiveVolume {
         status.staging_used_bytes = fill.used;
         status.staging_capacity_bytes = fill.capacity;
         status.waiting_operations = fill.waiting as u64;
-        status.writing_paced_seconds = core.following.waited();
+        status.writing_paced_seconds = core.tailing.waited();
         status.dirty_inodes = core.world.dirty.lock().expect("no panic while held").len() as u64;
         status.staged_names = core.tree().staged_count() as u64;
         let snapshots = self.snapshots.as_ref().map_or(0, |snapshots| snapshots.handles_open());

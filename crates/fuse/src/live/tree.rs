@@ -40,7 +40,7 @@ pub(super) struct Tree {
     staged: usize,
     generation: u64,
     /// Names of unpublished files, which only this mount knows.
-    hidden: HashMap<(u64, Vec<u8>), u64>,
+    unpublished: HashMap<(u64, Vec<u8>), u64>,
     /// Directories that were moved or made since the last commit → the directory they are in.
     pub parents: HashMap<u64, u64>,
 }
@@ -52,29 +52,29 @@ impl Tree {
     }
 
     /// Gives a file a name that only this mount knows.
-    pub fn hide(&mut self, parent: u64, name: &[u8], inode: u64) {
-        self.hidden.insert((parent, name.to_vec()), inode);
+    pub fn add_unpublished(&mut self, parent: u64, name: &[u8], inode: u64) {
+        self.unpublished.insert((parent, name.to_vec()), inode);
     }
 
     /// Takes such a name away.
-    pub fn show(&mut self, parent: u64, name: &[u8], inode: u64) {
+    pub fn remove_unpublished(&mut self, parent: u64, name: &[u8], inode: u64) {
         let place = (parent, name.to_vec());
-        if self.hidden.get(&place) == Some(&inode) {
-            self.hidden.remove(&place);
+        if self.unpublished.get(&place) == Some(&inode) {
+            self.unpublished.remove(&place);
         }
     }
 
     /// The unpublished file of this name.
-    pub fn hidden(&self, parent: u64, name: &[u8]) -> Option<&Arc<Node>> {
-        if self.hidden.is_empty() {
+    pub fn unpublished(&self, parent: u64, name: &[u8]) -> Option<&Arc<Node>> {
+        if self.unpublished.is_empty() {
             return None;
         }
-        self.nodes.get(self.hidden.get(&(parent, name.to_vec()))?)
+        self.nodes.get(self.unpublished.get(&(parent, name.to_vec()))?)
     }
 
     /// True if this directory has such names.
-    pub fn hides_in(&self, parent: u64) -> bool {
-        self.hidden.keys().any(|(directory, _)| *directory == parent)
+    pub fn has_unpublished_in(&self, parent: u64) -> bool {
+        self.unpublished.keys().any(|(directory, _)| *directory == parent)
     }
 
     /// A directory's staged names after `after`, in order.

@@ -95,7 +95,7 @@ impl World {
 
     /// As [`World::lookup_in`], with the store's error.
     pub fn find_in(&self, tree: &Tree, parent: u64, name: &[u8]) -> outrigger_store::Result<Option<Seen>> {
-        if let Some(node) = tree.hidden(parent, name) {
+        if let Some(node) = tree.unpublished(parent, name) {
             return Ok(Some(Seen::Node(Arc::clone(node))));
         }
         if let Some(staged) = tree.staged(parent, name) {
@@ -132,7 +132,7 @@ impl World {
     /// True if a directory has no entries, with the tree locked.
     pub fn is_empty_in(&self, tree: &Tree, directory: u64) -> Result<bool> {
         let is_named = tree.staged_after(directory, None).any(|(_, staged)| staged.target.is_some());
-        if is_named || tree.hides_in(directory) {
+        if is_named || tree.has_unpublished_in(directory) {
             return Ok(false);
         }
         const PAGE: usize = 256;

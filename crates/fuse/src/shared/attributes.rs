@@ -6,15 +6,35 @@
 
 use std::sync::Arc;
 
-use outrigger_format::catalogue::{Attributes, FileKind};
+use outrigger_format::catalogue::{Attributes, FileKind, Time};
 use outrigger_store::ErrorKind;
 use outrigger_store::meta::{Change, Inode};
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 
 use super::core::{Core, TRIES, now};
+use super::file::{File, State};
 use crate::fs::{Caller, Result, SetAttr};
 use crate::live::attributes::{apply, check_xattr, drop_privileges, put_xattr, set_xattr};
+
+/// The state of an open file from which a change of its attributes was made.
+struct Seen {
+    edition: u64,
+    written: Option<Time>,
+    /// How many waiting changes of attributes the new ones include.
+    edits: usize,
+}
+
+impl Seen {
+    /// Applies to `attributes` what waits for the file's close.
+    fn of(state: &State, attributes: &mut Attributes) -> Self {
+        let edits = state.edit(attributes);
+        if state.drops_rights {
+            drop_privileges(attributes);
+        }
+        Self { edition: state.edition, written: state.written, edits }
+    }
+}
 
 impl Core {
     /// Changes attributes. If that sets the modification time (`times`), that time remains,
@@ -30,32 +50,22 @@ impl Core {
         let mut row = self.row_soon(number)?;
         for _ in 0..TRIES {
             let open = self.open.get(number);
-            if let Some(file) = &open {
-                let mut state = file.write();
-                if state.is_removed || state.is_hidden {
-                    // Nobody else can find it.
-                    let mut attributes = state.attributes();
-                    change(&mut attributes)?;
-                    state.set_at_once(attributes);
-                    self.remember_own(&state.row, None);
-                    return Ok(state.row.clone());
-                }
+            if let Some(file) = &open
+                && let Some(row) = self.change_only_here(file, &change)?
+            {
+                return Ok(row);
             }
             if row.links == 0 {
                 // It has a name again.
                 row = self.row(number)?;
                 continue;
             }
-            let seen = open.as_ref().map(|file| {
-                let state = file.read();
-                (state.edition, state.written, state.drops_rights)
-            });
             let mut attributes = row.attributes.clone();
             // Changes that wait for the close came before this one.
-            let edits = open.as_ref().map_or(0, |file| file.read().edit(&mut attributes));
-            if seen.is_some_and(|(_, _, drops)| drops) {
-                drop_privileges(&mut attributes);
-            }
+            let open = open.map(|file| {
+                let seen = Seen::of(&file.read(), &mut attributes);
+                (file, seen)
+            });
             change(&mut attributes)?;
             let swap = Change::CompareAndSwap {
                 inode: number,
@@ -68,26 +78,10 @@ impl Core {
             match self.commit(vec![swap]) {
                 Ok(Some(())) => {
                     row.attributes = attributes;
-                    let Some((file, (edition, written, _))) = open.zip(seen) else {
+                    match open {
+                        Some((file, seen)) => self.adopt_changed(&file, &row, &seen, times),
                         // Another change of this host may have come after this one.
-                        self.forget_row(number);
-                        return Ok(row);
-                    };
-                    let mut state = file.write();
-                    state.changed(written, times);
-                    state.edited(edits);
-                    let is_newest = state.edition == edition;
-                    state.edition += 1;
-                    if !is_newest {
-                        // The database tells which one came last.
-                        self.forget_row(number);
-                    } else if state.is_committing {
-                        // The outcome of that batch decides the content.
-                        state.row.attributes = row.attributes.clone();
-                        self.forget_row(number);
-                    } else {
-                        state.take(&row, &self.budget);
-                        self.remember_own(&row, None);
+                        None => self.forget_row(number),
                     }
                     return Ok(row);
                 }
@@ -98,6 +92,43 @@ impl Core {
             row = self.row(number)?;
         }
         Err(Errno::BUSY)
+    }
+
+    /// Changes attributes of a file that nobody else can find. `None` if others can.
+    fn change_only_here(
+        &self,
+        file: &File,
+        change: impl Fn(&mut Attributes) -> Result<()>,
+    ) -> Result<Option<Inode>> {
+        let mut state = file.write();
+        if !state.is_removed && !state.is_unpublished {
+            return Ok(None);
+        }
+        let mut attributes = state.attributes();
+        change(&mut attributes)?;
+        state.set_at_once(attributes);
+        self.remember_own(&state.row, None);
+        Ok(Some(state.row.clone()))
+    }
+
+    /// Makes an open file agree with its `row`, whose attributes were just changed.
+    fn adopt_changed(&self, file: &File, row: &Inode, seen: &Seen, times: bool) {
+        let mut state = file.write();
+        state.changed(seen.written, times);
+        state.edited(seen.edits);
+        let is_newest = state.edition == seen.edition;
+        state.edition += 1;
+        if !is_newest {
+            // The database tells which one came last.
+            self.forget_row(row.number);
+        } else if state.is_committing {
+            // The outcome of that batch decides the content.
+            state.row.attributes = row.attributes.clone();
+            self.forget_row(row.number);
+        } else {
+            state.take(row, &self.budget);
+            self.remember_own(row, None);
+        }
     }
 
     /// `chmod`, `chown`, `utimensat`.
@@ -164,7 +195,7 @@ impl Core {
     }
 }
 
-pub(super) fn changed_at(attributes: &mut Attributes, time: outrigger_format::catalogue::Time) {
+pub(super) fn changed_at(attributes: &mut Attributes, time: Time) {
     let before = attributes.mtime;
     let other = outrigger_format::catalogue::OtherTimes { atime: before, ctime: before };
     attributes.times.get_or_insert(other).ctime = time;

@@ -10,9 +10,9 @@ use rustix::io::Errno;
 
 use super::core::{Core, OpenFile};
 use super::file::{File, State};
-use crate::follow::Prefix;
 use crate::fs::{Result, Seek};
 use crate::live::file::{LEN_MAX, WRITE_MAX};
+use crate::tail::Prefix;
 
 impl Core {
     /// Something was written to a file, whose state is held.
@@ -26,7 +26,7 @@ impl Core {
         if let Some(increments) = &mut state.increments {
             tell(&mut increments.prefix);
         }
-        self.following.tell(state.open.as_deref_mut(), tell);
+        self.tailing.tell(state.open.as_deref_mut(), tell);
     }
 
     pub(super) fn write_file(
@@ -97,9 +97,9 @@ impl Core {
         let begin = out.len();
         let read = self.read_now(file, offset, len, out);
         let Err(error) = read else { return Ok(()) };
-        let told = |error| self.reports.errno_at(error, format_args!("inode {}", file.number));
+        let to_errno = |error| self.reports.errno_at(error, format_args!("inode {}", file.number));
         if !matches!(error.kind(), ErrorKind::Damaged | ErrorKind::NotFound) {
-            return Err(told(error));
+            return Err(to_errno(error));
         }
         // Another host may have stored another content, and a collector taken this one.
         let before = file.read().row.root.clone();
@@ -110,10 +110,10 @@ impl Core {
             return Err(Errno::STALE);
         }
         if now == before {
-            return Err(told(error));
+            return Err(to_errno(error));
         }
         out.truncate(begin);
-        self.read_now(file, offset, len, out).map_err(told)
+        self.read_now(file, offset, len, out).map_err(to_errno)
     }
 
     fn read_now(

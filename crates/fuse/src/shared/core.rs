@@ -21,7 +21,6 @@ use super::SharedOptions;
 use super::batch::Counters;
 use super::deferred::DeferredQueue;
 use super::file::{File, Files, State};
-use super::hidden::Hidden;
 use super::increment_queue::IncrementQueue;
 use super::lease::Lease;
 use super::negative_cache::NegativeCache;
@@ -30,10 +29,11 @@ use super::packer::Packer;
 use super::path_prefetch::PathPrefetch;
 use super::rows::{A_MOMENT, Known};
 use super::store::Turn;
-use crate::follow::{Following, Places};
+use super::unpublished::Unpublished;
 use crate::fs::{Attr, Entry, Handle, Result, Statfs};
 use crate::report::Reports;
 use crate::running::{Run, Running};
+use crate::tail::{Places, Tailing};
 use crate::view::ahead::ReadAhead;
 use crate::view::content::Budget;
 use crate::view::directory::StoredDir;
@@ -43,7 +43,7 @@ use crate::view::{attr, space};
 /// Room that a record needs beside its data.
 const RECORD_ROOM: u64 = 256;
 /// How long a write waits for room before it makes some itself.
-const PATIENCE: Duration = Duration::from_secs(1);
+const ROOM_TIMEOUT: Duration = Duration::from_secs(1);
 /// Inode numbers reserved at once.
 const INODES_AT_ONCE: u64 = 1 << 10;
 /// Conflicts with other hosts that an operation retries before it fails with `EBUSY`.
@@ -88,9 +88,9 @@ pub(super) struct Core {
     statfs: Mutex<Option<(Instant, Statfs)>>,
     pub turn: Turn,
     pub packer: Packer,
-    pub following: Following<File>,
+    pub tailing: Tailing<File>,
     pub places: Places,
-    pub hidden: Hidden,
+    pub unpublished: Unpublished,
     pub running: Running,
     pub increments: IncrementQueue,
     /// Agents on other hosts can store files that they read in-line.
@@ -130,9 +130,9 @@ impl Core {
             statfs: Mutex::default(),
             turn: Turn::default(),
             packer,
-            following: Following::default(),
+            tailing: Tailing::default(),
             places: Places::default(),
-            hidden: Hidden::default(),
+            unpublished: Unpublished::default(),
             running: Running::default(),
             increments: IncrementQueue::default(),
             has_delegates: AtomicBool::new(false),
@@ -235,11 +235,11 @@ impl Core {
         if self.is_filling() {
             self.increments.wake_for_room();
         }
-        match self.log.reserve(bytes, Some(PATIENCE)) {
+        match self.log.reserve(bytes, Some(ROOM_TIMEOUT)) {
             Err(error) if error.kind() == ErrorKind::Busy => {
                 // The files that could be stored have made room, even if others failed.
                 let stored = self.with_session(|| self.fail(self.make_all_room()));
-                match self.log.reserve(bytes, Some(PATIENCE)) {
+                match self.log.reserve(bytes, Some(ROOM_TIMEOUT)) {
                     // Without an error, files without names fill it, and these cannot be stored.
                     Err(error) if error.kind() == ErrorKind::Busy => stored.and(Err(Errno::NOSPC)),
                     reserved => self.fail(reserved),
@@ -282,8 +282,8 @@ impl Core {
         let is_deferred = open.as_ref().is_some_and(|file| file.read().row.root != row.root);
         let valid = if is_deferred { Duration::ZERO } else { self.counts_for(row.number) };
         // By default the kernel asks each time. A tailed file may go when it is closed.
-        let is_followed = open.is_some_and(|file| file.read().open.is_some());
-        let name_valid = if is_followed { Duration::ZERO } else { self.options.names_for };
+        let is_tailed = open.is_some_and(|file| file.read().open.is_some());
+        let name_valid = if is_tailed { Duration::ZERO } else { self.options.names_for };
         Entry { attr, valid, name_valid }
     }
 

@@ -267,7 +267,7 @@ impl Core {
 impl State {
     /// True if its close may be deferred: see the module.
     fn may_defer_close(&self) -> bool {
-        let is_only_here = self.is_removed || self.is_hidden || self.may_be_named || self.is_noted;
+        let is_only_here = self.is_removed || self.is_unpublished || self.may_be_named || self.is_noted;
         self.open.is_none() && !is_only_here
     }
 

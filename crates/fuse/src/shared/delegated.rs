@@ -49,7 +49,7 @@ use super::SharedVolume;
 use super::core::Core;
 use super::file::{File, State};
 use super::stored_prefix::SHORTER;
-use crate::follow::{Delegate, End, Open, STANDSTILL};
+use crate::tail::{Delegate, End, Open, STANDSTILL};
 
 /// How long an agent may take to store what it was given last.
 const STORES_WITHIN: Duration = Duration::from_secs(60);
@@ -82,7 +82,7 @@ impl SharedVolume {
         open.delegate = Some(Delegate { session, asked: None });
         drop(state);
         core.nobody_came.store(false, Ordering::Relaxed);
-        core.following.told();
+        core.tailing.wake();
         true
     }
 
@@ -105,7 +105,7 @@ impl SharedVolume {
         if !matches!(taken, Ok(true)) {
             self.core.drop_delegate(&file, Some(session));
         }
-        self.core.following.told();
+        self.core.tailing.wake();
         taken
     }
 }
@@ -158,7 +158,7 @@ impl Core {
         {
             open.delegate = None;
         }
-        self.following.told();
+        self.tailing.wake();
     }
 
     fn take_delegated(&self, file: &File, len: u64, session: SessionId) -> Result<bool> {
@@ -229,12 +229,12 @@ impl Core {
         let threads = self.options.request_threads;
         let is_worth_it = staged >= WAITS_FOR && !self.nobody_came.load(Ordering::Relaxed);
         if is_worth_it && file.read().waits_for_delegate().is_some() {
-            self.following.wait_while(threads, || file.read().waits_for_delegate());
+            self.tailing.wait_while(threads, || file.read().waits_for_delegate());
             let nobody_came = file.read().open.as_ref().is_some_and(|open| open.has_nobody_come());
             self.nobody_came.store(nobody_came, Ordering::Relaxed);
         }
         let mut asking = Asking::new(file, end);
-        let waited = self.following.wait_while(threads, || self.ask_on(&mut asking));
+        let waited = self.tailing.wait_while(threads, || self.ask_on(&mut asking));
         if !waited || !file.read().has_delegated(end) {
             self.drop_delegate(file, None);
         }
@@ -255,7 +255,7 @@ impl Core {
             return Ok(());
         }
         let mut asking = Asking::new(file, given);
-        self.following.wait_here(|| self.ask_on(&mut asking));
+        self.tailing.wait_here(|| self.ask_on(&mut asking));
         if !file.read().has_delegated(given) {
             self.drop_delegate(file, None);
         }
@@ -276,7 +276,7 @@ impl Core {
         }
         if delegate.asked.is_none_or(|asked| asked < asking.end) {
             delegate.asked = Some(asking.end);
-            self.following.told();
+            self.tailing.wake();
         }
         let consumed = open.prefix.consumed();
         if asking.consumed != Some(consumed) {

@@ -11,9 +11,9 @@ use outrigger_store::meta::Inode;
 use outrigger_store::staging::{ExtentMap, Usage};
 
 use super::stored_prefix::Increments;
-use crate::follow::{Open, Versioned};
 use crate::fs::{Caller, SetAttr};
 use crate::live::attributes::{apply, drop_privileges};
+use crate::tail::{Open, Versioned};
 use crate::view::content::{Budget, StoredFile};
 
 /// See the module.
@@ -58,7 +58,7 @@ pub(super) struct State {
     /// A thread waits, or has waited, until this many bytes are stored, and not only by an agent.
     pub close_barrier: u64,
     /// It has a name in this mount only, and the database knows of no such inode.
-    pub is_hidden: bool,
+    pub is_unpublished: bool,
     /// An anonymous file, which may get a name; until then it is treated like a removed file.
     pub may_be_named: bool,
     /// A registry record says that a content of this file is held although it has no name yet.
@@ -104,7 +104,7 @@ impl File {
             open: None,
             increments: None,
             close_barrier: 0,
-            is_hidden: false,
+            is_unpublished: false,
             may_be_named: false,
             is_noted: false,
             is_committing: false,
@@ -169,7 +169,7 @@ impl Versioned for File {
 impl State {
     /// Takes over a row from the database, unless it may be older than the known one.
     pub fn take(&mut self, row: &Inode, budget: &Arc<Budget>) {
-        if self.is_committing || self.is_removed || self.is_hidden {
+        if self.is_committing || self.is_removed || self.is_unpublished {
             return;
         }
         self.lie_over(&row.root, budget);
@@ -233,7 +233,7 @@ impl State {
 
     /// True if it has no name but programs tail it: what is stored of it is held for their jobs.
     pub fn is_kept(&self) -> bool {
-        self.open.is_some() && (self.is_hidden || self.pinned.is_some())
+        self.open.is_some() && (self.is_unpublished || self.pinned.is_some())
     }
 
     /// True if nobody else can find it, and it is not stored.

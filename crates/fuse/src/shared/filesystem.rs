@@ -343,10 +343,10 @@ impl FileSystem for SharedVolume {
         self.changeable(parent)?;
         let exclusive = flags.contains(OFlags::EXCL);
         let mut wanted = self.core.wanted(parent, name)?;
-        if wanted.as_ref().is_some_and(|wanted| wanted.hides())
+        if wanted.as_ref().is_some_and(|wanted| wanted.is_unpublished())
             && self.core.look(parent, name)?.is_none()
-            && let Some(hides) = wanted.take()
-            && let Some(made) = self.create_hidden(caller, (parent, name), new, flags, hides)?
+            && let Some(wanted) = wanted.take()
+            && let Some(made) = self.create_unpublished(caller, (parent, name), new, flags, wanted)?
         {
             return Ok(made);
         }
@@ -367,13 +367,13 @@ impl FileSystem for SharedVolume {
         // again.
         let opened = self.open_file(number, made.then_some(row), flags, caller)?;
         if made && let Some(wanted) = wanted {
-            let begun = if wanted.hides() {
+            let begun = if wanted.is_unpublished() {
                 // It was there, so that its name could not be hidden, and was removed before it was
                 // opened.
                 Err(Errno::BUSY)
             } else {
                 let file = Arc::clone(&self.core.files.get(opened.handle)?.file);
-                let begun = self.core.begin_following(&file, (parent, name.to_vec()), wanted, false);
+                let begun = self.core.begin_tailing(&file, (parent, name.to_vec()), wanted, false);
                 self.core.fail(begun).map(drop)
             };
             if let Err(errno) = begun {
@@ -427,7 +427,7 @@ impl FileSystem for SharedVolume {
     ) -> Result<()> {
         self.changeable(number)?;
         let open = self.core.opened(handle)?;
-        self.core.wait_for_followers(&open.file, offset, data.len(), open.appends);
+        self.core.wait_for_readers(&open.file, offset, data.len(), open.appends);
         self.core.write_file(&open, offset, data, drop_set_id)
     }
 

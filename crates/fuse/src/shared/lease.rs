@@ -49,7 +49,7 @@ use super::store::Asked;
 use crate::fs::Handle;
 
 /// How long an operation waits for the next session.
-const PATIENCE: Duration = Duration::from_secs(10);
+const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause after a failure to open another session.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -101,7 +101,7 @@ impl Lease {
     /// # Errors
     /// `Fenced` when there is none in time; `Io` when the store was removed.
     pub fn live(&self) -> Result<Arc<Session>> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + SESSION_TIMEOUT;
         let mut current = self.lock();
         loop {
             let Err(error) = current.session.check() else { return Ok(Arc::clone(&current.session)) };
@@ -182,7 +182,7 @@ impl Core {
 
     fn renew_session(self: &Arc<Self>, locks: &Arc<LockService>) -> Result<()> {
         // Without a live session, tailing that begins after this ends by itself.
-        self.end_followed_of_lost_session()?;
+        self.end_tailed_of_lost_session()?;
         let mut asked = self.take_turn()?;
         let before = self.session();
         let session = self.store.session(SessionKind::Writer, Role::Mount)?;

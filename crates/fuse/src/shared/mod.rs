@@ -48,7 +48,7 @@
 //! | `deferred.rs`, `close_barrier.rs` | deferred closes, and the close barrier that waits for them |
 //! | `lease.rs` | the session, and the next one when another client has ended it |
 //! | `locks/` | locks of programs, among all hosts |
-//! | `follow.rs`, `hidden.rs`, `open_versions.rs` | tailed files: the part that this kind of mount adds to `crate::follow` |
+//! | `tail.rs`, `unpublished.rs`, `open_versions.rs` | tailed files: the part that this kind of mount adds to `crate::tail` |
 //! | `packer.rs` | packs small files' chunks from the database |
 //! | `outbox.rs` | the change outbox: names and inodes to publish to the catalogue |
 //! | `worker.rs` | a mount's background thread |
@@ -69,8 +69,6 @@ mod delegated;
 mod dirty;
 mod file;
 mod filesystem;
-mod follow;
-mod hidden;
 mod in_doubt;
 mod increment_queue;
 mod increments;
@@ -86,6 +84,8 @@ mod path_prefetch;
 mod rows;
 mod store;
 mod stored_prefix;
+mod tail;
+mod unpublished;
 mod worker;
 
 use std::path::{Path, PathBuf};
@@ -275,7 +275,7 @@ impl SharedVolume {
     }
 
     /// Stores everything, packs what small files left in the database, and removes the log. Nothing
-    /// may be open any more. `end_server` is called when there is nothing left for followers to
+    /// may be open any more. `end_server` is called when there is nothing left for readers to
     /// ask, and before the directory is removed in which its socket lies.
     ///
     /// # Errors
@@ -284,7 +284,7 @@ impl SharedVolume {
     pub fn close(&self, end_server: impl FnOnce()) -> Result<()> {
         self.opens.stop();
         self.locks.end();
-        let ended = self.end_following();
+        let ended = self.end_tailing();
         self.core.store_deferred();
         self.core.deferred.stop();
         self.core.unregister_deferred();
@@ -319,7 +319,7 @@ impl Drop for SharedVolume {
     fn drop(&mut self) {
         self.opens.stop();
         self.core.lease.end();
-        self.core.following.stop();
+        self.core.tailing.stop();
         self.core.increments.stop();
         self.core.deferred.stop();
     }
@@ -359,7 +359,7 @@ impl Watched for SharedVolume {
         status.staging_used_bytes = fill.used;
         status.staging_capacity_bytes = fill.capacity;
         status.waiting_operations = fill.waiting as u64;
-        status.writing_paced_seconds = core.following.waited();
+        status.writing_paced_seconds = core.tailing.waited();
         status.dirty_inodes = core.dirty().len() as u64;
         let snapshots = self.snapshots.as_ref().map_or(0, ReadVolume::handles_open);
         status.open_handles = (core.files.len() + core.dirs.len() + snapshots) as u64;

@@ -62,7 +62,7 @@ impl Core {
         if target.len() > TARGET_MAX {
             return Err(Errno::NAMETOOLONG);
         }
-        match self.look_hidden(parent, name) {
+        match self.lookup_unpublished(parent, name) {
             Some(row) if open => return Ok((row, false)),
             Some(_) => return Err(Errno::EXIST),
             None => {}
@@ -117,11 +117,11 @@ impl Core {
             if is_directory(&row) {
                 return Err(Errno::PERM);
             }
-            if self.look_hidden(parent, name).is_some() {
+            if self.lookup_unpublished(parent, name).is_some() {
                 return Err(Errno::EXIST);
             }
-            // Nobody may see a hidden file, so it cannot be linked.
-            if row.links == 0 || self.open.get(number).is_some_and(|file| file.read().is_hidden) {
+            // Nobody may see an unpublished file, so it cannot be linked.
+            if row.links == 0 || self.open.get(number).is_some_and(|file| file.read().is_unpublished) {
                 return Err(Errno::NOENT);
             }
             let time = now();
@@ -165,12 +165,12 @@ impl Core {
             return Err(Errno::INVAL);
         }
         self.store_deferred();
-        if let Some(number) = self.hidden.number(parent, name) {
+        if let Some(number) = self.unpublished.number(parent, name) {
             if directory {
                 return Err(Errno::NOTDIR);
             }
             // Its writer gives it up: no other program has ever seen it.
-            self.give_up_hidden(parent, name, number);
+            self.give_up_unpublished(parent, name, number);
             return Ok(());
         }
         for _ in 0..TRIES {
@@ -257,8 +257,8 @@ impl Core {
         if flags.intersects(!(RenameFlags::NOREPLACE | RenameFlags::EXCHANGE)) {
             return Err(Errno::INVAL);
         }
-        // Hidden files have no name that could be moved or replaced.
-        if [from, to].iter().any(|(parent, name)| self.hidden.number(*parent, name).is_some()) {
+        // Unpublished files have no name that could be moved or replaced.
+        if [from, to].iter().any(|(parent, name)| self.unpublished.number(*parent, name).is_some()) {
             return Err(Errno::BUSY);
         }
         if flags.contains(RenameFlags::EXCHANGE) {

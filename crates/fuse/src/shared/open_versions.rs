@@ -30,14 +30,15 @@ pub struct OpenVersion {
     /// The file.
     pub inode: u64,
     /// Its directory and name, if only its writer sees it there.
-    pub hidden: Option<(u64, Vec<u8>)>,
+    #[serde(rename = "hidden")]
+    pub unpublished: Option<(u64, Vec<u8>)>,
 }
 
 impl Record for OpenVersion {
     const KIND: &'static str = "open-version";
 
     fn name(&self) -> String {
-        match &self.hidden {
+        match &self.unpublished {
             None => format!("{} {}", self.inode, self.mount.0),
             Some((parent, name)) => format!("{parent}/{}", name.escape_ascii()),
         }
@@ -94,14 +95,14 @@ pub(super) fn closed_holder(inode: u64, mount: SessionId) -> String {
 impl Core {
     /// Registers that a file is open in the mount that has this session.
     pub fn register_open(&self, inode: u64, mount: SessionId) -> Result<()> {
-        self.store.registry().put(&OpenVersion { mount, inode, hidden: None })
+        self.store.registry().put(&OpenVersion { mount, inode, unpublished: None })
     }
 
     /// Registers that a file is open, and hides it by this name; false if another mount, or this
     /// one, hides another one by it.
     pub fn reserve(&self, parent: u64, name: &[u8], inode: u64) -> Result<bool> {
         let (registry, mount) = (self.store.registry(), self.session().id());
-        let own = OpenVersion { mount, inode, hidden: Some((parent, name.to_vec())) };
+        let own = OpenVersion { mount, inode, unpublished: Some((parent, name.to_vec())) };
         for _ in 0..TRIES {
             if registry.add(&own)? {
                 return Ok(true);
@@ -111,7 +112,7 @@ impl Core {
                 return Ok(false);
             }
             // What is left of it is known by its number from now on.
-            registry.add(&OpenVersion { hidden: None, ..other.record.clone() })?;
+            registry.add(&OpenVersion { unpublished: None, ..other.record.clone() })?;
             if registry.replace(&other, &own)? {
                 return Ok(true);
             }
@@ -121,13 +122,13 @@ impl Core {
 
     /// A file is not open any more: its job has its held content, if it is to have it. `is_kept`:
     /// the file has no name for others.
-    pub fn unregister(&self, inode: u64, hidden: Option<&(u64, Vec<u8>)>, is_kept: bool) -> Result<()> {
+    pub fn unregister(&self, inode: u64, unpublished: Option<&(u64, Vec<u8>)>, is_kept: bool) -> Result<()> {
         let mount = self.session().id();
         // Also for a file that has lost its name since its close.
         self.store.meta.release(&closed_holder(inode, mount), None)?;
         if is_kept {
             self.store.meta.release(&orphan_holder(inode), None)?;
         }
-        self.store.registry().take(&OpenVersion { mount, inode, hidden: hidden.cloned() }).map(drop)
+        self.store.registry().take(&OpenVersion { mount, inode, unpublished: unpublished.cloned() }).map(drop)
     }
 }

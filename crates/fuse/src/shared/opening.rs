@@ -10,8 +10,8 @@ use rustix::io::Errno;
 use super::SharedVolume;
 use super::core::{Core, OpenFile};
 use super::file::File;
-use crate::follow::Again;
 use crate::fs::{Caller, Entry, Handle, OpenFlags, Opened, Result, writes};
+use crate::tail::Again;
 
 impl Core {
     /// Reads the row of an open file again, and takes over what other hosts have stored until now.
@@ -21,7 +21,7 @@ impl Core {
         let row = self.row(file.number)?;
         let is_known = {
             let state = file.read();
-            state.row.root == row.root || state.is_removed || state.is_hidden || state.may_be_named
+            state.row.root == row.root || state.is_removed || state.is_unpublished || state.may_be_named
         };
         if is_known {
             return Ok(());
@@ -104,7 +104,7 @@ impl SharedVolume {
             core.note_emptied(number, false);
             return Ok(opened);
         }
-        let begun = core.fail(core.begin_following(&file, place, wanted, true));
+        let begun = core.fail(core.begin_tailing(&file, place, wanted, true));
         let done =
             begun.and_then(|_| if empties { core.truncate(&file, 0, caller.uid != 0, None) } else { Ok(()) });
         match done {
@@ -120,14 +120,14 @@ impl SharedVolume {
     /// A file is about to be cut to nothing otherwise than by opening it.
     pub(super) fn before_emptied(&self, number: u64) -> Result<()> {
         let core = &self.core;
-        if !core.following.is_any() {
+        if !core.tailing.is_any() {
             return Ok(());
         }
         match core.open.get(number).filter(|file| file.has_writers()) {
             None => core.note_emptied(number, true),
             Some(file) => {
                 if let Some(Again { place, wanted, alone: _alone }) = core.wanted_again(number)? {
-                    core.fail(core.begin_following(&file, place, wanted, true))?;
+                    core.fail(core.begin_tailing(&file, place, wanted, true))?;
                 }
             }
         }

@@ -256,7 +256,7 @@ impl Shared {
             inline::take_over(&self.store, &session)?;
         }
         let (mut packed, mut is_packed) = (Ok(()), false);
-        let told = self.outbox.tell(&self.store, &session, || {
+        let published = self.outbox.tell(&self.store, &session, || {
             is_packed = true;
             match inline::pack(&self.store, &session, self.threads) {
                 // All other chunks are packed, and names must be published all the same.
@@ -265,7 +265,7 @@ impl Shared {
             }
             Ok(())
         });
-        told?;
+        published?;
         if !is_packed {
             inline::pack(&self.store, &session, self.threads)?;
         }

@@ -55,7 +55,7 @@ impl Core {
     pub fn row(&self, number: u64) -> Result<Inode> {
         let before = self.changes.load(Ordering::SeqCst);
         let open = self.open.get(number);
-        if let Some(row) = open.as_ref().and_then(Self::row_of_hidden) {
+        if let Some(row) = open.as_ref().and_then(Self::row_only_here) {
             return Ok(row);
         }
         let edition = open.as_ref().map(|file| file.read().edition);
@@ -81,15 +81,15 @@ impl Core {
     }
 
     /// The row of a file that only this mount knows.
-    fn row_of_hidden(file: &Arc<File>) -> Option<Inode> {
+    fn row_only_here(file: &Arc<File>) -> Option<Inode> {
         let state = file.read();
-        (state.is_hidden || state.may_be_named).then(|| state.row.clone())
+        (state.is_unpublished || state.may_be_named).then(|| state.row.clone())
     }
 
     /// Looks up a name that only this mount knows.
-    pub fn look_hidden(&self, parent: u64, name: &[u8]) -> Option<Inode> {
-        let number = self.hidden.number(parent, name)?;
-        Self::row_of_hidden(&self.open.get(number)?)
+    pub fn lookup_unpublished(&self, parent: u64, name: &[u8]) -> Option<Inode> {
+        let number = self.unpublished.number(parent, name)?;
+        Self::row_only_here(&self.open.get(number)?)
     }
 
     /// As [`Core::row`], or the row that was read a moment ago.
@@ -124,7 +124,7 @@ impl Core {
 
     /// Looks up a name.
     pub fn look(&self, parent: u64, name: &[u8]) -> Result<Option<Inode>> {
-        match self.look_hidden(parent, name) {
+        match self.lookup_unpublished(parent, name) {
             Some(row) => Ok(Some(row)),
             None => Ok(self.look_each(&[(parent, name)])?.pop().flatten()),
         }
@@ -145,7 +145,7 @@ impl Core {
     /// As [`Core::look`] on a path: also prefetches the next directories
     /// ([`super::path_prefetch`]).
     pub fn look_on(&self, thread: u32, parent: u64, name: &[u8]) -> Result<Option<Inode>> {
-        if let Some(row) = self.look_hidden(parent, name) {
+        if let Some(row) = self.lookup_unpublished(parent, name) {
             return Ok(Some(row));
         }
         if self.fresh.lacks(parent, name) {
@@ -237,7 +237,7 @@ impl Core {
 
     /// The kernel is given a name. This matters only while some files are tailed.
     pub fn saw(&self, parent: u64, name: &[u8], row: &Inode) {
-        if row.attributes.kind == FileKind::File && self.following.is_any() {
+        if row.attributes.kind == FileKind::File && self.tailing.is_any() {
             self.places.saw(parent, name, row.number);
         }
     }

@@ -251,7 +251,7 @@ impl Core {
     }
 
     pub fn refresh(&self, file: &Arc<File>) -> Result<()> {
-        let knows_only_here = |state: &State| state.is_hidden || state.may_be_named;
+        let knows_only_here = |state: &State| state.is_unpublished || state.may_be_named;
         if knows_only_here(&file.read()) {
             return Ok(());
         }

@@ -14,7 +14,7 @@ use outrigger_store::staging::Piece;
 
 use super::file::State;
 use super::increment_queue::LOOK_EVERY;
-use crate::follow::Prefix;
+use crate::tail::Prefix;
 
 /// Minimum bytes of an increment, unless the options say otherwise: a few packs.
 pub(super) const ROUND: u64 = 64 << 20;
@@ -90,7 +90,7 @@ impl State {
 
     /// True if no other host can find the file by a name.
     pub fn is_only_here(&self) -> bool {
-        self.is_removed || self.is_hidden || self.may_be_named || self.is_noted
+        self.is_removed || self.is_unpublished || self.may_be_named || self.is_noted
     }
 
     /// The prefix, if the file still begins with it.
@@ -155,7 +155,7 @@ impl State {
         pieces.iter().all(is_ours).then_some(pieces)
     }
 
-    /// Begins an increment. Its bytes must not change from here on, as followers may read them.
+    /// Begins an increment. Its bytes must not change from here on, as readers may read them.
     pub(super) fn begin_increment(&mut self, round: u64, due: Due) -> Option<Increment> {
         if !self.is_increment_due(round, due) || self.is_committing {
             return None;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use outrigger_format::Root;
 use outrigger_format::catalogue::FileKind;
 use outrigger_fuse::fs::{FileSystem, Found, Handle, NewNode, OpenFlags, Part, ROOT, SetAttr};
-use outrigger_fuse::live::{Followed, Follows, LiveVolume, NOTHING_MORE, StillWaits, Wanted};
+use outrigger_fuse::live::{LiveVolume, NOTHING_MORE, StillWaits, TailRules, Tailed, Wanted};
 use outrigger_store::meta::jobs::{
     Claimed, JobId, JobInput, JobState, NewJob, NewSplit, OPEN_END, SplitRow, SplitState, job_holder,
 };
@@ -22,6 +22,7 @@ use outrigger_store::{Error, ErrorKind, Result, Store};
 use outrigger_workload::Rng;
 use rustix::fs::{FallocateFlags, OFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
+use support::tailed::{Model, Written};
 use support::volume::{close, create, mount, options, random, read, reclaim, write};
 use support::{Place, ROOT_USER, find, names};
 
@@ -40,7 +41,7 @@ struct One {
     fails: bool,
 }
 
-impl Follows for All {
+impl TailRules for All {
     fn refresh(&self) -> Result<()> {
         Ok(())
     }
@@ -63,7 +64,7 @@ impl Follows for All {
 }
 
 impl Wanted for One {
-    fn hides(&self) -> bool {
+    fn is_unpublished(&self) -> bool {
         self.path.starts_with(b"rawhidden")
     }
 
@@ -107,7 +108,7 @@ impl Site {
 
     fn mount(&mut self, ahead: Option<u64>, fails: bool) {
         let volume = mount(&self.place, options());
-        volume.set_follows(Arc::new(All { store: Arc::clone(&self.store), ahead, fails })).unwrap();
+        volume.set_tail_rules(Arc::new(All { store: Arc::clone(&self.store), ahead, fails })).unwrap();
         self.volume = Some(volume);
     }
 
@@ -144,18 +145,46 @@ impl Site {
     }
 
     /// The follower's next bytes from `from` on.
-    fn follow(&self, inode: u64, from: u64) -> Followed {
-        self.volume().follow(inode, from, Duration::ZERO).unwrap()
+    fn follow(&self, inode: u64, from: u64) -> Tailed {
+        self.volume().tail(inode, from, Duration::ZERO).unwrap()
     }
 
     /// Until the mount has closed it.
     fn wait_closed(&self, inode: u64) {
         let end = Instant::now() + Duration::from_secs(60);
-        while self.volume().follow(inode, NOTHING_MORE, Duration::from_millis(50)).unwrap()
-            != Followed::Closed
-        {
+        while self.volume().tail(inode, NOTHING_MORE, Duration::from_millis(50)).unwrap() != Tailed::Closed {
             assert!(Instant::now() < end, "it was never closed");
         }
+    }
+}
+
+struct Raw<'a> {
+    site: &'a Site,
+    file: (u64, Handle),
+}
+
+impl Written for Raw<'_> {
+    fn set_len(&self, len: u64) {
+        let set = SetAttr { size: Some(len), ..SetAttr::default() };
+        self.site.volume().set_attributes(ROOT_USER, self.file.0, &set).unwrap();
+    }
+
+    fn punch(&self, from: u64, len: u64) {
+        let part = Part { number: self.file.0, handle: self.file.1, offset: from };
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        self.site.volume().allocate(ROOT_USER, part, len, punch).unwrap();
+    }
+
+    fn write(&self, at: u64, data: &[u8]) {
+        write(self.site.volume(), self.file, at, data);
+    }
+
+    fn store(&mut self, _: &[u8]) {
+        self.site.volume().destage_all().unwrap();
+    }
+
+    fn tail(&self, from: u64) -> Tailed {
+        self.site.follow(self.file.0, from)
     }
 }
 
@@ -169,50 +198,8 @@ fn a_follower_sees_what_the_file_becomes_or_is_told_that_it_did_not() {
         let file = create(site.volume(), ROOT, name.as_bytes());
         let job = site.newest();
         let claimed = site.claim(job);
-        let (mut content, mut seen) = (Vec::<u8>::new(), Vec::<u8>::new());
-        let mut is_invalidated = false;
-        // Some writers never look back.
-        let looks_back = rng.below(2) == 0;
-        for _ in 0..rng.below(30) {
-            let end = content.len() as u64;
-            let beyond = if looks_back && rng.below(4) == 0 { rng.below(end + 2000) } else { end };
-            match rng.below(10) {
-                0 if looks_back => {
-                    let len = rng.below(end + 2000);
-                    let set = outrigger_fuse::fs::SetAttr { size: Some(len), ..Default::default() };
-                    site.volume().set_attributes(ROOT_USER, file.0, &set).unwrap();
-                    content.resize(len as usize, 0);
-                    is_invalidated |= len < seen.len() as u64;
-                }
-                1 if looks_back && !content.is_empty() => {
-                    let from = rng.below(content.len() as u64);
-                    let len = (1 + rng.below(5000)).min(content.len() as u64 - from);
-                    let part = Part { number: file.0, handle: file.1, offset: from };
-                    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-                    site.volume().allocate(ROOT_USER, part, len, punch).unwrap();
-                    content[from as usize..(from + len) as usize].fill(0);
-                    is_invalidated |= from < seen.len() as u64;
-                }
-                2 => site.volume().destage_all().unwrap(),
-                3..=5 => match site.follow(file.0, seen.len() as u64) {
-                    Followed::Data(bytes) => {
-                        // Spoilt or not, it is given what was there.
-                        let at = seen.len();
-                        assert!(content[at..at + bytes.len()] == bytes, "seed {seed}");
-                        seen.extend(bytes);
-                    }
-                    other => assert_eq!(other, Followed::Nothing),
-                },
-                _ => {
-                    let data = random(seed * 100 + beyond, 1 + rng.below(9000) as usize);
-                    write(site.volume(), file, beyond, &data);
-                    is_invalidated |= beyond < seen.len() as u64;
-                    let end = beyond as usize + data.len();
-                    content.resize(content.len().max(end), 0);
-                    content[beyond as usize..end].copy_from_slice(&data);
-                }
-            }
-        }
+        let mut raw = Raw { site: &site, file };
+        let Model { content, seen, is_invalidated, .. } = Model::at_random(seed, &mut rng, 30, &mut raw);
         match rng.below(8) {
             0 => {
                 // The process ends: what was acknowledged is in the tree, and the job is as open as
@@ -221,7 +208,7 @@ fn a_follower_sees_what_the_file_becomes_or_is_told_that_it_did_not() {
                 drop(site.volume.take());
                 assert!(site.split(job).range.is_open());
                 site.mount(None, false);
-                assert_eq!(site.follow(file.0, 0), Followed::Closed, "this mount knows nothing of it");
+                assert_eq!(site.follow(file.0, 0), Tailed::Closed, "this mount knows nothing of it");
                 site.volume().destage_all().unwrap();
                 let row = site.store.meta.lookup(At::Now, ROOT, name.as_bytes()).unwrap().unwrap();
                 assert!(row.number == file.0 && site.content(&row.root) == content, "seed {seed}");
@@ -278,7 +265,7 @@ fn a_file_is_followed_wherever_its_directory_lies_and_once_it_is_closed_no_more(
         let input = site.store.jobs().inputs(site.newest()).unwrap().remove(0);
         assert_eq!(input.path, [b"raw/deep/".as_slice(), &[b'a' + round]].concat());
         write(site.volume(), file, 0, b"some");
-        assert_eq!(site.follow(file.0, 0), Followed::Data(b"some".to_vec()));
+        assert_eq!(site.follow(file.0, 0), Tailed::Data(b"some".to_vec()));
         close(site.volume(), file);
         site.wait_closed(file.0);
     }
@@ -291,7 +278,7 @@ fn a_file_is_followed_wherever_its_directory_lies_and_once_it_is_closed_no_more(
     assert_eq!(jobs(), 3);
     // Neither what is not wanted nor what is there already, and is added to, makes a job.
     let other = create(site.volume(), ROOT, b"other");
-    assert_eq!(site.follow(other.0, 0), Followed::Closed);
+    assert_eq!(site.follow(other.0, 0), Tailed::Closed);
     close(site.volume(), other);
     let again = find(site.volume(), "rawer/c").attr.number;
     let handle = site.volume().open(ROOT_USER, again, OFlags::WRONLY | OFlags::APPEND).unwrap().handle;
@@ -343,7 +330,7 @@ fn what_is_hidden_is_seen_by_nobody_and_leaves_nothing_behind() {
     close(volume, other);
     volume.destage_all().unwrap();
     assert!(site.store.meta.lookup(At::Now, ROOT, name).unwrap().is_none(), "the database knows no name");
-    assert!(matches!(site.follow(file.0, 0), Followed::Data(bytes) if expected.starts_with(&bytes)));
+    assert!(matches!(site.follow(file.0, 0), Tailed::Data(bytes) if expected.starts_with(&bytes)));
     // The process ends: nothing is left, and the job is open.
     let job = site.newest();
     drop(site.volume.take());
@@ -393,7 +380,7 @@ fn a_file_that_no_job_can_be_made_of_is_not_made() {
     for name in [b"rawnobody".as_slice(), b"rawhiddennobody"] {
         let file = create(site.volume(), ROOT, name);
         write(site.volume(), file, 0, b"kept");
-        assert_eq!(site.follow(file.0, 0), Followed::Closed);
+        assert_eq!(site.follow(file.0, 0), Tailed::Closed);
         close(site.volume(), file);
         assert!(names(site.volume(), ROOT, 100, true).contains(&name.to_vec()));
     }
@@ -432,8 +419,8 @@ fn a_writer_that_is_attached_is_never_further_ahead_than_it_may_be() {
         while (seen.len() as u64) < LEN {
             let before = written.load(Ordering::SeqCst);
             assert!(before <= seen.len() as u64 + AHEAD, "{before} written, {} read", seen.len());
-            if let Followed::Data(bytes) =
-                site.volume().follow(file.0, seen.len() as u64, Duration::from_secs(5)).unwrap()
+            if let Tailed::Data(bytes) =
+                site.volume().tail(file.0, seen.len() as u64, Duration::from_secs(5)).unwrap()
             {
                 seen.extend(bytes);
             }
@@ -442,13 +429,19 @@ fn a_writer_that_is_attached_is_never_further_ahead_than_it_may_be() {
     });
     // A follower that has read enough keeps nobody waiting.
     let file = create(site.volume(), ROOT, b"raw2");
-    assert_eq!(site.follow(file.0, NOTHING_MORE), Followed::Nothing);
+    assert_eq!(site.follow(file.0, NOTHING_MORE), Tailed::Nothing);
     write(site.volume(), file, 0, &expected);
     close(site.volume(), file);
     site.volume().close().unwrap();
 }
 
 /// Opens a file by its number, as a kernel does that knows it, to write it anew.
+fn write_and_close(site: &Site, file: (u64, Handle), data: &[u8]) {
+    write(site.volume(), file, 0, data);
+    close(site.volume(), file);
+    site.wait_closed(file.0);
+}
+
 fn overwrite(site: &Site, number: u64) -> (u64, Handle) {
     let flags = OpenFlags::RDWR | OFlags::TRUNC;
     (number, site.volume().open(ROOT_USER, number, flags).unwrap().handle)
@@ -476,14 +469,14 @@ fn a_file_that_is_overwritten_is_followed_as_one_that_is_made() {
     let file = overwrite(&site, number);
     let job = site.newest();
     let claimed = site.claim(job);
-    assert_eq!(site.follow(number, 0), Followed::Nothing, "nothing of what was there");
+    assert_eq!(site.follow(number, 0), Tailed::Nothing, "nothing of what was there");
     write(site.volume(), file, 0, b"anew");
-    assert_eq!(site.follow(number, 0), Followed::Data(b"anew".to_vec()));
+    assert_eq!(site.follow(number, 0), Tailed::Data(b"anew".to_vec()));
     // Once more while it is: the same job, which begins again.
     let second = overwrite(&site, number);
     write(site.volume(), second, 0, b"and again");
     close(site.volume(), file);
-    assert_eq!(site.follow(number, 4), Followed::Data(b"again".to_vec()));
+    assert_eq!(site.follow(number, 4), Tailed::Data(b"again".to_vec()));
     close(site.volume(), second);
     site.wait_closed(number);
     assert_eq!((jobs(), site.input(job)), (1, b"and again".to_vec()));
@@ -503,15 +496,13 @@ fn a_file_that_is_overwritten_is_followed_as_one_that_is_made() {
     let empty = SetAttr { size: Some(0), ..SetAttr::default() };
     site.volume().set_attributes(ROOT_USER, number, &empty).unwrap();
     write(site.volume(), (number, opened.handle), 0, b"cut");
-    assert_eq!((jobs(), site.follow(number, 0)), (3, Followed::Data(b"cut".to_vec())));
+    assert_eq!((jobs(), site.follow(number, 0)), (3, Tailed::Data(b"cut".to_vec())));
     close(site.volume(), (number, opened.handle));
     site.wait_closed(number);
     site.volume().set_attributes(ROOT_USER, number, &empty).unwrap();
     assert_eq!(jobs(), 3);
     let opened = site.volume().open(ROOT_USER, number, OpenFlags::WRONLY).unwrap();
-    write(site.volume(), (number, opened.handle), 0, b"by name");
-    close(site.volume(), (number, opened.handle));
-    site.wait_closed(number);
+    write_and_close(&site, (number, opened.handle), b"by name");
     assert_eq!((jobs(), site.input(site.newest())), (4, b"by name".to_vec()));
     // Where it is matters, not where it was; what hides new files cannot hide one that others see.
     site.volume().rename(ROOT_USER, (ROOT, b"raw"), (ROOT, b"other"), RenameFlags::empty()).unwrap();

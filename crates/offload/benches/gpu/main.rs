@@ -107,7 +107,13 @@ fn main() {
             report.push(Row::new(class.name, USUAL, name, measure::device(&mut device, &works, seconds)));
         }
     }
-    for class in &classes {
+    measure_processor(&classes, seconds, &mut report);
+    report.summarise();
+}
+
+/// For comparison.
+fn measure_processor(classes: &[work::Class], seconds: f64, report: &mut Report) {
+    for class in classes {
         let pool = Pool::new(None, 4 << 30);
         let Some(works) = work::works(class, USUAL, &pool) else { continue };
         for (name, processor) in [
@@ -121,5 +127,4 @@ fn main() {
             }
         }
     }
-    report.summarise();
 }

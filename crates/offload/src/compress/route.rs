@@ -138,19 +138,11 @@ impl Router {
         let mut why = declined.map(|declined| declined.reason);
         let mut comparable = false;
         let behind = declined.map(|declined| declined.route.at);
-        let entries: [Option<Listed>; 4] = match compression.codec {
-            CodecChoice::Listed(list) => {
-                let mut entries = list.entries();
-                std::array::from_fn(|_| entries.next())
-            }
-            CodecChoice::Fixed(spec) => [Some(anybody(ListedCodec::Fixed(spec))), None, None, None],
-            CodecChoice::Auto(objective) => [Some(anybody(ListedCodec::Auto(objective))), None, None, None],
-        };
         let software = Wanted::of(compression, auto);
         if let Some(Declined { route, .. }) = declined {
             comparable = route.comparable && route.wanted.spec == software.spec;
         }
-        for (number, entry) in entries.into_iter().flatten().enumerate() {
+        for (number, entry) in entries(compression.codec).enumerate() {
             if behind.is_some_and(|(entry, _)| number < entry) {
                 continue;
             }
@@ -171,11 +163,7 @@ impl Router {
                 }
                 match self.may(runtime, known, wanted.spec, software.spec, asked, len, (is_full, backlog)) {
                     Ok(()) => {
-                        let reason = match known.kind {
-                            CodecDevice::Qat => Reason::Qat,
-                            CodecDevice::Nvcomp => Reason::Gpu,
-                            _ => Reason::Device,
-                        };
+                        let reason = reason_of(known.kind);
                         return Route {
                             device: known.place,
                             wanted: Wanted { reason, ..wanted },
@@ -270,6 +258,28 @@ impl Router {
         let number = self.slower.fetch_add(1, Ordering::Relaxed);
         let tried_again = policy.explore_every > 0 && number.is_multiple_of(policy.explore_every);
         if tried_again { Ok(()) } else { Err(Reason::Slower) }
+    }
+}
+
+/// The entries of a policy's list, or the one that a policy without a list stands for.
+fn entries(choice: CodecChoice) -> impl Iterator<Item = Listed> {
+    let entries: [Option<Listed>; 4] = match choice {
+        CodecChoice::Listed(list) => {
+            let mut entries = list.entries();
+            std::array::from_fn(|_| entries.next())
+        }
+        CodecChoice::Fixed(spec) => [Some(anybody(ListedCodec::Fixed(spec))), None, None, None],
+        CodecChoice::Auto(objective) => [Some(anybody(ListedCodec::Auto(objective))), None, None, None],
+    };
+    entries.into_iter().flatten()
+}
+
+/// The reason to report for a frame that a device of this kind compresses.
+fn reason_of(kind: CodecDevice) -> Reason {
+    match kind {
+        CodecDevice::Qat => Reason::Qat,
+        CodecDevice::Nvcomp => Reason::Gpu,
+        _ => Reason::Device,
     }
 }
 

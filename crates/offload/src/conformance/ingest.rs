@@ -12,30 +12,7 @@ use crate::{Device, Task, TaskError, reference};
 
 pub(super) fn check_ingest(device: &mut dyn Device) {
     let data: Vec<u8> = contents(200_000).into_iter().flat_map(|(_, content)| content).collect();
-    let streams = |lens: &[usize]| {
-        let mut start = 0;
-        let ranges = lens.iter().map(|&len| {
-            let range = start as u32..(start + len) as u32;
-            start += len;
-            range
-        });
-        ranges.enumerate().map(|(n, range)| Stream { range, last: n % 3 != 2 }).collect::<Vec<_>>()
-    };
-    let batches = [
-        vec![],
-        streams(&[0]),
-        streams(&[1, 0, 0, 63, 64, 65, 255, 256, 257, 511, 512, 1023, 1024, 1025, 4096, 70_000, 100_000]),
-        // Small files, one after the other.
-        streams(&(0..300).map(|n| n * 37 % 3000).collect::<Vec<_>>()),
-        // Longer than every piece in which it may be scanned.
-        streams(&[data.len()]),
-        // Out of order, overlapping, open.
-        vec![
-            Stream { range: 500_000..900_001, last: false },
-            Stream { range: 100..600_000, last: true },
-            Stream { range: 7..7, last: false },
-        ],
-    ];
+    let batches = batches(data.len());
     for chunker in
         ["gear32:256/1K/4K", "gear32:4K/16K/64K", "fixed:512", "rabin:256/1K/4K", "lbfs-sha1:2K/4K/64K"]
     {
@@ -86,4 +63,31 @@ pub(super) fn check_ingest(device: &mut dyn Device) {
         Ingest { data: &data, streams: &[], chunker, kind, table: None, out: &mut out, counts: &mut counts };
     let answer = run(device, Task::Ingest(task));
     assert!(matches!(answer, Err(TaskError::Unsupported { .. })), "no such chunker: {answer:?}");
+}
+
+fn batches(len: usize) -> [Vec<Stream>; 6] {
+    let streams = |lens: &[usize]| {
+        let mut start = 0;
+        let ranges = lens.iter().map(|&len| {
+            let range = start as u32..(start + len) as u32;
+            start += len;
+            range
+        });
+        ranges.enumerate().map(|(n, range)| Stream { range, last: n % 3 != 2 }).collect::<Vec<_>>()
+    };
+    [
+        vec![],
+        streams(&[0]),
+        streams(&[1, 0, 0, 63, 64, 65, 255, 256, 257, 511, 512, 1023, 1024, 1025, 4096, 70_000, 100_000]),
+        // Small files, one after the other.
+        streams(&(0..300).map(|n| n * 37 % 3000).collect::<Vec<_>>()),
+        // Longer than every piece in which it may be scanned.
+        streams(&[len]),
+        // Out of order, overlapping, open.
+        vec![
+            Stream { range: 500_000..900_001, last: false },
+            Stream { range: 100..600_000, last: true },
+            Stream { range: 7..7, last: false },
+        ],
+    ]
 }

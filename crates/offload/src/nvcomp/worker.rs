@@ -76,6 +76,19 @@ impl Lists {
     }
 }
 
+/// A batch with its room on the device.
+struct Prepared {
+    /// The address of the frames.
+    input: u64,
+    /// The address of the lists.
+    at: u64,
+    lists: Lists,
+    /// Bytes that each result may have, and its address.
+    rooms: Vec<usize>,
+    outputs: Vec<u64>,
+    described: Batch,
+}
+
 impl Worker for NvcompWorker {
     fn work(&mut self, batch: &mut [Submission]) -> Vec<Result<StageTimes, Fault>> {
         let job = match batch.first().map(|first| &first.work.request) {
@@ -95,6 +108,38 @@ impl NvcompWorker {
     /// The results of all tasks, or the fault that concerns all of them.
     fn batch(&mut self, job: Job, batch: &mut [Submission]) -> Result<Vec<Result<StageTimes, Fault>>, Fault> {
         let begun = Instant::now();
+        let mut prepared = self.prepare(job, batch)?;
+        self.copy_in(prepared.input, prepared.at, &prepared.lists, batch)?;
+        let copied = Instant::now();
+        self.launch(job, &prepared.described)?;
+        self.place.wait()?;
+        let computed = Instant::now();
+        let Prepared { at, lists, rooms, outputs, .. } = &mut prepared;
+        let written = lists.written();
+        let from = *at + written.start as u64;
+        self.copy_back(&mut [(from, &mut lists.bytes[written])])?;
+        let results: Vec<Result<usize, Fault>> = rooms
+            .iter()
+            .enumerate()
+            .map(|(number, room)| {
+                check(lists.status(number))?;
+                let len = lists.output_len(number);
+                if len <= *room { Ok(len) } else { Err(Fault::Lost("a result longer than its room".into())) }
+            })
+            .collect();
+        let results = self.fetch(job, batch, outputs, results)?;
+        // Each task's share of the batch's time.
+        let each = |time: Duration| time / batch.len() as u32;
+        let times = StageTimes {
+            copy_in: each(copied - begun),
+            kernel: each(computed - copied),
+            copy_out: each(computed.elapsed()),
+        };
+        Ok(results.into_iter().map(|result| result.map(|()| times)).collect())
+    }
+
+    /// Makes room in the areas, and the lists.
+    fn prepare(&mut self, job: Job, batch: &[Submission]) -> Result<Prepared, Fault> {
         let count = batch.len();
         let raw_len = |submission: &Submission| match submission.work.request {
             Request::Decompress { raw_len, .. } => raw_len,
@@ -113,10 +158,10 @@ impl NvcompWorker {
             }
         };
         // The room of each frame is nvCOMP's worst case, so that no second try is necessary.
-        let room = |submission: &Submission| most.unwrap_or(raw_len(submission));
+        let rooms: Vec<usize> = batch.iter().map(|one| most.unwrap_or(raw_len(one))).collect();
         let padded = |len: usize| len.next_multiple_of(ALIGNMENT);
         let input_bytes = batch.iter().map(|one| padded(one.work.input_len())).sum();
-        let output_bytes = batch.iter().map(|one| padded(room(one))).sum();
+        let output_bytes = rooms.iter().map(|room| padded(*room)).sum();
         let input = self.place.memory(Area::Input, input_bytes)?;
         let output = self.place.memory(Area::Output, output_bytes)?;
         let temp = self.place.memory(Area::Temp, temp_bytes)?;
@@ -124,14 +169,14 @@ impl NvcompWorker {
         let at = self.place.memory(Area::Lists, lists.bytes.len())?;
         let (mut input_at, mut output_at) = (input, output);
         let mut outputs = Vec::with_capacity(count);
-        for (number, one) in batch.iter().enumerate() {
+        for (number, (one, room)) in batch.iter().zip(&rooms).enumerate() {
             lists.set(Lists::INPUTS, number, input_at);
             lists.set(Lists::INPUT_LENS, number, one.work.input_len() as u64);
             lists.set(Lists::OUTPUTS, number, output_at);
-            lists.set(Lists::ROOMS, number, room(one) as u64);
+            lists.set(Lists::ROOMS, number, *room as u64);
             outputs.push(output_at);
             input_at += padded(one.work.input_len()) as u64;
-            output_at += padded(room(one)) as u64;
+            output_at += padded(*room) as u64;
         }
         let list = |number: usize| at + lists.start(number) as u64;
         let described = Batch {
@@ -146,36 +191,7 @@ impl NvcompWorker {
             temp,
             temp_bytes,
         };
-        self.copy_in(input, at, &lists, batch)?;
-        let copied = Instant::now();
-        self.launch(job, &described)?;
-        self.place.wait()?;
-        let computed = Instant::now();
-        let written = lists.written();
-        let from = at + written.start as u64;
-        self.copy_back(&mut [(from, &mut lists.bytes[written])])?;
-        let results: Vec<Result<usize, Fault>> = batch
-            .iter()
-            .enumerate()
-            .map(|(number, one)| {
-                check(lists.status(number))?;
-                let len = lists.output_len(number);
-                if len <= room(one) {
-                    Ok(len)
-                } else {
-                    Err(Fault::Lost("a result longer than its room".into()))
-                }
-            })
-            .collect();
-        let results = self.fetch(job, batch, &outputs, results)?;
-        // Each task's share of the batch's time.
-        let each = |time: Duration| time / count as u32;
-        let times = StageTimes {
-            copy_in: each(copied - begun),
-            kernel: each(computed - copied),
-            copy_out: each(computed.elapsed()),
-        };
-        Ok(results.into_iter().map(|result| result.map(|()| times)).collect())
+        Ok(Prepared { input, at, lists, rooms, outputs, described })
     }
 
     /// Copies the results to their tasks.

@@ -173,38 +173,72 @@ fn check_content(
     }
 
     if let (true, Some(session)) = (options.repair, session) {
-        let salvaged = repair::rewrite_packs(store, session, &found)?;
+        let mendable = Mendable {
+            found,
+            first,
+            nodes,
+            missing: missing.map(|number| (number, followed.missing.into_iter().collect())),
+            needless: if needless { gone } else { Vec::new() },
+            leftovers,
+        };
+        mendable.mend(store, session, options.threads, &mut report.findings)?;
+    }
+    Ok(report)
+}
+
+/// What a repair mends. Numbers are positions in the report's findings.
+struct Mendable {
+    found: Vec<PackFinding>,
+    /// The number of the first of `found`; the others come after it, in their order.
+    first: usize,
+    nodes: Vec<(usize, Fingerprint)>,
+    /// Chunks that files need and that are in no pack.
+    missing: Option<(usize, Vec<Fingerprint>)>,
+    /// Packs that are missing, and that nothing needs.
+    needless: Vec<PackId>,
+    leftovers: Vec<PackRow>,
+}
+
+impl Mendable {
+    /// Repairs, and marks the findings that are mended.
+    fn mend(
+        &self,
+        store: &Store,
+        session: &Arc<Session>,
+        threads: usize,
+        findings: &mut [Finding],
+    ) -> Result<()> {
+        let Self { found, first, .. } = self;
+        let salvaged = repair::rewrite_packs(store, session, found)?;
         for (number, found) in found.iter().enumerate() {
             let Some(row) = &found.rewrite else { continue };
             let Some(salvage) = salvaged.get(&row.id) else { continue };
             let whole =
                 if found.bad.is_empty() { salvage.losses == 0 } else { all_resolve(store, &found.bad)? };
-            report.findings[first + number].mended = whole;
+            findings[first + number].mended = whole;
         }
-        for (number, fingerprint) in nodes {
-            report.findings[number].mended = node_reads(store, &fingerprint);
+        for (number, fingerprint) in &self.nodes {
+            findings[*number].mended = node_reads(store, fingerprint);
         }
-        if let Some(number) = missing {
-            let missing: Vec<Fingerprint> = followed.missing.iter().copied().collect();
-            report.findings[number].mended = all_resolve(store, &missing)?;
+        if let Some((number, missing)) = &self.missing {
+            findings[*number].mended = all_resolve(store, missing)?;
         }
-        let given_up = if needless {
-            repair::give_up_missing(store, session, &gone, options.threads)?
-        } else {
-            Vec::new()
+        let given_up = match &self.needless[..] {
+            [] => Vec::new(),
+            needless => repair::give_up_missing(store, session, needless, threads)?,
         };
         for (number, found) in found.iter().enumerate() {
-            report.findings[first + number].mended |= found.gone.is_some_and(|id| given_up.contains(&id));
+            findings[first + number].mended |= found.gone.is_some_and(|id| given_up.contains(&id));
         }
-        repair::replace_lost_catalogue(store, session, &found, &mut report.findings[first..])?;
-        repair::remove_leftovers(store, &leftovers, &mut report.findings)?;
-        if report.findings.iter().any(|finding| finding.kind == FindingKind::Index) {
+        repair::replace_lost_catalogue(store, session, found, &mut findings[*first..])?;
+        repair::remove_leftovers(store, &self.leftovers, findings)?;
+        if findings.iter().any(|finding| finding.kind == FindingKind::Index) {
             repair::drop_index(store)?;
-            let about = report.findings.iter_mut().filter(|finding| finding.kind == FindingKind::Index);
+            let about = findings.iter_mut().filter(|finding| finding.kind == FindingKind::Index);
             about.for_each(|finding| finding.mended = true);
         }
+        Ok(())
     }
-    Ok(report)
 }
 
 /// Compares the chunks that lie in the database with their names.

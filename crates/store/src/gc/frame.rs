@@ -28,6 +28,15 @@ pub(super) struct Salvage {
     pub recoded: Option<u64>,
 }
 
+/// A frame that was read.
+struct Frame {
+    pack: PackId,
+    number: u16,
+    /// Its offset in the pack.
+    start: u32,
+    header: FrameHeader,
+}
+
 /// Chunks in use of each frame: position and name, rising by position.
 pub(super) type WantedChunks = Vec<Vec<(u16, Fingerprint)>>;
 
@@ -55,29 +64,8 @@ impl Salvager {
         whole_min: usize,
         targets: Option<&Targets>,
     ) -> Result<Salvage> {
-        let missing = || Error::damaged(format!("pack {pack} has no frame {number}"));
-        let range = footer.frame_range(number).ok_or_else(missing)?;
-        let at = || format!("pack {pack}, frame at byte {}", range.start);
-        self.stored.resize(range.len(), 0);
-        store.backend.read_at(pack, range.start.into(), &mut self.stored)?;
-        let header = FrameHeader::decode(&self.stored).context(at)?;
-        let stored = &self.stored[header.encoded_len()..];
-        header.verify_stored(stored).context(at)?;
-        if let Some(devices) = store.store_devices() {
-            devices.opening.note(stored.len());
-        }
-        let devices = store.frame_devices();
-        let by_device = devices.is_some_and(|devices| {
-            let (encoding, raw_len) = (header.encoding, header.raw_len());
-            let device = devices.decoder_for(encoding, stored.len(), raw_len);
-            device
-                .is_some_and(|device| devices.decode_copied(device, encoding, stored, raw_len, &mut self.raw))
-        });
-        if !by_device {
-            let decoded = self.decoder.decode(header.encoding, stored, header.raw_len(), &mut self.raw);
-            decoded.map_err(|error| Error::damaged(at()).caused_by(error))?;
-        }
-
+        let frame = self.read(store, pack, footer, number)?;
+        let header = &frame.header;
         let whole = wanted.len() == header.lengths.len()
             && (header.raw_len() >= whole_min || header.kind == ChunkKind::Catalogue);
         let mut salvage = Salvage {
@@ -93,26 +81,12 @@ impl Salvager {
         if header.kind == ChunkKind::Data {
             salvage.other = targets.and_then(|targets| targets.other(pack, number, header.encoding));
         }
-        let (mut position, mut start) = (0, 0);
-        for &(wanted, fingerprint) in wanted {
-            while position < wanted {
-                start += header.lengths.get(position as usize).copied().unwrap_or(0) as usize;
-                position += 1;
-            }
-            let len = header.lengths.get(position as usize).copied().ok_or_else(missing)?;
-            let chunk = &self.raw[start..start + len as usize];
-            if outrigger_offload::hash(store.config.fingerprint, chunk) != fingerprint {
-                return Err(Error::damaged(format!("{}: chunk {fingerprint} does not match its name", at())));
-            }
-            salvage.lengths.push(len);
-            if !whole {
-                salvage.bytes.extend_from_slice(chunk);
-            }
-        }
+        self.take_chunks(store, &frame, wanted, &mut salvage)?;
+        let stored = &self.stored[header.encoded_len()..];
         match salvage.other.filter(|_| whole) {
             Some(target) => {
                 let (raw, auto, out) = (&self.raw, &Auto::at_rest(), &mut salvage.bytes);
-                salvage.encoding = match devices {
+                salvage.encoding = match store.frame_devices() {
                     Some(devices) => devices.encode(&mut self.encoder, target, auto, raw, out),
                     None => self.encoder.encode(Wanted::of(target, auto), raw, out),
                 };
@@ -126,4 +100,69 @@ impl Salvager {
         }
         Ok(salvage)
     }
+
+    /// Reads a frame into `stored`, verifies it, and decodes it into `raw`.
+    fn read(&mut self, store: &Store, pack: PackId, footer: &Footer, number: u16) -> Result<Frame> {
+        let range = footer.frame_range(number).ok_or_else(|| missing(pack, number))?;
+        let start = range.start;
+        let at = || at(pack, start);
+        self.stored.resize(range.len(), 0);
+        store.backend.read_at(pack, start.into(), &mut self.stored)?;
+        let header = FrameHeader::decode(&self.stored).context(at)?;
+        let stored = &self.stored[header.encoded_len()..];
+        header.verify_stored(stored).context(at)?;
+        if let Some(devices) = store.store_devices() {
+            devices.opening.note(stored.len());
+        }
+        let by_device = store.frame_devices().is_some_and(|devices| {
+            let (encoding, raw_len) = (header.encoding, header.raw_len());
+            let device = devices.decoder_for(encoding, stored.len(), raw_len);
+            device
+                .is_some_and(|device| devices.decode_copied(device, encoding, stored, raw_len, &mut self.raw))
+        });
+        if !by_device {
+            let decoded = self.decoder.decode(header.encoding, stored, header.raw_len(), &mut self.raw);
+            decoded.map_err(|error| Error::damaged(at()).caused_by(error))?;
+        }
+        Ok(Frame { pack, number, start, header })
+    }
+
+    /// Verifies the `wanted` chunks of the frame in `raw`. Copies their bytes, unless the frame stays
+    /// whole.
+    fn take_chunks(
+        &self,
+        store: &Store,
+        frame: &Frame,
+        wanted: &[(u16, Fingerprint)],
+        salvage: &mut Salvage,
+    ) -> Result<()> {
+        let Frame { pack, number, start: frame_start, header } = frame;
+        let (mut position, mut start) = (0, 0);
+        for &(wanted, fingerprint) in wanted {
+            while position < wanted {
+                start += header.lengths.get(position as usize).copied().unwrap_or(0) as usize;
+                position += 1;
+            }
+            let len = header.lengths.get(position as usize).copied();
+            let len = len.ok_or_else(|| missing(*pack, *number))?;
+            let chunk = &self.raw[start..start + len as usize];
+            if outrigger_offload::hash(store.config.fingerprint, chunk) != fingerprint {
+                let at = at(*pack, *frame_start);
+                return Err(Error::damaged(format!("{at}: chunk {fingerprint} does not match its name")));
+            }
+            salvage.lengths.push(len);
+            if !salvage.whole {
+                salvage.bytes.extend_from_slice(chunk);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn missing(pack: PackId, number: u16) -> Error {
+    Error::damaged(format!("pack {pack} has no frame {number}"))
+}
+
+fn at(pack: PackId, start: u32) -> String {
+    format!("pack {pack}, frame at byte {start}")
 }

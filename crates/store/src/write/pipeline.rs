@@ -2,17 +2,17 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 
-use outrigger_format::{ChunkerSpec, PackKind, Root};
+use outrigger_format::{ChunkerSpec, PackId, PackKind, Root};
 use outrigger_offload::Auto;
 use outrigger_offload::pool::Pool;
 
 use super::commit::{CommitQueue, CommitTotals, CommitWhen, Committer, Ended, Message};
 use super::compare::Compare;
-use super::dedup::{Dedup, Verification};
+use super::dedup::{Dedup, PendingTable, Verification};
 use super::framer::Framer;
 use super::item::{Content, FileItem, Item, Part};
 use super::joining::Joining;
@@ -99,103 +99,19 @@ impl Writer {
         host: Option<&Arc<str>>,
         progress: &Arc<Progress>,
     ) -> Self {
-        let (count, segment) = (options.threads * 3 + 2, SEGMENT.max(4 * options.chunk_max));
-        let headroom = options.chunk_max.max(4096);
-        // Memory in which frames were copied together is used again.
-        let pool = Pool::new(None, KEEP_BYTES);
-        let framer = Framer::new(store.config.frame_size as usize, pool.clone());
-        let buffers = BufferPlan { count, headroom, data: segment, pool };
-        let resumed = session.resume();
-        let sink = |kind| PackSink::new(store, &store.meta, session.id(), kind);
-        let fingerprint = store.config.fingerprint;
-        let index = &store.index;
-        let meta_sink = sink(PackKind::Meta);
-        // Many ids are announced for a placed pack, which are not to be those that a lost history
-        // gave out.
-        let raised = if host.is_some() { store.raise_counters_once() } else { Ok(()) };
-        let begun = raised.and_then(|()| Ok((resumed?, Compare::new(store)?)));
-        let ((changes, own_packs), compare, refused) = match begun {
-            Ok((resumed, compare)) => (resumed, Arc::new(compare), None),
-            Err(error) => (Default::default(), Arc::default(), Some(error)),
-        };
-        let (own_session, own_compare) = (Arc::clone(session), Arc::clone(&compare));
-        let verification = Verification::of(store);
-        let frames = MetaFrames::new(meta_sink, fingerprint, verification.clone(), own_session, own_compare);
-        let frames = Arc::new(Mutex::new(frames));
-        let commits = Arc::new(CommitQueue::default());
-        let dedup = Dedup::new(verification.clone(), Arc::clone(session));
-        let pending = Arc::clone(&dedup.pending);
-        let stage = Stage {
-            dedup,
-            compare: Arc::clone(&compare),
-            framer,
-            nodes: Box::new(SharedMetaFrames(Arc::clone(&frames))),
-            stored: StoredNodes::new(Box::new(Nodes::new(store))),
-            commits: Arc::clone(&commits),
-            commit: options.commit,
-            progress: Arc::clone(progress),
-            large: None,
-            changes,
-        };
-        let sequencer = Sequencer::new(stage);
-        let shared = Arc::new(Shared {
-            queue: Arc::new(Queue::new(buffers, options.threads)),
-            joining: Joining { source: store.store_devices().cloned(), joined: OnceLock::new() },
-            sequencer,
-            verification,
-            packs: Mutex::new(sink(PackKind::Data).on_host(host).with_reserve(session.may_use_reserve())),
-            commits: Arc::clone(&commits),
-            commit: options.commit,
-            progress: Arc::clone(progress),
-            fingerprint,
-            auto: Auto::new(),
-        });
+        let segment = SEGMENT.max(4 * options.chunk_max);
+        let (parts, refused) = Parts::of(store, session, options, host, progress);
+        let (stage, pending) = parts.stage();
+        let shared = Arc::new(parts.shared(stage, segment, host));
         if let Some(error) = refused {
             shared.queue.fail(error);
         }
         // Open devices have buffers from the first batch on.
         shared.devices();
         let (messages, receiver) = channel();
-        let committer = Committer {
-            session: Arc::clone(session),
-            meta: Arc::clone(&store.meta),
-            index: Arc::clone(index),
-            commits,
-            pending,
-            compare,
-            frames,
-            progress: Arc::clone(progress),
-            when: options.commit,
-            places: store.is_shared().then(Places::default),
-            done: changes,
-            sealing: VecDeque::new(),
-            uploads_max: store.backend.uploads_max(),
-            sealed: own_packs,
-            aliases: BTreeMap::new(),
-            ended: Ended::default(),
-        };
-        let failing = Arc::clone(&shared);
-        let committer = spawn("write-commit".to_string(), move || {
-            let ended = catch_unwind(AssertUnwindSafe(|| committer.run(&receiver)))
-                .unwrap_or_else(|_| Err(panicked()));
-            // The pipeline must not wait for a committer that is gone.
-            if let Err(error) = &ended {
-                failing.queue.fail(Error::new(error.kind(), "the commit failed"));
-            }
-            ended
-        });
+        let committer = start_committer(parts.committer(pending), receiver, Arc::clone(&shared));
         let workers = (0..options.threads)
-            .map(|number| {
-                let (shared, messages) = (Arc::clone(&shared), messages.clone());
-                spawn(format!("write-{number}"), move || {
-                    let ended = catch_unwind(AssertUnwindSafe(|| shared.work(&messages)));
-                    match ended {
-                        Ok(Ok(())) => {}
-                        Ok(Err(error)) => shared.queue.fail(error),
-                        Err(_) => shared.queue.fail(panicked()),
-                    }
-                })
-            })
+            .map(|number| start_worker(number, Arc::clone(&shared), messages.clone()))
             .collect();
         let (committer, messages) = (Some(committer), Some(messages));
         let (batch, batch_chunker) = (Vec::new(), None);
@@ -316,6 +232,152 @@ impl Drop for Writer {
             self.committer.take().into_iter().for_each(|committer| drop(committer.join()));
         }
     }
+}
+
+/// The parts that the threads of one pipeline have in common.
+struct Parts<'a> {
+    store: &'a Store,
+    session: &'a Arc<Session>,
+    options: &'a WriteOptions,
+    progress: &'a Arc<Progress>,
+    /// Memory in which frames were copied together is used again.
+    pool: Pool,
+    verification: Verification,
+    compare: Arc<Compare>,
+    frames: Arc<Mutex<MetaFrames>>,
+    commits: Arc<CommitQueue>,
+    /// The number of the session's newest change, and its packs, of earlier writers.
+    changes: u64,
+    own_packs: Vec<PackId>,
+}
+
+impl<'a> Parts<'a> {
+    /// The parts, and the reason why the pipeline cannot work, if there is one.
+    fn of(
+        store: &'a Store,
+        session: &'a Arc<Session>,
+        options: &'a WriteOptions,
+        host: Option<&Arc<str>>,
+        progress: &'a Arc<Progress>,
+    ) -> (Self, Option<Error>) {
+        let resumed = session.resume();
+        // Many ids are announced for a placed pack, which are not to be those that a lost history
+        // gave out.
+        let raised = if host.is_some() { store.raise_counters_once() } else { Ok(()) };
+        let begun = raised.and_then(|()| Ok((resumed?, Compare::new(store)?)));
+        let ((changes, own_packs), compare, refused) = match begun {
+            Ok((resumed, compare)) => (resumed, Arc::new(compare), None),
+            Err(error) => (Default::default(), Arc::default(), Some(error)),
+        };
+        let sink = PackSink::new(store, &store.meta, session.id(), PackKind::Meta);
+        let verification = Verification::of(store);
+        let (own_session, own_compare) = (Arc::clone(session), Arc::clone(&compare));
+        let frames =
+            MetaFrames::new(sink, store.config.fingerprint, verification.clone(), own_session, own_compare);
+        let (frames, commits) = (Arc::new(Mutex::new(frames)), Arc::default());
+        let pool = Pool::new(None, KEEP_BYTES);
+        let parts = Self {
+            store,
+            session,
+            options,
+            progress,
+            pool,
+            verification,
+            compare,
+            frames,
+            commits,
+            changes,
+            own_packs,
+        };
+        (parts, refused)
+    }
+
+    /// The ordered part, and the table of its chunks that are not in a sealed pack yet.
+    fn stage(&self) -> (Stage, PendingTable) {
+        let dedup = Dedup::new(self.verification.clone(), Arc::clone(self.session));
+        let pending = Arc::clone(&dedup.pending);
+        let stage = Stage {
+            dedup,
+            compare: Arc::clone(&self.compare),
+            framer: Framer::new(self.store.config.frame_size as usize, self.pool.clone()),
+            nodes: Box::new(SharedMetaFrames(Arc::clone(&self.frames))),
+            stored: StoredNodes::new(Box::new(Nodes::new(self.store))),
+            commits: Arc::clone(&self.commits),
+            commit: self.options.commit,
+            progress: Arc::clone(self.progress),
+            large: None,
+            changes: self.changes,
+        };
+        (stage, pending)
+    }
+
+    fn shared(&self, stage: Stage, segment: usize, host: Option<&Arc<str>>) -> Shared {
+        let Self { store, session, options, .. } = *self;
+        let (count, headroom) = (options.threads * 3 + 2, options.chunk_max.max(4096));
+        let buffers = BufferPlan { count, headroom, data: segment, pool: self.pool.clone() };
+        let packs = PackSink::new(store, &store.meta, session.id(), PackKind::Data);
+        Shared {
+            queue: Arc::new(Queue::new(buffers, options.threads)),
+            joining: Joining { source: store.store_devices().cloned(), joined: OnceLock::new() },
+            sequencer: Sequencer::new(stage),
+            verification: self.verification.clone(),
+            packs: Mutex::new(packs.on_host(host).with_reserve(session.may_use_reserve())),
+            commits: Arc::clone(&self.commits),
+            commit: options.commit,
+            progress: Arc::clone(self.progress),
+            fingerprint: store.config.fingerprint,
+            auto: Auto::new(),
+        }
+    }
+
+    fn committer(self, pending: PendingTable) -> Committer {
+        let Self { store, session, options, progress, .. } = self;
+        Committer {
+            session: Arc::clone(session),
+            meta: Arc::clone(&store.meta),
+            index: Arc::clone(&store.index),
+            commits: self.commits,
+            pending,
+            compare: self.compare,
+            frames: self.frames,
+            progress: Arc::clone(progress),
+            when: options.commit,
+            places: store.is_shared().then(Places::default),
+            done: self.changes,
+            sealing: VecDeque::new(),
+            uploads_max: store.backend.uploads_max(),
+            sealed: self.own_packs,
+            aliases: BTreeMap::new(),
+            ended: Ended::default(),
+        }
+    }
+}
+
+fn start_committer(
+    committer: Committer,
+    messages: Receiver<Message>,
+    shared: Arc<Shared>,
+) -> JoinHandle<Result<Ended>> {
+    spawn("write-commit".to_string(), move || {
+        let ended =
+            catch_unwind(AssertUnwindSafe(|| committer.run(&messages))).unwrap_or_else(|_| Err(panicked()));
+        // The pipeline must not wait for a committer that is gone.
+        if let Err(error) = &ended {
+            shared.queue.fail(Error::new(error.kind(), "the commit failed"));
+        }
+        ended
+    })
+}
+
+fn start_worker(number: usize, shared: Arc<Shared>, messages: Sender<Message>) -> JoinHandle<()> {
+    spawn(format!("write-{number}"), move || {
+        let ended = catch_unwind(AssertUnwindSafe(|| shared.work(&messages)));
+        match ended {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => shared.queue.fail(error),
+            Err(_) => shared.queue.fail(panicked()),
+        }
+    })
 }
 
 /// A thread with a name, so that process tools show where the time goes.

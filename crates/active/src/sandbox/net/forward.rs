@@ -212,10 +212,10 @@ fn receive(channel: &UnixStream) -> Result<Vec<TcpListener>> {
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESTINATIONS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0];
-    let told = rustix::io::retry_on_intr(|| {
+    let received = rustix::io::retry_on_intr(|| {
         recvmsg(channel, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC)
     })?;
-    if told.bytes == 0 {
+    if received.bytes == 0 {
         return Err(Error::from(ErrorKind::UnexpectedEof));
     }
     let mut listening = Vec::new();

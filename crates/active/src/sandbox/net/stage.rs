@@ -43,7 +43,7 @@ pub(super) fn enter(words: &[OsString]) -> Error {
     };
     let (addresses, program) = (&rest[..end - 1], &rest[end..]);
     let prepared = || -> Result<()> {
-        let told = |what: &str| {
+        let context = |what: &str| {
             let what = what.to_string();
             move |error: Error| Error::new(error.kind(), format!("{what}: {error}"))
         };
@@ -52,21 +52,21 @@ pub(super) fn enter(words: &[OsString]) -> Error {
             number => Some(shim::kept(number.parse().map_err(Error::other)?)?),
         };
         let (user, group) = (geteuid(), getegid());
-        shim::move_out().map_err(told("a network of its own cannot be made"))?;
-        let mapped = told("the user cannot be had in a name space of its own");
+        shim::move_out().map_err(context("a network of its own cannot be made"))?;
+        let mapped = context("the user cannot be had in a name space of its own");
         write("/proc/self/setgroups", "deny")
             .and_then(|()| write("/proc/self/uid_map", format!("{user} {user} 1")))
             .and_then(|()| write("/proc/self/gid_map", format!("{group} {group} 1")))
             .map_err(mapped)?;
-        let loopback = Loopback::up().map_err(told("its loopback cannot be brought up"))?;
+        let loopback = Loopback::up().map_err(context("its loopback cannot be brought up"))?;
         let mut listening = Vec::new();
         for address in addresses {
             let address: SocketAddr = text(address).parse().map_err(Error::other)?;
             let at = format!("it cannot have {address}");
             if address.ip() != Ipv4Addr::LOCALHOST && address.ip() != Ipv6Addr::LOCALHOST {
-                loopback.add(address.ip()).map_err(told(&at))?;
+                loopback.add(address.ip()).map_err(context(&at))?;
             }
-            listening.push(TcpListener::bind(address).map_err(told(&at))?);
+            listening.push(TcpListener::bind(address).map_err(context(&at))?);
         }
         socket.map_or(Ok(()), |socket| hand_over(&socket, &listening))
     };

@@ -42,7 +42,7 @@ pub fn jobs(context: &Context, args: JobsArgs) -> Outcome {
         let (done, all) = (row.splits[SplitState::Done as usize], row.splits.iter().sum::<u64>());
         let when = local(Time::from_nanos(row.created));
         let (pattern, told) = match Spec::decode(&row.spec) {
-            Ok(spec) => (spec.pattern.text(), spec.told()),
+            Ok(spec) => (spec.pattern.text(), spec.describe()),
             Err(_) => ("?", "(made by another version of outrigger)".to_string()),
         };
         let line = format!(

@@ -217,7 +217,8 @@ fn by_host(spec: Option<&Spec>) -> &[Held] {
 
 /// The program of a job, where its output goes, and what it may reach.
 fn describe_spec(spec: &Spec) -> String {
-    let mut text = format!("  pattern   {}\n  program   {}\n", spec.pattern, show(spec.told().as_bytes()));
+    let mut text =
+        format!("  pattern   {}\n  program   {}\n", spec.pattern, show(spec.describe().as_bytes()));
     for output in &spec.outputs {
         let name = if output.name.is_empty() { "standard output" } else { &output.name };
         text += &show(format!("  output    {name} to {}", output.template).as_bytes());

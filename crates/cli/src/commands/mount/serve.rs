@@ -121,7 +121,7 @@ fn serve_changes(
     if recovered.records > 0 {
         complain(&format!("an earlier mount was not unmounted cleanly: {}", beside::told(recovered)));
     }
-    volume.set_follows(Arc::new(Maker::new(&store)))?;
+    volume.set_tail_rules(Arc::new(Maker::new(&store)))?;
     volume.set_reads(Arc::new(Readers::new(&store)))?;
     let mount = mount_options(plan, threads);
     let counted = Arc::new(Counted::new(Arc::clone(&volume)));
@@ -190,12 +190,12 @@ fn serve_shared(
     options.closes_within = plan.flags.closes_within.unwrap_or_default();
     let exporter = listen(plan)?;
     let listener = plan.flags.serve_followers.map(|address| {
-        let what = || format!("cannot serve followers at {address}");
+        let what = || format!("cannot serve readers at {address}");
         TcpListener::bind(address).map_err(|error| Failure::io(what(), &error))
     });
     let listener = listener.transpose()?;
     let volume = Arc::new(SharedVolume::open(Arc::clone(&store), options, reports)?);
-    volume.set_follows(Arc::new(Maker::new(&store)))?;
+    volume.set_tail_rules(Arc::new(Maker::new(&store)))?;
     volume.set_reads(Arc::new(Readers::new(&store)))?;
     let mount = mount_options(plan, threads);
     let counted = Arc::new(Counted::new(Arc::clone(&volume)));

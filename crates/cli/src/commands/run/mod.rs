@@ -15,7 +15,7 @@ use outrigger_active::job::records::Records;
 use outrigger_active::job::spec::Spec;
 use outrigger_active::making::Making;
 use outrigger_active::node::is_served;
-use outrigger_active::plan::{settle_program, submit_told};
+use outrigger_active::plan::{settle_program, submit_reporting};
 use outrigger_active::through::keep_raw;
 use outrigger_active::trust::Trust;
 use outrigger_clock::Instant;
@@ -154,7 +154,7 @@ fn make(context: &Context, store: &Arc<Store>, spec: &Spec, args: &RunArgs) -> R
     let has_plugin = matches!(spec.records, Records::Plugin(_));
     let bar =
         Bar::with(context.quiet || !has_plugin, move |elapsed| describe_making(&counters.view(), elapsed));
-    let job = submit_told(store, spec, &args.inputs, &args.work.with, args.work.splits, &making);
+    let job = submit_reporting(store, spec, &args.inputs, &args.work.with, args.work.splits, &making);
     drop(bar);
     if making.is_stopped() {
         interrupt::wait_for_the_end();

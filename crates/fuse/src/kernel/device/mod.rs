@@ -88,13 +88,13 @@ impl Device {
     /// # Errors
     /// The kernel's.
     pub fn forget_name(&self, directory: u64, name: &[u8]) -> Result<()> {
-        let mut told = Vec::with_capacity(17 + name.len());
-        told.u64(directory);
-        told.u32(name.len() as u32);
-        told.u32(0);
-        told.extend_from_slice(name);
-        told.push(0);
-        self.send(0, INVAL_ENTRY, &told)
+        let mut message = Vec::with_capacity(17 + name.len());
+        message.u64(directory);
+        message.u32(name.len() as u32);
+        message.u32(0);
+        message.extend_from_slice(name);
+        message.push(0);
+        self.send(0, INVAL_ENTRY, &message)
     }
 
     /// Has the kernel forget what it has cached of an inode: attributes and content. `ENOENT` when
@@ -104,9 +104,9 @@ impl Device {
     /// The kernel's.
     pub fn forget_inode(&self, number: u64) -> Result<()> {
         let (offset, to_the_end) = (0, 0);
-        let mut told = Vec::with_capacity(24);
-        [number, offset, to_the_end].into_iter().for_each(|field| told.u64(field));
-        self.send(0, INVAL_INODE, &told)
+        let mut message = Vec::with_capacity(24);
+        [number, offset, to_the_end].into_iter().for_each(|field| message.u64(field));
+        self.send(0, INVAL_INODE, &message)
     }
 
     fn send(&self, unique: u64, code: i32, bytes: &[u8]) -> Result<()> {

@@ -274,30 +274,8 @@ impl LockService {
         // A weaker lock than before may let others in, so they must find the data stored.
         self.store(inode)?;
         self.queue.begins(key, task.asked.handle);
-        loop {
-            let taken = engine.take_lock(session, inode, &lock, wait);
-            if let Some(error) = taken.as_ref().err().filter(|error| error.kind() == ErrorKind::Fenced) {
-                // Try again with the next session.
-                live.note(error);
-                return Ok(false);
-            }
-            match core.fail(taken)? {
-                Taken::Yes => break,
-                Taken::Deadlock => return Err(Errno::DEADLK),
-                Taken::No(blockers) => {
-                    if task.asked.waits && lock.family == LockFamily::Whole {
-                        self.queue.has(key, LockRange::ALL, None);
-                    }
-                    if self.end_gone(&blockers, &mut task.looked)? {
-                        continue;
-                    }
-                    if !task.asked.waits {
-                        return Err(Errno::AGAIN);
-                    }
-                    task.blockers = Some(blockers);
-                    return Ok(false);
-                }
-            }
+        if !self.take(task, &live, wait)? {
+            return Ok(false);
         }
         // Again: a close of the file meanwhile has found no owner.
         self.queue.begins(key, task.asked.handle);
@@ -318,6 +296,36 @@ impl LockService {
             let _ = self.release(key, lock.range);
         }
         agreed.map(|()| true)
+    }
+
+    /// Asks the database for the lock. `false` if the request waits, or is tried again with the next
+    /// session.
+    fn take(&self, task: &mut Task, live: &Session, wait: Option<Wait>) -> Result<bool> {
+        let (engine, lock) = (self.engine()?, task.asked.lock);
+        loop {
+            let taken = engine.take_lock(live.id(), task.inode, &lock, wait);
+            if let Some(error) = taken.as_ref().err().filter(|error| error.kind() == ErrorKind::Fenced) {
+                live.note(error);
+                return Ok(false);
+            }
+            match self.core.fail(taken)? {
+                Taken::Yes => return Ok(true),
+                Taken::Deadlock => return Err(Errno::DEADLK),
+                Taken::No(blockers) => {
+                    if task.asked.waits && lock.family == LockFamily::Whole {
+                        self.queue.has(task.key(), LockRange::ALL, None);
+                    }
+                    if self.end_gone(&blockers, &mut task.looked)? {
+                        continue;
+                    }
+                    if !task.asked.waits {
+                        return Err(Errno::AGAIN);
+                    }
+                    task.blockers = Some(blockers);
+                    return Ok(false);
+                }
+            }
+        }
     }
 
     /// Ends sessions in the way whose process was one of this host and is gone, so that nobody

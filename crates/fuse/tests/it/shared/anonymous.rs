@@ -131,6 +131,19 @@ fn it_is_an_ordinary_file_from_then_on() {
     cluster.check();
 }
 
+fn default_list() -> Vec<u8> {
+    // u::rwx, g::r-x, m::rwx, user 5: rw-, o::---
+    let entries =
+        [(1_u16, 7_u16, u32::MAX), (2, 6, 5), (4, 5, u32::MAX), (16, 6, u32::MAX), (32, 0, u32::MAX)];
+    let mut acl = 2_u32.to_le_bytes().to_vec();
+    for (tag, rights, id) in entries {
+        acl.extend(tag.to_le_bytes());
+        acl.extend(rights.to_le_bytes());
+        acl.extend(id.to_le_bytes());
+    }
+    acl
+}
+
 #[test]
 fn it_inherits_what_any_new_file_does_and_goes_to_any_directory_that_is_there() {
     let Some(cluster) = Cluster::new() else { return };
@@ -144,15 +157,7 @@ fn it_inherits_what_any_new_file_does_and_goes_to_any_directory_that_is_there() 
     let (group, listed, gone) = (number("group"), number("listed"), number("gone"));
     two.volume.set_attributes(USER, group, &set).unwrap();
     two.chmod("group", 0o2775).unwrap();
-    // u::rwx, g::r-x, m::rwx, user 5: rw-, o::---
-    let entries =
-        [(1_u16, 7_u16, u32::MAX), (2, 6, 5), (4, 5, u32::MAX), (16, 6, u32::MAX), (32, 0, u32::MAX)];
-    let mut acl = 2_u32.to_le_bytes().to_vec();
-    for (tag, rights, id) in entries {
-        acl.extend(tag.to_le_bytes());
-        acl.extend(rights.to_le_bytes());
-        acl.extend(id.to_le_bytes());
-    }
+    let acl = default_list();
     two.volume.set_xattr(USER, listed, b"system.posix_acl_default", &acl, XattrFlags::empty()).unwrap();
     let caller = Caller { uid: 5, gid: 6, pid: 1 };
     let made = |parent: u64| {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
 use outrigger_fuse::control::{Client, Offer, Remote, offer_of};
-use outrigger_fuse::live::Followed;
+use outrigger_fuse::live::Tailed;
 use outrigger_fuse::measures::{Status, Watched as _};
 use outrigger_fuse::shared::SharedOptions;
 use outrigger_store::increments::delegated_to;
@@ -93,10 +93,10 @@ impl Delegate {
         assert!(client.carry(inode).unwrap());
         begins.wait();
         loop {
-            match client.follow(inode, read.len() as u64).unwrap() {
-                Followed::Data(bytes) => read.extend(bytes),
-                Followed::Nothing => {}
-                Followed::Asked => {
+            match client.tail(inode, read.len() as u64).unwrap() {
+                Tailed::Data(bytes) => read.extend(bytes),
+                Tailed::Nothing => {}
+                Tailed::Asked => {
                     let len = read.len() as u64;
                     let say = match way {
                         Way::Well => {
@@ -116,7 +116,7 @@ impl Delegate {
                     };
                     taken += usize::from(client.stored(inode, say).unwrap_or(false));
                 }
-                Followed::Closed => break,
+                Tailed::Closed => break,
             }
             if way == Way::HangsUp && read.len() as u64 > half {
                 break;
@@ -377,7 +377,7 @@ fn who_cannot_write_to_the_database_is_not_let_in_and_a_mount_that_ends_offers_n
     let said = say(&vec![b'x'; 1 << 20]);
     assert!(said.iter().all(|line| line.starts_with("error Denied")), "a line without an end: {said:?}");
     let mut client = delegate.reach();
-    assert_eq!(client.follow(open.number, 0).unwrap(), Followed::Data(b"secret".to_vec()));
+    assert_eq!(client.tail(open.number, 0).unwrap(), Tailed::Data(b"secret".to_vec()));
     for line in ["stored", "status", "hold", "rules", "next {}"] {
         assert_eq!(client.ask(line).unwrap_err().kind(), ErrorKind::Invalid, "{line}");
     }
@@ -451,7 +451,7 @@ fn who_is_in_between_hears_nothing_and_who_takes_a_mounts_place_is_not_spoken_to
     let secret = b"nobody else is to know this".repeat(1000);
     open.write(0, &secret).unwrap();
     let mut client = delegate.reach();
-    assert_eq!(client.follow(open.number, 0).unwrap(), Followed::Data(secret.clone()));
+    assert_eq!(client.tail(open.number, 0).unwrap(), Tailed::Data(secret.clone()));
     let said_to_it = format!("follow {}", open.number);
     {
         let heard = heard.lock().unwrap();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use outrigger_format::Root;
 use outrigger_fuse::control::{is_within_reach, listens_at, mounts_of};
 use outrigger_fuse::fs::{FileSystem, OpenFlags, Part, ROOT, SetAttr};
-use outrigger_fuse::live::{Followed, Follows, NOTHING_MORE, STAGING_BYTES_MIN, StillWaits, Wanted};
+use outrigger_fuse::live::{NOTHING_MORE, STAGING_BYTES_MIN, StillWaits, TailRules, Tailed, Wanted};
 use outrigger_fuse::shared::{SharedOptions, held_of, left_open, let_go};
 use outrigger_store::gc::{GcOptions, GcProgress, collect};
 use outrigger_store::meta::jobs::{
@@ -23,6 +23,7 @@ use rustix::io::Errno;
 
 use super::hosts::{Cluster, Host, Open, USER, new_file};
 use super::random;
+use crate::support::tailed::{Model, Written};
 
 pub const MAKE: OpenFlags = OpenFlags::RDWR.union(OFlags::CREATE);
 
@@ -34,7 +35,7 @@ struct One {
     path: Vec<u8>,
 }
 
-impl Follows for All {
+impl TailRules for All {
     fn refresh(&self) -> outrigger_store::Result<()> {
         Ok(())
     }
@@ -55,7 +56,7 @@ impl Follows for All {
 }
 
 impl Wanted for One {
-    fn hides(&self) -> bool {
+    fn is_unpublished(&self) -> bool {
         self.path.starts_with(b"rawhidden")
     }
 
@@ -91,6 +92,13 @@ pub struct Site {
 }
 
 impl Site {
+    /// Releases the open version of this file, the only one that a gone mount has left.
+    fn let_go_of(&self, number: u64) {
+        let left = left_open(&self.store).unwrap();
+        assert_eq!(left.iter().map(|left| left.record.inode).collect::<Vec<_>>(), [number]);
+        left.iter().for_each(|left| let_go(&self.store, left).unwrap());
+    }
+
     pub fn new() -> Option<Self> {
         let cluster = Cluster::new()?;
         let store = cluster.store();
@@ -104,7 +112,7 @@ impl Site {
 
     pub fn mount_as(&self, options: SharedOptions) -> Host {
         let host = self.cluster.mount_with(options);
-        host.volume.set_follows(Arc::new(All(Arc::clone(&host.store)))).unwrap();
+        host.volume.set_tail_rules(Arc::new(All(Arc::clone(&host.store)))).unwrap();
         host
     }
 
@@ -160,15 +168,15 @@ impl Site {
     }
 }
 
-pub fn follow(host: &Host, inode: u64, from: u64) -> Followed {
-    host.volume.follow(inode, from, Duration::ZERO).unwrap()
+pub fn follow(host: &Host, inode: u64, from: u64) -> Tailed {
+    host.volume.tail(inode, from, Duration::ZERO).unwrap()
 }
 
 /// Until the mount has closed it.
 #[track_caller]
 pub fn wait_closed(host: &Host, inode: u64) {
     let end = Instant::now() + Duration::from_secs(60);
-    while host.volume.follow(inode, NOTHING_MORE, Duration::from_millis(50)).unwrap() != Followed::Closed {
+    while host.volume.tail(inode, NOTHING_MORE, Duration::from_millis(50)).unwrap() != Tailed::Closed {
         assert!(Instant::now() < end, "it was never closed");
     }
 }
@@ -183,6 +191,49 @@ fn a_follower_is_told_the_same_of_files_that_are_stored_while_they_are_written()
     follow_files(SharedOptions { increment_bytes: 4 << 10, ..SharedOptions::new(2) });
 }
 
+struct Raw<'a> {
+    open: &'a Open<'a>,
+    /// Another host's mount.
+    two: &'a Host,
+    name: &'a str,
+    synced: Vec<u8>,
+}
+
+impl Written for Raw<'_> {
+    fn set_len(&self, len: u64) {
+        let set = SetAttr { size: Some(len), handle: Some(self.open.handle), ..Default::default() };
+        self.open.host.volume.set_attributes(USER, self.open.number, &set).unwrap();
+    }
+
+    fn punch(&self, from: u64, len: u64) {
+        let part = Part { number: self.open.number, handle: self.open.handle, offset: from };
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        self.open.host.volume.allocate(USER, part, len, punch).unwrap();
+    }
+
+    fn write(&self, at: u64, data: &[u8]) {
+        self.open.write(at, data).unwrap();
+    }
+
+    fn store(&mut self, content: &[u8]) {
+        self.open.sync().unwrap();
+        self.synced = content.to_vec();
+        assert_eq!(self.two.cat(self.name).unwrap(), content);
+    }
+
+    fn tail(&self, from: u64) -> Tailed {
+        follow(self.open.host, self.open.number, from)
+    }
+}
+
+/// The writer discards its file.
+fn abort(host: &Host, open: Open<'_>) {
+    let number = open.number;
+    host.volume.set_xattr(USER, number, b"user.outrigger.abort", b"1", XattrFlags::empty()).unwrap();
+    open.close().unwrap();
+    wait_closed(host, number);
+}
+
 fn follow_files(options: SharedOptions) {
     let Some(site) = Site::new() else { return };
     // A reader of the stored prefix may have read any of its bytes.
@@ -190,80 +241,29 @@ fn follow_files(options: SharedOptions) {
     let (mut one, two) = (site.mount_as(options.clone()), site.mount());
     let (mut clean, mut invalidated, mut killed, mut aborted, mut outside) = (0, 0, 0, 0, 0);
     for seed in 0..70 {
-        let mut rng = Rng::new(seed);
-        let name = format!("raw{seed}");
+        let (mut rng, name) = (Rng::new(seed), format!("raw{seed}"));
         let open = one.open(&name, MAKE).unwrap();
         let (number, job) = (open.number, site.newest());
         let claimed = site.claim(job);
-        let (mut content, mut seen) = (Vec::<u8>::new(), Vec::<u8>::new());
-        let (mut is_invalidated, mut synced) = (false, Vec::new());
-        // Some writers never look back.
-        let looks_back = rng.below(2) == 0;
-        for _ in 0..rng.below(24) {
-            let end = content.len() as u64;
-            let beyond = if looks_back && rng.below(4) == 0 { rng.below(end + 2000) } else { end };
-            match rng.below(10) {
-                0 if looks_back => {
-                    let len = rng.below(end + 2000);
-                    let set = SetAttr { size: Some(len), handle: Some(open.handle), ..Default::default() };
-                    one.volume.set_attributes(USER, number, &set).unwrap();
-                    content.resize(len as usize, 0);
-                    is_invalidated |= len < seen.len() as u64;
-                }
-                1 if looks_back && !content.is_empty() => {
-                    let from = rng.below(content.len() as u64);
-                    let len = (1 + rng.below(5000)).min(content.len() as u64 - from);
-                    let part = Part { number, handle: open.handle, offset: from };
-                    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-                    one.volume.allocate(USER, part, len, punch).unwrap();
-                    content[from as usize..(from + len) as usize].fill(0);
-                    is_invalidated |= from < seen.len() as u64;
-                }
-                2 => {
-                    open.sync().unwrap();
-                    synced = content.clone();
-                    assert_eq!(two.cat(&name).unwrap(), content);
-                }
-                3..=5 => match follow(&one, number, seen.len() as u64) {
-                    Followed::Data(bytes) => {
-                        // Spoilt or not, it is given what was there.
-                        let at = seen.len();
-                        assert!(content[at..at + bytes.len()] == bytes, "seed {seed}");
-                        seen.extend(bytes);
-                    }
-                    other => assert_eq!(other, Followed::Nothing),
-                },
-                _ => {
-                    let data = random(seed * 100 + beyond, 1 + rng.below(9000) as usize);
-                    open.write(beyond, &data).unwrap();
-                    is_invalidated |= beyond < seen.len() as u64;
-                    let end = beyond as usize + data.len();
-                    content.resize(content.len().max(end), 0);
-                    content[beyond as usize..end].copy_from_slice(&data);
-                }
-            }
-        }
-        assert_eq!(follow(&two, number, 0), Followed::Closed, "the other mount has nothing of it");
+        let mut raw = Raw { open: &open, two: &two, name: &name, synced: Vec::new() };
+        let Model { mut content, seen, mut is_invalidated, looks_back } =
+            Model::at_random(seed, &mut rng, 24, &mut raw);
+        let synced = raw.synced;
+        assert_eq!(follow(&two, number, 0), Tailed::Closed, "the other mount has nothing of it");
         match rng.below(10) {
             0 => {
-                // The process ends: what was synced is in the tree, and the job is as open as it
-                // was.
+                // The process ends: what was synced is in the tree, and the job is still open.
                 killed += 1;
                 drop(one);
                 assert!(site.split(job).range.is_open());
                 assert_eq!(two.cat(&name).unwrap(), synced, "seed {seed}");
-                let left = left_open(&site.store).unwrap();
-                assert_eq!(left.iter().map(|left| left.record.inode).collect::<Vec<_>>(), [number]);
-                left.iter().for_each(|left| let_go(&site.store, left).unwrap());
+                site.let_go_of(number);
                 one = site.mount_as(options.clone());
                 continue;
             }
             1 => {
                 aborted += 1;
-                let (name_of, flags) = (b"user.outrigger.abort", XattrFlags::empty());
-                one.volume.set_xattr(USER, number, name_of, b"1", flags).unwrap();
-                open.close().unwrap();
-                wait_closed(&one, number);
+                abort(&one, open);
                 let row = site.row(job);
                 assert!(row.state == JobState::Failed && row.why.contains("gave"), "{}", row.why);
                 assert_eq!([&one, &two].map(|host| host.find(&name)), [Err(Errno::NOENT); 2]);
@@ -275,11 +275,8 @@ fn follow_files(options: SharedOptions) {
                 two.put(&name, b"from elsewhere, and last").unwrap();
                 wait_closed(&two, number);
                 is_invalidated |= !seen.is_empty();
-                if content == synced {
-                    content = b"from elsewhere, and last".to_vec();
-                } else {
-                    content.clear();
-                }
+                let is_stored = content == synced;
+                content = if is_stored { b"from elsewhere, and last".to_vec() } else { Vec::new() };
             }
             _ => {}
         }
@@ -288,8 +285,7 @@ fn follow_files(options: SharedOptions) {
         let now = two.cat(&name).unwrap();
         assert!(content.is_empty() || now == content, "seed {seed}");
         let split = site.split(job);
-        assert_eq!(split.range.to, now.len() as u64, "seed {seed}");
-        assert!(site.input(job) == now, "seed {seed}");
+        assert!(split.range.to == now.len() as u64 && site.input(job) == now, "seed {seed}");
         let is_void = split.state == SplitState::Waiting;
         if is_invalidated || (is_incremental && looks_back && is_void) {
             invalidated += 1;
@@ -321,9 +317,7 @@ fn what_is_hidden_is_seen_by_no_host_and_leaves_nothing_behind() {
     let mut seen = Vec::new();
     for (at, part) in (0..).step_by(1 << 20).zip(expected.chunks(1 << 20)) {
         open.write(at, part).unwrap();
-        let Followed::Data(bytes) = follow(&one, number, seen.len() as u64) else {
-            panic!("nothing at {at}")
-        };
+        let Tailed::Data(bytes) = follow(&one, number, seen.len() as u64) else { panic!("nothing at {at}") };
         seen.extend(bytes);
     }
     assert!(seen == expected);
@@ -414,10 +408,10 @@ fn of_a_hidden_file_whose_mount_is_killed_there_is_what_was_synced_and_nobody_se
 fn a_mount_without_its_session_hands_nothing_out_and_closes_nothing() {
     let Some(site) = Site::new() else { return };
     let (one, two) = (site.mount(), site.mount());
-    let (open, hidden) = (one.open("raw", MAKE).unwrap(), one.open("rawhidden", MAKE).unwrap());
+    let (open, unpublished) = (one.open("raw", MAKE).unwrap(), one.open("rawhidden", MAKE).unwrap());
     let (number, job) = (open.number, site.newest());
     open.write(0, b"written").unwrap();
-    assert_eq!(follow(&one, number, 0), Followed::Data(b"written".to_vec()));
+    assert_eq!(follow(&one, number, 0), Tailed::Data(b"written".to_vec()));
     // As another host does with one that was cut off for longer than its lease.
     let sql = format!(
         "DELETE FROM {}.session WHERE id IN (SELECT (value::json ->> 'mount')::bigint FROM {}.record WHERE kind = 'open-version')",
@@ -426,19 +420,19 @@ fn a_mount_without_its_session_hands_nothing_out_and_closes_nothing() {
     site.cluster.server.sql(&sql);
     // A file with a name for others goes on without followers; an unpublished file is lost.
     open.sync().unwrap();
-    for inode in [number, hidden.number] {
-        assert_eq!(follow(&one, inode, 0), Followed::Closed);
+    for inode in [number, unpublished.number] {
+        assert_eq!(follow(&one, inode, 0), Tailed::Closed);
     }
     open.close().unwrap();
-    assert_eq!(hidden.write(0, b"more"), Err(Errno::IO));
-    assert_eq!(hidden.close(), Err(Errno::IO));
+    assert_eq!(unpublished.write(0, b"more"), Err(Errno::IO));
+    assert_eq!(unpublished.close(), Err(Errno::IO));
     assert!(site.split(job).range.is_open() && site.row(job).state != JobState::Failed);
     assert_eq!((two.cat("raw").unwrap(), two.find("rawhidden")), (b"written".to_vec(), Err(Errno::NOENT)));
     assert_eq!(left_open(&site.store).unwrap().len(), 2);
     // The next one is followed as ever.
     let open = one.open("raw2", MAKE).unwrap();
     open.write(0, b"anew").unwrap();
-    assert_eq!(follow(&one, open.number, 0), Followed::Data(b"anew".to_vec()));
+    assert_eq!(follow(&one, open.number, 0), Tailed::Data(b"anew".to_vec()));
     open.close().unwrap();
     one.volume.close(|| ()).unwrap();
 }
@@ -511,7 +505,7 @@ fn what_is_made_where_rules_look_is_found_by_its_path_and_is_no_other_file_than_
     for name in ["rawnobody", "rawhiddennobody"] {
         let open: Open<'_> = one.open(name, MAKE).unwrap();
         open.write(0, b"kept").unwrap();
-        assert_eq!(follow(&one, open.number, 0), Followed::Closed);
+        assert_eq!(follow(&one, open.number, 0), Tailed::Closed);
         open.close().unwrap();
         assert_eq!(two.cat(name).unwrap(), b"kept");
     }

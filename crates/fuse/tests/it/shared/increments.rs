@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use outrigger_format::Root;
 use outrigger_fuse::fs::{FileSystem, SetAttr};
-use outrigger_fuse::live::Followed;
+use outrigger_fuse::live::Tailed;
 use outrigger_fuse::shared::SharedOptions;
 use outrigger_store::increments;
 use outrigger_store::meta::jobs::SplitState;
@@ -111,7 +111,7 @@ fn who_reads_a_file_from_the_log_has_no_need_of_small_rounds() {
         for part in data[at..to].chunks(32 << 10) {
             open.write(at as u64, part).unwrap();
             let read = follow(&one, open.number, at as u64);
-            assert!(matches!(read, Followed::Data(read) if read == part), "at {at}");
+            assert!(matches!(read, Tailed::Data(read) if read == part), "at {at}");
             at += part.len();
         }
     };

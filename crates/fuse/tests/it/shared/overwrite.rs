@@ -3,7 +3,7 @@
 use std::thread;
 
 use outrigger_fuse::fs::{FileSystem as _, OpenFlags, SetAttr};
-use outrigger_fuse::live::Followed;
+use outrigger_fuse::live::Tailed;
 use outrigger_fuse::shared::{left_open, let_go};
 use outrigger_store::meta::jobs::{JobState, SplitState};
 use rustix::fs::{OFlags, RenameFlags, XattrFlags};
@@ -21,8 +21,8 @@ fn made(host: &Host, name: &str, content: &[u8]) -> u64 {
     number
 }
 
-fn data(bytes: &[u8]) -> Followed {
-    Followed::Data(bytes.to_vec())
+fn data(bytes: &[u8]) -> Tailed {
+    Tailed::Data(bytes.to_vec())
 }
 
 #[test]
@@ -148,7 +148,16 @@ fn each_of_two_mounts_that_overwrite_a_file_follows_it_and_leaves_the_others_ver
     wait_closed(&one, number);
     site.reclaim();
     assert_eq!(site.input(job), b"nameless");
-    // Several in one mount: it is followed once.
+    two.volume.close(|| ()).unwrap();
+    one.volume.close(|| ()).unwrap();
+    site.nothing_is_left();
+    site.cluster.check();
+}
+
+#[test]
+fn programs_of_one_mount_that_overwrite_a_file_at_once_begin_one_job() {
+    let Some(site) = Site::new() else { return };
+    let one = site.mount();
     let number = made(&one, "rawslow", b"before");
     let before = site.store.jobs().jobs(99).unwrap().len();
     thread::scope(|scope| {
@@ -164,7 +173,6 @@ fn each_of_two_mounts_that_overwrite_a_file_follows_it_and_leaves_the_others_ver
     });
     wait_closed(&one, number);
     assert_eq!(site.input(site.newest()), b"all");
-    two.volume.close(|| ()).unwrap();
     one.volume.close(|| ()).unwrap();
     site.nothing_is_left();
     site.cluster.check();

@@ -24,6 +24,46 @@ fn all_happened(metrics: &Metrics) -> bool {
     all && metrics.devices[1].resets > 2 && metrics.devices[1].tasks > 0
 }
 
+/// Submits tasks, drops and cancels some, and checks the results of all others.
+fn submit_and_check(runtime: &Runtime, over: &AtomicBool, seed: u64) {
+    let mut numbers = Rng::new(seed);
+    let mut held = Vec::new();
+    while !over.load(Ordering::Relaxed) {
+        let len = [0, 100, 4096, 20_000, 70_000][numbers.index(5)];
+        let (mut draft, expected) = task(runtime, &mut numbers, len);
+        draft.set_priority([Priority::High, Priority::Normal, Priority::Low][numbers.index(3)]);
+        match numbers.index(4) {
+            0 => {}
+            place => {
+                draft.pin(place);
+            }
+        }
+        let ticket = runtime.submit(draft).expect("it is open");
+        match numbers.index(10) {
+            0 => drop(ticket),
+            1 => {
+                let cancelled = ticket.cancel();
+                match ticket.wait() {
+                    Ok(done) => expected.check(&done),
+                    Err(failed) => {
+                        assert!(cancelled);
+                        assert_eq!(failed.reason, Failure::Cancelled);
+                    }
+                }
+            }
+            _ => held.push((ticket, expected)),
+        }
+        if held.len() >= 6 {
+            for (ticket, expected) in held.drain(..) {
+                expected.check(&ticket.wait().expect("done"));
+            }
+        }
+    }
+    for (ticket, expected) in held {
+        expected.check(&ticket.wait().expect("done"));
+    }
+}
+
 #[test]
 fn every_result_is_right_whatever_goes_wrong() {
     let seconds =
@@ -54,44 +94,7 @@ fn every_result_is_right_whatever_goes_wrong() {
     std::thread::scope(|scope| {
         for who in 0..4 {
             let (runtime, over) = (&runtime, &over);
-            scope.spawn(move || {
-                let mut numbers = Rng::new(seed + who);
-                let mut held = Vec::new();
-                while !over.load(Ordering::Relaxed) {
-                    let len = [0, 100, 4096, 20_000, 70_000][numbers.index(5)];
-                    let (mut draft, expected) = task(runtime, &mut numbers, len);
-                    draft.set_priority([Priority::High, Priority::Normal, Priority::Low][numbers.index(3)]);
-                    match numbers.index(4) {
-                        0 => {}
-                        place => {
-                            draft.pin(place);
-                        }
-                    }
-                    let ticket = runtime.submit(draft).expect("it is open");
-                    match numbers.index(10) {
-                        0 => drop(ticket),
-                        1 => {
-                            let cancelled = ticket.cancel();
-                            match ticket.wait() {
-                                Ok(done) => expected.check(&done),
-                                Err(failed) => {
-                                    assert!(cancelled);
-                                    assert_eq!(failed.reason, Failure::Cancelled);
-                                }
-                            }
-                        }
-                        _ => held.push((ticket, expected)),
-                    }
-                    if held.len() >= 6 {
-                        for (ticket, expected) in held.drain(..) {
-                            expected.check(&ticket.wait().expect("done"));
-                        }
-                    }
-                }
-                for (ticket, expected) in held {
-                    expected.check(&ticket.wait().expect("done"));
-                }
-            });
+            scope.spawn(move || submit_and_check(runtime, over, seed + who));
         }
         let begun = Instant::now();
         let at_least = Duration::from_secs_f64(seconds);

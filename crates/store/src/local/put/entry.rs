@@ -33,16 +33,63 @@ impl Putter<'_> {
             );
             return Ok(());
         };
-        let source = (stat.st_dev, stat.st_ino);
         if stat.st_nlink > 1
-            && let Some(&inode) = self.links.get(&source)
+            && let Some(&inode) = self.links.get(&(stat.st_dev, stat.st_ino))
         {
             return self.put_link(level, name, inode, existing);
         }
         let over = existing.is_some();
         let existing = existing.filter(|existing| existing.attributes.kind != FileKind::Directory);
-        // An inode of the store with several names goes on being one only for the names that the
-        // source links too.
+        let (inode, torn) = self.choose_inode(kind, stat, existing)?;
+        let same_inode = existing.filter(|existing| existing.number == inode);
+        let source_stat = source_stat(stat);
+        if kind == FileKind::File {
+            self.progress.bytes_expected.fetch_add(source_stat.size, Ordering::Relaxed);
+            if same_inode.is_some_and(|existing| self.is_unchanged(existing, &source_stat)) {
+                Progress::add(&self.progress.files_unchanged, 1);
+                Progress::add(&self.progress.bytes_unchanged, source_stat.size);
+                return Ok(());
+            }
+        } else {
+            self.summary.others += 1;
+        }
+        let attributes = match attributes_of(&level.dir, source_name, kind, stat) {
+            Ok(attributes) => attributes,
+            Err(errno) => {
+                let display = display_of(level, source_name);
+                self.progress.skip(display.display().to_string(), errno.to_string());
+                return Ok(());
+            }
+        };
+        let step = if over { Step::Changed } else { Step::Added };
+        if kind != FileKind::File {
+            if same_inode.is_some_and(|existing| existing.attributes == attributes) {
+                return Ok(());
+            }
+            self.tell(level, name, step);
+            return self.submit_plain(level.inode, name, inode, attributes, torn, over);
+        }
+        let within = join(&level.relative, source_name);
+        let oracle = self.oracle(&within, level.policy, Some(source_stat.size))?;
+        let item = Item::File(FileItem {
+            to: Target::Put { parent: level.inode, name: name.to_vec(), inode, replace: torn },
+            attributes,
+            content: Content::File(self.source_file(level, source_name, source_stat)),
+            chunker: level.policy.chunker,
+            codec: level.policy.codec,
+            dedup: level.policy.dedup,
+            frame: None,
+            oracle,
+        });
+        self.tell(level, name, step);
+        self.submit(item, over)
+    }
+
+    /// The inode that an entry of `kind` gets in place of `existing`, and whether it leaves an inode
+    /// that keeps other names: one of the store with several names goes on being one only for the
+    /// names that the source links too.
+    fn choose_inode(&mut self, kind: FileKind, stat: &Stat, existing: Option<&Inode>) -> Result<(u64, bool)> {
+        let source = (stat.st_dev, stat.st_ino);
         let torn = existing.is_some_and(|existing| {
             existing.links > 1 && *self.claimed.entry(existing.number).or_insert(source) != source
         }) || existing.is_some_and(|existing| existing.links > 1 && stat.st_nlink == 1);
@@ -53,62 +100,24 @@ impl Putter<'_> {
         if stat.st_nlink > 1 {
             self.links.insert(source, inode);
         }
-        let source_stat = source_stat(stat);
-        if kind == FileKind::File {
-            self.progress.bytes_expected.fetch_add(source_stat.size, Ordering::Relaxed);
-            let stamp = source_stat.stamp(self.scan_start);
-            let same = existing.is_some_and(|existing| {
-                existing.number == inode
-                    && stamp != 0
-                    && existing.stamp == stamp
-                    && existing.root.len() == source_stat.size
-            });
-            if same && !self.options.rescan && self.oracle.is_none() {
-                Progress::add(&self.progress.files_unchanged, 1);
-                Progress::add(&self.progress.bytes_unchanged, source_stat.size);
-                return Ok(());
-            }
-        } else {
-            self.summary.others += 1;
-        }
-        let display = display_of(level, source_name);
-        let attributes = match attributes_of(&level.dir, source_name, kind, stat) {
-            Ok(attributes) => attributes,
-            Err(errno) => {
-                self.progress.skip(display.display().to_string(), errno.to_string());
-                return Ok(());
-            }
-        };
-        let step = if over { Step::Changed } else { Step::Added };
-        if kind != FileKind::File {
-            if existing.is_some_and(|existing| existing.number == inode && existing.attributes == attributes)
-            {
-                return Ok(());
-            }
-            self.tell(level, name, step);
-            return self.submit_plain(level.inode, name, inode, attributes, torn, over);
-        }
-        let within = join(&level.relative, source_name);
-        let oracle = self.oracle(&within, level.policy, Some(source_stat.size))?;
-        let content = Content::File(SourceFile {
+        Ok((inode, torn))
+    }
+
+    fn source_file(&self, level: &Level, name: &[u8], stat: SourceStat) -> SourceFile {
+        SourceFile {
             dir: Arc::clone(&level.dir),
-            name: source_name.to_vec(),
-            display: display.display().to_string().into(),
-            stat: source_stat,
+            name: name.to_vec(),
+            display: display_of(level, name).display().to_string().into(),
+            stat,
             scan_start: self.scan_start,
-        });
-        let item = Item::File(FileItem {
-            to: Target::Put { parent: level.inode, name: name.to_vec(), inode, replace: torn },
-            attributes,
-            content,
-            chunker: level.policy.chunker,
-            codec: level.policy.codec,
-            dedup: level.policy.dedup,
-            frame: None,
-            oracle,
-        });
-        self.tell(level, name, step);
-        self.submit(item, over)
+        }
+    }
+
+    /// True for a file that needs not be read, because its stamp and size are those of the store.
+    fn is_unchanged(&self, existing: &Inode, source: &SourceStat) -> bool {
+        let stamp = source.stamp(self.scan_start);
+        let is_same = stamp != 0 && existing.stamp == stamp && existing.root.len() == source.size;
+        is_same && !self.options.rescan && self.oracle.is_none()
     }
 
     /// Makes `name` another name of `inode`, in place of its present inode.

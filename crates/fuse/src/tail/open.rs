@@ -40,7 +40,7 @@ pub(crate) struct Open {
     /// Directory and name.
     pub place: (u64, Vec<u8>),
     /// An unpublished file: only the writer sees it, and the program's output takes its name.
-    pub is_hidden: bool,
+    pub is_unpublished: bool,
     /// It existed before and is overwritten: it stays whatever the outcome.
     pub was_there: bool,
     /// How many bytes the writer may be ahead of its readers; `None`: no limit.

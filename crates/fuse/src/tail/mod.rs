@@ -1,13 +1,13 @@
 //! Tailing: programs read files of a mount while they are written. Shared by all kinds of mounts.
 //!
 //! ```text
-//!  create ──▶ Follows::wanted (rules, by path) ──▶ a job whose input is open ──▶ the file's open version (open.rs)
-//!  write  ──▶ log, map, prefix grows ──▶ whoever waits in follow() has a block   (control.rs: the socket's line `follow`)
+//!  create ──▶ TailRules::wanted (rules, by path) ──▶ a job whose input is open ──▶ the file's open version (open.rs)
+//!  write  ──▶ log, map, prefix grows ──▶ whoever waits in tail() has a block   (control.rs: the socket's line `follow`)
 //!  release of the last writer ──▶ the closer's thread: stores the file, gives the job its content, forgets the open version
 //! ```
 //!
 //! A mount keeps an [`Open`] for each tailed file, under the lock of the file's state, and this
-//! registry. `live/follow.rs` and `shared/follow.rs` store and hide files in their own ways.
+//! registry. `live/tail.rs` and `shared/tail.rs` store and hide files in their own ways.
 //!
 //! `wishes.rs` has what rules want, and `waiting.rs` the writers that wait for their programs.
 //!
@@ -35,11 +35,11 @@ pub(crate) use self::places::{Hanging, Places};
 use self::waiting::Pulse;
 pub(crate) use self::waiting::Write;
 pub(crate) use self::wishes::Again;
-pub use self::wishes::{Follows, Input, StillWaits, Wanted};
+pub use self::wishes::{Input, StillWaits, TailRules, Wanted};
 
 /// Bytes handed out at once at most.
 pub const BLOCK: u64 = 1 << 20;
-/// A follower that asks for bytes from here on needs no more, and waits only for the file's end.
+/// A reader that asks for bytes from here on needs no more, and waits only for the file's end.
 pub const NOTHING_MORE: u64 = u64::MAX;
 /// How long a program may read nothing before its writer goes on without it.
 pub(crate) const STANDSTILL: Duration = Duration::from_secs(10);
@@ -48,14 +48,14 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// A writer sets this on its file before closing it, to have the file discarded.
 pub(crate) const ABORT: &[u8] = b"user.outrigger.abort";
 
-/// An answer to a follower.
+/// An answer to a reader.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Followed {
+pub enum Tailed {
     /// The next bytes.
     Data(Vec<u8>),
     /// Nothing yet: ask again.
     Nothing,
-    /// Nothing yet. The follower stores the file, and shall commit what it has, and say so.
+    /// Nothing yet. The reader stores the file, and shall commit what it has, and say so.
     Asked,
     /// Not open, or not any more: the job's rows have the outcome.
     Closed,
@@ -71,8 +71,8 @@ pub(crate) trait Versioned: Send + Sync {
 }
 
 /// A mount's registry of open versions.
-pub(crate) struct Following<F> {
-    follows: OnceLock<Arc<dyn Follows>>,
+pub(crate) struct Tailing<F> {
+    rules: OnceLock<Arc<dyn TailRules>>,
     open: Mutex<HashMap<u64, Arc<F>>>,
     /// Files that are about to be overwritten: tailing begins once for each.
     beginning: Mutex<HashSet<u64>>,
@@ -90,10 +90,10 @@ pub(crate) struct Following<F> {
     waited: AtomicU64,
 }
 
-impl<F> Default for Following<F> {
+impl<F> Default for Tailing<F> {
     fn default() -> Self {
         Self {
-            follows: OnceLock::new(),
+            rules: OnceLock::new(),
             open: Mutex::default(),
             beginning: Mutex::default(),
             moved: Pulse::default(),
@@ -107,14 +107,14 @@ impl<F> Default for Following<F> {
     }
 }
 
-impl<F> Following<F> {
-    /// Has files followed from now on, and starts the thread that does `close`; once.
+impl<F> Tailing<F> {
+    /// Has files tailed from now on, and starts the thread that does `close`; once.
     ///
     /// # Errors
     /// When there are too many threads, or what is wanted cannot be found out.
-    pub fn start(&self, follows: Arc<dyn Follows>, close: impl FnOnce() + Send + 'static) -> Result<()> {
-        follows.refresh()?;
-        if self.follows.set(follows).is_err() {
+    pub fn start(&self, rules: Arc<dyn TailRules>, close: impl FnOnce() + Send + 'static) -> Result<()> {
+        rules.refresh()?;
+        if self.rules.set(rules).is_err() {
             return Err(Error::new(ErrorKind::Invalid, "this mount has its rules already"));
         }
         let closer = std::thread::Builder::new().name("closer".to_string()).spawn(close);
@@ -168,7 +168,7 @@ impl<F> Following<F> {
     }
 }
 
-impl<F: Versioned> Following<F> {
+impl<F: Versioned> Tailing<F> {
     /// Begins to tail a file. The caller gives its handle of the file to the registry.
     pub fn begin(&self, file: &Arc<F>, version: Open) {
         self.bounded.fetch_add(u32::from(version.ahead.is_some()), Ordering::Relaxed);
@@ -212,7 +212,7 @@ impl<F: Versioned> Following<F> {
     }
 
     /// Wakes threads that may wait for a file that has ended.
-    pub fn told(&self) {
+    pub fn wake(&self) {
         self.moved.beat();
     }
 
@@ -221,17 +221,17 @@ impl<F: Versioned> Following<F> {
     ///
     /// # Errors
     /// When they cannot be read.
-    pub fn follow(
+    pub fn tail(
         &self,
         inode: u64,
         from: u64,
         (reader, wait): (Option<SessionId>, Duration),
         read: impl Fn(&F, Range<u64>, &mut Vec<u8>) -> std::result::Result<(), Errno>,
-    ) -> Result<Followed> {
+    ) -> Result<Tailed> {
         let until = Instant::now() + wait;
         loop {
             let seen = self.moved.now();
-            let Some(file) = self.file(inode) else { return Ok(Followed::Closed) };
+            let Some(file) = self.file(inode) else { return Ok(Tailed::Closed) };
             let mut is_asked = false;
             let range = file.change(|open| {
                 let open = open.as_mut()?;
@@ -247,9 +247,9 @@ impl<F: Versioned> Following<F> {
                 let is_open = open.end == End::Open;
                 Some(if is_open { open.prefix.hand_out(from, BLOCK) } else { from..from })
             });
-            let Some(range) = range else { return Ok(Followed::Closed) };
+            let Some(range) = range else { return Ok(Tailed::Closed) };
             if is_asked {
-                return Ok(Followed::Asked);
+                return Ok(Tailed::Asked);
             }
             if !range.is_empty() {
                 self.moved.beat();
@@ -262,11 +262,11 @@ impl<F: Versioned> Following<F> {
                     Error::new(ErrorKind::Damaged, why).caused_by(std::io::Error::from(errno))
                 })?;
                 // The file was cut since, which invalidates these bytes.
-                return Ok(if bytes.is_empty() { Followed::Nothing } else { Followed::Data(bytes) });
+                return Ok(if bytes.is_empty() { Tailed::Nothing } else { Tailed::Data(bytes) });
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Ok(Followed::Nothing);
+                return Ok(Tailed::Nothing);
             }
             self.moved.wait(seen, left);
         }
@@ -281,7 +281,7 @@ impl<F: Versioned> Following<F> {
             let has_ended =
                 |file: &Arc<F>| file.look(|open, _| open.is_some_and(|open| open.end != End::Open));
             for file in self.left().into_iter().filter(has_ended) {
-                // A file that cannot be closed is tried again; its followers wait.
+                // A file that cannot be closed is tried again; its readers wait.
                 report(close(&file));
             }
             self.ended.wait(seen, LOOK_EVERY);

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use outrigger_clock::Instant;
 
-use super::{End, Following, Open, STANDSTILL, Versioned};
+use super::{End, Open, STANDSTILL, Tailing, Versioned};
 
 /// Wakes threads that wait for a change.
 #[derive(Default)]
@@ -61,14 +61,14 @@ pub(crate) struct Write {
     pub appends: bool,
 }
 
-impl<F> Following<F> {
+impl<F> Tailing<F> {
     /// True if a write may have to wait for a program.
     pub fn may_wait(&self) -> bool {
         self.bounded.load(Ordering::Relaxed) > 0
     }
 }
 
-impl<F: Versioned> Following<F> {
+impl<F: Versioned> Tailing<F> {
     /// Waits as long as `goes_on` returns for how long; it is called after each change. If no
     /// thread of the `threads` that serve requests may wait, returns false at once.
     pub fn wait_while(&self, threads: usize, goes_on: impl FnMut() -> Option<Duration>) -> bool {
@@ -80,7 +80,7 @@ impl<F: Versioned> Following<F> {
         is_free
     }
 
-    /// As [`Following::wait_while`], in a thread that serves no requests.
+    /// As [`Tailing::wait_while`], in a thread that serves no requests.
     pub fn wait_here(&self, mut goes_on: impl FnMut() -> Option<Duration>) {
         loop {
             let seen = self.moved.now();

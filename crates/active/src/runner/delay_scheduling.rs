@@ -2,7 +2,7 @@
 //!
 //! A slot first claims splits on its own host, then splits that no willing runner holds, and last
 //! the rest. It leaves each split of another host alone for about as long as reading it remotely
-//! would take longer than reading it there, and at most for [`PATIENCE_MAX`]. That time begins when
+//! would take longer than reading it there, and at most for [`DELAY_MAX`]. That time begins when
 //! this runner first finds nothing else to do, for all such splits together, so a job is delayed
 //! once. No split is left to a host without an agent (or a `run` of this job), or to one whose
 //! agent is drained or yields to others. Nothing is delayed if the packs' engine does not know
@@ -22,7 +22,7 @@ use outrigger_store::{Result, Store};
 use crate::node::nodes;
 
 /// The longest that a split is left alone because another host holds it.
-const PATIENCE_MAX: Duration = Duration::from_secs(2);
+const DELAY_MAX: Duration = Duration::from_secs(2);
 /// Assumed bytes a second of remote reads, until some were measured: a gigabit a second.
 const RATE_ASSUMED: u64 = 125_000_000;
 /// How often a waiting slot looks again.
@@ -77,7 +77,7 @@ impl Placed {
     fn offered(&self, willing: &[String], waited: Duration) -> Option<Vec<u64>> {
         let rate = self.rate();
         let is_left = |far: &&Far| {
-            let worth = Duration::from_secs_f64(far.bytes as f64 / rate as f64).min(PATIENCE_MAX);
+            let worth = Duration::from_secs_f64(far.bytes as f64 / rate as f64).min(DELAY_MAX);
             waited < worth && willing.iter().any(|host| is_same_host(host, &far.host))
         };
         let mut left = self.far.iter().filter(is_left).map(|far| far.split).peekable();

@@ -19,34 +19,34 @@ use rustix::io::Errno;
 use super::SharedVolume;
 use super::core::Core;
 use super::file::File;
-use crate::follow::Wanted;
 use crate::fs::{Caller, Entry, NewNode, OpenFlags, Opened, Result};
 use crate::live::names::{check_name, inherit};
+use crate::tail::Wanted;
 
-/// Names of hidden files: directory → name → inode.
+/// Names of unpublished files: directory → name → inode.
 #[derive(Default)]
-pub(super) struct Hidden(Mutex<HashMap<u64, HashMap<Vec<u8>, u64>>>);
+pub(super) struct Unpublished(Mutex<HashMap<u64, HashMap<Vec<u8>, u64>>>);
 
-impl Hidden {
+impl Unpublished {
     /// The inode of an unpublished file.
     pub fn number(&self, parent: u64, name: &[u8]) -> Option<u64> {
         self.0.lock().expect("no panic while held").get(&parent)?.get(name).copied()
     }
 
     fn insert(&self, (parent, name): (u64, &[u8]), number: u64) {
-        let mut hidden = self.0.lock().expect("no panic while held");
-        hidden.entry(parent).or_default().insert(name.to_vec(), number);
+        let mut unpublished = self.0.lock().expect("no panic while held");
+        unpublished.entry(parent).or_default().insert(name.to_vec(), number);
     }
 
     /// The file is unpublished no more.
     pub fn remove(&self, (parent, name): (u64, &[u8]), number: u64) {
-        let mut hidden = self.0.lock().expect("no panic while held");
-        if let Some(names) = hidden.get_mut(&parent)
+        let mut unpublished = self.0.lock().expect("no panic while held");
+        if let Some(names) = unpublished.get_mut(&parent)
             && names.get(name) == Some(&number)
         {
             names.remove(name);
             if names.is_empty() {
-                hidden.remove(&parent);
+                unpublished.remove(&parent);
             }
         }
     }
@@ -54,17 +54,17 @@ impl Hidden {
 
 impl Core {
     /// Gives up an unpublished file whose writer has removed its name.
-    pub fn give_up_hidden(&self, parent: u64, name: &[u8], number: u64) {
-        self.hidden.remove((parent, name), number);
+    pub fn give_up_unpublished(&self, parent: u64, name: &[u8], number: u64) {
+        self.unpublished.remove((parent, name), number);
         if let Some(file) = self.open.get(number) {
-            self.following.give_up(file.write().open.as_deref_mut());
+            self.tailing.give_up(file.write().open.as_deref_mut());
         }
     }
 }
 
 impl SharedVolume {
     /// Makes an unpublished file that is tailed; `None` if no rule wants it after all.
-    pub(super) fn create_hidden(
+    pub(super) fn create_unpublished(
         &self,
         caller: Caller,
         (parent, name): (u64, &[u8]),
@@ -84,7 +84,7 @@ impl SharedVolume {
             return Err(if flags.contains(OFlags::EXCL) { Errno::EXIST } else { Errno::BUSY });
         }
         let place = (parent, name.to_vec());
-        let mut begun = self.begin_hidden(caller, &above, place.clone(), (new, number), flags, wanted);
+        let mut begun = self.begin_unpublished(caller, &above, place.clone(), (new, number), flags, wanted);
         if let Ok(Some((_, opened))) = &begun
             && core.session().id() != session
         {
@@ -102,7 +102,7 @@ impl SharedVolume {
         begun
     }
 
-    fn begin_hidden(
+    fn begin_unpublished(
         &self,
         caller: Caller,
         above: &Inode,
@@ -121,10 +121,10 @@ impl SharedVolume {
         core.remember_own(&row, Some(place.0));
         let opened = self.open_file(number, Some(row), flags.difference(OFlags::TRUNC), caller)?;
         let file: Arc<File> = Arc::clone(&core.files.get(opened.handle)?.file);
-        file.write().is_hidden = true;
-        let begun = core.fail(core.begin_following(&file, place.clone(), wanted, false));
+        file.write().is_unpublished = true;
+        let begun = core.fail(core.begin_tailing(&file, place.clone(), wanted, false));
         if matches!(begun, Ok(true)) {
-            core.hidden.insert((place.0, &place.1), number);
+            core.unpublished.insert((place.0, &place.1), number);
             let entry = core.entry(&core.row(number)?);
             return Ok(Some((entry, opened)));
         }

@@ -1,4 +1,4 @@
-//! Tailed files of a shared mount ([`crate::follow`]): how tailing begins, and what happens when
+//! Tailed files of a shared mount ([`crate::tail`]): how tailing begins, and what happens when
 //! they are closed.
 //!
 //! **Readers** are programs of this host: written bytes lie in this mount's log, and no other host
@@ -11,7 +11,7 @@
 //! (`outrigger_active::written`). When the last writer has gone, nothing more is handed out. Its
 //! `release` has stored the file, or else the closer's thread does. The closer then has the content
 //! held, checks that it is still the file's, and gives it to the job. The job's attempts so far are
-//! void if the prefix was invalidated. Only then are followers told that the file is closed. If
+//! void if the prefix was invalidated. Only then are readers told that the file is closed. If
 //! another host has put another content in its place meanwhile, the job gets that one, and the
 //! prefix is invalidated.
 //!
@@ -22,7 +22,7 @@
 //! own.
 //!
 //! **Without its session** this mount can store nothing, and programs' reads here count for
-//! nothing. Its followers are told that the file is closed, and find that the job's input is not.
+//! nothing. Its readers are told that the file is closed, and find that the job's input is not.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -39,44 +39,44 @@ use super::SharedVolume;
 use super::core::{Core, TRIES};
 use super::file::File;
 use super::open_versions::closed_holder;
-use crate::follow::{
-    ABORT, Again, End, Followed, Follows, Hanging, Input, Open, Prefix, StillWaits, Wanted, Write,
+use crate::tail::{
+    ABORT, Again, End, Hanging, Input, Open, Prefix, StillWaits, TailRules, Tailed, Wanted, Write,
 };
 
 impl SharedVolume {
-    /// Has files followed from now on, as `follows` says; once.
+    /// Has files tailed from now on, as `rules` says; once.
     ///
     /// # Errors
     /// When there are too many threads, or what is wanted cannot be found out.
-    pub fn set_follows(&self, follows: Arc<dyn Follows>) -> Result<()> {
+    pub fn set_tail_rules(&self, rules: Arc<dyn TailRules>) -> Result<()> {
         let core = Arc::clone(&self.core);
-        self.core.following.start(follows, move || {
-            core.following.run(|file| core.close_open(file), |done| core.report(done));
+        self.core.tailing.start(rules, move || {
+            core.tailing.run(|file| core.close_open(file), |done| core.report(done));
         })
     }
 
-    /// Looks again which files are to be followed, and whether somebody wants to know who reads.
+    /// Looks again which files are to be tailed, and whether somebody wants to know who reads.
     ///
     /// # Errors
     /// When that cannot be found out.
-    pub fn refresh_follows(&self) -> Result<()> {
+    pub fn refresh_tail_rules(&self) -> Result<()> {
         self.opens.refresh()?;
-        self.core.following.refresh()
+        self.core.tailing.refresh()
     }
 
-    /// Wants one file; see [`Follows::expect`].
+    /// Wants one file; see [`TailRules::expect`].
     ///
     /// # Errors
     /// `Invalid` when this mount has no rules.
     pub fn expect_file(&self, rule: &str, waits: StillWaits) -> Result<Receiver<JobId>> {
-        self.core.following.expect(rule, waits)
+        self.core.tailing.expect(rule, waits)
     }
 
     /// Where one of several inputs of a job is.
     pub fn input_of(&self, job: JobId, number: u32) -> Input {
-        // As for a single file, the follower finds that the job's input is open and its mount gone.
+        // As for a single file, the reader finds that the job's input is open and its mount gone.
         let is_over = self.core.session().check().is_err();
-        if is_over { Input::Closed } else { self.core.following.input(job, number) }
+        if is_over { Input::Closed } else { self.core.tailing.input(job, number) }
     }
 
     /// The next bytes of a file that is being written, from byte `from` on; waits for them as long
@@ -84,34 +84,34 @@ impl SharedVolume {
     ///
     /// # Errors
     /// When they cannot be read.
-    pub fn follow(&self, inode: u64, from: u64, wait: Duration) -> Result<Followed> {
-        self.follow_as(None, inode, from, wait)
+    pub fn tail(&self, inode: u64, from: u64, wait: Duration) -> Result<Tailed> {
+        self.tail_as(None, inode, from, wait)
     }
 
-    /// As [`SharedVolume::follow`], for the agent with this session, which may store the file
+    /// As [`SharedVolume::tail`], for the agent with this session, which may store the file
     /// ([`SharedVolume::carry`]).
-    pub(crate) fn follow_as(
+    pub(crate) fn tail_as(
         &self,
         reader: Option<SessionId>,
         inode: u64,
         from: u64,
         wait: Duration,
-    ) -> Result<Followed> {
+    ) -> Result<Tailed> {
         let core = &self.core;
         if core.session().check().is_err() {
-            return Ok(Followed::Closed);
+            return Ok(Tailed::Closed);
         }
-        core.following.follow(inode, from, (reader, wait), |file, range, out| {
+        core.tailing.tail(inode, from, (reader, wait), |file, range, out| {
             core.read_file(file, range.start, (range.end - range.start) as usize, out)
         })
     }
 
     /// Ends the closer's thread, and closes what is still open: there are no writers any more.
-    pub(super) fn end_following(&self) -> Result<()> {
+    pub(super) fn end_tailing(&self) -> Result<()> {
         let core = &self.core;
-        core.following.stop();
+        core.tailing.stop();
         let mut first = Ok(());
-        for file in core.following.left() {
+        for file in core.tailing.left() {
             core.writers_left(&file);
             first = first.and(core.close_open(&file));
         }
@@ -122,23 +122,23 @@ impl SharedVolume {
 impl Core {
     /// The rules' wish for a file that is about to be made.
     pub fn wanted(&self, parent: u64, name: &[u8]) -> crate::fs::Result<Option<Box<dyn Wanted>>> {
-        let Some(follows) = self.following.wanting() else { return Ok(None) };
+        let Some(rules) = self.tailing.wanting() else { return Ok(None) };
         let path = self.fail(self.places.path_of(self, parent))?;
         let Some(mut path) = path else { return Ok(None) };
         path.push(name.to_vec());
-        Ok(follows.wanted(&path))
+        Ok(rules.wanted(&path))
     }
 
     /// The rules' wish for an existing file that is about to lose its content to be written anew,
     /// and the file's place. If its last writer here has just closed a version of it, that is
     /// stored first.
     pub fn wanted_again(&self, number: u64) -> crate::fs::Result<Option<Again<'_>>> {
-        if !self.following.is_any() {
+        if !self.tailing.is_any() {
             return Ok(None);
         }
-        let alone = self.following.alone(number)?;
+        let alone = self.tailing.alone(number)?;
         if let Some(file) = self.open.get(number)
-            && self.following.wait_for_close(&file)?
+            && self.tailing.wait_for_close(&file)?
         {
             // Its readers begin anew.
             return Ok(None);
@@ -152,7 +152,7 @@ impl Core {
     /// Makes the jobs that tail a file that was just made, or (`again`) is about to lose its
     /// content. The caller holds the file open and has not answered its program yet. False if no
     /// rule wants it after all.
-    pub fn begin_following(
+    pub fn begin_tailing(
         &self,
         file: &Arc<File>,
         place: (u64, Vec<u8>),
@@ -161,16 +161,16 @@ impl Core {
     ) -> Result<bool> {
         let session = self.lease.live()?;
         // A file that others see by its name cannot be hidden from them.
-        let (is_hidden, ahead) = (wanted.hides() && !again, wanted.ahead());
+        let (is_unpublished, ahead) = (wanted.is_unpublished() && !again, wanted.ahead());
         self.forget_increments(file)?;
         let made = file.read().attributes();
         wanted.made(&made, &self.attributes_above(place.0)?);
-        if !is_hidden {
+        if !is_unpublished {
             self.register_open(file.number, session.id())?;
         }
         let jobs = wanted.begin(file.number, session.id(), again);
         let is_wanted = jobs.as_ref().is_ok_and(|jobs| !jobs.is_empty());
-        if !is_wanted && !is_hidden {
+        if !is_wanted && !is_unpublished {
             // If this fails, the next client that finds this mount gone does it.
             let _ = self.fail(self.unregister(file.number, None, false));
         }
@@ -180,24 +180,24 @@ impl Core {
             self.open.again(file);
             let (prefix, end) = (Prefix::default(), End::Open);
             let delegate = None;
-            let may_come = ahead.is_some() && !is_hidden;
+            let may_come = ahead.is_some() && !is_unpublished;
             let delegated_until = if may_come { self.waits_for_delegates() } else { None };
             let open = Open {
                 prefix,
                 end,
                 jobs,
                 place,
-                is_hidden,
+                is_unpublished,
                 was_there: again,
                 ahead,
                 delegate,
                 delegated_until,
             };
-            let hidden = is_hidden.then(|| open.place.clone());
-            self.following.begin(file, open);
+            let unpublished = is_unpublished.then(|| open.place.clone());
+            self.tailing.begin(file, open);
             // From here on, the end of the session finds this record.
             if let Err(error) = session.check() {
-                self.drop_open(file, hidden.as_ref());
+                self.drop_open(file, unpublished.as_ref());
                 return Err(error);
             }
             if again {
@@ -223,7 +223,7 @@ impl Core {
     /// A handle of a file was released: if no other one can write, its writers have left.
     pub fn writers_left(&self, file: &File) {
         if !file.has_writers() {
-            self.following.writers_left(file.write().open.as_deref_mut(), false);
+            self.tailing.writers_left(file.write().open.as_deref_mut(), false);
         }
     }
 
@@ -238,9 +238,9 @@ impl Core {
 
     /// Waits until a write of so many bytes at `offset` (with `appends`: at the file's end) is not
     /// too far ahead of those who read the file.
-    pub fn wait_for_followers(&self, file: &File, offset: u64, len: usize, appends: bool) {
+    pub fn wait_for_readers(&self, file: &File, offset: u64, len: usize, appends: bool) {
         let note = |text| self.reports.note(text);
-        self.following.wait_for(file, &Write { offset, len, appends }, self.options.request_threads, note);
+        self.tailing.wait_for(file, &Write { offset, len, appends }, self.options.request_threads, note);
     }
 
     fn report(&self, done: Result<()>) {
@@ -251,14 +251,14 @@ impl Core {
 
     /// Ends an open version whose writers have gone; see the module.
     fn close_open(self: &Arc<Self>, file: &Arc<File>) -> Result<()> {
-        let known = |open: &Open| (open.end, open.jobs.clone(), open.place.clone(), open.is_hidden);
-        let Some((end, jobs, place, is_hidden)) = file.read().open.as_deref().map(known) else {
+        let known = |open: &Open| (open.end, open.jobs.clone(), open.place.clone(), open.is_unpublished);
+        let Some((end, jobs, place, is_unpublished)) = file.read().open.as_deref().map(known) else {
             return Ok(());
         };
-        let hidden = is_hidden.then_some(&place);
+        let unpublished = is_unpublished.then_some(&place);
         if self.session().check().is_err() {
             // The runners of its jobs find that out, and do what is left to do.
-            self.drop_open(file, hidden);
+            self.drop_open(file, unpublished);
             return Ok(());
         }
         let rows = self.store.jobs();
@@ -270,12 +270,12 @@ impl Core {
                 // The file existed before, and its next writer has not given up. If even this
                 // fails, its content so far stays.
                 let _ = self.remove_xattr_of(file.number, ABORT);
-            } else if !is_hidden {
+            } else if !is_unpublished {
                 self.unlink_aborted(file, &place)?;
             }
         } else if let Some((root, invalidated)) = self.content_at_end(file)? {
             for job in jobs {
-                self.following.close(rows, job, file.number, (&root, invalidated))?;
+                self.tailing.close(rows, job, file.number, (&root, invalidated))?;
             }
         } else {
             for job in jobs {
@@ -283,8 +283,8 @@ impl Core {
             }
         }
         let is_kept = file.read().is_kept();
-        self.unregister(file.number, hidden, is_kept)?;
-        self.drop_open(file, hidden);
+        self.unregister(file.number, unpublished, is_kept)?;
+        self.drop_open(file, unpublished);
         Ok(())
     }
 
@@ -293,38 +293,38 @@ impl Core {
     ///
     /// # Errors
     /// When what was written to a file that nobody else sees cannot be kept aside.
-    pub fn end_followed_of_lost_session(&self) -> Result<()> {
+    pub fn end_tailed_of_lost_session(&self) -> Result<()> {
         for file in self.open.all() {
-            let place = |open: &Open| open.is_hidden.then(|| open.place.clone());
-            let Some(hidden) = file.read().open.as_deref().map(place) else { continue };
-            if hidden.is_some() {
+            let place = |open: &Open| open.is_unpublished.then(|| open.place.clone());
+            let Some(unpublished) = file.read().open.as_deref().map(place) else { continue };
+            if unpublished.is_some() {
                 self.lose(&file, &BTreeSet::new())?;
             }
-            self.drop_open(&file, hidden.as_ref());
+            self.drop_open(&file, unpublished.as_ref());
         }
         Ok(())
     }
 
-    /// A file is followed no more.
-    fn drop_open(&self, file: &Arc<File>, hidden: Option<&(u64, Vec<u8>)>) {
-        if let Some((parent, name)) = hidden {
-            self.hidden.remove((*parent, name), file.number);
+    /// A file is tailed no more.
+    fn drop_open(&self, file: &Arc<File>, unpublished: Option<&(u64, Vec<u8>)>) {
+        if let Some((parent, name)) = unpublished {
+            self.unpublished.remove((*parent, name), file.number);
         }
-        if self.following.end(file) {
-            if hidden.is_some() {
+        if self.tailing.end(file) {
+            if unpublished.is_some() {
                 // Nobody can find it any more.
                 file.write().lose();
                 self.forget_row(file.number);
             }
             self.close_file(file);
         }
-        self.following.told();
+        self.tailing.wake();
     }
 
     /// True if its writer, or anybody else, has marked it as worthless.
     fn is_given_up(&self, file: &File) -> Result<bool> {
         let state = file.read();
-        if state.is_hidden || state.is_removed {
+        if state.is_unpublished || state.is_removed {
             return Ok(state.row.attributes.xattrs.iter().any(|(name, _)| name == ABORT));
         }
         drop(state);

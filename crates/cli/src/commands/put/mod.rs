@@ -1,25 +1,25 @@
 //! `put`: stores files, trees and standard input.
 
-use std::collections::BTreeSet;
-use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+mod sources;
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
 use outrigger_clock::Instant;
 use outrigger_format::ChunkerSpec;
-use outrigger_format::catalogue::FileKind;
 use outrigger_fuse::mounts;
 use outrigger_store::Store;
 use outrigger_store::backend::place_on;
 use outrigger_store::local::put::{MirrorRules, Plan, PutOptions, PutReport, Source, put};
-use outrigger_store::meta::{At, SnapshotRow};
+use outrigger_store::meta::SnapshotRow;
 use outrigger_store::ops::snapshots;
 use outrigger_store::patterns::Patterns;
 use outrigger_store::policy::Overrides;
 use outrigger_store::snapshot::facts::Facts;
-use outrigger_store::tree::{StorePath, find};
+use outrigger_store::tree::StorePath;
 use outrigger_store::write::{OracleMode, Progress};
 
 use super::before::{self, Before};
@@ -27,10 +27,10 @@ use super::filter::{self, Filter};
 use super::offload::{self, Offload};
 use super::{Context, report_skipped, skipped_json, snapshot};
 use crate::args;
-use crate::exit::{Failure, Outcome, plain};
+use crate::exit::{Failure, Outcome};
 use crate::json::Object;
 use crate::operation;
-use crate::output::{count, counted, print_json, print_text, quoted, size};
+use crate::output::{count, counted, print_json, print_text, size};
 use crate::progress::{Bar, Total, duration};
 use crate::when;
 
@@ -124,19 +124,7 @@ pub fn run(context: &Context, args: PutArgs) -> Outcome {
             "--oracle takes one source, because it finds files by their paths in it; put several under one directory",
         ));
     }
-    let mut options = PutOptions {
-        leave_out: args.filter.leave_out(&args.sources)?,
-        rescan: args.rescan,
-        keep_missing: args.keep_missing,
-        one_file_system: args.one_file_system,
-        oracle: args.oracle,
-        overrides: Overrides { chunker: args.chunker, dedup: args.no_dedup.then_some(false) },
-        host: None,
-        mirror: Some(MirrorRules { replace_source: args.replace_source, allow_empty: args.allow_empty }),
-        own_devices: Vec::new(),
-        dry_run: args.dry_run,
-        before: None,
-    };
+    let mut options = options(&args)?;
     if args.to.as_ref().is_some_and(|to| to.is_empty()) {
         return Err(Failure::usage(
             "--to is empty (is a shell variable unset?); name a directory, or give --to / --replace-source to replace the whole store",
@@ -144,9 +132,9 @@ pub fn run(context: &Context, args: PutArgs) -> Outcome {
     }
     let to = args.to.as_deref().map(args::store_path).transpose()?;
     let is_into = args.to.as_ref().is_some_and(|to| to.as_bytes().ends_with(b"/"));
-    let targets = targets(&args.sources, to.as_ref(), is_into)?;
+    let targets = sources::targets(&args.sources, to.as_ref(), is_into)?;
     if to.is_none() {
-        check_there(&args.sources)?;
+        sources::check_there(&args.sources)?;
     }
     let store = if args.dry_run { context.open()? } else { context.open_for_commits()? };
     if let Some(host) = &args.place {
@@ -160,7 +148,7 @@ pub fn run(context: &Context, args: PutArgs) -> Outcome {
     // After the put it would be too late.
     when::check_new(&store, None, &args.tag)?;
     let progress = context.progress(&store, "committed data is kept; run the same command again to continue");
-    let sources = sources(&store, targets, args.allow_empty, &progress)?;
+    let sources = sources::sources(&store, targets, args.allow_empty, &progress)?;
     filter::skip_missing(&options.leave_out, &args.sources, &progress);
     let paths = sources.iter().filter_map(|(source, _)| match source {
         Source::Path(path) => Some(path.clone()),
@@ -192,6 +180,23 @@ pub fn run(context: &Context, args: PutArgs) -> Outcome {
     let secs = started.elapsed().as_secs_f64();
     say(context, &store, &report, (snapshot.as_ref(), before), secs, &progress)?;
     Ok(report_skipped(&progress))
+}
+
+/// The options that need no store.
+fn options(args: &PutArgs) -> Result<PutOptions, Failure> {
+    Ok(PutOptions {
+        leave_out: args.filter.leave_out(&args.sources)?,
+        rescan: args.rescan,
+        keep_missing: args.keep_missing,
+        one_file_system: args.one_file_system,
+        oracle: args.oracle.clone(),
+        overrides: Overrides { chunker: args.chunker, dedup: args.no_dedup.then_some(false) },
+        host: None,
+        mirror: Some(MirrorRules { replace_source: args.replace_source, allow_empty: args.allow_empty }),
+        own_devices: Vec::new(),
+        dry_run: args.dry_run,
+        before: None,
+    })
 }
 
 /// Reports what was stored. `before` names the snapshot of the tree before it.
@@ -244,136 +249,6 @@ fn measure(paths: Vec<PathBuf>, exclude: Patterns, total: Total) {
         };
         let _ = total.set(paths.iter().map(of).sum());
     });
-}
-
-/// The target of each source, as far as it is known without looking into the store. If `is_into`,
-/// `--to` ends with a slash, and a file goes below it under its own name, as with `cp`.
-fn targets(
-    sources: &[OsString],
-    to: Option<&StorePath>,
-    is_into: bool,
-) -> Result<Vec<(OsString, StorePath)>, Failure> {
-    let is_file_into = |source: &OsString| is_into && source != "-" && !Path::new(source).is_dir();
-    if let ([source], Some(to)) = (sources, to)
-        && !is_file_into(source)
-    {
-        return Ok(vec![(source.clone(), to.clone())]);
-    }
-    let base = to.cloned().unwrap_or_default();
-    let mut taken = BTreeSet::new();
-    let target = |source: &OsString| {
-        if source == "-" {
-            return Err(Failure::usage(
-                "standard input needs a name in the store; give it alone, with --to PATH",
-            ));
-        }
-        let name = base_name(Path::new(source))?;
-        let target = base.join(&name);
-        if !taken.insert(name) {
-            return Err(Failure::usage(format!(
-                "two sources would become `{target}`; put them one by one, with --to"
-            )));
-        }
-        Ok((source.clone(), target))
-    };
-    sources.iter().map(target).collect()
-}
-
-/// Refuses a source that does not exist beside others. Without `--to` it is probably the target,
-/// and the others would be mirrored to places that were not meant.
-fn check_there(sources: &[OsString]) -> Result<(), Failure> {
-    let is_missing = |source: &&OsString| {
-        let found = std::fs::symlink_metadata(source);
-        *source != "-" && found.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
-    };
-    let (Some(missing), [_, .., last]) = (sources.iter().find(is_missing), sources) else { return Ok(()) };
-    // A single missing source is an error in any case, with the reason of the system.
-    if sources.iter().all(|source| is_missing(&source)) {
-        return Ok(());
-    }
-    let shown = Path::new(missing).display();
-    Err(Failure::usage(match missing == last {
-        true => {
-            format!(
-                "there is no file `{shown}`, and nothing was stored; did you mean `--to {}`?",
-                quoted(&shown.to_string())
-            )
-        }
-        false => format!(
-            "there is no file `{shown}`, and nothing was stored; leave it out, or give --to PATH to store the others below PATH"
-        ),
-    }))
-}
-
-/// The last name of a path. For `.` and `..` it is the name of the directory that they mean.
-fn base_name(path: &Path) -> Result<Vec<u8>, Failure> {
-    let anonymous = || {
-        Failure::usage(format!("{} has no name of its own; name its target with --to PATH", path.display()))
-    };
-    let is_dots = matches!(
-        path.as_os_str().as_bytes().rsplit(|&byte| byte == b'/').find(|part| !part.is_empty()),
-        Some(b"." | b"..")
-    );
-    if !is_dots {
-        return path.file_name().map(|name| name.as_bytes().to_vec()).ok_or_else(anonymous);
-    }
-    let real = std::fs::canonicalize(path)
-        .map_err(|error| Failure::io(format!("cannot read {}", path.display()), &error))?;
-    real.file_name().map(|name| name.as_bytes().to_vec()).ok_or_else(anonymous)
-}
-
-/// The sources that exist. With `--to`, a missing one is skipped if there are others.
-fn sources(
-    store: &Store,
-    targets: Vec<(OsString, StorePath)>,
-    allow_empty: bool,
-    progress: &Progress,
-) -> Result<Vec<(Source, StorePath)>, Failure> {
-    let (alone, mut sources) = (targets.len() == 1, Vec::new());
-    for (source, target) in targets {
-        if source == "-" {
-            let mut stream = std::io::BufReader::new(std::io::stdin());
-            let is_empty = std::io::BufRead::fill_buf(&mut stream).is_ok_and(<[u8]>::is_empty);
-            let holds = || {
-                find(&*store.meta, At::Now, &target)
-                    .map(|found| found.is_some_and(|found| !found.root.is_empty()))
-            };
-            if is_empty && !allow_empty && holds()? {
-                return Err(Failure::usage(format!(
-                    "standard input is empty (did its program fail?), and `{target}` has content; give --allow-empty to replace it"
-                )));
-            }
-            sources.push((Source::Stream(Box::new(stream)), target));
-            continue;
-        }
-        let path = PathBuf::from(&source);
-        match std::fs::symlink_metadata(&path) {
-            Ok(found) => {
-                let target = if found.is_dir() { target } else { file_target(store, &source, target)? };
-                sources.push((Source::Path(path), target));
-            }
-            Err(error) if alone => {
-                return Err(Failure::io(format!("cannot read {}", path.display()), &error));
-            }
-            Err(error) => progress.skip(path.display().to_string(), plain(&error)),
-        }
-    }
-    if sources.is_empty() {
-        report_skipped(progress);
-        return Err(Failure::failed("none of the sources can be read; nothing was stored"));
-    }
-    Ok(sources)
-}
-
-/// A file whose target is a directory of the store goes into it; it never replaces a tree.
-fn file_target(store: &Store, source: &OsStr, target: StorePath) -> Result<StorePath, Failure> {
-    let existing = find(&*store.meta, At::Now, &target)?;
-    let is_directory = existing.is_some_and(|inode| inode.attributes.kind == FileKind::Directory);
-    // A symlink to a directory with a slash at its end means the directory.
-    if is_directory && !source.as_bytes().ends_with(b"/") {
-        return Ok(target.join(&base_name(Path::new(source))?));
-    }
-    Ok(target)
 }
 
 /// The absolute path of a source, which is recorded in the snapshot.
@@ -476,30 +351,4 @@ fn json(report: &PutReport, snapshot: Option<&SnapshotRow>, secs: f64, progress:
         .with("seconds", secs)
         .with("snapshot", snapshot.map(|snapshot| snapshot.name.clone()))
         .with("skipped", skipped_json(progress))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::exit::Exit;
-
-    fn planned(sources: &[&str], to: Option<&str>) -> Result<Vec<String>, Failure> {
-        let sources: Vec<OsString> = sources.iter().map(OsString::from).collect();
-        let to = to.map(|to| StorePath::parse(to.as_bytes()).unwrap());
-        let planned = targets(&sources, to.as_ref(), false)?;
-        Ok(planned.into_iter().map(|(_, target)| target.to_string()).collect())
-    }
-
-    #[test]
-    fn sources_find_their_places() {
-        assert_eq!(planned(&["x/src"], Some("tree")).unwrap(), ["tree"]);
-        assert_eq!(planned(&["x/src/"], None).unwrap(), ["src"]);
-        assert_eq!(planned(&["a", "x/b"], Some("t")).unwrap(), ["t/a", "t/b"]);
-        assert_eq!(planned(&["-"], Some("t")).unwrap(), ["t"]);
-        for (sources, to) in
-            [(&["-"][..], None), (&["a", "b/a"], None), (&["/"], None), (&["a", "-"], Some("t"))]
-        {
-            assert_eq!(planned(sources, to).unwrap_err().exit, Exit::Usage, "{sources:?}");
-        }
-    }
 }

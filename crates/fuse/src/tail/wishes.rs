@@ -15,10 +15,10 @@ use outrigger_store::meta::jobs::{JobId, Jobs};
 use outrigger_store::{Error, ErrorKind, Result};
 use rustix::io::Errno;
 
-use super::{Following, Pulse, STANDSTILL, Versioned};
+use super::{Pulse, STANDSTILL, Tailing, Versioned};
 
 /// The source of wishes that programs tail files: the rules.
-pub trait Follows: Send + Sync {
+pub trait TailRules: Send + Sync {
     /// Looks up the present rules.
     ///
     /// # Errors
@@ -65,7 +65,7 @@ pub enum Input {
 /// A wish that programs tail one file.
 pub trait Wanted: Send {
     /// True if only the writer may see the file (an unpublished file).
-    fn hides(&self) -> bool;
+    fn is_unpublished(&self) -> bool;
     /// How many bytes the writer may be ahead of its readers.
     fn ahead(&self) -> Option<u64>;
     /// Called before `begin` with the attributes of file and directories, which say who may read
@@ -105,15 +105,15 @@ impl Drop for Alone<'_> {
     }
 }
 
-impl<F> Following<F> {
+impl<F> Tailing<F> {
     /// True if files may be tailed: then making a file takes as long as making a job does.
     pub fn is_any(&self) -> bool {
-        self.follows.get().is_some_and(|follows| follows.is_any())
+        self.rules.get().is_some_and(|rules| rules.is_any())
     }
 
     /// The source of wishes, if it has any.
-    pub fn wanting(&self) -> Option<&dyn Follows> {
-        self.follows.get().map(Arc::as_ref).filter(|follows| follows.is_any())
+    pub fn wanting(&self) -> Option<&dyn TailRules> {
+        self.rules.get().map(Arc::as_ref).filter(|rules| rules.is_any())
     }
 
     /// Looks again which files are to be tailed.
@@ -121,35 +121,35 @@ impl<F> Following<F> {
     /// # Errors
     /// When that cannot be found out.
     pub fn refresh(&self) -> Result<()> {
-        self.follows.get().map_or(Ok(()), |follows| follows.refresh())
+        self.rules.get().map_or(Ok(()), |rules| rules.refresh())
     }
 
-    /// Wants one file; see [`Follows::expect`].
+    /// Wants one file; see [`TailRules::expect`].
     ///
     /// # Errors
     /// `Invalid` when this mount has no rules.
     pub fn expect(&self, rule: &str, waits: StillWaits) -> Result<Receiver<JobId>> {
         let none = || Error::new(ErrorKind::Invalid, "this mount has no programs read what is written");
-        self.follows.get().ok_or_else(none)?.expect(rule, waits)
+        self.rules.get().ok_or_else(none)?.expect(rule, waits)
     }
 
     pub fn input(&self, job: JobId, number: u32) -> Input {
-        self.follows.get().map_or(Input::Unknown, |follows| follows.input(job, number))
+        self.rules.get().map_or(Input::Unknown, |rules| rules.input(job, number))
     }
 
-    /// A file that a job reads was closed; see [`Follows::close`].
+    /// A file that a job reads was closed; see [`TailRules::close`].
     ///
     /// # Errors
     /// Those of the database.
     pub fn close(&self, jobs: &dyn Jobs, job: JobId, inode: u64, content: (&Root, bool)) -> Result<()> {
-        match self.follows.get() {
-            Some(follows) => follows.close(jobs, job, inode, content),
+        match self.rules.get() {
+            Some(rules) => rules.close(jobs, job, inode, content),
             None => jobs.close_input(job, content.0, content.1).map(drop),
         }
     }
 }
 
-impl<F: Versioned> Following<F> {
+impl<F: Versioned> Tailing<F> {
     /// Waits until no other thread is about to overwrite this file.
     ///
     /// # Errors
