@@ -40,7 +40,7 @@ pub struct StoreConfig {
     pub experiment: bool,
     /// Where packs lie; `None`: in `packs/` of the store's directory.
     pub packs: Option<Location>,
-    /// Whatever lies on disks and servers is encrypted.
+    /// Everything is encrypted that lies on disks and servers.
     pub encrypted: bool,
 }
 

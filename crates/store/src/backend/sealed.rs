@@ -1,14 +1,16 @@
 //! Encrypts packs: everything above this engine sees plain bytes, everything below it ciphertext.
 //!
 //! ```text
+//! padded   = the pack's bytes   zeros   4 how many bytes were added, these included
 //! pack     = block 0, block 1, ..., the last block
 //! block    = 12 nonce (8 drawn by the writer, 4 the block's number)   up to 32 KiB of ciphertext   16 tag
 //! tag over = ciphertext, the block's number, whether it is the last
 //! ```
 //!
-//! A pack is cut into blocks of 32 KiB without regard to what is in it, so header, frames, length
-//! tables, footer and trailer are all hidden, and an observer sees a pack's length alone. A block
-//! takes 28 bytes more, 0.09 %. Every pack has a key of its own, derived from the epoch's secret,
+//! A pack is padded to a whole number of 32 KiB, a small one of 4 KiB, and cut into blocks of 32 KiB
+//! without regard to what is in it. So header, frames, length tables, footer and trailer are all
+//! hidden. An observer sees a pack's length, and that not closely enough to count its chunks, whose
+//! entries in the footer would add up. A block takes 28 bytes more, 0.09 %. Every pack has a key of its own, derived from the epoch's secret,
 //! the store's id and the pack's: a block of another pack, store or place does not authenticate. A
 //! pack that was cut short lacks its last block, which reading its end demands.
 //!
@@ -31,6 +33,12 @@ use crate::keys::{Keyring, unlock};
 
 /// Plain bytes of a block.
 const BLOCK: usize = 32 << 10;
+/// Padded packs are a multiple of this …
+const UNIT_SMALL: usize = 4 << 10;
+/// … while they are shorter than this; longer ones are a multiple of a block.
+const SMALL: u64 = 1 << 20;
+/// Bytes of the number of added bytes.
+const COUNT: usize = 4;
 /// Bytes that a block takes besides.
 const EXTRA: usize = NONCE_LEN + 16;
 /// Bytes of a whole block.
@@ -49,6 +57,8 @@ struct Known {
     key: Arc<LessSafeKey>,
     /// Its length as it is stored, when it was last asked for.
     len: u64,
+    /// Bytes that were added to it, once its end was read.
+    added: Option<u64>,
 }
 
 /// See the module.
@@ -143,8 +153,40 @@ impl SealedBackend {
             key = Some(fits);
         }
         let key = key.ok_or_else(|| Error::damaged(format!("pack {id} has no blocks")))?;
-        self.remember(id, Some(Known { key, len }));
+        let added = self.known(id).filter(|known| known.len == len).and_then(|known| known.added);
+        self.remember(id, Some(Known { key, len, added }));
         Ok(())
+    }
+
+    /// Reads the last block of pack `id` for the pack's plain length; `None` if there is no pack. A
+    /// pack that is being written, or was cut off, has the bytes of its whole blocks.
+    fn plain_len(&self, id: PackId) -> Result<Option<u64>> {
+        if let Some(Known { len, added: Some(added), .. }) = self.known(id) {
+            return Ok(padded_len(len).map(|padded| padded - added));
+        }
+        let Some((mut stored, len)) = self.inner.read_end(id, SEALED)? else { return Ok(None) };
+        match self.open_end(id, &mut stored, len, &mut Vec::new()) {
+            Err(error) if error.kind() == ErrorKind::Damaged => Ok(Some(readable_len(len))),
+            opened => opened.map(Some),
+        }
+    }
+
+    /// Decrypts the whole blocks at the end of a pack of `len` stored bytes, of which `stored` are
+    /// the last, appends the pack's bytes in them to `out`, and returns its plain length.
+    fn open_end(&self, id: PackId, stored: &mut [u8], len: u64, out: &mut Vec<u8>) -> Result<u64> {
+        let cut_off = || Error::damaged(format!("pack {id} was cut off: no pack has {len} bytes"));
+        let padded = padded_len(len).filter(|_| len > 0).ok_or_else(cut_off)?;
+        let start = len - stored.len() as u64;
+        let first = start.div_ceil(SEALED as u64);
+        let whole = &mut stored[(first * SEALED as u64 - start) as usize..];
+        self.open_blocks(id, (first, len), whole, true, &mut |plain| out.extend_from_slice(plain))?;
+        let added = out.last_chunk::<COUNT>().map_or(0, |count| u32::from_le_bytes(*count));
+        let kept = out.len().checked_sub(added as usize).filter(|_| added as usize >= COUNT);
+        out.truncate(kept.ok_or_else(cut_off)?);
+        if let Some(known) = self.known(id) {
+            self.remember(id, Some(Known { added: Some(added.into()), ..known }));
+        }
+        Ok(padded - u64::from(added))
     }
 
     /// Fills `buf` from plain byte `offset` of a pack whose stored length is `len`.
@@ -212,8 +254,8 @@ fn about(number: u64, is_last: bool) -> [u8; 9] {
     about
 }
 
-/// Plain bytes in a pack of `len` stored bytes; `None` if no pack has that length.
-fn plain_len(len: u64) -> Option<u64> {
+/// Padded bytes in a pack of `len` stored bytes; `None` if no pack has that length.
+fn padded_len(len: u64) -> Option<u64> {
     let (whole, rest) = (len / SEALED as u64, len % SEALED as u64);
     match rest {
         0 => Some(whole * BLOCK as u64),
@@ -222,10 +264,10 @@ fn plain_len(len: u64) -> Option<u64> {
     }
 }
 
-/// Plain bytes that can be read of `len` stored bytes: of a pack that is cut off, those of its whole
+/// Padded bytes that can be read of `len` stored bytes: of a pack that is cut off, those of its whole
 /// blocks.
 fn readable_len(len: u64) -> u64 {
-    plain_len(len).unwrap_or(len / SEALED as u64 * BLOCK as u64)
+    padded_len(len).unwrap_or(len / SEALED as u64 * BLOCK as u64)
 }
 
 impl Backend for SealedBackend {
@@ -251,7 +293,12 @@ impl Backend for SealedBackend {
         // The length may be from before the pack was whole: then it is asked for once more.
         for fresh in [false, true] {
             let len = self.stored_len(id, fresh)?.ok_or_else(missing)?;
-            if readable_len(len) < to {
+            // What was added lies in the last two units.
+            let has = match readable_len(len).checked_sub(2 * BLOCK as u64) {
+                Some(sure) if to <= sure => sure,
+                _ => self.plain_len(id)?.ok_or_else(missing)?,
+            };
+            if has < to {
                 last = Some(Error::damaged(format!(
                     "pack {id} is too short: {} bytes wanted at offset {offset}, it has {len} encrypted",
                     buf.len()
@@ -269,23 +316,17 @@ impl Backend for SealedBackend {
     fn read_end(&self, id: PackId, max: usize) -> Result<Option<(Vec<u8>, u64)>> {
         // The stored end may begin within a block, whose other bytes are fetched then: a block is
         // read in addition, so that this stays one request where requests are slow.
-        let wanted = max + max.div_ceil(BLOCK) * EXTRA + SEALED;
+        let padded = max + BLOCK + COUNT;
+        let wanted = padded + padded.div_ceil(BLOCK) * EXTRA + SEALED;
         let Some((mut stored, len)) = self.inner.read_end(id, wanted)? else { return Ok(None) };
-        let Some(plain) = plain_len(len).filter(|_| len > 0) else {
-            return Err(Error::damaged(format!("pack {id} was cut off: no pack has {len} bytes")));
-        };
-        let start = len - stored.len() as u64;
-        let first = start.div_ceil(SEALED as u64);
         let mut bytes = Vec::with_capacity(stored.len());
-        let whole = &mut stored[(first * SEALED as u64 - start) as usize..];
-        self.open_blocks(id, (first, len), whole, true, &mut |plain| bytes.extend_from_slice(plain))?;
+        let plain = self.open_end(id, &mut stored, len, &mut bytes)?;
         bytes.drain(..bytes.len().saturating_sub(max));
         Ok(Some((bytes, plain)))
     }
 
     fn len(&self, id: PackId) -> Result<Option<u64>> {
-        let Some(len) = self.inner.len(id)? else { return Ok(None) };
-        Ok(Some(readable_len(len)))
+        self.plain_len(id)
     }
 
     fn remove(&self, id: PackId) -> Result<()> {
@@ -404,6 +445,19 @@ impl SealedWriter {
         Ok(())
     }
 
+    /// Pads the pack, and encrypts its end.
+    fn seal_end(&mut self) -> Result<()> {
+        let open = (self.batch.len() - self.open).saturating_sub(NONCE_LEN);
+        let len = u64::from(self.blocks) * BLOCK as u64 + (open + COUNT) as u64;
+        let unit = if len < SMALL { UNIT_SMALL as u64 } else { BLOCK as u64 };
+        let added = COUNT + (len.next_multiple_of(unit) - len) as usize;
+        let mut padding = vec![0; added];
+        padding[added - COUNT..].copy_from_slice(&(added as u32).to_le_bytes());
+        self.append(&[IoSlice::new(&padding)])?;
+        self.seal_block(true)?;
+        self.hand_on()
+    }
+
     fn hand_on(&mut self) -> Result<()> {
         self.inner.append(&[IoSlice::new(&self.batch)])?;
         self.batch.clear();
@@ -438,8 +492,7 @@ impl PackWriter for SealedWriter {
 
     fn finish(&mut self) -> Result<()> {
         if !self.is_finished {
-            self.seal_block(true)?;
-            self.hand_on()?;
+            self.seal_end()?;
             self.is_finished = true;
         }
         self.inner.finish()
@@ -447,8 +500,7 @@ impl PackWriter for SealedWriter {
 
     fn seal(mut self: Box<Self>) -> Result<()> {
         if !self.is_finished {
-            self.seal_block(true)?;
-            self.hand_on()?;
+            self.seal_end()?;
         }
         self.inner.seal()
     }

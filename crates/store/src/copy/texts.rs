@@ -1,7 +1,7 @@
 //! Key slots go where the packs go: what a copy's packs hold cannot be read without them.
 //!
-//! A copy is the same store elsewhere, so the same keys open it, and a slot that its owner has
-//! removed from the source must not open the copy for ever.
+//! A copy is the same store elsewhere, so the same keys open it. A slot that its owner has removed
+//! from the source must not open the copy for ever.
 
 use crate::backend::{Backend, KEYS_DIR};
 use crate::error::{ErrorKind, Result};

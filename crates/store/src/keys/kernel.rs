@@ -1,4 +1,4 @@
-//! Keyrings in the kernel's keyring of the user: between `outrigger unlock` and `outrigger lock`,
+//! Keyrings in the kernel's keyring of the user: between `outrigger key unlock` and `outrigger key lock`,
 //! or a time that was given.
 //!
 //! The kernel keeps them in memory that is never swapped to disk, for processes of this user alone.
@@ -14,7 +14,7 @@ use super::Keyring;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Bytes of the largest keyring.
-const MAX: usize = 24 + 1000 * 32;
+const MAX: usize = 24 + 500 * 32;
 
 fn name(store: StoreId) -> String {
     format!("outrigger:{store}")

@@ -8,8 +8,8 @@ use super::Key;
 use crate::error::{Error, ErrorKind, Result};
 
 const MAGIC: &[u8; 8] = b"OUTRRING";
-/// Epochs in a keyring at most.
-const EPOCHS_MAX: usize = 1000;
+/// Epochs in a keyring at most, so that a slot stays a small text.
+const EPOCHS_MAX: usize = 500;
 
 /// The secrets of an encrypted store, one for each epoch. Epochs count from 1; new data is
 /// encrypted with keys of the last one.
@@ -40,7 +40,7 @@ impl Keyring {
     /// This keyring with one more epoch.
     ///
     /// # Errors
-    /// `Invalid` after 1000 rotations; when the kernel has no random bytes.
+    /// `Invalid` after 500 rotations; when the kernel has no random bytes.
     pub fn rotated(&self) -> Result<Self> {
         let mut epochs = self.read().clone();
         if epochs.len() >= EPOCHS_MAX {

@@ -21,7 +21,7 @@ const LANES: u32 = 4;
 /// A slot that asks for more memory is refused: it is not one of ours.
 const MEMORY_KIB_MAX: u32 = 4 << 20;
 
-/// What opens a slot.
+/// Something that opens a slot.
 #[derive(Clone)]
 pub enum Secret {
     /// A random key: from a file, from paper, from a service.
@@ -30,7 +30,7 @@ pub enum Secret {
     Passphrase(zeroize::Zeroizing<String>),
 }
 
-/// What kind of secret a slot takes.
+/// The kind of secret that opens a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SlotKind {
@@ -69,7 +69,7 @@ pub struct Slot {
     store: String,
     /// What opens it.
     pub kind: SlotKind,
-    /// What its maker calls it.
+    /// The name that its maker gave it.
     pub label: String,
     /// When it was made, seconds since 1970.
     pub created: u64,

@@ -1,10 +1,16 @@
 //! Finding the key of a store that is opened.
 //!
-//! In this order: keyrings that this process has already; the kernel's keyring (`outrigger
-//! unlock`); the file that `OUTRIGGER_KEY_FILE` names; a credential of systemd; the file that `init`
-//! made; a passphrase from the file or the command that the environment names; the user, if this
-//! process can ask. A secret that was named and does not fit is an error; what was merely looked
-//! for is not.
+//! It looks in this order:
+//!
+//! 1. keyrings that this process has already;
+//! 2. the kernel's keyring (`outrigger key unlock`);
+//! 3. the file of `--key-file` or `OUTRIGGER_KEY_FILE`;
+//! 4. a credential of systemd;
+//! 5. the file that `init` made, then the host's;
+//! 6. a passphrase from a file or a command that the environment names;
+//! 7. the user, if this process can ask.
+//!
+//! A named file that cannot be read is an error; one that was merely looked for is not.
 //!
 //! Slots lie beside the packs. If these are elsewhere, a copy in this host's directory for the
 //! store saves asking there.
