@@ -297,6 +297,7 @@ mod tests {
     use crate::follow::Census;
     use crate::layout::create_store_dirs;
     use crate::meta::{OpenMode, Others, SessionKind, SqliteMeta};
+    use crate::store::Parts;
 
     #[test]
     fn packs_get_ids_that_lie_on_the_host_and_leave_no_other_intents() {
@@ -307,9 +308,9 @@ mod tests {
             Arc::new(SqliteMeta::open(&path.join("meta.db"), OpenMode::Create).unwrap());
         let backend = Arc::new(MemoryBackend::on_hosts(&["h0", "h1", "h2"]));
         let config = Profile::Default.config().unwrap();
-        let (database, mut rows) = (Arc::clone(&meta), Census::default());
-        let store =
-            Store::assemble(&path, config, database, backend, false, Others::Trust, &mut rows).unwrap();
+        let mut rows = Census::default();
+        let parts = Parts { config, meta: Arc::clone(&meta), backend, keys: None };
+        let store = Store::assemble(&path, parts, false, Others::Trust, &mut rows).unwrap();
         let session = store.session(SessionKind::Writer, "test").unwrap();
         let mut made = Vec::new();
         for host in ["h2", "h0", "h1", "h1", "nowhere"] {

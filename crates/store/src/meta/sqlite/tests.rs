@@ -52,7 +52,8 @@ fn leases_go_by_the_steady_clock_and_end_when_that_begins_anew() {
         let clock = Arc::clone(clock);
         Arc::new(move || clock.load(Ordering::SeqCst))
     };
-    let meta = SqliteMeta::open_with_clocks(&path, OpenMode::Create, read(&wall), read(&steady)).unwrap();
+    let meta =
+        SqliteMeta::open_with_clocks(&path, OpenMode::Create, None, read(&wall), read(&steady)).unwrap();
     let (session, _) = meta.open_session(SessionKind::Writer, &crate::testing::owner("one"), 60).unwrap();
     let is_over = || meta.sessions().unwrap()[0].lease_is_over;
     for hour in [1_003_600, 996_400] {
