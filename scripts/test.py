@@ -52,6 +52,13 @@ def in_memory():
 BENCHES = ["transport", "live", "index", "stages", "card", "puts", "staging"]
 
 
+def keys_elsewhere():
+    """A directory for the keys of the tests' stores, so that none come into the user's own."""
+    made = tempfile.TemporaryDirectory(prefix="otr-keys-", ignore_cleanup_errors=True)
+    os.environ["XDG_CONFIG_HOME"] = made.name
+    return made
+
+
 def executables(slow):
     """The executables to run: (crate, kind, name, path, working directory)."""
     build = ["test", "--workspace", "--all-features", "--no-run"]
@@ -152,7 +159,7 @@ def main(arguments):
     KEPT.mkdir(parents=True, exist_ok=True)
     slow = "--slow" in arguments
     found = sorted(executables(slow), key=lambda one: one[1] == "test")
-    memory = in_memory()
+    memory, keys = in_memory(), keys_elsewhere()
     run = Run(slow, [argument for argument in arguments if argument != "--slow"])
     lanes = {"cli": [], "store": [], "others": []}
     for one in found:

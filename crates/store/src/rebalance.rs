@@ -33,7 +33,7 @@ use outrigger_clock::Instant;
 use outrigger_format::PackId;
 use serde::Serialize;
 
-use crate::backend::{Backend, Fill, Location, Place};
+use crate::backend::{self, Backend, Fill, Location, Place};
 use crate::config::StoreConfig;
 use crate::copy::{copy_before_readers, copy_one};
 use crate::error::{Error, ErrorKind, Result};
@@ -325,7 +325,8 @@ impl Run<'_> {
         report: &mut RebalanceReport,
     ) -> Result<bool> {
         self.require_collector()?;
-        match copy(&*from.backend, &self.store.config, &*to.backend, row) {
+        let plain = |place: &Place| backend::sealed(Arc::clone(&place.backend), self.store.keys());
+        match copy(&*plain(from), &self.store.config, &*plain(to), row) {
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::Damaged => {
                 report.problems.push(format!(

@@ -43,11 +43,16 @@ OUTRIGGER_PASSPHRASE_COMMAND prints. At last it asks for a passphrase, if a key 
 #[command(after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}\n\n{WHERE}"))]
 pub enum KeyCommand {
     /// List the keys that open the store
+    #[command(after_help = "Examples:\n  outrigger key list")]
     List,
     /// Add a key
+    #[command(
+        after_help = "Examples:\n  outrigger key add --paper\n  outrigger key add --file /root/nightly.key --label nightly\n  outrigger key add --passphrase"
+    )]
     Add(AddArgs),
     /// Remove a key. Who has it and a copy of the store's directory `keys` can still read what is
     /// stored already: `key rotate` protects what is stored from now on
+    #[command(after_help = "Examples:\n  outrigger key remove nightly")]
     Remove {
         /// Its label or id
         name: String,
@@ -57,18 +62,21 @@ pub enum KeyCommand {
     /// Keys that this command can find, as any command does, stay. All others go; to have them
     /// again, add them again. Names and attributes keep their key: for new keys throughout, `copy`
     /// the store without encryption and with new keys.
+    #[command(after_help = "Examples:\n  outrigger key rotate\n  outrigger key rotate --drop-others")]
     Rotate {
         /// Also if keys that are not at hand go
         #[arg(long)]
         drop_others: bool,
     },
     /// Keep the store's key in the kernel's keyring of this user
+    #[command(after_help = "Examples:\n  outrigger key unlock --for 8h")]
     Unlock {
         /// For so long, as 8h or 30m [default: until the machine is restarted]
         #[arg(long = "for", value_name = "TIME", value_parser = args::span)]
         time: Option<Duration>,
     },
     /// Drop the store's key from the kernel's keyring
+    #[command(after_help = "Examples:\n  outrigger key lock")]
     Lock,
 }
 

@@ -229,7 +229,7 @@ fn an_agent_that_is_not_root_runs_what_its_own_user_submitted_and_says_so_of_oth
     use outrigger_active::job::Mode;
     use outrigger_active::job::spec::Spec;
     use outrigger_active::{identity::Submitter, pattern::Pattern, plan};
-    let place = Place::new();
+    let place = Place::plain();
     place.write("in", "x\n");
     place.done(&["put", "in"]);
     let own = place.run(&["run", "--sandbox", "off", "--in", "in", "--out", "out", "--", "cat"]);
@@ -261,7 +261,7 @@ fn an_agent_that_is_not_root_runs_what_its_own_user_submitted_and_says_so_of_oth
 /// A damaged database may say so.
 #[test]
 fn a_directory_that_lies_below_itself_ends_the_search_for_inputs() {
-    let place = Place::new();
+    let place = Place::plain();
     place.write("tree/deep/er/file", "x");
     place.done(&["put", "tree"]);
     let db = outrigger_store::testing::database(&place.path("store/meta.db")).unwrap();

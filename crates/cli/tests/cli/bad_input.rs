@@ -125,7 +125,7 @@ fn a_lost_database_is_recovered() {
 
 #[test]
 fn a_read_only_store_is_read_and_not_changed() {
-    let place = Place::new();
+    let place = Place::plain();
     place.write("f", "content");
     place.done(&["put", "f", "--tag", "t"]);
     let dir = place.path("store");
@@ -151,7 +151,7 @@ fn a_read_only_store_is_read_and_not_changed() {
 
 #[test]
 fn damage_is_named_and_the_rest_is_read() {
-    let place = Place::new();
+    let place = Place::plain();
     let noise: Vec<u8> =
         (0..400_000u64).map(|n| (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 29) as u8).collect();
     place.write("src/noise", &noise);
@@ -211,7 +211,7 @@ fn damage_is_named_and_the_rest_is_read() {
 /// nothing.
 #[test]
 fn a_check_goes_on_to_the_packs_when_the_database_is_wrong() {
-    let place = Place::new();
+    let place = Place::plain();
     place.write("src/noise", noise(3, 200_000));
     place.done(&["put", "src"]);
     let script = "import sqlite3, sys

@@ -141,7 +141,7 @@ fn kinds_change_between_puts() {
 
 #[test]
 fn unreadable_inputs_are_named_and_the_rest_is_stored() {
-    let place = Place::new();
+    let place = Place::plain();
     place.write("src/good", "good");
     let said = place.code(4, &["put", "src", "missing", "--to", "t"]);
     assert!(said.err.contains("skipped missing: No such file or directory\n"), "{}", said.err);
@@ -424,7 +424,7 @@ fn a_closed_pipe_is_no_error() {
 /// An agent or a cron job of root's may work in the stores of all users.
 #[test]
 fn what_root_stores_in_somebodys_store_is_his() {
-    let place = Place::new();
+    let place = Place::plain();
     place.write("mine", noise(1, 300_000));
     place.write("roots", noise(2, 300_000));
     // These run before root comes, and give away what exists.

@@ -88,7 +88,7 @@ fn a_program_does_not_find_stored_files_that_are_none_of_its_inputs() {
 
 #[test]
 fn where_there_is_no_bubblewrap_nothing_is_run_and_it_is_said_what_is_missing() {
-    let place = Place::new();
+    let place = Place::plain();
     place.write("in", "x\n");
     place.done(&["put", "in"]);
     let ran = place.path("ran").display().to_string();
@@ -133,7 +133,7 @@ fn a_program_inherits_nothing_that_whoever_started_its_runner_had_open() {
     if !can_sandbox() {
         return;
     }
-    let place = Place::new();
+    let place = Place::plain();
     place.write("in", "x\n");
     place.done(&["put", "in"]);
     place.write("secret", "precious");

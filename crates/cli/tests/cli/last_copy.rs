@@ -117,7 +117,7 @@ fn a_disk_that_is_not_mounted_empties_nothing() {
 
 #[test]
 fn another_file_system_at_the_same_place_replaces_nothing() {
-    let place = Place::new();
+    let place = Place::plain();
     place.write("disk/note", "the disk is not mounted");
     let mounted = |script: &str| {
         let script = format!("mount -t ramfs none disk && {script}");

@@ -264,7 +264,7 @@ fn a_users_store_is_the_users_to_work_in() {
     outrigger_workload::write_program(&program, &std::fs::read(env!("CARGO_BIN_EXE_outrigger")).unwrap());
     let mut init = Command::new(&program);
     let init = init
-        .args(["--store", "theirs/store", "init"])
+        .args(["--store", "theirs/store", "init", "--no-encryption"])
         .current_dir(place.path(""))
         .uid(user)
         .output()

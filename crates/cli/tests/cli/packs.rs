@@ -227,7 +227,7 @@ fn a_store_moves_from_engine_to_engine() {
     let to_s3 = ["copy", "a", "b", "--packs", &remote.url("two"), "--json"];
     // A copy that was interrupted in the middle goes on from there.
     let mut command = remote.command(&to_s3);
-    remote.server.fault("PUT", 4..=1000, HttpFault::Status(403));
+    remote.server.fault("PUT", 5..=1000, HttpFault::Status(403));
     let said: Said = command.output().unwrap().into();
     assert_eq!(said.code, 1, "{}", said.err);
     remote.server.heal();
@@ -277,7 +277,7 @@ fn a_store_moves_from_engine_to_engine() {
 #[test]
 fn a_copy_is_checked_on_its_way() {
     let remote = Remote::new();
-    remote.done(&["-s", "a", "init"]);
+    remote.done(&["-s", "a", "init", "--no-encryption"]);
     remote.write_tree("tree", 9);
     remote.done(&["-s", "a", "put", "tree", "--to", "/tree"]);
     let packs = remote.place.path("a/packs");

@@ -118,7 +118,7 @@ fn a_client_whose_packs_lie_makes_nobody_else_lose_data() {
     let schema = server.fresh();
     let url = server.url(&schema);
     let (one, two) = (Host::new(&url, packs.path()), Host::new(&url, packs.path()));
-    one.init();
+    one.done(&["init", "--no-encryption", "--packs", &one.packs]);
     let file = two.place.write("f", noise(3, 700_000));
     let bytes = two.place.read("f");
     one.place.write("f", &bytes);

@@ -70,7 +70,7 @@ fn server(name: &'static str) -> (u16, Arc<AtomicUsize>) {
 }
 
 fn place() -> Place {
-    let place = Place::new();
+    let place = Place::plain();
     place.write("in", "input");
     place.done(&["put", "in"]);
     place

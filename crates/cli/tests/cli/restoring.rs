@@ -28,7 +28,7 @@ fn has(path: &Path, key: &str) -> bool {
 
 #[test]
 fn what_gives_rights_is_restored_on_request_and_named_otherwise() {
-    let place = Place::new();
+    let place = Place::plain();
     let source = place.write("src/f", "program");
     let keys: Vec<&str> = [("security.capability", &CAPABILITY[..]), ("trusted.t", b"1"), ("user.u", b"2")]
         .into_iter()

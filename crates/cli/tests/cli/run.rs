@@ -15,12 +15,6 @@ pub struct Place {
     store: String,
 }
 
-/// Where commands of tests keep the keys of their stores: not in the home directory of whoever runs
-/// them.
-pub fn keys_dir() -> PathBuf {
-    std::env::temp_dir().join("outrigger-test-config")
-}
-
 /// The outcome and the output of a command.
 pub struct Said {
     pub code: i32,
@@ -153,6 +147,14 @@ impl Place {
         place
     }
 
+    /// A workplace with a store that is not encrypted: for tests that look into its files, or open it
+    /// as users who have no key.
+    pub fn plain() -> Self {
+        let place = Self::empty();
+        place.done(&["init", "--no-encryption"]);
+        place
+    }
+
     pub fn path(&self, name: impl AsRef<Path>) -> PathBuf {
         self.dir.path().join(name)
     }
@@ -173,7 +175,6 @@ impl Place {
     pub fn command(&self, args: &[impl AsRef<OsStr>]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_outrigger"));
         command.args(args).current_dir(self.dir.path()).env("OUTRIGGER_STORE", &self.store).env("TZ", "UTC");
-        command.env("XDG_CONFIG_HOME", keys_dir());
         command.stdin(Stdio::null());
         command
     }

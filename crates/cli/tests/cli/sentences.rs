@@ -30,7 +30,7 @@ fn what_is_no_directory_is_no_store() {
 
 #[test]
 fn a_long_wait_for_the_database_is_told_of() {
-    let place = Place::new();
+    let place = Place::plain();
     let database = outrigger_store::testing::database(&place.path("store/meta.db")).unwrap();
     database.execute_batch("BEGIN IMMEDIATE").unwrap();
     let mut child = place.command(&["ls"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -49,7 +49,7 @@ fn a_long_wait_for_the_database_is_told_of() {
 
 #[test]
 fn a_second_collector_is_told_of_the_first() {
-    let place = Place::new();
+    let place = Place::plain();
     let store = outrigger_store::Store::open(&place.path("store"), false).unwrap();
     let session = store.session(outrigger_store::meta::SessionKind::Collector, "gc").unwrap();
     store.meta.take_collector(session.id()).unwrap();

@@ -283,7 +283,7 @@ fn hostile_names_stay_below_the_target() {
 
 #[test]
 fn names_that_lead_elsewhere_are_not_exported() {
-    let place = Place::new();
+    let place = Place::plain();
     place.write("src/good", "good");
     place.write("src/file", "evil");
     place.write("src/dir/below", "evil");

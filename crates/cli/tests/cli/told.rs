@@ -279,8 +279,11 @@ fn a_variable_without_a_value_has_that_of_who_runs_the_program_and_is_stored_now
     site.until(|| site.command(&["cat", "by"]).output().unwrap().stdout == b"BY-RULE X\n");
     assert!(site.done(&["job", "show", &job]).text().contains("  inherits  PGPASSWORD\n"));
     assert!(!is_written_below(&site.place.path("shared"), SECRET.as_bytes()));
+    // The same in a copy that is not encrypted, where a search would find it.
+    site.done(&["copy", "shared", "plain", "--no-encryption"]);
+    assert!(!is_written_below(&site.place.path("plain"), SECRET.as_bytes()));
     assert!(
-        is_written_below(&site.place.path("shared"), b"PGPASSWORD"),
+        is_written_below(&site.place.path("plain"), b"PGPASSWORD"),
         "it was looked for where it would be"
     );
     let rules = site.done(&["rule", "list", "--json"]).json();

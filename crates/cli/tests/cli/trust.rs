@@ -201,7 +201,7 @@ fn assert_shown(what: &str, text: &str) {
 
 #[test]
 fn what_programs_and_arguments_say_is_shown_and_not_obeyed() {
-    let place = Place::new();
+    let place = Place::plain();
     place.write("in", "x\n");
     place.done(&["put", "in"]);
     let script = format!("printf '%s\\n' '{THEIRS}' >&2; exit 3");

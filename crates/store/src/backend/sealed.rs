@@ -181,8 +181,10 @@ impl SealedBackend {
         let whole = &mut stored[(first * SEALED as u64 - start) as usize..];
         self.open_blocks(id, (first, len), whole, true, &mut |plain| out.extend_from_slice(plain))?;
         let added = out.last_chunk::<COUNT>().map_or(0, |count| u32::from_le_bytes(*count));
-        let kept = out.len().checked_sub(added as usize).filter(|_| added as usize >= COUNT);
-        out.truncate(kept.ok_or_else(cut_off)?);
+        if !(COUNT as u64..=padded).contains(&added.into()) {
+            return Err(cut_off());
+        }
+        out.truncate(out.len().saturating_sub(added as usize));
         if let Some(known) = self.known(id) {
             self.remember(id, Some(Known { added: Some(added.into()), ..known }));
         }

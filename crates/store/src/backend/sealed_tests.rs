@@ -150,5 +150,5 @@ fn no_nonce_repeats() {
             }
         }
     }
-    assert_eq!(seen.len(), 30);
+    assert_eq!(seen.len(), 3 * 2 * 6);
 }
