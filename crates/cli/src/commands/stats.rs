@@ -66,7 +66,7 @@ pub fn run(context: &Context, args: StatsArgs) -> Outcome {
     }
     let store = context.open()?;
     let stats = stats(&store, if args.exact { usize::MAX } else { PACKS_SAMPLED })?;
-    let table_cache = outrigger_store::table_cache::saved(store.dir(), store.config.id);
+    let table_cache = outrigger_store::table_cache::saved(store.dir(), store.config.id, None);
     if context.json {
         let table_cache =
             table_cache.as_ref().map(|asked| serde_json::Value::from(offload::table_cache_json(asked)));
