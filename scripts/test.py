@@ -171,6 +171,7 @@ def main(arguments):
     for thread in threads:
         thread.join()
     is_well = run.close()
+    keys.cleanup()
     if memory:
         memory.cleanup()
     sys.exit(0 if is_well else 1)

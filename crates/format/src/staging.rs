@@ -1,9 +1,7 @@
 //! The staging log's segments and records. `docs/format.md` has the byte maps, and explains why
-//! replay converges.
+//! replay converges. `segment.rs` has the segments' header, `sums.rs` the checksums of records.
 //!
 //! ```text
-//! segment header   0  8 magic   8 2 version   10 2 reserved   12 4 incompatible features   16 4 number   20 4 reserved
-//!                 24 16 store id   40 8 first sequence   48 8 reserved   56 8 checksum of 0..56
 //! record header    0  4 magic   4 1 version   5 1 kind   6 2 reserved   8 4 fields' length   12 4 data's length
 //!                 16  8 sequence   24 8 durable   32 8 time   40 8 checksum of fields and data   48 8 checksum of 0..48
 //! ```
@@ -11,91 +9,27 @@
 //! A record has two checksums. The long one, over its data, can be computed before its sequence is
 //! known. Only the short one is computed while the log is locked.
 
-use twox_hash::XxHash3_64;
-
-use crate::{Cursor, FormatError, Put, StoreId, checksum};
+use crate::{Cursor, FormatError};
 
 mod operation;
+mod segment;
+mod sums;
 #[cfg(test)]
 mod tests;
 
 pub use operation::Operation;
+pub use segment::{SEALED_HEADER_LEN, SEGMENT_HEADER_LEN, SEGMENT_MAGIC, Seal, SegmentHeader};
+pub use sums::{KeyedSums, PlainSums, Sums, record_sum};
 
-const SEGMENT: &str = "staging segment header";
 const RECORD: &str = "staging record";
 const VERSION: u8 = 1;
 
-/// XXH3-64 over `data`, seeded with that over `fields`. A quick hash suffices, as it is computed on
-/// every write, and a record lives for seconds. The content gets its fingerprint when it is stored.
-pub fn record_sum(fields: &[u8], data: &[u8]) -> u64 {
-    XxHash3_64::oneshot_with_seed(XxHash3_64::oneshot(fields), data)
-}
-
-/// The beginning of every segment.
-pub const SEGMENT_MAGIC: [u8; 8] = *b"OUTRSTAG";
-/// Bytes of a segment's header.
-pub const SEGMENT_HEADER_LEN: usize = 64;
 /// The beginning of every record, by which records after a broken one can be found.
 pub const RECORD_MAGIC: [u8; 4] = *b"OLOG";
 /// Bytes of a record's header.
 pub const RECORD_HEADER_LEN: usize = 56;
 /// The most bytes of fields and data together in one record.
 pub const MAX_PAYLOAD_LEN: usize = 32 << 20;
-
-/// A segment's header.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct SegmentHeader {
-    /// The store whose mount wrote it.
-    pub store: StoreId,
-    /// Its number, at least 1. The next segment has the next number.
-    pub number: u32,
-    /// Sequence of its first record, at least 1.
-    pub first: u64,
-}
-
-impl SegmentHeader {
-    /// The header's bytes.
-    pub fn encode(&self) -> [u8; SEGMENT_HEADER_LEN] {
-        let mut out = Vec::with_capacity(SEGMENT_HEADER_LEN);
-        out.extend_from_slice(&SEGMENT_MAGIC);
-        out.put_u16(VERSION.into());
-        out.put_u16(0);
-        out.put_u32(0);
-        out.put_u32(self.number);
-        out.put_u32(0);
-        out.extend_from_slice(&self.store.0);
-        out.put_u64(self.first);
-        out.put_u64(0);
-        out.put_u64(checksum(&[&out]));
-        let mut bytes = [0; SEGMENT_HEADER_LEN];
-        bytes.copy_from_slice(&out);
-        bytes
-    }
-
-    /// Decodes the header at the beginning of `bytes`, which may be longer.
-    ///
-    /// # Errors
-    /// Any [`FormatError`].
-    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
-        let mut cursor = Cursor::new(SEGMENT, bytes);
-        if cursor.array::<8>()? != SEGMENT_MAGIC {
-            return Err(FormatError::Magic { what: SEGMENT });
-        }
-        let (version, _, features) = (cursor.u16()?, cursor.u16()?, cursor.u32()?);
-        let (number, _, store) = (cursor.u32()?, cursor.u32()?, StoreId(cursor.array()?));
-        let (first, _, sum) = (cursor.u64()?, cursor.u64()?, cursor.u64()?);
-        if checksum(&[&bytes[..56]]) != sum {
-            return Err(FormatError::Checksum { what: SEGMENT });
-        }
-        if version != VERSION.into() || features != 0 {
-            return Err(FormatError::Newer { what: SEGMENT, version: version.into(), features });
-        }
-        if number == 0 || first == 0 {
-            return Err(cursor.range("number or first sequence", 0));
-        }
-        Ok(Self { store, number, first })
-    }
-}
 
 /// A record's header, before its fields.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -123,8 +57,13 @@ impl RecordHeader {
         RECORD_HEADER_LEN + self.fields_len as usize + self.data_len as usize
     }
 
-    /// The header's bytes.
+    /// The header's bytes, in a plain segment.
     pub fn encode(&self) -> [u8; RECORD_HEADER_LEN] {
+        self.encode_at(&PlainSums, 0)
+    }
+
+    /// The header's bytes, at `offset` of a segment with these checksums.
+    pub fn encode_at(&self, sums: &dyn Sums, offset: u64) -> [u8; RECORD_HEADER_LEN] {
         let mut out = [0; RECORD_HEADER_LEN];
         out[..4].copy_from_slice(&RECORD_MAGIC);
         out[4] = VERSION;
@@ -135,17 +74,27 @@ impl RecordHeader {
         out[24..32].copy_from_slice(&self.durable.to_le_bytes());
         out[32..40].copy_from_slice(&self.time.to_le_bytes());
         out[40..48].copy_from_slice(&self.payload_sum.to_le_bytes());
-        let sum = record_sum(&out[..48], &[]);
+        let sum = sums.header(&out[..48], offset);
         out[48..].copy_from_slice(&sum.to_le_bytes());
         out
     }
 
-    /// Decodes the header at the beginning of `bytes`, which may be longer.
+    /// Decodes the header at the beginning of `bytes`, which may be longer and come from a plain
+    /// segment.
     ///
     /// # Errors
     /// Any [`FormatError`]. The header's own checksum is verified before its lengths are used.
     /// [`Record::decode`] verifies fields and data.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        Self::decode_at(bytes, &PlainSums, 0)
+    }
+
+    /// Like [`RecordHeader::decode`], for `bytes` that begin at `offset` of a segment with these
+    /// checksums.
+    ///
+    /// # Errors
+    /// As [`RecordHeader::decode`].
+    pub fn decode_at(bytes: &[u8], sums: &dyn Sums, offset: u64) -> Result<Self, FormatError> {
         let mut cursor = Cursor::new(RECORD, bytes);
         if cursor.array::<4>()? != RECORD_MAGIC {
             return Err(FormatError::Magic { what: RECORD });
@@ -155,7 +104,7 @@ impl RecordHeader {
         let (sequence, durable) = (cursor.u64()?, cursor.u64()?);
         let time = cursor.u64()?;
         let (payload_sum, sum) = (cursor.u64()?, cursor.u64()?);
-        if record_sum(&bytes[..48], &[]) != sum {
+        if sums.header(&bytes[..48], offset) != sum {
             return Err(FormatError::Checksum { what: RECORD });
         }
         if version != VERSION {
@@ -191,16 +140,26 @@ pub struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    /// Decodes the record at the beginning of `bytes`, which may be longer.
+    /// Decodes the record at the beginning of `bytes`, which may be longer and come from a plain
+    /// segment.
     ///
     /// # Errors
     /// Any [`FormatError`]. Both checksums are verified.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, FormatError> {
-        let header = RecordHeader::decode(bytes)?;
+        Self::decode_at(bytes, &PlainSums, 0)
+    }
+
+    /// Like [`Record::decode`], for `bytes` that begin at `offset` of a segment with these
+    /// checksums.
+    ///
+    /// # Errors
+    /// As [`Record::decode`].
+    pub fn decode_at(bytes: &'a [u8], sums: &dyn Sums, offset: u64) -> Result<Self, FormatError> {
+        let header = RecordHeader::decode_at(bytes, sums, offset)?;
         let mut cursor = Cursor::new(RECORD, &bytes[RECORD_HEADER_LEN..]);
         let (fields, data) =
             (cursor.take(header.fields_len as usize)?, cursor.take(header.data_len as usize)?);
-        if record_sum(fields, data) != header.payload_sum {
+        if sums.payload(fields, data) != header.payload_sum {
             return Err(FormatError::Checksum { what: RECORD });
         }
         let operation = Operation::decode(header.kind, fields)?;
@@ -218,13 +177,14 @@ impl<'a> Record<'a> {
         Ok(Self { sequence, durable, time, operation, data, head_len })
     }
 
-    /// True if both checksums match the record at the beginning of `bytes`, so that no power
-    /// failure has torn it. The record may still be invalid.
-    pub fn is_whole(bytes: &[u8]) -> bool {
-        let Ok(header) = RecordHeader::decode(bytes) else { return false };
+    /// True if both checksums match the record at the beginning of `bytes`, which begin at `offset`
+    /// of a segment with these checksums: no power failure has torn it. The record may still be
+    /// invalid.
+    pub fn is_whole(bytes: &[u8], sums: &dyn Sums, offset: u64) -> bool {
+        let Ok(header) = RecordHeader::decode_at(bytes, sums, offset) else { return false };
         let Some(payload) = bytes.get(RECORD_HEADER_LEN..header.record_len()) else { return false };
         let (fields, data) = payload.split_at(header.fields_len as usize);
-        record_sum(fields, data) == header.payload_sum
+        sums.payload(fields, data) == header.payload_sum
     }
 
     /// Bytes of the whole record.
@@ -258,6 +218,15 @@ impl Prepared {
     /// # Panics
     /// If fields and data do not fit 32 bits. Writers refuse more than [`MAX_PAYLOAD_LEN`] before.
     pub fn new(operation: &Operation, data: &[u8]) -> Self {
+        Self::summed(operation, data, &PlainSums)
+    }
+
+    /// Like [`Prepared::new`], with these checksums; [`Prepared::head_at`] must be given others of
+    /// the same log.
+    ///
+    /// # Panics
+    /// As [`Prepared::new`].
+    pub fn summed(operation: &Operation, data: &[u8], sums: &dyn Sums) -> Self {
         let mut head = Vec::with_capacity(128);
         head.resize(RECORD_HEADER_LEN, 0);
         operation.encode(&mut head);
@@ -271,7 +240,7 @@ impl Prepared {
             sequence: 0,
             durable: 0,
             time: 0,
-            payload_sum: record_sum(fields, data),
+            payload_sum: sums.payload(fields, data),
         };
         Self { head, header }
     }
@@ -281,11 +250,16 @@ impl Prepared {
         self.header.record_len()
     }
 
-    /// The record's bytes before its data, for this place in the log.
+    /// The record's bytes before its data, for this place in a plain log.
     pub fn head(self, sequence: u64, durable: u64, time: u64) -> Vec<u8> {
+        self.head_at(sequence, durable, time, &PlainSums, 0)
+    }
+
+    /// Like [`Prepared::head`], for `offset` of a segment with these checksums.
+    pub fn head_at(self, sequence: u64, durable: u64, time: u64, sums: &dyn Sums, offset: u64) -> Vec<u8> {
         let Self { mut head, header } = self;
         let header = RecordHeader { sequence, durable, time, ..header };
-        head[..RECORD_HEADER_LEN].copy_from_slice(&header.encode());
+        head[..RECORD_HEADER_LEN].copy_from_slice(&header.encode_at(sums, offset));
         head
     }
 }

@@ -6,7 +6,7 @@
 mod every;
 
 use outrigger_format::catalogue::{Attributes, BlockBuilder, FileKind, OtherTimes, Record, Time};
-use outrigger_format::staging::{Operation, Prepared, SegmentHeader};
+use outrigger_format::staging::{Operation, Prepared, Seal, SegmentHeader};
 use outrigger_format::{
     ChunkKind, Codec, Encoding, Entry, Fingerprint, FingerprintKind, FooterBuilder, FrameHeader, Node,
     PackHeader, PackId, PackKind, Root, StoreId, TRAILER_LEN, checksum,
@@ -101,7 +101,14 @@ fn examples() -> Vec<Vec<u8>> {
         root.encode(),
         Root::Tree { level: 3, len: 1 << 50, fingerprint: fingerprint(4) }.encode(),
         block.finish(11, 12),
-        SegmentHeader { store: StoreId([3; 16]), number: 1, first: 1 }.encode().to_vec(),
+        SegmentHeader { store: StoreId([3; 16]), number: 1, first: 1, seal: None }.encode(),
+        SegmentHeader {
+            store: StoreId([3; 16]),
+            number: 1,
+            first: 1,
+            seal: Some(Seal { salt: [4; 32], mac: [5; 32] }),
+        }
+        .encode(),
         [&Prepared::new(&Operation::Write { inode: 7, offset: 300 }, b"data").head(2, 1, 3), &b"data"[..]]
             .concat(),
         Prepared::new(&Operation::Destaged { inode: 7, sequence: 2, root: root.clone() }, b"").head(9, 8, 7),

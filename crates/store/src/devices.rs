@@ -12,6 +12,7 @@ use outrigger_offload::work::Request;
 
 use crate::config::StoreConfig;
 use crate::index::Index;
+use crate::keys::Key;
 use crate::table_cache::{TableCache, TableCacheOptions};
 
 /// The devices that [`crate::Store::use_devices`] gave a store, and their table cache.
@@ -20,6 +21,8 @@ pub(crate) struct StoreDevices {
     pub config: StoreConfig,
     /// How a table cache is kept, and its file; `None` where there is to be none.
     pub options: Option<(TableCacheOptions, PathBuf)>,
+    /// Encrypts that file.
+    pub key: Option<Key>,
     pub index: Arc<Index>,
     pub table_cache: OnceLock<Option<Arc<TableCache>>>,
 }
@@ -32,7 +35,14 @@ impl StoreDevices {
             let (options, path) = self.options.clone()?;
             has_use_for_table_cache(runtime, &self.config).then(|| {
                 let (index, runtime) = (Arc::clone(&self.index), Arc::clone(runtime));
-                Arc::new(TableCache::start(Some(path), self.config.id, index, runtime, options))
+                Arc::new(TableCache::start(
+                    Some(path),
+                    self.config.id,
+                    self.key.clone(),
+                    index,
+                    runtime,
+                    options,
+                ))
             })
         };
         self.table_cache.get_or_init(start).as_ref()

@@ -26,6 +26,7 @@
 //! A damaged pack is not moved: it stays where it is, and the report names it.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 

@@ -204,7 +204,8 @@ impl Store {
             let options = options.filter(|_| !self.read_only);
             let options = options.map(|options| (options, self.home.path().join(TABLE_CACHE_FILE)));
             let (config, index) = (self.config.clone(), Arc::clone(&self.index));
-            let devices = StoreDevices { opening, config, options, index, table_cache: OnceLock::new() };
+            let key = self.keys.as_ref().map(|keys| keys.table_cache_key());
+            let devices = StoreDevices { opening, config, options, key, index, table_cache: OnceLock::new() };
             // If the devices are open, the file is recalled now, before there is work.
             devices.start_table_cache();
             Arc::new(devices)

@@ -66,7 +66,8 @@ pub fn run(context: &Context, args: StatsArgs) -> Outcome {
     }
     let store = context.open()?;
     let stats = stats(&store, if args.exact { usize::MAX } else { PACKS_SAMPLED })?;
-    let table_cache = outrigger_store::table_cache::saved(store.dir(), store.config.id);
+    let key = store.keys().map(|keys| keys.table_cache_key());
+    let table_cache = outrigger_store::table_cache::saved(store.dir(), store.config.id, key.as_ref());
     if context.json {
         let table_cache =
             table_cache.as_ref().map(|asked| serde_json::Value::from(offload::table_cache_json(asked)));

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::catalogue::{Attributes, FileKind, OtherTimes, Time};
-use crate::{Entry, Fingerprint, Root};
+use crate::{Entry, Fingerprint, Root, StoreId};
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -19,7 +19,7 @@ fn whole(operation: &Operation, data: &[u8], sequence: u64, durable: u64) -> Vec
 
 #[test]
 fn golden_bytes() {
-    let header = SegmentHeader { store: StoreId(*b"0123456789abcdef"), number: 2, first: 1000 };
+    let header = SegmentHeader { store: StoreId(*b"0123456789abcdef"), number: 2, first: 1000, seal: None };
     let write = Operation::Write { inode: 300, offset: 4096 };
     let attributes = Attributes {
         kind: FileKind::Symlink,
@@ -49,11 +49,14 @@ const GOLDEN: [&str; 3] = [
 
 #[test]
 fn every_cut_and_every_flipped_bit_is_noticed() {
-    let header = SegmentHeader { store: StoreId([3; 16]), number: 1, first: 1 }.encode();
+    let header = SegmentHeader { store: StoreId([3; 16]), number: 1, first: 1, seal: None };
+    let sealed = SegmentHeader { seal: Some(Seal { salt: [4; 32], mac: [5; 32] }), ..header };
+    let (header, sealed) = (header.encode(), sealed.encode());
     let record = whole(&Operation::Write { inode: 7, offset: 9 }, b"some data", 2, 1);
     let decodes = |bytes: &[u8]| (SegmentHeader::decode(bytes).is_ok(), Record::decode(bytes).is_ok());
     assert_eq!((decodes(&header), decodes(&record)), ((true, false), (false, true)));
-    for original in [&header[..], &record] {
+    assert_eq!((sealed.len(), decodes(&sealed)), (SEALED_HEADER_LEN, (true, false)));
+    for original in [&header, &sealed, &record] {
         for cut in 0..original.len() {
             assert_eq!(decodes(&original[..cut]), (false, false), "cut at {cut}");
         }
@@ -64,6 +67,25 @@ fn every_cut_and_every_flipped_bit_is_noticed() {
             bytes[bit / 8] ^= 1 << (bit % 8);
         }
     }
+}
+
+#[test]
+fn a_keyed_record_is_valid_at_its_place_and_with_its_keys_only() {
+    let write = Operation::Write { inode: 7, offset: 9 };
+    let sums = KeyedSums::new([1; 32], [2; 32]);
+    let mut bytes = Prepared::summed(&write, b"data", &sums).head_at(2, 1, 3, &sums, 300);
+    bytes.extend_from_slice(b"data");
+    let decodes = |sums: &dyn Sums, offset| {
+        let (record, is_whole) =
+            (Record::decode_at(&bytes, sums, offset), Record::is_whole(&bytes, sums, offset));
+        assert_eq!(record.is_ok(), is_whole);
+        is_whole
+    };
+    assert!(decodes(&sums, 300));
+    assert!(!decodes(&sums, 301) && !decodes(&PlainSums, 300));
+    assert!(!decodes(&KeyedSums::new([1; 32], [3; 32]), 300));
+    assert!(!decodes(&KeyedSums::new([3; 32], [2; 32]), 300));
+    assert_ne!(sums.payload(b"ab", b"c"), sums.payload(b"a", b"bc"));
 }
 
 #[test]

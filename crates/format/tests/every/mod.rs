@@ -5,7 +5,8 @@
 
 use outrigger_format::catalogue::{Block, BlockBuilder};
 use outrigger_format::staging::{
-    Prepared, RECORD_HEADER_LEN, Record, RecordHeader, SEGMENT_HEADER_LEN, SegmentHeader, record_sum,
+    Prepared, RECORD_HEADER_LEN, Record, RecordHeader, SEALED_HEADER_LEN, SEGMENT_HEADER_LEN, SegmentHeader,
+    record_sum,
 };
 use outrigger_format::{
     ChunkerSpec, CodecChoice, CodecSpec, FRAME_HEADER_LEN, Fingerprint, FingerprintKind, Footer, FrameHeader,
@@ -122,6 +123,12 @@ pub fn staging_record(bytes: &[u8]) {
     }
     if bytes.len() >= SEGMENT_HEADER_LEN {
         let fixed = with_checksum(bytes, 56, &[&bytes[..56]]);
+        if let Ok(header) = SegmentHeader::decode(&fixed) {
+            assert_eq!(SegmentHeader::decode(&header.encode()), Ok(header));
+        }
+    }
+    if bytes.len() >= SEALED_HEADER_LEN {
+        let fixed = with_checksum(bytes, 56, &[&bytes[..56], &bytes[64..SEALED_HEADER_LEN]]);
         if let Ok(header) = SegmentHeader::decode(&fixed) {
             assert_eq!(SegmentHeader::decode(&header.encode()), Ok(header));
         }

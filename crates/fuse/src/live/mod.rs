@@ -140,7 +140,8 @@ pub(crate) fn log_options(staging_bytes: u64, store: &Store) -> staging::Options
     // Small segments are given back early; but each costs a file.
     let segment_len = (capacity / 8).clamp(4 << 20, 32 << 20);
     let packs_beside = store.has_packs_beside();
-    staging::Options { segment_len, capacity, packs_beside, ..staging::Options::new(store.config.id) }
+    let key = store.keys().map(|keys| keys.staging_key());
+    staging::Options { segment_len, capacity, packs_beside, key, ..staging::Options::new(store.config.id) }
 }
 
 /// Where the mount of the store in directory `store` stages. While this is there, a mount is at

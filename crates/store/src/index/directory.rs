@@ -22,7 +22,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use outrigger_format::{Cursor, FormatError, Put, StoreId, checksum};
 
-use super::run::Run;
+use super::run::{Run, Stamp};
 use crate::error::{Context, Result};
 use crate::home::Home;
 use crate::owner;
@@ -94,7 +94,7 @@ pub(super) struct Directory {
     home: Home,
     /// Its name when it was opened, for messages.
     path: PathBuf,
-    store: StoreId,
+    stamp: Stamp,
     lock: Mutex<File>,
     merge: Mutex<File>,
     writable: bool,
@@ -112,7 +112,7 @@ impl Drop for Held<'_> {
 impl Directory {
     /// Opens `path`, and makes it if it is not there. One that may only be read is opened for
     /// reading.
-    pub fn open(path: &Path, store: StoreId) -> Result<Self> {
+    pub fn open(path: &Path, stamp: Stamp) -> Result<Self> {
         let open = |writable: bool| {
             let file = |name: &str| {
                 let mut options = OpenOptions::new();
@@ -132,7 +132,7 @@ impl Directory {
         };
         [path, &path.join("LOCK"), &path.join("MERGE.lock")].into_iter().for_each(owner::give_path);
         let (lock, merge) = locks.context(|| format!("opening index {}", path.display()))?;
-        Ok(Self { home: Home::of(path), path: path.to_path_buf(), store, lock, merge, writable })
+        Ok(Self { home: Home::of(path), path: path.to_path_buf(), stamp, lock, merge, writable })
     }
 
     /// False when runs can be used but not changed.
@@ -161,7 +161,7 @@ impl Directory {
     /// the highest in use.
     pub fn read(&self, _lock: &Held<'_>) -> Current {
         let bytes = fs::read(self.home.path().join("CURRENT")).unwrap_or_default();
-        Current::decode(&bytes, self.store).unwrap_or_else(|_| {
+        Current::decode(&bytes, self.stamp.store).unwrap_or_else(|_| {
             let highest = self.names().iter().filter_map(|name| run_number(name)).max();
             Current { next: highest.map_or(1, |number| number.saturating_add(1)), runs: Vec::new() }
         })
@@ -170,7 +170,7 @@ impl Directory {
     /// True when there is a `CURRENT` that cannot be read: its runs are lost, and made again.
     pub fn is_damaged(&self, _lock: &Held<'_>) -> bool {
         let bytes = fs::read(self.home.path().join("CURRENT")).unwrap_or_default();
-        !bytes.is_empty() && Current::decode(&bytes, self.store).is_err()
+        !bytes.is_empty() && Current::decode(&bytes, self.stamp.store).is_err()
     }
 
     /// Replaces `CURRENT`, durably. Names made before this call in the same directory are durable
@@ -180,7 +180,7 @@ impl Directory {
         let temporary = self.home.path().join("CURRENT.tmp");
         let file = owner::create(&temporary, true).context(what)?;
         owner::give_path(&temporary);
-        std::io::Write::write_all(&mut &file, &current.encode(self.store)).context(what)?;
+        std::io::Write::write_all(&mut &file, &current.encode(self.stamp.store)).context(what)?;
         file.sync_data().context(what)?;
         // A run that CURRENT names must have its own name on disk first.
         self.sync()?;
@@ -195,7 +195,7 @@ impl Directory {
 
     /// Opens run `number`.
     pub fn open_run(&self, number: u64) -> Result<Run> {
-        Run::open(&self.run_path(number), number, self.store)
+        Run::open(&self.run_path(number), number, self.stamp)
     }
 
     /// A name for a new run's file that no other process of this host uses.
@@ -280,7 +280,7 @@ mod tests {
     #[test]
     fn a_lock_excludes_other_handles_until_it_is_dropped() {
         let dir = tempfile::tempdir().unwrap();
-        let open = || Directory::open(dir.path(), StoreId([0; 16])).unwrap();
+        let open = || Directory::open(dir.path(), Stamp { store: StoreId([0; 16]), key_check: 0 }).unwrap();
         let (one, two) = (open(), open());
         let held = one.try_lock_merge().unwrap().unwrap();
         assert!(two.try_lock_merge().unwrap().is_none());

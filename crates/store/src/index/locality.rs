@@ -2,7 +2,7 @@
 //!
 //! Chunks that were written together are looked up together again. The first chunk of a duplicate
 //! stream costs an index probe and the reading of one footer; the chunks after it are found here,
-//! without index or disk. The table maps prefixes to places in the cached packs only, so a search
+//! without index or disk. As this is in memory only, prefixes are plain here. The table maps prefixes to places in the cached packs only, so a search
 //! takes the same time however many packs there are. The footer confirms the other 24 bytes.
 //!
 //! Lookups share a read lock; a batch takes it once. Loading a footer holds no lock: two threads
@@ -211,7 +211,7 @@ impl Footers {
         cache.bytes += cost(&footer);
         cache.evict(self.bytes_max, pack);
         cache.places.reserve(footer.fingerprints().len());
-        for (prefix, place) in entries(pack, &footer) {
+        for (prefix, place) in entries(pack, &footer, Fingerprint::prefix) {
             cache.places.insert(prefix, place);
         }
         cache.packs.insert(pack, Cached { footer: Some(footer.clone()), tried: Instant::now(), used });
@@ -329,7 +329,7 @@ impl Cache {
     fn forget(&mut self, pack: PackId) {
         let Some(Cached { footer: Some(footer), .. }) = self.packs.remove(&pack) else { return };
         self.bytes -= cost(&footer);
-        for (prefix, place) in entries(pack, &footer) {
+        for (prefix, place) in entries(pack, &footer, Fingerprint::prefix) {
             self.places.remove(prefix, place);
         }
     }
@@ -340,8 +340,12 @@ fn cost(footer: &Footer) -> usize {
     footer.memory() + footer.fingerprints().len() * 30
 }
 
-/// The index's entries for a footer: (prefix, place), in rising order.
-pub(super) fn entries(pack: PackId, footer: &Footer) -> impl Iterator<Item = (u64, u64)> + '_ {
+/// The index's entries for a footer: (prefix, place).
+pub(super) fn entries<'a>(
+    pack: PackId,
+    footer: &'a Footer,
+    prefix: impl Fn(&Fingerprint) -> u64 + 'a,
+) -> impl Iterator<Item = (u64, u64)> + 'a {
     let numbered = (0..).zip(footer.fingerprints());
-    numbered.map(move |(slot, fingerprint)| (fingerprint.prefix(), Place { pack, slot }.to_u64()))
+    numbered.map(move |(slot, fingerprint)| (prefix(fingerprint), Place { pack, slot }.to_u64()))
 }

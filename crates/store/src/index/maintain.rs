@@ -21,7 +21,7 @@ use super::merge::{choose, merge};
 use super::run::Run;
 use super::run_writer::RunWriter;
 use super::{Index, Shared};
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 
 /// Runs at which a flush waits for merging.
 const RUNS_MAX: usize = 16;
@@ -84,7 +84,8 @@ impl Index {
     /// them, about. For rebuilding an index without a recent table, and for benchmarks.
     ///
     /// # Errors
-    /// I/O; `Invalid` when the entries do not rise.
+    /// I/O; `Invalid` when the entries do not rise, or the index has a key: prefixes alone cannot be
+    /// encrypted.
     ///
     /// # Panics
     /// When the index has no directory.
@@ -94,9 +95,13 @@ impl Index {
         expected: u64,
         packs: Vec<PackId>,
     ) -> Result<()> {
+        if self.shared.prefixes.are_keyed() {
+            let text = "an index with a key imports no entries: add the packs by their footers";
+            return Err(Error::new(ErrorKind::Invalid, text));
+        }
         let directory = self.shared.directory.as_ref().expect("runs are imported into a directory");
         let temporary = directory.temporary();
-        let mut writer = RunWriter::create(temporary.path(), self.shared.store, expected)?;
+        let mut writer = RunWriter::create(temporary.path(), self.shared.prefixes.stamp(), expected)?;
         for (prefix, place) in entries {
             writer.push(prefix, place.to_u64())?;
         }
@@ -215,7 +220,7 @@ impl Shared {
             return Ok(false);
         }
         let temporary = directory.temporary();
-        let mut writer = RunWriter::create(temporary.path(), self.store, entries.len() as u64)?;
+        let mut writer = RunWriter::create(temporary.path(), self.prefixes.stamp(), entries.len() as u64)?;
         for (prefix, place) in entries {
             writer.push(prefix, place)?;
         }
@@ -301,7 +306,7 @@ impl Shared {
         let packs = inputs.iter().flat_map(|run| run.packs.iter().copied());
         let gone: PackSet = packs.filter(|pack| dead.contains(pack) || !(self.live)(*pack)).collect();
         let temporary = directory.temporary();
-        let merged = merge(&inputs, &gone, temporary.path(), self.store, &self.stop)?;
+        let merged = merge(&inputs, &gone, temporary.path(), self.prefixes.stamp(), &self.stop)?;
 
         let lock = directory.lock()?;
         let mut current = self.adopt(directory, &lock)?;

@@ -14,10 +14,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use outrigger_format::{PackId, Place, StoreId};
+use outrigger_format::{PackId, Place};
 
 use super::locality::PackSet;
-use super::run::{PAGE_LEN, PIECE_LEN, Page, Run, check_page, entries, word};
+use super::run::{PAGE_LEN, PIECE_LEN, Page, Run, Stamp, check_page, entries, word};
 use super::run_writer::RunWriter;
 use crate::error::{Context, Error, ErrorKind, Result};
 
@@ -96,11 +96,11 @@ pub(super) fn merge(
     inputs: &[Arc<Run>],
     dropped: &PackSet,
     path: &Path,
-    store: StoreId,
+    stamp: Stamp,
     stop: &AtomicBool,
 ) -> Result<Option<Run>> {
     let expected = inputs.iter().map(|run| run.entries).sum();
-    let mut writer = RunWriter::create(path, store, expected)?;
+    let mut writer = RunWriter::create(path, stamp, expected)?;
     let mut readers: Vec<Reader> = inputs.iter().map(|run| Reader::new(run.clone())).collect();
     let mut heads = Vec::with_capacity(readers.len());
     for reader in &mut readers {

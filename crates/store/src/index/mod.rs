@@ -10,7 +10,7 @@
 //! pack is added to the *recent table* in memory. When that is full, a flush writes it as a sorted
 //! *run*, and a background thread merges runs. The filters in memory say which keys were never
 //! seen, so that only a present chunk, and about one in a hundred absent ones, costs a disk read.
-//! Runs keep 8 bytes of a fingerprint. The footer of the pack confirms a match, and the *locality
+//! Runs keep 8 bytes of a fingerprint, or of its encryption (`prefix.rs`). The footer of the pack confirms a match, and the *locality
 //! cache* then keeps that footer for the chunk's neighbours. So damage to a run can hide a chunk,
 //! but not give a wrong place. A run that proves damaged is dropped, and [`Index::missing`] then
 //! names the packs whose footers have to be added again.
@@ -32,6 +32,7 @@ mod lookup;
 mod maintain;
 mod merge;
 mod prefetch;
+mod prefix;
 mod recent;
 mod resolve;
 mod run;
@@ -49,10 +50,12 @@ use outrigger_clock::Instant;
 use outrigger_format::{Footer, PackId, Place, StoreId};
 
 use crate::error::{ErrorKind, Result};
+use crate::keys::Key;
 use crate::meta::PackMark;
 use directory::Directory;
 use locality::PackSet;
 use lookup::ProbeCounts;
+use prefix::Prefixes;
 use recent::Recent;
 use run::Run;
 
@@ -71,6 +74,9 @@ pub struct IndexOptions {
     pub footers_bytes_max: usize,
     /// Merge runs in a thread of their own, not in the one that flushes.
     pub merge_in_background: bool,
+    /// Keeps what runs hold from saying which fingerprints there are. Runs that were written with
+    /// another key, or none, are dropped as damaged ones are.
+    pub key: Option<Key>,
 }
 
 impl Default for IndexOptions {
@@ -80,6 +86,7 @@ impl Default for IndexOptions {
             recent_packs_max: 256,
             footers_bytes_max: 64 << 20,
             merge_in_background: true,
+            key: None,
         }
     }
 }
@@ -143,7 +150,7 @@ struct State {
 /// The state that the index shares with its merging thread.
 struct Shared {
     directory: Option<Directory>,
-    store: StoreId,
+    prefixes: Prefixes,
     options: IndexOptions,
     live: Box<dyn Fn(PackId) -> bool + Send + Sync>,
     footers: Footers,
@@ -203,13 +210,14 @@ impl Index {
         live: impl Fn(PackId) -> bool + Send + Sync + 'static,
         loader: impl LoadFooter + 'static,
     ) -> Result<Self> {
-        let directory = match dir.map(|path| Directory::open(path, store)).transpose() {
+        let prefixes = Prefixes::new(store, options.key.as_ref());
+        let directory = match dir.map(|path| Directory::open(path, prefixes.stamp())).transpose() {
             Err(error) if error.kind() == ErrorKind::Denied => None,
             other => other?,
         };
         let shared = Shared {
             directory,
-            store,
+            prefixes,
             footers: Footers::new(loader, options.footers_bytes_max),
             options,
             live: Box::new(live),
@@ -265,7 +273,7 @@ impl Index {
             if state.dead.contains(&id) || state.runs.iter().any(|run| run.covers(id)) {
                 return;
             }
-            state.recent.add(id, footer);
+            state.recent.add(id, footer, &self.shared.prefixes);
         }
         self.footers().insert(id, footer.clone());
     }

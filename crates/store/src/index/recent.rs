@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use outrigger_format::{Footer, PackId, Place};
 
 use super::locality;
+use super::prefix::Prefixes;
 use super::table::PlaceTable;
 
 #[derive(Default)]
@@ -18,10 +19,11 @@ pub(super) struct Recent {
 
 impl Recent {
     /// Adds a pack's entries, once.
-    pub fn add(&mut self, pack: PackId, footer: &Footer) {
+    pub fn add(&mut self, pack: PackId, footer: &Footer, prefixes: &Prefixes) {
         if self.packs.insert(pack) {
             self.places.reserve(footer.fingerprints().len());
-            locality::entries(pack, footer).for_each(|(prefix, place)| self.places.insert(prefix, place));
+            locality::entries(pack, footer, |fingerprint| prefixes.of(fingerprint))
+                .for_each(|(prefix, place)| self.places.insert(prefix, place));
         }
     }
 

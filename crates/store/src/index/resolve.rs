@@ -18,7 +18,7 @@ use crate::error::Result;
 
 const WINDOW_MAX: usize = 64;
 
-/// Places where a chunk may lie, by the first 8 bytes of its fingerprint; the lowest pack first.
+/// Places where a chunk may lie, by 8 bytes of its fingerprint; the lowest pack first.
 /// Usually none or one.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Candidates {
@@ -75,7 +75,8 @@ impl Index {
     pub fn lookup_batch(&self, fingerprints: &[Fingerprint], out: &mut Vec<Candidates>) {
         out.clear();
         out.resize(fingerprints.len(), Candidates::default());
-        let prefixes: Vec<u64> = fingerprints.iter().map(Fingerprint::prefix).collect();
+        let prefixes: Vec<u64> =
+            fingerprints.iter().map(|fingerprint| self.shared.prefixes.of(fingerprint)).collect();
         let view = self.view(&prefixes);
         view.recent.iter().for_each(|&(key, place)| out[key as usize].add(place));
         let mut passed = Vec::new();
@@ -172,7 +173,8 @@ impl Index {
         cached: bool,
         found: &mut [Option<Place>],
     ) -> Result<()> {
-        let prefixes: Vec<u64> = open.iter().map(|&at| fingerprints[at as usize].prefix()).collect();
+        let prefix = |at: &u32| self.shared.prefixes.of(&fingerprints[*at as usize]);
+        let prefixes: Vec<u64> = open.iter().map(prefix).collect();
         let view = self.view(&prefixes);
         let mut passed = Vec::new();
         filter(&view.runs, &prefixes, &mut passed);

@@ -15,7 +15,7 @@
 //! ```text
 //! header, 4096 bytes (the rest is zero)
 //!   0 magic "OUTRRUN1"  8 version u32  12 entries per page u32  16 entries u64  24 pages u64  32 filter bytes u64
-//!  40 packs u32  44 reserved u32  48 store id  64 sum of packs  72 sum of fences  80 sum of filter  88 sum of 0..88
+//!  40 packs u32  44 key check u32  48 store id  64 sum of packs  72 sum of fences  80 sum of filter  88 sum of 0..88
 //! pages      4096 bytes each: 255 × (prefix u64, place u64), 4080 entries used u64, 4088 checksum of the
 //!            whole page with these 8 bytes as zero
 //! fences     u64 a page        filter  u64 words        packs  u64 each, rising
@@ -46,13 +46,21 @@ const VERSION: u32 = 1;
 /// One page as it is on disk.
 pub(super) type Page = [u8; PAGE_LEN];
 
+/// Whose fingerprints a run has, and with which key their prefixes were made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Stamp {
+    pub store: StoreId,
+    /// Derived from the key; 0 when prefixes are plain.
+    pub key_check: u32,
+}
+
 /// The fixed fields at a run's beginning.
 pub(super) struct Header {
     pub entries: u64,
     pub pages: u64,
     pub filter_len: u64,
     pub packs: u32,
-    pub store: StoreId,
+    pub stamp: Stamp,
     pub packs_sum: u64,
     pub fences_sum: u64,
     pub filter_sum: u64,
@@ -68,8 +76,8 @@ impl Header {
         out.put_u64(self.pages);
         out.put_u64(self.filter_len);
         out.put_u32(self.packs);
-        out.put_u32(0);
-        out.extend_from_slice(&self.store.0);
+        out.put_u32(self.stamp.key_check);
+        out.extend_from_slice(&self.stamp.store.0);
         out.put_u64(self.packs_sum);
         out.put_u64(self.fences_sum);
         out.put_u64(self.filter_sum);
@@ -87,8 +95,8 @@ impl Header {
         }
         let (version, per_page) = (cursor.u32()?, cursor.u32()?);
         let (entries, pages, filter_len) = (cursor.u64()?, cursor.u64()?, cursor.u64()?);
-        let (packs, _reserved) = (cursor.u32()?, cursor.u32()?);
-        let store = StoreId(cursor.array()?);
+        let (packs, key_check) = (cursor.u32()?, cursor.u32()?);
+        let stamp = Stamp { store: StoreId(cursor.array()?), key_check };
         let (packs_sum, fences_sum, filter_sum) = (cursor.u64()?, cursor.u64()?, cursor.u64()?);
         if cursor.u64()? != checksum(&[&page[..88]]) {
             return Err(FormatError::Checksum { what: WHAT });
@@ -96,7 +104,7 @@ impl Header {
         if version != VERSION || per_page as usize != PAGE_ENTRIES {
             return Err(FormatError::Newer { what: WHAT, version, features: 0 });
         }
-        let header = Self { entries, pages, filter_len, packs, store, packs_sum, fences_sum, filter_sum };
+        let header = Self { entries, pages, filter_len, packs, stamp, packs_sum, fences_sum, filter_sum };
         if pages > file_len / PAGE_LEN as u64 || filter_len > file_len || header.file_len() != file_len {
             return Err(cursor.range("file length", file_len));
         }
@@ -156,7 +164,7 @@ pub(super) struct Run {
 
 impl Run {
     /// Opens run `number` at `path`, and checks all of it but its pages.
-    pub fn open(path: &Path, number: u64, store: StoreId) -> Result<Self> {
+    pub fn open(path: &Path, number: u64, stamp: Stamp) -> Result<Self> {
         let what = || format!("index run {}", path.display());
         let file = File::open(path).context(what)?;
         let file_len = file.metadata().context(what)?.len();
@@ -166,8 +174,8 @@ impl Run {
         let mut page = [0; PAGE_LEN];
         file.read_exact_at(&mut page, 0).context(what)?;
         let header = Header::decode(&page, file_len).context(what)?;
-        if header.store != store {
-            return Err(Error::damaged(format!("{} belongs to {:?}", what(), header.store)));
+        if header.stamp != stamp {
+            return Err(Error::damaged(format!("{} is of another store or key", what())));
         }
         let mut fences = Vec::with_capacity(header.pages as usize);
         read_words(&file, header.fences_at(), header.pages, header.fences_sum, |_, word| fences.push(word))

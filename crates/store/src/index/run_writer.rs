@@ -11,11 +11,12 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use outrigger_format::{PackId, StoreId};
+use outrigger_format::PackId;
 
 use super::filter::{Filter, bits_per_key};
 use super::run::{
-    Header, PAGE_ENTRIES, PAGE_LEN, PIECE_LEN, Page, Run, SectionSum, check_page, entries, seal_page, word,
+    Header, PAGE_ENTRIES, PAGE_LEN, PIECE_LEN, Page, Run, SectionSum, Stamp, check_page, entries, seal_page,
+    word,
 };
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::owner;
@@ -24,7 +25,7 @@ use crate::owner;
 pub(super) struct RunWriter {
     path: PathBuf,
     file: File,
-    store: StoreId,
+    stamp: Stamp,
     page: Box<Page>,
     used: usize,
     /// Where in the page the entries of `last`'s prefix begin.
@@ -40,13 +41,13 @@ pub(super) struct RunWriter {
 
 impl RunWriter {
     /// Begins a run in the new file `path`, of about `expected` entries.
-    pub fn create(path: &Path, store: StoreId, expected: u64) -> Result<Self> {
+    pub fn create(path: &Path, stamp: Stamp, expected: u64) -> Result<Self> {
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(path);
         owner::give_path(path);
         Ok(Self {
             path: path.to_path_buf(),
             file: file.context(|| format!("creating {}", path.display()))?,
-            store,
+            stamp,
             page: Box::new([0; PAGE_LEN]),
             used: 0,
             group: 0,
@@ -150,7 +151,7 @@ impl RunWriter {
             pages: fences.len() as u64,
             filter_len: filter.memory() as u64,
             packs: packs.len() as u32,
-            store: self.store,
+            stamp: self.stamp,
             packs_sum,
             fences_sum,
             filter_sum,

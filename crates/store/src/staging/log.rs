@@ -17,20 +17,20 @@ use std::time::Duration;
 
 use outrigger_format::StoreId;
 use outrigger_format::catalogue::Time;
-use outrigger_format::staging::{RECORD_HEADER_LEN, SEGMENT_HEADER_LEN};
+use outrigger_format::staging::RECORD_HEADER_LEN;
 
 use self::append::Tail;
 use super::files::{Directory, Files, SegmentFile, read_whole};
 use super::replay::{self, Replayed, Report};
+use super::sealed::Sealing;
 use super::space::{Fill, Reservation, Space};
 use super::sync::GroupCommit;
 use super::usage::Usage;
 use crate::error::{Context, Error, ErrorKind, Result};
-
-const HEADER: u64 = SEGMENT_HEADER_LEN as u64;
+use crate::keys::Key;
 
 /// How a log is kept.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// The store: a log of another one is refused.
     pub store: StoreId,
@@ -42,16 +42,24 @@ pub struct Options {
     /// Packs lie on the same disk: while there is staged data, space for its packs is kept free
     /// there.
     pub packs_beside: bool,
+    /// Encrypts the records. Without a key they are plain. A log that was written with another key,
+    /// or with one where there is none now, is refused.
+    pub key: Option<Key>,
 }
 
 impl Options {
-    /// Segments of 64 MiB, 256 MiB of them: twice the largest batch that a device takes at once.
+    /// Plain segments of 64 MiB, 256 MiB of them: twice the largest batch that a device takes at
+    /// once.
     pub fn new(store: StoreId) -> Self {
-        Self { store, segment_len: 64 << 20, capacity: 256 << 20, packs_beside: false }
+        Self { store, segment_len: 64 << 20, capacity: 256 << 20, packs_beside: false, key: None }
+    }
+
+    fn sealing(&self) -> Sealing {
+        Sealing::new(self.store, self.key.as_ref())
     }
 
     fn validate(&self) -> Result<()> {
-        let least = HEADER + RECORD_HEADER_LEN as u64;
+        let least = self.sealing().header_len() + RECORD_HEADER_LEN as u64;
         if self.segment_len <= least || self.segment_len > u32::MAX.into() {
             let text = format!("a staging segment of {} bytes is too short or too long", self.segment_len);
             return Err(Error::new(ErrorKind::Invalid, text));
@@ -114,6 +122,7 @@ pub(super) struct Segment {
 pub struct Log {
     files: Box<dyn Files>,
     options: Options,
+    sealing: Sealing,
     tail: Mutex<Tail>,
     segments: RwLock<BTreeMap<u32, Arc<Segment>>>,
     commit: GroupCommit,
@@ -134,8 +143,8 @@ impl Log {
     /// turn out to be damaged further on. When it has returned, all visited records are on disk.
     ///
     /// # Errors
-    /// `Busy` when another mount has it, `Invalid` when it lies on a FUSE mount or belongs to
-    /// another store, `Damaged` when records that were on disk are broken (nothing is changed
+    /// `Busy` when another mount has it, `Invalid` when it lies on a FUSE mount, belongs to another
+    /// store or was written with another key (nothing is changed then), `Damaged` when records that were on disk are broken (nothing is changed
     /// then), `Newer`; errors of `visit`.
     pub fn open(
         path: &Path,
@@ -167,8 +176,9 @@ impl Log {
         visit: &mut dyn FnMut(Replayed<'_>) -> Result<()>,
     ) -> Result<(Self, Report)> {
         options.validate()?;
-        let scanned = replay::scan(&*files, options.store, &usage, visit)?;
-        let kept = replay::mend(&*files, &scanned)?;
+        let sealing = options.sealing();
+        let mut scanned = replay::scan(&*files, &sealing, &usage, visit)?;
+        let kept = replay::mend(&*files, &mut scanned)?;
         let space = Space::new(options.capacity);
         let segments: BTreeMap<u32, Arc<Segment>> =
             kept.into_iter().map(|segment| (segment.number, Arc::new(segment))).collect();
@@ -184,11 +194,12 @@ impl Log {
                 ragged: false,
                 unsynced: vec![Arc::clone(segment)],
             },
-            None => Tail::begin(&*files, &options, 1, next)?,
+            None => Tail::begin(&*files, &sealing, 1, next)?,
         };
         let log = Self {
             files,
             options,
+            sealing,
             tail: Mutex::new(tail),
             segments: RwLock::new(segments),
             commit: GroupCommit::new(next - 1),
@@ -199,7 +210,7 @@ impl Log {
         let mut tail = log.tail();
         if last.is_none() {
             log.adopt(&tail.segment);
-        } else if tail.len > options.segment_len {
+        } else if tail.len > log.options.segment_len {
             // Older segments were longer: without this, the bound would not hold for the last one.
             log.roll(&mut tail)?;
         }
@@ -351,13 +362,16 @@ impl Log {
         {
             let mut tail = self.tail();
             let last = tail.segment.number;
-            if tail.len > HEADER + least && !tail.ragged && self.usage.is_dead(last, committed) {
+            if tail.len > self.sealing.header_len() + least
+                && !tail.ragged
+                && self.usage.is_dead(last, committed)
+            {
                 self.roll(&mut tail)?;
             }
         }
         self.remove_dead(committed)?;
         let tail = self.tail();
-        Ok(tail.len == HEADER && self.oldest_segment() == tail.segment.number)
+        Ok(tail.len == self.sealing.header_len() && self.oldest_segment() == tail.segment.number)
     }
 
     /// Removes the log, in which nothing is needed any more: its segments from the front, then the

@@ -15,6 +15,7 @@
 //! | [`extents`] | which bytes of one file are staged, and where they lie |
 //! | [`replay`] | reading the log after a crash; telling a torn tail from damage |
 //! | `files` | the system calls, behind a trait, so that tests can make them fail |
+//! | `sealed` | the encryption of segments, where the log has a key |
 //!
 //! **Order of writes and syncs.** Where a step says *durable*, it is on disk before the next
 //! begins:
@@ -30,7 +31,7 @@
 //!    before it was ever synced never went to the disk.
 //! 4. When a log is opened, a torn tail is cut off and segments behind it are removed. The rest is
 //!    made durable, names included, before anything is appended: a torn segment cannot come back
-//!    behind new records.
+//!    behind new records. A log with a key then begins a new segment with the next record.
 //!
 //! The caller orders the log against the database and the packs. It tells [`log::Log::remove_dead`]
 //! what is committed, and calls [`extents::ExtentMap::settle`] to give up data only after the
@@ -65,6 +66,7 @@ pub mod extents;
 mod files;
 pub mod log;
 pub mod replay;
+mod sealed;
 pub mod space;
 mod sync;
 pub mod usage;

@@ -15,16 +15,15 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use outrigger_format::FormatError;
 use outrigger_format::catalogue::Time;
-use outrigger_format::staging::{
-    Operation, RECORD_MAGIC, Record, RecordHeader, SEGMENT_HEADER_LEN, SegmentHeader,
-};
-use outrigger_format::{FormatError, StoreId};
+use outrigger_format::staging::{Operation, RECORD_MAGIC, Record, RecordHeader, SegmentHeader};
 
 use super::files::{Files, read_whole};
 use super::log::{Appended, Location, Segment};
+use super::sealed::{SealedFile, Sealing, SegmentKeys, sums};
 use super::usage::Usage;
-use crate::error::{Context, Error, ErrorKind, Result};
+use crate::error::{Context, Error, Result};
 
 /// One record, as the replay returns it.
 #[derive(Debug)]
@@ -69,13 +68,19 @@ pub struct Torn {
 /// The segments that stay, and those that go.
 #[derive(Default)]
 pub(super) struct Scanned {
-    /// Number and length of each segment that stays.
-    kept: Vec<(u32, u64)>,
+    kept: Vec<Kept>,
     /// Segments to remove.
     dropped: Vec<u32>,
     /// Sequence of the next record.
     pub next: u64,
     pub report: Report,
+}
+
+/// A segment that stays.
+struct Kept {
+    number: u32,
+    len: u64,
+    keys: Option<SegmentKeys>,
 }
 
 /// Where and why a scan ended early.
@@ -89,7 +94,7 @@ struct Break {
 
 pub(super) fn scan(
     files: &dyn Files,
-    store: StoreId,
+    sealing: &Sealing,
     usage: &Arc<Usage>,
     visit: &mut dyn FnMut(Replayed<'_>) -> Result<()>,
 ) -> Result<Scanned> {
@@ -98,40 +103,43 @@ pub(super) fn scan(
     let mut broken = None;
     for (at, &number) in numbers.iter().enumerate() {
         let place = files.name(number);
-        if let Some((before, _)) = scanned.kept.last()
-            && before + 1 != number
+        if let Some(before) = scanned.kept.last()
+            && before.number + 1 != number
         {
-            let why = format!("segment {} is missing", before + 1);
+            let why = format!("segment {} is missing", before.number + 1);
             broken = Some(Break { at, offset: 0, place, why });
             break;
         }
-        let bytes = read_segment(files, number)?;
-        let mut read = |offset: usize, scanned: &mut Scanned| -> Result<Result<usize, String>> {
-            let expected = (!scanned.kept.is_empty() || offset > 0).then_some(scanned.next);
-            if offset == 0 {
-                return header(&bytes, number, store, expected, &place, scanned);
+        let mut bytes = read_segment(files, number)?;
+        let expected = (!scanned.kept.is_empty()).then_some(scanned.next);
+        let keys = match header(&bytes, number, sealing, expected, &place, &mut scanned)? {
+            Ok(keys) => keys,
+            Err(why) => {
+                broken = Some(Break { at, offset: 0, place, why });
+                break;
             }
-            record(&bytes, offset, number, usage, &place, scanned, visit)
         };
-        let mut offset = 0;
-        while offset < bytes.len() || offset == 0 {
-            match read(offset, &mut scanned)? {
+        let mut offset = sealing.header_len() as usize;
+        if let Some(keys) = &keys {
+            keys.apply(&mut bytes[offset..], offset as u64);
+        }
+        let segment = Content { number, bytes, place, keys };
+        while offset < segment.bytes.len() {
+            match record(&segment, offset, usage, &mut scanned, visit)? {
                 Ok(len) => offset += len,
                 Err(why) => {
-                    broken = Some(Break { at, offset, place: place.clone(), why });
+                    broken = Some(Break { at, offset, place: segment.place.clone(), why });
                     break;
                 }
             }
         }
-        if offset > 0 {
-            scanned.kept.push((number, offset as u64));
-        }
+        scanned.kept.push(Kept { number, len: offset as u64, keys: segment.keys });
         if broken.is_some() {
             break;
         }
     }
     if let Some(broken) = broken {
-        refuse_damage(files, &numbers, &broken, scanned.next)?;
+        refuse_damage(files, sealing, &numbers, &broken, scanned.next)?;
         let whole = broken.offset > 0;
         scanned.dropped = numbers[broken.at + usize::from(whole)..].to_vec();
         let mut bytes = 0;
@@ -169,23 +177,28 @@ fn wrong<T>(result: Result<T, FormatError>, place: &str) -> Result<Result<T, Str
     }
 }
 
-/// Checks a segment's header; returns its length, or why it is not valid.
+/// A whole segment, decrypted.
+struct Content {
+    number: u32,
+    bytes: Vec<u8>,
+    place: String,
+    keys: Option<SegmentKeys>,
+}
+
+/// Checks a segment's header; returns the keys of an encrypted one, or why it is not valid.
 fn header(
     bytes: &[u8],
     number: u32,
-    store: StoreId,
+    sealing: &Sealing,
     expected: Option<u64>,
     place: &str,
     scanned: &mut Scanned,
-) -> Result<Result<usize, String>> {
+) -> Result<Result<Option<SegmentKeys>, String>> {
     let header = match wrong(SegmentHeader::decode(bytes), place)? {
         Ok(header) => header,
         Err(why) => return Ok(Err(why)),
     };
-    if header.store != store {
-        let text = format!("{place} belongs to store {}, not to {store}", header.store);
-        return Err(Error::new(ErrorKind::Invalid, text));
-    }
+    let keys = sealing.open(&header, place)?;
     if header.number != number {
         return Ok(Err(format!("its header says segment {}", header.number)));
     }
@@ -193,24 +206,24 @@ fn header(
         return Ok(Err(format!("it begins with record {}, not {expected}", header.first)));
     }
     scanned.next = header.first;
-    Ok(Ok(SEGMENT_HEADER_LEN))
+    Ok(Ok(keys))
 }
 
 /// Hands the record at `offset` to `visit`; returns its length, or why it is not valid.
 fn record(
-    bytes: &[u8],
+    segment: &Content,
     offset: usize,
-    number: u32,
     usage: &Arc<Usage>,
-    place: &str,
     scanned: &mut Scanned,
     visit: &mut dyn FnMut(Replayed<'_>) -> Result<()>,
 ) -> Result<Result<usize, String>> {
-    let record = match wrong(Record::decode(&bytes[offset..]), place)? {
+    let Content { number, bytes, place, keys } = segment;
+    let (bytes, sums) = (&bytes[offset..], sums(keys.as_ref()));
+    let record = match wrong(Record::decode_at(bytes, sums, offset as u64), place)? {
         Ok(record) if record.sequence == scanned.next => record,
         Ok(record) => return Ok(Err(format!("its sequence is {}, not {}", record.sequence, scanned.next))),
         // Valid checksums mean that a program wrote it like this.
-        Err(why) if Record::is_whole(&bytes[offset..]) => {
+        Err(why) if Record::is_whole(bytes, sums, offset as u64) => {
             let text =
                 format!("{place} at offset {offset}: a record that is whole and makes no sense ({why})");
             return Err(Error::damaged(text));
@@ -220,7 +233,7 @@ fn record(
     let len = record.encoded_len();
     let (sequence, time, data) = (record.sequence, record.time, record.data);
     let at = (offset + record.head_len) as u32;
-    let location = Location { segment: number, offset: at, len: data.len() as u32 };
+    let location = Location { segment: *number, offset: at, len: data.len() as u32 };
     let appended = Appended { sequence, location, time: Time::from_nanos(time) };
     usage.appended(&record.operation, &appended);
     visit(Replayed { operation: record.operation, data, appended, usage })
@@ -234,15 +247,21 @@ fn record(
 }
 
 /// Fails when a record behind the break says that the broken one, `sequence`, was durable.
-fn refuse_damage(files: &dyn Files, numbers: &[u32], broken: &Break, sequence: u64) -> Result<()> {
+fn refuse_damage(
+    files: &dyn Files,
+    sealing: &Sealing,
+    numbers: &[u32],
+    broken: &Break,
+    sequence: u64,
+) -> Result<()> {
     let (mut durable, mut last) = (0, 0);
     for (at, &number) in numbers.iter().enumerate().skip(broken.at) {
-        let bytes = read_segment(files, number)?;
+        let (bytes, keys) = readable(files, sealing, number, sequence)?;
         let from = if at == broken.at { broken.offset } else { 0 };
         for start in find_magic(&bytes, from) {
             // The broken record itself may have a whole header. An older sequence is a copy of a
             // log that was written as data.
-            if let Ok(header) = RecordHeader::decode(&bytes[start..])
+            if let Ok(header) = RecordHeader::decode_at(&bytes[start..], sums(keys.as_ref()), start as u64)
                 && header.sequence > sequence
             {
                 durable = header.durable.max(durable);
@@ -260,6 +279,36 @@ fn refuse_damage(files: &dyn Files, numbers: &[u32], broken: &Break, sequence: u
     )))
 }
 
+/// The bytes of a segment at or after a break, decrypted, and its keys.
+///
+/// A header is on disk before the first record is written. So when it is broken in an encrypted
+/// segment that has records, that is damage: they cannot be decrypted.
+fn readable(
+    files: &dyn Files,
+    sealing: &Sealing,
+    number: u32,
+    sequence: u64,
+) -> Result<(Vec<u8>, Option<SegmentKeys>)> {
+    let mut bytes = read_segment(files, number)?;
+    if !sealing.is_encrypted() {
+        return Ok((bytes, None));
+    }
+    let place = files.name(number);
+    match wrong(SegmentHeader::decode(&bytes), &place)? {
+        Ok(header) => {
+            let keys = sealing.open(&header, &place)?;
+            let from = sealing.header_len();
+            keys.iter().for_each(|keys| keys.apply(&mut bytes[from as usize..], from));
+            Ok((bytes, keys))
+        }
+        Err(_) if bytes.len() as u64 <= sealing.header_len() => Ok((Vec::new(), None)),
+        Err(why) => Err(Error::damaged(format!(
+            "{place}: its header is damaged ({why}), so its records cannot be decrypted. Record {sequence} and those \
+             after it can no longer be replayed"
+        ))),
+    }
+}
+
 fn find_magic(bytes: &[u8], from: usize) -> impl Iterator<Item = usize> {
     let candidates = bytes.windows(RECORD_MAGIC.len()).enumerate().skip(from);
     candidates.filter(|(_, window)| *window == RECORD_MAGIC).map(|(start, _)| start)
@@ -270,17 +319,21 @@ fn find_magic(bytes: &[u8], from: usize) -> impl Iterator<Item = usize> {
 /// These steps may reach the disk in any order: after a crash there is again a log with a torn
 /// tail, as no record says that a dropped one was durable. Only when all is on disk may a new
 /// record take a dropped one's sequence.
-pub(super) fn mend(files: &dyn Files, scanned: &Scanned) -> Result<Vec<Segment>> {
+pub(super) fn mend(files: &dyn Files, scanned: &mut Scanned) -> Result<Vec<Segment>> {
     for &number in scanned.dropped.iter().rev() {
         files.remove(number).context(|| format!("cannot remove {}", files.name(number)))?;
     }
     let mut segments = Vec::new();
-    for &(number, len) in &scanned.kept {
+    for Kept { number, len, keys } in std::mem::take(&mut scanned.kept) {
         let what = || format!("cannot prepare {}", files.name(number));
         let file = files.open(number).context(what)?;
         // If it has that length already, this gives back space that was reserved beyond.
         file.truncate(len).context(what)?;
         file.sync().context(what)?;
+        let file = match keys {
+            None => file,
+            Some(keys) => Box::new(SealedFile::opened(file, keys)),
+        };
         segments.push(Segment { number, file, len: AtomicU64::new(len) });
     }
     files.sync().context(|| "cannot sync the staging directory".into())?;

@@ -288,7 +288,9 @@ impl Store {
         let index_dir = dir.join("index");
         let index_dir = (!read_only).then_some(index_dir.as_path());
         let live = move |pack| live(pack);
-        let index = Index::open(index_dir, config.id, IndexOptions::default(), live, Footers(footers))?;
+        let key = keys.as_ref().map(|keys| keys.index_key());
+        let options = IndexOptions { key, ..IndexOptions::default() };
+        let index = Index::open(index_dir, config.id, options, live, Footers(footers))?;
         let store = Self {
             dir: dir.to_path_buf(),
             name: dir.to_path_buf(),

@@ -42,6 +42,7 @@ use outrigger_offload::runtime::Runtime;
 use outrigger_offload::table::{Hot, HotOptions, HotTable, HotView, PackPlace, Whereabouts};
 
 use crate::index::Index;
+use crate::keys::Key;
 use crate::owner;
 
 /// The file's name in the store's directory.
@@ -134,6 +135,7 @@ struct Shared {
     options: TableCacheOptions,
     path: Option<PathBuf>,
     store: StoreId,
+    key: Option<Key>,
     index: Arc<Index>,
     runtime: Arc<Runtime>,
     counters: Counters,
@@ -151,10 +153,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl TableCache {
-    /// Begins empty, and recalls the file in the background. Without `path` nothing is saved.
+    /// Begins empty, and recalls the file in the background. Without `path` nothing is saved. With
+    /// `key` the file is encrypted.
     pub(crate) fn start(
         path: Option<PathBuf>,
         store: StoreId,
+        key: Option<Key>,
         index: Arc<Index>,
         runtime: Arc<Runtime>,
         options: TableCacheOptions,
@@ -164,6 +168,7 @@ impl TableCache {
             options,
             path,
             store,
+            key,
             index,
             runtime,
             counters: Counters::default(),
@@ -308,19 +313,20 @@ impl Shared {
         let why = match std::fs::read(path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return,
             Err(error) => error.to_string(),
-            Ok(bytes) => match file::parse(&bytes, self.store) {
-                Err(why) => why.to_string(),
-                Ok((asked, counted)) => {
-                    *lock(&self.before) = asked;
-                    match self.hot.recall(counted) {
-                        Ok(()) => return,
-                        Err(why) => why.to_string(),
-                    }
-                }
+            Ok(bytes) => match self.recall_from(bytes) {
+                Ok(()) => return,
+                Err(why) => why,
             },
         };
         *lock(&self.complaint) =
             Some(format!("{} is not used ({why}): what is found most often is counted anew", path.display()));
+    }
+
+    fn recall_from(&self, bytes: Vec<u8>) -> Result<(), String> {
+        let bytes = file::unseal(bytes, self.store, self.key.as_ref())?;
+        let (asked, counted) = file::parse(&bytes, self.store)?;
+        *lock(&self.before) = asked;
+        self.hot.recall(counted).map_err(|why| why.to_string())
     }
 
     /// If this fails, the next process has no counts to recall; nothing else is lost.
@@ -335,6 +341,7 @@ impl Shared {
         };
         let mut bytes = file::header(self.store, &ever);
         self.hot.save(&mut bytes);
+        let Ok(bytes) = file::seal(bytes, self.store, self.key.as_ref()) else { return };
         let temporary = path.with_extension(format!("{}.new", std::process::id()));
         let written = owner::write(&temporary, &bytes).and_then(|()| std::fs::rename(&temporary, path));
         match written {
@@ -370,9 +377,10 @@ impl Whereabouts for Shared {
     }
 }
 
-/// Reads the table cache's numbers from a store's file, without opening the store: `None` if there
-/// is no file, or it cannot be used.
-pub fn saved(dir: &std::path::Path, store: StoreId) -> Option<Asked> {
+/// Reads the table cache's numbers from a store's file, which was written with `key` if there is
+/// one, without opening the store: `None` if there is no file, or it cannot be used.
+pub fn saved(dir: &std::path::Path, store: StoreId, key: Option<&Key>) -> Option<Asked> {
     let bytes = std::fs::read(dir.join(TABLE_CACHE_FILE)).ok()?;
+    let bytes = file::unseal(bytes, store, key).ok()?;
     file::parse(&bytes, store).ok().map(|(asked, _)| asked)
 }

@@ -8,59 +8,61 @@ use std::time::Duration;
 use outrigger_clock::{Clock, NoRandom};
 use outrigger_format::{Footer, PackId, StoreId};
 
-use super::{Packs, Rng, STORE, fingerprint, runs_in, scratch, small, two_runs};
+use super::{Packs, Rng, STORE, fingerprint, keyed, runs_in, scratch, small, two_runs};
 use crate::error::{Error, ErrorKind, Result};
 use crate::index::{Index, IndexOptions, LoadFooter};
 
 #[test]
 fn damage_anywhere_hides_chunks_at_most_and_is_healed_from_footers() {
-    let pristine = scratch();
-    let packs = two_runs(pristine.path());
-    let mut names = runs_in(pristine.path());
-    names.push(pristine.path().join("CURRENT"));
-    let mut rng = Rng(3);
-    let apart = outrigger_workload::spaced(4);
-    for name in names {
-        let len = std::fs::metadata(&name).unwrap().len();
-        let mut cuts: Vec<u64> = (0..20).map(|_| rng.below(len)).chain([0, 1, len - 1]).collect();
-        cuts.dedup();
-        // Flips: one in every byte of the header, and some all over the pages and sections behind
-        // it.
-        let header = (0..96).map(|byte| byte * 8 + byte % 8);
-        let flips = header.chain((0..60).map(|_| rng.below(len * 8))).filter(|bit| bit / 8 < len);
-        let damages = flips.map(|bit| (bit, false)).chain(cuts.into_iter().map(|len| (len, true)));
-        for (at, cut) in damages.collect::<Vec<_>>().into_iter().step_by(apart) {
-            let dir = scratch();
-            for entry in std::fs::read_dir(pristine.path()).unwrap() {
-                let path = entry.unwrap().path();
-                std::fs::copy(&path, dir.path().join(path.file_name().unwrap())).unwrap();
+    for options in [small(), keyed()] {
+        let pristine = scratch();
+        let packs = two_runs(pristine.path(), &options);
+        let mut names = runs_in(pristine.path());
+        names.push(pristine.path().join("CURRENT"));
+        let mut rng = Rng(3);
+        let apart = outrigger_workload::spaced(4);
+        for name in names {
+            let len = std::fs::metadata(&name).unwrap().len();
+            let mut cuts: Vec<u64> = (0..20).map(|_| rng.below(len)).chain([0, 1, len - 1]).collect();
+            cuts.dedup();
+            // Flips: one in every byte of the header, and some all over the pages and sections behind
+            // it.
+            let header = (0..96).map(|byte| byte * 8 + byte % 8);
+            let flips = header.chain((0..60).map(|_| rng.below(len * 8))).filter(|bit| bit / 8 < len);
+            let damages = flips.map(|bit| (bit, false)).chain(cuts.into_iter().map(|len| (len, true)));
+            for (at, cut) in damages.collect::<Vec<_>>().into_iter().step_by(apart) {
+                let dir = scratch();
+                for entry in std::fs::read_dir(pristine.path()).unwrap() {
+                    let path = entry.unwrap().path();
+                    std::fs::copy(&path, dir.path().join(path.file_name().unwrap())).unwrap();
+                }
+                let damaged = dir.path().join(name.file_name().unwrap());
+                let file = std::fs::OpenOptions::new().read(true).write(true).open(&damaged).unwrap();
+                if cut {
+                    file.set_len(at).unwrap();
+                } else {
+                    let mut byte = [0];
+                    file.read_exact_at(&mut byte, at / 8).unwrap();
+                    byte[0] ^= 1 << (at % 8);
+                    file.write_all_at(&byte, at / 8).unwrap();
+                }
+                let index = packs.open(Some(dir.path()), options.clone());
+                let some: Vec<_> = (0..1400).step_by(3).map(|n| fingerprint(n, u64::MAX)).collect();
+                let mut found = Vec::new();
+                index.resolve_batch(&some, |_| true, &mut found).unwrap();
+                for (fingerprint, found) in some.iter().zip(&found) {
+                    assert!(found.is_none_or(|found| packs.places(fingerprint).contains(&found)));
+                }
+                let mut candidates = Vec::new();
+                index.lookup_batch(&some, &mut candidates);
+                index.merge().unwrap();
+                index.cover(&packs.ids()).unwrap();
+                index.flush().unwrap();
+                index.cover(&packs.ids()).unwrap();
+                packs.check(&index, 1310, u64::MAX);
+                drop(index);
+                packs.check(&packs.open(Some(dir.path()), options.clone()), 1310, u64::MAX);
             }
-            let damaged = dir.path().join(name.file_name().unwrap());
-            let file = std::fs::OpenOptions::new().read(true).write(true).open(&damaged).unwrap();
-            if cut {
-                file.set_len(at).unwrap();
-            } else {
-                let mut byte = [0];
-                file.read_exact_at(&mut byte, at / 8).unwrap();
-                byte[0] ^= 1 << (at % 8);
-                file.write_all_at(&byte, at / 8).unwrap();
-            }
-            let index = packs.open(Some(dir.path()), small());
-            let some: Vec<_> = (0..1400).step_by(3).map(|n| fingerprint(n, u64::MAX)).collect();
-            let mut found = Vec::new();
-            index.resolve_batch(&some, |_| true, &mut found).unwrap();
-            for (fingerprint, found) in some.iter().zip(&found) {
-                assert!(found.is_none_or(|found| packs.places(fingerprint).contains(&found)));
-            }
-            let mut candidates = Vec::new();
-            index.lookup_batch(&some, &mut candidates);
-            index.merge().unwrap();
-            index.cover(&packs.ids()).unwrap();
-            index.flush().unwrap();
-            index.cover(&packs.ids()).unwrap();
-            packs.check(&index, 1310, u64::MAX);
-            drop(index);
-            packs.check(&packs.open(Some(dir.path()), small()), 1310, u64::MAX);
         }
     }
 }
@@ -68,7 +70,7 @@ fn damage_anywhere_hides_chunks_at_most_and_is_healed_from_footers() {
 #[test]
 fn a_missing_run_is_reported_and_leftovers_are_removed() {
     let dir = tempfile::tempdir().unwrap();
-    let packs = two_runs(dir.path());
+    let packs = two_runs(dir.path(), &small());
     std::fs::remove_file(&runs_in(dir.path())[0]).unwrap();
     std::fs::write(dir.path().join("00000099.run"), b"left behind").unwrap();
     std::fs::write(dir.path().join("new-1-2.tmp"), b"left behind").unwrap();
@@ -83,7 +85,7 @@ fn a_missing_run_is_reported_and_leftovers_are_removed() {
 #[test]
 fn runs_of_another_store_are_not_used() {
     let dir = tempfile::tempdir().unwrap();
-    let packs = two_runs(dir.path());
+    let packs = two_runs(dir.path(), &small());
     let load = |_| Err(Error::new(ErrorKind::NotFound, "no such pack"));
     let index = Index::open(Some(dir.path()), StoreId([8; 16]), small(), |_| true, load).unwrap();
     assert!(index.covered_packs().is_empty());
@@ -94,7 +96,7 @@ fn runs_of_another_store_are_not_used() {
 #[test]
 fn footers_that_cannot_be_read_count_as_absent_and_other_failures_do_not() {
     let dir = tempfile::tempdir().unwrap();
-    let packs = two_runs(dir.path());
+    let packs = two_runs(dir.path(), &small());
     let kind = Arc::new(Mutex::new(ErrorKind::Io));
     let load = {
         let kind = kind.clone();

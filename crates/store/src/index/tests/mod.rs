@@ -2,6 +2,7 @@
 //! equal prefixes. Here are the packs that they index, kept in memory beside what is known of them.
 
 mod damage;
+mod keyed;
 mod model;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,6 +13,7 @@ use outrigger_format::{ChunkKind, Fingerprint, Footer, FooterBuilder, PackId, Pl
 
 use super::{Index, IndexOptions};
 use crate::error::{Error, ErrorKind};
+use crate::keys::Key;
 
 /// SplitMix64: small, seeded, good enough.
 pub(super) struct Rng(pub u64);
@@ -33,7 +35,8 @@ impl Rng {
 fn fingerprint(n: u64, prefixes: u64) -> Fingerprint {
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&Rng(n % prefixes).next().to_be_bytes());
-    bytes[8..16].copy_from_slice(&n.to_be_bytes());
+    // Behind the 16 bytes that a key makes a prefix of.
+    bytes[16..24].copy_from_slice(&n.to_be_bytes());
     Fingerprint(bytes)
 }
 
@@ -127,7 +130,13 @@ fn small() -> IndexOptions {
         recent_packs_max: 20,
         footers_bytes_max: 20_000,
         merge_in_background: false,
+        key: None,
     }
+}
+
+/// The same, with a key.
+fn keyed() -> IndexOptions {
+    IndexOptions { key: Some(Key::new([9; 32])), ..small() }
 }
 
 fn runs_in(dir: &Path) -> Vec<PathBuf> {
@@ -136,9 +145,9 @@ fn runs_in(dir: &Path) -> Vec<PathBuf> {
 }
 
 /// A directory with two runs of some pages each; returns the packs they were made from.
-fn two_runs(dir: &Path) -> Packs {
+fn two_runs(dir: &Path, options: &IndexOptions) -> Packs {
     let packs = Packs::default();
-    let index = packs.open(Some(dir), small());
+    let index = packs.open(Some(dir), options.clone());
     for (id, chunks) in [(1, 0..1200), (2, 1000..1300)] {
         let some: Vec<_> = chunks.map(|n| fingerprint(n, u64::MAX)).collect();
         index.add_pack(PackId(id), &packs.add(id, &some));

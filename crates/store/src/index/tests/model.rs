@@ -3,7 +3,7 @@
 
 use outrigger_format::{Fingerprint, PackId};
 
-use super::{Packs, Rng, fingerprint, runs_in, scratch, small};
+use super::{Packs, Rng, fingerprint, keyed, runs_in, scratch, small};
 use crate::index::IndexOptions;
 
 #[test]
@@ -26,10 +26,10 @@ fn an_empty_index_answers_nothing() {
 
 /// Random packs, some sharing chunks, are added and removed, with flushes, merges, refreshes and
 /// reopenings between.
-fn run_model(seed: u64, prefixes: u64, count: u64, background: bool) {
+fn run_model(options: IndexOptions, seed: u64, prefixes: u64, count: u64, background: bool) {
     let dir = scratch();
     let (mut rng, packs) = (Rng(seed), Packs::default());
-    let options = IndexOptions { merge_in_background: background, ..small() };
+    let options = IndexOptions { merge_in_background: background, ..options };
     let (mut index, mut next) = (packs.open(Some(dir.path()), options.clone()), 1);
     for step in 0..250 {
         match rng.below(20) {
@@ -68,61 +68,75 @@ fn run_model(seed: u64, prefixes: u64, count: u64, background: bool) {
 
 #[test]
 fn it_behaves_as_a_map_through_flushes_merges_and_reopenings() {
-    (0..6).for_each(|seed| run_model(seed, u64::MAX, 1000, seed % 2 == 1));
+    for options in [small(), keyed()] {
+        (0..6).for_each(|seed| run_model(options.clone(), seed, u64::MAX, 1000, seed % 2 == 1));
+    }
 }
 
 #[test]
 fn equal_prefixes_are_told_apart_by_the_footer() {
-    (0..3).for_each(|seed| run_model(100 + seed, [7, 30, 100][seed as usize], 150, false));
+    for options in [small(), keyed()] {
+        let prefixes = |seed: u64| [7, 30, 100][seed as usize];
+        (0..3).for_each(|seed| run_model(options.clone(), 100 + seed, prefixes(seed), 150, false));
+    }
 }
 
 #[test]
 fn one_prefix_may_fill_many_pages() {
-    let dir = scratch();
-    let packs = Packs::default();
-    let index = packs.open(Some(dir.path()), small());
-    let same: Vec<_> = (0..600).map(|n| fingerprint(n, 1)).collect();
-    let others: Vec<_> = (600..1500).map(|n| fingerprint(n, u64::MAX)).collect();
-    index.add_pack(PackId(1), &packs.add(1, &others));
-    index.add_pack(PackId(2), &packs.add(2, &same));
-    index.flush().unwrap();
-    let all: Vec<Fingerprint> = others.iter().chain(&same[..40]).copied().collect();
-    let mut candidates = Vec::new();
-    index.lookup_batch(&all, &mut candidates);
-    for (fingerprint, candidates) in all.iter().zip(&candidates) {
-        assert!(packs.places(fingerprint).iter().all(|place| candidates.iter().any(|other| other == *place)));
-        assert_eq!(candidates.iter().count(), if fingerprint.prefix() == same[0].prefix() { 600 } else { 1 });
+    for options in [small(), keyed()] {
+        let dir = scratch();
+        let packs = Packs::default();
+        let index = packs.open(Some(dir.path()), options.clone());
+        let same: Vec<_> = (0..600).map(|n| fingerprint(n, 1)).collect();
+        let others: Vec<_> = (600..1500).map(|n| fingerprint(n, u64::MAX)).collect();
+        index.add_pack(PackId(1), &packs.add(1, &others));
+        index.add_pack(PackId(2), &packs.add(2, &same));
+        index.flush().unwrap();
+        let all: Vec<Fingerprint> = others.iter().chain(&same[..40]).copied().collect();
+        let mut candidates = Vec::new();
+        index.lookup_batch(&all, &mut candidates);
+        for (fingerprint, candidates) in all.iter().zip(&candidates) {
+            assert!(
+                packs.places(fingerprint).iter().all(|place| candidates.iter().any(|other| other == *place))
+            );
+            assert_eq!(
+                candidates.iter().count(),
+                if fingerprint.prefix() == same[0].prefix() { 600 } else { 1 }
+            );
+        }
+        assert_eq!(index.resolve(&same[599], |_| true).unwrap(), packs.places(&same[599]).pop());
     }
-    assert_eq!(index.resolve(&same[599], |_| true).unwrap(), packs.places(&same[599]).pop());
 }
 
 #[test]
 fn removed_packs_leave_filters_and_files_when_runs_merge() {
-    let dir = tempfile::tempdir().unwrap();
-    let packs = Packs::default();
-    let index = packs.open(Some(dir.path()), small());
-    for id in 1..=40 {
-        let some: Vec<_> = (id * 100..id * 100 + 100).map(|n| fingerprint(n, u64::MAX)).collect();
-        index.add_pack(PackId(id), &packs.add(id, &some));
+    for options in [small(), keyed()] {
+        let dir = tempfile::tempdir().unwrap();
+        let packs = Packs::default();
+        let index = packs.open(Some(dir.path()), options.clone());
+        for id in 1..=40 {
+            let some: Vec<_> = (id * 100..id * 100 + 100).map(|n| fingerprint(n, u64::MAX)).collect();
+            index.add_pack(PackId(id), &packs.add(id, &some));
+        }
+        assert!(index.flush().unwrap());
+        let before = index.stats().run_entries;
+        for id in 1..=20 {
+            packs.remove(PackId(id));
+        }
+        // The index is told of one half; it learns of the other by asking `live`.
+        index.remove_packs(&(1..=10).map(PackId).collect::<Vec<_>>());
+        assert_eq!(index.stats().run_entries, before);
+        drop(index);
+        let index = packs.open(Some(dir.path()), options.clone());
+        index.merge().unwrap();
+        assert_eq!(index.stats().run_entries, before / 2);
+        packs.check(&index, 4200, u64::MAX);
+        assert!((100..2100).all(|n| index.lookup(&fingerprint(n, u64::MAX)).is_empty()));
+        packs.ids().into_iter().for_each(|id| packs.remove(id));
+        let index = packs.open(Some(dir.path()), options.clone());
+        index.merge().unwrap();
+        assert_eq!((index.stats().runs, runs_in(dir.path()).len()), (0, 0));
     }
-    assert!(index.flush().unwrap());
-    let before = index.stats().run_entries;
-    for id in 1..=20 {
-        packs.remove(PackId(id));
-    }
-    // The index is told of one half; it learns of the other by asking `live`.
-    index.remove_packs(&(1..=10).map(PackId).collect::<Vec<_>>());
-    assert_eq!(index.stats().run_entries, before);
-    drop(index);
-    let index = packs.open(Some(dir.path()), small());
-    index.merge().unwrap();
-    assert_eq!(index.stats().run_entries, before / 2);
-    packs.check(&index, 4200, u64::MAX);
-    assert!((100..2100).all(|n| index.lookup(&fingerprint(n, u64::MAX)).is_empty()));
-    packs.ids().into_iter().for_each(|id| packs.remove(id));
-    let index = packs.open(Some(dir.path()), small());
-    index.merge().unwrap();
-    assert_eq!((index.stats().runs, runs_in(dir.path()).len()), (0, 0));
 }
 
 #[test]

@@ -3,23 +3,26 @@
 //! **A failed append** leaves part of a record at the end of the segment. It is cut off before
 //! anything else is appended. If even that fails, the next append tries again, and fails if it
 //! cannot. So a full disk is an error for the caller alone: the log goes on when there is space
-//! again. An append that fails while it begins a new segment leaves the old one in place.
+//! again. An append that fails while it begins a new segment leaves the old one in place. An
+//! encrypted segment never takes a position twice: the next append after a failed one begins a new
+//! segment, and so does the first one after the log was opened.
 //!
 //! A new segment gets its whole space at once (`fallocate`, keeping the length), and gives the rest
 //! back when it is full. If that does not work, or the disk bounds the log, the writes themselves
 //! fail.
 
-use std::io::IoSlice;
+use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use outrigger_clock as clock;
 use outrigger_format::catalogue::Time;
-use outrigger_format::staging::{MAX_PAYLOAD_LEN, Operation, Prepared, RECORD_HEADER_LEN, SegmentHeader};
+use outrigger_format::staging::{MAX_PAYLOAD_LEN, Operation, Prepared, RECORD_HEADER_LEN};
 
-use super::{Appended, HEADER, Location, Log, Options, Segment};
+use super::{Appended, Location, Log, Segment};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::staging::files::{Files, write_whole};
+use crate::staging::sealed::{SealedFile, Sealing};
 
 /// The end of the log.
 pub(super) struct Tail {
@@ -57,9 +60,10 @@ impl Log {
         if data.len() > MAX_PAYLOAD_LEN {
             return Err(too_long());
         }
-        let prepared = Prepared::new(operation, data);
+        let prepared = Prepared::summed(operation, data, self.sealing.payload_sums());
         let len = prepared.record_len() as u64;
-        if len > (MAX_PAYLOAD_LEN + RECORD_HEADER_LEN) as u64 || HEADER + len > self.options.segment_len {
+        let header_len = self.sealing.header_len();
+        if len > (MAX_PAYLOAD_LEN + RECORD_HEADER_LEN) as u64 || header_len + len > self.options.segment_len {
             return Err(too_long());
         }
         let mut tail = self.tail();
@@ -67,18 +71,14 @@ impl Log {
         if tail.ragged {
             self.cut(&mut tail)?;
         }
-        if tail.len + len > self.options.segment_len {
+        if tail.len + len > self.options.segment_len || !tail.segment.file.takes(tail.len) {
             self.roll(&mut tail)?;
         }
         let end = tail.len + len;
-        if end > tail.reserved {
-            let left = self.space.left().max(len);
-            let until = self.options.segment_len.min(tail.len + left);
-            tail.reserve(until);
-        }
+        self.reserve_to(&mut tail, end)?;
         let sequence = tail.next;
         let now = clock::now_nanos();
-        let head = prepared.head(sequence, self.commit.durable(), now);
+        let head = prepared.head_at(sequence, self.commit.durable(), now, tail.segment.file.sums(), tail.len);
         let mut parts = [IoSlice::new(&head), IoSlice::new(data)];
         if let Err(error) = write_whole(&*tail.segment.file, &mut parts, tail.len) {
             tail.ragged = true;
@@ -99,6 +99,29 @@ impl Log {
         Ok(appended)
     }
 
+    /// Reserves space on the disk up to `end`, and for more records if it can. Only an encrypted
+    /// log fails when there is none, because a write that fails costs it the rest of the segment.
+    fn reserve_to(&self, tail: &mut Tail, end: u64) -> Result<()> {
+        if end <= tail.reserved {
+            return Ok(());
+        }
+        let left = self.space.left().max(end - tail.len);
+        let until = self.options.segment_len.min(tail.len + left);
+        let is_full = |reserved: &io::Result<()>| {
+            let kind = reserved.as_ref().err().map(io::Error::kind);
+            matches!(kind, Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))
+        };
+        if !is_full(&tail.reserve(until)) || self.options.key.is_none() {
+            return Ok(());
+        }
+        let reserved = tail.reserve(end);
+        if !is_full(&reserved) {
+            return Ok(());
+        }
+        let _ = self.cut(tail);
+        reserved.context(|| format!("cannot append to {}", self.files.name(tail.segment.number)))
+    }
+
     /// Cuts off what a failed append left behind.
     fn cut(&self, tail: &mut Tail) -> Result<()> {
         let name = || format!("cannot cut off a failed append to {}", self.files.name(tail.segment.number));
@@ -112,7 +135,7 @@ impl Log {
         let number = tail.segment.number.checked_add(1).ok_or_else(|| {
             Error::new(ErrorKind::Full, "the staging log has used up its segments' numbers: mount again")
         })?;
-        let new = Tail::begin(&*self.files, &self.options, number, tail.next)?;
+        let new = Tail::begin(&*self.files, &self.sealing, number, tail.next)?;
         self.adopt(&new.segment);
         let old = std::mem::replace(tail, new);
         // Truncating to its length gives back the space that was not needed.
@@ -122,7 +145,7 @@ impl Log {
     }
 
     pub(super) fn adopt(&self, segment: &Arc<Segment>) {
-        self.space.take(HEADER);
+        self.space.take(self.sealing.header_len());
         self.segments.write().expect("no panic while it is held").insert(segment.number, Arc::clone(segment));
     }
 }
@@ -130,10 +153,11 @@ impl Log {
 impl Tail {
     /// Begins a segment, and makes its header and name durable. So a crash leaves no gap before it,
     /// and sequences go on from it when earlier segments are removed.
-    pub(super) fn begin(files: &dyn Files, options: &Options, number: u32, next: u64) -> Result<Self> {
+    pub(super) fn begin(files: &dyn Files, sealing: &Sealing, number: u32, next: u64) -> Result<Self> {
         let what = || format!("cannot begin {}", files.name(number));
+        let (header, keys) = sealing.begin(number, next)?;
+        let header = header.encode();
         let file = files.create(number).context(what)?;
-        let header = SegmentHeader { store: options.store, number, first: next }.encode();
         let begun = write_whole(&*file, &mut [IoSlice::new(&header)], 0)
             .and_then(|()| file.sync())
             .and_then(|()| files.sync());
@@ -144,13 +168,18 @@ impl Tail {
             let _ = files.remove(number);
             return Err(error).context(what);
         }
-        let segment = Arc::new(Segment { number, file, len: AtomicU64::new(HEADER) });
+        let file = match keys {
+            None => file,
+            Some(keys) => Box::new(SealedFile::begun(file, keys)),
+        };
+        let len = sealing.header_len();
+        let segment = Arc::new(Segment { number, file, len: AtomicU64::new(len) });
         let unsynced = vec![Arc::clone(&segment)];
-        Ok(Self { segment, len: HEADER, reserved: 0, next, ragged: false, unsynced })
+        Ok(Self { segment, len, reserved: 0, next, ragged: false, unsynced })
     }
 
-    fn reserve(&mut self, until: u64) {
-        let _ = self.segment.file.reserve(self.len, until - self.len);
+    fn reserve(&mut self, until: u64) -> io::Result<()> {
         self.reserved = until;
+        self.segment.file.reserve(self.len, until - self.len)
     }
 }

@@ -6,6 +6,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use outrigger_format::staging::SegmentHeader;
+
+use crate::keys::Key;
 use crate::staging::files::{Files, SegmentFile};
 use crate::testing::crash::Recording;
 
@@ -23,11 +26,21 @@ pub struct Disk {
     /// Syncs of segments so far.
     pub syncs: usize,
     pub recording: Option<Recording>,
+    /// Of the segments that were begun here.
+    salts: BTreeMap<u32, [u8; 32]>,
+    pub sealed: BTreeMap<[u8; 32], Sealed>,
 }
 
 /// Shared by a log and the test that looks at its disk.
-#[derive(Clone, Default)]
-pub struct Memory(Arc<Mutex<Disk>>);
+#[derive(Clone)]
+pub struct Memory {
+    disk: Arc<Mutex<Disk>>,
+    /// The key of the log that lies here.
+    pub key: Option<Key>,
+}
+
+/// All bytes that were encrypted with one salt, by their position.
+type Sealed = BTreeMap<u64, u8>;
 
 struct Segment {
     memory: Memory,
@@ -39,12 +52,22 @@ fn name(number: u32) -> String {
 }
 
 impl Memory {
-    pub fn new(segments: BTreeMap<u32, Vec<u8>>) -> Self {
-        Self(Arc::new(Mutex::new(Disk { segments, ..Disk::default() })))
+    pub fn new(key: &Option<Key>, segments: BTreeMap<u32, Vec<u8>>) -> Self {
+        let disk = Arc::new(Mutex::new(Disk { segments, ..Disk::default() }));
+        Self { disk, key: key.clone() }
+    }
+
+    pub fn empty(key: &Option<Key>) -> Self {
+        Self::new(key, BTreeMap::new())
+    }
+
+    /// A log with the same segments and key.
+    pub fn copy(&self) -> Self {
+        Self::new(&self.key, self.disk().segments.clone())
     }
 
     pub fn disk(&self) -> MutexGuard<'_, Disk> {
-        self.0.lock().unwrap()
+        self.disk.lock().unwrap()
     }
 }
 
@@ -52,6 +75,19 @@ impl Disk {
     fn record(&mut self, step: impl FnOnce(&mut Recording) -> crate::Result<()>) {
         if let Some(recording) = &mut self.recording {
             step(recording).unwrap();
+        }
+    }
+
+    /// Checks that no position of an encrypted segment is given two texts.
+    fn see(&mut self, number: u32, offset: u64, bytes: &[u8]) {
+        if offset == 0 {
+            let SegmentHeader { seal, .. } = SegmentHeader::decode(bytes).expect("the header comes first");
+            self.salts.insert(number, seal.expect("the log has a key").salt);
+        }
+        let salt = self.salts.get(&number).expect("nothing is written to a segment that was opened");
+        let sealed = self.sealed.entry(*salt).or_default();
+        for (at, &byte) in (offset..).zip(bytes) {
+            assert_eq!(*sealed.entry(at).or_insert(byte), byte, "two texts at {at} of {number}");
         }
     }
 
@@ -109,6 +145,9 @@ impl SegmentFile for Segment {
     fn write(&self, parts: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
         let mut bytes: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
         let mut disk = self.memory.disk();
+        if self.memory.key.is_some() {
+            disk.see(self.number, offset, &bytes);
+        }
         let room = disk.room.map_or(usize::MAX, |room| room as usize);
         bytes.truncate(room.min(disk.write_max.unwrap_or(usize::MAX)));
         if bytes.is_empty() {

@@ -4,22 +4,37 @@ mod crash;
 mod extents;
 mod log;
 mod memory;
+mod sealed;
 mod torn;
 
 use std::sync::Arc;
 
 use outrigger_format::StoreId;
-use outrigger_format::staging::{Operation, RECORD_HEADER_LEN};
+use outrigger_format::staging::{Operation, RECORD_HEADER_LEN, SEALED_HEADER_LEN, SEGMENT_HEADER_LEN};
 
 use super::{Log, Options, Report};
 use crate::error::Result;
+use crate::keys::Key;
 use memory::Memory;
 
 const STORE: StoreId = StoreId([5; 16]);
 
-/// Segments of 512 bytes.
-fn small() -> Options {
-    Options { segment_len: 512, capacity: 4096, ..Options::new(STORE) }
+/// Runs a test with a plain log, and with an encrypted one.
+fn both(test: impl Fn(&Option<Key>)) {
+    for key in [None, Some(Key::new([9; 32]))] {
+        test(&key);
+    }
+}
+
+/// Bytes of a segment's header.
+fn header_len(key: &Option<Key>) -> usize {
+    if key.is_some() { SEALED_HEADER_LEN } else { SEGMENT_HEADER_LEN }
+}
+
+/// Segments of 448 bytes and a header.
+fn small(key: &Option<Key>) -> Options {
+    let segment_len = 448 + header_len(key) as u64;
+    Options { segment_len, capacity: 8 * segment_len, key: key.clone(), ..Options::new(STORE) }
 }
 
 /// A replayed record: its sequence, operation and data.
@@ -28,10 +43,11 @@ type Back = (u64, Operation, Vec<u8>);
 /// Opens a log in memory; returns the replayed records, too.
 fn open(memory: &Memory) -> Result<(Log, Report, Vec<Back>)> {
     let mut replayed = Vec::new();
-    let (log, report) = Log::open_files(Box::new(memory.clone()), small(), Arc::default(), &mut |record| {
-        replayed.push((record.appended.sequence, record.operation, record.data.to_vec()));
-        Ok(())
-    })?;
+    let (log, report) =
+        Log::open_files(Box::new(memory.clone()), small(&memory.key), Arc::default(), &mut |record| {
+            replayed.push((record.appended.sequence, record.operation, record.data.to_vec()));
+            Ok(())
+        })?;
     Ok((log, report, replayed))
 }
 

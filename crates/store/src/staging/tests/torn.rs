@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use outrigger_format::staging::{Operation, Prepared};
+use outrigger_format::staging::{Operation, Prepared, SegmentHeader};
 
 use super::memory::Memory;
-use super::{append, assert_samples, open};
+use super::{STORE, append, assert_samples, both, header_len, open};
 use crate::error::ErrorKind;
+use crate::keys::Key;
 use crate::staging::log::Log;
-
-const HEADER: usize = outrigger_format::staging::SEGMENT_HEADER_LEN;
+use crate::staging::sealed::{Sealing, sums};
 
 /// The place of a record, and the sequence that it says is durable.
 struct Place {
@@ -19,8 +19,8 @@ struct Place {
 }
 
 /// Operations 1 to `last`, with a sync after each sequence for which `syncs` is true.
-fn write(last: u64, syncs: impl Fn(u64) -> bool) -> (BTreeMap<u32, Vec<u8>>, Vec<Place>) {
-    let memory = Memory::default();
+fn write(key: &Option<Key>, last: u64, syncs: impl Fn(u64) -> bool) -> (BTreeMap<u32, Vec<u8>>, Vec<Place>) {
+    let memory = Memory::empty(key);
     let (log, ..) = open(&memory).unwrap();
     let mut places = Vec::new();
     for sequence in 1..=last {
@@ -51,109 +51,128 @@ fn goes_on(memory: &Memory, log: Log, next: u64) {
 
 #[test]
 fn a_log_cut_anywhere_keeps_its_whole_records() {
-    let (segments, places) = write(16, |_| false);
-    let (&last, content) = segments.last_key_value().unwrap();
-    for cut in 0..=content.len() {
-        let memory = Memory::new(segments.clone());
-        memory.disk().segments.get_mut(&last).unwrap().truncate(cut);
-        let (log, report, replayed) = open(&memory).unwrap();
-        let whole = places.iter().filter(|place| place.segment < last || place.end <= cut).count() as u64;
-        assert_samples(&replayed, 1..whole + 1);
-        let clean = cut == HEADER || places.iter().any(|place| place.segment == last && place.end == cut);
-        assert_eq!(report.torn.is_none(), clean, "cut at {cut}");
-        if let Some(torn) = report.torn {
-            assert_eq!(torn.sequence, whole + 1);
-            assert!(cut == 0 || torn.bytes > 0 && torn.bytes <= cut as u64);
+    both(|key| {
+        let (segments, places) = write(key, 16, |_| false);
+        let (&last, content) = segments.last_key_value().unwrap();
+        for cut in 0..=content.len() {
+            let memory = Memory::new(key, segments.clone());
+            memory.disk().segments.get_mut(&last).unwrap().truncate(cut);
+            let (log, report, replayed) = open(&memory).unwrap();
+            let whole = places.iter().filter(|place| place.segment < last || place.end <= cut).count() as u64;
+            assert_samples(&replayed, 1..whole + 1);
+            let clean = cut == header_len(key)
+                || places.iter().any(|place| place.segment == last && place.end == cut);
+            assert_eq!(report.torn.is_none(), clean, "cut at {cut}");
+            if let Some(torn) = report.torn {
+                assert_eq!(torn.sequence, whole + 1);
+                assert!(cut == 0 || torn.bytes > 0 && torn.bytes <= cut as u64);
+            }
+            goes_on(&memory, log, whole + 1);
         }
-        goes_on(&memory, log, whole + 1);
-    }
+    });
 }
 
 #[test]
 fn a_flipped_bit_never_makes_a_wrong_record() {
-    for (syncs, name) in [(0, "never"), (1, "always"), (5, "every five")] {
-        let (segments, places) = write(16, |sequence| syncs != 0 && sequence % syncs == 0);
-        let mut outcomes = [0, 0];
-        for (&segment, content) in &segments {
-            for bit in 0..content.len() * 8 {
-                let memory = Memory::new(segments.clone());
-                memory.disk().segments.get_mut(&segment).unwrap()[bit / 8] ^= 1 << (bit % 8);
-                // The damaged record, or the first one of a segment with a damaged header.
-                let hit = places.iter().filter(|place| place.segment < segment);
-                let hit = hit.count()
-                    + places.iter().filter(|place| place.segment == segment && place.end <= bit / 8).count();
-                let broken = hit as u64 + 1;
-                let durable = places[hit + 1..].iter().map(|place| place.durable).max();
-                match open(&memory) {
-                    Ok((log, report, replayed)) => {
-                        assert!(
-                            durable.is_none_or(|durable| durable < broken),
-                            "{name}: bit {bit} of {segment}"
-                        );
-                        assert_samples(&replayed, 1..broken);
-                        assert_eq!(report.torn.unwrap().sequence, broken);
-                        goes_on(&memory, log, broken);
-                        outcomes[0] += 1;
-                    }
-                    Err(error) => {
-                        assert_eq!(error.kind(), ErrorKind::Damaged);
-                        assert!(
-                            error.to_string().contains(&format!("record {broken} is damaged")),
-                            "{error}"
-                        );
-                        assert!(
-                            durable.is_some_and(|durable| durable >= broken),
-                            "{name}: bit {bit} of {segment}"
-                        );
-                        assert_eq!(memory.disk().segments.len(), segments.len(), "nothing is changed");
-                        outcomes[1] += 1;
+    both(|key| {
+        for (syncs, name) in [(0, "never"), (1, "always"), (5, "every five")] {
+            let (segments, places) = write(key, 16, |sequence| syncs != 0 && sequence % syncs == 0);
+            let mut outcomes = [0, 0];
+            for (&segment, content) in &segments {
+                for bit in 0..content.len() * 8 {
+                    let memory = Memory::new(key, segments.clone());
+                    memory.disk().segments.get_mut(&segment).unwrap()[bit / 8] ^= 1 << (bit % 8);
+                    // The damaged record, or the first one of a segment with a damaged header.
+                    let hit = places.iter().filter(|place| place.segment < segment);
+                    let hit = hit.count()
+                        + places
+                            .iter()
+                            .filter(|place| place.segment == segment && place.end <= bit / 8)
+                            .count();
+                    let broken = hit as u64 + 1;
+                    let durable = places[hit + 1..].iter().map(|place| place.durable).max();
+                    match open(&memory) {
+                        Ok((log, report, replayed)) => {
+                            assert!(
+                                durable.is_none_or(|durable| durable < broken),
+                                "{name}: bit {bit} of {segment}"
+                            );
+                            assert_samples(&replayed, 1..broken);
+                            assert_eq!(report.torn.unwrap().sequence, broken);
+                            goes_on(&memory, log, broken);
+                            outcomes[0] += 1;
+                        }
+                        Err(error) => {
+                            assert_eq!(error.kind(), ErrorKind::Damaged);
+                            // Nothing tells what an encrypted segment without its header had.
+                            let unreadable = key.is_some() && bit / 8 < header_len(key);
+                            let text = if unreadable {
+                                format!("Record {broken} and those after it")
+                            } else {
+                                format!("record {broken} is damaged")
+                            };
+                            assert!(error.to_string().contains(&text), "{error}");
+                            assert!(
+                                unreadable || durable.is_some_and(|durable| durable >= broken),
+                                "{name}: bit {bit} of {segment}"
+                            );
+                            assert_eq!(memory.disk().segments.len(), segments.len(), "nothing is changed");
+                            outcomes[1] += 1;
+                        }
                     }
                 }
             }
+            assert!(
+                outcomes[0] > 0 && (key.is_some() || (syncs == 0) == (outcomes[1] == 0)),
+                "{name}: {outcomes:?}"
+            );
         }
-        assert!(outcomes[0] > 0 && (syncs == 0) == (outcomes[1] == 0), "{name}: {outcomes:?}");
-    }
+    });
 }
 
 #[test]
 fn a_missing_segment_is_damage_if_it_was_durable() {
-    let (mut segments, _) = write(16, |sequence| sequence == 15);
-    segments.remove(&2);
-    assert_eq!(open(&Memory::new(segments)).unwrap_err().kind(), ErrorKind::Damaged);
-    let (mut segments, places) = write(16, |_| false);
-    segments.remove(&2);
-    let memory = Memory::new(segments);
-    let (log, report, replayed) = open(&memory).unwrap();
-    let first = places.iter().filter(|place| place.segment == 1).count() as u64;
-    assert_samples(&replayed, 1..first + 1);
-    assert!(report.torn.unwrap().why.contains("segment 2 is missing"));
-    assert_eq!(memory.disk().segments.len(), 1);
-    goes_on(&memory, log, first + 1);
+    both(|key| {
+        let (mut segments, _) = write(key, 16, |sequence| sequence == 15);
+        segments.remove(&2);
+        assert_eq!(open(&Memory::new(key, segments)).unwrap_err().kind(), ErrorKind::Damaged);
+        let (mut segments, places) = write(key, 16, |_| false);
+        segments.remove(&2);
+        let memory = Memory::new(key, segments);
+        let (log, report, replayed) = open(&memory).unwrap();
+        let first = places.iter().filter(|place| place.segment == 1).count() as u64;
+        assert_samples(&replayed, 1..first + 1);
+        assert!(report.torn.unwrap().why.contains("segment 2 is missing"));
+        assert_eq!(memory.disk().segments.len(), 1);
+        goes_on(&memory, log, first + 1);
+    });
 }
 
 #[test]
 fn a_copy_of_the_log_as_data_is_no_evidence() {
-    let (segments, _) = write(16, |_| true);
-    let memory = Memory::new(segments.clone());
-    let (log, ..) = open(&memory).unwrap();
-    let mut offset = 0;
-    for piece in segments[&1].chunks(300) {
-        let write = outrigger_format::staging::Operation::Write { inode: 2, offset };
-        log.append(&write, piece).unwrap();
-        offset += piece.len() as u64;
-    }
-    let appended = log.append(&outrigger_format::staging::Operation::Forget { inode: 2 }, b"").unwrap();
-    drop(log);
-    // The first of those records is broken: the ones within its data, and within those after it,
-    // are older.
-    let mut disk = memory.disk();
-    let number = appended.location.segment - 1;
-    let content = disk.segments.get_mut(&number).unwrap();
-    let end = content.len();
-    content[end - 1] ^= 1;
-    drop(disk);
-    let (_, report, replayed) = open(&memory).unwrap();
-    assert!(report.torn.is_some() && replayed.len() >= 16);
+    both(|key| {
+        let (segments, _) = write(key, 16, |_| true);
+        let memory = Memory::new(key, segments.clone());
+        let (log, ..) = open(&memory).unwrap();
+        let mut offset = 0;
+        for piece in segments[&1].chunks(300) {
+            let write = outrigger_format::staging::Operation::Write { inode: 2, offset };
+            log.append(&write, piece).unwrap();
+            offset += piece.len() as u64;
+        }
+        let appended = log.append(&outrigger_format::staging::Operation::Forget { inode: 2 }, b"").unwrap();
+        drop(log);
+        // The first of those records is broken: the ones within its data, and within those after it,
+        // are older.
+        let mut disk = memory.disk();
+        let number = appended.location.segment - 1;
+        let content = disk.segments.get_mut(&number).unwrap();
+        let end = content.len();
+        content[end - 1] ^= 1;
+        drop(disk);
+        let (_, report, replayed) = open(&memory).unwrap();
+        assert!(report.torn.is_some() && replayed.len() >= 16);
+    });
 }
 
 #[test]
@@ -165,16 +184,25 @@ fn a_record_that_is_whole_and_makes_no_sense_is_damage() {
         (write(0), b""),
         (Operation::Truncate { inode: 7, len: 9 }, b"data"),
     ] {
-        let memory = Memory::default();
-        let (log, ..) = open(&memory).unwrap();
-        append(&log, 1).unwrap();
-        log.sync().unwrap();
-        drop(log);
-        let mut record = Prepared::new(&operation, data).head(2, 1, 3);
-        record.extend_from_slice(data);
-        memory.disk().segments.get_mut(&1).unwrap().extend_from_slice(&record);
-        let error = open(&memory).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Damaged, "{operation:?}: {error}");
-        assert!(error.to_string().contains("makes no sense"), "{error}");
+        for key in [None, Some(Key::new([9; 32]))] {
+            let memory = Memory::empty(&key);
+            let (log, ..) = open(&memory).unwrap();
+            append(&log, 1).unwrap();
+            log.sync().unwrap();
+            drop(log);
+            let mut disk = memory.disk();
+            let segment = disk.segments.get_mut(&1).unwrap();
+            let header = SegmentHeader::decode(segment).unwrap();
+            let keys = Sealing::new(STORE, key.as_ref()).open(&header, "it").unwrap();
+            let (sums, end) = (sums(keys.as_ref()), segment.len() as u64);
+            let mut record = Prepared::summed(&operation, data, sums).head_at(2, 1, 3, sums, end);
+            record.extend_from_slice(data);
+            keys.iter().for_each(|keys| keys.apply(&mut record, end));
+            segment.extend_from_slice(&record);
+            drop(disk);
+            let error = open(&memory).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Damaged, "{operation:?}: {error}");
+            assert!(error.to_string().contains("makes no sense"), "{error}");
+        }
     }
 }
