@@ -11,8 +11,9 @@
 //! then begins a new segment.
 //!
 //! **Checksums** are keyed, and cover the record's place: see [`KeyedSums`]. Segments cannot be
-//! exchanged either, as their headers have keyed hashes. Two changes stay unnoticed: the last
-//! records may be cut off, and all segments be replaced by older ones of this log.
+//! exchanged either, as their headers have keyed hashes. Three changes stay unnoticed: records may be
+//! cut off at the end, segments be removed from the front, and a segment be replaced by another one
+//! of the same store that has its number and first sequence.
 
 use std::io::{self, IoSlice};
 use std::sync::Mutex;
