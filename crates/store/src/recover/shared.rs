@@ -61,7 +61,7 @@ pub fn recover_shared(
     let locks = dir.join("sessions");
     let backend = config.open_packs(&dir, Access::default())?;
     let mut report = RecoverReport::default();
-    let unfinished = Unfinished::begin(&location, found, &config, &locks)?;
+    let unfinished = Unfinished::begin(&location, found, &config, &locks, None)?;
     let database = Arc::clone(&unfinished.meta) as Arc<dyn meta::Meta>;
     let moved = rebuild(&dir, config, database, Some(&locks), &backend, progress, &mut report)?;
     report.old_database = unfinished.take_place()?.map(PathBuf::from);
