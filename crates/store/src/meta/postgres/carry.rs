@@ -296,3 +296,75 @@ impl PostgresMeta {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use outrigger_workload::postgres::Server;
+
+    use super::*;
+    use crate::keys::Key;
+    use crate::meta::{At, Change, Commit, Meta as _, OpenMode, ROOT_INODE, SessionKind, SessionOwner};
+    use crate::meta::{Holds as _, Role, Sessions as _, Snapshots as _, Tree as _};
+    use outrigger_format::Root;
+    use outrigger_format::catalogue::{Attributes, FileKind};
+
+    fn make(meta: &PostgresMeta, name: &str, inode: u64) {
+        let owner = SessionOwner::this(String::new(), Role::Mount);
+        let session = meta.open_session(SessionKind::Writer, &owner, 1000).unwrap().0;
+        let attributes = Attributes {
+            kind: FileKind::Symlink,
+            mode: 0o777,
+            uid: 1,
+            gid: 2,
+            mtime: Default::default(),
+            rdev: 0,
+            target: b"target".to_vec(),
+            xattrs: vec![(b"user.a".to_vec(), b"b".to_vec())],
+            times: None,
+        };
+        let (parent, name) = (ROOT_INODE, name.into());
+        let put =
+            Change::Put { parent, name, inode, attributes, root: Root::Empty, stamp: 0, replace: false };
+        meta.commit(session, &Commit { changes: vec![put], ..Commit::default() }).unwrap();
+        meta.close_session(session).unwrap();
+    }
+
+    /// A copy has the same under a key of its own, and is brought up to date.
+    #[test]
+    fn an_encrypted_database_is_copied_under_another_key() {
+        let Some(server) = Server::shared() else { return };
+        let directory = tempfile::tempdir().unwrap();
+        let freeze = |meta: &PostgresMeta, name: &str| {
+            let frozen = SqliteMeta::open(&directory.path().join(name), OpenMode::Create).unwrap();
+            meta.carry_into(&frozen).unwrap();
+            frozen
+        };
+        let [from, to] = [1, 2].map(|_| Location::parse(&server.url(&server.fresh())).unwrap());
+        let sealer = |byte| Some(Sealer::new(&Key::new([byte; 32])));
+        let source = PostgresMeta::create_with(from, "a test", sealer(1)).unwrap();
+        source.raise_counters(1, 100, 1).unwrap();
+        make(&source, "first", 10);
+        let fingerprint = outrigger_format::Fingerprint([7; 32]);
+        let held = Root::Inline(vec![outrigger_format::Entry::Chunk { fingerprint, len: 9 }]);
+        source.hold("mount", &[held]).unwrap();
+        source.create_snapshot("snapshot", 1, &["tag".into()]).unwrap();
+        source.records().set_record("kind", "name", Some("value")).unwrap();
+        let frozen = freeze(&source, "one");
+        assert!(frozen.lookup(At::Now, ROOT_INODE, b"first").unwrap().is_some(), "it is plain there");
+        let copy = PostgresMeta::create_from(to, "a test", &frozen, sealer(2)).unwrap();
+        let is_same = |copy: &PostgresMeta| {
+            assert_eq!((source.check().unwrap(), copy.check().unwrap()), (Vec::new(), Vec::new()));
+            let list = |meta: &PostgresMeta| meta.read_dir(At::Now, ROOT_INODE, None, 9).unwrap();
+            assert_eq!(list(copy), list(&source));
+            assert_eq!(copy.snapshots().unwrap(), source.snapshots().unwrap());
+            assert_eq!(copy.held("mount").unwrap(), source.held("mount").unwrap());
+            let values = |meta: &PostgresMeta| meta.records().records("kind").unwrap().pop().unwrap().value;
+            assert_eq!(values(copy), values(&source));
+        };
+        is_same(&copy);
+        make(&source, "second", 11);
+        let counters = copy.counters().unwrap();
+        copy.take_over(&freeze(&source, "two"), &counters).unwrap();
+        is_same(&copy);
+    }
+}

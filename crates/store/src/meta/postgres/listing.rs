@@ -153,6 +153,9 @@ impl PostgresMeta {
         after: Option<&[u8]>,
         limit: usize,
     ) -> Result<Vec<DirEntry>> {
+        if limit == 0 {
+            return Ok(Vec::new());
+        }
         let listing = match after {
             None => {
                 let query = tree::read_dir(at, parent, None, limit.saturating_add(1));
