@@ -16,8 +16,8 @@
 //! | of | it sees | it does not see |
 //! | --- | --- | --- |
 //! | names | which directory has how many, their lengths, when they came and went; that a name was in the same directory before | the names, their order; that names in two directories are equal |
-//! | inodes | numbers, kinds, permissions, owners, times, counts of names, device numbers, lengths of targets, attributes and roots; that one came back to what it was before | targets, extended attributes, roots: so neither contents nor files' lengths; that two inodes have the same content |
-//! | the tree | its shape: which directory lies in which; the sum of the files' lengths, which the totals have | |
+//! | inodes | numbers, kinds, permissions, owners, times, counts of names, device numbers, lengths of targets, attributes and roots; that one came back to what it was before | targets, extended attributes, roots; that two inodes have the same content |
+//! | the tree | its shape: which directory lies in which; the sum of the files' lengths, and so by how much each commit changes it | a file's length by itself |
 //! | earlier contents | how many a file has, and from when | their roots |
 //! | held and pinned roots | who holds how many | the roots |
 //! | inline chunks | how many, their lengths, codecs, and the session that is to pack them; that a chunk came again | bytes, fingerprints |
@@ -32,6 +32,8 @@
 //!
 //! Deletions, and going back to an earlier state of a whole row, need no key: who has the server
 //! can do both. Nor is a job's specification bound to its job, whose number the server gives out.
+//! Rows without private values and without a checksum (packs, sessions, locks, policies, states of
+//! jobs) are believed as in a plain store.
 
 use aes_siv::KeyInit as _;
 use aes_siv::siv::Aes256Siv;
