@@ -193,7 +193,7 @@ impl Destination {
                 write_durably(&self.dir, CONFIG_FILE, self.config.to_text().as_bytes())
             }
             Database::Postgres(location, None) => {
-                let meta = PostgresMeta::create_from(location.clone(), &self.config.to_text(), &state)?;
+                let meta = PostgresMeta::create_from(location.clone(), &self.config.to_text(), &state, None)?;
                 self.settle(&meta, state)
             }
             Database::Postgres(_, Some(meta)) => {

@@ -16,6 +16,7 @@ mod postgres;
 pub mod publishing;
 mod reclaim;
 pub mod records;
+mod sealer;
 mod sessions;
 mod sqlite;
 mod tree;
@@ -29,6 +30,7 @@ pub use packs::{PackChanges, PackMark, PackRow, PackState, PackSum, Packs};
 pub use postgres::{Address, Location, Others, PostgresMeta, TlsMode, is_postgres_url};
 pub(crate) use postgres::{Unfinished, look};
 pub use reclaim::Reclaim;
+pub use sealer::Sealer;
 pub use sessions::{
     AgentRole, Generation, Role, SessionId, SessionKind, SessionOwner, SessionRow, Sessions, is_gone, lives,
 };

@@ -40,6 +40,7 @@ mod recompress;
 mod recover;
 mod roles;
 mod roundtrip;
+mod sealed;
 mod secured;
 mod speculative;
 mod splice;

@@ -8,6 +8,8 @@ macro_rules! conformance {
         conformance! { @engine sqlite: $($module { $($case)* })* }
         conformance! { @engine postgres: $($module { $($case)* })* }
         conformance! { @engine pooled: $($module { $($case)* })* }
+        conformance! { @engine sealed: $($module { $($case)* })* }
+        conformance! { @engine sealed_and_pooled: $($module { $($case)* })* }
     };
     (@engine $engine:ident: $($module:ident { $($case:ident)* })*) => {
         mod $engine {

@@ -6,7 +6,7 @@ use crate::meta_support;
 use std::collections::{BTreeMap, BTreeSet};
 
 use meta_support::model::{Model, Report};
-use meta_support::{Engine, Fixture, attributes, commit, dump, postgres, root, sqlite};
+use meta_support::{Engine, Fixture, attributes, commit, dump, postgres, root, sealed, sqlite};
 use outrigger_format::Root;
 use outrigger_format::catalogue::{Attributes, FileKind, OtherTimes, Time};
 use outrigger_store::meta::{At, Change, PinTarget, ROOT_INODE, SessionId};
@@ -428,6 +428,11 @@ proptest! {
     #[test]
     fn postgres_equals_the_model_at_every_epoch(steps in prop::collection::vec(step(), 1..40)) {
         run(postgres, &steps);
+    }
+
+    #[test]
+    fn sealed_postgres_equals_the_model_at_every_epoch(steps in prop::collection::vec(step(), 1..40)) {
+        run(sealed, &steps);
     }
 }
 

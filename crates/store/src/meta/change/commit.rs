@@ -104,7 +104,7 @@ fn apply<R: Rows>(editor: &mut Editor<R>, change: &Change) -> Outcome<()> {
 }
 
 /// Refuses an impossible name.
-pub(super) fn check_name(name: &[u8]) -> Outcome<()> {
+pub(in crate::meta) fn check_name(name: &[u8]) -> Outcome<()> {
     let bad = match name {
         b"" => "it is empty",
         b"." | b".." => "it is reserved",

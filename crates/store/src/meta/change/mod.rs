@@ -18,6 +18,6 @@ mod rows;
 pub(super) mod times;
 pub(super) mod totals;
 
-pub(super) use commit::apply_all;
+pub(super) use commit::{apply_all, check_name};
 pub(super) use edit::{Editor, Start};
 pub(super) use rows::Rows;

@@ -5,26 +5,23 @@
 //! remove, change and add rows. All of it is one transaction, alone: a reader sees the copy as it
 //! was or as it is.
 
+mod rows;
+
 use std::sync::LazyLock;
 
-use rusqlite::types::Value;
-use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
+use self::rows::{Batch, values};
 use super::connection::{Answer, Connection, Query};
 use super::location::Location;
 use super::pool::Pool;
-use super::row::{Sum, require};
+use super::sealing::Seals;
 use super::transaction::{Gate, Transactions};
 use super::{PostgresMeta, counters, open, sessions, snapshots};
 use crate::error::{ErrorKind, Result};
-use crate::meta::carry::{Kind, Rest, TABLES, Table, misplaced};
+use crate::meta::carry::{Kind, Rest, TABLES, Table};
 use crate::meta::fault::{Outcome, refuse};
-use crate::meta::{Counters, SqliteMeta};
-
-/// Rows of one statement, and about how many bytes of them.
-const BATCH_ROWS: usize = 5_000;
-const BATCH_BYTES: usize = 4 << 20;
+use crate::meta::{Counters, Sealer, SqliteMeta};
 
 /// For transactions that look at whole tables: there the planner knows best. Between two statements
 /// rows are read of a file, which may take a while.
@@ -116,140 +113,6 @@ impl Statements {
     }
 }
 
-/// The checksum of a row.
-fn sum(table: &Table, values: &[Value]) -> i32 {
-    let mut sum = Sum::new();
-    for column in table.summed {
-        let at = table.position(column).unwrap_or(usize::MAX);
-        let is_number = !matches!(table.columns.get(at), Some((_, Kind::Bytes | Kind::Text)));
-        sum = match values.get(at) {
-            Some(Value::Integer(value)) => sum.int(*value),
-            Some(Value::Blob(bytes)) => sum.bytes(Some(bytes)),
-            Some(Value::Text(text)) => sum.text(text),
-            // The number of an inode that is no device.
-            _ if is_number => sum.int(-1),
-            _ => sum.bytes(None),
-        };
-    }
-    sum.end()
-}
-
-/// The values of a row of [`Statements::read`].
-fn values(table: &Table, row: &Row) -> Outcome<Vec<Value>> {
-    let mut values = Vec::with_capacity(table.columns.len());
-    for (at, (_, kind)) in table.columns.iter().enumerate() {
-        let value = match kind {
-            Kind::Big => row.try_get::<_, Option<i64>>(at)?.map(Value::Integer),
-            Kind::Small => row.try_get::<_, Option<i32>>(at)?.map(|value| Value::Integer(value.into())),
-            Kind::Bits => {
-                let bits = row.try_get::<_, Option<i32>>(at)?;
-                bits.map(|value| Value::Integer(value.cast_unsigned().into()))
-            }
-            Kind::Bytes => row.try_get::<_, Option<Vec<u8>>>(at)?.map(Value::Blob),
-            Kind::Text => row.try_get::<_, Option<String>>(at)?.map(Value::Text),
-        };
-        values.push(value.unwrap_or(Value::Null));
-    }
-    if !table.summed.is_empty() {
-        let kept = row.try_get(table.columns.len())?;
-        let what = || {
-            let key = table.key.iter().filter_map(|column| values.get(table.position(column)?));
-            let key: Vec<String> = key.map(shown).collect();
-            format!("a row of table {} ({}) is not what was written", table.name, key.join(", "))
-        };
-        require(kept, sum(table, &values), what)?;
-    }
-    Ok(values)
-}
-
-/// A value in a message.
-fn shown(value: &Value) -> String {
-    match value {
-        Value::Null => "nothing".to_owned(),
-        Value::Integer(number) => number.to_string(),
-        Value::Real(number) => number.to_string(),
-        Value::Text(text) => format!("`{text}`"),
-        Value::Blob(bytes) => format!("`{}`", crate::text::show(bytes)),
-    }
-}
-
-/// Values of one column, for a statement over arrays.
-enum Column {
-    Big(Vec<Option<i64>>),
-    Small(Vec<Option<i32>>),
-    Bytes(Vec<Option<Vec<u8>>>),
-    Text(Vec<Option<String>>),
-}
-
-/// Rows for a statement over arrays.
-struct Batch {
-    columns: Vec<Column>,
-    rows: usize,
-    bytes: usize,
-}
-
-impl Batch {
-    fn new(table: &Table) -> Self {
-        let column = |kind: &Kind| match kind {
-            Kind::Big => Column::Big(Vec::new()),
-            Kind::Small | Kind::Bits => Column::Small(Vec::new()),
-            Kind::Bytes => Column::Bytes(Vec::new()),
-            Kind::Text => Column::Text(Vec::new()),
-        };
-        let mut columns: Vec<Column> = table.columns.iter().map(|(_, kind)| column(kind)).collect();
-        if !table.summed.is_empty() {
-            columns.push(Column::Small(Vec::new()));
-        }
-        Self { columns, rows: 0, bytes: 0 }
-    }
-
-    fn push(&mut self, table: &Table, mut values: Vec<Value>) -> Outcome<()> {
-        if !table.summed.is_empty() {
-            values.push(Value::Integer(sum(table, &values).into()));
-        }
-        for (at, (column, value)) in self.columns.iter_mut().zip(values).enumerate() {
-            self.bytes += 16;
-            match (column, value) {
-                (Column::Big(column), Value::Integer(value)) => column.push(Some(value)),
-                (Column::Big(column), Value::Null) => column.push(None),
-                // The bits of a u32, too.
-                (Column::Small(column), Value::Integer(value))
-                    if (i64::from(i32::MIN)..=i64::from(u32::MAX)).contains(&value) =>
-                {
-                    column.push(Some(value as i32));
-                }
-                (Column::Small(column), Value::Null) => column.push(None),
-                (Column::Bytes(column), Value::Blob(bytes)) => {
-                    self.bytes += bytes.len();
-                    column.push(Some(bytes));
-                }
-                (Column::Bytes(column), Value::Null) => column.push(None),
-                (Column::Text(column), Value::Text(text)) => {
-                    self.bytes += text.len();
-                    column.push(Some(text));
-                }
-                (Column::Text(column), Value::Null) => column.push(None),
-                _ => return Err(misplaced(table, at)),
-            }
-        }
-        self.rows += 1;
-        Ok(())
-    }
-
-    fn is_full(&self) -> bool {
-        self.rows >= BATCH_ROWS || self.bytes >= BATCH_BYTES
-    }
-
-    fn into_query(self, sql: &'static str) -> Query {
-        self.columns.into_iter().fold(Query::new(sql), |query, column| match column {
-            Column::Big(values) => query.with(values, Type::INT8_ARRAY),
-            Column::Small(values) => query.with(values, Type::INT4_ARRAY),
-            Column::Bytes(values) => query.with(values, Type::BYTEA_ARRAY),
-            Column::Text(values) => query.with(values, Type::TEXT_ARRAY),
-        })
-    }
-}
-
 /// The last job's number; `$1` is its table. A role that only reads tables cannot read sequences.
 const LAST_JOB: &str = "SELECT coalesce(CASE WHEN has_sequence_privilege(s.name, 'SELECT') \
     THEN pg_sequence_last_value(s.name::regclass) END, (SELECT max(id) FROM @job), 0)::bigint \
@@ -267,7 +130,7 @@ fn read_rest(connection: &mut Connection) -> Outcome<Rest> {
     let totals = counters::read_totals(&connection.query(&Query::new(counters::TOTALS))?)?;
     let snapshots = connection.query(&Query::new(snapshots::ALL))?;
     let table = connection.text("@job");
-    let last_job = counters::row(&connection.query(&Query::new(LAST_JOB).text(&table))?)?.try_get(0)?;
+    let last_job = counters::row(&connection.query(&Query::new(LAST_JOB).public(&table))?)?.try_get(0)?;
     Ok(Rest {
         epoch: state.try_get(0)?,
         generation: state.try_get(1)?,
@@ -285,20 +148,20 @@ fn read_rest(connection: &mut Connection) -> Outcome<Rest> {
 type Run<'r> = &'r mut dyn FnMut(Vec<Query>) -> Outcome<Vec<Answer>>;
 
 /// Makes the tables equal to `from`.
-fn take(run: Run<'_>, schema: &str, from: &SqliteMeta) -> Outcome<()> {
+fn take(run: Run<'_>, seals: &Seals, schema: &str, from: &SqliteMeta) -> Outcome<()> {
     run(SETTINGS.into_iter().map(Query::new).collect())?;
     for (table, sql) in TABLES.iter().zip(&*STATEMENTS) {
         run(vec![Query::new(&sql.stage)])?;
-        let mut batch = Batch::new(table);
+        let mut batch = Batch::new(seals, table);
         from.each_row(table, &mut |values| {
             batch.push(table, values)?;
             if batch.is_full() {
-                let full = std::mem::replace(&mut batch, Batch::new(table));
+                let full = std::mem::replace(&mut batch, Batch::new(seals, table));
                 run(vec![full.into_query(&sql.fill)])?;
             }
             Ok(())
         })?;
-        if batch.rows > 0 {
+        if !batch.is_empty() {
             run(vec![batch.into_query(&sql.fill)])?;
         }
         run([&sql.count, &sql.gone, &sql.changed, &sql.new].map(|sql| Query::new(sql)).into())?;
@@ -332,7 +195,7 @@ fn take_rest(run: Run<'_>, schema: &str, rest: &Rest) -> Outcome<()> {
         ("next_sequence", rest.next_sequence),
     ] {
         let sql = "UPDATE @counter SET value = greatest(value, $2) WHERE name = $1";
-        queries.push(Query::new(sql).text(name).int(value));
+        queries.push(Query::new(sql).public(name).int(value));
     }
     let now = counters::read_totals(totals)?;
     if [now.files, now.directories, now.others, now.bytes].map(|total| total as i64) != rest.totals {
@@ -345,16 +208,11 @@ fn take_rest(run: Run<'_>, schema: &str, rest: &Rest) -> Outcome<()> {
     let there: Vec<_> = there.rows.iter().map(snapshots::read).collect::<Outcome<_>>()?;
     if there != rest.snapshots {
         queries.push(Query::new("DELETE FROM @snapshot"));
-        for snapshot in &rest.snapshots {
-            let sql = "INSERT INTO @snapshot (epoch, name, time, tags) VALUES ($1, $2, $3, $4)";
-            let query = Query::new(sql).int(snapshot.epoch as i64).text(&snapshot.name);
-            let query = query.int(snapshot.time as i64);
-            queries.push(query.with(snapshot.tags.clone(), Type::TEXT_ARRAY));
-        }
+        queries.extend(rest.snapshots.iter().map(snapshots::insert));
     }
     if rest.last_job > 0 {
         // Not undone with the transaction, which does no harm.
-        queries.push(Query::new(RAISE_JOB).text(&format!("\"{schema}\".job")).int(rest.last_job));
+        queries.push(Query::new(RAISE_JOB).public(&format!("\"{schema}\".job")).int(rest.last_job));
     }
     run(queries)?;
     Ok(())
@@ -391,15 +249,21 @@ impl PostgresMeta {
     }
 
     /// Makes a store at `location` with the state that `from` holds: it is there as a whole, or not
-    /// at all.
+    /// at all. With the sealer of an encrypted store.
     ///
     /// # Errors
     /// As [`PostgresMeta::create`].
-    pub(crate) fn create_from(location: Location, config: &str, from: &SqliteMeta) -> Result<Self> {
+    pub(crate) fn create_from(
+        location: Location,
+        config: &str,
+        from: &SqliteMeta,
+        sealer: Option<Sealer>,
+    ) -> Result<Self> {
         let schema = location.schema.clone();
-        let transactions = Transactions::new(Pool::new(location)?);
+        let transactions = Transactions::new(Pool::with(location, sealer)?);
         open::create(&transactions, config, &mut |connection| {
-            take(&mut |queries| Ok(connection.together(None, &queries, None)?), &schema, from)
+            let seals = connection.seals.clone();
+            take(&mut |queries| Ok(connection.together(None, &queries, None)?), &seals, &schema, from)
         })?;
         Self::finish(transactions, false)
     }
@@ -427,74 +291,80 @@ impl PostgresMeta {
             if given_out != *expected {
                 return Err(refuse(ErrorKind::Exists, "the copy was written to by itself meanwhile"));
             }
-            take(&mut |queries| tx.run(queries), schema, from)
+            let seals = tx.seals().clone();
+            take(&mut |queries| tx.run(queries), &seals, schema, from)
         })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use outrigger_workload::postgres::Server;
+
     use super::*;
-    use crate::meta::change::row::{Content, Special};
-    use crate::meta::postgres::row::{
-        Stored, Traits, directory_sum, former_name_sum, former_sum, held_sum, inode_sum, input_sum, name_sum,
-        output_sum, version_sum,
-    };
-    use outrigger_format::catalogue::Time;
+    use crate::keys::Key;
+    use crate::meta::{At, Change, Commit, Meta as _, OpenMode, ROOT_INODE, SessionKind, SessionOwner};
+    use crate::meta::{Holds as _, Role, Sessions as _, Snapshots as _, Tree as _};
+    use outrigger_format::Root;
+    use outrigger_format::catalogue::{Attributes, FileKind};
 
-    fn table(name: &str) -> &'static Table {
-        TABLES.iter().find(|table| table.name == name).unwrap()
+    fn make(meta: &PostgresMeta, name: &str, inode: u64) {
+        let owner = SessionOwner::this(String::new(), Role::Mount);
+        let session = meta.open_session(SessionKind::Writer, &owner, 1000).unwrap().0;
+        let attributes = Attributes {
+            kind: FileKind::Symlink,
+            mode: 0o777,
+            uid: 1,
+            gid: 2,
+            mtime: Default::default(),
+            rdev: 0,
+            target: b"target".to_vec(),
+            xattrs: vec![(b"user.a".to_vec(), b"b".to_vec())],
+            times: None,
+        };
+        let (parent, name) = (ROOT_INODE, name.into());
+        let put =
+            Change::Put { parent, name, inode, attributes, root: Root::Empty, stamp: 0, replace: false };
+        meta.commit(session, &Commit { changes: vec![put], ..Commit::default() }).unwrap();
+        meta.close_session(session).unwrap();
     }
 
-    fn ints<const N: usize>(numbers: [i64; N]) -> Vec<Value> {
-        numbers.into_iter().map(Value::Integer).collect()
-    }
-
-    fn blob(bytes: &[u8]) -> Value {
-        Value::Blob(bytes.to_vec())
-    }
-
+    /// A copy has the same under a key of its own, and is brought up to date.
     #[test]
-    fn checksums_are_those_of_the_engine() {
-        for (special, device, target) in [
-            (Special::None, Value::Null, Value::Null),
-            (Special::Device(7), Value::Integer(7), Value::Null),
-            (Special::Target(b"t".to_vec()), Value::Null, blob(b"t")),
-        ] {
-            let inode = Stored {
-                number: 1,
-                epoch: 2,
-                links: 3,
-                version: 4,
-                time: 5,
-                stamp: 6,
-                mode: 7,
-                content: Content {
-                    traits: Traits { mode: 7, uid: 4_000_000_000, gid: 9, xattrs: Some(b"x".to_vec()) },
-                    mtime: Time { secs: 10, nanos: 11 },
-                    special,
-                    root: None,
-                    times: Some(b"u".to_vec()),
-                },
-            };
-            let rest = [device, target, blob(b"x"), Value::Null, blob(b"u")];
-            let row = [ints([1, 2, 4, 10, 5, 6, 11, 7, 4_000_000_000, 9, 3]), rest.to_vec()].concat();
-            assert_eq!(sum(table("inode"), &row), inode_sum(&inode));
-            let row = [ints([1, 2, 8, 10, 6, 11, 7, 4_000_000_000, 9, 3]), rest.to_vec()].concat();
-            assert_eq!(sum(table("inode_old"), &row), former_sum(&inode, 8));
-        }
-        let row = [ints([1]), vec![blob(b"name")], ints([2, 3])].concat();
-        assert_eq!(sum(table("dentry"), &row), name_sum(1, b"name", 2, 3));
-        let row = [ints([1]), vec![blob(b"name")], ints([3, 4, 2])].concat();
-        assert_eq!(sum(table("dentry_old"), &row), former_name_sum(1, b"name", 2, (3, 4)));
-        assert_eq!(sum(table("directory"), &ints([1, 2])), directory_sum(1, 2));
-        let row = [ints([1, 2, 3, 4, 5]), vec![Value::Null]].concat();
-        assert_eq!(sum(table("version"), &row), version_sum(1, 2, 3, Time { secs: 4, nanos: 5 }, None));
-        let row = vec![Value::Text("who".into()), blob(b"root")];
-        assert_eq!(sum(table("held"), &row), held_sum("who", b"root"));
-        let row = [ints([1, 2]), vec![blob(b"path"), blob(b"root")]].concat();
-        assert_eq!(sum(table("job_input"), &row), input_sum(1, 2, b"path", Some(b"root")));
-        let row = [ints([1, 2, 3]), vec![blob(b"name"), Value::Null]].concat();
-        assert_eq!(sum(table("job_output"), &row), output_sum([1, 2, 3], b"name", None));
+    fn an_encrypted_database_is_copied_under_another_key() {
+        let Some(server) = Server::shared() else { return };
+        let directory = tempfile::tempdir().unwrap();
+        let freeze = |meta: &PostgresMeta, name: &str| {
+            let frozen = SqliteMeta::open(&directory.path().join(name), OpenMode::Create).unwrap();
+            meta.carry_into(&frozen).unwrap();
+            frozen
+        };
+        let [from, to] = [1, 2].map(|_| Location::parse(&server.url(&server.fresh())).unwrap());
+        let sealer = |byte| Some(Sealer::new(&Key::new([byte; 32])));
+        let source = PostgresMeta::create_with(from, "a test", sealer(1)).unwrap();
+        source.raise_counters(1, 100, 1).unwrap();
+        make(&source, "first", 10);
+        let fingerprint = outrigger_format::Fingerprint([7; 32]);
+        let held = Root::Inline(vec![outrigger_format::Entry::Chunk { fingerprint, len: 9 }]);
+        source.hold("mount", &[held]).unwrap();
+        source.create_snapshot("snapshot", 1, &["tag".into()]).unwrap();
+        source.records().set_record("kind", "name", Some("value")).unwrap();
+        let frozen = freeze(&source, "one");
+        assert!(frozen.lookup(At::Now, ROOT_INODE, b"first").unwrap().is_some(), "it is plain there");
+        let copy = PostgresMeta::create_from(to, "a test", &frozen, sealer(2)).unwrap();
+        let is_same = |copy: &PostgresMeta| {
+            assert_eq!((source.check().unwrap(), copy.check().unwrap()), (Vec::new(), Vec::new()));
+            let list = |meta: &PostgresMeta| meta.read_dir(At::Now, ROOT_INODE, None, 9).unwrap();
+            assert_eq!(list(copy), list(&source));
+            assert_eq!(copy.snapshots().unwrap(), source.snapshots().unwrap());
+            assert_eq!(copy.held("mount").unwrap(), source.held("mount").unwrap());
+            let values = |meta: &PostgresMeta| meta.records().records("kind").unwrap().pop().unwrap().value;
+            assert_eq!(values(copy), values(&source));
+        };
+        is_same(&copy);
+        make(&source, "second", 11);
+        let counters = copy.counters().unwrap();
+        copy.take_over(&freeze(&source, "two"), &counters).unwrap();
+        is_same(&copy);
     }
 }

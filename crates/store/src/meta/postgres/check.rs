@@ -1,8 +1,10 @@
 //! Checks the database: every row against its checksum, then the rules across tables.
 
-use super::connection::{Connection, Query};
+use super::connection::{Connection, Query, Row};
 use super::row::{self, former_columns, require, stored_columns};
-use super::{counters, inline, jobs, locks, packs, reclaim};
+use super::sealing::Subject;
+use super::{counters, inline, jobs, locks, packs, reclaim, records, snapshots};
+use crate::meta::change::check_name;
 use crate::meta::fault::{Fault, Outcome};
 
 /// Findings of one kind that are listed; more are only counted.
@@ -15,9 +17,6 @@ const RULES: &[&str] = &[
      FROM @dentry d LEFT JOIN @inode i ON i.number = d.inode WHERE i.number IS NULL",
     "SELECT DISTINCT 'names lie in directory ' || d.parent || ', which does not exist' \
      FROM @dentry d LEFT JOIN @directory p ON p.inode = d.parent WHERE p.inode IS NULL",
-    "SELECT 'directory ' || d.parent || ' has a name that cannot be one' FROM @dentry d \
-     WHERE length(d.name) NOT BETWEEN 1 AND 255 OR d.name IN ('\\x2e', '\\x2e2e') \
-     OR position('\\x2f'::bytea IN d.name) > 0 OR position('\\x00'::bytea IN d.name) > 0",
     // links; the root has no name
     "SELECT 'inode ' || i.number || ' says it has ' || i.links || ' names, and has ' || coalesce(d.names, 0) \
      FROM @inode i LEFT JOIN (SELECT inode, count(*) AS names FROM @dentry GROUP BY inode) d ON d.inode = i.number \
@@ -100,7 +99,7 @@ fn rows(
     connection: &mut Connection,
     sql: &'static str,
     found: &mut Vec<String>,
-    mut look: impl FnMut(&tokio_postgres::Row) -> Outcome<()>,
+    mut look: impl FnMut(&Row) -> Outcome<()>,
 ) -> Outcome<()> {
     let mut kind = Kind::default();
     connection.stream(&Query::new(sql), |row| {
@@ -113,6 +112,16 @@ fn rows(
     })?;
     kind.end(found);
     Ok(())
+}
+
+/// Opens what has no checksum, and is authentic if it opens.
+fn check_sealed(connection: &mut Connection, found: &mut Vec<String>) -> Outcome<()> {
+    rows(connection, inline::EVERY, found, |row| inline::read(row).map(drop))?;
+    rows(connection, snapshots::ALL, found, |row| snapshots::read(row).map(drop))?;
+    rows(connection, records::EVERY, found, records::open)?;
+    rows(connection, jobs::JOB_TEXTS, found, jobs::open_job)?;
+    rows(connection, jobs::SPLIT_TEXTS, found, jobs::open_split)?;
+    rows(connection, jobs::MARKS, found, jobs::open_mark)
 }
 
 /// Returns the findings, in words.
@@ -133,39 +142,48 @@ pub(super) fn check(connection: &mut Connection) -> Outcome<Vec<String>> {
     })?;
     let sql = concat!("SELECT ", former_columns!(), " FROM @inode_old i");
     rows(connection, sql, &mut found, |row| row::inode(row::read_former(row, 0)?).map(drop))?;
+    let mut impossible = Kind::default();
     rows(connection, "SELECT parent, name, inode, epoch, sum FROM @dentry", &mut found, |row| {
-        let (parent, name): (i64, &[u8]) = (row.try_get(0)?, row.try_get(1)?);
-        let sum = row::name_sum(parent, name, row.try_get(2)?, row.try_get(3)?);
+        let parent: i64 = row.try_get(0)?;
+        let name = row.bytes(1, &Subject::Name { parent })?;
+        if check_name(&name).is_err() {
+            impossible.add(format!("directory {parent} has a name that cannot be one"));
+        }
+        let sum = row::name_sum(row.seals(), parent, &name, row.try_get(2)?, row.try_get(3)?);
         require(row.try_get(4)?, sum, || format!("a name in directory {parent} is not what was written"))
     })?;
+    impossible.end(&mut found);
     let sql = "SELECT parent, name, inode, epoch_from, epoch_to, sum FROM @dentry_old";
     rows(connection, sql, &mut found, |row| {
-        let (parent, name): (i64, &[u8]) = (row.try_get(0)?, row.try_get(1)?);
+        let parent: i64 = row.try_get(0)?;
+        let name = row.bytes(1, &Subject::Name { parent })?;
         let epochs = (row.try_get(3)?, row.try_get(4)?);
-        let sum = row::former_name_sum(parent, name, row.try_get(2)?, epochs);
+        let sum = row::former_name_sum(row.seals(), parent, &name, row.try_get(2)?, epochs);
         let what = || format!("a former name in directory {parent} is not what was written");
         require(row.try_get(5)?, sum, what)
     })?;
     rows(connection, "SELECT inode, parent, sum FROM @directory", &mut found, |row| {
         let (inode, parent): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
         let what = || format!("where directory {inode} hangs is not what was written");
-        require(row.try_get(2)?, row::directory_sum(inode, parent), what)
+        require(row.try_get(2)?, row::directory_sum(row.seals(), inode, parent), what)
     })?;
     let sql = "SELECT inode, number, time, mtime_secs, mtime_nanos, sum, root FROM @version";
     rows(connection, sql, &mut found, |row| row::read_version(row).map(drop))?;
     let sql = "SELECT holder, sum, root FROM @held";
     rows(connection, sql, &mut found, |row| reclaim::read_held(row).map(drop))?;
-    rows(connection, "SELECT root FROM @pin_root", &mut found, |row| {
-        row::root_of(Some(row.try_get(0)?)).map(drop)
-    })?;
+    rows(connection, snapshots::PINNED, &mut found, |row| snapshots::read_pinned(row).map(drop))?;
     rows(connection, packs::EVERY, &mut found, |row| packs::read(row).map(drop))?;
     let mut kind = Kind::default();
     jobs::check(connection, &mut |finding| kind.add(finding))?;
     kind.end(&mut found);
-    for rule in RULES.iter().chain([&inline::RULE]).chain(locks::RULES) {
+    if connection.seals.sealer().is_some() {
+        check_sealed(connection, &mut found)?;
+    }
+    let rules = RULES.iter().chain(locks::RULES).map(|sql| Query::new(sql));
+    for rule in rules.chain([inline::rule()]) {
         let mut kind = Kind::default();
-        connection.stream(&Query::new(rule), |row| {
-            kind.add(row.try_get(0)?);
+        connection.stream(&rule, |row| {
+            kind.add(row.public(0)?);
             Ok::<(), Fault>(())
         })?;
         kind.end(&mut found);

@@ -20,10 +20,12 @@ use tokio::time::timeout;
 use tokio_postgres::config::{SslMode, TargetSessionAttrs};
 use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{Client, Config, Error as SqlError, Row, SimpleQueryMessage, Statement};
+use tokio_postgres::{Client, Config, Error as SqlError, SimpleQueryMessage, Statement};
 
 use super::guarded::{self, IN_CLEAR};
 use super::location::{Address, Location, TlsMode};
+pub(super) use super::query::{Answer, Query, Row};
+use super::sealing::{Param, Seals, Sent};
 use super::tls::Tls;
 use crate::error::{Context as _, Error, ErrorKind, Result};
 
@@ -53,63 +55,6 @@ pub(super) const SETTINGS: &str = "SET LOCAL lock_timeout = '30s'; SET LOCAL idl
 /// others, it would change what a snapshot taken meanwhile shows.
 pub(super) const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
 
-/// A parameter of a statement.
-pub(super) type Param = (Box<dyn ToSql + Sync + Send>, Type);
-
-/// A statement and its parameters.
-pub(super) struct Query {
-    /// The text, with `@` in place of the schema's name.
-    pub sql: &'static str,
-    pub params: Vec<Param>,
-}
-
-impl Query {
-    /// A statement without parameters.
-    pub fn new(sql: &'static str) -> Self {
-        Self { sql, params: Vec::new() }
-    }
-
-    /// Adds `$n`.
-    pub fn with(mut self, value: impl ToSql + Sync + Send + 'static, kind: Type) -> Self {
-        self.params.push((Box::new(value), kind));
-        self
-    }
-
-    /// Adds `$n`, a bigint.
-    pub fn int(self, value: i64) -> Self {
-        self.with(value, Type::INT8)
-    }
-
-    /// Adds `$n`, an array of bigint.
-    pub fn ints(self, values: Vec<i64>) -> Self {
-        self.with(values, Type::INT8_ARRAY)
-    }
-
-    /// Adds `$n`, bytes.
-    pub fn bytes(self, value: Vec<u8>) -> Self {
-        self.with(value, Type::BYTEA)
-    }
-
-    /// Adds `$n`, a text.
-    pub fn text(self, value: &str) -> Self {
-        self.with(value.to_owned(), Type::TEXT)
-    }
-}
-
-/// The result of a statement.
-pub(super) struct Answer {
-    pub rows: Vec<Row>,
-    /// Rows that it changed (or returned).
-    pub affected: u64,
-}
-
-impl Answer {
-    /// The first row.
-    pub fn first(&self) -> Option<&Row> {
-        self.rows.first()
-    }
-}
-
 /// A statement that this connection has prepared.
 struct Known {
     text: String,
@@ -121,6 +66,8 @@ pub(super) struct Connection {
     client: Client,
     line: Line,
     schema: String,
+    /// Those of its engine.
+    pub seals: Seals,
     pub pooled: bool,
     statements: HashMap<&'static str, Known>,
     /// A number of its own, in the table `lane`.
@@ -205,6 +152,7 @@ impl Connection {
             client,
             line,
             schema: format!("\"{}\".", location.schema),
+            seals: Seals::default(),
             pooled: location.pooled,
             statements: HashMap::new(),
             lane,
@@ -273,7 +221,7 @@ impl Connection {
     /// Runs one statement.
     pub fn query(&mut self, query: &Query) -> Result<Answer, SqlError> {
         self.observe(std::slice::from_ref(query))?;
-        self.line.wait(ask(&self.client, &self.statements[query.sql], query))
+        self.line.wait(ask(&self.client, &self.seals, &self.statements[query.sql], query))
     }
 
     /// Sends a script (if there is one), statements, and a last script, before it waits for their
@@ -288,7 +236,7 @@ impl Connection {
         last: Option<&str>,
     ) -> Result<Vec<Answer>, SqlError> {
         self.observe(queries)?;
-        let Self { client, statements, line, .. } = self;
+        let Self { client, statements, line, seals, .. } = self;
         line.wait(async {
             let mut answers = Vec::with_capacity(queries.len());
             let mut parts = queries.chunks(TOGETHER).peekable();
@@ -303,7 +251,8 @@ impl Connection {
                         None => Ok(()),
                     }
                 };
-                let some = join_all(part.iter().map(|query| ask(client, &statements[query.sql], query)));
+                let some =
+                    join_all(part.iter().map(|query| ask(client, seals, &statements[query.sql], query)));
                 let end = async {
                     match last {
                         Some(last) => client.batch_execute(last).await,
@@ -330,11 +279,11 @@ impl Connection {
         mut each: impl FnMut(&Row) -> Result<(), E>,
     ) -> Result<(), E> {
         self.observe(std::slice::from_ref(query))?;
-        let Self { client, statements, line, .. } = self;
+        let Self { client, statements, line, seals, .. } = self;
         let known = &statements[query.sql];
-        let mut rows = line.wait(start(client, known, query)).map(Box::pin)?;
+        let mut rows = line.wait(start(client, seals, known, query)).map(Box::pin)?;
         while let Some(row) = line.wait(rows.try_next())? {
-            each(&row)?;
+            each(&Row::new(row, seals))?;
         }
         Ok(())
     }
@@ -349,7 +298,7 @@ impl Connection {
             let prepared = if self.pooled {
                 None
             } else {
-                let types: Vec<Type> = query.params.iter().map(|(_, kind)| kind.clone()).collect();
+                let types: Vec<Type> = query.params.iter().map(Param::kind).collect();
                 Some(self.line.wait(self.client.prepare_typed(&text, &types))?)
             };
             self.statements.insert(query.sql, Known { text, prepared });
@@ -386,25 +335,36 @@ impl Line {
     }
 }
 
-async fn start(client: &Client, known: &Known, query: &Query) -> Result<tokio_postgres::RowStream, SqlError> {
+/// A parameter as it is sent.
+fn value<'q>((param, sealed): (&'q Param, &'q Option<Sent>)) -> &'q (dyn ToSql + Sync) {
+    match sealed {
+        Some(value) => &**value,
+        None => param.plain(),
+    }
+}
+
+async fn start(
+    client: &Client,
+    seals: &Seals,
+    known: &Known,
+    query: &Query,
+) -> Result<tokio_postgres::RowStream, SqlError> {
+    let sealed: Vec<_> = query.params.iter().map(|param| seals.sealed(param)).collect();
+    let params = query.params.iter().zip(&sealed);
     match &known.prepared {
-        Some(statement) => {
-            let params = query.params.iter().map(|(value, _)| &**value as &(dyn ToSql + Sync));
-            client.query_raw(statement, params).await
-        }
+        Some(statement) => client.query_raw(statement, params.map(value)).await,
         None => {
-            let params =
-                query.params.iter().map(|(value, kind)| (&**value as &(dyn ToSql + Sync), kind.clone()));
+            let params = params.map(|(param, sealed)| (value((param, sealed)), param.kind()));
             client.query_typed_raw(&known.text, params).await
         }
     }
 }
 
-async fn ask(client: &Client, known: &Known, query: &Query) -> Result<Answer, SqlError> {
-    let mut stream = pin!(start(client, known, query).await?);
+async fn ask(client: &Client, seals: &Seals, known: &Known, query: &Query) -> Result<Answer, SqlError> {
+    let mut stream = pin!(start(client, seals, known, query).await?);
     let mut rows = Vec::new();
     while let Some(row) = stream.try_next().await? {
-        rows.push(row);
+        rows.push(Row::new(row, seals));
     }
     let affected = stream.rows_affected().unwrap_or(0);
     Ok(Answer { rows, affected })

@@ -1,8 +1,6 @@
 //! The row of state, the counters, the totals.
 
-use tokio_postgres::Row;
-
-use super::connection::{Answer, Query};
+use super::connection::{Answer, Query, Row};
 use super::transaction::Tx;
 use crate::error::ErrorKind;
 use crate::meta::fault::{Outcome, next_number, refuse};
@@ -24,7 +22,7 @@ pub(super) fn advance(tx: &mut Tx<'_>, name: &'static str, by: u64) -> Outcome<u
     // Nothing changes where the sum would not fit.
     let sql = "UPDATE @counter SET value = value + $2 WHERE name = $1 AND value <= 9223372036854775807 - $2 \
                RETURNING value - $2";
-    let answer = tx.one(Query::new(sql).text(name).int(by))?;
+    let answer = tx.one(Query::new(sql).public(name).int(by))?;
     next_number(name, answer.first().ok_or_else(full)?.try_get(0)?)
 }
 
@@ -51,7 +49,7 @@ pub(super) fn raise(tx: &mut Tx<'_>, least: &[(&'static str, u64)]) -> Outcome<(
         let value = i64::try_from(value)
             .map_err(|_| refuse(ErrorKind::Full, format!("counter {name} would be used up")))?;
         let sql = "UPDATE @counter SET value = greatest(value, $2) WHERE name = $1";
-        tx.later(Query::new(sql).text(name).int(value));
+        tx.later(Query::new(sql).public(name).int(value));
     }
     Ok(())
 }
@@ -70,7 +68,7 @@ pub(super) const TOTALS: &str = "SELECT sum(files)::bigint, sum(directories)::bi
 pub(super) fn read_totals(answer: &Answer) -> Outcome<TreeTotals> {
     let row = row(answer)?;
     let count = |column: usize| row.try_get::<_, i64>(column).map(|count| count as u64);
-    let bytes: &str = row.try_get(3)?;
+    let bytes: &str = row.public(3)?;
     let bytes = bytes.parse().map_err(|_| refuse(ErrorKind::Damaged, "the sum of the files' lengths"))?;
     Ok(TreeTotals { files: count(0)?, directories: count(1)?, others: count(2)?, bytes })
 }

@@ -18,12 +18,13 @@ use tokio_postgres::types::Type;
 use super::connection::{BEGIN, Connection, Query};
 use super::location::{Location, NAME_MAX};
 use super::pool::Pool;
+use super::sealing::Public;
 use super::transaction::{Gate, Transactions};
 use super::{PostgresMeta, counters, open, sessions};
 use crate::config::StoreConfig;
 use crate::error::{Error, ErrorKind, Result};
 use crate::meta::fault::{Explain as _, Fault, Outcome, refuse};
-use crate::meta::{SessionRow, is_gone};
+use crate::meta::{Sealer, SessionRow, is_gone};
 
 /// The present contents of a schema that is to have a recovered store.
 #[derive(Clone, Debug, Default)]
@@ -67,13 +68,13 @@ fn beside(schema: &str, suffix: &str) -> String {
 
 fn schema_of(connection: &mut Connection, name: &str) -> Outcome<Option<i64>> {
     let sql = "SELECT oid::bigint FROM pg_namespace WHERE nspname = $1";
-    let answer = connection.query(&Query::new(sql).with(name.to_owned(), Type::NAME))?;
+    let answer = connection.query(&Query::new(sql).with(Public(name.to_owned()), Type::NAME))?;
     Ok(answer.first().map(|row| row.try_get(0)).transpose()?)
 }
 
 fn has(connection: &mut Connection, table: &str) -> Outcome<bool> {
     let table = connection.text(table);
-    let answer = connection.query(&Query::new("SELECT to_regclass($1) IS NOT NULL").text(&table))?;
+    let answer = connection.query(&Query::new("SELECT to_regclass($1) IS NOT NULL").public(&table))?;
     Ok(counters::row(&answer)?.try_get(0)?)
 }
 
@@ -132,12 +133,18 @@ pub(crate) struct Unfinished {
 impl Unfinished {
     /// Makes the database, for the store `config` at `location`, where [`look`] has `found` the
     /// present schema. `locks` has the lock files of this host's sessions. Removes what an
-    /// interrupted recovery has left.
+    /// interrupted recovery has left. With the sealer of an encrypted store.
     ///
     /// # Errors
     /// `Busy` when a client uses the present schema, or another recovery is at work, `Exists` when
     /// the schema's name is taken, `Denied`; those of connecting.
-    pub fn begin(location: &Location, found: Found, config: &StoreConfig, locks: &Path) -> Result<Self> {
+    pub fn begin(
+        location: &Location,
+        found: Found,
+        config: &StoreConfig,
+        locks: &Path,
+        sealer: Option<Sealer>,
+    ) -> Result<Self> {
         found.require_unused(locks).map_err(|error| error.context(location))?;
         let there = Location { schema: beside(&location.schema, "recovering"), ..location.clone() };
         let left = look(&there)?;
@@ -153,7 +160,7 @@ impl Unfinished {
             let script = format!("DROP SCHEMA \"{}\" CASCADE", there.schema);
             transactions.on_connection(&what, |connection| Ok(connection.script(&script)?))?;
         }
-        let meta = PostgresMeta::create(there.clone(), &config.to_text())?;
+        let meta = PostgresMeta::create_with(there.clone(), &config.to_text(), sealer)?;
         let first = (outrigger_clock::now_nanos() / 1000).max(found.next_session.unwrap_or(0) as u64);
         meta.write("raising counters", Gate::Alone, |tx| counters::raise(tx, &[("next_session", first)]))?;
         let what = format!("making {there}");

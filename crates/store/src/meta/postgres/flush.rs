@@ -5,6 +5,8 @@ use tokio_postgres::types::Type;
 use super::columns::{DirectoryColumns, NameColumns};
 use super::connection::Query;
 use super::row::{self, InodeColumns};
+use super::sealing::{Private, Seals, Subject};
+use super::tree::by_names;
 use super::working::{Name, Slot, Working};
 use outrigger_format::catalogue::Time;
 
@@ -47,15 +49,17 @@ impl Working<'_, '_> {
         self.flush_directories();
         self.flush_versions();
         for (holder, root) in std::mem::take(&mut self.held) {
-            self.tx.later(Query::new("DELETE FROM @held WHERE holder = $1").text(&holder));
+            self.tx.later(Query::new("DELETE FROM @held WHERE holder = $1").public(&holder));
             if let Some(root) = root {
-                self.tx.later(super::reclaim::hold_one(&holder, root));
+                let hold = super::reclaim::hold_one(&self.tx.seals(), &holder, root);
+                self.tx.later(hold);
             }
         }
     }
 
     fn flush_history(&mut self) {
-        let mut columns = InodeColumns::default();
+        let seals = self.tx.seals();
+        let mut columns = InodeColumns::new(&seals);
         for (former, epoch_to) in self.former_inodes.drain(..) {
             columns.push(&former, Some(epoch_to));
         }
@@ -68,10 +72,10 @@ impl Working<'_, '_> {
         let mut numbers: [Vec<i64>; 4] = Default::default();
         let (mut sums, mut names) = (Vec::new(), Vec::new());
         for (parent, name, Name { inode, epoch }, epoch_to) in self.former_names.drain(..) {
-            sums.push(row::former_name_sum(parent, &name, inode, (epoch, epoch_to)));
+            sums.push(row::former_name_sum(&seals, parent, &name, inode, (epoch, epoch_to)));
             let row = [parent, inode, epoch, epoch_to];
             numbers.iter_mut().zip(row).for_each(|(column, value)| column.push(value));
-            names.push(name);
+            names.push(Private::new(Subject::Name { parent }, name));
         }
         let mut query = Query::new(
             "INSERT INTO @dentry_old (parent, inode, epoch_from, epoch_to, sum, name) \
@@ -80,29 +84,28 @@ impl Working<'_, '_> {
         for column in numbers {
             query = query.ints(column);
         }
-        self.tx.later(query.with(sums, Type::INT4_ARRAY).with(names, Type::BYTEA_ARRAY));
+        self.tx.later(query.with(sums, Type::INT4_ARRAY).each_bytes(names));
     }
 
     fn flush_names(&mut self) {
-        let mut gone: (Vec<i64>, Vec<Vec<u8>>) = Default::default();
-        let (mut made, mut changed) = (Vec::new(), NameColumns::default());
+        let seals = self.tx.seals();
+        let mut gone = Vec::new();
+        let (mut made, mut changed) = (Vec::new(), NameColumns::new(&seals));
         for (&parent, names) in &self.names {
             for (name, slot) in names {
                 match (slot.before, slot.now) {
-                    (Some(_), None) => {
-                        gone.0.push(parent);
-                        gone.1.push(name.clone());
-                    }
+                    (Some(_), None) => gone.push((parent, name.as_slice())),
                     (None, Some(now)) => made.push((parent, name.clone(), now)),
                     (Some(before), Some(now)) if before != now => changed.push(parent, name.clone(), now),
                     _ => {}
                 }
             }
         }
-        if !gone.0.is_empty() {
+        if !gone.is_empty() {
             let sql = "DELETE FROM @dentry d USING unnest($1::int8[], $2::bytea[]) AS g (parent, name) \
                        WHERE d.parent = g.parent AND d.name = g.name";
-            self.tx.later(Query::new(sql).ints(gone.0).with(gone.1, Type::BYTEA_ARRAY));
+            let query = by_names(sql, gone.into_iter());
+            self.tx.later(query);
         }
         if !changed.is_empty() {
             self.tx.later(changed.with_all(Query::new(
@@ -115,7 +118,7 @@ impl Working<'_, '_> {
             // In the order of the key: neighbours in the index come together, and two commits
             // cannot wait for each other.
             made.sort_unstable_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
-            let mut columns = NameColumns::default();
+            let mut columns = NameColumns::new(&seals);
             made.into_iter().for_each(|(parent, name, now)| columns.push(parent, name, now));
             self.tx.later(columns.with_all(Query::new(
                 "INSERT INTO @dentry (parent, inode, epoch, sum, name) \
@@ -135,9 +138,10 @@ impl Working<'_, '_> {
                 _ => {}
             }
         }
+        let seals = self.tx.seals();
         let columns = |mut inodes: Vec<&row::Stored>| {
             inodes.sort_unstable_by_key(|inode| inode.number);
-            let mut columns = InodeColumns::default();
+            let mut columns = InodeColumns::new(&seals);
             inodes.into_iter().for_each(|inode| columns.push(inode, None));
             columns
         };
@@ -155,7 +159,7 @@ impl Working<'_, '_> {
 
     fn flush_directories(&mut self) {
         let mut gone = Vec::new();
-        let mut set = DirectoryColumns::default();
+        let mut set = DirectoryColumns::new(&self.tx.seals());
         for (&inode, slot) in &self.directories {
             match (slot.before, slot.now) {
                 (Some(_), None) => gone.push(inode),
@@ -196,11 +200,13 @@ impl Working<'_, '_> {
             mtime: version.content.mtime,
             root: version.content.root,
         });
-        self.tx.later(insert_versions(
+        let query = insert_versions(
+            &self.tx.seals(),
             versions,
             "INSERT INTO @version (inode, number, time, mtime_secs, mtime_nanos, sum, root) \
              SELECT * FROM unnest($1::int8[], $2::int8[], $3::int8[], $4::int8[], $5::int4[], $6::int4[], $7::bytea[])",
-        ));
+        );
+        self.tx.later(query);
     }
 }
 
@@ -214,19 +220,23 @@ pub(super) struct VersionColumn {
 }
 
 /// A statement with rows of `version` as `$1` to `$7`.
-pub(super) fn insert_versions(versions: impl Iterator<Item = VersionColumn>, sql: &'static str) -> Query {
+pub(super) fn insert_versions(
+    seals: &Seals,
+    versions: impl Iterator<Item = VersionColumn>,
+    sql: &'static str,
+) -> Query {
     let mut numbers: [Vec<i64>; 4] = Default::default();
     let (mut nanos, mut sums, mut roots) = (Vec::new(), Vec::new(), Vec::new());
     for VersionColumn { inode, number, time, mtime, root } in versions {
         let row = [inode, number, time, mtime.secs];
         numbers.iter_mut().zip(row).for_each(|(column, value)| column.push(value));
         nanos.push(mtime.nanos.cast_signed());
-        sums.push(row::version_sum(inode, number, time, mtime, root.as_deref()));
-        roots.push(root);
+        sums.push(row::version_sum(seals, [inode, number], time, mtime, root.as_deref()));
+        roots.push(root.map(|root| Private::new(Subject::VersionRoot { inode, number }, root)));
     }
     let mut query = Query::new(sql);
     for column in numbers {
         query = query.ints(column);
     }
-    query.with(nanos, Type::INT4_ARRAY).with(sums, Type::INT4_ARRAY).with(roots, Type::BYTEA_ARRAY)
+    query.with(nanos, Type::INT4_ARRAY).with(sums, Type::INT4_ARRAY).each_maybe_bytes(roots)
 }

@@ -12,11 +12,10 @@
 use std::collections::{BTreeMap, HashSet};
 
 use outrigger_format::{CodecChoice, Fingerprint};
-use tokio_postgres::Row;
-use tokio_postgres::types::Type;
 
 use super::columns::InlineColumns;
-use super::connection::{Answer, Connection, Query};
+use super::connection::{Answer, Connection, Query, Row};
+use super::sealing::{Private, Subject};
 use super::sessions;
 use super::transaction::Tx;
 use crate::error::{ErrorKind, Result};
@@ -28,11 +27,17 @@ use crate::meta::{Change, SessionId};
 const ROWS_MAX: i64 = 16 << 10;
 
 /// Finds impossible rows, for `check`.
-pub(super) const RULE: &str = "SELECT 'inline chunk ' || number || ' is none' FROM @inline_chunk \
-     WHERE octet_length(fingerprint) <> 32 OR octet_length(bytes) = 0";
+pub(super) fn rule() -> Query {
+    let sql = "SELECT 'inline chunk ' || number || ' is none' FROM @inline_chunk \
+               WHERE octet_length(fingerprint) <> 32 + $1 OR octet_length(bytes) = $1";
+    Query::new(sql).excess()
+}
 
-fn names<'a>(fingerprints: impl Iterator<Item = &'a Fingerprint>) -> Vec<Vec<u8>> {
-    fingerprints.map(|fingerprint| fingerprint.0.to_vec()).collect()
+/// Every row, for [`read`].
+pub(super) const EVERY: &str = "SELECT number, fingerprint, codec, bytes FROM @inline_chunk";
+
+fn names<'a>(fingerprints: impl Iterator<Item = &'a Fingerprint>) -> Vec<Private<Vec<u8>>> {
+    fingerprints.map(|fingerprint| Private::new(Subject::Fingerprint, fingerprint.0.to_vec())).collect()
 }
 
 /// Applies the changes of a commit; the session is known to be live.
@@ -49,7 +54,7 @@ pub(super) fn apply(tx: &mut Tx<'_>, session: SessionId, changes: &[Change]) -> 
     }
     if !packed.is_empty() {
         let sql = "DELETE FROM @inline_chunk WHERE fingerprint = ANY ($2) AND session = $1";
-        let query = Query::new(sql).int(session.0 as i64).with(names(packed.iter()), Type::BYTEA_ARRAY);
+        let query = Query::new(sql).int(session.0 as i64).each_bytes(names(packed.iter()));
         let gone = tx.one(query)?.affected;
         if gone != packed.len() as u64 {
             let why = format!(
@@ -82,23 +87,24 @@ pub(super) fn apply(tx: &mut Tx<'_>, session: SessionId, changes: &[Change]) -> 
 
 /// Reads the bytes of one chunk.
 pub(super) fn chunk(fingerprint: &Fingerprint) -> Query {
-    Query::new("SELECT bytes FROM @inline_chunk WHERE fingerprint = $1").bytes(fingerprint.0.to_vec())
+    let sql = "SELECT bytes FROM @inline_chunk WHERE fingerprint = $1";
+    Query::new(sql).bytes(Subject::Fingerprint, fingerprint.0.to_vec())
 }
 
 /// Reads the answer of [`chunk`].
-pub(super) fn read_chunk(answer: &Answer) -> Outcome<Option<Vec<u8>>> {
-    Ok(answer.first().map(|row| row.try_get(0)).transpose()?)
+pub(super) fn read_chunk(answer: &Answer, fingerprint: &Fingerprint) -> Outcome<Option<Vec<u8>>> {
+    answer.first().map(|row| row.bytes(0, &Subject::inline(&fingerprint.0))).transpose()
 }
 
 /// Finds those of `fingerprints` that are inline.
 pub(super) fn among(fingerprints: &[Fingerprint]) -> Query {
     let sql = "SELECT fingerprint FROM @inline_chunk WHERE fingerprint = ANY ($1)";
-    Query::new(sql).with(names(fingerprints.iter()), Type::BYTEA_ARRAY)
+    Query::new(sql).each_bytes(names(fingerprints.iter()))
 }
 
 fn fingerprint(row: &Row, column: usize) -> Outcome<Fingerprint> {
-    let bytes: &[u8] = row.try_get(column)?;
-    let name = bytes.try_into().map_err(|_| refuse(ErrorKind::Damaged, "the name of a inline chunk"))?;
+    let bytes = row.bytes(column, &Subject::Fingerprint)?;
+    let name = bytes[..].try_into().map_err(|_| refuse(ErrorKind::Damaged, "the name of a inline chunk"))?;
     Ok(Fingerprint(name))
 }
 
@@ -110,16 +116,17 @@ pub(super) fn read_among(answer: &Answer) -> Outcome<HashSet<Fingerprint>> {
 /// Reads the oldest rows of `session` above number `after`.
 pub(super) fn of(session: SessionId, after: u64, bytes: u64) -> Query {
     let sql = "SELECT number, fingerprint, codec, bytes FROM (SELECT number, fingerprint, codec, bytes, \
-               sum(octet_length(bytes)) OVER (ORDER BY number) - octet_length(bytes) AS before FROM \
+               sum(octet_length(bytes) - $5) OVER (ORDER BY number) - (octet_length(bytes) - $5) AS before FROM \
                (SELECT * FROM @inline_chunk WHERE session = $1 AND number > $2 ORDER BY number LIMIT $4) o) n \
                WHERE before <= $3 ORDER BY number";
-    Query::new(sql).int(session.0 as i64).int(after as i64).int(bytes as i64).int(ROWS_MAX)
+    Query::new(sql).int(session.0 as i64).int(after as i64).int(bytes as i64).int(ROWS_MAX).excess()
 }
 
-fn read(row: &Row) -> Outcome<InlineRow> {
-    let codec: &str = row.try_get(2)?;
+pub(super) fn read(row: &Row) -> Outcome<InlineRow> {
+    let codec: &str = row.public(2)?;
     let codec = CodecChoice::parse(codec).map_err(|error| refuse(ErrorKind::Damaged, error.to_string()))?;
-    let chunk = InlineChunk { fingerprint: fingerprint(row, 1)?, codec, bytes: row.try_get(3)? };
+    let fingerprint = fingerprint(row, 1)?;
+    let chunk = InlineChunk { fingerprint, codec, bytes: row.bytes(3, &Subject::inline(&fingerprint.0))? };
     Ok(InlineRow { number: row.try_get::<_, i64>(0)? as u64, chunk })
 }
 
@@ -129,10 +136,13 @@ pub(super) fn read_of(answer: &Answer) -> Outcome<Vec<InlineRow>> {
 }
 
 /// Lists the sessions with rows, for [`read_owner`].
-pub(super) const OWNERS: &str = "SELECT session, count(*), sum(octet_length(bytes))::bigint FROM @inline_chunk \
-     GROUP BY session ORDER BY session";
+pub(super) fn owners() -> Query {
+    let sql = "SELECT session, count(*), sum(octet_length(bytes) - $1)::bigint FROM @inline_chunk \
+               GROUP BY session ORDER BY session";
+    Query::new(sql).excess()
+}
 
-/// A row of [`OWNERS`].
+/// A row of [`owners`].
 pub(super) fn read_owner(row: &Row) -> Outcome<InlineOwner> {
     let number = |column: usize| row.try_get::<_, i64>(column).map(|value| value as u64);
     Ok(InlineOwner { session: SessionId(number(0)?), chunks: number(1)?, bytes: number(2)? })
@@ -143,8 +153,7 @@ pub(super) fn visit(
     connection: &mut Connection,
     each: &mut dyn FnMut(InlineChunk) -> Result<()>,
 ) -> Outcome<()> {
-    let query = Query::new("SELECT number, fingerprint, codec, bytes FROM @inline_chunk");
-    connection.stream(&query, |row| Ok::<(), Fault>(each(read(row)?.chunk)?))
+    connection.stream(&Query::new(EVERY), |row| Ok::<(), Fault>(each(read(row)?.chunk)?))
 }
 
 /// Gives rows of ended sessions to this one.

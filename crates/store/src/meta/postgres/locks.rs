@@ -13,10 +13,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-use super::connection::{Answer, Query};
+use super::connection::{Answer, Query, Row};
 use super::counters;
 use super::sessions::{self, lease_until, now};
 use super::transaction::Tx;

@@ -11,8 +11,9 @@
 //! | `connection.rs`, `pool.rs` | statements, alone or several in one go; connections on loan |
 //! | `transaction.rs` | which transactions run concurrently, and which are repeated after a failure |
 //! | `open.rs`, `schema.sql`, `schema_triggers.sql` | making the schema, refusing schemas of other programs |
+//! | `query.rs`, `sealing.rs` | statements and rows; what is sealed in them, and as what (`meta/sealer.rs`) |
 //! | `row.rs` | rows to values and back, with their checksums |
-//! | `tree.rs` | reading the tree |
+//! | `tree.rs`, `listing.rs` | reading the tree; the order of names where they are sealed |
 //! | `speculative.rs`, `schema_speculative.sql`, `schema_make_speculatively.sql` | a small commit in one round trip |
 //! | `commit.rs`, `working.rs`, `flush.rs` | one commit; the rows that its changes work on (what they mean is in `meta/change/`); writing them |
 //! | `sessions.rs`, `packs.rs`, `reclaim.rs` | the protocol of docs/decisions/0003-reclaim-protocol.md |
@@ -20,7 +21,7 @@
 //! | `inline.rs` | inline chunks |
 //! | `locks.rs` | locks on files |
 //! | `publishing.rs` | the state of names and inodes at one instant, for the catalogue |
-//! | `carry.rs`, `exchange.rs` | taking over a copy's rows; putting a recovered database in the place of the old one |
+//! | `carry.rs`, `carry/rows.rs`, `exchange.rs` | taking over a copy's rows; putting a recovered database in the place of the old one |
 //! | `snapshots.rs`, `policies.rs`, `counters.rs`, `check.rs` | the rest |
 
 mod carry;
@@ -34,6 +35,7 @@ mod flush;
 mod guarded;
 mod inline;
 mod jobs;
+mod listing;
 mod location;
 mod locks;
 mod open;
@@ -43,9 +45,11 @@ mod packs;
 mod policies;
 mod pool;
 mod publishing;
+mod query;
 mod reclaim;
 mod records;
 mod row;
+mod sealing;
 mod servers;
 mod sessions;
 mod snapshots;
@@ -62,14 +66,16 @@ use outrigger_format::Fingerprint;
 use tokio_postgres::types::Type;
 
 use self::connection::{Answer, Query};
+use self::listing::Listings;
 use self::pool::Pool;
+use self::sealing::Public;
 use self::speculative::CachedRows;
 use self::transaction::{Gate, Once, Transactions, Tx};
 use super::fault::{Explain as _, Outcome};
 use super::inline::{InlineChunk, InlineChunks, InlineOwner, InlineRow};
 use super::locks::{Blocker, FileLocks, Lock, LockFamily, LockMode, LockRange, OwnersLocks, Taken, Wait};
 use super::publishing::{Anew, Published, Publishing};
-use super::{Commit, Committed, Counters, Meta, SessionId, WriteCounts};
+use super::{Commit, Committed, Counters, Meta, Sealer, SessionId, WriteCounts};
 use crate::error::{Error, ErrorKind, Result};
 
 pub(crate) use self::exchange::{Unfinished, look};
@@ -81,6 +87,7 @@ pub struct PostgresMeta {
     config: String,
     read_only: bool,
     cached: CachedRows,
+    listings: Listings,
 }
 
 impl PostgresMeta {
@@ -89,9 +96,26 @@ impl PostgresMeta {
     /// # Errors
     /// `Exists` when there is one already; those of [`PostgresMeta::open`].
     pub fn create(location: Location, config: &str) -> Result<Self> {
-        let transactions = Transactions::new(Pool::new(location)?);
+        Self::create_with(location, config, None)
+    }
+
+    /// As [`PostgresMeta::create`], with the sealer of an encrypted store.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn create_with(location: Location, config: &str, sealer: Option<Sealer>) -> Result<Self> {
+        let transactions = Transactions::new(Pool::with(location, sealer)?);
         open::create(&transactions, config, &mut |_| Ok(()))?;
         Self::finish(transactions, false)
+    }
+
+    /// Gives an engine that was just opened the sealer of its store, which its configuration says
+    /// it has. Before that, an engine of an encrypted store can only tell its configuration.
+    ///
+    /// # Panics
+    /// When it has one already.
+    pub fn seal_with(&self, sealer: Sealer) {
+        assert!(self.transactions.pool.seals.set(sealer), "an engine gets one sealer");
     }
 
     /// True when there is a store at `location`.
@@ -118,7 +142,8 @@ impl PostgresMeta {
         if !read_only {
             open::require_durable(&transactions)?;
         }
-        Ok(Self { transactions, config, read_only, cached: CachedRows::default() })
+        let (cached, listings) = (CachedRows::default(), Listings::default());
+        Ok(Self { transactions, config, read_only, cached, listings })
     }
 
     /// The configuration's text.
@@ -148,7 +173,7 @@ impl PostgresMeta {
     pub fn bytes(&self) -> Result<u64> {
         let sql = "SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_class c \
                    JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relkind = 'r'";
-        let query = Query::new(sql).with(self.location().schema.clone(), Type::NAME);
+        let query = Query::new(sql).with(Public(self.location().schema.clone()), Type::NAME);
         self.read("asking for the database's size", &query, |answer| {
             Ok(counters::row(answer)?.try_get::<_, i64>(0)? as u64)
         })
@@ -165,7 +190,8 @@ impl PostgresMeta {
     /// Commits in one round trip, if the commit is suitable and its assumptions hold; otherwise
     /// nothing happens.
     fn commit_speculatively(&self, session: SessionId, commit: &Commit) -> Result<Option<Committed>> {
-        let attempt = if self.read_only { None } else { self.cached.attempt(session, commit) };
+        let seals = &self.transactions.pool.seals;
+        let attempt = if self.read_only { None } else { self.cached.attempt(seals, session, commit) };
         let Some(mut attempt) = attempt else { return Ok(None) };
         let Once::Done(generation) =
             self.transactions.at_once("committing", |ticket| attempt.query(ticket))?
@@ -188,7 +214,7 @@ impl PostgresMeta {
         &self,
         what: &str,
         sql: &'static str,
-        read: impl Fn(&tokio_postgres::Row) -> Outcome<T>,
+        read: impl Fn(&connection::Row) -> Outcome<T>,
     ) -> Result<Vec<T>> {
         self.read(what, &Query::new(sql), |answer| answer.rows.iter().map(read).collect())
     }
@@ -264,7 +290,9 @@ impl Meta for PostgresMeta {
 
 impl InlineChunks for PostgresMeta {
     fn inline_chunk(&self, fingerprint: &Fingerprint) -> Result<Option<Vec<u8>>> {
-        self.read("reading a inline chunk", &inline::chunk(fingerprint), inline::read_chunk)
+        self.read("reading a inline chunk", &inline::chunk(fingerprint), |answer| {
+            inline::read_chunk(answer, fingerprint)
+        })
     }
 
     fn inline_among(&self, fingerprints: &[Fingerprint]) -> Result<HashSet<Fingerprint>> {
@@ -276,7 +304,9 @@ impl InlineChunks for PostgresMeta {
     }
 
     fn inline_owners(&self) -> Result<Vec<InlineOwner>> {
-        self.list("counting inline chunks", inline::OWNERS, inline::read_owner)
+        self.read("counting inline chunks", &inline::owners(), |answer| {
+            answer.rows.iter().map(inline::read_owner).collect()
+        })
     }
 
     fn visit_inline(&self, visit: &mut dyn FnMut(InlineChunk) -> Result<()>) -> Result<()> {

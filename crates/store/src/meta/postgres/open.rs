@@ -2,7 +2,7 @@
 
 use tokio_postgres::types::Type;
 
-use super::connection::{BEGIN, Connection, Query};
+use super::connection::{BEGIN, Connection, Query, Row};
 use super::row::{Stored, Traits, directory_sum, inode_sum};
 use super::transaction::Transactions;
 use crate::error::{Error, ErrorKind, Result};
@@ -31,14 +31,13 @@ pub(super) struct About {
 /// Reads the record; `None` when there is no store in the schema.
 pub(super) fn about(connection: &mut Connection) -> Outcome<Option<About>> {
     let table = connection.text("@about");
-    let there = connection.query(&Query::new("SELECT to_regclass($1) IS NOT NULL").text(&table))?;
+    let there = connection.query(&Query::new("SELECT to_regclass($1) IS NOT NULL").public(&table))?;
     if !super::counters::row(&there)?.try_get::<_, bool>(0)? {
         return Ok(None);
     }
     let answer = connection.query(&Query::new("SELECT version, config FROM @about"))?;
-    let read = |row: &tokio_postgres::Row| -> Outcome<About> {
-        Ok(About { version: row.try_get(0)?, config: row.try_get(1)? })
-    };
+    let read =
+        |row: &Row| -> Outcome<About> { Ok(About { version: row.try_get(0)?, config: row.public(1)? }) };
     answer.first().map(read).transpose()
 }
 
@@ -69,7 +68,7 @@ pub(super) fn create(
         // Two creators wait for each other at the lock, and the second one finds the first one's
         // tables. A role that may not make schemas may have been given one.
         let there =
-            Query::new("SELECT to_regnamespace($1) IS NOT NULL").text(&format!("\"{}\"", location.schema));
+            Query::new("SELECT to_regnamespace($1) IS NOT NULL").public(&format!("\"{}\"", location.schema));
         let schema = match super::counters::row(&connection.query(&there)?)?.try_get(0)? {
             true => String::new(),
             false => format!("CREATE SCHEMA IF NOT EXISTS \"{}\"", location.schema),
@@ -87,7 +86,7 @@ pub(super) fn create(
         connection.query(
             &Query::new("INSERT INTO @about (one, version, config) VALUES (1, $1, $2)")
                 .with(VERSION, Type::INT4)
-                .text(config),
+                .public(config),
         )?;
         make_root(&mut connection)?;
         fill(&mut connection)?;
@@ -137,9 +136,11 @@ fn make_root(connection: &mut Connection) -> Outcome<()> {
     let small = |query: Query, value: i32| query.with(value, Type::INT4);
     let query = small(Query::new(sql).int(number), mode as i32);
     let query = small(small(query, (uid as u32).cast_signed()), (gid as u32).cast_signed());
-    connection.query(&small(query, inode_sum(&root)))?;
+    let sum = inode_sum(&connection.seals, &root);
+    connection.query(&small(query, sum))?;
     let sql = "INSERT INTO @directory (inode, parent, sum) VALUES ($1, $1, $2)";
-    connection.query(&small(Query::new(sql).int(number), directory_sum(number, number)))?;
+    let sum = directory_sum(&connection.seals, number, number);
+    connection.query(&small(Query::new(sql).int(number), sum))?;
     Ok(())
 }
 
@@ -154,7 +155,7 @@ pub(super) fn require_room(transactions: &Transactions) -> Result<()> {
     let schema = format!("\"{}\"", location.schema);
     let (temporary, create) = transactions.on_connection(&what, |connection| {
         require_server(connection)?;
-        let answer = connection.query(&Query::new(sql).text(&schema))?;
+        let answer = connection.query(&Query::new(sql).public(&schema))?;
         let row = super::counters::row(&answer)?;
         Ok((row.try_get::<_, bool>(0)?, row.try_get::<_, bool>(1)?))
     })?;
@@ -175,7 +176,7 @@ fn require_server(connection: &mut Connection) -> Outcome<()> {
     ))?;
     let row = super::counters::row(&answer)?;
     if row.try_get::<_, i32>(0)? < SERVER_MIN {
-        let version: &str = row.try_get(1)?;
+        let version: &str = row.public(1)?;
         return Err(refuse(ErrorKind::Invalid, format!("PostgreSQL {version} is too old: 13 is needed")));
     }
     Ok(())
@@ -221,7 +222,7 @@ pub(super) fn may_write(transactions: &Transactions) -> Result<bool> {
     // If there is no store yet, the caller should report that instead.
     let sql = "SELECT NOT pg_is_in_recovery() AND coalesce(has_table_privilege(to_regclass($1)::oid, 'INSERT'), true)";
     let table = format!("\"{}\".session", transactions.pool.location.schema);
-    let answer = transactions.read_once(&what, &Query::new(sql).text(&table))?;
+    let answer = transactions.read_once(&what, &Query::new(sql).public(&table))?;
     let read = || -> Outcome<bool> { Ok(super::counters::row(&answer)?.try_get(0)?) };
     read().explain(&what)
 }
@@ -231,7 +232,7 @@ pub(super) fn require_durable(transactions: &Transactions) -> Result<()> {
     let what = format!("metadata in {}", transactions.pool.location);
     let query = Query::new("SELECT current_setting('synchronous_commit')");
     let answer = transactions.read_once(&what, &query)?;
-    let read = || -> Outcome<String> { Ok(super::counters::row(&answer)?.try_get(0)?) };
+    let read = || -> Outcome<String> { Ok(super::counters::row(&answer)?.public(0)?) };
     let setting = read().explain(&what)?;
     if setting == "off" {
         let why = "synchronous_commit is off for this user or database: what is acknowledged could be lost; set it to on \

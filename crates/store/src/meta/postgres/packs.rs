@@ -6,10 +6,9 @@ use super::transaction::Gate;
 use crate::error::Result;
 use crate::meta::Packs;
 use outrigger_format::{PackId, PackKind};
-use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-use super::connection::{Answer, Query};
+use super::connection::{Answer, Query, Row};
 use super::transaction::Tx;
 use super::{counters, sessions};
 use crate::error::ErrorKind;

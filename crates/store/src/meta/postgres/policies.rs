@@ -24,7 +24,7 @@ pub(super) fn set(tx: &mut Tx<'_>, inode: u64, key: &str, value: Option<&str>) -
         return Err(refuse(ErrorKind::Invalid, "a policy needs a name"));
     }
     let Some(value) = value else {
-        tx.later(Query::new("DELETE FROM @policy WHERE inode = $1 AND key = $2").int(inode).text(key));
+        tx.later(Query::new("DELETE FROM @policy WHERE inode = $1 AND key = $2").int(inode).public(key));
         return Ok(());
     };
     if key == "versions" {
@@ -32,7 +32,7 @@ pub(super) fn set(tx: &mut Tx<'_>, inode: u64, key: &str, value: Option<&str>) -
     }
     let sql = "INSERT INTO @policy (inode, key, value) VALUES ($1, $2, $3) \
                ON CONFLICT (inode, key) DO UPDATE SET value = excluded.value";
-    tx.later(Query::new(sql).int(inode).text(key).text(value));
+    tx.later(Query::new(sql).int(inode).public(key).public(value));
     Ok(())
 }
 
@@ -46,7 +46,7 @@ pub(super) fn read(answer: &Answer) -> Outcome<BTreeMap<u64, BTreeMap<String, St
     let mut policies: BTreeMap<u64, BTreeMap<String, String>> = BTreeMap::new();
     for row in &answer.rows {
         let of = policies.entry(row.try_get::<_, i64>(0)? as u64).or_default();
-        of.insert(row.try_get(1)?, row.try_get(2)?);
+        of.insert(row.public(1)?, row.public(2)?);
     }
     Ok(policies)
 }

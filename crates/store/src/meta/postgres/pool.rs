@@ -6,14 +6,17 @@ use std::time::Duration;
 
 use super::connection::Connection;
 use super::location::Location;
+use super::sealing::Seals;
 use super::servers::{CONNECT, Servers};
 use super::tls::Tls;
 use crate::error::Result;
 use crate::health::Health;
+use crate::meta::Sealer;
 
 /// The connections of an engine.
 pub(super) struct Pool {
     pub location: Location,
+    pub seals: Seals,
     tls: Tls,
     servers: Servers,
     state: Mutex<State>,
@@ -31,12 +34,25 @@ struct State {
 }
 
 impl Pool {
+    /// No connections yet.
+    ///
+    /// # Errors
+    /// When a certificate cannot be read.
     pub fn new(location: Location) -> Result<Self> {
+        Self::with(location, None)
+    }
+
+    /// As [`Pool::new`], of an engine that has this sealer.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn with(location: Location, sealer: Option<Sealer>) -> Result<Self> {
         let tls = Tls::new(&location)?;
         let state = Mutex::new(State { idle: Vec::new(), lent: 0 });
         let (label, returned) = (OnceLock::new(), Condvar::new());
         let health = Health::new(location.patience);
-        Ok(Self { location, tls, servers: Servers::default(), state, label, returned, health })
+        let (seals, servers) = (Seals::new(sealer), Servers::default());
+        Ok(Self { location, seals, tls, servers, state, label, returned, health })
     }
 
     /// Gives connections a name that tells an administrator whose they are. Only the first call
@@ -87,7 +103,10 @@ impl Pool {
 
     fn open(&self, within: Duration) -> Result<Connection> {
         let opening = self.health.begin();
-        let opened = self.servers.connect(&self.location, &self.tls, within);
+        let mut opened = self.servers.connect(&self.location, &self.tls, within);
+        if let Ok(connection) = &mut opened {
+            connection.seals = self.seals.clone();
+        }
         drop(opening);
         match &opened {
             Ok(_) => self.health.works(),

@@ -3,10 +3,9 @@
 
 use std::collections::HashSet;
 
-use tokio_postgres::Row;
-
-use super::connection::{Answer, Query};
+use super::connection::{Answer, Query, Row};
 use super::row::stored_columns;
+use super::sealing::Subject;
 use super::transaction::Tx;
 use super::{counters, records, sessions, snapshots, tree};
 use crate::meta::fault::Outcome;
@@ -18,12 +17,12 @@ const INODES: &str = concat!("SELECT false, ", stored_columns!(), " FROM @inode 
 
 /// The sequence that was taken last, for [`read_last`].
 pub(super) fn last() -> Query {
-    Query::new("SELECT value FROM @record WHERE kind = $1 AND name = ''").text(PUBLISHED)
+    records::named("SELECT value FROM @record WHERE kind = $1 AND name = $2", PUBLISHED, "")
 }
 
 /// Reads the answer of [`last`].
 pub(super) fn read_last(answer: &Answer) -> Outcome<u64> {
-    let text = |row: &Row| row.try_get::<_, String>(0);
+    let text = |row: &Row| row.text(0, &Subject::record(PUBLISHED, ""));
     let value = answer.first().map(text).transpose()?;
     Ok(value.and_then(|value| value.parse().ok()).unwrap_or(0))
 }

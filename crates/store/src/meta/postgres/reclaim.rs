@@ -6,11 +6,12 @@ use super::transaction::Gate;
 use crate::meta::{Holds, Reclaim};
 use outrigger_format::{PackId, Root};
 
-use super::connection::{Connection, Query};
+use super::connection::{Answer, Connection, Query, Row};
 use super::row::{self, former_columns, held_sum, require, stored_columns};
+use super::sealing::{Seals, Subject};
 use super::sessions::{self, SLOWEST};
 use super::transaction::Tx;
-use super::{counters, packs};
+use super::{counters, packs, snapshots};
 use crate::error::{ErrorKind, Result};
 use crate::meta::change::row::root_column;
 use crate::meta::fault::{Fault, Outcome, refuse};
@@ -115,10 +116,11 @@ pub(super) fn delete_packs(
 }
 
 /// The statement that adds one root to those that `holder` holds.
-pub(super) fn hold_one(holder: &str, root: Vec<u8>) -> Query {
-    let sum = held_sum(holder, &root);
+pub(super) fn hold_one(seals: &Seals, holder: &str, root: Vec<u8>) -> Query {
+    let sum = held_sum(seals, holder, &root);
     let sql = "INSERT INTO @held (holder, digest, sum, root) VALUES ($1, sha256($2), $3, $2) ON CONFLICT DO NOTHING";
-    Query::new(sql).text(holder).bytes(root).with(sum, tokio_postgres::types::Type::INT4)
+    let query = Query::new(sql).public(holder).bytes(Subject::held(holder), root);
+    query.with(sum, tokio_postgres::types::Type::INT4)
 }
 
 /// Adds roots to those that `holder` holds.
@@ -127,7 +129,8 @@ pub(super) fn hold(tx: &mut Tx<'_>, holder: &str, roots: &[Root]) -> Outcome<()>
         return Err(refuse(ErrorKind::Invalid, "who holds roots needs a name"));
     }
     for root in roots.iter().filter_map(root_column) {
-        tx.later(hold_one(holder, root));
+        let hold = hold_one(tx.seals(), holder, root);
+        tx.later(hold);
     }
     Ok(())
 }
@@ -135,22 +138,23 @@ pub(super) fn hold(tx: &mut Tx<'_>, holder: &str, roots: &[Root]) -> Outcome<()>
 /// Removes roots from those that `holder` holds.
 pub(super) fn let_go(tx: &mut Tx<'_>, holder: &str, roots: Option<&[Root]>) {
     match roots {
-        None => tx.later(Query::new("DELETE FROM @held WHERE holder = $1").text(holder)),
+        None => tx.later(Query::new("DELETE FROM @held WHERE holder = $1").public(holder)),
         Some(roots) => {
             for root in roots.iter().filter_map(root_column) {
                 let sql = "DELETE FROM @held WHERE holder = $1 AND digest = sha256($2)";
-                tx.later(Query::new(sql).text(holder).bytes(root));
+                tx.later(Query::new(sql).public(holder).bytes(Subject::held(holder), root));
             }
         }
     }
 }
 
 /// A row of `held`: holder, sum, root.
-pub(super) fn read_held(row: &tokio_postgres::Row) -> Outcome<Root> {
-    let (holder, root): (&str, &[u8]) = (row.try_get(0)?, row.try_get(2)?);
+pub(super) fn read_held(row: &Row) -> Outcome<Root> {
+    let holder: &str = row.public(0)?;
+    let root = row.bytes(2, &Subject::held(holder))?;
     let what = || format!("a root that {holder} holds is not what was written");
-    require(row.try_get(1)?, held_sum(holder, root), what)?;
-    row::root_of(Some(root))
+    require(row.try_get(1)?, held_sum(row.seals(), holder, &root), what)?;
+    row::root_of(Some(&root))
 }
 
 /// Every retained root, and the committed packs of the same state of the database (rules 16 and
@@ -171,8 +175,7 @@ pub(super) fn visit_roots(
         .stream(&query, |found| pass(row::root_of(row::read_stored(found, 0)?.content.root.as_deref())?))?;
     let query = Query::new("SELECT inode, number, time, mtime_secs, mtime_nanos, sum, root FROM @version");
     connection.stream(&query, |found| pass(row::read_version(found)?.root))?;
-    let query = Query::new("SELECT root FROM @pin_root");
-    connection.stream(&query, |found| pass(row::root_of(Some(found.try_get(0)?))?))?;
+    connection.stream(&Query::new(snapshots::PINNED), |found| pass(snapshots::read_pinned(found)?))?;
     let query = Query::new("SELECT holder, sum, root FROM @held");
     connection.stream(&query, |found| pass(read_held(found)?))?;
     let query = Query::new(concat!(
@@ -200,13 +203,17 @@ impl Holds for PostgresMeta {
 
     fn holders(&self) -> Result<Vec<String>> {
         let sql = "SELECT DISTINCT holder FROM @held ORDER BY holder";
-        self.list("listing who holds roots", sql, |row| Ok(row.try_get(0)?))
+        self.list("listing who holds roots", sql, |row| Ok(row.public(0)?))
     }
 
     fn held(&self, holder: &str) -> Result<Vec<Root>> {
         let sql = "SELECT holder, sum, root FROM @held WHERE holder = $1 ORDER BY root";
-        let query = Query::new(sql).text(holder);
-        self.read("listing held roots", &query, |answer| answer.rows.iter().map(read_held).collect())
+        let query = Query::new(sql).public(holder);
+        let read = |answer: &Answer| answer.rows.iter().map(read_held).collect();
+        let mut roots: Vec<Root> = self.read("listing held roots", &query, read)?;
+        // Where roots are sealed, the database has another order.
+        roots.sort_by_cached_key(root_column);
+        Ok(roots)
     }
 }
 

@@ -3,16 +3,16 @@
 //!
 //! **Checksums.** A cluster may lack page checksums (before PostgreSQL 18 they were only on
 //! request), and a flipped bit in a name, a time or a root would go unnoticed. So the rows of the
-//! tree end with a CRC-32 over their values. It is computed here when they are written, and
-//! compared here when they are read. Rows are always written whole, so no statement in the server
-//! has to compute it.
+//! tree end with a CRC-32 over their values, or with a keyed hash where values are sealed
+//! (`sealing.rs`). It is computed here when they are written, and compared here when they are read.
+//! Rows are always written whole, so no statement in the server has to compute it.
 
 use outrigger_format::catalogue::{Attributes, FileKind, Time, decode_xattrs};
 use outrigger_format::{Cursor, Root};
-use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-use super::connection::Query;
+use super::connection::{Query, Row};
+use super::sealing::{Private, Public, Seals, Subject, Sum};
 use crate::error::ErrorKind;
 use crate::meta::change::row::{self as common, Content, Special};
 use crate::meta::change::times;
@@ -31,40 +31,6 @@ pub(super) struct Traits {
 
 /// An inode as commits work on it.
 pub(super) type Stored = common::Stored<Traits>;
-
-/// A CRC-32 over values, each with its length.
-pub(super) struct Sum(crc32fast::Hasher);
-
-impl Sum {
-    pub fn new() -> Self {
-        Self(crc32fast::Hasher::new())
-    }
-
-    pub fn int(mut self, value: i64) -> Self {
-        self.0.update(&value.to_le_bytes());
-        self
-    }
-
-    pub fn bytes(mut self, value: Option<&[u8]>) -> Self {
-        match value {
-            None => self.0.update(&[0]),
-            Some(value) => {
-                self.0.update(&[1]);
-                self.0.update(&(value.len() as u64).to_le_bytes());
-                self.0.update(value);
-            }
-        }
-        self
-    }
-
-    pub fn text(self, value: &str) -> Self {
-        self.bytes(Some(value.as_bytes()))
-    }
-
-    pub fn end(self) -> i32 {
-        self.0.finalize().cast_signed()
-    }
-}
 
 fn damaged(what: impl std::fmt::Display) -> Fault {
     refuse(ErrorKind::Damaged, what.to_string())
@@ -111,50 +77,65 @@ fn sum_of_content(sum: Sum, links: i64, stamp: i64, content: &Content<Traits>) -
 }
 
 /// Checksum of a row of `inode`.
-pub(super) fn inode_sum(inode: &Stored) -> i32 {
-    let sum = Sum::new().int(inode.number).int(inode.epoch).int(inode.version).int(inode.time);
+pub(super) fn inode_sum(seals: &Seals, inode: &Stored) -> i32 {
+    let sum = Sum::new(seals, "inode").int(inode.number).int(inode.epoch).int(inode.version).int(inode.time);
     sum_of_content(sum, inode.links, inode.stamp, &inode.content)
 }
 
 /// Checksum of a row of `inode_old`.
-pub(super) fn former_sum(inode: &Stored, epoch_to: i64) -> i32 {
-    let sum = Sum::new().int(inode.number).int(inode.epoch).int(epoch_to);
+pub(super) fn former_sum(seals: &Seals, inode: &Stored, epoch_to: i64) -> i32 {
+    let sum = Sum::new(seals, "inode_old").int(inode.number).int(inode.epoch).int(epoch_to);
     sum_of_content(sum, inode.links, inode.stamp, &inode.content)
 }
 
 /// Checksum of a row of `dentry`.
-pub(super) fn name_sum(parent: i64, name: &[u8], inode: i64, epoch: i64) -> i32 {
-    Sum::new().int(parent).bytes(Some(name)).int(inode).int(epoch).end()
+pub(super) fn name_sum(seals: &Seals, parent: i64, name: &[u8], inode: i64, epoch: i64) -> i32 {
+    Sum::new(seals, "dentry").int(parent).bytes(Some(name)).int(inode).int(epoch).end()
 }
 
 /// Checksum of a row of `dentry_old`.
-pub(super) fn former_name_sum(parent: i64, name: &[u8], inode: i64, epochs: (i64, i64)) -> i32 {
-    Sum::new().int(parent).bytes(Some(name)).int(inode).int(epochs.0).int(epochs.1).end()
+pub(super) fn former_name_sum(
+    seals: &Seals,
+    parent: i64,
+    name: &[u8],
+    inode: i64,
+    epochs: (i64, i64),
+) -> i32 {
+    let sum = Sum::new(seals, "dentry_old").int(parent).bytes(Some(name)).int(inode);
+    sum.int(epochs.0).int(epochs.1).end()
 }
 
 /// Checksum of a row of `directory`.
-pub(super) fn directory_sum(inode: i64, parent: i64) -> i32 {
-    Sum::new().int(inode).int(parent).end()
+pub(super) fn directory_sum(seals: &Seals, inode: i64, parent: i64) -> i32 {
+    Sum::new(seals, "directory").int(inode).int(parent).end()
 }
 
-/// Checksum of a row of `version`.
-pub(super) fn version_sum(inode: i64, number: i64, time: i64, mtime: Time, root: Option<&[u8]>) -> i32 {
-    Sum::new().int(inode).int(number).int(time).int(mtime.secs).int(mtime.nanos.into()).bytes(root).end()
+/// Checksum of a row of `version`: inode and number, time, mtime, root.
+pub(super) fn version_sum(
+    seals: &Seals,
+    [inode, number]: [i64; 2],
+    time: i64,
+    mtime: Time,
+    root: Option<&[u8]>,
+) -> i32 {
+    let sum = Sum::new(seals, "version").int(inode).int(number).int(time);
+    sum.int(mtime.secs).int(mtime.nanos.into()).bytes(root).end()
 }
 
 /// Checksum of a row of `held`.
-pub(super) fn held_sum(holder: &str, root: &[u8]) -> i32 {
-    Sum::new().text(holder).bytes(Some(root)).end()
+pub(super) fn held_sum(seals: &Seals, holder: &str, root: &[u8]) -> i32 {
+    Sum::new(seals, "held").text(holder).bytes(Some(root)).end()
 }
 
 /// Checksum of a row of `job_input`.
-pub(super) fn input_sum(job: i64, number: i64, path: &[u8], root: Option<&[u8]>) -> i32 {
-    Sum::new().int(job).int(number).bytes(Some(path)).bytes(root).end()
+pub(super) fn input_sum(seals: &Seals, job: i64, number: i64, path: &[u8], root: Option<&[u8]>) -> i32 {
+    Sum::new(seals, "job_input").int(job).int(number).bytes(Some(path)).bytes(root).end()
 }
 
 /// Checksum of a row of `job_output`: job, split and attempt, name, root.
-pub(super) fn output_sum(numbers: [i64; 3], name: &[u8], root: Option<&[u8]>) -> i32 {
-    numbers.into_iter().fold(Sum::new(), Sum::int).bytes(Some(name)).bytes(root).end()
+pub(super) fn output_sum(seals: &Seals, numbers: [i64; 3], name: &[u8], root: Option<&[u8]>) -> i32 {
+    let sum = numbers.into_iter().fold(Sum::new(seals, "job_output"), Sum::int);
+    sum.bytes(Some(name)).bytes(root).end()
 }
 
 fn special_columns(special: &Special) -> (Option<i64>, Option<&[u8]>) {
@@ -174,11 +155,12 @@ pub(super) fn bits(value: i64) -> i32 {
 fn read(row: &Row, first: usize, sum: impl FnOnce(&Stored) -> i32) -> Outcome<Stored> {
     let int = |column: usize| row.try_get::<_, i64>(first + column);
     let small = |column: usize| row.try_get::<_, i32>(first + column);
-    let bytes = |column: usize| row.try_get::<_, Option<Vec<u8>>>(first + column);
+    let bytes = |column: usize, subject| row.maybe_bytes(first + column, &subject);
     let number = int(0)?;
     let what = || format!("inode {number} is not what was written");
     let nanos = u32::try_from(small(6)?).ok().filter(|nanos| *nanos < 1_000_000_000);
     let mode = i64::from(small(7)?);
+    let target = bytes(13, Subject::Target { inode: number })?;
     let stored = Stored {
         number,
         epoch: int(1)?,
@@ -192,17 +174,17 @@ fn read(row: &Row, first: usize, sum: impl FnOnce(&Stored) -> i32) -> Outcome<St
                 mode,
                 uid: small(8)?.cast_unsigned().into(),
                 gid: small(9)?.cast_unsigned().into(),
-                xattrs: bytes(14)?,
+                xattrs: bytes(14, Subject::Xattrs { inode: number })?,
             },
             mtime: Time { secs: int(3)?, nanos: nanos.ok_or_else(|| damaged(what()))? },
-            special: match (row.try_get::<_, Option<i64>>(first + 12)?, bytes(13)?) {
+            special: match (row.try_get::<_, Option<i64>>(first + 12)?, target) {
                 (None, None) => Special::None,
                 (Some(device), None) => Special::Device(device),
                 (None, Some(target)) => Special::Target(target),
                 (Some(_), Some(_)) => return Err(damaged(what())),
             },
-            root: bytes(15)?,
-            times: bytes(16)?,
+            root: bytes(15, Subject::Root { inode: number })?,
+            times: row.public(first + 16)?,
         },
     };
     require(small(11)?, sum(&stored), what)?;
@@ -211,13 +193,13 @@ fn read(row: &Row, first: usize, sum: impl FnOnce(&Stored) -> i32) -> Outcome<St
 
 /// A row of `inode`.
 pub(super) fn read_stored(row: &Row, first: usize) -> Outcome<Stored> {
-    read(row, first, inode_sum)
+    read(row, first, |stored| inode_sum(row.seals(), stored))
 }
 
 /// A row of `inode_old`.
 pub(super) fn read_former(row: &Row, first: usize) -> Outcome<Stored> {
     let epoch_to: i64 = row.try_get(first + 2)?;
-    read(row, first, |stored| former_sum(stored, epoch_to))
+    read(row, first, |stored| former_sum(row.seals(), stored, epoch_to))
 }
 
 /// The inode that a row stands for.
@@ -278,25 +260,42 @@ pub(super) fn read_version(row: &Row) -> Outcome<VersionRow> {
     let what = || format!("version {number} of inode {inode} is not what was written");
     let nanos = u32::try_from(row.try_get::<_, i32>(4)?).map_err(|_| damaged(what()))?;
     let mtime = Time { secs: row.try_get(3)?, nanos };
-    let root: Option<&[u8]> = row.try_get(6)?;
-    require(row.try_get(5)?, version_sum(inode, number, time, mtime, root), what)?;
+    let root = row.maybe_bytes(6, &Subject::VersionRoot { inode, number })?;
+    let root = root.as_deref();
+    require(row.try_get(5)?, version_sum(row.seals(), [inode, number], time, mtime, root), what)?;
     Ok(VersionRow { number: number as u64, time: time as u64, mtime, root: root_of(root)? })
 }
 
 /// Rows of `inode`, column by column, as the parameters of a statement over arrays.
-#[derive(Default)]
 pub(super) struct InodeColumns {
+    seals: Seals,
     ints: [Vec<i64>; 6],
     smalls: [Vec<i32>; 6],
     devices: Vec<Option<i64>>,
-    blobs: [Vec<Option<Vec<u8>>>; 4],
+    blobs: [Vec<Option<Private<Vec<u8>>>>; 3],
+    times: Vec<Option<Public<Vec<u8>>>>,
 }
 
 impl InodeColumns {
+    /// None yet, for the engine that has these.
+    pub fn new(seals: &Seals) -> Self {
+        Self {
+            seals: seals.clone(),
+            ints: Default::default(),
+            smalls: Default::default(),
+            devices: Vec::new(),
+            blobs: Default::default(),
+            times: Vec::new(),
+        }
+    }
+
     /// Adds a row of `inode`, or with `epoch_to` one of `inode_old`.
     pub fn push(&mut self, inode: &Stored, epoch_to: Option<i64>) {
         let Content { traits, mtime, special, root, times } = &inode.content;
-        let sum = epoch_to.map_or_else(|| inode_sum(inode), |epoch_to| former_sum(inode, epoch_to));
+        let sum = match epoch_to {
+            None => inode_sum(&self.seals, inode),
+            Some(epoch_to) => former_sum(&self.seals, inode, epoch_to),
+        };
         let third = epoch_to.unwrap_or(inode.version);
         let ints = [inode.number, inode.epoch, third, mtime.secs, inode.time, inode.stamp];
         self.ints.iter_mut().zip(ints).for_each(|(column, value)| column.push(value));
@@ -305,8 +304,20 @@ impl InodeColumns {
         self.smalls.iter_mut().zip(smalls).for_each(|(column, value)| column.push(value));
         let (device, target) = special_columns(special);
         self.devices.push(device);
-        let blobs = [target.map(<[u8]>::to_vec), traits.xattrs.clone(), root.clone(), times.clone()];
+        let number = inode.number;
+        let blobs = [
+            target.map(|target| Private::new(Subject::Target { inode: number }, target.to_vec())),
+            traits.xattrs.clone().map(|xattrs| Private::new(Subject::Xattrs { inode: number }, xattrs)),
+            root.clone().map(|root| Private::new(Subject::Root { inode: number }, root)),
+        ];
         self.blobs.iter_mut().zip(blobs).for_each(|(column, value)| column.push(value));
+        self.times.push(times.clone().map(Public));
+    }
+
+    /// Takes all out.
+    pub fn drain(&mut self) -> Self {
+        let none = Self::new(&self.seals);
+        std::mem::replace(self, none)
     }
 
     pub fn is_empty(&self) -> bool {
@@ -323,7 +334,7 @@ impl InodeColumns {
     ///
     /// # Panics
     /// Without a row.
-    pub fn with_only(self, mut query: Query) -> Query {
+    pub fn with_only(mut self, mut query: Query) -> Query {
         for column in self.ints {
             query = query.int(column[0]);
         }
@@ -332,9 +343,9 @@ impl InodeColumns {
         }
         query = query.with(self.devices[0], Type::INT8);
         for column in self.blobs {
-            query = query.with(column.into_iter().next().flatten(), Type::BYTEA);
+            query = query.maybe_private(column.into_iter().next().flatten());
         }
-        query
+        query.with(self.times.pop().flatten(), Type::BYTEA)
     }
 
     /// A statement with all columns as its next parameters.
@@ -347,8 +358,8 @@ impl InodeColumns {
         }
         query = query.with(self.devices, Type::INT8_ARRAY);
         for column in self.blobs {
-            query = query.with(column, Type::BYTEA_ARRAY);
+            query = query.each_maybe_bytes(column);
         }
-        query
+        query.with(self.times, Type::BYTEA_ARRAY)
     }
 }

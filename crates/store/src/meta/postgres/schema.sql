@@ -1,5 +1,6 @@
 -- The metadata in PostgreSQL, whose version is in open.rs. Why it looks like this: docs/decisions/0009-postgresql.md. An at sign stands for the schema's name.
 -- Tables of what the tree is end with a checksum of the row, made and compared by the client (row.rs).
+-- Where a store is encrypted, clients seal names, contents and most texts before they come here: meta/sealer.rs lists which, and what is left to see.
 -- Numbers that are u64 elsewhere are kept as bigint with the same bits. Times are nanoseconds since 1970 unless said otherwise.
 
 -- What the store is; one row.

@@ -12,10 +12,9 @@ use super::transaction::Gate;
 use crate::error::Result;
 use crate::meta::Sessions;
 use outrigger_format::PackId;
-use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-use super::connection::{Answer, Query};
+use super::connection::{Answer, Query, Row};
 use super::counters;
 use super::transaction::Tx;
 use crate::error::ErrorKind;
@@ -137,8 +136,8 @@ pub(super) fn open(
         " + $4 * 1000000000::bigint)"
     );
     let query = Query::new(sql).int(id.0 as i64).with(kind as i32, Type::INT4).int(acknowledged);
-    let query = query.with(secs(lease_secs), Type::INT4).text(&owner.lock).text(&owner.host);
-    tx.later(query.int(owner.process.into()).text(&owner.role.to_column()));
+    let query = query.with(secs(lease_secs), Type::INT4).public(&owner.lock).public(&owner.host);
+    tx.later(query.int(owner.process.into()).public(&owner.role.to_column()));
     Ok((id, generation))
 }
 
@@ -230,10 +229,10 @@ pub(super) fn read(row: &Row) -> Outcome<SessionRow> {
         acknowledged: if acknowledged == i64::MAX { u64::MAX } else { acknowledged as u64 },
         lease_until: row.try_get::<_, i64>(3)? as u64,
         owner: SessionOwner {
-            lock: row.try_get(4)?,
-            host: row.try_get(5)?,
+            lock: row.public(4)?,
+            host: row.public(5)?,
             process: row.try_get::<_, i64>(6)?.try_into().unwrap_or(0),
-            role: Role::from_column(row.try_get(7)?),
+            role: Role::from_column(row.public(7)?),
         },
         lease_is_over: row.try_get(8)?,
         lease_left_secs: row.try_get::<_, i64>(9)?.try_into().unwrap_or(0),

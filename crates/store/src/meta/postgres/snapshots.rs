@@ -5,10 +5,9 @@ use super::{PostgresMeta, tree};
 use crate::error::Result;
 use crate::meta::{Snapshots, VersionRow};
 use outrigger_format::Root;
-use tokio_postgres::Row;
-use tokio_postgres::types::Type;
 
-use super::connection::Query;
+use super::connection::{Query, Row};
+use super::sealing::Subject;
 use super::transaction::Tx;
 use super::{counters, row, sessions};
 use crate::error::ErrorKind;
@@ -25,24 +24,37 @@ pub(super) fn create(tx: &mut Tx<'_>, name: &str, time: u64, tags: &[String]) ->
         return Err(refuse(ErrorKind::Exists, format!("snapshot `{name}` exists already")));
     }
     let epoch = counters::end_epoch(tx)?;
+    let snapshot = SnapshotRow { name: name.to_owned(), epoch: epoch as u64, time, tags: tags.to_vec() };
+    tx.later(insert(&snapshot));
+    Ok(snapshot)
+}
+
+/// Adds one.
+pub(super) fn insert(snapshot: &SnapshotRow) -> Query {
+    let SnapshotRow { epoch, name, time, tags } = snapshot;
     let sql = "INSERT INTO @snapshot (epoch, name, time, tags) VALUES ($1, $2, $3, $4)";
-    let query = Query::new(sql).int(epoch).text(name).int(time as i64);
-    tx.later(query.with(tags.to_vec(), Type::TEXT_ARRAY));
-    Ok(SnapshotRow { name: name.to_owned(), epoch: epoch as u64, time, tags: tags.to_vec() })
+    let query = Query::new(sql).int(*epoch as i64).text(Subject::SnapshotName, name).int(*time as i64);
+    query.list(tags_of(*epoch as i64, name), tags)
+}
+
+fn tags_of(epoch: i64, name: &str) -> Subject {
+    Subject::SnapshotTags { epoch, name: name.into() }
 }
 
 /// Replaces a snapshot's tags.
 pub(super) fn set_tags(tx: &mut Tx<'_>, name: &str, tags: &[String]) -> Outcome<()> {
     let epoch = required_epoch(tx, name)?;
     let query = Query::new("UPDATE @snapshot SET tags = $2 WHERE epoch = $1").int(epoch);
-    tx.later(query.with(tags.to_vec(), Type::TEXT_ARRAY));
+    tx.later(query.list(tags_of(epoch, name), tags));
     Ok(())
 }
 
 /// Locked, so that it stays until the transaction has ended.
 fn epoch_of(tx: &mut Tx<'_>, name: &str) -> Outcome<Option<i64>> {
-    let answer =
-        tx.one(Query::new("SELECT epoch FROM @snapshot WHERE name = $1 FOR KEY SHARE").text(name))?;
+    let answer = tx.one(
+        Query::new("SELECT epoch FROM @snapshot WHERE name = $1 FOR KEY SHARE")
+            .text(Subject::SnapshotName, name),
+    )?;
     Ok(answer.first().map(|row| row.try_get(0)).transpose()?)
 }
 
@@ -55,12 +67,9 @@ pub(super) const ALL: &str = "SELECT epoch, name, time, tags FROM @snapshot ORDE
 
 /// A row of [`ALL`].
 pub(super) fn read(row: &Row) -> Outcome<SnapshotRow> {
-    Ok(SnapshotRow {
-        epoch: row.try_get::<_, i64>(0)? as u64,
-        name: row.try_get(1)?,
-        time: row.try_get::<_, i64>(2)? as u64,
-        tags: row.try_get(3)?,
-    })
+    let (epoch, name) = (row.try_get(0)?, row.text(1, &Subject::SnapshotName)?);
+    let tags = row.list(3, &tags_of(epoch, &name))?;
+    Ok(SnapshotRow { epoch: epoch as u64, name, time: row.try_get::<_, i64>(2)? as u64, tags })
 }
 
 /// Forgets a snapshot.
@@ -99,11 +108,21 @@ fn pin_version(tx: &mut Tx<'_>, session: SessionId, inode: u64, number: u64) -> 
     Ok(root)
 }
 
+/// Reads every row of `pin_root`, for [`read_pinned`].
+pub(super) const PINNED: &str = "SELECT root, session FROM @pin_root";
+
+/// A row of [`PINNED`].
+pub(super) fn read_pinned(row: &Row) -> Outcome<Root> {
+    let session: i64 = row.try_get(1)?;
+    row::root_of(Some(&row.bytes(0, &Subject::PinnedRoot { session })?))
+}
+
 /// Pins a content that this transaction has found to be committed, and locked.
 pub(super) fn later_pin_root(tx: &mut Tx<'_>, session: SessionId, root: &Root) {
     if let Some(bytes) = root_column(root) {
         let sql = "INSERT INTO @pin_root (session, root) VALUES ($1, $2)";
-        tx.later(Query::new(sql).int(session.0 as i64).bytes(bytes));
+        let subject = Subject::PinnedRoot { session: session.0 as i64 };
+        tx.later(Query::new(sql).int(session.0 as i64).bytes(subject, bytes));
     }
 }
 

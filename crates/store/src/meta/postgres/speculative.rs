@@ -28,6 +28,7 @@ use tokio_postgres::types::Type;
 use super::columns::{DirectoryColumns, InlineColumns, NameColumns};
 use super::connection::Query;
 use super::row::{self, InodeColumns, Stored, Traits};
+use super::sealing::{Private, Seals, Subject};
 use super::transaction::Ticket;
 use super::working::{Slot, Working};
 use crate::meta::change::row::{Content, Special, columns};
@@ -111,11 +112,11 @@ impl CachedRows {
 
     /// Works out what a commit would write if all assumptions hold. `None` if a row is not cached,
     /// or the commit is not simple enough.
-    pub fn attempt(&self, session: SessionId, commit: &Commit) -> Option<Attempt> {
+    pub fn attempt(&self, seals: &Seals, session: SessionId, commit: &Commit) -> Option<Attempt> {
         if !commit.packs.is_empty() || !(1..=CHANGES_MAX).contains(&commit.changes.len()) {
             return None;
         }
-        let mut attempt = Attempt::new(session);
+        let mut attempt = Attempt::new(seals, session);
         let mut working = Working::guess();
         let start = {
             let mut seen = self.seen.lock().expect("no panic while held");
@@ -151,7 +152,7 @@ struct Likes {
     modes: Vec<i32>,
     uids: Vec<i32>,
     gids: Vec<i32>,
-    xattrs: Vec<Option<Vec<u8>>>,
+    xattrs: Vec<Option<Private<Vec<u8>>>>,
 }
 
 impl Likes {
@@ -160,14 +161,14 @@ impl Likes {
         for values in [self.modes, self.uids, self.gids] {
             query = query.with(values, Type::INT4_ARRAY);
         }
-        query.with(self.xattrs, Type::BYTEA_ARRAY)
+        query.each_maybe_bytes(self.xattrs)
     }
 
     /// Passes the only inode: number, mode, uid, gid, extended attributes.
     fn with_only(mut self, query: Query) -> Query {
         let query = query.int(self.numbers[0]);
         let query = query.with(self.modes[0], Type::INT4).with(self.uids[0], Type::INT4);
-        query.with(self.gids[0], Type::INT4).with(self.xattrs.pop().flatten(), Type::BYTEA)
+        query.with(self.gids[0], Type::INT4).maybe_private(self.xattrs.pop().flatten())
     }
 }
 
@@ -189,17 +190,17 @@ pub(super) struct Attempt {
 }
 
 impl Attempt {
-    fn new(session: SessionId) -> Self {
+    fn new(seals: &Seals, session: SessionId) -> Self {
         Self {
             session,
             epoch: 0,
             parents: Vec::new(),
             likes: Likes::default(),
-            names: NameColumns::default(),
-            directories: DirectoryColumns::default(),
-            was: InodeColumns::default(),
-            changed: InodeColumns::default(),
-            made: InodeColumns::default(),
+            names: NameColumns::new(seals),
+            directories: DirectoryColumns::new(seals),
+            was: InodeColumns::new(seals),
+            changed: InodeColumns::new(seals),
+            made: InodeColumns::new(seals),
             totals: TotalsDelta::default(),
             inline: InlineColumns::default(),
             observed: Vec::new(),
@@ -254,7 +255,8 @@ impl Attempt {
         self.likes.modes.push(row::bits(mode));
         self.likes.uids.push(uid.cast_signed());
         self.likes.gids.push(gid.cast_signed());
-        self.likes.xattrs.push(xattrs.clone());
+        let subject = Subject::Xattrs { inode: number };
+        self.likes.xattrs.push(xattrs.clone().map(|xattrs| Private::new(subject, xattrs)));
         let traits = Traits { mode, uid: uid.into(), gid: gid.into(), xattrs };
         let content =
             Content { traits, mtime: attributes.mtime, special: Special::None, root: None, times: None };
@@ -324,19 +326,19 @@ impl Attempt {
 
     fn make(&mut self, ticket: &Ticket) -> Query {
         let query = take(&mut self.likes).with_only(self.begin(MAKE_AT_ONCE, ticket));
-        let query = take(&mut self.names).with_last(query);
-        let query = take(&mut self.directories).with_last_sum(query);
-        let query = take(&mut self.made).with_only(query);
+        let query = self.names.drain().with_last(query);
+        let query = self.directories.drain().with_last_sum(query);
+        let query = self.made.drain().with_only(query);
         self.with_totals(query, ticket)
     }
 
     fn commit(&mut self, ticket: &Ticket) -> Query {
         let query = self.begin(COMMIT_AT_ONCE, ticket).ints(take(&mut self.parents));
         let query = take(&mut self.likes).with_all(query);
-        let query = take(&mut self.names).with_all_but_epochs(query);
-        let mut query = take(&mut self.directories).with_all(query);
+        let query = self.names.drain().with_all_but_epochs(query);
+        let mut query = self.directories.drain().with_all(query);
         for columns in [&mut self.was, &mut self.changed, &mut self.made] {
-            query = take(columns).with_all(query);
+            query = columns.drain().with_all(query);
         }
         take(&mut self.inline).with_all(self.with_totals(query, ticket))
     }

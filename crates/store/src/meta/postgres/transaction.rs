@@ -25,6 +25,7 @@ use tokio_postgres::Error as SqlError;
 
 use super::connection::{Answer, BEGIN, Connection, Query, SETTINGS};
 use super::pool::{Lent, Pool};
+use super::sealing::Seals;
 use super::servers::CONNECT;
 use crate::error::{Error, ErrorKind, Result, Unanswered};
 use crate::latency;
@@ -140,6 +141,11 @@ impl Tx<'_> {
     /// Runs a statement with the next ones, or with COMMIT.
     pub fn later(&mut self, query: Query) {
         self.waiting.push(query);
+    }
+
+    /// Its engine's, for checksums.
+    pub fn seals(&self) -> &Seals {
+        &self.connection.seals
     }
 
     /// The row of totals that it adds to.

@@ -10,12 +10,12 @@ use crate::error::{Result, Unanswered};
 use crate::meta::{Commit, Committed, SessionId, Tree, TreeTotals};
 use std::collections::HashMap;
 use std::ops::Range;
-use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-use super::connection::{Answer, Query};
+use super::connection::{Answer, Query, Row};
 use super::flush::{VersionColumn, insert_versions};
 use super::row::{self, former_columns, require, stored_columns};
+use super::sealing::{Private, Public, Subject};
 use super::transaction::Tx;
 use crate::error::ErrorKind;
 use crate::meta::change::row::root_column;
@@ -79,6 +79,17 @@ macro_rules! at_epoch {
 }
 const LOOKUP_AT: &str = at_epoch!("d.name = $2");
 const READ_DIR_AT: &str = at_epoch!("d.name > $2");
+const ENTRIES: &str = concat!(
+    "SELECT ",
+    name_columns!(),
+    ", false, ",
+    stored_columns!(),
+    " FROM @dentry d JOIN @inode i ON i.number = d.inode WHERE d.parent = $1 AND d.name = ANY ($2)"
+);
+const ENTRIES_AT: &str = at_epoch!("d.name = ANY ($2)");
+const NAMES_OF: &str = "SELECT name FROM @dentry WHERE parent = $1";
+const NAMES_OF_AT: &str = "SELECT name FROM @dentry WHERE parent = $1 AND epoch <= $2 UNION ALL \
+    SELECT name FROM @dentry_old WHERE parent = $1 AND epoch_from <= $2 AND epoch_to > $2";
 
 /// For [`read_inode`].
 pub(super) fn inode(at: At, number: u64) -> Query {
@@ -90,25 +101,52 @@ pub(super) fn inode(at: At, number: u64) -> Query {
 
 /// For [`read_entries`].
 pub(super) fn lookup(at: At, parent: u64, name: &[u8]) -> Query {
+    let subject = Subject::Name { parent: parent as i64 };
     match at {
-        At::Now => Query::new(LOOKUP).int(parent as i64).bytes(name.to_vec()),
+        At::Now => Query::new(LOOKUP).int(parent as i64).bytes(subject, name.to_vec()),
         At::Epoch(epoch) => {
-            Query::new(LOOKUP_AT).int(parent as i64).bytes(name.to_vec()).int(1).int(epoch as i64)
+            Query::new(LOOKUP_AT).int(parent as i64).bytes(subject, name.to_vec()).int(1).int(epoch as i64)
         }
     }
 }
 
-/// For [`read_entries`].
+/// For [`read_entries`], where names are not sealed; else without `after`, and in no order.
 pub(super) fn read_dir(at: At, parent: u64, after: Option<&[u8]>, limit: usize) -> Query {
     // No name is empty, so every name comes after the empty one.
-    let after = after.unwrap_or_default().to_vec();
+    let after = Public(after.unwrap_or_default().to_vec());
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     match at {
-        At::Now => Query::new(READ_DIR).int(parent as i64).bytes(after).int(limit),
+        At::Now => Query::new(READ_DIR).int(parent as i64).with(after, Type::BYTEA).int(limit),
         At::Epoch(epoch) => {
-            Query::new(READ_DIR_AT).int(parent as i64).bytes(after).int(limit).int(epoch as i64)
+            Query::new(READ_DIR_AT).int(parent as i64).with(after, Type::BYTEA).int(limit).int(epoch as i64)
         }
     }
+}
+
+/// For [`read_entries`], in no order: the entries with these names.
+pub(super) fn entries(at: At, parent: u64, names: Vec<Vec<u8>>) -> Query {
+    let limit = names.len() as i64;
+    let private = |name| Private::new(Subject::Name { parent: parent as i64 }, name);
+    let names = names.into_iter().map(private).collect();
+    match at {
+        At::Now => Query::new(ENTRIES).int(parent as i64).each_bytes(names),
+        At::Epoch(epoch) => {
+            Query::new(ENTRIES_AT).int(parent as i64).each_bytes(names).int(limit).int(epoch as i64)
+        }
+    }
+}
+
+/// For [`read_name`]: every name of a directory.
+pub(super) fn names_of(at: At, parent: u64) -> Query {
+    match at {
+        At::Now => Query::new(NAMES_OF).int(parent as i64),
+        At::Epoch(epoch) => Query::new(NAMES_OF_AT).int(parent as i64).int(epoch as i64),
+    }
+}
+
+/// A name of directory `parent`, which a row begins with.
+pub(super) fn read_name(found: &Row, parent: u64) -> Outcome<Vec<u8>> {
+    found.bytes(0, &Subject::Name { parent: parent as i64 })
 }
 
 pub(super) fn inode_of(found: &Row, first: usize) -> Outcome<Inode> {
@@ -131,11 +169,12 @@ pub(super) fn read_entries(answer: &Answer, parent: u64) -> Outcome<Vec<DirEntry
 }
 
 fn read_entry(found: &Row, parent: u64) -> Outcome<DirEntry> {
-    let (name, inode): (Vec<u8>, i64) = (found.try_get(0)?, found.try_get(1)?);
+    let name = read_name(found, parent)?;
+    let inode: i64 = found.try_get(1)?;
     let (epoch, epoch_to): (i64, Option<i64>) = (found.try_get(2)?, found.try_get(3)?);
     let sum = match epoch_to {
-        None => row::name_sum(parent as i64, &name, inode, epoch),
-        Some(epoch_to) => row::former_name_sum(parent as i64, &name, inode, (epoch, epoch_to)),
+        None => row::name_sum(found.seals(), parent as i64, &name, inode, epoch),
+        Some(epoch_to) => row::former_name_sum(found.seals(), parent as i64, &name, inode, (epoch, epoch_to)),
     };
     let what = || format!("a name in directory {parent} is not what was written");
     require(found.try_get(4)?, sum, what)?;
@@ -166,7 +205,10 @@ pub(super) fn read_history(answer: &Answer, directory: u64) -> Outcome<Vec<Era>>
         let entry = read_entry(found, directory)?;
         Ok(Era { entry, from: from.max(since) as u64, until: until.min(to) })
     };
-    answer.rows.iter().map(era).collect()
+    let mut eras: Vec<Era> = answer.rows.iter().map(era).collect::<Outcome<_>>()?;
+    // Where names are sealed, the database has another order. States of a name stay in theirs.
+    eras.sort_by(|a, b| a.entry.name.cmp(&b.entry.name));
+    Ok(eras)
 }
 
 /// The parent of a directory.
@@ -177,7 +219,7 @@ pub(super) fn read_parent(answer: &Answer, directory: u64) -> Outcome<Option<u64
     let Some(found) = answer.first() else { return Ok(None) };
     let parent: i64 = found.try_get(0)?;
     let what = || format!("where directory {directory} hangs is not what was written");
-    require(found.try_get(1)?, row::directory_sum(directory as i64, parent), what)?;
+    require(found.try_get(1)?, row::directory_sum(found.seals(), directory as i64, parent), what)?;
     Ok(Some(parent as u64))
 }
 
@@ -204,9 +246,15 @@ const NAMES: &str = concat!(
 
 /// For [`read_hanging`]: of these names those that are there, each with its inode.
 pub(super) fn names<'a>(names: impl Iterator<Item = (u64, &'a [u8])>) -> Query {
-    let (parents, texts): (Vec<i64>, Vec<Vec<u8>>) =
-        names.map(|(parent, name)| (parent as i64, name.to_vec())).unzip();
-    Query::new(NAMES).ints(parents).with(texts, Type::BYTEA_ARRAY)
+    by_names(NAMES, names.map(|(parent, name)| (parent as i64, name)))
+}
+
+/// A statement with the directories of names as `$1`, and the names as `$2`.
+pub(super) fn by_names<'a>(sql: &'static str, names: impl Iterator<Item = (i64, &'a [u8])>) -> Query {
+    let private =
+        |(parent, name): (i64, &[u8])| (parent, Private::new(Subject::Name { parent }, name.to_vec()));
+    let (parents, names): (Vec<i64>, Vec<Private<Vec<u8>>>) = names.map(private).unzip();
+    Query::new(sql).ints(parents).each_bytes(names)
 }
 
 /// Reads the answer of [`HANGING`] or [`names`].
@@ -237,16 +285,18 @@ pub(super) fn restore_versions(tx: &mut Tx<'_>, inode: u64, versions: &[VersionR
         mtime: version.mtime,
         root: root_column(&version.root),
     });
-    tx.later(insert_versions(
+    let query = insert_versions(
+        tx.seals(),
         columns,
         "INSERT INTO @version (inode, number, time, mtime_secs, mtime_nanos, sum, root) \
          SELECT * FROM unnest($1::int8[], $2::int8[], $3::int8[], $4::int8[], $5::int4[], $6::int4[], $7::bytea[]) \
          ON CONFLICT DO NOTHING",
-    ));
+    );
+    tx.later(query);
     // The present content comes after all of them.
     let newest = versions.iter().map(|version| version.number as i64).max().unwrap_or(0);
     stored.version = stored.version.max(newest + 1);
-    let sum = row::inode_sum(&stored);
+    let sum = row::inode_sum(tx.seals(), &stored);
     let sql = "UPDATE @inode SET version = $2, sum = $3 WHERE number = $1";
     tx.later(Query::new(sql).int(number).int(stored.version).with(sum, Type::INT4));
     Ok(())
@@ -285,6 +335,9 @@ impl Tree for PostgresMeta {
     }
 
     fn read_dir(&self, at: At, parent: u64, after: Option<&[u8]>, limit: usize) -> Result<Vec<DirEntry>> {
+        if self.transactions.pool.seals.sealer().is_some() {
+            return self.read_dir_in_order(at, parent, after, limit);
+        }
         let query = read_dir(at, parent, after, limit);
         self.read("reading a directory", &query, |answer| read_entries(answer, parent))
     }
@@ -303,12 +356,14 @@ impl Tree for PostgresMeta {
 
     fn commit(&self, session: SessionId, commit: &Commit) -> Result<Committed> {
         if let Some(done) = self.commit_speculatively(session, commit)? {
+            self.listings.observe(commit, &done);
             return Ok(done);
         }
         let mut observed = ObservedRows::default();
         let done =
             self.write("committing", Gate::Shared, |tx| commit::commit(tx, session, commit, &mut observed))?;
         self.cached.observe(observed);
+        self.listings.observe(commit, &done);
         Ok(done)
     }
 

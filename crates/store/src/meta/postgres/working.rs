@@ -21,6 +21,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::connection::{Answer, Query};
 use super::row::Stored;
+use super::sealing::Seals;
 use super::transaction::Tx;
 use crate::error::ErrorKind;
 use crate::meta::fault::{Fault, Outcome, refuse};
@@ -73,6 +74,14 @@ impl Source<'_, '_> {
     pub fn later(&mut self, query: Query) {
         if let Self::Transaction(tx) = self {
             tx.later(query);
+        }
+    }
+
+    /// The engine's, for checksums of rows that are written.
+    pub fn seals(&self) -> Seals {
+        match self {
+            Self::Transaction(tx) => tx.seals().clone(),
+            Self::Nowhere => Seals::default(),
         }
     }
 

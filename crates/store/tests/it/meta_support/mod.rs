@@ -16,9 +16,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use outrigger_format::catalogue::{Attributes, FileKind, Time};
 use outrigger_format::{Entry, Fingerprint, Root};
+use outrigger_store::keys::Key;
 use outrigger_store::meta::{
-    At, Change, Commit, Committed, Inode, Location, Meta, OpenMode, PostgresMeta, ROOT_INODE, SessionId,
-    SessionKind, SqliteMeta,
+    At, Change, Commit, Committed, Inode, Location, Meta, OpenMode, PostgresMeta, ROOT_INODE, Sealer,
+    SessionId, SessionKind, SqliteMeta,
 };
 use outrigger_store::{ErrorKind, Result};
 use outrigger_workload::postgres::{Pooler, Server};
@@ -36,7 +37,7 @@ pub struct Fixture {
 /// Which engine, and where its database is.
 enum Place {
     Sqlite { clock: Arc<AtomicU64>, directory: tempfile::TempDir },
-    Postgres { server: &'static Server, schema: String, url: String },
+    Postgres { server: &'static Server, schema: String, url: String, sealer: Option<Sealer> },
 }
 
 /// Makes a fresh database of one engine; `None`, with a message, when the engine is not on this
@@ -44,7 +45,7 @@ enum Place {
 pub type Engine = fn() -> Option<Fixture>;
 
 /// Every engine, with its name.
-pub const ENGINES: [(&str, Engine); 2] = [("sqlite", sqlite), ("postgres", postgres)];
+pub const ENGINES: [(&str, Engine); 3] = [("sqlite", sqlite), ("postgres", postgres), ("sealed", sealed)];
 
 /// A fresh SQLite database.
 pub fn sqlite() -> Option<Fixture> {
@@ -59,20 +60,42 @@ pub fn postgres() -> Option<Fixture> {
     let server = Server::shared()?;
     let schema = server.fresh();
     let url = server.url(&schema);
-    Some(postgres_at(server, schema, url))
+    Some(postgres_at(server, schema, url, None))
 }
 
-/// The same through PgBouncer, which hands each transaction to another process of the server.
+/// The same, of an encrypted store.
+pub fn sealed() -> Option<Fixture> {
+    let server = Server::shared()?;
+    let schema = server.fresh();
+    let url = server.url(&schema);
+    Some(postgres_at(server, schema, url, Some(sealer(1))))
+}
+
+/// The sealer of a store with this key.
+pub fn sealer(key: u8) -> Sealer {
+    Sealer::new(&Key::new([key; 32]))
+}
+
+/// The same as [`postgres`] through PgBouncer, which hands each transaction to another process of the server.
 pub fn pooled() -> Option<Fixture> {
     let (server, pooler) = (Server::shared()?, Pooler::shared()?);
     let schema = server.fresh();
     let url = pooler.url(&schema);
-    Some(postgres_at(server, schema, url))
+    Some(postgres_at(server, schema, url, None))
 }
 
-fn postgres_at(server: &'static Server, schema: String, url: String) -> Fixture {
-    let meta = Box::new(PostgresMeta::create(Location::parse(&url).unwrap(), "a test").unwrap());
-    Fixture { meta, place: Place::Postgres { server, schema, url } }
+/// The same, of an encrypted store.
+pub fn sealed_and_pooled() -> Option<Fixture> {
+    let (server, pooler) = (Server::shared()?, Pooler::shared()?);
+    let schema = server.fresh();
+    let url = pooler.url(&schema);
+    Some(postgres_at(server, schema, url, Some(sealer(1))))
+}
+
+fn postgres_at(server: &'static Server, schema: String, url: String, sealer: Option<Sealer>) -> Fixture {
+    let location = Location::parse(&url).unwrap();
+    let meta = Box::new(PostgresMeta::create_with(location, "a test", sealer.clone()).unwrap());
+    Fixture { meta, place: Place::Postgres { server, schema, url, sealer } }
 }
 
 fn open(directory: &tempfile::TempDir, clock: &Arc<AtomicU64>, mode: OpenMode) -> SqliteMeta {
@@ -86,8 +109,10 @@ impl Fixture {
     pub fn another(&self) -> Box<dyn Meta> {
         match &self.place {
             Place::Sqlite { clock, directory } => Box::new(open(directory, clock, OpenMode::ReadWrite)),
-            Place::Postgres { url, .. } => {
-                Box::new(PostgresMeta::open(Location::parse(url).unwrap(), false).unwrap())
+            Place::Postgres { url, sealer, .. } => {
+                let meta = PostgresMeta::open(Location::parse(url).unwrap(), false).unwrap();
+                sealer.iter().for_each(|sealer| meta.seal_with(sealer.clone()));
+                Box::new(meta)
             }
         }
     }
@@ -120,6 +145,17 @@ impl Fixture {
     /// Commits without packs.
     pub fn commit(&self, session: SessionId, changes: Vec<Change>) -> Result<Committed> {
         commit(&*self.meta, session, changes, 7)
+    }
+
+    /// The server and the schema that it is in.
+    ///
+    /// # Panics
+    /// For an engine without them.
+    pub fn server(&self) -> (&'static Server, &str) {
+        match &self.place {
+            Place::Postgres { server, schema, .. } => (server, schema),
+            Place::Sqlite { .. } => panic!("it has no server"),
+        }
     }
 
     /// Checks the database; for `assert_eq!(…, [""; 0])`.

@@ -3,6 +3,7 @@
 use tokio_postgres::types::Type;
 
 use super::super::connection::Query;
+use super::super::sealing::Subject;
 use super::super::transaction::Tx;
 use super::super::{counters, sessions};
 use super::{PostgresJobs, read};
@@ -77,7 +78,7 @@ pub(super) fn claim(
         return Ok(Claims::default());
     }
     tx.later(Query::new(HAND_BACK).int(id));
-    tx.later(Query::new(GIVE_UP).int(id).int(tries.into()).text(GIVEN_UP));
+    tx.later(Query::new(GIVE_UP).int(id).int(tries.into()).text(Subject::SplitWhy { job: id }, GIVEN_UP));
     let only: Option<Vec<i64>> = only.map(|only| only.iter().map(|&number| number as i64).collect());
     let query = Query::new(CLAIM).int(id).int(session.0 as i64);
     let query = query.int(i64::try_from(limit).unwrap_or(i64::MAX)).with(only, Type::INT8_ARRAY);

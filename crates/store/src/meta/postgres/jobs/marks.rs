@@ -6,7 +6,8 @@ use crate::error::Result;
 use crate::meta::jobs::RuleMarks;
 use std::collections::HashMap;
 
-use super::super::connection::{Answer, Query};
+use super::super::connection::{Answer, Query, Row};
+use super::super::sealing::Subject;
 use super::super::transaction::Tx;
 use crate::error::ErrorKind;
 use crate::meta::fault::{Outcome, refuse};
@@ -14,46 +15,60 @@ use crate::meta::jobs::Seen;
 
 pub(super) const SEEN: &str = "SELECT inode, mark FROM @rule_mark WHERE rule = $1";
 
-pub(super) fn read_seen(answer: &Answer) -> Outcome<HashMap<u64, String>> {
-    let seen = |row: &tokio_postgres::Row| Ok((row.try_get::<_, i64>(0)? as u64, row.try_get(1)?));
+pub(super) fn read_seen(answer: &Answer, rule: &str) -> Outcome<HashMap<u64, String>> {
+    let seen = |row: &Row| {
+        let inode = row.try_get::<_, i64>(0)? as u64;
+        Ok((inode, row.text(1, &Subject::mark(rule, inode))?))
+    };
     answer.rows.iter().map(seen).collect()
+}
+
+/// Every mark, for [`open`].
+pub(in super::super) const MARKS: &str = "SELECT rule, inode, mark FROM @rule_mark";
+
+/// Opens a row of [`MARKS`].
+pub(in super::super) fn open(row: &Row) -> Outcome<()> {
+    let (rule, inode) = (row.text(0, &Subject::RuleName)?, row.try_get::<_, i64>(1)?);
+    row.text(2, &Subject::mark(&rule, inode as u64)).map(drop)
+}
+
+/// A statement about the marks of a rule, which is `$1`.
+fn of_rule(sql: &'static str, rule: &str) -> Query {
+    Query::new(sql).text(Subject::RuleName, rule)
+}
+
+/// Adds or replaces a mark, if the one before is as `seen` says.
+fn mark(seen: &Seen) -> Query {
+    let text = |query: Query, mark| query.text(Subject::mark(&seen.rule, seen.inode), mark);
+    let query = |sql| text(of_rule(sql, &seen.rule).int(seen.inode as i64), &seen.mark);
+    match &seen.before {
+        None => {
+            query("INSERT INTO @rule_mark (rule, inode, mark) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING")
+        }
+        Some(before) => {
+            let sql = "UPDATE @rule_mark SET mark = $3 WHERE rule = $1 AND inode = $2 AND mark = $4";
+            text(query(sql), before)
+        }
+    }
 }
 
 /// Refuses with `Exists` unless what the rule has seen is what `seen` says it was. Two that see the
 /// same meet in the row.
 pub(super) fn see(tx: &mut Tx<'_>, seen: &Seen) -> Outcome<()> {
-    let query = match &seen.before {
-        None => {
-            let sql = "INSERT INTO @rule_mark (rule, inode, mark) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING";
-            Query::new(sql).text(&seen.rule).int(seen.inode as i64).text(&seen.mark)
-        }
-        Some(before) => {
-            let sql = "UPDATE @rule_mark SET mark = $3 WHERE rule = $1 AND inode = $2 AND mark = $4";
-            Query::new(sql).text(&seen.rule).int(seen.inode as i64).text(&seen.mark).text(before)
-        }
-    };
-    if tx.one(query)?.affected == 1 {
+    if tx.one(mark(seen))?.affected == 1 {
         return Ok(());
     }
     Err(refuse(ErrorKind::Exists, "another agent has seen this already"))
 }
 
 pub(super) fn see_all(tx: &mut Tx<'_>, seen: &[Seen]) {
-    for seen in seen {
-        if let Some(before) = &seen.before {
-            let sql = "UPDATE @rule_mark SET mark = $3 WHERE rule = $1 AND inode = $2 AND mark = $4";
-            let query = Query::new(sql).text(&seen.rule).int(seen.inode as i64).text(&seen.mark);
-            tx.later(query.text(before));
-            continue;
-        }
-        let sql = "INSERT INTO @rule_mark (rule, inode, mark) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING";
-        tx.later(Query::new(sql).text(&seen.rule).int(seen.inode as i64).text(&seen.mark));
-    }
+    seen.iter().for_each(|seen| tx.later(mark(seen)));
 }
 
 impl RuleMarks for PostgresMeta {
     fn seen(&self, rule: &str) -> Result<HashMap<u64, String>> {
-        self.read("reading what a rule has seen", &Query::new(SEEN).text(rule), read_seen)
+        let query = of_rule(SEEN, rule);
+        self.read("reading what a rule has seen", &query, |answer| read_seen(answer, rule))
     }
 
     fn see(&self, seen: &[Seen]) -> Result<()> {
@@ -65,7 +80,7 @@ impl RuleMarks for PostgresMeta {
 
     fn forget_seen(&self, rule: &str) -> Result<()> {
         self.write("forgetting what a rule has seen", Gate::Open, |tx| {
-            tx.later(Query::new("DELETE FROM @rule_mark WHERE rule = $1").text(rule));
+            tx.later(of_rule("DELETE FROM @rule_mark WHERE rule = $1", rule));
             Ok(())
         })
     }
@@ -75,7 +90,7 @@ impl RuleMarks for PostgresMeta {
         inodes.sort_unstable();
         self.write("forgetting files that are gone", Gate::Open, |tx| {
             let sql = "DELETE FROM @rule_mark WHERE rule = $1 AND inode = ANY ($2)";
-            tx.later(Query::new(sql).text(rule).ints(inodes.clone()));
+            tx.later(of_rule(sql, rule).ints(inodes.clone()));
             Ok(())
         })
     }

@@ -20,6 +20,7 @@ mod read;
 mod rows;
 
 use super::connection::Query;
+use super::sealing::{Private, Subject};
 use super::transaction::{Gate, Tx};
 use super::{PostgresMeta, row, sessions};
 use crate::error::Result;
@@ -33,7 +34,8 @@ use crate::meta::jobs::{
 use outrigger_format::Root;
 use tokio_postgres::types::Type;
 
-pub(super) use read::{check, made_by};
+pub(super) use marks::{MARKS, open as open_mark};
+pub(super) use read::{JOB_TEXTS, SPLIT_TEXTS, check, made_by, open_job, open_split};
 pub(super) use rows::PostgresJobs;
 
 fn create(tx: &mut Tx<'_>, new: &NewJob) -> Outcome<JobId> {
@@ -47,22 +49,24 @@ fn create(tx: &mut Tx<'_>, new: &NewJob) -> Outcome<JobId> {
         sessions::now!(),
         ") RETURNING id"
     );
-    let answer = tx.one(Query::new(sql).text(&new.spec))?;
+    let answer = tx.one(Query::new(sql).text(Subject::JobSpec, &new.spec))?;
     let id: i64 = super::counters::row(&answer)?.try_get(0)?;
     let job = JobId(id as u64);
     let (mut numbers, mut sums, mut paths, mut roots) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut held = Vec::new();
     for (number, input) in new.inputs.iter().enumerate() {
-        let root = root_column(&input.root);
-        sums.push(row::input_sum(id, number as i64, &input.path, root.as_deref()));
+        let (root, job) = (root_column(&input.root), id);
+        sums.push(row::input_sum(tx.seals(), job, number as i64, &input.path, root.as_deref()));
         numbers.push(number as i32);
-        paths.push(input.path.clone());
-        roots.push(root);
+        let number = number as i64;
+        paths.push(Private::new(Subject::InputPath { job, number }, input.path.clone()));
+        held.extend(root.clone());
+        roots.push(root.map(|root| Private::new(Subject::InputRoot { job, number }, root)));
     }
-    let held: Vec<Vec<u8>> = roots.iter().flatten().cloned().collect();
     let sql = "INSERT INTO @job_input (job, number, sum, path, root) \
                SELECT $1, * FROM unnest($2::int4[], $3::int4[], $4::bytea[], $5::bytea[])";
     let query = Query::new(sql).int(id).with(numbers, Type::INT4_ARRAY).with(sums, Type::INT4_ARRAY);
-    tx.later(query.with(paths, Type::BYTEA_ARRAY).with(roots, Type::BYTEA_ARRAY));
+    tx.later(query.each_bytes(paths).each_maybe_bytes(roots));
     hold_all(tx, &job_holder(job), held);
     let column =
         |of: fn(&crate::meta::jobs::NewSplit) -> i64| new.splits.iter().map(of).collect::<Vec<i64>>();
@@ -83,10 +87,11 @@ fn hold_all(tx: &mut Tx<'_>, holder: &str, mut roots: Vec<Vec<u8>>) {
     // Always in this order, so that two that hold the same roots cannot deadlock.
     roots.sort_unstable();
     roots.dedup();
-    let sums: Vec<i32> = roots.iter().map(|root| row::held_sum(holder, root)).collect();
+    let sums: Vec<i32> = roots.iter().map(|root| row::held_sum(tx.seals(), holder, root)).collect();
+    let roots = roots.into_iter().map(|root| Private::new(Subject::held(holder), root)).collect();
     let sql = "INSERT INTO @held (holder, digest, sum, root) SELECT $1, sha256(r.root), r.sum, r.root \
                FROM unnest($2::int4[], $3::bytea[]) AS r (sum, root) ON CONFLICT DO NOTHING";
-    tx.later(Query::new(sql).text(holder).with(sums, Type::INT4_ARRAY).with(roots, Type::BYTEA_ARRAY));
+    tx.later(Query::new(sql).public(holder).with(sums, Type::INT4_ARRAY).each_bytes(roots));
 }
 
 impl PostgresMeta {
@@ -131,22 +136,23 @@ impl Jobs for PostgresMeta {
     }
 
     fn splits(&self, job: JobId) -> Result<Vec<SplitRow>> {
-        self.read("listing a job's splits", &Query::new(read::SPLITS).int(job.0 as i64), read::splits)
+        let query = Query::new(read::SPLITS).int(job.0 as i64);
+        self.read("listing a job's splits", &query, |answer| read::splits(answer, job))
     }
 
     fn split(&self, job: JobId, number: u64) -> Result<Option<SplitRow>> {
         let query = Query::new(read::SPLIT).int(job.0 as i64).int(number as i64);
-        Ok(self.read("reading a split", &query, read::splits)?.pop())
+        Ok(self.read("reading a split", &query, |answer| read::splits(answer, job))?.pop())
     }
 
     fn made(&self, job: JobId) -> Result<Option<String>> {
         let query = Query::new("SELECT made FROM @job WHERE id = $1").int(job.0 as i64);
-        self.read("reading what a job made", &query, read::made)
+        self.read("reading what a job made", &query, |answer| read::made(answer, job))
     }
 
     fn measured(&self, job: JobId) -> Result<Vec<(u64, String)>> {
         let query = Query::new(read::MEASURED).int(job.0 as i64);
-        self.read("reading what attempts used", &query, read::measured)
+        self.read("reading what attempts used", &query, |answer| read::measured(answer, job))
     }
 
     fn outputs(&self, job: JobId) -> Result<Vec<OutputRow>> {

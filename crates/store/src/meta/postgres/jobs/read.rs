@@ -1,9 +1,8 @@
 //! Reading jobs, splits and outputs.
 
-use tokio_postgres::Row;
-
-use super::super::connection::{Answer, Connection, Query};
+use super::super::connection::{Answer, Connection, Query, Row};
 use super::super::row::{self, require};
+use super::super::sealing::Subject;
 use crate::meta::SessionId;
 use crate::meta::fault::{Fault, Outcome};
 use crate::meta::jobs::{JobId, JobInput, JobRow, JobState, NewSplit, OutputRow, SplitRow, SplitState};
@@ -28,7 +27,7 @@ macro_rules! job_columns {
 }
 pub(super) const JOB: &str = job_columns!("WHERE id = $1");
 /// As that, with an empty spec.
-pub(super) const JOB_BRIEFLY: &str = job_columns!("''", "WHERE id = $1");
+pub(super) const JOB_BRIEFLY: &str = job_columns!("NULL::text", "WHERE id = $1");
 pub(super) const NEWEST: &str = job_columns!("ORDER BY id DESC LIMIT $1");
 pub(super) const OPEN: &str = job_columns!("WHERE state < 2");
 
@@ -52,17 +51,22 @@ fn number(row: &Row, column: usize) -> Outcome<u64> {
     Ok(row.try_get::<_, i64>(column)? as u64)
 }
 
-pub(super) fn made(answer: &Answer) -> Outcome<Option<String>> {
-    Ok(answer.first().map(|row| row.try_get(0)).transpose()?.flatten())
+pub(super) fn made(answer: &Answer, job: JobId) -> Outcome<Option<String>> {
+    let subject = Subject::JobMade { job: job.0 as i64 };
+    Ok(answer.first().map(|row| row.maybe_text(0, &subject)).transpose()?.flatten())
 }
 
-pub(super) fn measured(answer: &Answer) -> Outcome<Vec<(u64, String)>> {
-    answer.rows.iter().map(|row| Ok((number(row, 0)?, row.try_get(1)?))).collect()
+pub(super) fn measured(answer: &Answer, job: JobId) -> Outcome<Vec<(u64, String)>> {
+    let measured = |row: &Row| {
+        let (job, split) = (job.0 as i64, row.try_get(0)?);
+        Ok((split as u64, row.text(1, &Subject::SplitMeasured { job, split })?))
+    };
+    answer.rows.iter().map(measured).collect()
 }
 
 /// The role that made a row, and the one that asks: two columns from `first` on.
 pub(in super::super) fn made_by(row: &Row, first: usize) -> Outcome<MadeBy> {
-    Ok(MadeBy { role: row.try_get(first)?, asks: row.try_get(first + 1)? })
+    Ok(MadeBy { role: row.public(first)?, asks: row.public(first + 1)? })
 }
 
 pub(super) fn jobs(answer: &Answer) -> Outcome<Vec<JobRow>> {
@@ -70,8 +74,8 @@ pub(super) fn jobs(answer: &Answer) -> Outcome<Vec<JobRow>> {
         Ok(JobRow {
             id: JobId(number(row, 0)?),
             state: JobState::of(row.try_get::<_, i32>(1)?.into())?,
-            spec: row.try_get(2)?,
-            why: row.try_get(3)?,
+            spec: row.maybe_text(2, &Subject::JobSpec)?.unwrap_or_default(),
+            why: row.text(3, &Subject::JobWhy { job: row.try_get(0)? })?,
             created: number(row, 4)?,
             changed: number(row, 5)?,
             splits: [number(row, 6)?, number(row, 7)?, number(row, 8)?, number(row, 9)?],
@@ -86,10 +90,12 @@ pub(super) fn inputs(answer: &Answer, job: JobId) -> Outcome<Vec<JobInput>> {
 }
 
 fn input(row: &Row, job: JobId) -> Outcome<JobInput> {
-    let (number, path, root): (i32, Vec<u8>, Option<&[u8]>) =
-        (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
+    let (job, number) = (job.0 as i64, i64::from(row.try_get::<_, i32>(0)?));
+    let path = row.bytes(1, &Subject::InputPath { job, number })?;
+    let root = row.maybe_bytes(2, &Subject::InputRoot { job, number })?;
+    let root = root.as_deref();
     let what = || format!("input {number} of job {job} is not what was written");
-    require(row.try_get(3)?, row::input_sum(job.0 as i64, number.into(), &path, root), what)?;
+    require(row.try_get(3)?, row::input_sum(row.seals(), job, number, &path, root), what)?;
     Ok(JobInput { path, root: row::root_of(root)? })
 }
 
@@ -103,31 +109,60 @@ pub(super) fn range(row: &Row, first: usize) -> Outcome<NewSplit> {
     })
 }
 
-pub(super) fn splits(answer: &Answer) -> Outcome<Vec<SplitRow>> {
+pub(super) fn splits(answer: &Answer, job: JobId) -> Outcome<Vec<SplitRow>> {
     let read = |row: &Row| {
+        let (job, split) = (job.0 as i64, row.try_get(0)?);
         Ok(SplitRow {
             number: number(row, 0)?,
             range: range(row, 1)?,
             state: SplitState::of(row.try_get::<_, i32>(4)?.into())?,
             attempt: number(row, 5)?,
             session: SessionId(number(row, 6)?),
-            why: row.try_get(7)?,
-            log: row.try_get::<_, Option<Vec<u8>>>(8)?.unwrap_or_default(),
+            why: row.text(7, &Subject::SplitWhy { job })?,
+            log: row.maybe_bytes(8, &Subject::SplitLog { job, split })?.unwrap_or_default(),
         })
     };
     answer.rows.iter().map(read).collect()
 }
 
 pub(super) fn outputs(answer: &Answer, job: JobId) -> Outcome<Vec<OutputRow>> {
-    answer.rows.iter().map(|row| output(row, job)).collect()
+    let read = |row| output(row, job);
+    let mut outputs: Vec<OutputRow> = answer.rows.iter().map(read).collect::<Outcome<_>>()?;
+    // Where names are sealed, the database has another order.
+    outputs.sort_by(|a, b| (a.split, &a.name).cmp(&(b.split, &b.name)));
+    Ok(outputs)
 }
 
 fn output(row: &Row, job: JobId) -> Outcome<OutputRow> {
-    let (split, attempt, name): (i64, i64, Vec<u8>) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
-    let root: Option<&[u8]> = row.try_get(3)?;
+    let (job, split, attempt): (_, i64, i64) = (job.0 as i64, row.try_get(0)?, row.try_get(1)?);
+    let name = row.bytes(2, &Subject::OutputName { job, split, attempt })?;
+    let root = row.maybe_bytes(3, &Subject::OutputRoot { job, split, attempt })?;
+    let root = root.as_deref();
     let what = || format!("an output of job {job} is not what was written");
-    require(row.try_get(4)?, row::output_sum([job.0 as i64, split, attempt], &name, root), what)?;
+    require(row.try_get(4)?, row::output_sum(row.seals(), [job, split, attempt], &name, root), what)?;
     Ok(OutputRow { split: split as u64, name, root: row::root_of(root)? })
+}
+
+/// Every job, for [`open_job`].
+pub(in super::super) const JOB_TEXTS: &str = "SELECT id, spec, why, made FROM @job";
+
+/// Opens a row of [`JOB_TEXTS`].
+pub(in super::super) fn open_job(row: &Row) -> Outcome<()> {
+    let job = row.try_get(0)?;
+    row.text(1, &Subject::JobSpec)?;
+    row.text(2, &Subject::JobWhy { job })?;
+    row.maybe_text(3, &Subject::JobMade { job }).map(drop)
+}
+
+/// Every split, for [`open_split`].
+pub(in super::super) const SPLIT_TEXTS: &str = "SELECT job, number, why, log, measured FROM @job_split";
+
+/// Opens a row of [`SPLIT_TEXTS`].
+pub(in super::super) fn open_split(row: &Row) -> Outcome<()> {
+    let (job, split) = (row.try_get(0)?, row.try_get(1)?);
+    row.text(2, &Subject::SplitWhy { job })?;
+    row.maybe_bytes(3, &Subject::SplitLog { job, split })?;
+    row.maybe_text(4, &Subject::SplitMeasured { job, split }).map(drop)
 }
 
 /// Checks every row with a checksum; reports errors to `find`.

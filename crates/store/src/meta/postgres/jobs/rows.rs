@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use outrigger_format::Root;
 use tokio_postgres::types::Type;
 
-use super::super::connection::Query;
+use super::super::connection::{Query, Row};
+use super::super::sealing::{Private, Subject};
 use super::super::transaction::Tx;
 use super::super::{counters, reclaim, row, sessions};
 use super::{hold_all, read};
@@ -49,12 +50,14 @@ impl JobRows for PostgresJobs<'_, '_> {
     fn set_state(&mut self, job: JobId, state: JobState, why: &str) -> Outcome<()> {
         let sql =
             concat!("UPDATE @job SET state = $2, why = $3, changed = ", sessions::now!(), " WHERE id = $1");
-        self.0.later(of_job(sql, job).with(state as i32, Type::INT4).text(&text(why)));
+        let subject = Subject::JobWhy { job: job.0 as i64 };
+        self.0.later(of_job(sql, job).with(state as i32, Type::INT4).text(subject, &text(why)));
         Ok(())
     }
 
     fn set_made(&mut self, job: JobId, made: &str) -> Outcome<()> {
-        self.0.later(of_job("UPDATE @job SET made = $2 WHERE id = $1", job).text(&text(made)));
+        let query = of_job("UPDATE @job SET made = $2 WHERE id = $1", job);
+        self.0.later(query.text(Subject::JobMade { job: job.0 as i64 }, &text(made)));
         Ok(())
     }
 
@@ -63,7 +66,7 @@ impl JobRows for PostgresJobs<'_, '_> {
                    FROM @job_split WHERE job = $1 AND number = ANY ($2) AND state = 1 ORDER BY number FOR UPDATE";
         let splits = splits.iter().map(|&split| split as i64).collect();
         let answer = self.0.one(of_job(sql, job).ints(splits))?;
-        let running = |row: &tokio_postgres::Row| {
+        let running = |row: &Row| {
             let number =
                 |column: usize| Ok::<u64, tokio_postgres::Error>(row.try_get::<_, i64>(column)? as u64);
             let session = |number: i64| SessionId(number as u64);
@@ -94,7 +97,9 @@ impl JobRows for PostgresJobs<'_, '_> {
 
     fn set_why(&mut self, job: JobId, split: u64, why: &str, log: &[u8]) -> Outcome<()> {
         let sql = "UPDATE @job_split SET why = $3, log = $4 WHERE job = $1 AND number = $2";
-        self.0.later(of_split(sql, job, split).text(&text(why)).bytes(log.to_vec()));
+        let (query, job, split) = (of_split(sql, job, split), job.0 as i64, split as i64);
+        let query = query.text(Subject::SplitWhy { job }, &text(why));
+        self.0.later(query.bytes(Subject::SplitLog { job, split }, log.to_vec()));
         Ok(())
     }
 
@@ -130,11 +135,13 @@ impl JobRows for PostgresJobs<'_, '_> {
     fn set_input_root(&mut self, job: JobId, input: u32, root: &Root) -> Outcome<()> {
         let sql = "SELECT path FROM @job_input WHERE job = $1 AND number = $2";
         let answer = self.0.one(of_split(sql, job, input.into()))?;
-        let path: Vec<u8> = counters::row(&answer)?.try_get(0)?;
+        let (id, number) = (job.0 as i64, i64::from(input));
+        let path = counters::row(&answer)?.bytes(0, &Subject::InputPath { job: id, number })?;
         let column = root_column(root);
-        let sum = row::input_sum(job.0 as i64, input.into(), &path, column.as_deref());
+        let sum = row::input_sum(self.0.seals(), id, number, &path, column.as_deref());
         let sql = "UPDATE @job_input SET root = $3, sum = $4 WHERE job = $1 AND number = $2";
-        let query = of_split(sql, job, input.into()).with(column, Type::BYTEA);
+        let query = of_split(sql, job, input.into());
+        let query = query.maybe_bytes(Subject::InputRoot { job: id, number }, column);
         self.0.later(query.with(sum, Type::INT4));
         Ok(())
     }
@@ -167,17 +174,26 @@ impl JobRows for PostgresJobs<'_, '_> {
         let roots: Vec<Option<Vec<u8>>> = outputs.iter().map(|output| root_column(output.root)).collect();
         let sum = |(output, root): (&NewOutput<'_>, &Option<Vec<u8>>)| {
             let key = [id, output.split as i64, output.attempt as i64];
-            row::output_sum(key, output.name, root.as_deref())
+            row::output_sum(self.0.seals(), key, output.name, root.as_deref())
         };
         let sums: Vec<i32> = outputs.iter().zip(&roots).map(sum).collect();
-        let names: Vec<Vec<u8>> = outputs.iter().map(|output| output.name.to_vec()).collect();
+        let name = |output: &NewOutput<'_>| {
+            let (split, attempt) = (output.split as i64, output.attempt as i64);
+            Private::new(Subject::OutputName { job: id, split, attempt }, output.name.to_vec())
+        };
+        let names = outputs.iter().map(name).collect();
         hold_all(self.0, &job_holder(job), roots.iter().flatten().cloned().collect());
         let sql = "INSERT INTO @job_output (job, split, attempt, sum, name, root) \
                    SELECT $1, * FROM unnest($2::int8[], $3::int8[], $4::int4[], $5::bytea[], $6::bytea[]) \
                    ON CONFLICT (job, split, attempt, name) DO UPDATE SET sum = excluded.sum, root = excluded.root";
         let query = of_job(sql, job).ints(of(|output| output.split)).ints(of(|output| output.attempt));
-        let query = query.with(sums, Type::INT4_ARRAY).with(names, Type::BYTEA_ARRAY);
-        self.0.later(query.with(roots, Type::BYTEA_ARRAY));
+        let root = |(output, root): (&NewOutput<'_>, Option<Vec<u8>>)| {
+            let (split, attempt) = (output.split as i64, output.attempt as i64);
+            root.map(|root| Private::new(Subject::OutputRoot { job: id, split, attempt }, root))
+        };
+        let roots = outputs.iter().zip(roots).map(root).collect();
+        let query = query.with(sums, Type::INT4_ARRAY).each_bytes(names);
+        self.0.later(query.each_maybe_bytes(roots));
         Ok(())
     }
 
@@ -190,11 +206,18 @@ impl JobRows for PostgresJobs<'_, '_> {
                    WHERE s.job = $1 AND s.number = f.number";
         let splits = finished.iter().map(|ended| ended.split as i64).collect();
         let attempts = finished.iter().map(|ended| ended.attempt as i64).collect();
-        let log = |ended: &Finished<'_>| (!ended.log.is_empty()).then(|| ended.log.to_vec());
-        let logs: Vec<Option<Vec<u8>>> = finished.iter().map(log).collect();
-        let measured: Vec<Option<String>> = finished.iter().map(|ended| ended.measured.map(text)).collect();
+        let id = job.0 as i64;
+        let log = |ended: &Finished<'_>| {
+            let subject = Subject::SplitLog { job: id, split: ended.split as i64 };
+            (!ended.log.is_empty()).then(|| Private::new(subject, ended.log.to_vec()))
+        };
+        let measured = |ended: &Finished<'_>| {
+            let subject = Subject::SplitMeasured { job: id, split: ended.split as i64 };
+            ended.measured.map(|measured| Private::new(subject, text(measured)))
+        };
         let query = of_job(sql, job).int(session.0 as i64).ints(splits).ints(attempts);
-        self.0.later(query.with(logs, Type::BYTEA_ARRAY).with(measured, Type::TEXT_ARRAY));
+        let query = query.each_maybe_bytes(finished.iter().map(log).collect());
+        self.0.later(query.each_maybe_text(finished.iter().map(measured).collect()));
         Ok(())
     }
 
@@ -204,8 +227,9 @@ impl JobRows for PostgresJobs<'_, '_> {
         let answer = self.0.one(of_job("SELECT number, path FROM @job_input WHERE job = $1", job))?;
         let (mut numbers, mut sums) = (Vec::new(), Vec::new());
         for found in &answer.rows {
-            let (number, path): (i32, &[u8]) = (found.try_get(0)?, found.try_get(1)?);
-            sums.push(row::input_sum(job.0 as i64, number.into(), path, None));
+            let (id, number): (_, i32) = (job.0 as i64, found.try_get(0)?);
+            let path = found.bytes(1, &Subject::InputPath { job: id, number: number.into() })?;
+            sums.push(row::input_sum(self.0.seals(), id, number.into(), &path, None));
             numbers.push(number);
         }
         let sql = "UPDATE @job_input i SET root = NULL, sum = n.sum FROM unnest($2::int4[], $3::int4[]) AS n (number, sum) \

@@ -6,14 +6,14 @@
 
 use std::collections::HashSet;
 
-use outrigger_format::catalogue::FileKind;
-use tokio_postgres::types::Type;
-
 use super::{Name, Slot, Working};
 use crate::meta::fault::Outcome;
-use crate::meta::postgres::connection::{Answer, Query};
+use crate::meta::postgres::connection::{Answer, Query, Row};
 use crate::meta::postgres::row::{self, Stored, require, stored_columns};
+use crate::meta::postgres::sealing::Subject;
+use crate::meta::postgres::tree::by_names;
 use crate::meta::{Change, ROOT_INODE};
+use outrigger_format::catalogue::FileKind;
 
 /// Locks the names in `$1` and `$2`. Their inodes are read separately: if another commit exchanged
 /// a name while this one waited for its lock, a join would look for the name's old inode, and not
@@ -45,8 +45,7 @@ impl Working<'_, '_> {
     pub fn load(changes: &[Change]) -> (Wanted, Vec<Query>) {
         let wanted = Wanted::of(changes);
         let by_name = |sql, names: &[(i64, Vec<u8>)]| {
-            let (parents, names): (Vec<i64>, Vec<Vec<u8>>) = names.iter().cloned().unzip();
-            Query::new(sql).ints(parents).with(names, Type::BYTEA_ARRAY)
+            by_names(sql, names.iter().map(|(parent, name)| (*parent, name.as_slice())))
         };
         let mut queries = Vec::with_capacity(5);
         if !wanted.directories.is_empty() {
@@ -103,24 +102,25 @@ impl Working<'_, '_> {
         Ok(())
     }
 
-    pub(super) fn take_directory(&mut self, row: &tokio_postgres::Row) -> Outcome<()> {
+    pub(super) fn take_directory(&mut self, row: &Row) -> Outcome<()> {
         let (inode, parent): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
         let what = || format!("where directory {inode} hangs is not what was written");
-        require(row.try_get(2)?, row::directory_sum(inode, parent), what)?;
+        require(row.try_get(2)?, row::directory_sum(row.seals(), inode, parent), what)?;
         self.directories.entry(inode).or_insert_with(|| Slot::read(Some(parent)));
         Ok(())
     }
 
-    pub(super) fn take_name(&mut self, row: &tokio_postgres::Row) -> Outcome<()> {
-        let (parent, name): (i64, Vec<u8>) = (row.try_get(0)?, row.try_get(1)?);
+    pub(super) fn take_name(&mut self, row: &Row) -> Outcome<()> {
+        let parent: i64 = row.try_get(0)?;
+        let name = row.bytes(1, &Subject::Name { parent })?;
         let found = Name { inode: row.try_get(2)?, epoch: row.try_get(3)? };
         let what = || format!("a name in directory {parent} is not what was written");
-        require(row.try_get(4)?, row::name_sum(parent, &name, found.inode, found.epoch), what)?;
+        require(row.try_get(4)?, row::name_sum(row.seals(), parent, &name, found.inode, found.epoch), what)?;
         self.names.entry(parent).or_default().entry(name).or_insert_with(|| Slot::read(Some(found)));
         Ok(())
     }
 
-    pub(super) fn take_inode(&mut self, row: &tokio_postgres::Row, first: usize) -> Outcome<()> {
+    pub(super) fn take_inode(&mut self, row: &Row, first: usize) -> Outcome<()> {
         let stored = row::read_stored(row, first)?;
         self.inodes.entry(stored.number).or_insert_with(|| Slot::read(Some(stored)));
         Ok(())
@@ -132,7 +132,7 @@ impl Working<'_, '_> {
             return Ok(());
         }
         if !self.whole.contains(&parent) {
-            let query = |sql| Query::new(sql).ints(vec![parent]).with(vec![name.to_vec()], Type::BYTEA_ARRAY);
+            let query = |sql| by_names(sql, std::iter::once((parent, name)));
             let answers = self.tx.run(vec![query(LOAD_NAMES), query(LOAD_NAMED)])?;
             for row in &answers[0].rows {
                 self.take_name(row)?;

@@ -16,6 +16,7 @@ use crate::meta::change::row::{TraitsKey, root_column};
 use crate::meta::fault::{Fault, Outcome};
 use crate::meta::postgres::connection::Query;
 use crate::meta::postgres::row::{Stored, Traits, stored_columns};
+use crate::meta::postgres::sealing::Subject;
 
 const HAS_NAMES: &str = "SELECT name FROM @dentry WHERE parent = $1 LIMIT $2";
 /// For a transaction that runs alone: no name is exchanged meanwhile.
@@ -65,8 +66,8 @@ impl Rows for Working<'_, '_> {
         let gone = self.names.get(&parent).map_or(0, HashMap::len);
         let answer = self.tx.one(Query::new(HAS_NAMES).int(parent).int(gone as i64 + 1))?;
         for row in &answer.rows {
-            let name: &[u8] = row.try_get(0)?;
-            if self.names.get(&parent).is_none_or(|names| !names.contains_key(name)) {
+            let name = row.bytes(0, &Subject::Name { parent })?;
+            if self.names.get(&parent).is_none_or(|names| !names.contains_key(&name)) {
                 return Ok(true);
             }
         }
@@ -216,7 +217,7 @@ impl Rows for Working<'_, '_> {
             }
         }
         let answer = self.tx.one(Query::new(VERSIONS_POLICY).int(at))?;
-        Ok(answer.first().map(|row| row.try_get(0)).transpose()?)
+        Ok(answer.first().map(|row| row.public(0)).transpose()?)
     }
 
     fn insert_version(&mut self, of: &Stored) -> Outcome<()> {
@@ -243,7 +244,8 @@ impl Rows for Working<'_, '_> {
     fn above(&mut self, directory: i64) -> Option<(i64, Vec<u8>)> {
         let answer = self.tx.one(Query::new(ABOVE).int(directory)).ok()?;
         let row = answer.first()?;
-        Some((row.try_get(0).ok()?, row.try_get(1).ok()?))
+        let parent: i64 = row.try_get(0).ok()?;
+        Some((parent, row.bytes(1, &Subject::Name { parent }).ok()?))
     }
 }
 
@@ -251,6 +253,6 @@ impl Working<'_, '_> {
     fn own_policy(&mut self, directory: i64) -> Outcome<Option<String>> {
         let sql = "SELECT value FROM @policy WHERE inode = $1 AND key = 'versions'";
         let answer = self.tx.one(Query::new(sql).int(directory))?;
-        Ok(answer.first().map(|row| row.try_get(0)).transpose()?)
+        Ok(answer.first().map(|row| row.public(0)).transpose()?)
     }
 }
