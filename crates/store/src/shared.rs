@@ -12,7 +12,7 @@ use crate::config::StoreConfig;
 use crate::error::{Context as _, Error, ErrorKind, Result};
 use crate::keys::{Keyring, NewKeys};
 use crate::layout::{OWN_DIRS, create_private_dir};
-use crate::meta::{Location, PostgresMeta, is_postgres_url};
+use crate::meta::{Location, PostgresMeta, Sealer, is_postgres_url};
 
 /// The URL, if a store is named by one.
 pub fn url(store: &Path) -> Option<&str> {
@@ -55,8 +55,8 @@ pub(crate) fn init(url: &str, config: &StoreConfig, keys: Option<&NewKeys>) -> R
     let dir = make_cache_dir(config)?;
     config.claim_packs(&dir)?;
     keys.map(|keys| keys.write(config, &dir)).transpose()?;
-    let meta = PostgresMeta::create(location, &config.to_text())?;
     let keys = keys.map(|keys| Arc::clone(&keys.ring));
+    let meta = PostgresMeta::create_with(location, &config.to_text(), sealer(keys.as_ref()))?;
     Ok(Shared { meta: Arc::new(meta), config: config.clone(), dir, keys })
 }
 
@@ -66,7 +66,15 @@ pub(crate) fn open(url: &str, read_only: bool) -> Result<Shared> {
     let config = StoreConfig::from_text(meta.config())?;
     let dir = make_cache_dir(&config)?;
     let keys = config.unlock(&dir, Access { read_only, ..Access::default() })?;
+    if let Some(sealer) = sealer(keys.as_ref()) {
+        meta.seal_with(sealer);
+    }
     Ok(Shared { meta: Arc::new(meta), config, dir, keys })
+}
+
+/// Seals the database of a store with these keys.
+pub(crate) fn sealer(keys: Option<&Arc<Keyring>>) -> Option<Sealer> {
+    keys.map(|keys| Sealer::new(&keys.columns_key()))
 }
 
 /// The name of a host's directory for a store, made of its id and the place of its packs. A copy of

@@ -82,17 +82,17 @@ pub enum KeyCommand {
 
 /// A new key.
 #[derive(Args)]
-#[group(required = true, multiple = false, args = ["paper", "file", "passphrase"])]
+#[command(group = clap::ArgGroup::new("kind").required(true))]
 pub struct AddArgs {
     /// Print a new key, to be written down
-    #[arg(long)]
+    #[arg(long, group = "kind")]
     paper: bool,
     /// Put a new key in this file; if it is there already, add the key in it
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", group = "kind")]
     file: Option<PathBuf>,
     /// Ask for a passphrase twice, or take that of OUTRIGGER_PASSPHRASE_FILE or
     /// OUTRIGGER_PASSPHRASE_COMMAND
-    #[arg(long)]
+    #[arg(long, group = "kind")]
     passphrase: bool,
     /// What to call it [default: what it is]
     #[arg(long)]

@@ -82,6 +82,9 @@ impl Destination {
         let is_store = there.is_some();
         let name = to.to_path_buf();
         let keys = keys_of_copy(store, options, &config, &dir, is_store)?;
+        if let (Some(there), Some(sealer)) = (&there, shared::sealer(keys.as_ref())) {
+            there.seal_with(sealer);
+        }
         Ok(Self {
             name,
             dir,
@@ -193,7 +196,12 @@ impl Destination {
                 write_durably(&self.dir, CONFIG_FILE, self.config.to_text().as_bytes())
             }
             Database::Postgres(location, None) => {
-                let meta = PostgresMeta::create_from(location.clone(), &self.config.to_text(), &state, None)?;
+                let meta = PostgresMeta::create_from(
+                    location.clone(),
+                    &self.config.to_text(),
+                    &state,
+                    shared::sealer(self.keys.as_ref()),
+                )?;
                 self.settle(&meta, state)
             }
             Database::Postgres(_, Some(meta)) => {

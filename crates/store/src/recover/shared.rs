@@ -63,7 +63,7 @@ pub fn recover_shared(
     let keys = config.unlock(&dir, Access::default())?;
     let backend = config.open_packs(&dir, Access::default(), keys.as_ref())?;
     let mut report = RecoverReport::default();
-    let unfinished = Unfinished::begin(&location, found, &config, &locks, None)?;
+    let unfinished = Unfinished::begin(&location, found, &config, &locks, shared::sealer(keys.as_ref()))?;
     let database = Arc::clone(&unfinished.meta) as Arc<dyn meta::Meta>;
     let parts = Parts { config, meta: database, backend: Arc::clone(&backend), keys };
     let moved = rebuild(&dir, parts, Some(&locks), progress, &mut report)?;
