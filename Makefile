@@ -1,11 +1,12 @@
 # One command for each task; CI calls the same.
-.PHONY: help need release install header demo eval eval-full eval-report cluster cluster-down test-cluster header-check test test-slow test-all slowest test-long test-sanitized test-gpu bench-gpu posix posix-long histories simulate kernels check bench bench-quick fuzz docs recording clean
+.PHONY: help need release install header demo eval eval-full eval-report cluster cluster-down test-cluster header-check test test-slow test-all slowest test-long test-sanitized test-gpu bench-gpu posix posix-long histories simulate kernels check bench bench-quick fuzz docs recording packages test-packages clean
 
 CARGO ?= PATH="$$HOME/.cargo/bin:$$PATH" cargo
 TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 FUZZ_SECONDS ?= 30
 PREFIX ?= /usr/local
 DESTDIR ?=
+PACKAGES ?= $(TARGET)/packages
 # Test suites of other projects run as other users, who must be able to enter this directory.
 POSIX_DIR ?= /var/tmp/outrigger-posix
 
@@ -32,6 +33,8 @@ help:
 	@echo "make eval-full       the same at full size: two hours and a half; continues if interrupted"
 	@echo "make eval-report     target/evaluation/report.{md,html} from the records"
 	@echo "make docs            the API documentation and the book, in $(TARGET)/book"
+	@echo "make packages        .deb, .rpm, static tarballs, their sums and contents, in $(PACKAGES)"
+	@echo "make test-packages   installs them in clean systems and uses them, as root: minutes"
 	@echo "make recording       docs/five-minutes.svg, from the commands of the README"
 
 need:
@@ -195,6 +198,14 @@ docs: release
 # Needs /dev/fuse and bubblewrap, as the commands of the README do.
 recording: release
 	scripts/record.py $(TARGET)/release/outrigger docs/five-minutes.svg
+
+# KINDS=deb for some of: deb rpm static-x86_64 static-aarch64.
+packages: need
+	packaging/build.sh $(PACKAGES) $(KINDS)
+
+# Needs root and debootstrap; the packages are made before, by `make packages`.
+test-packages:
+	packaging/test.sh $(PACKAGES)
 
 clean:
 	$(CARGO) clean

@@ -1,12 +1,13 @@
 #!/bin/sh
 # Builds what `make test-gpu` and `make bench-gpu` run into one folder that can be carried to a machine with a GPU: the
-# test runner, the benchmark, the program, and run.sh to start them. They need glibc and the driver there, nothing else.
+# test runner, the benchmark, the program, and run.sh to start them. They need glibc, OpenSSL 3 (libcrypto.so.3) and the
+# driver there, nothing else.
 #
 #   scripts/gpu.sh build FOLDER      NVCOMP=libnvcomp.so.6 takes that library along
 set -eu
 cd "$(dirname "$0")/.."
 PATH="$HOME/.cargo/bin:$PATH"
-[ "${1:-}" = build ] && [ -n "${2:-}" ] || { sed -n '2,5s/^# \{0,1\}//p' "$0"; exit 2; }
+[ "${1:-}" = build ] && [ -n "${2:-}" ] || { sed -n '2,6s/^# \{0,1\}//p' "$0"; exit 2; }
 mkdir -p "$2"
 # The path of the executable that cargo reports.
 executable() {

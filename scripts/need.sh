@@ -1,18 +1,35 @@
 #!/bin/sh
-# Checks for the tools to build and test: C and C++ compilers and Rust. Installs the compilers if it may
-# (as root on Debian or Ubuntu), and otherwise says exactly what is missing.
+# Checks for the tools to build and test: C and C++ compilers, OpenSSL's headers and Rust. Installs all
+# but Rust if it may (as root on Debian or Ubuntu), and otherwise says exactly what is missing.
 #
 #   need.sh          does that
 #   need.sh eval     also names packages without which the evaluation leaves something out; installs none
 set -eu
 PATH="$HOME/.cargo/bin:$PATH"
 
+# SQLite is built as SQLCipher, which calls OpenSSL's libcrypto. OPENSSL_DIR, or OPENSSL_INCLUDE_DIR
+# with OPENSSL_LIB_DIR, name another one than the system's, as they do for the build.
+has_openssl() {
+    include=${OPENSSL_INCLUDE_DIR:-${OPENSSL_DIR:+$OPENSSL_DIR/include}}
+    echo '#include <openssl/evp.h>' | cc -E ${include:+-I"$include"} - >/dev/null 2>&1
+}
+
+packages= lacking=
 if ! command -v cc >/dev/null 2>&1 || ! command -v c++ >/dev/null 2>&1; then
+    packages=build-essential
+    lacking="a C or C++ compiler"
+fi
+if ! has_openssl; then
+    # Without a compiler nobody can tell whether the headers are there.
+    packages="${packages:+$packages }libssl-dev"
+    lacking="${lacking:+$lacking, }OpenSSL's headers"
+fi
+if [ -n "$packages" ]; then
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
-        echo "installing build-essential (compilers: C for SQLite and zstd, C++ for the tests of GPU kernels) ..."
-        apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq build-essential >/dev/null
+        echo "installing $packages (compilers: C for SQLite and zstd, C++ for the tests of GPU kernels; OpenSSL for SQLite) ..."
+        apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $packages >/dev/null
     else
-        echo "missing: a C or C++ compiler. On Debian or Ubuntu: sudo apt-get install build-essential" >&2
+        echo "missing: $lacking. On Debian or Ubuntu: sudo apt-get install $packages" >&2
         exit 1
     fi
 fi

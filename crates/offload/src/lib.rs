@@ -54,6 +54,6 @@ pub use cpu::{apply_filter, apply_filter_into, undo_filter, worst_case};
 pub use detect::SimdLevel;
 pub use device::{Device, TaskError};
 pub use discover::{Discovered, Missing, discover, discover_few};
-pub use loader::end_process;
+pub use loader::{OPENS_NO_LIBRARIES, end_process};
 pub use op::{CodecError, Operation, Task};
 pub use opening::Opening;

@@ -9,15 +9,28 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use libloading::Library;
 
+/// The reason why this program opens no libraries, for users. `None` if it does open some.
+///
+/// A static program's C library has no loader. Without this message, users would be told to install
+/// what they have.
+pub const OPENS_NO_LIBRARIES: Option<&str> = if cfg!(target_feature = "crt-static") {
+    Some("the static program opens no libraries; use a package's program, or one built from source")
+} else {
+    None
+};
+
 /// Opens the library at `path`, or else the first of `names` that the system has. Returns it with
 /// its path.
 ///
 /// # Errors
-/// The loader's reason why the first of them could not be opened.
+/// The loader's reason why the first of them could not be opened, or that the program is static.
 ///
 /// # Safety
 /// Runs the library's initialisers, which must do nothing but initialise it.
 pub(crate) unsafe fn open(path: Option<&OsStr>, names: &[&str]) -> Result<(Library, PathBuf), String> {
+    if let Some(why) = OPENS_NO_LIBRARIES {
+        return Err(why.to_owned());
+    }
     let candidates: Vec<&OsStr> =
         path.map_or_else(|| names.iter().map(OsStr::new).collect(), |path| vec![path]);
     let mut why = None;

@@ -32,7 +32,7 @@ const REFUSED: &[libc::c_long] = &[
     libc::SYS_pidfd_getfd,
     libc::SYS_kcmp,
     libc::SYS_kexec_load,
-    libc::SYS_kexec_file_load,
+    KEXEC_FILE_LOAD,
     libc::SYS_init_module,
     libc::SYS_finit_module,
     libc::SYS_delete_module,
@@ -79,6 +79,12 @@ const NAME_SPACES: [libc::c_int; 7] = [
     libc::CLONE_NEWNET,
 ];
 
+/// The bindings for musl on ARM lack it.
+#[cfg(all(target_env = "musl", target_arch = "aarch64"))]
+const KEXEC_FILE_LOAD: libc::c_long = 294;
+#[cfg(not(all(target_env = "musl", target_arch = "aarch64")))]
+const KEXEC_FILE_LOAD: libc::c_long = libc::SYS_kexec_file_load;
+
 /// Where the calls of the x32 convention begin, which have numbers of their own.
 const X32: u32 = 0x4000_0000;
 
@@ -105,7 +111,8 @@ fn rules(network: bool) -> Result<BTreeMap<i64, Vec<SeccompRule>>> {
     rules.insert(libc::SYS_socketpair, vec![none_of(&local)?]);
     let makes = |flag: &libc::c_int| rule([(0, MaskedEq(*flag as u64), *flag as u64)]);
     rules.insert(libc::SYS_clone, NAME_SPACES.iter().map(makes).collect::<Result<_>>()?);
-    let types = |request: libc::Ioctl| rule([(1, Eq, request)]);
+    #[allow(clippy::unnecessary_cast, reason = "musl's type has 32 bits")]
+    let types = |request: libc::Ioctl| rule([(1, Eq, request as u64)]);
     rules.insert(libc::SYS_ioctl, vec![types(libc::TIOCSTI)?, types(libc::TIOCLINUX)?]);
     Ok(rules)
 }

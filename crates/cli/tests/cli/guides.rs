@@ -27,7 +27,7 @@ macro_rules! guides {
         })*
     };
 }
-guides!(backup checkpoints migrate mount programs share);
+guides!(backup checkpoints install migrate mount programs share);
 
 #[test]
 fn five_minutes_of_use_work_as_shown() {

@@ -31,6 +31,9 @@ pub(crate) fn devices() -> Result<usize, String> {
     static DEVICES: OnceLock<Result<usize, String>> = OnceLock::new();
     DEVICES
         .get_or_init(|| {
+            if let Some(why) = crate::loader::OPENS_NO_LIBRARIES {
+                return Err(format!("no CUDA driver: {why}"));
+            }
             // SAFETY: opens and closes the library, if there is one; its initialisers are NVIDIA's.
             if !unsafe { sys::is_culib_present() } {
                 return Err("no CUDA driver: libcuda is not installed".to_string());

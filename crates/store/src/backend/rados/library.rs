@@ -78,6 +78,9 @@ fn functions() -> Result<&'static Functions, String> {
 }
 
 fn load() -> Result<Functions, String> {
+    if let Some(why) = outrigger_offload::OPENS_NO_LIBRARIES {
+        return Err(format!("{NAME} cannot be opened: {why}"));
+    }
     // SAFETY: Ceph's library, found where the system has it; its initialisers only initialise it.
     let opened = unsafe { libloading::Library::new(NAME) }.map_err(|error| {
         let source = std::error::Error::source(&error);
