@@ -155,6 +155,7 @@ fn describe(store: &Store, status: &Status, mount: Option<&str>) -> String {
     let mut text = format!("store      {}\n", store.name().display());
     text += &format!("database   {}, {}\n", engine(store), size(status.database_bytes));
     text += &format!("packs      {}\n", packs_at(store));
+    text += &format!("encrypted  {}\n", encrypted(store));
     let trouble = status.trouble.as_deref().or(mount_trouble(status, mount));
     text += &format!("trouble    {}\n", trouble.unwrap_or("none"));
     if let Some(mount) = mount {
@@ -257,6 +258,14 @@ pub(super) fn behind_ms(copy: &CopyNote) -> u64 {
     clock::now_nanos().saturating_sub(copy.as_of) / 1_000_000
 }
 
+fn encrypted(store: &Store) -> String {
+    match store.keys().map(|keys| keys.epochs()) {
+        None => "no".to_string(),
+        Some(1) => "yes".to_string(),
+        Some(epochs) => format!("yes, keys were rotated {}", counted(u64::from(epochs) - 1, "time", "times")),
+    }
+}
+
 fn engine(store: &Store) -> &'static str {
     if store.is_shared() { "PostgreSQL" } else { "SQLite" }
 }
@@ -316,6 +325,8 @@ fn json(store: &Store, status: &Status) -> Object {
         .with("database", engine(store))
         .with("database_bytes", status.database_bytes)
         .with("packs_at", packs_at(store))
+        .with("encrypted", store.config.encrypted)
+        .with("key_epochs", store.keys().map(|keys| keys.epochs()))
         .with("packs_trouble", status.trouble.clone())
         .with(
             "unsaved",
