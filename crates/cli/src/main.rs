@@ -28,7 +28,7 @@ fn main() {
     raise_file_limit();
     refuse_core_dumps();
     outrigger_store::wait::on_long_wait(output::complain);
-    outrigger_store::keys::unlock::ask_by(ask_passphrase);
+    outrigger_store::keys::secrets::ask_by(ask_passphrase);
     let json = given.iter().any(|word| word == "--json");
     let matches = match command_line::parse(command_line::command_line(given)) {
         Ok(matches) => matches,
@@ -72,12 +72,13 @@ fn ask_passphrase(question: &str) -> outrigger_store::Result<Option<Zeroizing<St
     Ok(rpassword::prompt_password(question).ok().filter(|words| !words.is_empty()).map(Zeroizing::new))
 }
 
-/// A dump of this process's memory would have keys in it.
+/// A dump of this process's memory would have keys in it. The kernel takes a limit of 1 to mean no dump
+/// also where dumps go to a program, which a limit of 0 does not (core(5)).
 fn refuse_core_dumps() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let maximum = getrlimit(Resource::Core).maximum;
     // A refusal leaves the limit as it was.
-    let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum });
+    let _ = setrlimit(Resource::Core, Rlimit { current: Some(1), maximum });
 }
 
 /// Walks keep one open directory per level, and packs stay open. The soft limit of 1024 is meant

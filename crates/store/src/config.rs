@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::backend::{self, Access, Backend, CacheLimits, CachedBackend, LocalBackend, Location};
 use crate::error::{Context, Error, ErrorKind, Result};
-use crate::keys::{Keyring, unlock::unlock};
+use crate::keys::{Keyring, RingId, unlock::unlock};
 use crate::layout::CONFIG_FILE;
 
 /// The format's version that this program writes, and the newest it reads.
@@ -40,8 +40,9 @@ pub struct StoreConfig {
     pub experiment: bool,
     /// Where packs lie; `None`: in `packs/` of the store's directory.
     pub packs: Option<Location>,
-    /// Everything is encrypted that lies on disks and servers.
-    pub encrypted: bool,
+    /// The number of the keyring that everything is encrypted with that lies on disks and servers;
+    /// `None` if nothing is.
+    pub keyring: Option<u64>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -79,8 +80,9 @@ const KEYS: [&str; 11] = [
     "checksum",
 ];
 
-/// How packs, metadata and everything else are encrypted: docs/decisions/0029-encryption.md.
-const ENCRYPTION: &str = "v1";
+/// How packs, metadata and everything else are encrypted: docs/decisions/0029-encryption.md. The
+/// keyring's number follows.
+const ENCRYPTION: &str = "v1 ";
 
 /// The line that ends the file begins with this; the checksum is that of everything before it.
 const CHECKSUM_LINE: &str = "checksum = ";
@@ -142,7 +144,7 @@ impl Profile {
             pack_size: 64 << 20,
             experiment: false,
             packs: None,
-            encrypted: false,
+            keyring: None,
         })
     }
 }
@@ -162,6 +164,16 @@ impl StoreConfig {
         Ok(())
     }
 
+    /// True if everything is encrypted that lies on disks and servers.
+    pub fn is_encrypted(&self) -> bool {
+        self.keyring.is_some()
+    }
+
+    /// The name of its keyring.
+    pub fn ring_id(&self) -> Option<RingId> {
+        self.keyring.map(|number| RingId { store: self.id, number })
+    }
+
     /// Finds the keys of the store whose directory on this host is `dir`; `None` if it is not
     /// encrypted.
     ///
@@ -169,7 +181,7 @@ impl StoreConfig {
     /// As [`unlock`].
     pub fn unlock(&self, dir: &Path, access: Access) -> Result<Option<Arc<Keyring>>> {
         let packs = || self.open_uncached(dir, Access { create: false, read_only: true, ..access });
-        self.encrypted.then(|| unlock(self.id, dir, &packs)).transpose()
+        self.ring_id().map(|id| unlock(id, dir, &packs)).transpose()
     }
 
     /// Opens the packs of the store whose directory is `dir`: at the configured place, or in `dir`
@@ -266,7 +278,7 @@ impl StoreConfig {
             pack_size: print_size(self.pack_size.into()),
             experiment: self.experiment,
             packs: self.packs.as_ref().map(Location::to_string),
-            encryption: self.encrypted.then(|| ENCRYPTION.to_string()),
+            encryption: self.keyring.map(|number| format!("{ENCRYPTION}{number:016x}")),
             checksum: String::new(),
         };
         let body = toml::to_string(&file).expect("strings and numbers serialise");
@@ -323,12 +335,16 @@ impl StoreConfig {
             let size = parse_size(text).context(|| CONFIG_FILE.to_string())?;
             u32::try_from(size).map_err(|_| damaged(format!("`{text}` is too large")))
         };
-        if let Some(other) = file.encryption.as_deref().filter(|known| *known != ENCRYPTION) {
-            let why = format!(
-                "the store is encrypted by `{other}`, which this program does not know; use a newer outrigger"
-            );
-            return Err(Error::new(ErrorKind::Newer, why));
-        }
+        let keyring = file.encryption.as_deref().map(|text| {
+            let number = text.strip_prefix(ENCRYPTION).and_then(|number| u64::from_str_radix(number, 16).ok());
+            number.ok_or_else(|| {
+                let why = format!(
+                    "the store is encrypted by `{text}`, which this program does not know; use a newer outrigger"
+                );
+                Error::new(ErrorKind::Newer, why)
+            })
+        });
+        let keyring = keyring.transpose()?;
         let config = Self {
             id: StoreId(id),
             fingerprint: FingerprintKind::parse(&file.fingerprint).context(|| CONFIG_FILE.to_string())?,
@@ -343,7 +359,7 @@ impl StoreConfig {
                 .map(Location::parse)
                 .transpose()
                 .context(|| CONFIG_FILE.to_string())?,
-            encrypted: file.encryption.is_some(),
+            keyring,
         };
         config.validate()?;
         Ok(config)

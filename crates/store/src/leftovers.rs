@@ -16,7 +16,8 @@ use crate::backend::{Backend, DAMAGED_DIR, LocalBackend, sealed};
 use crate::config::{Profile, StoreConfig};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::keys::Keyring;
-use crate::keys::unlock::{slots_store, unlock};
+use crate::keys::slots::ring_of;
+use crate::keys::unlock::unlock;
 use crate::layout::{CONFIG_FILE, DATABASE_FILE};
 use crate::meta::is_unused_database;
 
@@ -55,7 +56,7 @@ fn is_unused(dir: &Path, database: &Path) -> bool {
 /// The keys of an encrypted store whose slots lie in `dir`, if they are found.
 fn directory_keys(dir: &Path) -> Option<Arc<Keyring>> {
     let none = || Err(Error::new(ErrorKind::NotFound, "the slots lie in the directory"));
-    unlock(slots_store(dir)?, dir, &none).ok()
+    unlock(ring_of(dir)?, dir, &none).ok()
 }
 
 /// The error for a directory without a store.
@@ -107,10 +108,10 @@ pub(crate) fn configuration(dir: &Path) -> Result<Option<(StoreConfig, String)>>
     if !has_packs(dir)? {
         return Ok(None);
     }
-    let slots = slots_store(dir);
-    let keys = slots.map(|store| {
+    let slots = ring_of(dir);
+    let keys = slots.map(|ring| {
         let packs = || -> Result<Arc<dyn Backend>> { Ok(Arc::new(LocalBackend::open(dir, false, true)?)) };
-        unlock(store, dir, &packs)
+        unlock(ring, dir, &packs)
     });
     let backend = sealed(Arc::new(LocalBackend::open(dir, false, true)?), keys.transpose()?.as_ref());
     // Packs of another store may be among them: the majority counts.
@@ -127,7 +128,7 @@ pub(crate) fn configuration(dir: &Path) -> Result<Option<(StoreConfig, String)>>
     let config = StoreConfig {
         id: StoreId(id),
         fingerprint,
-        encrypted: slots.is_some(),
+        keyring: slots.map(|ring| ring.number),
         ..Profile::Default.config()?
     };
     let sentence = format!(

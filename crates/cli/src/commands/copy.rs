@@ -10,7 +10,7 @@ use outrigger_clock::Instant;
 use outrigger_fuse::mounts;
 use outrigger_store::backend::Location;
 use outrigger_store::copy::{CopyEncryption, CopyOptions, CopyProgress, CopyReport, copy};
-use outrigger_store::keys::{NewKeys, unlock};
+use outrigger_store::keys::{NewKeys, slots};
 use outrigger_store::{Error, ErrorKind, Store};
 
 use super::{Context, beside, init};
@@ -129,14 +129,14 @@ pub fn run(context: &Context, args: CopyArgs) -> Outcome {
 /// Keys for a copy of the store `source`, which is not encrypted.
 fn new_keys(source: &Path, to: &Path) -> Result<NewKeys, Failure> {
     let store = Store::open_to_look(source)?;
-    if store.config.encrypted {
+    if store.config.is_encrypted() {
         let why = "the source is encrypted, and a copy has its keys; leave --encrypt out";
         return Err(Failure::usage(why));
     }
-    let is_there = unlock::slots_store(to).is_some();
+    let is_there = slots::ring_of(to).is_some();
     let mut keys = NewKeys::new(store.config.id)?;
     if !is_there {
-        init::first_slots(&mut keys, store.config.id, false)?;
+        init::first_slots(&mut keys, false)?;
     }
     Ok(keys)
 }

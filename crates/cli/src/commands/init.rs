@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use outrigger_format::{ChunkerSpec, CodecChoice, FingerprintKind, StoreId, print_size};
+use outrigger_format::{ChunkerSpec, CodecChoice, FingerprintKind, print_size};
 use outrigger_fuse::mounts;
 use outrigger_store::backend::Location;
-use outrigger_store::keys::{NewKeys, unlock};
+use outrigger_store::keys::{NewKeys, secrets};
 use outrigger_store::policy::AUTOMATIC_DEFAULT;
-use outrigger_store::{Profile, Store, StoreConfig};
+use outrigger_store::{ErrorKind, Profile, Store, StoreConfig};
 
 use super::{Context, key};
 use crate::args;
@@ -112,21 +112,24 @@ pub struct KeyFile {
     pub path: PathBuf,
     /// It was made just now.
     pub is_new: bool,
+    /// The user named it.
+    pub is_named: bool,
 }
 
 /// Gives the keys of a new store their first slot: a passphrase if that is asked for or the
 /// environment names one, else a key file, which is returned.
-pub fn first_slots(keys: &mut NewKeys, store: StoreId, passphrase: bool) -> Result<Option<KeyFile>, Failure> {
-    let named = unlock::named_key_file();
-    if passphrase || (named.is_none() && unlock::names_passphrase()) {
-        keys.add(&unlock::new_passphrase()?, "passphrase")?;
+pub fn first_slots(keys: &mut NewKeys, passphrase: bool) -> Result<Option<KeyFile>, Failure> {
+    let (named, id) = (secrets::named_key_file(), keys.ring.id());
+    if passphrase || (named.is_none() && secrets::names_passphrase()) {
+        keys.add(&secrets::new_passphrase()?, "passphrase")?;
         return Ok(None);
     }
-    let path = named.map_or_else(|| unlock::default_key_file(store), Ok)?;
+    let is_named = named.is_some();
+    let path = named.map_or_else(|| secrets::default_key_file(id), Ok)?;
     let is_new = !path.exists();
-    let secret = key::key_of_file(&path, store)?;
+    let secret = key::key_of_file(&path, id.store)?;
     keys.add(&secret, "key file")?;
-    Ok(Some(KeyFile { path, is_new }))
+    Ok(Some(KeyFile { path, is_new, is_named }))
 }
 
 /// What a user must know of the keys of a store that was made.
@@ -154,22 +157,23 @@ pub fn run(context: &Context, args: InitArgs) -> Outcome {
         pack_size: args.pack_size.unwrap_or(packs.as_ref().map_or(base.pack_size, Location::pack_size)),
         experiment: args.experiment,
         packs,
-        encrypted: !args.no_encryption,
+        keyring: None,
     };
     let dir = context.store_dir()?;
     refuse_mounted(dir)?;
-    let mut place = None;
-    let keys = match config.encrypted {
-        true => {
-            let mut keys = NewKeys::new(config.id)?;
-            place = first_slots(&mut keys, config.id, args.passphrase)?;
-            Some(keys)
-        }
-        false => None,
-    };
+    let (mut place, mut keys) = (None, None);
+    if !args.no_encryption {
+        let mut new = NewKeys::new(config.id)?;
+        place = first_slots(&mut new, args.passphrase)?;
+        keys = Some(new);
+    }
+    let config = StoreConfig { keyring: keys.as_ref().map(|keys| keys.ring.id().number), ..config };
     let made = Store::init_with(dir, &config, keys.as_ref());
-    if let (Err(_), Some(KeyFile { path, is_new: true })) = (&made, &place) {
-        // A key of nothing.
+    // Refused before anything was written: the file is a key of nothing. One that the user named
+    // stays, as it may be another store's by now.
+    if let (Err(error), Some(KeyFile { path, is_new: true, is_named: false })) = (&made, &place)
+        && matches!(error.kind(), ErrorKind::Exists | ErrorKind::Invalid)
+    {
         let _ = std::fs::remove_file(path);
     }
     drop(made?);
@@ -184,7 +188,7 @@ pub fn run(context: &Context, args: InitArgs) -> Outcome {
             .with("pack_size", config.pack_size)
             .with("packs", config.packs.as_ref().map(Location::to_string))
             .with("experiment", config.experiment)
-            .with("encrypted", config.encrypted)
+            .with("encrypted", config.is_encrypted())
             .with("key_file", place.map(|place| place.path.display().to_string()))
             .with("automatic", AUTOMATIC_DEFAULT);
         print_json(object)?;
@@ -201,7 +205,7 @@ pub fn run(context: &Context, args: InitArgs) -> Outcome {
             print_size(config.pack_size.into()),
             config.packs.as_ref().map_or_else(String::new, |packs| format!(" in {packs}")),
         ))?;
-        print_text(&told_of_keys(config.encrypted, place.as_ref()))?;
+        print_text(&told_of_keys(config.is_encrypted(), place.as_ref()))?;
     }
     Ok(Exit::Done)
 }

@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 use outrigger_format::StoreId;
 use outrigger_format::catalogue::Time;
 use outrigger_store::backend::{Access, Backend};
-use outrigger_store::keys::{self, Key, Secret, Slot, kernel, text, unlock};
+use outrigger_store::keys::{self, Key, Keyring, Secret, Slot, kernel, secrets, slots, text, unlock};
 use outrigger_store::{Store, StoreConfig};
 use serde_json::Value;
 
@@ -64,6 +64,9 @@ pub enum KeyCommand {
     /// the store without encryption and with new keys.
     #[command(after_help = "Examples:\n  outrigger key rotate\n  outrigger key rotate --drop-others")]
     Rotate {
+        /// Keep the key in this file, too; may be repeated
+        #[arg(long, value_name = "FILE")]
+        keep: Vec<PathBuf>,
         /// Also if keys that are not at hand go
         #[arg(long)]
         drop_others: bool,
@@ -121,7 +124,7 @@ pub fn run(context: &Context, command: KeyCommand) -> Outcome {
             let slot = keys::remove_slot(&*packs, &name)?;
             say(context, &slot, &format!("removed {}", slot.describe()))
         }
-        KeyCommand::Rotate { drop_others } => rotate(context, drop_others),
+        KeyCommand::Rotate { keep, drop_others } => rotate(context, &keep, drop_others),
         KeyCommand::Unlock { time } => {
             let (store, _) = open(context)?;
             kernel::keep(store.keys().expect("an encrypted store is open"), time)?;
@@ -129,17 +132,24 @@ pub fn run(context: &Context, command: KeyCommand) -> Outcome {
         }
         KeyCommand::Lock => {
             let dir = context.store_dir()?;
-            let id = match StoreConfig::find(dir).ok().flatten() {
-                Some(config) => config.id,
-                None => Store::open_to_look(dir)?.config.id,
+            let config = match StoreConfig::find(dir).ok().flatten() {
+                Some(config) => config,
+                None => Store::open_to_look(dir)?.config,
             };
-            let had = kernel::drop_of(id)?;
+            let had = config.ring_id().map_or(Ok(false), kernel::drop_of)?;
             done(
                 context,
                 if had { "the kernel has dropped the key" } else { "the kernel had no key of this store" },
             )
         }
     }
+}
+
+/// The keyring with all epochs, also those that another host has begun: a slot must open all.
+fn newest<'s>(store: &'s Store, packs: &dyn Backend) -> Result<&'s Keyring, Failure> {
+    let ring = store.keys().expect("an encrypted store is open");
+    unlock::refresh(ring, packs)?;
+    Ok(ring)
 }
 
 fn done(context: &Context, text: &str) -> Outcome {
@@ -170,7 +180,7 @@ fn say(context: &Context, slot: &Slot, text: &str) -> Outcome {
 
 fn list(context: &Context) -> Outcome {
     let (store, packs) = open(context)?;
-    let slots = unlock::slots(&*packs)?;
+    let slots = slots::slots(&*packs)?;
     if context.json {
         let rows: Vec<Value> = slots.iter().map(|slot| object(slot).into()).collect();
         let epochs = store.keys().map_or(0, |keys| keys.epochs());
@@ -188,10 +198,10 @@ fn list(context: &Context) -> Outcome {
 
 fn add(context: &Context, args: &AddArgs) -> Outcome {
     let (store, packs) = open(context)?;
-    let ring = store.keys().expect("an encrypted store is open");
+    let ring = newest(&store, &*packs)?;
     let label = |what: &str| args.label.clone().unwrap_or_else(|| what.to_string());
     if args.passphrase {
-        let slot = keys::add_slot(&*packs, ring, &unlock::new_passphrase()?, &label("passphrase"))?;
+        let slot = keys::add_slot(&*packs, ring, &secrets::new_passphrase()?, &label("passphrase"))?;
         return say(context, &slot, "the passphrase opens the store from now on");
     }
     if let Some(path) = &args.file {
@@ -216,37 +226,37 @@ fn add(context: &Context, args: &AddArgs) -> Outcome {
 /// The key in a file; makes one if the file is not there.
 pub fn key_of_file(path: &Path, store: StoreId) -> Result<Secret, Failure> {
     if path.exists() {
-        return Ok(unlock::read_key_file(path)?);
+        return Ok(secrets::read_key_file(path)?);
     }
     let key = Key::random()?;
-    unlock::write_key_file(path, &key, store)?;
+    secrets::write_key_file(path, &key, store)?;
     Ok(Secret::Key(key))
 }
 
-fn rotate(context: &Context, drop_others: bool) -> Outcome {
+fn rotate(context: &Context, keep: &[PathBuf], drop_others: bool) -> Outcome {
     let (store, packs) = open(context)?;
-    let carried = unlock::at_hand(store.config.id, &*packs)?;
-    let others: Vec<String> = unlock::slots(&*packs)?
-        .iter()
-        .filter(|slot| carried.iter().all(|(kept, _)| kept.id != slot.id))
-        .map(Slot::describe)
-        .collect();
+    let ring = store.keys().expect("an encrypted store is open");
+    let found = unlock::at_hand(ring, &*packs, keep)?;
+    let others: Vec<String> =
+        found.iter().filter(|(_, secret)| secret.is_none()).map(|(slot, _)| slot.describe()).collect();
     if !others.is_empty() && !drop_others {
         return Err(Failure::failed(format!(
-            "these keys are not at hand and would no longer open the store: {}; name them (see `outrigger key --help`), or give --drop-others",
+            "these keys are not at hand and would no longer open the store: {}; name their files with --keep, or give --drop-others",
             others.join(", ")
         )));
     }
-    let ring = store.keys().expect("an encrypted store is open");
-    let epochs = keys::rotate(&*packs, store.home().path(), ring, &carried)?;
-    if kernel::find(store.config.id).is_some()
-        && let Err(error) = kernel::keep(ring, None)
-    {
-        complain(&error.to_string());
-    }
+    let epochs = keys::rotate(&*packs, store.home().path(), ring, &found)?;
+    // Without the time that is left of what `key unlock` was given.
+    let dropped = kernel::drop_of(ring.id()).unwrap_or(false);
     if context.json {
         print_json(Object::new().with("epochs", epochs).with("dropped", others))?;
         return Ok(Exit::Done);
     }
-    done(context, &format!("what is stored from now on has the keys of epoch {epochs}"))
+    if dropped {
+        complain("the kernel has dropped the old keys; `outrigger key unlock` gives it the new ones");
+    }
+    done(
+        context,
+        &format!("what is stored from now on has the keys of epoch {epochs}; restart mounts and agents"),
+    )
 }

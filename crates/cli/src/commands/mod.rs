@@ -57,7 +57,7 @@ use std::time::Duration;
 
 use outrigger_format::PackId;
 use outrigger_store::Store;
-use outrigger_store::keys::unlock;
+use outrigger_store::keys::secrets;
 use outrigger_store::meta::Role;
 use outrigger_store::ops::View;
 use outrigger_store::text::show;
@@ -95,7 +95,7 @@ impl Context {
         let Globals { store, is_store_given, key_file, json, threads, quiet, verbose, log } = globals;
         if let Some(path) = key_file.filter(|path| !path.as_os_str().is_empty()) {
             // Absolute, as a mount leaves its directory.
-            unlock::name_key_file(std::path::absolute(&path).unwrap_or(path));
+            secrets::name_key_file(std::path::absolute(&path).unwrap_or(path));
         }
         let threads = threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(2, usize::from));
         Self { store, is_store_given, json, threads, quiet, verbose, log, held: RefCell::default() }
@@ -133,7 +133,7 @@ impl Context {
         for (given, flag) in [(self.json, "--json"), (self.quiet, "--quiet"), (self.verbose, "--verbose")] {
             words.extend(given.then(|| OsString::from(flag)));
         }
-        if let Some(path) = unlock::named_key_file() {
+        if let Some(path) = secrets::named_key_file() {
             words.extend([OsString::from("--key-file"), path.into()]);
         }
         if let Some(log) = &self.log.log {

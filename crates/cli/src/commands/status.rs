@@ -325,7 +325,7 @@ fn json(store: &Store, status: &Status) -> Object {
         .with("database", engine(store))
         .with("database_bytes", status.database_bytes)
         .with("packs_at", packs_at(store))
-        .with("encrypted", store.config.encrypted)
+        .with("encrypted", store.config.is_encrypted())
         .with("key_epochs", store.keys().map(|keys| keys.epochs()))
         .with("packs_trouble", status.trouble.clone())
         .with(

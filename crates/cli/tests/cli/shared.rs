@@ -55,6 +55,11 @@ pub struct Shared {
 impl Shared {
     /// `None`, with a line that says so, without FUSE or PostgreSQL.
     pub fn new() -> Option<Self> {
+        Self::with(&[])
+    }
+
+    /// With more options of `init`.
+    pub fn with(options: &[&str]) -> Option<Self> {
         if let Err(error) = File::options().read(true).write(true).open("/dev/fuse") {
             outrigger_workload::skipped!("/dev/fuse cannot be opened: {error}");
             return None;
@@ -64,7 +69,8 @@ impl Shared {
         let shared = Self { server, schema, packs: tempfile::tempdir().unwrap() };
         let place = Place::empty();
         let packs = format!("file:{}", shared.packs.path().display());
-        let init = command(&place, &shared.url(), &["init", "--packs", &packs]).output().unwrap();
+        let init = [&["init", "--packs", &packs], options].concat();
+        let init = command(&place, &shared.url(), &init).output().unwrap();
         assert_eq!(Said::from(init).code, 0);
         Some(shared)
     }

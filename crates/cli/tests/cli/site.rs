@@ -26,13 +26,18 @@ impl Site {
     }
 
     pub fn postgres() -> Option<Self> {
+        Self::postgres_with(&[])
+    }
+
+    /// With more options of `init`.
+    pub fn postgres_with(init: &[&str]) -> Option<Self> {
         let server = Server::shared()?;
         let schema = server.fresh();
         let packs = tempfile::tempdir().unwrap();
         let at = format!("file:{}", packs.path().display());
         let postgres = Some((server, schema.clone()));
         let site = Self { place: Place::empty(), store: server.url(&schema), _packs: Some(packs), postgres };
-        site.done(&["init", "--packs", &at]);
+        site.done(&[&["init", "--packs", &at], init].concat());
         Some(site)
     }
 

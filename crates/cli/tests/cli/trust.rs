@@ -22,7 +22,8 @@ impl Roles {
             outrigger_workload::skipped!("only an agent of root's could run programs as others");
             return None;
         }
-        let site = Site::postgres()?;
+        // Tests here change rows of the database.
+        let site = Site::postgres_with(&["--no-encryption"])?;
         let (server, schema) = site.postgres.as_ref().unwrap();
         let eve = format!("eve_{schema}");
         server.sql(&format!(

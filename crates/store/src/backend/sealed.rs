@@ -98,12 +98,16 @@ impl SealedBackend {
 
     /// Another process may have begun an epoch: after a block that no key fits, this looks for its
     /// key, now and then. The next read of the block uses it.
-    fn refresh(&self) {
+    ///
+    /// # Errors
+    /// `Denied` when there are newer keys that this process does not find.
+    fn refresh(&self) -> Result<()> {
         let mut refreshed = self.refreshed.lock().unwrap_or_else(PoisonError::into_inner);
         if refreshed.is_none_or(|at| at.elapsed() > REFRESH) {
+            unlock::refresh(&self.keys, &*self.inner)?;
             *refreshed = Some(Instant::now());
-            unlock::refresh(&self.keys, &*self.inner);
         }
+        Ok(())
     }
 
     fn writer(&self, id: PackId, inner: Box<dyn PackWriter>) -> Result<Box<dyn PackWriter>> {
@@ -143,13 +147,13 @@ impl SealedBackend {
                 Some(key) => vec![Arc::clone(key)],
                 None => self.keys.pack_keys(id).iter().map(|key| Arc::new(key.aead())).collect(),
             };
-            let fits = open_block(block, number, ends, &keys).ok_or_else(|| {
+            let Some(fits) = open_block(block, number, ends, &keys) else {
                 self.remember(id, None);
-                self.refresh();
-                Error::damaged(format!(
+                self.refresh()?;
+                return Err(Error::damaged(format!(
                     "pack {id}: block {number} (64 KiB each) cannot be decrypted: it was changed or cut off, or is of another key"
-                ))
-            })?;
+                )));
+            };
             take(&block[NONCE_LEN..block.len() - 16]);
             key = Some(fits);
         }

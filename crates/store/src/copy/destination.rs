@@ -11,11 +11,11 @@ use outrigger_format::PackId;
 use super::journal::{self, Journal};
 use super::note::CopyNote;
 use super::{CopyEncryption, CopyOptions, UNFINISHED, frozen};
-use crate::backend::{self, Access, Backend, KEYS_DIR};
+use crate::backend::{self, Access, Backend, KEYS_DIR, Location as PacksLocation};
 use crate::config::StoreConfig;
 use crate::error::{Context, Error, ErrorKind, Result};
-use crate::keys::unlock::slots_store;
-use crate::keys::{Key, Keyring};
+use crate::keys::slots::ring_of;
+use crate::keys::{Key, Keyring, RingId};
 use crate::layout::{CONFIG_FILE, DATABASE_FILE, create_store_dirs, write_durably};
 use crate::meta::{Counters, Location, Meta, OpenMode, PackRow, PostgresMeta, SqliteMeta, is_gone};
 use crate::shared;
@@ -60,7 +60,7 @@ impl Destination {
             }
             create_store_dirs(to)?;
             let (name, dir) = (to.to_path_buf(), to.to_path_buf());
-            let keys = keys_of_copy(store, options, &config, &dir, is_store)?;
+            let keys = keys_of_copy(store, options, &config, &dir)?;
             return Ok(Self { name, dir, config, keys, is_store, database: Database::File });
         };
         let location = Location::parse(url)?;
@@ -81,7 +81,7 @@ impl Destination {
         let dir = shared::make_cache_dir(&config)?;
         let is_store = there.is_some();
         let name = to.to_path_buf();
-        let keys = keys_of_copy(store, options, &config, &dir, is_store)?;
+        let keys = keys_of_copy(store, options, &config, &dir)?;
         if let (Some(there), Some(sealer)) = (&there, shared::sealer(keys.as_ref())) {
             there.seal_with(sealer);
         }
@@ -120,7 +120,7 @@ impl Destination {
         let create = !self.is_store && self.config.packs.is_none();
         let stored = self.config.open_uncached(&self.dir, Access { create, ..Access::default() })?;
         if let CopyEncryption::New(new) = &options.encryption
-            && stored.texts(KEYS_DIR)?.is_empty()
+            && Some(new.ring.id()) == self.config.ring_id()
         {
             new.write(&self.config, &self.dir)?;
         }
@@ -265,13 +265,22 @@ fn config_of_copy(store: &Store, options: &CopyOptions, there: Option<StoreConfi
         let why = "the copy's packs would lie where the source's do; name another place";
         return Err(Error::new(ErrorKind::Invalid, why));
     }
-    let encrypted = match (&there, &options.encryption) {
-        (Some(there), _) => there.encrypted,
-        (None, CopyEncryption::Same) => store.config.encrypted,
-        (None, CopyEncryption::New(_)) => true,
-        (None, CopyEncryption::Plain) => false,
+    let keyring = match (&there, &options.encryption) {
+        (Some(there), CopyEncryption::New(_)) if !there.is_encrypted() => {
+            return Err(other_encryption(options, "is not encrypted"));
+        }
+        (Some(there), CopyEncryption::Plain) if there.is_encrypted() => {
+            return Err(other_encryption(options, "is encrypted"));
+        }
+        (Some(there), _) => there.keyring,
+        (None, CopyEncryption::Same) => store.config.keyring,
+        // An interrupted copy goes on with the keys that it began with.
+        (None, CopyEncryption::New(new)) => {
+            Some(begun_ring(store, options, &packs)?.unwrap_or(new.ring.id()).number)
+        }
+        (None, CopyEncryption::Plain) => None,
     };
-    let config = StoreConfig { packs, encrypted, ..store.config.clone() };
+    let config = StoreConfig { packs, keyring, ..store.config.clone() };
     if there.is_some_and(|there| there != config) {
         let why = format!(
             "{} is another store, or its packs lie elsewhere; name a new directory, or another schema",
@@ -282,23 +291,32 @@ fn config_of_copy(store: &Store, options: &CopyOptions, there: Option<StoreConfi
     Ok(config)
 }
 
-/// The keys of a copy. It has the source's id, so a process cannot tell two keyrings of them apart:
-/// an encrypted store's copy has the same keys, or none.
+/// Why an earlier copy does not become what was asked for.
+fn other_encryption(options: &CopyOptions, what: &str) -> Error {
+    let why = format!("{} is a copy already, and {what}: name a new place", options.to.display());
+    Error::new(ErrorKind::Exists, why)
+}
+
+/// The keyring of an interrupted copy to this destination.
+fn begun_ring(store: &Store, options: &CopyOptions, packs: &Option<PacksLocation>) -> Result<Option<RingId>> {
+    let dir = match shared::url(&options.to) {
+        Some(_) => shared::make_cache_dir(&StoreConfig { packs: packs.clone(), ..store.config.clone() })?,
+        None => options.to.clone(),
+    };
+    Ok(ring_of(&dir).filter(|ring| ring.store == store.config.id))
+}
+
+/// The keys of a copy.
 fn keys_of_copy(
     store: &Store,
     options: &CopyOptions,
     config: &StoreConfig,
     dir: &Path,
-    is_store: bool,
 ) -> Result<Option<Arc<Keyring>>> {
     match (&options.encryption, store.keys()) {
-        (CopyEncryption::New(_), Some(_)) => {
-            let why = "a copy of an encrypted store has its keys; to have others, `key rotate` the copy";
-            Err(Error::new(ErrorKind::Invalid, why))
-        }
-        _ if !config.encrypted => Ok(None),
-        (_, Some(keys)) => Ok(Some(Arc::clone(keys))),
-        (CopyEncryption::New(new), None) if !is_store && slots_store(dir).is_none() => {
+        _ if !config.is_encrypted() => Ok(None),
+        (_, Some(keys)) if Some(keys.id()) == config.ring_id() => Ok(Some(Arc::clone(keys))),
+        (CopyEncryption::New(new), _) if Some(new.ring.id()) == config.ring_id() => {
             Ok(Some(Arc::clone(&new.ring)))
         }
         _ => config.unlock(dir, Access::default()),

@@ -156,8 +156,8 @@ fn copy_to(
     let backend = to.packs(options, &mut journal)?;
     let mut report = CopyReport { as_of: clock::now_nanos(), ..CopyReport::default() };
     let state = frozen::freeze(store, &to.unfinished(), to.database_key(), report.as_of)?;
-    // Keys go with the packs of the same store, never to another store.
-    let is_same = to.config.id == store.config.id;
+    // Slots go with packs of the same keys, never elsewhere.
+    let is_same = to.config.ring_id().is_some() && to.config.ring_id() == store.config.ring_id();
     if is_same {
         texts::carry(&*store.backend, &*backend)?;
     }

@@ -7,17 +7,16 @@
 use std::time::Duration;
 
 use linux_keyutils::{KeyError, KeyPermissionsBuilder, KeyRing, KeyRingIdentifier, Permission};
-use outrigger_format::StoreId;
 use zeroize::Zeroizing;
 
-use super::Keyring;
+use super::{Keyring, RingId};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Bytes of the largest keyring.
 const MAX: usize = 24 + 500 * 32;
 
-fn name(store: StoreId) -> String {
-    format!("outrigger:{store}")
+fn name(id: RingId) -> String {
+    format!("outrigger:{id}")
 }
 
 fn users() -> std::result::Result<KeyRing, KeyError> {
@@ -25,11 +24,11 @@ fn users() -> std::result::Result<KeyRing, KeyError> {
 }
 
 /// The keyring of a store, if the kernel keeps it.
-pub fn find(store: StoreId) -> Option<Keyring> {
-    let key = users().ok()?.search(&name(store)).ok()?;
+pub fn find(id: RingId) -> Option<Keyring> {
+    let key = users().ok()?.search(&name(id)).ok()?;
     let mut bytes = Zeroizing::new(vec![0; MAX]);
     let len = key.read(&mut *bytes).ok()?;
-    Keyring::decode(bytes.get(..len)?, store)
+    Keyring::decode(bytes.get(..len)?, id.store).filter(|ring| ring.id() == id)
 }
 
 /// Keeps a keyring, for `time` if that is given.
@@ -38,7 +37,7 @@ pub fn find(store: StoreId) -> Option<Keyring> {
 /// When the kernel does not take it.
 pub fn keep(ring: &Keyring, time: Option<Duration>) -> Result<()> {
     let keep = || -> std::result::Result<(), KeyError> {
-        let key = users()?.add_key(&name(ring.store()), &*ring.encode())?;
+        let key = users()?.add_key(&name(ring.id()), &*ring.encode())?;
         // Also for this user's other sessions, to which the kernel gives no access by itself.
         let perms = KeyPermissionsBuilder::builder().posessor(Permission::ALL).user(Permission::ALL);
         key.set_perms(perms.build())?;
@@ -59,8 +58,8 @@ pub fn keep(ring: &Keyring, time: Option<Duration>) -> Result<()> {
 ///
 /// # Errors
 /// When the kernel refuses.
-pub fn drop_of(store: StoreId) -> Result<bool> {
-    let Ok(key) = users().and_then(|users| users.search(&name(store))) else { return Ok(false) };
+pub fn drop_of(id: RingId) -> Result<bool> {
+    let Ok(key) = users().and_then(|users| users.search(&name(id))) else { return Ok(false) };
     key.invalidate()
         .map(|()| true)
         .map_err(|error| Error::new(ErrorKind::Invalid, format!("the kernel does not drop the key: {error}")))

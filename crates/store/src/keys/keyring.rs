@@ -11,6 +11,22 @@ const MAGIC: &[u8; 8] = b"OUTRRING";
 /// Epochs in a keyring at most, so that a slot stays a small text.
 const EPOCHS_MAX: usize = 500;
 
+/// Names a keyring: the store that it is for, and a number derived from its first secret, which says
+/// nothing of it. A store's configuration has it, so that no other keyring is taken for its own.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct RingId {
+    /// The store.
+    pub store: StoreId,
+    /// The number.
+    pub number: u64,
+}
+
+impl std::fmt::Display for RingId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}-{:016x}", self.store, self.number)
+    }
+}
+
 /// The secrets of an encrypted store, one for each epoch. Epochs count from 1; new data is
 /// encrypted with keys of the last one.
 pub struct Keyring {
@@ -30,6 +46,13 @@ impl Keyring {
     /// The store that it is for.
     pub fn store(&self) -> StoreId {
         self.store
+    }
+
+    /// Its name, the same in all epochs.
+    pub fn id(&self) -> RingId {
+        let derived = self.derive(&self.read()[0], "outrigger 2026-11 keyring id", &[]);
+        let number = u64::from_le_bytes(*derived.bytes().first_chunk().expect("32 bytes"));
+        RingId { store: self.store, number }
     }
 
     /// How many epochs there are.

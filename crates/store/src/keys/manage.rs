@@ -1,11 +1,13 @@
 //! The keys of a store that is being made, and changes of the slots of one that exists.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
 use outrigger_format::StoreId;
 
-use super::unlock::{self, copy_slots, forget_copies, slots};
+use super::slots::{copy_slots, forget_copies, slots};
+use super::unlock;
 use super::{Key, Keyring, Secret, Slot};
 use crate::backend::{Access, Backend};
 use crate::config::StoreConfig;
@@ -59,7 +61,8 @@ impl NewKeys {
     }
 }
 
-/// Adds a slot to a store whose slots lie in `packs`.
+/// Adds a slot to a store whose slots lie in `packs`. `ring` has all epochs: see
+/// [`unlock::at_hand`].
 ///
 /// # Errors
 /// As [`Slot::lock`]; when it cannot be written.
@@ -69,8 +72,8 @@ pub fn add_slot(packs: &dyn Backend, ring: &Keyring, secret: &Secret, label: &st
     Ok(slot)
 }
 
-/// Removes the slot that `name` names: its id, or a label that no other slot has. The last one
-/// stays.
+/// Removes the slot that `name` names: its id, or a label that no other slot has. The last one that
+/// opens all epochs stays.
 ///
 /// # Errors
 /// `NotFound`, `Invalid` for a label of several slots, and for the last slot.
@@ -85,7 +88,8 @@ pub fn remove_slot(packs: &dyn Backend, name: &str) -> Result<Slot> {
         let why = format!("several keys are called `{name}`; name one by its id (`key list`)");
         return Err(Error::new(ErrorKind::Invalid, why));
     }
-    if all.len() == 1 {
+    let newest = all.iter().map(|slot| slot.epochs).max();
+    if !all.iter().any(|other| other.id != slot.id && Some(other.epochs) == newest) {
         let why =
             "this is the last key: without it nobody could read the store; add another one first (`key add`)";
         return Err(Error::new(ErrorKind::Invalid, why));
@@ -94,24 +98,48 @@ pub fn remove_slot(packs: &dyn Backend, name: &str) -> Result<Slot> {
     Ok(slot.clone())
 }
 
-/// Begins a new epoch: everything that is stored from now on has keys that the old slots do not
-/// give. `carried` are the slots that stay, with their secrets; all others go. New slots are durable
-/// before old ones are removed, so at each moment somebody can open the store.
+/// Begins a new epoch: everything that is stored from now on by processes that open the store later
+/// has keys that the old slots do not give. `known` are the slots as [`unlock::at_hand`] found them;
+/// those with a secret stay, all others go.
+///
+/// New slots are durable before old ones are removed, so at each moment somebody can open the store.
+/// If slots were changed meanwhile, nothing changes: of two rotations at once, each sees the other's
+/// slots after it has written its own.
 ///
 /// # Errors
-/// `Invalid` without a slot that stays; when slots cannot be written or removed.
-pub fn rotate(packs: &dyn Backend, own: &Path, ring: &Keyring, carried: &[(Slot, Secret)]) -> Result<u32> {
+/// `Invalid` without a slot that stays, `Busy` when somebody else changes slots; when slots cannot be
+/// written or removed.
+pub fn rotate(
+    packs: &dyn Backend,
+    own: &Path,
+    ring: &Keyring,
+    known: &[(Slot, Option<Secret>)],
+) -> Result<u32> {
+    let mut carried: Vec<(&Slot, &Secret)> = Vec::new();
+    for (slot, secret) in known {
+        // An interrupted rotation leaves two slots of one secret.
+        let Some(secret) = secret else { continue };
+        if !carried.iter().any(|(other, _)| other.label == slot.label && other.kind == slot.kind) {
+            carried.push((slot, secret));
+        }
+    }
     if carried.is_empty() {
         return Err(Error::new(ErrorKind::Invalid, "a key must stay, or nobody could open the store"));
     }
-    let (old, rotated) = (slots(packs)?, ring.rotated()?);
+    let rotated = ring.rotated()?;
+    let mut new = Vec::new();
     for (slot, secret) in carried {
-        add_slot(packs, &rotated, secret, &slot.label)?;
+        new.push(add_slot(packs, &rotated, secret, &slot.label)?);
+    }
+    let ids = |slots: &[Slot]| slots.iter().map(|slot| slot.id.clone()).collect::<BTreeSet<_>>();
+    let expected: BTreeSet<String> = known.iter().map(|(slot, _)| slot.id.clone()).chain(ids(&new)).collect();
+    if ids(&slots(packs)?) != expected {
+        new.iter().try_for_each(|slot| packs.remove_text(&slot.file_name()))?;
+        let why = "somebody else changes the keys just now; nothing was changed, try again";
+        return Err(Error::new(ErrorKind::Busy, why));
     }
     ring.adopt(&rotated);
-    for slot in &old {
-        packs.remove_text(&slot.file_name())?;
-    }
-    forget_copies(own, &slots(packs)?);
+    known.iter().try_for_each(|(slot, _)| packs.remove_text(&slot.file_name()))?;
+    forget_copies(own, &new);
     Ok(rotated.epochs())
 }

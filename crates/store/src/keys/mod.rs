@@ -8,7 +8,9 @@
 pub mod kernel;
 mod keyring;
 mod manage;
+pub mod secrets;
 mod slot;
+pub mod slots;
 pub mod text;
 pub mod unlock;
 
@@ -19,7 +21,7 @@ use zeroize::Zeroize;
 
 use crate::error::Result;
 
-pub use keyring::Keyring;
+pub use keyring::{Keyring, RingId};
 pub use manage::{NewKeys, add_slot, remove_slot, rotate};
 pub use slot::{Secret, Slot, SlotKind, require_passphrase};
 

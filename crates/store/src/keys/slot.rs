@@ -8,7 +8,7 @@ use argon2::{Algorithm, Argon2, Params, Version};
 use outrigger_format::StoreId;
 use serde::{Deserialize, Serialize};
 
-use super::{Key, Keyring};
+use super::{Key, Keyring, RingId};
 use crate::backend::KEYS_DIR;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -67,6 +67,8 @@ pub struct Slot {
     pub id: String,
     /// The store's id.
     store: String,
+    /// The number of the keyring in it.
+    keyring: String,
     /// What opens it.
     pub kind: SlotKind,
     /// The name that its maker gave it.
@@ -102,6 +104,7 @@ impl Slot {
         let mut slot = Self {
             id: hex(&id),
             store: ring.store().to_string(),
+            keyring: format!("{:016x}", ring.id().number),
             kind: match secret {
                 Secret::Key(_) => SlotKind::Key,
                 Secret::Passphrase(_) => SlotKind::Passphrase,
@@ -123,12 +126,12 @@ impl Slot {
     ///
     /// # Errors
     /// `Damaged` when the secret is right and the slot was changed.
-    pub fn open(&self, secret: &Secret, store: StoreId) -> Result<Option<Keyring>> {
+    pub fn open(&self, secret: &Secret, id: RingId) -> Result<Option<Keyring>> {
         let fits = matches!(
             (self.kind, secret),
             (SlotKind::Key, Secret::Key(_)) | (SlotKind::Passphrase, Secret::Passphrase(_))
         );
-        if !fits || self.store != store.to_string() {
+        if !fits || self.ring_id() != Some(id) {
             return Ok(None);
         }
         let key = self.key(secret)?;
@@ -136,8 +139,8 @@ impl Slot {
             return Ok(None);
         }
         let ring = unhex(&self.ring).and_then(|sealed| key.open(&self.about(), &sealed));
-        let ring = ring.map(zeroize::Zeroizing::new).and_then(|bytes| Keyring::decode(&bytes, store));
-        match ring.filter(|ring| ring.epochs() == self.epochs) {
+        let ring = ring.map(zeroize::Zeroizing::new).and_then(|bytes| Keyring::decode(&bytes, id.store));
+        match ring.filter(|ring| ring.epochs() == self.epochs && ring.id() == id) {
             Some(ring) => Ok(Some(ring)),
             None => Err(Error::damaged(format!("key slot {} was changed since it was made", self.id))),
         }
@@ -197,9 +200,10 @@ impl Slot {
         format!("{KEYS_DIR}/{}", self.id)
     }
 
-    /// The store that it is of.
-    pub fn store(&self) -> Option<StoreId> {
-        Some(StoreId(unhex(&self.store)?.try_into().ok()?))
+    /// The keyring in it.
+    pub fn ring_id(&self) -> Option<RingId> {
+        let store = StoreId(unhex(&self.store)?.try_into().ok()?);
+        Some(RingId { store, number: u64::from_str_radix(&self.keyring, 16).ok()? })
     }
 
     /// Names it in messages.
@@ -250,11 +254,14 @@ mod tests {
     fn a_slot_opens_with_its_key_alone() {
         let (ring, key) = (ring(), Secret::Key(Key::random().unwrap()));
         let slot = Slot::from_text(&Slot::lock(&ring, &key, "laptop", 7).unwrap().to_text()).unwrap();
-        let opened = slot.open(&key, STORE).unwrap().unwrap();
+        let opened = slot.open(&key, ring.id()).unwrap().unwrap();
         assert_eq!(opened.database_key(), ring.database_key());
-        assert!(slot.open(&Secret::Key(Key::random().unwrap()), STORE).unwrap().is_none());
-        assert!(slot.open(&Secret::Passphrase("key".to_string().into()), STORE).unwrap().is_none());
-        assert!(slot.open(&key, StoreId([6; 16])).unwrap().is_none(), "another store's");
+        assert!(slot.open(&Secret::Key(Key::random().unwrap()), ring.id()).unwrap().is_none());
+        assert!(slot.open(&Secret::Passphrase("key".to_string().into()), ring.id()).unwrap().is_none());
+        assert!(
+            slot.open(&key, RingId { store: StoreId([6; 16]), ..ring.id() }).unwrap().is_none(),
+            "another store's"
+        );
     }
 
     #[test]
@@ -262,27 +269,30 @@ mod tests {
         let (ring, words) = (ring(), Secret::Passphrase("correct horse".to_string().into()));
         let slot = Slot::lock(&ring, &words, "", 0).unwrap();
         assert_eq!(slot.argon2id.as_ref().map(|stretch| stretch.memory_kib), Some(MEMORY_KIB));
-        assert!(slot.open(&words, STORE).unwrap().is_some());
-        assert!(slot.open(&Secret::Passphrase("correct horsf".to_string().into()), STORE).unwrap().is_none());
+        assert!(slot.open(&words, ring.id()).unwrap().is_some());
+        assert!(
+            slot.open(&Secret::Passphrase("correct horsf".to_string().into()), ring.id()).unwrap().is_none()
+        );
         let greedy = slot.to_text().replace("memory_kib = 262144", "memory_kib = 4294967295");
-        let error = Slot::from_text(&greedy).unwrap().open(&words, STORE).unwrap_err();
+        let error = Slot::from_text(&greedy).unwrap().open(&words, ring.id()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Damaged);
     }
 
     #[test]
     fn a_changed_slot_is_damage_and_never_another_keyring() {
         let key = Secret::Key(Key::random().unwrap());
-        let slot = Slot::lock(&ring(), &key, "label", 7).unwrap();
+        let ring = ring();
+        let (slot, id) = (Slot::lock(&ring, &key, "label", 7).unwrap(), ring.id());
         for changed in [
             Slot { label: "other".into(), ..slot.clone() },
             Slot { created: 8, ..slot.clone() },
             Slot { epochs: 2, ..slot.clone() },
             Slot { ring: slot.ring.replace(&slot.ring[60..64], "0000"), ..slot.clone() },
         ] {
-            assert_eq!(changed.open(&key, STORE).unwrap_err().kind(), ErrorKind::Damaged, "{changed:?}");
+            assert_eq!(changed.open(&key, id).unwrap_err().kind(), ErrorKind::Damaged, "{changed:?}");
         }
         let moved = Slot { id: "0".repeat(16), ..slot };
-        assert!(moved.open(&key, STORE).unwrap().is_none(), "under another name");
+        assert!(moved.open(&key, id).unwrap().is_none(), "under another name");
         assert!(Slot::from_text("id = 1").is_err());
     }
 }

@@ -18,7 +18,7 @@ use crate::error::{Context, Error, ErrorKind, Result};
 use crate::follow::Census;
 use crate::home::Home;
 use crate::index::{Index, IndexOptions, LoadFooter};
-use crate::keys::unlock::remove_slots;
+use crate::keys::slots::remove_slots;
 use crate::keys::{Keyring, NewKeys};
 use crate::layout::{CONFIG_FILE, DATABASE_FILE, OWN_DIRS, create_private_dir, sync_dir, write_durably};
 use crate::meta::{Meta, OpenMode, Others, Packs, SqliteMeta};
@@ -113,8 +113,8 @@ impl Store {
         Self::init_with(dir, config, None)
     }
 
-    /// As [`Store::init`], of an encrypted store: with these keys, for which `config.encrypted` is
-    /// set.
+    /// As [`Store::init`], of an encrypted store: with these keys, whose keyring the configuration
+    /// names.
     ///
     /// # Errors
     /// As [`Store::init`].
@@ -122,7 +122,7 @@ impl Store {
     /// # Panics
     /// If the configuration and the keys do not go together.
     pub fn init_with(dir: &Path, config: &StoreConfig, keys: Option<&NewKeys>) -> Result<Self> {
-        assert_eq!(config.encrypted, keys.is_some(), "an encrypted store has keys");
+        assert_eq!(config.ring_id(), keys.map(|keys| keys.ring.id()), "an encrypted store has its keys");
         config.validate()?;
         if let Some(url) = shared::url(dir) {
             let (store, census) =

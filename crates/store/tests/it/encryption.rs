@@ -10,7 +10,7 @@ use gc_support::{collect, path, put_bytes, read, scratch, small_packs, thorough,
 use outrigger_store::backend::Access;
 use outrigger_store::check::{CheckOptions, CheckProgress, check};
 use outrigger_store::copy::{CopyEncryption, CopyOptions, CopyProgress, copy};
-use outrigger_store::keys::{Key, NewKeys, Secret, Slot, remove_slot, unlock};
+use outrigger_store::keys::{Key, NewKeys, Secret, Slot, remove_slot, slots};
 use outrigger_store::ops;
 use outrigger_store::recover::{RecoverProgress, recover};
 use outrigger_store::{ErrorKind, Store, StoreConfig};
@@ -20,9 +20,10 @@ const TEXT: &[u8] = b"a sentence that nobody should read, over and over again. "
 
 /// A new encrypted store, and a key of it.
 fn init(dir: &Path) -> (Store, Key) {
-    let config = StoreConfig { encrypted: true, ..small_packs() };
+    let config = small_packs();
     let key = Key::random().unwrap();
     let mut keys = NewKeys::new(config.id).unwrap();
+    let config = StoreConfig { keyring: Some(keys.ring.id().number), ..config };
     keys.add(&Secret::Key(key.clone()), "laptop").unwrap();
     (Store::init_with(&dir.join("store"), &config, Some(&keys)).unwrap(), key)
 }
@@ -107,19 +108,19 @@ fn it_works_as_a_plain_one() {
 fn it_is_recovered_from_packs_and_a_slot() {
     let dir = scratch();
     let (store, key) = filled(dir.path());
-    let id = store.config.id;
+    let (id, ring) = (store.config.id, store.config.ring_id().unwrap());
     drop(store);
     for lost in [&["meta.db", "meta.db-wal", "meta.db-shm"][..], &["store.toml", "meta.db"]] {
         lost.iter().for_each(|name| drop(std::fs::remove_file(dir.path().join("store").join(name))));
         let report = recover(&dir.path().join("store"), &RecoverProgress::default()).unwrap();
         assert_eq!(report.files, 2, "{report:?}");
         let store = gc_support::open(dir.path());
-        assert!(store.config.encrypted && store.config.id == id);
+        assert!(store.config.is_encrypted() && store.config.id == id);
         assert_eq!(read(&store, NAME), TEXT.repeat(20_000));
         assert_eq!(holds(dir.path(), &NAME.as_bytes()[..16]), Vec::<PathBuf>::new());
     }
-    let slots = unlock::slots(&*gc_support::open(dir.path()).backend).unwrap();
-    assert!(slots[0].open(&Secret::Key(key), id).unwrap().is_some());
+    let slots = slots::slots(&*gc_support::open(dir.path()).backend).unwrap();
+    assert!(slots[0].open(&Secret::Key(key), ring).unwrap().is_some());
 }
 
 #[test]
@@ -137,10 +138,23 @@ fn it_is_copied_with_its_keys_with_new_ones_and_without() {
         store
     };
     let same = copied(&store, "same", CopyEncryption::Same);
-    assert!(same.config.encrypted && holds(&dir.path().join("same"), &TEXT[..16]).is_empty());
+    assert!(same.config.is_encrypted() && holds(&dir.path().join("same"), &TEXT[..16]).is_empty());
     let plain = copied(&same, "plain", CopyEncryption::Plain);
-    assert!(!plain.config.encrypted && !holds(&dir.path().join("plain"), &NAME.as_bytes()[..16]).is_empty());
-    drop((store, same));
+    assert!(
+        !plain.config.is_encrypted() && !holds(&dir.path().join("plain"), &NAME.as_bytes()[..16]).is_empty()
+    );
+    // From the plain copy to other keys: what a user does to whom a key was stolen.
+    let mut keys = NewKeys::new(plain.config.id).unwrap();
+    keys.add(&Secret::Key(Key::random().unwrap()), "other").unwrap();
+    let other = copied(&plain, "other", CopyEncryption::New(keys));
+    assert_ne!(other.config.ring_id(), store.config.ring_id());
+    let labels = |store: &Store| -> Vec<String> {
+        let packs = store.config.open_uncached(store.dir(), Access::default()).unwrap();
+        slots::slots(&*packs).unwrap().into_iter().map(|slot| slot.label).collect()
+    };
+    assert_eq!((labels(&same), labels(&other)), (vec!["laptop".to_string()], vec!["other".to_string()]));
+    assert!(!plain.dir().join("keys").exists(), "no slot goes to a plain copy");
+    drop((store, same, plain, other));
 
     let dir = scratch();
     let plain = Store::init(&dir.path().join("store"), &small_packs()).unwrap();
@@ -160,7 +174,7 @@ fn it_is_copied_with_its_keys_with_new_ones_and_without() {
         put_bytes(&plain, "more", unique(4, 100_000)).unwrap();
     }
     let store = Store::open(&to, false).unwrap();
-    assert!(store.config.encrypted && holds(&to, &TEXT[..16]).is_empty());
+    assert!(store.config.is_encrypted() && holds(&to, &TEXT[..16]).is_empty());
     assert_eq!(read(&store, "more"), unique(4, 100_000));
     is_sound(&store);
 }
@@ -205,9 +219,9 @@ fn the_last_key_stays() {
     outrigger_store::keys::add_slot(&*packs, store.keys().unwrap(), &words, "words").unwrap();
     assert!(remove_slot(&*packs, "nothing").unwrap_err().to_string().contains("passphrase `words`"));
     remove_slot(&*packs, "laptop").unwrap();
-    let left: Vec<Slot> = unlock::slots(&*packs).unwrap();
-    assert!(left.len() == 1 && left[0].open(&words, store.config.id).unwrap().is_some());
-    assert!(left[0].open(&Secret::Key(key), store.config.id).unwrap().is_none());
+    let left: Vec<Slot> = slots::slots(&*packs).unwrap();
+    assert!(left.len() == 1 && left[0].open(&words, store.config.ring_id().unwrap()).unwrap().is_some());
+    assert!(left[0].open(&Secret::Key(key), store.config.ring_id().unwrap()).unwrap().is_none());
 }
 
 #[test]
@@ -219,8 +233,9 @@ fn an_interrupted_init_is_begun_again_and_other_files_stay() {
     drop(init(dir.path()));
     std::fs::create_dir_all(dir.path().join("own/store/keys")).unwrap();
     std::fs::write(dir.path().join("own/store/keys/house"), "the only copy").unwrap();
-    let config = StoreConfig { encrypted: true, ..small_packs() };
+    let config = small_packs();
     let mut keys = NewKeys::new(config.id).unwrap();
+    let config = StoreConfig { keyring: Some(keys.ring.id().number), ..config };
     keys.add(&Secret::Key(Key::random().unwrap()), "").unwrap();
     let error = Store::init_with(&dir.path().join("own/store"), &config, Some(&keys)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Exists);
@@ -254,6 +269,7 @@ fn pairs_that_differ(store: &Store) -> f64 {
         new.map(file).collect::<Vec<u64>>()
     };
     let seen: Vec<_> = (0..150).map(stored).collect();
+    eprintln!("{:?}", &seen[..12]);
     let pairs =
         seen.iter().enumerate().flat_map(|(at, one)| seen[..at].iter().map(move |other| one != other));
     let (differ, all) = pairs.fold((0u32, 0u32), |(differ, all), is| (differ + u32::from(is), all + 1));

@@ -23,7 +23,7 @@ pub fn start(context: &Context, plan: &Plan) -> Outcome {
     let mut command = Command::new(std::env::current_exe().map_err(|error| at(&error))?);
     let threads = context.threads.to_string();
     command.arg("--store").arg(&plan.store).args(["--threads", &threads, "mount", "--detach"]);
-    if let Some(path) = outrigger_store::keys::unlock::named_key_file() {
+    if let Some(path) = outrigger_store::keys::secrets::named_key_file() {
         command.arg("--key-file").arg(path);
     }
     command.args(["--log-level", context.log.log_level.word()]);

@@ -140,6 +140,9 @@ pub fn spawn_runner(
     let at = |error: std::io::Error| Failure::io("cannot start a process for the job", &error);
     let mut command = Command::new(std::env::current_exe().map_err(at)?);
     command.arg("--store").arg(context.store_dir()?).arg("--quiet");
+    if let Some(path) = outrigger_store::keys::secrets::named_key_file() {
+        command.arg("--key-file").arg(path);
+    }
     command.args(["job", "retry", &job.to_string(), "--ends"]).args(options);
     if let Some(slots) = slots {
         command.args(["--slots", &slots.to_string()]);

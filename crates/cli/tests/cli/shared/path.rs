@@ -26,7 +26,8 @@ const LEN: usize = 6 << 20;
 
 impl Site {
     fn new(pattern: &str, more: &[&str]) -> Option<Self> {
-        let shared = Shared::new()?;
+        // One test looks into the database.
+        let shared = Shared::with(&["--no-encryption"])?;
         let one = Host::with(shared.url(), &[], &["--serve-followers", "127.0.0.1:0"]);
         let two = shared.mount();
         fs::create_dir(one.path("raw")).unwrap();

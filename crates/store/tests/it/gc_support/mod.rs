@@ -43,12 +43,13 @@ pub fn small_packs() -> StoreConfig {
 /// A new store; with `OUTRIGGER_TEST_ENCRYPTED` set an encrypted one.
 pub fn init(dir: &Path) -> Store {
     let encrypted = std::env::var_os("OUTRIGGER_TEST_ENCRYPTED").is_some();
-    let config = StoreConfig { encrypted, ..small_packs() };
+    let config = small_packs();
     let keys = encrypted.then(|| {
         let mut keys = NewKeys::new(config.id).unwrap();
         keys.add(&Secret::Key(Key::random().unwrap()), "test").unwrap();
         keys
     });
+    let config = StoreConfig { keyring: keys.as_ref().map(|keys| keys.ring.id().number), ..config };
     Store::init_with(&dir.join("store"), &config, keys.as_ref()).unwrap()
 }
 
