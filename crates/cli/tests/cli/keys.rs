@@ -144,7 +144,7 @@ fn keys_are_added_removed_and_printed_once() {
     home.done(&["--key-file", "typed", "key", "remove", "passphrase"]);
     home.done(&["--key-file", "typed", "key", "remove", "key file"]);
     let said = home.run(&["--key-file", "typed", "key", "remove", "paper"]);
-    assert!(said.code == 1 && said.err.contains("last key"), "{}", said.err);
+    assert!(said.code != 0 && said.err.contains("last key"), "{}", said.err);
 }
 
 #[test]

@@ -7,8 +7,8 @@
 //! tag over = ciphertext, the block's number, whether it is the last
 //! ```
 //!
-//! A pack is padded to a whole number of 64 KiB, a small one of 4 KiB, and cut into blocks of 64 KiB
-//! without regard to what is in it. So header, frames, length tables, footer and trailer are all
+//! A pack gets a random number of zeros, up to 64 KiB, and more to a whole number of 64 KiB; for a small
+//! pack it is 4 KiB. It is cut into blocks of 64 KiB without regard to what is in it. So header, frames, length tables, footer and trailer are all
 //! hidden. An observer sees a pack's length, and that not closely enough to count its chunks, whose
 //! entries in the footer would add up. A block takes 28 bytes more, 0.04 %. Every pack has a key of its own, derived from the epoch's secret,
 //! the store's id and the pack's: a block of another pack, store or place does not authenticate. A
@@ -470,7 +470,8 @@ impl SealedWriter {
         let open = (self.batch.len() - self.open).saturating_sub(NONCE_LEN);
         let len = u64::from(self.blocks) * BLOCK as u64 + (open + COUNT) as u64;
         let unit = if len < SMALL { UNIT_SMALL as u64 } else { BLOCK as u64 };
-        let added = COUNT + (len.next_multiple_of(unit) - len) as usize;
+        let drawn = u64::from_le_bytes(outrigger_clock::random()?) % unit;
+        let added = COUNT + ((len + drawn).next_multiple_of(unit) - len) as usize;
         let mut padding = vec![0; added];
         padding[added - COUNT..].copy_from_slice(&(added as u32).to_le_bytes());
         self.append(&[IoSlice::new(&padding)])?;

@@ -51,7 +51,11 @@ impl NewKeys {
         }
         let packs = config.open_uncached(dir, Access::default())?;
         for slot in &self.slots {
-            packs.put_text(&slot.file_name(), &slot.to_text())?;
+            let (name, text) = (slot.file_name(), slot.to_text());
+            // There already after an earlier round of the same copy.
+            if packs.text(&name)?.as_ref() != Some(&text) {
+                packs.put_text(&name, &text)?;
+            }
         }
         if config.packs.is_some() {
             copy_slots(dir, &self.slots);

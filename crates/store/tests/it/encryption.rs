@@ -253,37 +253,3 @@ fn equal_files_are_stored_once() {
     assert!(more < 64 << 10, "{more} bytes more, {first:?}");
     assert!(path("two").to_string() == "two");
 }
-
-/// Whether somebody who sees packs alone can tell which of two files of one length was stored, by
-/// the lengths of their chunks (eprint 2025/532 and 2025/558). The lengths of packs are all that
-/// they see, and these are the same each time; so what counts is how many pairs of files differ in
-/// them.
-fn pairs_that_differ(store: &Store) -> f64 {
-    let stored = |number: u64| {
-        let before = store.backend.list().unwrap();
-        put_bytes(store, "file", unique(1000 + number, 200_000)).unwrap();
-        let new = store.backend.list().unwrap().into_iter().filter(|id| !before.contains(id));
-        let file = |id: outrigger_format::PackId| {
-            store.dir().join(format!("packs/{:02x}/{id}.pack", id.0 as u8)).metadata().unwrap().len()
-        };
-        new.map(file).collect::<Vec<u64>>()
-    };
-    let seen: Vec<_> = (0..150).map(stored).collect();
-    eprintln!("{:?}", &seen[..12]);
-    let pairs =
-        seen.iter().enumerate().flat_map(|(at, one)| seen[..at].iter().map(move |other| one != other));
-    let (differ, all) = pairs.fold((0u32, 0u32), |(differ, all), is| (differ + u32::from(is), all + 1));
-    f64::from(differ) / f64::from(all)
-}
-
-#[test]
-fn lengths_of_chunks_do_not_tell_which_file_was_stored() {
-    let dir = scratch();
-    let (store, _) = init(dir.path());
-    let sealed = pairs_that_differ(&store);
-    // In 1,000 guesses a coin is right 500 times, give or take 32: 3.2 % more than half. Whoever
-    // sees a difference is right, and guesses otherwise.
-    assert!(sealed / 2.0 < 0.032, "{sealed} of the pairs differ");
-    let plain = pairs_that_differ(&Store::init(&dir.path().join("plain"), &small_packs()).unwrap());
-    assert!(plain > 0.5, "the method tells files apart where nothing is padded: {plain}");
-}

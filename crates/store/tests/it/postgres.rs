@@ -194,7 +194,10 @@ fn clients_share_the_few_connections_of_pgbouncer() {
     assert_eq!(paths(&meta, At::Now), names(CLIENTS * STEPS));
     let through = "SELECT count(*) > 0 AND count(*) <= 4 FROM pg_stat_activity WHERE application_name LIKE 'outrigger%' AND client_port = -1 \
                    AND query LIKE '%SCHEMA%'";
-    assert_eq!(server.sql(&through.replace("SCHEMA", &Location::parse(&url).unwrap().schema)), "t");
+    let through = through.replace("SCHEMA", &Location::parse(&url).unwrap().schema);
+    // Other tests' clients share the pooler's connections, whose last statement may be theirs.
+    let seen = (0..100).any(|_| meta.counters().is_ok() && server.sql(&through) == "t");
+    assert!(seen, "the clients came through the pooler");
 }
 
 #[test]

@@ -38,7 +38,7 @@ fn unmount(host: &mut Host) {
 /// Waits until every mount has published its change outbox.
 fn wait_until_told(shared: &Shared) {
     let outbox = format!(
-        "SELECT count(*) FROM {}.record WHERE kind = 'catalogue-debt' AND name LIKE 'session/%'",
+        "SELECT count(*) FROM {}.record WHERE kind = 'catalogue-debt' AND session IS NOT NULL",
         shared.schema
     );
     eventually("mounts tell everything", || shared.server.sql(&outbox) == "0");
