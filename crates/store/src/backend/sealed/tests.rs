@@ -1,9 +1,10 @@
 use std::collections::HashSet;
+use std::io::IoSlice;
 
 use outrigger_format::StoreId;
 
-use super::super::MemoryBackend;
 use super::*;
+use crate::backend::MemoryBackend;
 use crate::testing::conformance;
 
 fn keys() -> Arc<Keyring> {
@@ -35,7 +36,7 @@ fn text(len: usize) -> Vec<u8> {
 fn it_conforms() {
     conformance::backend(&over(&MemoryBackend::new(), &keys()));
     let dir = tempfile::tempdir().unwrap();
-    let local = super::super::LocalBackend::open(dir.path(), true, false).unwrap();
+    let local = crate::backend::LocalBackend::open(dir.path(), true, false).unwrap();
     conformance::backend(&SealedBackend::new(Arc::new(local), keys()));
 }
 
