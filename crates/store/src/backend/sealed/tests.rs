@@ -29,7 +29,7 @@ fn read(backend: &dyn Backend, id: u64, from: usize, len: usize) -> Result<Vec<u
 }
 
 fn text(len: usize) -> Vec<u8> {
-    (0..len).map(|at| (at * 31 >> 5) as u8).collect()
+    (0..len).map(|at| ((at * 31) >> 5) as u8).collect()
 }
 
 #[test]
@@ -53,7 +53,10 @@ fn every_range_of_every_length_reads_back() {
         write(&sealed, id, &bytes);
         let padded = padded_len(inner.packs()[&PackId(id)].len() as u64).unwrap();
         let unit = if padded < SMALL { UNIT_SMALL } else { BLOCK } as u64;
-        assert!(padded % unit == 0 && padded - len as u64 <= 2 * unit + COUNT as u64, "{len}: {padded}");
+        assert!(
+            padded.is_multiple_of(unit) && padded - len as u64 <= 2 * unit + COUNT as u64,
+            "{len}: {padded}"
+        );
         assert_eq!(over(&inner, &keys).len(PackId(id)).unwrap(), Some(len as u64));
         assert_eq!(sealed.len(PackId(id)).unwrap(), Some(len as u64));
         for from in [0, 1, BLOCK - 1, BLOCK, 2 * BLOCK - 7, len].into_iter().filter(|from| *from <= len) {
