@@ -11,8 +11,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::backend::{self, Access, Backend, CacheLimits, CachedBackend, LocalBackend, Location};
 use crate::error::{Context, Error, ErrorKind, Result};
-use crate::keys::{Keyring, RingId, unlock::unlock};
+use crate::keys::slots::copy_slots;
+use crate::keys::{Key, Keyring, NewKeys, RingId, unlock};
 use crate::layout::CONFIG_FILE;
+use crate::sealed::sealed;
 
 /// The format's version that this program writes, and the newest it reads.
 pub const FORMAT_VERSION: u32 = 1;
@@ -181,7 +183,31 @@ impl StoreConfig {
     /// As [`unlock`].
     pub fn unlock(&self, dir: &Path, access: Access) -> Result<Option<Arc<Keyring>>> {
         let packs = || self.open_uncached(dir, Access { create: false, read_only: true, ..access });
-        self.ring_id().map(|id| unlock(id, dir, &packs)).transpose()
+        self.ring_id().map(|id| unlock::unlock(id, dir, &packs)).transpose()
+    }
+
+    /// Writes the slots of a new store, whose place for packs is claimed, beside its packs, durably;
+    /// copies them to `dir`; and keeps the keyring for this process. Returns the database's key.
+    ///
+    /// # Errors
+    /// When they cannot be written; `Invalid` without a slot, as nobody could open the store.
+    pub(crate) fn write_keys(&self, keys: &NewKeys, dir: &Path) -> Result<Key> {
+        if keys.slots().is_empty() {
+            return Err(Error::new(ErrorKind::Invalid, "an encrypted store needs a key"));
+        }
+        let packs = self.open_uncached(dir, Access::default())?;
+        for slot in keys.slots() {
+            let (name, text) = (slot.file_name(), slot.to_text());
+            // There already after an earlier round of the same copy.
+            if packs.text(&name)?.as_ref() != Some(&text) {
+                packs.put_text(&name, &text)?;
+            }
+        }
+        if self.packs.is_some() {
+            copy_slots(dir, keys.slots());
+        }
+        unlock::keep(Arc::clone(&keys.ring));
+        Ok(keys.ring.database_key())
     }
 
     /// Opens the packs of the store whose directory is `dir`: at the configured place, or in `dir`
@@ -195,7 +221,7 @@ impl StoreConfig {
         access: Access,
         keys: Option<&Arc<Keyring>>,
     ) -> Result<Arc<dyn Backend>> {
-        Ok(backend::sealed(self.open_stored_packs(dir, access)?, keys))
+        Ok(sealed(self.open_stored_packs(dir, access)?, keys))
     }
 
     fn open_stored_packs(&self, dir: &Path, access: Access) -> Result<Arc<dyn Backend>> {

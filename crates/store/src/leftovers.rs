@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use outrigger_format::{FingerprintKind, PACK_HEADER_LEN, PackHeader, StoreId};
 
-use crate::backend::{Backend, DAMAGED_DIR, LocalBackend, sealed};
+use crate::backend::{Backend, DAMAGED_DIR, LocalBackend};
 use crate::config::{Profile, StoreConfig};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::keys::Keyring;
@@ -20,6 +20,7 @@ use crate::keys::slots::ring_of;
 use crate::keys::unlock::unlock;
 use crate::layout::{CONFIG_FILE, DATABASE_FILE};
 use crate::meta::is_unused_database;
+use crate::sealed::sealed;
 
 /// Describes the leftovers; `None` when none can hold data. Those of an interrupted `init` do not
 /// count.

@@ -43,6 +43,7 @@ pub mod read;
 pub mod rebalance;
 pub mod recover;
 mod runtime;
+mod sealed;
 pub mod session;
 pub mod shared;
 pub mod snapshot;

@@ -34,12 +34,13 @@ use outrigger_clock::Instant;
 use outrigger_format::PackId;
 use serde::Serialize;
 
-use crate::backend::{self, Backend, Fill, Location, Place};
+use crate::backend::{Backend, Fill, Location, Place};
 use crate::config::StoreConfig;
 use crate::copy::{copy_before_readers, copy_one};
 use crate::error::{Error, ErrorKind, Result};
 use crate::meta::{At, PackRow, PackState};
 use crate::read::whereabouts::packs_of;
+use crate::sealed::sealed;
 use crate::session::Session;
 use crate::stale;
 use crate::store::Store;
@@ -326,7 +327,7 @@ impl Run<'_> {
         report: &mut RebalanceReport,
     ) -> Result<bool> {
         self.require_collector()?;
-        let plain = |place: &Place| backend::sealed(Arc::clone(&place.backend), self.store.keys());
+        let plain = |place: &Place| sealed(Arc::clone(&place.backend), self.store.keys());
         match copy(&*plain(from), &self.store.config, &*plain(to), row) {
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::Damaged => {

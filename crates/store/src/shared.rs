@@ -54,7 +54,7 @@ pub(crate) fn init(url: &str, config: &StoreConfig, keys: Option<&NewKeys>) -> R
     }
     let dir = make_cache_dir(config)?;
     config.claim_packs(&dir)?;
-    keys.map(|keys| keys.write(config, &dir)).transpose()?;
+    keys.map(|keys| config.write_keys(keys, &dir)).transpose()?;
     let keys = keys.map(|keys| Arc::clone(&keys.ring));
     let meta = PostgresMeta::create_with(location, &config.to_text(), sealer(keys.as_ref()))?;
     Ok(Shared { meta: Arc::new(meta), config: config.clone(), dir, keys })

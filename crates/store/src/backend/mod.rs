@@ -16,7 +16,6 @@ mod location;
 mod memory;
 mod object;
 mod rados;
-mod sealed;
 mod texts;
 mod tiered;
 
@@ -26,7 +25,6 @@ use std::sync::Arc;
 use outrigger_format::PackId;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::keys::Keyring;
 use crate::layout::CONFIG_FILE;
 
 pub use away::AwayBackend;
@@ -36,7 +34,6 @@ pub use location::{Location, RadosLocation, S3Location};
 pub use memory::MemoryBackend;
 pub use object::{Keys, ObjectBackend, Patience};
 pub use rados::RadosBackend;
-pub use sealed::SealedBackend;
 pub use texts::{KEYS_DIR, TEXT_MAX, TextName};
 pub use tiered::{Fill, Place, Tier, TieredBackend};
 
@@ -68,14 +65,6 @@ pub fn open(location: &Location, access: Access) -> Result<Arc<dyn Backend>> {
             Ok(Arc::new(RadosBackend::open(location, access, patience(location.patience))?))
         }
         Location::Tiers(tiers) => open_tiers(tiers, &mut |location| open(location, access)),
-    }
-}
-
-/// With `keys`, the packs of `backend` as they are before they are encrypted.
-pub fn sealed(backend: Arc<dyn Backend>, keys: Option<&Arc<Keyring>>) -> Arc<dyn Backend> {
-    match keys {
-        Some(keys) => Arc::new(SealedBackend::new(backend, Arc::clone(keys))),
-        None => backend,
     }
 }
 

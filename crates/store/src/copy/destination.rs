@@ -11,13 +11,14 @@ use outrigger_format::PackId;
 use super::journal::{self, Journal};
 use super::note::CopyNote;
 use super::{CopyEncryption, CopyOptions, UNFINISHED, frozen};
-use crate::backend::{self, Access, Backend, KEYS_DIR, Location as PacksLocation};
+use crate::backend::{Access, Backend, KEYS_DIR, Location as PacksLocation};
 use crate::config::StoreConfig;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::keys::slots::ring_of;
 use crate::keys::{Key, Keyring, RingId};
 use crate::layout::{CONFIG_FILE, DATABASE_FILE, create_store_dirs, write_durably};
 use crate::meta::{Counters, Location, Meta, OpenMode, PackRow, PostgresMeta, SqliteMeta, is_gone};
+use crate::sealed::sealed;
 use crate::shared;
 use crate::store::Store;
 
@@ -122,9 +123,9 @@ impl Destination {
         if let CopyEncryption::New(new) = &options.encryption
             && Some(new.ring.id()) == self.config.ring_id()
         {
-            new.write(&self.config, &self.dir)?;
+            self.config.write_keys(new, &self.dir)?;
         }
-        Ok(backend::sealed(stored, self.keys.as_ref()))
+        Ok(sealed(stored, self.keys.as_ref()))
     }
 
     /// Fails when the copy has a history of its own; returns the packs that its database has as

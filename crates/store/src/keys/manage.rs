@@ -6,11 +6,9 @@ use std::sync::Arc;
 
 use outrigger_format::StoreId;
 
-use super::slots::{copy_slots, forget_copies, slots};
-use super::unlock;
-use super::{Key, Keyring, Secret, Slot};
-use crate::backend::{Access, Backend};
-use crate::config::StoreConfig;
+use super::slots::{forget_copies, slots};
+use super::{Keyring, Secret, Slot};
+use crate::backend::Backend;
 use crate::error::{Error, ErrorKind, Result};
 
 /// A keyring, and the slots that will open it.
@@ -40,33 +38,14 @@ impl NewKeys {
         Ok(())
     }
 
-    /// Writes the slots beside the packs of `config`, whose place is claimed, durably; copies them
-    /// to `dir`; and keeps the keyring for this process. Returns the database's key.
-    ///
-    /// # Errors
-    /// When they cannot be written; `Invalid` without a slot, as nobody could open the store.
-    pub(crate) fn write(&self, config: &StoreConfig, dir: &Path) -> Result<Key> {
-        if self.slots.is_empty() {
-            return Err(Error::new(ErrorKind::Invalid, "an encrypted store needs a key"));
-        }
-        let packs = config.open_uncached(dir, Access::default())?;
-        for slot in &self.slots {
-            let (name, text) = (slot.file_name(), slot.to_text());
-            // There already after an earlier round of the same copy.
-            if packs.text(&name)?.as_ref() != Some(&text) {
-                packs.put_text(&name, &text)?;
-            }
-        }
-        if config.packs.is_some() {
-            copy_slots(dir, &self.slots);
-        }
-        unlock::keep(Arc::clone(&self.ring));
-        Ok(self.ring.database_key())
+    /// The slots.
+    pub(crate) fn slots(&self) -> &[Slot] {
+        &self.slots
     }
 }
 
 /// Adds a slot to a store whose slots lie in `packs`. `ring` has all epochs: see
-/// [`unlock::at_hand`].
+/// [`at_hand`](super::unlock::at_hand).
 ///
 /// # Errors
 /// As [`Slot::lock`]; when it cannot be written.
@@ -103,7 +82,7 @@ pub fn remove_slot(packs: &dyn Backend, name: &str) -> Result<Slot> {
 }
 
 /// Begins a new epoch: everything that is stored from now on by processes that open the store later
-/// has keys that the old slots do not give. `known` are the slots as [`unlock::at_hand`] found them;
+/// has keys that the old slots do not give. `known` are the slots as [`at_hand`](super::unlock::at_hand) found them;
 /// those with a secret stay, all others go.
 ///
 /// New slots are durable before old ones are removed, so at each moment somebody can open the store.

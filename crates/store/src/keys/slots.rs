@@ -79,7 +79,7 @@ pub fn ring_of(dir: &Path) -> Option<RingId> {
 
 /// Copies slots to a host's directory for the store, so that the next opening need not ask for
 /// them. A failure costs time, later, and nothing else.
-pub(super) fn copy_slots(own: &Path, slots: &[Slot]) {
+pub(crate) fn copy_slots(own: &Path, slots: &[Slot]) {
     let dir = own.join(KEYS_DIR);
     if create_private_dir(&dir).is_err() {
         return;

@@ -173,7 +173,7 @@ impl Store {
         }
         remove_slots(dir)?;
         config.claim_packs(dir)?;
-        let key = keys.map(|keys| keys.write(config, dir)).transpose()?;
+        let key = keys.map(|keys| config.write_keys(keys, dir)).transpose()?;
         drop(SqliteMeta::open_encrypted(&dir.join(DATABASE_FILE), OpenMode::Create, key)?);
         write_durably(dir, CONFIG_FILE, config.to_text().as_bytes())?;
         if let Some(parent) = dir.parent() {

@@ -28,7 +28,7 @@ use outrigger_clock::Instant;
 use outrigger_format::PackId;
 use ring::aead::{Aad, LessSafeKey, NONCE_LEN, Nonce};
 
-use super::{Backend, CacheCounts, PackWriter, TieredBackend};
+use crate::backend::{Backend, CacheCounts, PackWriter, TieredBackend};
 use crate::error::{Error, ErrorKind, Result};
 use crate::keys::{Keyring, unlock};
 use writer::SealedWriter;
@@ -62,6 +62,14 @@ struct Known {
     len: u64,
     /// Bytes that were added to it, once its end was read.
     added: Option<u64>,
+}
+
+/// With `keys`, the packs of `backend` as they are before they are encrypted.
+pub fn sealed(backend: Arc<dyn Backend>, keys: Option<&Arc<Keyring>>) -> Arc<dyn Backend> {
+    match keys {
+        Some(keys) => Arc::new(SealedBackend::new(backend, Arc::clone(keys))),
+        None => backend,
+    }
 }
 
 /// See the module.
