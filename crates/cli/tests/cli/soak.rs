@@ -217,21 +217,22 @@ fn hosts_that_do_all_things_at_once_and_die_lose_nothing() {
     let Some(ground) = ground(seconds > 60) else { return };
     let packs = tempfile::tempdir().unwrap();
     let last = Shell::new(&ground);
-    let soak = Soak::begin(&ground, &last, packs.path(), seed, seconds);
+    let soak = Soak::begin(&ground, &last, packs.path(), (seed, seconds), &[]);
     soak.act(seed);
     soak.end(&last, packs.path());
 }
 
 impl<'a> Soak<'a> {
-    /// A new store with its mounts.
+    /// A new store with its mounts; `init` are more options of `init`.
     fn begin(
         ground: &'a Ground,
         shell: &Shell<'_>,
         packs: &std::path::Path,
-        seed: u64,
-        seconds: u64,
+        (seed, seconds): (u64, u64),
+        init: &[&str],
     ) -> Self {
-        shell.done(&["init", "--packs", &format!("file:{}", packs.display())]);
+        let place = format!("file:{}", packs.display());
+        shell.done(&[&["init", "--packs", &place], init].concat());
         let mounts: Vec<_> = (0..2).map(|_| Mount::new(ground)).collect();
         for dir in ["d0", "d1", "d2", "d3", "trees", "tmp"] {
             fs::create_dir(mounts[0].root.join(dir)).unwrap();

@@ -54,7 +54,8 @@ fn faults_planted_beside_running_hosts_are_noticed() {
     let Some(ground) = ground(false) else { return };
     let packs = tempfile::tempdir().unwrap();
     let shell = Shell::new(&ground);
-    let soak = Soak::begin(&ground, &shell, packs.path(), seed, seconds);
+    // Names are looked for in the database, so it is not encrypted.
+    let soak = Soak::begin(&ground, &shell, packs.path(), (seed, seconds), &["--no-encryption"]);
     soak.act(seed);
     // A file that was written twice. Files of trees have other names.
     let slot = 5;
