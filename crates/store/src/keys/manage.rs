@@ -102,7 +102,7 @@ pub fn rotate(
     for (slot, secret) in known {
         // An interrupted rotation leaves two slots of one secret.
         let Some(secret) = secret else { continue };
-        if !carried.iter().any(|(other, _)| other.label == slot.label && other.kind == slot.kind) {
+        if !carried.iter().any(|(_, other)| *other == secret) {
             carried.push((slot, secret));
         }
     }

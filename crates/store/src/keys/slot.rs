@@ -22,7 +22,7 @@ const LANES: u32 = 4;
 const MEMORY_KIB_MAX: u32 = 4 << 20;
 
 /// Something that opens a slot.
-#[derive(Clone)]
+#[derive(Clone, PartialEq)]
 pub enum Secret {
     /// A random key: from a file, from paper, from a service.
     Key(Key),
