@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use outrigger_format::StoreId;
 
-use super::slots::{forget_copies, slots};
+use super::slots::{forget_copies, slots, slots_of};
 use super::{Keyring, Secret, Slot};
 use crate::backend::Backend;
 use crate::error::{Error, ErrorKind, Result};
@@ -116,7 +116,7 @@ pub fn rotate(
     }
     let ids = |slots: &[Slot]| slots.iter().map(|slot| slot.id.clone()).collect::<BTreeSet<_>>();
     let expected: BTreeSet<String> = known.iter().map(|(slot, _)| slot.id.clone()).chain(ids(&new)).collect();
-    if ids(&slots(packs)?) != expected {
+    if ids(&slots_of(packs, ring.id())?) != expected {
         new.iter().try_for_each(|slot| packs.remove_text(&slot.file_name()))?;
         let why = "somebody else changes the keys just now; nothing was changed, try again";
         return Err(Error::new(ErrorKind::Busy, why));
@@ -125,4 +125,37 @@ pub fn rotate(
     known.iter().try_for_each(|(slot, _)| packs.remove_text(&slot.file_name()))?;
     forget_copies(own, &new);
     Ok(rotated.epochs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::MemoryBackend;
+    use crate::keys::{Key, unlock};
+
+    #[test]
+    fn a_rotation_carries_every_key_that_is_at_hand_once() {
+        let (packs, own) = (MemoryBackend::new(), tempfile::tempdir().unwrap());
+        let ring = Keyring::new(StoreId([1; 16])).unwrap();
+        let secrets = [1, 2].map(|seed| Secret::Key(Key::new([seed; 32])));
+        // Two keys of one label, and one of them twice, as an interrupted rotation leaves it.
+        for secret in [&secrets[0], &secrets[1], &secrets[0]] {
+            add_slot(&packs, &ring, secret, "host").unwrap();
+        }
+        let known: Vec<(Slot, Option<Secret>)> = unlock::at_hand(&ring, &packs, &[])
+            .unwrap()
+            .into_iter()
+            .map(|(slot, _)| {
+                let opens = |secret: &&Secret| slot.open(secret, ring.id()).unwrap().is_some();
+                let secret = secrets.iter().find(opens).cloned();
+                (slot, secret)
+            })
+            .collect();
+        assert_eq!(rotate(&packs, own.path(), &ring, &known).unwrap(), 2);
+        let left = slots(&packs).unwrap();
+        assert!(left.len() == 2 && left.iter().all(|slot| slot.epochs == 2), "{left:?}");
+        for secret in &secrets {
+            assert!(left.iter().any(|slot| slot.open(secret, ring.id()).unwrap().is_some()));
+        }
+    }
 }

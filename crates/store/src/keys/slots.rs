@@ -31,6 +31,16 @@ pub fn slots(packs: &dyn Backend) -> Result<Vec<Slot>> {
     Ok(slots)
 }
 
+/// Those of the slots beside the packs that hold keyring `id`, in the same order.
+///
+/// # Errors
+/// As [`slots`].
+pub(super) fn slots_of(packs: &dyn Backend, id: RingId) -> Result<Vec<Slot>> {
+    let mut slots = slots(packs)?;
+    slots.retain(|slot| slot.ring_id() == Some(id));
+    Ok(slots)
+}
+
 /// The copies of slots in a host's directory for the store. They may be old, or gone.
 pub(super) fn copied_slots(own: &Path) -> Vec<Slot> {
     let entries = fs::read_dir(own.join(KEYS_DIR)).into_iter().flatten().flatten();

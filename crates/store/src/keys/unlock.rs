@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::secrets::{
     self, Found, KEY_FILE, PASSPHRASE_COMMAND, PASSPHRASE_FILE, ask, default_key_file, read_key_file,
 };
-use super::slots::{copied_slots, copy_slots, slots};
+use super::slots::{copied_slots, copy_slots, slots_of};
 use super::{Keyring, RingId, Secret, Slot, SlotKind, kernel};
 use crate::backend::Backend;
 use crate::error::{Context, Error, ErrorKind, Result};
@@ -88,10 +88,10 @@ pub fn unlock(id: RingId, own: &Path, packs: &Packs<'_>) -> Result<Arc<Keyring>>
 /// `Denied` when the slots say that there are more and none can be opened: this process must not
 /// take what it cannot read for damage.
 pub fn refresh(ring: &Keyring, packs: &dyn Backend) -> Result<bool> {
-    let Ok(slots) = slots(packs) else { return Ok(false) };
     let id = ring.id();
-    let newest = slots.iter().filter(|slot| slot.ring_id() == Some(id)).map(|slot| slot.epochs).max();
-    if newest.is_none_or(|newest| newest <= ring.epochs()) {
+    let Ok(slots) = slots_of(packs, id) else { return Ok(false) };
+    // Those of the last epoch come first.
+    if slots.first().is_none_or(|newest| newest.epochs <= ring.epochs()) {
         return Ok(false);
     }
     for (secret, _) in secrets::secrets(id)? {
@@ -121,11 +121,11 @@ pub fn at_hand(
     for file in files {
         secrets.push(read_key_file(file)?);
     }
-    let slots: Vec<Slot> = slots(packs)?.into_iter().filter(|slot| slot.ring_id() == Some(id)).collect();
+    let slots = slots_of(packs, id)?;
     if slots.iter().any(|slot| slot.kind == SlotKind::Passphrase) {
         secrets.extend(ask("Passphrase of the store: ")?);
     }
-    let newest = slots.iter().map(|slot| slot.epochs).max().unwrap_or(0);
+    let newest = slots.first().map_or(0, |slot| slot.epochs);
     let mut found = Vec::new();
     for slot in slots {
         let mut opened = None;
@@ -152,12 +152,11 @@ fn try_copies(id: RingId, own: &Path, found: &[Found]) -> Option<Keyring> {
 }
 
 fn by_slots(id: RingId, own: &Path, packs: &Packs<'_>, found: &[Found]) -> Result<Keyring> {
-    let slots = match packs().and_then(|packs| slots(&*packs)) {
+    let slots = match packs().and_then(|packs| slots_of(&*packs, id)) {
         Ok(slots) => slots,
         // Their place cannot be reached; the copies say what would open the store.
         Err(error) => Some(copied_slots(own)).filter(|slots| !slots.is_empty()).ok_or(error)?,
     };
-    let slots: Vec<Slot> = slots.into_iter().filter(|slot| slot.ring_id() == Some(id)).collect();
     if slots.is_empty() {
         let why = "the store is encrypted, and its key slots are missing: put back the directory `keys` beside its packs from a copy";
         return Err(Error::damaged(why));
