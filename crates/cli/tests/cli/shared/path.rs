@@ -195,9 +195,12 @@ fn files_that_are_closed_at_the_same_time_are_all_stored_by_agents() {
     let mut writers: Vec<Writer> = files.iter().map(|(name, data)| site.write(name, data)).collect();
     site.until(|| site.read() == (files.len() * LEN) as u64);
     std::thread::scope(|scope| writers.iter_mut().for_each(|writer| drop(scope.spawn(|| writer.goes_on()))));
-    for (at, (name, data)) in files.iter().enumerate() {
-        let said = site.wait(&(at + 1).to_string());
+    // Jobs are numbered as the files were opened, which may be in any order.
+    for job in 1..=files.len() {
+        let said = site.wait(&job.to_string());
         assert_eq!(said.code, 0, "{}", said.err);
+    }
+    for (name, data) in &files {
         let data = with_end(data);
         site.must_be(&format!("raw/{name}"), &data);
         site.must_be(&format!("up/{name}"), &data.to_ascii_uppercase());
