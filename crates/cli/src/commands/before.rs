@@ -64,21 +64,7 @@ fn before(
     sources: Vec<Vec<u8>>,
     targets: &[StorePath],
 ) -> Result<Arc<BeforeSnapshot>, Failure> {
-    let mut mirrored = Vec::new();
-    for target in targets {
-        let inode = find(&*store.meta, At::Now, target)?;
-        let policies = inode.map(|inode| store.meta.policies(inode.number)).transpose()?;
-        mirrored.extend(policies.and_then(|mut own| own.remove(SOURCE)).map(|text| (target.clone(), text)));
-    }
-    let facts = Facts {
-        host: Some(Identity::this().name),
-        command: Some(command.to_string()),
-        sources,
-        targets: targets.to_vec(),
-        mirrored,
-        ..Facts::default()
-    };
-    Ok(Arc::new(BeforeSnapshot::new(format!("before-{command}-{}", snapshot::name_now()), facts)))
+    Ok(snapshots::before(store, command, &snapshot::name_now(), sources, targets)?)
 }
 
 /// Ends the snapshot after the command, and returns its name if it stays. An error here does not

@@ -13,7 +13,7 @@ use outrigger_store::copy::{CopyEncryption, CopyOptions, CopyProgress, CopyRepor
 use outrigger_store::keys::{NewKeys, slots};
 use outrigger_store::{Error, ErrorKind, Store};
 
-use super::{Context, beside, init};
+use super::{Context, init};
 use crate::args;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::interrupt;
@@ -156,7 +156,7 @@ fn refuse_own_mount(source: &Path, to: &Path) -> Result<(), Failure> {
 
 fn once(context: &Context, source: &Path, options: &CopyOptions, is_first: bool) -> Result<Exit, Failed> {
     let started = Instant::now();
-    beside::stored(source, context.threads)?;
+    context.neighbour().stored(source)?;
     let store = Store::open(source, false)?;
     if is_first {
         // One handler is enough: it also closes the sessions of later rounds, which belong to this

@@ -4,7 +4,6 @@ pub mod advise;
 mod advise_text;
 pub mod before;
 pub mod bench;
-pub mod beside;
 pub mod calibrate;
 pub mod cat;
 pub mod check;
@@ -56,6 +55,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outrigger_format::PackId;
+use outrigger_fuse::beside::{Neighbour, Standing};
 use outrigger_store::Store;
 use outrigger_store::keys::secrets;
 use outrigger_store::meta::Role;
@@ -63,7 +63,6 @@ use outrigger_store::ops::View;
 use outrigger_store::text::show;
 use outrigger_store::write::{Progress, Skipped, Step};
 
-use self::beside::Standing;
 use crate::args::{self, Globals};
 use crate::exit::{Exit, Failure, without_numbers};
 use crate::json::Object;
@@ -99,6 +98,11 @@ impl Context {
         }
         let threads = threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(2, usize::from));
         Self { store, is_store_given, json, threads, quiet, verbose, log, held: RefCell::default() }
+    }
+
+    /// How a command deals with a mount of its store.
+    pub fn neighbour(&self) -> Neighbour {
+        Neighbour { threads: self.threads, tell: complain }
     }
 
     /// Ends the command's hold on a mount that waited for it.
@@ -147,7 +151,7 @@ impl Context {
     /// registers as a reader if the store can be written.
     pub fn open(&self) -> Result<Store, Failure> {
         let dir = self.store_dir()?;
-        beside::stored(dir, self.threads)?;
+        self.neighbour().stored(dir)?;
         Ok(Store::open(dir, false)?)
     }
 
@@ -163,7 +167,7 @@ impl Context {
     pub fn open_for_commits(&self) -> Result<Store, Failure> {
         let store = self.open_for_upkeep()?;
         if !store.is_shared() {
-            store.set_beside(beside::each_commit(store.home(), self.threads));
+            store.set_beside(self.neighbour().each_commit(store.home()));
         }
         Ok(store)
     }
@@ -171,7 +175,7 @@ impl Context {
     /// Opens the store for changes. A mount of it waits until the command is through.
     pub fn open_for_changes(&self) -> Result<Store, Failure> {
         let dir = self.store_dir()?;
-        self.held.replace(beside::hold(dir, self.threads)?);
+        self.held.replace(self.neighbour().hold(dir)?);
         let store = Store::open(dir, false)?;
         store.require_writable()?;
         Ok(store)
@@ -181,7 +185,7 @@ impl Context {
     /// until the command is through.
     pub fn open_for_snapshot(&self) -> Result<Store, Failure> {
         let dir = self.store_dir()?;
-        self.held.replace(beside::pause(dir, self.threads)?);
+        self.held.replace(self.neighbour().pause(dir)?);
         let store = Store::open(dir, false)?;
         store.require_writable()?;
         Ok(store)

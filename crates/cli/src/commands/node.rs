@@ -135,7 +135,7 @@ fn agent(context: &Context, args: NodeArgs) -> Outcome {
     };
     let stop = Arc::new(AtomicBool::new(false));
     stop_on_signal(&store, &stop);
-    let hold = holder(&store, context.threads);
+    let hold = holder(&store, context.neighbour());
     let slots = args.slots.unwrap_or_else(|| std::thread::available_parallelism().map_or(2, usize::from));
     let make_way = (args.yield_above > 0).then(|| {
         let store = Arc::clone(&store);

@@ -10,6 +10,7 @@ use outrigger_format::Root;
 use outrigger_format::catalogue::FileKind;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::local::put::made_now;
 use crate::meta::{At, Change, Inode, Meta, PinTarget, ROOT_INODE, SessionKind};
 use crate::session::Session;
 use crate::snapshot::BeforeSnapshot;
@@ -85,6 +86,44 @@ fn require_directory(meta: &dyn Meta, at: At, path: &StorePath) -> Result<Inode>
         return Err(Error::new(ErrorKind::Invalid, format!("`{path}` is not a directory")));
     }
     Ok(inode)
+}
+
+/// Makes a directory, and those above it that are missing; false if it was there.
+///
+/// # Errors
+/// `Exists` where something else has one of the names; those of the store.
+pub fn make_directories(store: &Store, path: &StorePath) -> Result<bool> {
+    let (meta, mut editor) = (&*store.meta, None);
+    let (mut parent, mut at) = (ROOT_INODE, StorePath::default());
+    for name in &path.components {
+        at = at.join(name);
+        let existing = if editor.is_none() { meta.lookup(At::Now, parent, name)? } else { None };
+        if let Some(existing) = existing {
+            if existing.attributes.kind != FileKind::Directory {
+                return Err(Error::new(ErrorKind::Exists, format!("`{at}` is not a directory")));
+            }
+            parent = existing.number;
+            continue;
+        }
+        let inode = meta.reserve_inodes(1)?.start;
+        let editor = match &mut editor {
+            Some(editor) => editor,
+            missing => missing.insert(Editor::open(store, "mkdir", None)?),
+        };
+        editor.change(Change::Put {
+            parent,
+            name: name.clone(),
+            inode,
+            attributes: made_now(FileKind::Directory, 0o755),
+            root: Root::Empty,
+            stamp: 0,
+            replace: false,
+        })?;
+        parent = inode;
+    }
+    let Some(editor) = editor else { return Ok(false) };
+    editor.finish(Ok(EditReport::default()))?;
+    Ok(true)
 }
 
 /// Removes `paths`; directories only when `recursive`. All of it or nothing, for up to some ten

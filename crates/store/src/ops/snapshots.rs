@@ -7,14 +7,16 @@ use outrigger_clock as clock;
 use outrigger_format::catalogue::Record;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::meta::{ROOT_INODE, SessionKind, SnapshotRow};
-use crate::policy::{AUTOMATIC, AUTOMATIC_DEFAULT, parse_age};
+use crate::host::Identity;
+use crate::meta::{At, ROOT_INODE, SessionKind, SnapshotRow};
+use crate::policy::{AUTOMATIC, AUTOMATIC_DEFAULT, SOURCE, parse_age};
 use crate::publish;
 use crate::session::Session;
 use crate::snapshot::BeforeSnapshot;
 use crate::snapshot::facts::{Counts, Facts, Kind};
 use crate::store::Store;
 use crate::text::show;
+use crate::tree::{StorePath, find};
 use crate::write::append_records;
 
 /// Longest name of a snapshot or tag, bytes.
@@ -159,6 +161,35 @@ pub fn expired(store: &Store, age: Option<&str>) -> Result<Vec<String>> {
         facts.kind == Kind::Automatic && !facts.held && row.time <= until
     };
     Ok(snapshots.into_iter().filter(is_over).map(|row| row.name).collect())
+}
+
+/// The snapshot to take before `command` replaces or removes something below `targets`: it is taken
+/// once that happens, and [`settle`] ends it. `time` is text that tells it from others.
+///
+/// # Errors
+/// When the database cannot be read.
+pub fn before(
+    store: &Store,
+    command: &str,
+    time: &str,
+    sources: Vec<Vec<u8>>,
+    targets: &[StorePath],
+) -> Result<Arc<BeforeSnapshot>> {
+    let mut mirrored = Vec::new();
+    for target in targets {
+        let inode = find(&*store.meta, At::Now, target)?;
+        let policies = inode.map(|inode| store.meta.policies(inode.number)).transpose()?;
+        mirrored.extend(policies.and_then(|mut own| own.remove(SOURCE)).map(|text| (target.clone(), text)));
+    }
+    let facts = Facts {
+        host: Some(Identity::this().name),
+        command: Some(command.to_string()),
+        sources,
+        targets: targets.to_vec(),
+        mirrored,
+        ..Facts::default()
+    };
+    Ok(Arc::new(BeforeSnapshot::new(format!("before-{command}-{time}"), facts)))
 }
 
 /// Completes a command that had `before`: records the counts in the snapshot, or deletes it if

@@ -22,7 +22,7 @@ pub use self::rows::{JobsArgs, has_agent, jobs, outputs_json, state_text};
 use self::rows::{left_among, left_text, split_text};
 use self::show::show_job;
 use super::trust::TrustArgs;
-use super::{Context, beside, run};
+use super::{Context, run};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::json::Object;
 use crate::output::Out;
@@ -195,7 +195,7 @@ fn wait(context: &Context, args: &JobArgs, timeout: Option<f64>) -> Outcome {
             JobState::Done | JobState::Failed | JobState::Cancelled if !is_shown => {
                 // A mount of this store may not yet show outputs that were committed a moment ago.
                 is_shown = true;
-                let _ = beside::stored(context.store_dir()?, context.threads);
+                let _ = context.neighbour().stored(context.store_dir()?);
                 continue;
             }
             JobState::Done if row.splits[SplitState::SetAside as usize] > 0 => return Ok(Exit::Partial),

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use outrigger_active::maker::Maker;
 use outrigger_active::rules::Readers;
+use outrigger_fuse::beside;
 use outrigger_fuse::control::{Remote, Server};
 use outrigger_fuse::fs::{Counted, FileSystem};
 use outrigger_fuse::kernel::{self, MountOptions};
@@ -24,7 +25,7 @@ use outrigger_store::{Store, shared};
 use super::told::{self, Told};
 use super::{Plan, arenas, background, signals};
 use crate::args::MountFlags;
-use crate::commands::{Context, beside, offload};
+use crate::commands::{Context, offload};
 use crate::exit::{Exit, Failure, Outcome, plain};
 use crate::exporter::{Exporter, Trace};
 use crate::interrupt;
@@ -119,7 +120,7 @@ fn serve_changes(
     let volume = Arc::new(LiveVolume::open(Arc::clone(&store), options, reports)?);
     let recovered = volume.recovered();
     if recovered.records > 0 {
-        complain(&format!("an earlier mount was not unmounted cleanly: {}", beside::told(recovered)));
+        complain(&format!("an earlier mount was not unmounted cleanly: {}", beside::describe(recovered)));
     }
     volume.set_tail_rules(Arc::new(Maker::new(&store)))?;
     volume.set_reads(Arc::new(Readers::new(&store)))?;

@@ -11,12 +11,13 @@ use outrigger_active::progress::Counters;
 use outrigger_active::runner::{self, Nearby, Report, RunOptions};
 use outrigger_active::trust::Trust;
 use outrigger_clock::Instant;
-use outrigger_store::Store;
+use outrigger_fuse::beside::Neighbour;
 use outrigger_store::meta::jobs::JobId;
+use outrigger_store::{Error, ErrorKind, Store};
 
 use super::end::{describe, not_run, say, stopped};
+use crate::commands::Context;
 use crate::commands::nearby::{describe_nearby, nearby_of};
-use crate::commands::{Context, beside};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::interrupt;
 use crate::json::Object;
@@ -81,7 +82,7 @@ pub(super) fn with_options(
         last = view.bytes_read;
         describe(&view, elapsed)
     });
-    let hold = holder(store, context.threads);
+    let hold = holder(store, context.neighbour());
     let slots = slots.unwrap_or_else(|| std::thread::available_parallelism().map_or(2, usize::from));
     let (groups, without) = match groups {
         Ok(groups) => (Some(Arc::new(groups)), None),
@@ -106,13 +107,14 @@ pub(super) fn with_options(
 }
 
 /// Stops a mount of the store while outputs become visible.
-pub fn holder(store: &Arc<Store>, threads: usize) -> impl Fn() -> outrigger_store::Result<Box<dyn Any>> {
+pub fn holder(
+    store: &Arc<Store>,
+    neighbour: Neighbour,
+) -> impl Fn() -> outrigger_store::Result<Box<dyn Any>> {
     let store = Arc::clone(store);
     move || {
-        let held = beside::hold(store.name(), threads).map_err(|failure| {
-            outrigger_store::Error::new(outrigger_store::ErrorKind::Busy, failure.message)
-        })?;
-        Ok(Box::new(held))
+        let held = neighbour.hold(store.name());
+        Ok(Box::new(held.map_err(|error| Error::new(ErrorKind::Busy, error.to_string()))?))
     }
 }
 

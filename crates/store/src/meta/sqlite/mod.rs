@@ -62,6 +62,7 @@ use crate::keys::Key;
 
 pub use self::open::OpenMode;
 pub(crate) use open::copy_database;
+#[cfg(any(test, feature = "testing"))]
 pub(crate) use sums::register as register_functions;
 
 /// The database's clock, nanoseconds.
