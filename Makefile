@@ -1,5 +1,5 @@
 # One command for each task; CI calls the same.
-.PHONY: help need release install header demo eval eval-full eval-report cluster cluster-down test-cluster header-check test test-slow test-all slowest test-long test-sanitized test-gpu bench-gpu posix posix-long histories simulate kernels check bench bench-quick fuzz docs recording packages test-packages clean
+.PHONY: help need release install header demo eval eval-full eval-report cluster cluster-down test-cluster header-check test test-slow test-python test-all slowest test-long test-sanitized test-gpu bench-gpu posix posix-long histories simulate kernels check bench bench-quick fuzz docs recording packages test-packages clean
 
 CARGO ?= PATH="$$HOME/.cargo/bin:$$PATH" cargo
 TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
@@ -75,10 +75,14 @@ test: need
 # The slow tests: experiments, soaks, kill loops and benchmarks at a tiny size (tests marked slow);
 # a real Ceph; long models; kernels under sanitizers; the C header. A separate suite (simulation,
 # POSIX, histories) is a target and a word here.
-SLOW := test-slow test-cluster histories test-long test-sanitized header-check
+SLOW := test-slow test-python test-cluster histories test-long test-sanitized header-check
 
 test-slow: need
 	@scripts/test.py --slow
+
+# The Python package; torch and ray are large, and tested by: scripts/test-python.sh --with torch --with 'ray[data]'
+test-python: need
+	@scripts/test-python.sh
 
 test-all: test $(SLOW)
 

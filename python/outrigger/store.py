@@ -351,6 +351,7 @@ class Store:
         keep_missing: bool = False,
         rescan: bool = False,
         replace_source: bool = False,
+        allow_empty: bool = False,
         progress: Progress | None = None,
     ) -> Moved:
         """Store a file or a directory of this machine.
@@ -374,11 +375,13 @@ class Store:
             Read files that seem unchanged, too.
         replace_source : bool
             Let `target` mirror another source than the one it had.
+        allow_empty : bool
+            Let an empty directory replace one that is not empty.
         progress : callable, optional
             Called with files and bytes so far, ten times a second.
         """
         tags = [tag] if isinstance(tag, str) else list(tag)
-        options = (rescan, keep_missing, replace_source, self._undo(), progress)
+        options = (rescan, keep_missing, replace_source, allow_empty, self._undo(), progress)
         raw = self._native.put(os.fspath(source), _path(target), [os.fsencode(text) for text in exclude], *options)
         return Moved._of(raw, self.snapshot(tags=tags).name if tags else None)
 

@@ -5,6 +5,9 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use outrigger_format::catalogue::FileKind;
+use outrigger_store::meta::Inode;
+use outrigger_store::tree::StorePath;
 use outrigger_store::write::Progress;
 use outrigger_store::{Error, ErrorKind, Result};
 use pyo3::exceptions::{PyKeyboardInterrupt, PyOSError, PyRuntimeError, PyValueError};
@@ -51,6 +54,17 @@ pub fn exception(error: &Error) -> PyErr {
 /// Calls the store without the interpreter's lock.
 pub fn call<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T> + Send) -> PyResult<T> {
     py.detach(work).map_err(|error| exception(&error))
+}
+
+/// Python's own exception where a file is asked for, and `inode` is something else.
+pub fn require_file(path: &StorePath, inode: &Inode) -> PyResult<()> {
+    match inode.attributes.kind {
+        FileKind::File => Ok(()),
+        FileKind::Directory => {
+            Err(PyOSError::new_err((Errno::ISDIR.raw_os_error(), format!("`{path}` is a directory"))))
+        }
+        _ => Err(PyOSError::new_err((Errno::INVAL.raw_os_error(), format!("`{path}` is not a file")))),
+    }
 }
 
 /// As [`call`], in a thread of its own: meanwhile `show` gets (files, bytes) so far, and Ctrl-C ends

@@ -3,16 +3,17 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use outrigger_format::catalogue::FileKind;
 use outrigger_store::Result;
-use outrigger_store::meta::{At, SessionKind};
+use outrigger_store::meta::{At, Inode, SessionKind};
 use outrigger_store::ops::{edit, snapshots};
 use outrigger_store::snapshot::BeforeSnapshot;
 use outrigger_store::snapshot::facts::Facts;
-use outrigger_store::tree::{StorePath, require};
+use outrigger_store::tree::{StorePath, find, require};
 use outrigger_store::write::set_policy;
 use pyo3::prelude::*;
 
-use crate::call::call;
+use crate::call::{call, require_file};
 use crate::store::{Inner, Store, When};
 use crate::values::{Snapshot, parse};
 
@@ -51,6 +52,11 @@ impl Store {
         undo: Option<String>,
     ) -> PyResult<()> {
         let (inner, paths) = (self.inner()?, parse_all(&paths)?);
+        for path in paths.iter().filter(|_| !recursive) {
+            let found = call(py, || find(&*inner.store.meta, At::Now, path))?;
+            let is_directory = |inode: &Inode| inode.attributes.kind == FileKind::Directory;
+            found.filter(is_directory).map_or(Ok(()), |inode| require_file(path, &inode))?;
+        }
         call(py, || {
             change(&inner, "rm", &paths, undo.as_deref(), |before| {
                 edit::remove(&inner.store, &paths, recursive, before)

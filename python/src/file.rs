@@ -4,16 +4,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use outrigger_format::Root;
-use outrigger_format::catalogue::FileKind;
 use outrigger_store::ops::View;
 use outrigger_store::read::Reader;
-use outrigger_store::{Error, ErrorKind, Result};
+use outrigger_store::{Error, Result};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::buffer::Target;
-use crate::call::call;
+use crate::call::{call, require_file};
 use crate::store::{Inner, Store, When};
 use crate::values::parse;
 
@@ -54,12 +53,8 @@ impl Open {
     }
 
     fn read_part(&self, offset: u64, out: &mut [u8]) -> Result<()> {
-        let (mut done, len) = (0, out.len());
-        Reader::new(&self.inner.store).read(&self.root, offset, len as u64, &mut |bytes| {
-            out[done..done + bytes.len()].copy_from_slice(bytes);
-            done += bytes.len();
-            Ok(())
-        })?;
+        let len = out.len();
+        let done = Reader::new(&self.inner.store).read_into(&self.root, offset, out)?;
         if done == len {
             Ok(())
         } else {
@@ -111,11 +106,9 @@ impl Store {
     /// Opens a file's present content, that in a snapshot, or an earlier version.
     fn open(&self, py: Python<'_>, path: &[u8], at: Option<When>, version: Option<u64>) -> PyResult<File> {
         let (inner, path) = (self.inner()?, parse(path)?);
+        let (inode, view) = call(py, || inner.held(&path, at.as_ref()))?;
+        require_file(&path, &inode)?;
         call(py, || {
-            let (inode, view) = inner.held(&path, at.as_ref())?;
-            if inode.attributes.kind != FileKind::File {
-                return Err(Error::new(ErrorKind::Invalid, format!("`{path}` is not a file")));
-            }
             let root = match version {
                 None => inode.root,
                 Some(number) => view.version(&inner.store, inode.number, number)?,

@@ -66,6 +66,7 @@ impl Store {
         rescan: bool,
         keep_missing: bool,
         replace_source: bool,
+        allow_empty: bool,
         undo: Option<String>,
         show: Option<Bound<'_, PyAny>>,
     ) -> PyResult<Moved> {
@@ -75,7 +76,7 @@ impl Store {
             let mut options = PutOptions {
                 rescan,
                 keep_missing,
-                mirror: Some(MirrorRules { replace_source, allow_empty: false }),
+                mirror: Some(MirrorRules { replace_source, allow_empty }),
                 own_devices: own_devices(&inner),
                 ..PutOptions::default()
             };

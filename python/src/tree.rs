@@ -1,13 +1,13 @@
 //! Looking: entries, versions, and where data lies.
 
 use outrigger_format::catalogue::FileKind;
+use outrigger_store::Result;
 use outrigger_store::meta::{At, DirEntry};
 use outrigger_store::read::whereabouts::{stretches, whereabouts};
 use outrigger_store::tree::{listing, require};
-use outrigger_store::{Error, ErrorKind, Result};
 use pyo3::prelude::*;
 
-use crate::call::call;
+use crate::call::{call, require_file};
 use crate::store::{Inner, Store, When};
 use crate::values::{Entry, parse};
 
@@ -75,14 +75,12 @@ impl Store {
     /// Divides a file by the hosts that have it, and into parts of `most` bytes at most.
     fn parts(&self, py: Python<'_>, path: &[u8], most: u64, least: u64) -> PyResult<Vec<Part>> {
         let (inner, path) = (self.inner()?, parse(path)?);
-        call(py, || {
+        let inode = call(py, || {
             inner.look()?;
-            let inode = require(&*inner.store.meta, At::Now, &path)?;
-            if inode.attributes.kind != FileKind::File {
-                return Err(Error::new(ErrorKind::Invalid, format!("`{path}` is not a file")));
-            }
-            Ok(divide(by_host(&inner, &inode, least)?, most.max(1)))
-        })
+            require(&*inner.store.meta, At::Now, &path)
+        })?;
+        require_file(&path, &inode)?;
+        call(py, || Ok(divide(by_host(&inner, &inode, least)?, most.max(1))))
     }
 }
 

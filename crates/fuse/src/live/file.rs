@@ -343,13 +343,7 @@ fn read_exactly(
     offset: u64,
     out: &mut [u8],
 ) -> outrigger_store::Result<()> {
-    let mut filled = 0;
-    reader.read(root, offset, out.len() as u64, &mut |bytes| {
-        out[filled..filled + bytes.len()].copy_from_slice(bytes);
-        filled += bytes.len();
-        Ok(())
-    })?;
-    if filled < out.len() {
+    if reader.read_into(root, offset, out)? < out.len() {
         return Err(outrigger_store::Error::damaged("a content is shorter than its manifest says"));
     }
     Ok(())

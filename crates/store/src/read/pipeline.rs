@@ -59,12 +59,22 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// `Damaged`, naming chunk, pack and frame; `out` is then unchanged.
     pub fn append_chunk(&self, fingerprint: &Fingerprint, len: u32, out: &mut Vec<u8>) -> Result<()> {
+        self.with_listed_chunk(fingerprint, len, |chunk| out.extend_from_slice(chunk))
+    }
+
+    /// Hands the verified bytes of a chunk to `take`, if it is as long as the manifest says.
+    fn with_listed_chunk(
+        &self,
+        fingerprint: &Fingerprint,
+        len: u32,
+        mut take: impl FnMut(&[u8]),
+    ) -> Result<()> {
         self.with_chunk(fingerprint, |chunk, pack| {
             if chunk.len() != len as usize {
                 let why = "its length is not what the manifest says";
                 return Err(Error::damaged(format!("chunk {fingerprint}: {why}")));
             }
-            out.extend_from_slice(chunk);
+            take(chunk);
             if let Some(told) = self.told {
                 told(pack, u64::from(len));
             }
@@ -242,6 +252,32 @@ impl<'a> Reader<'a> {
             _ => extents.push(Extent { hole_before: hole, start: data, len: 0 }),
         }
         Ok(Some(extents))
+    }
+
+    /// Fills `out` with a file's bytes from `offset`, holes with zeros, and returns their number,
+    /// which is lower at the file's end. Each byte is copied once.
+    ///
+    /// # Errors
+    /// `Damaged`, with the offset in the file. What `out` has then is verified, or was there before.
+    pub fn read_into(&self, root: &Root, offset: u64, out: &mut [u8]) -> Result<usize> {
+        let end = offset.saturating_add(out.len() as u64);
+        let mut done = 0;
+        self.entries(root, offset, end, &mut |at, entry| {
+            let (from, to) = (at.max(offset), (at + entry.len()).min(end));
+            let (skip, len) = ((from - at) as usize, (to - from) as usize);
+            let target = &mut out[done..done + len];
+            done += len;
+            match entry {
+                Entry::Hole { .. } => target.fill(0),
+                Entry::Chunk { fingerprint, len: whole } => self
+                    .with_listed_chunk(&fingerprint, whole, |chunk| {
+                        target.copy_from_slice(&chunk[skip..skip + len]);
+                    })
+                    .map_err(|error| error.context(format!("at byte {at}")))?,
+            }
+            Ok(true)
+        })?;
+        Ok(done)
     }
 
     /// Hands the bytes `offset..offset + len` of a file to `sink`, in order, about a mebibyte at a

@@ -58,6 +58,9 @@ fn read_all(store: &Store, target: &str, offset: u64, len: u64) -> Vec<u8> {
         Ok(())
     };
     Reader::new(store).read(&inode.root, offset, len, &mut sink).unwrap();
+    let mut filled = vec![1; len.min(inode.root.len() + 1) as usize];
+    let done = Reader::new(store).read_into(&inode.root, offset, &mut filled).unwrap();
+    assert_eq!(&filled[..done], &bytes[..], "{offset} {len}");
     bytes
 }
 
