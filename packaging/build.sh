@@ -1,31 +1,32 @@
 #!/bin/bash
 # Makes the packages of this commit in FOLDER:
 #
-#   packaging/build.sh FOLDER [deb|rpm|static-x86_64|static-aarch64]...      all, if none is named
+#   packaging/build.sh FOLDER [deb|rpm|wheel|static-x86_64|static-aarch64]...    all, if none is named
 #
 #   outrigger_VERSION-1_amd64.deb, outrigger-VERSION-1.x86_64.rpm     with Debian 12's libraries or newer
 #   outrigger-VERSION-x86_64.tar.gz, outrigger-VERSION-aarch64.tar.gz static: for any Linux
+#   outrigger-VERSION-cp311-abi3-manylinux_*_x86_64.whl               for Python 3.11 or newer
 #   *.cdx.json                                                        what each program is made of
 #   SHA256SUMS, Containerfile
 #
 # The same commit gives the same bytes, in whatever directory it is built (with the same compilers:
 # the packages' C compiler is the system's). JOBS=N limits the compilers that run at once.
 #
-# Tools that it fetches once into TARGET/tools: cargo-deb and cargo-generate-rpm by cargo, and
-# cargo-zigbuild and zig, which compile and link static programs, by pip.
+# Tools that it fetches once into TARGET/tools: cargo-deb and cargo-generate-rpm by cargo; maturin,
+# which makes wheels, cargo-zigbuild and zig, which compile and link static programs, by pip.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 [ $# -ge 1 ] || { sed -n '2,/^set/s/^# \{0,1\}//p' "$0"; exit 2; }
 mkdir -p "$1"
 out=$(cd "$1" && pwd)
 shift
-kinds=" ${*:-deb rpm static-x86_64 static-aarch64} "
+kinds=" ${*:-deb rpm wheel static-x86_64 static-aarch64} "
 target=${CARGO_TARGET_DIR:-target}
 mkdir -p "$target"
 target=$(cd "$target" && pwd)
 tools=$target/tools
 version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"$/\1/p' Cargo.toml)
-PATH="$tools/bin:$tools/zig/bin:$HOME/.cargo/bin:$PATH"
+PATH="$tools/bin:$tools/python/bin:$HOME/.cargo/bin:$PATH"
 export CARGO_TARGET_DIR=$target CARGO_INCREMENTAL=0 LC_ALL=C
 umask 022
 # The commit's time is the time of everything in the packages.
@@ -44,12 +45,18 @@ tool() {
         env -u CARGO_ENCODED_RUSTFLAGS cargo install --quiet --locked ${JOBS:+-j "$JOBS"} --root "$tools" --version "$2" "$1"
 }
 
-# build COMMAND TRIPLE: compiles the program. Its folder is in `built`.
+# from_pip PACKAGE...: tools that pip brings.
+from_pip() {
+    [ -x "$tools/python/bin/pip" ] || python3 -m venv "$tools/python"
+    "$tools/python/bin/pip" install --quiet --disable-pip-version-check "$@"
+}
+
+# build COMMAND TRIPLE NAME [CRATE]: compiles the program, or another crate. Its folder is in `built`.
 build() {
     built=$target/$2/dist
     # OpenSSL writes a date into itself, and is not compiled again for another commit.
-    SOURCE_DATE_EPOCH=1 cargo "$1" --locked ${JOBS:+-j "$JOBS"} --profile dist -p outrigger --target "$2"
-    packaging/components.py "$2" bom >"$out/$3.cdx.json"
+    SOURCE_DATE_EPOCH=1 cargo "$1" --locked ${JOBS:+-j "$JOBS"} --profile dist -p "${4:-outrigger}" --target "$2"
+    packaging/components.py "$2" bom "${4:-outrigger}" >"$out/$3.cdx.json"
 }
 
 # share PREFIX TRIPLE: the files that go with the program for this prefix, in built/package. The
@@ -74,21 +81,41 @@ share() {
     find "$stage" "$built/outrigger" -exec touch -hd "@$SOURCE_DATE_EPOCH" {} +
 }
 
-# compilers ARCHITECTURE: OpenSSL writes the command of its compiler and the paths of its build into
-# itself. So the compiler gets a name without a path, and the paths are replaced.
-compilers() {
+# openssl_paths: OpenSSL writes the paths of its build into itself. They are replaced.
+openssl_paths() {
     mkdir -p "$tools/bin"
-    cat >"$tools/bin/outrigger-cc-$1" <<END
-#!/bin/sh
-exec cargo-zigbuild zig cc -- -g0 -fno-sanitize=all -target $1-linux-musl "\$@"
-END
     cat >"$tools/bin/outrigger-perl" <<'END'
 #!/bin/sh
 perl "$@" || exit
 case $1 in *Configure) sed -i -E 's@^(ENGINESDIR|MODULESDIR)=.*@\1=/usr/local/lib/ossl@' Makefile ;; esac
 END
-    chmod 755 "$tools/bin/outrigger-cc-$1" "$tools/bin/outrigger-perl"
-    export "CC_$1_unknown_linux_musl=outrigger-cc-$1" OPENSSL_SRC_PERL=outrigger-perl
+    chmod 755 "$tools/bin/outrigger-perl"
+    export OPENSSL_SRC_PERL=outrigger-perl
+}
+
+# compilers ARCHITECTURE: it also writes the command of its compiler, which gets a name without a
+# path.
+compilers() {
+    openssl_paths
+    cat >"$tools/bin/outrigger-cc-$1" <<END
+#!/bin/sh
+exec cargo-zigbuild zig cc -- -g0 -fno-sanitize=all -target $1-linux-musl "\$@"
+END
+    chmod 755 "$tools/bin/outrigger-cc-$1"
+    export "CC_$1_unknown_linux_musl=outrigger-cc-$1"
+}
+
+# wheel TRIPLE: the Python package. It has its own OpenSSL, as a wheel links nothing but glibc.
+wheel() {
+    (
+        openssl_paths
+        CARGO_ENCODED_RUSTFLAGS="$CARGO_ENCODED_RUSTFLAGS$separator--cfg${separator}outrigger_wheel"
+        build build "$1" "outrigger-$version-wheel" outrigger-python
+        mkdir -p python/licenses
+        cp LICENSE-MIT LICENSE-APACHE python/licenses/
+        packaging/components.py "$1" notices outrigger-python >python/licenses/THIRD-PARTY
+        maturin build --quiet --locked --profile dist -m python/Cargo.toml --target "$1" --out "$out"
+    )
 }
 
 # static ARCHITECTURE: a tarball to unpack into /usr/local.
@@ -138,9 +165,12 @@ if wants deb || wants rpm; then
             --payload-compress zstd -o "$out/"
     fi
 fi
+if wants wheel; then
+    from_pip maturin==1.16.0
+    wheel x86_64-unknown-linux-gnu
+fi
 if wants static-x86_64 || wants static-aarch64; then
-    [ -x "$tools/zig/bin/cargo-zigbuild" ] || python3 -m venv "$tools/zig"
-    "$tools/zig/bin/pip" install --quiet --disable-pip-version-check cargo-zigbuild==0.24.1 ziglang==0.17.1
+    from_pip cargo-zigbuild==0.24.1 ziglang==0.17.1
     for architecture in x86_64 aarch64; do
         wants "static-$architecture" || continue
         [ -d "$(rustc --print sysroot)/lib/rustlib/$architecture-unknown-linux-musl" ] ||
@@ -151,5 +181,5 @@ fi
 cp packaging/Containerfile "$out/"
 cd "$out"
 shopt -s nullglob
-sha256sum -- *.deb *.rpm *.tar.gz *.cdx.json Containerfile >SHA256SUMS
+sha256sum -- *.deb *.rpm *.whl *.tar.gz *.cdx.json Containerfile >SHA256SUMS
 ls -l

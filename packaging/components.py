@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Lists what a program is made of.
 
-    packaging/components.py TARGET bom        a CycloneDX bill of materials
-    packaging/components.py TARGET notices    the licences' texts, which go with the program
+    packaging/components.py TARGET bom [CRATE]        a CycloneDX bill of materials
+    packaging/components.py TARGET notices [CRATE]    the licences' texts, which go with the program
 
 TARGET is Rust's name of a platform, such as x86_64-unknown-linux-gnu. SOURCE_DATE_EPOCH is the time
 that the bill names. Its number comes from its content, so the same sources give the same bytes.
@@ -31,19 +31,20 @@ def cargo(*words):
     return subprocess.run(["cargo", *words], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
-def names_of(target, edges):
+def names_of(crate, target, edges):
     """The crates that the program needs for this target, as (name, version)."""
-    tree = cargo("tree", "--locked", "-p", "outrigger", "-e", edges, "--target", target, "--prefix", "none", "-f", "{p}")
+    tree = cargo("tree", "--locked", "-p", crate, "-e", edges, "--target", target, "--prefix", "none", "-f", "{p}")
     return {(line.split()[0], line.split()[1].lstrip("v")) for line in tree.splitlines() if line}
 
 
 class Crates:
     """The crates of a program, in the order of their names."""
 
-    def __init__(self, target):
+    def __init__(self, target, crate):
+        self.program = crate
         metadata = json.loads(cargo("metadata", "--locked", "--format-version", "1", "--filter-platform", target))
-        self.linked = names_of(target, "normal")
-        wanted = self.linked | names_of(target, "normal,build")
+        self.linked = names_of(crate, target, "normal")
+        wanted = self.linked | names_of(crate, target, "normal,build")
         self.all = sorted((p for p in metadata["packages"] if (p["name"], p["version"]) in wanted), key=lambda p: (p["name"], p["version"]))
         self.by_id = {p["id"]: p for p in self.all}
         self.edges = {node["id"]: [d["pkg"] for d in node["deps"] if any(k["kind"] != "dev" for k in d["dep_kinds"])] for node in metadata["resolve"]["nodes"]}
@@ -63,7 +64,7 @@ def purl(package):
 
 
 def component(crates, package):
-    kind = "application" if package["name"] == "outrigger" else "library"
+    kind = "application" if package["name"] == crates.program else "library"
     entry = {"type": kind, "bom-ref": purl(package), "name": package["name"], "version": package["version"], "purl": purl(package)}
     entry["licenses"] = [{"expression": licence(package)}]
     entry["scope"] = "required" if crates.is_in_program(package) else "excluded"
@@ -128,8 +129,8 @@ def notices(crates, target):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3 or sys.argv[2] not in ("bom", "notices"):
+    if len(sys.argv) not in (3, 4) or sys.argv[2] not in ("bom", "notices"):
         sys.exit(__doc__)
     os.environ["PATH"] = f"{Path.home()}/.cargo/bin:{os.environ['PATH']}"
-    crates = Crates(sys.argv[1])
+    crates = Crates(sys.argv[1], sys.argv[3] if len(sys.argv) == 4 else "outrigger")
     sys.stdout.write(bom(crates, sys.argv[1]) if sys.argv[2] == "bom" else "".join(notices(crates, sys.argv[1])))
