@@ -68,7 +68,7 @@ pub fn require_file(path: &StorePath, inode: &Inode) -> PyResult<()> {
 }
 
 /// As [`call`], in a thread of its own: meanwhile `show` gets (files, bytes) so far, and Ctrl-C ends
-/// the work. What it had committed stays.
+/// the work. Committed changes stay.
 pub fn long_call<T: Send>(
     py: Python<'_>,
     progress: &Arc<Progress>,

@@ -19,7 +19,7 @@ use crate::values::parse;
 /// Bytes that one thread reads before it takes the next part of a long read.
 const PART: usize = 4 << 20;
 
-/// What keeps a content readable.
+/// Keeps a content readable.
 struct Open {
     inner: Arc<Inner>,
     root: Root,

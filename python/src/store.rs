@@ -15,7 +15,7 @@ use pyo3::types::PyDict;
 
 use crate::call::call;
 
-/// What this process is called in lists of sessions.
+/// The name of such a process in lists of sessions.
 pub const ROLE: &str = "python";
 
 /// The state to read: a snapshot by its name or tag, or the newest one of a time (nanoseconds since

@@ -24,7 +24,7 @@ impl Store {
         })
     }
 
-    /// What a directory has; of anything else, itself.
+    /// The entries of a directory, or the single entry that something else is.
     fn list(&self, py: Python<'_>, path: &[u8], recursive: bool, at: Option<When>) -> PyResult<Vec<Entry>> {
         let (inner, path) = (self.inner()?, parse(path)?);
         call(py, || {

@@ -73,7 +73,7 @@ impl From<SnapshotRow> for Snapshot {
     }
 }
 
-/// What a put or get did.
+/// The counts of a put or get.
 #[derive(IntoPyObject)]
 pub struct Moved {
     files: u64,
