@@ -5,6 +5,7 @@
 #
 #   .deb        install, first backup as an ordinary user within a minute, upgrade, removal, purge
 #   tarball     the same store, without any package
+#   wheel       the same store from Python, beside the tarball's program
 #   .rpm        its scripts and files, by rpm (the dependencies are Fedora's, so they are only listed)
 #   container   the steps of the Containerfile
 #
@@ -19,7 +20,7 @@ done
 [ -z "$lacking" ] || { echo "missing:$lacking. On Debian or Ubuntu, as root: apt-get install debootstrap rpm" >&2; exit 1; }
 packages=$(cd "$1" && pwd)
 suite=${2:-bookworm}
-for pattern in 'outrigger_*_amd64.deb' 'outrigger-*.x86_64.rpm' 'outrigger-*-x86_64.tar.gz' SHA256SUMS; do
+for pattern in 'outrigger_*_amd64.deb' 'outrigger-*.x86_64.rpm' 'outrigger-*-x86_64.tar.gz' 'outrigger-*.whl' SHA256SUMS; do
     compgen -G "$packages/$pattern" >/dev/null || { echo "missing: $packages/$pattern; make it by: make packages" >&2; exit 1; }
 done
 # Mounts of this process end with it.
@@ -137,6 +138,26 @@ as_ann tarball "$later_use"
 as_ann tarball 'outrigger devices' | tee "$work/log" | grep static || { cat "$work/log"; fail "devices does not say that the program is static"; }
 as_ann tarball 'OUTRIGGER_STORE=~/other outrigger init --packs rados://pool 2>&1 || test $? = 1' | grep static || fail "rados does not say that the program is static"
 umount "$work/tarball/proc" && rm -rf --one-file-system "$work/tarball"
+
+part "wheel: the same store from Python"
+fresh wheel
+inside wheel sh -c 'apt-get update -qq && apt-get -qqo Dpkg::Use-Pty=0 install -y --no-install-recommends python3-venv' >"$work/log" 2>&1 || { tail "$work/log"; fail "apt-get install python3-venv"; }
+tar -xzf "$packages"/outrigger-*-x86_64.tar.gz --strip-components=1 -C "$work/wheel/usr/local"
+cp "$packages"/outrigger-*.whl "$work/wheel/home/ann/"
+as_ann wheel '
+    python3 -m venv env && env/bin/pip install --quiet --no-index outrigger-*.whl
+    env/bin/python -c "
+import outrigger
+from importlib.metadata import entry_points
+store = outrigger.Store()
+assert store.read_bytes(\"tree/notes.txt\", at=\"first\") == b\"one\\n\"
+store.write_bytes(\"from/python\", b\"stored\")
+store.run([\"tr\", \"a-z\", \"A-Z\"], inputs=\"from/python\", out=\"loud\", sandbox=\"best\").wait(60)
+assert store.read_bytes(\"loud\") == b\"STORED\"
+assert [point.name for point in entry_points(group=\"fsspec.specs\")] == [\"outrigger\"]
+"
+    test "$(outrigger cat from/python)" = stored'
+umount "$work/wheel/proc" && rm -rf --one-file-system "$work/wheel"
 
 part "rpm: its files and scripts"
 fresh rpm

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use outrigger_fuse::beside::Neighbour;
-use outrigger_store::keys::secrets;
+use outrigger_store::keys::{known, secrets};
 use outrigger_store::meta::{At, Inode, SnapshotRow};
 use outrigger_store::ops::{View, stats};
 use outrigger_store::tree::{StorePath, find, require};
@@ -148,6 +148,7 @@ impl Store {
         if let Some(path) = key_file {
             secrets::name_key_file(path);
         }
+        known::begin();
         let inner = call(py, || {
             let neighbour = Neighbour { threads, tell: warn };
             neighbour.stored(&location)?;

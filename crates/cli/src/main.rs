@@ -29,6 +29,7 @@ fn main() {
     refuse_core_dumps();
     outrigger_store::wait::on_long_wait(output::complain);
     outrigger_store::keys::secrets::ask_by(ask_passphrase);
+    outrigger_store::keys::known::begin();
     let json = given.iter().any(|word| word == "--json");
     let matches = match command_line::parse(command_line::command_line(given)) {
         Ok(matches) => matches,

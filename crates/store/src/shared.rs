@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::backend::Access;
 use crate::config::StoreConfig;
 use crate::error::{Context as _, Error, ErrorKind, Result};
-use crate::keys::{Keyring, NewKeys};
+use crate::keys::{Keyring, NewKeys, known};
 use crate::layout::{OWN_DIRS, create_private_dir};
 use crate::meta::{Location, PostgresMeta, Sealer, is_postgres_url};
 
@@ -54,6 +54,7 @@ pub(crate) fn init(url: &str, config: &StoreConfig, keys: Option<&NewKeys>) -> R
     }
     let dir = make_cache_dir(config)?;
     config.claim_packs(&dir)?;
+    known::forget(&location.to_string())?;
     keys.map(|keys| config.write_keys(keys, &dir)).transpose()?;
     let keys = keys.map(|keys| Arc::clone(&keys.ring));
     let meta = PostgresMeta::create_with(location, &config.to_text(), sealer(keys.as_ref()))?;
@@ -62,9 +63,12 @@ pub(crate) fn init(url: &str, config: &StoreConfig, keys: Option<&NewKeys>) -> R
 
 /// Opens the store at `url`.
 pub(crate) fn open(url: &str, read_only: bool) -> Result<Shared> {
-    let meta = PostgresMeta::open(Location::parse(url)?, read_only)?;
+    let location = Location::parse(url)?;
+    let name = location.to_string();
+    let meta = PostgresMeta::open(location, read_only)?;
     let config = StoreConfig::from_text(meta.config())?;
     let dir = make_cache_dir(&config)?;
+    known::check(&name, config.ring_id())?;
     let keys = config.unlock(&dir, Access { read_only, ..Access::default() })?;
     if let Some(sealer) = sealer(keys.as_ref()) {
         meta.seal_with(sealer);

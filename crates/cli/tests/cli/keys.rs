@@ -169,7 +169,7 @@ fn a_passphrase_alone_opens_a_store() {
     home.0.write("words", "a passphrase of words\n");
     let said = home.with("OUTRIGGER_PASSPHRASE_FILE", "words", &["init"]);
     assert_eq!(said.code, 0, "{}", said.err);
-    assert!(!home.0.path("home/.config").exists(), "no key file was made");
+    assert!(!home.0.path("home/.config/outrigger/keys").exists(), "no key file was made");
     assert_eq!(home.with("OUTRIGGER_PASSPHRASE_FILE", "words", &["ls"]).code, 0);
     assert_eq!(home.run(&["ls"]).code, 1);
 }
@@ -234,4 +234,29 @@ fn a_mount_keeps_nothing_in_the_clear() {
     home.done(&["unmount", "mnt"]);
     child.wait().unwrap();
     assert_eq!(home.done(&["cat", NAME]).text(), TEXT.repeat(3000));
+}
+
+#[test]
+fn a_plain_store_in_the_place_of_an_encrypted_one_is_refused() {
+    let home = Home::new(&[]);
+    home.done(&["put", NAME]);
+    // Somebody who can write there puts another one in its place.
+    let (store, away) = (home.0.path("store"), home.0.path("away"));
+    let other = home.0.path("other").display().to_string();
+    home.done(&["--store", &other, "init", "--no-encryption"]);
+    std::fs::rename(&store, &away).unwrap();
+    std::fs::rename(&other, &store).unwrap();
+    for args in [&["put", NAME][..], &["ls"], &["gc"]] {
+        let said = home.run(args);
+        assert_eq!(said.code, 1, "{args:?} {}", said.text());
+        assert!(said.err.contains("is not encrypted") && said.err.contains("known"), "{}", said.err);
+    }
+    assert!(holds(&store, TEXT).is_empty());
+    // The real one is still fine, and an owner who means it makes a plain one there.
+    std::fs::remove_dir_all(&store).unwrap();
+    std::fs::rename(&away, &store).unwrap();
+    assert_eq!(home.done(&["cat", NAME]).text(), TEXT.repeat(3000));
+    std::fs::remove_dir_all(&store).unwrap();
+    home.done(&["init", "--no-encryption"]);
+    home.done(&["put", NAME]);
 }

@@ -7,6 +7,7 @@
 
 pub mod kernel;
 mod keyring;
+pub mod known;
 mod manage;
 pub mod secrets;
 mod slot;

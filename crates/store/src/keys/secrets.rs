@@ -78,21 +78,26 @@ pub fn new_passphrase() -> Result<Secret> {
     Ok(Secret::Passphrase(words))
 }
 
+/// This user's configuration: `~/.config/outrigger`; `None` without a home directory.
+pub fn config_dir() -> Option<PathBuf> {
+    let variable = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let config = variable("XDG_CONFIG_HOME").or_else(|| variable("HOME").map(|home| home.join(".config")));
+    Some(config?.join("outrigger"))
+}
+
 /// The file in which `init` puts the key of a store: `~/.config/outrigger/keys/ID.key`, ID
 /// being the keyring's.
 ///
 /// # Errors
 /// `Invalid` without a home directory.
 pub fn default_key_file(id: RingId) -> Result<PathBuf> {
-    let variable = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let config = variable("XDG_CONFIG_HOME").or_else(|| variable("HOME").map(|home| home.join(".config")));
-    let config = config.ok_or_else(|| {
+    let config = config_dir().ok_or_else(|| {
         let why = format!(
             "there is no home directory to put the store's key in: set HOME, or name a file in {KEY_FILE}"
         );
         Error::new(ErrorKind::Invalid, why)
     })?;
-    Ok(config.join("outrigger/keys").join(format!("{id}.key")))
+    Ok(config.join("keys").join(format!("{id}.key")))
 }
 
 /// Writes a key file that only its owner can read. It never replaces one.

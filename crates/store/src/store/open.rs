@@ -19,7 +19,7 @@ use crate::follow::Census;
 use crate::home::Home;
 use crate::index::{Index, IndexOptions, LoadFooter};
 use crate::keys::slots::remove_slots;
-use crate::keys::{Keyring, NewKeys};
+use crate::keys::{Keyring, NewKeys, known};
 use crate::layout::{CONFIG_FILE, DATABASE_FILE, OWN_DIRS, create_private_dir, sync_dir, write_durably};
 use crate::meta::{Meta, OpenMode, Others, Packs, SqliteMeta};
 use crate::packs::PackReader;
@@ -67,6 +67,11 @@ pub(crate) struct Parts {
 /// do.
 pub(super) fn read_config(dir: &Path) -> Result<StoreConfig> {
     StoreConfig::find(dir)?.ok_or_else(|| leftovers::refuse(dir))
+}
+
+/// The name of a store's place, by which this host knows it.
+fn location(dir: &Path) -> String {
+    dir.canonicalize().unwrap_or_else(|_| dir.to_path_buf()).display().to_string()
 }
 
 /// Opens the packs.
@@ -173,6 +178,7 @@ impl Store {
         }
         remove_slots(dir)?;
         config.claim_packs(dir)?;
+        known::forget(&location(dir))?;
         let key = keys.map(|keys| config.write_keys(keys, dir)).transpose()?;
         drop(SqliteMeta::open_encrypted(&dir.join(DATABASE_FILE), OpenMode::Create, key)?);
         write_durably(dir, CONFIG_FILE, config.to_text().as_bytes())?;
@@ -218,6 +224,7 @@ impl Store {
             return Err(Error::new(ErrorKind::Denied, text));
         }
         let config = read_config(dir)?;
+        known::check(&location(dir), config.ring_id())?;
         refuse_packs_elsewhere(dir, &config)?;
         let read_only = read_only || !is_writable(dir);
         let database = dir.join(DATABASE_FILE);
