@@ -40,6 +40,8 @@ fn every_guide_has_a_test() {
         .unwrap()
         .map(|entry| entry.unwrap().file_name().to_str().unwrap().trim_end_matches(".md").to_owned())
         .collect();
+    // Python's own tests run its guide.
+    found.retain(|name| name != "python");
     found.sort();
     assert_eq!(found, GUIDES);
 }
