@@ -14,7 +14,7 @@ for pair in qemu-aarch64-static:qemu-user-static aarch64-linux-gnu-gcc:gcc-aarch
 done
 [ -e /usr/aarch64-linux-gnu/include/stdio.h ] || lacking="$lacking libc6-dev-arm64-cross"
 how=${lacking:+apt-get install$lacking}
-[ -d "$(rustc --print target-libdir --target $target)" ] || how="${how:+$how && }rustup target add $target"
+[ -d "$(rustc --print target-libdir --target $target 2>/dev/null)" ] || how="${how:+$how && }rustup target add $target"
 if [ -n "$how" ]; then
     echo "skipped: the tests on an emulated ARM processor: $how"
     [ -z "${OUTRIGGER_REQUIRE:-}" ] || exit 1
@@ -22,5 +22,5 @@ if [ -n "$how" ]; then
 fi
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64-static -L /usr/aarch64-linux-gnu"
-${CARGO:-cargo} clippy --target $target -p outrigger-format -p outrigger-offload --all-targets -- -D warnings
-${CARGO:-cargo} test --target $target -p outrigger-offload --lib --test it -- cpu:: table:: conformance:: vectors:: "$@"
+eval "${CARGO:-cargo} clippy --target $target -p outrigger-format -p outrigger-offload --all-targets -- -D warnings"
+eval "${CARGO:-cargo} test --target $target -p outrigger-offload --lib --test it -- cpu:: table:: conformance:: vectors::"

@@ -127,7 +127,7 @@ fn many<'a, F: Function<W>, const W: usize>(
 fn lanes_pay<const W: usize>(level: SimdLevel) -> bool {
     match level {
         SimdLevel::Portable => false,
-        // A block of SHA-1 takes some 280 instructions for each lane here, one of SHA-256 some 700.
+        // A block of SHA-1 takes some 480 instructions for each lane here, one of SHA-256 some 950.
         // With the special instructions the crates take about 100.
         SimdLevel::Neon | SimdLevel::NeonAes => W < 5 || !has_sha(),
         // SHA-256 takes eight rounds of eight shifts for every block here, so the crate with its
