@@ -1,5 +1,5 @@
 # One command for each task; CI calls the same.
-.PHONY: help need release install header demo eval eval-full eval-report cluster cluster-down test-cluster header-check test test-slow test-python test-all slowest test-long test-sanitized test-gpu bench-gpu posix posix-long histories simulate kernels check bench bench-quick fuzz docs recording packages test-packages clean
+.PHONY: help need release install header demo eval eval-full eval-report cluster cluster-down test-cluster test-aarch64 header-check test test-slow test-python test-all slowest test-long test-sanitized test-gpu bench-gpu posix posix-long histories simulate kernels check bench bench-quick fuzz docs recording packages test-packages clean
 
 CARGO ?= PATH="$$HOME/.cargo/bin:$$PATH" cargo
 TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
@@ -19,6 +19,7 @@ help:
 	@echo "                     $(SLOW)"
 	@echo "make slowest         the slowest tests of the last run"
 	@echo "make test-gpu        tests on a machine with a GPU; says so if there is none"
+	@echo "make test-aarch64    code for ARM processors on an emulated one: tests and lints"
 	@echo "make cluster         start hosts with Ceph and PostgreSQL; make cluster-down stops them"
 	@echo "make histories       check what clients on failing hosts were told (SECONDS=60 SEED=number)"
 	@echo "make simulate        hosts on virtual time in one process (SEED=1 SEEDS=20 HOURS=1 HOSTS=4)"
@@ -114,6 +115,10 @@ cluster-down:
 
 test-cluster: need
 	@CARGO='$(CARGO)' scripts/test-cluster.sh
+
+# Needs qemu and a cross compiler; the script says what is missing.
+test-aarch64:
+	@CARGO='$(CARGO)' scripts/test-aarch64.sh
 
 # Clients on hosts that fail. Checkers judge their histories: SECONDS=60, and SEED=... for the
 # choices of another run.

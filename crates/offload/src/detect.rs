@@ -3,11 +3,16 @@
 use std::fmt;
 use std::sync::OnceLock;
 
-/// The instruction sets with kernels for scanning, slowest first. All give the same results.
+/// The instruction sets with kernels for scanning and hashing, slowest first among those of one
+/// architecture. All give the same results.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub enum SimdLevel {
     /// Plain Rust: four interleaved loops.
     Portable,
+    /// NEON: sixteen lanes for hashing.
+    Neon,
+    /// NEON and its AES instructions: sixteen lanes for scanning too, table entries computed.
+    NeonAes,
     /// AVX2: eight lanes, table entries from nibble look-ups.
     Avx2,
     /// AVX2 and GFNI: eight lanes, table entries computed.
@@ -17,8 +22,9 @@ pub enum SimdLevel {
 }
 
 impl SimdLevel {
-    /// Every level, slowest first.
-    pub const ALL: [SimdLevel; 4] = [Self::Portable, Self::Avx2, Self::Avx2Gfni, Self::Avx512];
+    /// Every level of every architecture.
+    pub const ALL: [SimdLevel; 6] =
+        [Self::Portable, Self::Neon, Self::NeonAes, Self::Avx2, Self::Avx2Gfni, Self::Avx512];
 
     /// The best level of this processor.
     pub fn detect() -> Self {
@@ -33,12 +39,20 @@ impl SimdLevel {
                 return if gfni { Self::Avx2Gfni } else { Self::Avx2 };
             }
         }
+        // The kernels take the first byte of a word as its lowest.
+        #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+        {
+            use std::arch::is_aarch64_feature_detected as has;
+            if has!("neon") {
+                return if has!("aes") { Self::NeonAes } else { Self::Neon };
+            }
+        }
         Self::Portable
     }
 
     /// The level in use: the best one, or that in the environment variable `OUTRIGGER_SIMD`
-    /// (`portable`, `avx2`, `avx2gfni`, `avx512`) if the processor has it. Read once per process.
-    /// An unknown name has no effect.
+    /// (`portable`, `neon`, `neonaes`, `avx2`, `avx2gfni`, `avx512`) if the processor has it. Read
+    /// once per process. Another name has no effect.
     ///
     /// ```
     /// use outrigger_offload::SimdLevel;
@@ -47,28 +61,31 @@ impl SimdLevel {
     pub fn current() -> Self {
         static CURRENT: OnceLock<SimdLevel> = OnceLock::new();
         *CURRENT.get_or_init(|| {
-            let wanted = std::env::var("OUTRIGGER_SIMD").ok().and_then(|name| Self::from_name(&name));
-            wanted.map_or(Self::detect(), |level| level.min(Self::detect()))
+            let wanted = std::env::var("OUTRIGGER_SIMD").ok();
+            Self::available().find(|level| wanted.as_deref() == Some(level.name())).unwrap_or(Self::detect())
         })
     }
 
     /// The levels of this processor, slowest first.
     pub fn available() -> impl Iterator<Item = Self> {
-        Self::ALL.into_iter().filter(|&level| level <= Self::detect())
+        let native = |level: &Self| match level {
+            Self::Portable => true,
+            Self::Neon | Self::NeonAes => cfg!(target_arch = "aarch64"),
+            Self::Avx2 | Self::Avx2Gfni | Self::Avx512 => cfg!(target_arch = "x86_64"),
+        };
+        Self::ALL.into_iter().filter(native).filter(|&level| level <= Self::detect())
     }
 
     /// Its name in `OUTRIGGER_SIMD`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Portable => "portable",
+            Self::Neon => "neon",
+            Self::NeonAes => "neonaes",
             Self::Avx2 => "avx2",
             Self::Avx2Gfni => "avx2gfni",
             Self::Avx512 => "avx512",
         }
-    }
-
-    fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|level| level.name() == name)
     }
 }
 

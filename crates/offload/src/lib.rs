@@ -14,9 +14,9 @@
 //! ([`cuda`]), cards that compress ([`qat`]), and GPUs that compress ([`nvcomp`]). A simulated
 //! device ([`sim`]) is always available.
 //!
-//! `unsafe` is confined to the kernels in `cpu/{scan,lanes}/{avx2,avx512}.rs`, to `table/shim.rs`,
-//! and to `cuda/host.rs`, `cuda/device/`, `cuda/driver/`, `loader.rs`, `qat/library.rs` and
-//! `nvcomp/{library,memory,worker}.rs`.
+//! `unsafe` is confined to the kernels in `cpu/{scan,lanes}/{avx2,avx512,neon}.rs`, to
+//! `table/shim.rs`, and to `cuda/host.rs`, `cuda/device/`, `cuda/driver/`, `loader.rs`,
+//! `qat/library.rs` and `nvcomp/{library,memory,worker}.rs`.
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests wait and measure in real time"))]
 
 pub mod accelerator;

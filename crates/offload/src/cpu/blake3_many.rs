@@ -1,7 +1,7 @@
 //! BLAKE3 of many chunks side by side.
 //!
 //! BLAKE3 is a tree over leaves of 1 KiB. The `blake3` crate hashes as many leaves at once as a
-//! vector has lanes, 16 with AVX-512. The leaves of one small chunk do not fill these lanes, so
+//! vector has lanes, 16 with AVX-512 and 4 with NEON. The leaves of one small chunk do not fill these lanes, so
 //! this module fills them from all chunks. It hashes leaves together that have the same number in
 //! their chunks (the number is part of the hash), and so the parents of one level. Only a chunk's
 //! last leaf, which is seldom whole, is hashed alone.
@@ -214,6 +214,13 @@ mod tests {
             (state >> 24) as u8
         };
         std::iter::repeat_with(next).take(len).collect()
+    }
+
+    /// The crate decides when it is built whether it has NEON at all.
+    #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+    #[test]
+    fn leaves_are_hashed_by_neon() {
+        assert_eq!(Platform::detect().simd_degree(), 4);
     }
 
     fn compare(lengths: &[usize]) {

@@ -40,6 +40,13 @@ pub(super) fn prefetch<T>(elements: &[T], at: usize) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(element).cast());
     }
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: every processor has PRFM, which reads nothing, and the address is a valid one
+    // besides.
+    unsafe {
+        let address = std::ptr::from_ref(element);
+        std::arch::asm!("prfm pldl1keep, [{}]", in(reg) address, options(readonly, nostack, preserves_flags));
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let _ = element;
 }

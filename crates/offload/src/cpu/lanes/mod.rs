@@ -14,6 +14,8 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx512;
 mod function;
+#[cfg(target_arch = "aarch64")]
+pub(super) mod neon;
 mod vector;
 mod windows;
 
@@ -64,23 +66,8 @@ fn windows_of<F: Function<W>, const W: usize>(
 ) {
     let count = spec.count(data.len());
     debug_assert_eq!(out.len(), count * spec.keep);
-    let done = match level.min(SimdLevel::detect()) {
-        #[cfg(target_arch = "x86_64")]
-        SimdLevel::Avx512 => {
-            let windows = windows::Windows::new::<F, W>(spec, data);
-            let groups = windows.loadable(avx512::WINDOW_LANES, count);
-            avx512::windows::<F, W>(&windows, groups, out);
-            groups * avx512::WINDOW_LANES
-        }
-        #[cfg(target_arch = "x86_64")]
-        SimdLevel::Avx2 | SimdLevel::Avx2Gfni => {
-            let windows = windows::Windows::new::<F, W>(spec, data);
-            let groups = windows.loadable(avx2::LANES, count);
-            avx2::windows::<F, W>(&windows, groups, out);
-            groups * avx2::LANES
-        }
-        _ => 0,
-    };
+    let level = level.min(SimdLevel::detect());
+    let done = if lanes_pay::<W>(level) { windows_in_lanes::<F, W>(level, spec, data, out) } else { 0 };
     let out = &mut out[done * spec.keep..];
     let get = |n| &data[(done + n) * spec.step..][..spec.window];
     many::<F, W>(level, count - done, get, |n, state| {
@@ -88,24 +75,88 @@ fn windows_of<F: Function<W>, const W: usize>(
     });
 }
 
+/// Hashes the first windows, as many as whole vectors can load, and returns their number. The
+/// processor must have the level.
+fn windows_in_lanes<F: Function<W>, const W: usize>(
+    level: SimdLevel,
+    spec: &WindowSpec,
+    data: &[u8],
+    out: &mut [u8],
+) -> usize {
+    let windows = windows::Windows::new::<F, W>(spec, data);
+    let groups = |lanes| windows.loadable(lanes, spec.count(data.len()));
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        SimdLevel::Avx512 => {
+            let groups = groups(avx512::WINDOW_LANES);
+            avx512::windows::<F, W>(&windows, groups, out);
+            groups * avx512::WINDOW_LANES
+        }
+        #[cfg(target_arch = "x86_64")]
+        SimdLevel::Avx2 | SimdLevel::Avx2Gfni => {
+            let groups = groups(avx2::LANES);
+            avx2::windows::<F, W>(&windows, groups, out);
+            groups * avx2::LANES
+        }
+        #[cfg(target_arch = "aarch64")]
+        SimdLevel::Neon | SimdLevel::NeonAes => {
+            let groups = groups(neon::LANES);
+            neon::windows::<F, W>(&windows, groups, out);
+            groups * neon::LANES
+        }
+        _ => 0,
+    }
+}
+
 /// The states after all messages.
 fn many<'a, F: Function<W>, const W: usize>(
     level: SimdLevel,
     count: usize,
     get: impl Fn(usize) -> &'a [u8],
+    put: impl FnMut(usize, &[u32; W]),
+) {
+    let level = level.min(SimdLevel::detect());
+    if count > F::FEW && lanes_pay::<W>(level) {
+        many_in_lanes::<F, W>(level, count, get, put);
+    } else {
+        plainly::<F, W>(count, get, put);
+    }
+}
+
+/// True if the lanes of `level` are faster than the crate, for a function of `W` words of state.
+fn lanes_pay<const W: usize>(level: SimdLevel) -> bool {
+    match level {
+        SimdLevel::Portable => false,
+        // A block of SHA-1 takes some 480 instructions for each lane here, one of SHA-256 some 950.
+        // With the special instructions the crates take about 100.
+        SimdLevel::Neon | SimdLevel::NeonAes => W < 5 || !has_sha(),
+        // SHA-256 takes eight rounds of eight shifts for every block here, so the crate with its
+        // special instructions is faster.
+        SimdLevel::Avx2 | SimdLevel::Avx2Gfni => W < 8 || !has_sha(),
+        SimdLevel::Avx512 => true,
+    }
+}
+
+/// The states after all messages, which are hashed in the lanes of `level`. The processor must have
+/// the level.
+fn many_in_lanes<'a, F: Function<W>, const W: usize>(
+    level: SimdLevel,
+    count: usize,
+    get: impl Fn(usize) -> &'a [u8],
     mut put: impl FnMut(usize, &[u32; W]),
 ) {
-    match level.min(SimdLevel::detect()) {
-        _ if count <= F::FEW => plainly::<F, W>(count, get, put),
+    match level {
         #[cfg(target_arch = "x86_64")]
         SimdLevel::Avx512 => {
             side_by_side::<F, W, { avx512::LANES }>(avx512::blocks::<F, W>, count, get, &mut put)
         }
-        // SHA-256 takes eight rounds of eight shifts for every block here, so the crate with its
-        // special instructions is faster.
         #[cfg(target_arch = "x86_64")]
-        SimdLevel::Avx2 | SimdLevel::Avx2Gfni if W < 8 || !has_sha() => {
+        SimdLevel::Avx2 | SimdLevel::Avx2Gfni => {
             side_by_side::<F, W, { avx2::LANES }>(avx2::blocks::<F, W>, count, get, &mut put);
+        }
+        #[cfg(target_arch = "aarch64")]
+        SimdLevel::Neon | SimdLevel::NeonAes => {
+            side_by_side::<F, W, { neon::LANES }>(neon::blocks::<F, W>, count, get, &mut put);
         }
         _ => plainly::<F, W>(count, get, put),
     }
@@ -115,7 +166,9 @@ fn many<'a, F: Function<W>, const W: usize>(
 fn has_sha() -> bool {
     #[cfg(target_arch = "x86_64")]
     return std::arch::is_x86_feature_detected!("sha");
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(target_arch = "aarch64")]
+    return std::arch::is_aarch64_feature_detected!("sha2");
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     false
 }
 
@@ -248,4 +301,43 @@ fn longest_first<'a>(count: usize, get: &impl Fn(usize) -> &'a [u8], order: &mut
     order.extend(0..count);
     // Equal lengths are sorted by number, because a stable sort would allocate.
     order.sort_unstable_by_key(|n| (blocks(n), *n));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Hashes in lanes, also where the crate is faster, and one by one.
+    fn compare<F: Function<W>, const W: usize>(level: SimdLevel) {
+        const COUNT: usize = 70;
+        let data: Vec<u8> = (0..1500u32).flat_map(|n| n.wrapping_mul(0x9e37_79b9).to_be_bytes()).collect();
+        let message = |n: usize| &data[n..n + n * n * 7 % 1000];
+        let (mut expected, mut got) = ([[0; W]; COUNT], [[0; W]; COUNT]);
+        plainly::<F, W>(COUNT, message, |n, state| expected[n] = *state);
+        many_in_lanes::<F, W>(level, COUNT, message, |n, state| got[n] = *state);
+        assert_eq!(got, expected, "{level}");
+        for (window, step) in [(20, 4), (48, 1), (52, 52), (64, 3), (200, 4), (333, 1)] {
+            let spec = WindowSpec { function: crate::op::WindowFunction::Sha1, window, step, keep: 4 * W };
+            let mut got = vec![0; spec.count(data.len()) * spec.keep];
+            let done = windows_in_lanes::<F, W>(level, &spec, &data, &mut got);
+            plainly::<F, W>(
+                done,
+                |n| &data[n * step..][..window],
+                |n, state| {
+                    let expected = &function::digest::<F, W>(state)[..spec.keep];
+                    assert_eq!(&got[n * spec.keep..][..spec.keep], expected, "{level}: {spec:?}, {n}");
+                },
+            );
+            assert!(done > 50 || level == SimdLevel::Portable, "{level}: {spec:?} has {done} in lanes");
+        }
+    }
+
+    #[test]
+    fn lanes_hash_as_the_crates_do() {
+        for level in SimdLevel::available() {
+            compare::<Md5, 4>(level);
+            compare::<Sha1, 5>(level);
+            compare::<Sha256, 8>(level);
+        }
+    }
 }

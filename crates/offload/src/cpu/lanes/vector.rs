@@ -1,9 +1,9 @@
 //! The vector of 32-bit words, one for each lane, that the hash functions need.
 //!
 //! All methods are `inline(always)`, and so are all their callers up to the entry points of
-//! `avx2.rs` and `avx512.rs`, which enable the instructions. So the generic code of `function.rs`
-//! is compiled once for each of them. Closures must not take vectors, as they would be compiled
-//! without the instructions.
+//! `avx2.rs`, `avx512.rs` and `neon.rs`, which enable the instructions. So the generic code of
+//! `function.rs` is compiled once for each of them. Closures must not take vectors, as they would
+//! be compiled without the instructions.
 
 /// `N` lanes of 32 bits. Values exist only inside functions that are compiled for the vector's
 /// instructions.
@@ -148,6 +148,7 @@ macro_rules! pair {
     };
 }
 
+pair!(4, 8);
 pair!(8, 16);
 pair!(16, 32);
 

@@ -17,6 +17,8 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod portable;
 #[cfg(any(target_arch = "x86_64", test))]
 mod tower;
@@ -84,6 +86,8 @@ pub fn scan_with(level: SimdLevel, history: &[u8], data: &[u8], masks: GearMasks
             SimdLevel::Avx2Gfni => avx2::scan_gfni(data, &Lanes::new(begin, end, 16), masks, out),
             #[cfg(target_arch = "x86_64")]
             SimdLevel::Avx2 => avx2::scan(data, &Lanes::new(begin, end, 16), masks, out),
+            #[cfg(target_arch = "aarch64")]
+            SimdLevel::NeonAes => neon::scan(data, &Lanes::new(begin, end, 16), masks, out),
             _ => portable::scan(data, &Lanes::new(begin, end, 1), masks, out),
         };
         if whole {
@@ -135,7 +139,7 @@ impl<const N: usize> Lanes<N> {
 
     /// Each lane's run as loads of `LOAD` bytes. All runs have the same length, so one loop bound
     /// covers them.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     #[inline]
     fn rows<'a, const LOAD: usize>(&self, data: &'a [u8]) -> [&'a [[u8; LOAD]]; N] {
         self.starts.map(|start| &data[start..start + self.run].as_chunks().0[..self.run / LOAD])
