@@ -147,9 +147,7 @@ class Job:
 
     def progress(self) -> tuple[int, int]:
         """Return how many splits are done, and how many there are."""
-        shown = self.show()
-        counts = [shown[f"splits_{state}"] for state in ("waiting", "running", "done", "set_aside")]
-        return counts[2] + counts[3], sum(counts)
+        return _progress(self.show())
 
     def wait(self, timeout: float | None = None, progress: Callable[[int, int], None] | None = None) -> Job:
         """Wait until it has ended, and return it.
@@ -172,8 +170,7 @@ class Job:
         last, pause = None, LOOK_EVERY
         while True:
             shown = self.show()
-            done = shown["splits_done"] + shown["splits_set_aside"]
-            now = (done, done + shown["splits_waiting"] + shown["splits_running"])
+            now = _progress(shown)
             if progress is not None and now != last:
                 progress(*now)
             last = now
@@ -185,6 +182,19 @@ class Job:
                 raise TimeoutError(f"job {self.number} still runs after {timeout} s")
             time.sleep(pause)
             pause = min(pause * 1.5, LOOK_AT_LEAST)
+
+    def watch(self, timeout: float | None = None) -> Job:
+        """Show it with its progress in a notebook until it has ended, and return it.
+
+        The argument and the errors are those of `wait`.
+        """
+        from IPython.display import display
+
+        shown = display(self, display_id=True)
+        try:
+            return self.wait(timeout, lambda done, of: shown.update(self))
+        finally:
+            shown.update(self)
 
     def logs(self) -> str:
         """Return the standard error of its programs."""
@@ -200,7 +210,12 @@ class Job:
 
     def _repr_html_(self) -> str:
         shown = self.show()
-        done, of = self.progress()
+        done, of = _progress(shown)
         words = escape(" ".join(shown.get("program") or []))
         bar = f"<progress value='{done}' max='{max(of, 1)}'></progress> {done} of {of}"
         return f"<div>Job {self.number} <b>{escape(shown['state'])}</b> {bar}<br><code>{words}</code></div>"
+
+
+def _progress(shown: Mapping[str, Any]) -> tuple[int, int]:
+    counts = [shown[f"splits_{state}"] for state in ("waiting", "running", "done", "set_aside")]
+    return counts[2] + counts[3], sum(counts)

@@ -523,6 +523,11 @@ class _Text(io.TextIOWrapper):
             self.close()
 
 
+def opened(store: Store | str | os.PathLike[str]) -> Store:
+    """Return `store`, or open the store at this location."""
+    return store if isinstance(store, Store) else Store(store)
+
+
 def _open(location: str, read_only: bool, threads: int | None, key_file: str | None, undo: bool) -> Store:
     return Store(location, read_only=read_only, threads=threads, key_file=key_file, undo=undo)
 
