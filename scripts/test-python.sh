@@ -3,6 +3,7 @@
 # libraries that read through it:
 #
 #   test-python.sh [--with PACKAGE]... [ARGUMENT OF PYTEST]...
+#   test-python.sh cluster        Dask on four hosts of a cluster (scripts/cluster.sh), as root
 #
 # What is not named with --with is tested only if it is small: torch and ray are left out, and the
 # tests that need them say so.
@@ -28,5 +29,13 @@ cargo build --quiet --workspace --all-features --bin outrigger --lib
 cp "$target/debug/lib_native.so" python/outrigger/_native.abi3.so
 OUTRIGGER_PROGRAM=${OUTRIGGER_PROGRAM:-$target/debug/outrigger}
 export OUTRIGGER_PROGRAM PYTHONPATH="$PWD/python" PYTHONDONTWRITEBYTECODE=1
+if [ "${1:-}" = cluster ]; then
+    shift
+    OUTRIGGER_OSDS="0 1 2 3" scripts/cluster.sh up
+    trap 'scripts/cluster.sh down' EXIT
+    eval "$(scripts/cluster.sh env)"
+    export OUTRIGGER_TEST_HOSTS="h0 h1 h2 h3" OUTRIGGER_TEST_BRIDGE=10.77.0.1
+    set -- tests/test_cluster.py -s "$@"
+fi
 cd python
-exec "$environment/bin/python" -m pytest "$@"
+"$environment/bin/python" -m pytest "$@"

@@ -13,7 +13,8 @@ DuckDB as ``outrigger://``; `outrigger.torch` stores checkpoints and tensors; `o
 from ._native import ConflictError, DamagedError, __version__
 from .files import StoreFile, StoreWriter
 from .jobs import Job, JobError
-from .store import Entry, Moved, Snapshot, Split, Store, Version
+from .store import Store
+from .values import Entry, Moved, Snapshot, Split, Version
 
 __all__ = [
     "ConflictError",

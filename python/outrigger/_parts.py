@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from .store import Path, Split, Store, _open, opened
+from .store import Path, Store, _open, opened
+from .values import Split
 
 if TYPE_CHECKING:
     import os

@@ -19,7 +19,8 @@ from fsspec.spec import AbstractFileSystem
 from fsspec.utils import tokenize
 
 from .files import BufferedStoreWriter, StoreWriter
-from .store import SMALL, Entry, Moved, Store, When
+from .store import SMALL, Store, When
+from .values import Entry, Moved
 
 #: Bytes copied at once where a file is appended to.
 PIECE = 8 << 20

@@ -17,13 +17,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .store import When, opened
+from .values import Moved
 
 if TYPE_CHECKING:
     import os
 
     import numpy as np
 
-    from .store import Moved, Store
+    from .store import Store
 
 #: Names of the element types, by their code in a file. The order is that of the format.
 TYPES = {
@@ -150,8 +151,6 @@ def write(
     metadata: Mapping[str, str] | None,
 ) -> Moved:
     """Write a file. `kinds` has types and shapes, and `content` returns the bytes of one tensor."""
-    from .store import Moved
-
     for name, (kind, _) in kinds.items():
         if kind not in _CODES:
             raise TypeError(f"tensor {name!r} has elements of {kind}, which safetensors does not know")

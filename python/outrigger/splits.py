@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .values import Split
+
 if TYPE_CHECKING:
-    from .store import Entry, Split, Store
+    from .store import Store
+    from .values import Entry
 
 #: Bytes read at once to find the end of a record.
 LOOK = 1 << 16
@@ -13,8 +16,6 @@ LOOK = 1 << 16
 
 def cut(store: Store, entry: Entry, records: str, size: int) -> list[Split]:
     """Cut one file; `Store.splits` has the arguments."""
-    from .store import Split
-
     if size < 1:
         raise ValueError("a part has at least one byte")
     kind, _, value = records.partition(":")

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timezone
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from html import escape
 from typing import Any, Union
 
 from . import _native
 from .files import READ_BUFFER, BufferedStoreWriter, StoreFile, StoreWriter
 from .jobs import Job, run
+from .splits import cut
+from .values import Entry, Moved, Snapshot, Split, Version, time_of
 
 Path = Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"]
 When = Union[str, datetime]
@@ -22,128 +23,6 @@ Progress = Callable[[int, int], None]
 SMALL = 1 << 20
 #: Stores of a parent process, which must not be closed in a child.
 _of_parents: list[Any] = []
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A file, directory, link or other entry.
-
-    Attributes
-    ----------
-    path : str
-        Path in the store, without a leading slash.
-    kind : str
-        "file", "directory", "symlink", "fifo", "socket", "char_device" or "block_device".
-    size : int
-        Length in bytes.
-    mode, uid, gid, links : int
-        As of `os.stat`; `mode` has the permission bits only.
-    mtime : float
-        Modification time, seconds since 1970; `mtime_ns` is exact.
-    target : str
-        Where a symbolic link leads.
-    """
-
-    path: str
-    kind: str
-    size: int
-    mode: int
-    uid: int
-    gid: int
-    links: int
-    mtime_ns: int
-    inode: int
-    target: str
-
-    @classmethod
-    def _of(cls, raw: Mapping[str, Any]) -> Entry:
-        return cls(**{**raw, "path": os.fsdecode(raw["path"]), "target": os.fsdecode(raw["target"])})
-
-    @property
-    def name(self) -> str:
-        return self.path.rpartition("/")[2]
-
-    @property
-    def mtime(self) -> float:
-        return self.mtime_ns / 1e9
-
-    @property
-    def is_dir(self) -> bool:
-        return self.kind == "directory"
-
-    @property
-    def is_file(self) -> bool:
-        return self.kind == "file"
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """A named state of the whole tree."""
-
-    name: str
-    time: datetime
-    tags: tuple[str, ...]
-    kind: str
-    held: bool
-
-    @classmethod
-    def _of(cls, raw: Mapping[str, Any]) -> Snapshot:
-        return cls(raw["name"], _time(raw["time_ns"]), tuple(raw["tags"]), raw["kind"], raw["held"])
-
-
-@dataclass(frozen=True, slots=True)
-class Version:
-    """An earlier content of a file that is kept."""
-
-    number: int
-    time: datetime
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
-class Split:
-    """A part of a file, and the hosts that have its data, the best one first."""
-
-    path: str
-    offset: int
-    length: int
-    hosts: tuple[str, ...]
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter((self.path, self.offset, self.length, self.hosts))
-
-
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """Counts of a put or get: what it handled, and what of it had to be stored.
-
-    Attributes
-    ----------
-    files, bytes : int
-        Files handled and their lengths, unchanged ones included.
-    bytes_read, bytes_new, bytes_stored : int
-        Read; not stored before; written, after compression.
-    entries_removed : int
-        Entries that the source no longer had.
-    skipped : tuple of (str, str)
-        What could not be read or written, and why.
-    snapshot_before : str or None
-        The snapshot that has what was replaced or removed.
-    """
-
-    files: int
-    bytes: int
-    bytes_read: int
-    bytes_new: int
-    bytes_stored: int
-    entries_removed: int
-    skipped: tuple[tuple[str, str], ...]
-    snapshot_before: str | None
-    snapshot: str | None = None
-
-    @classmethod
-    def _of(cls, raw: Mapping[str, Any], snapshot: str | None = None) -> Moved:
-        return cls(**{**raw, "skipped": tuple(raw["skipped"])}, snapshot=snapshot)
 
 
 class Store:
@@ -255,7 +134,7 @@ class Store:
 
         The policy ``versions`` of a directory says how many are kept.
         """
-        return [Version(number, _time(time), size) for number, time, size in self._native.versions(_path(path))]
+        return [Version(number, time_of(time), size) for number, time, size in self._native.versions(_path(path))]
 
     def info(self) -> dict[str, Any]:
         """Return the store's identity and the counts of its tree; costs no look at the data."""
@@ -474,13 +353,11 @@ class Store:
         list of Split
             In the order of `paths`. `hosts` is empty where the engine knows no hosts.
         """
-        from .splits import cut
-
         several = [paths] if isinstance(paths, (str, bytes, os.PathLike)) else list(paths)
         found: list[Split] = []
         for path in several:
             entries = self.ls(path, recursive=True)
-            found.extend(part for entry in entries if entry.is_file for part in cut(self, entry, records, size))
+            found += [part for entry in entries if entry.is_file for part in cut(self, entry, records, size)]
         return found
 
     def run(self, program: Sequence[str], *, inputs: str | Sequence[str], **options: Any) -> Job:
@@ -542,10 +419,6 @@ def _when(at: When | None) -> str | int | None:
     # Exactly: a float does not have nanoseconds.
     seconds = int(at.replace(microsecond=0).timestamp())
     return seconds * 10**9 + at.microsecond * 1000
-
-
-def _time(nanos: int) -> datetime:
-    return datetime.fromtimestamp(nanos // 10**9, timezone.utc).replace(microsecond=nanos % 10**9 // 1000)
 
 
 def _name_now() -> str:

@@ -15,7 +15,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from torch.distributed.checkpoint.storage import WriteResult
     from torch.futures import Future
 
-    from .store import Moved
+    from .values import Moved
 
 __all__ = ["StoreReader", "StoreWriter", "load", "save"]
 
@@ -162,7 +161,7 @@ class StoreWriter(FileSystemWriter):
         # The store makes every file durable.
         super().__init__(path, sync_files=False, thread_count=threads, **options)
         self.tags = [tag] if isinstance(tag, str) else list(tag)
-        self.fs: Any = _Partial(_without_undo(opened(store)))
+        self.fs: Any = _Partial(opened(store))
         self.path: Any = self.fs.init_path(path)
         self.overwrite = overwrite
 
@@ -314,9 +313,3 @@ class _Partial(_Files):
 def _beside(path: str, role: str) -> str:
     above, slash, name = path.rpartition("/")
     return f"{above}{slash}.{name}.{role}"
-
-
-def _without_undo(store: Store) -> Store:
-    quiet = copy.copy(store)
-    quiet.undo = False
-    return quiet
