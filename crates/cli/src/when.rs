@@ -6,7 +6,7 @@ use jiff::{Span, Timestamp, Zoned};
 use outrigger_format::catalogue::Time;
 use outrigger_store::Store;
 use outrigger_store::meta::SnapshotRow;
-use outrigger_store::snapshot::facts::Facts;
+use outrigger_store::snapshot::facts::{Facts, in_order};
 
 use crate::exit::Failure;
 use crate::output::local;
@@ -21,7 +21,7 @@ or relative (-2h, '3 days ago')";
 /// # Errors
 /// When it is neither a name nor a tag nor a time, or no snapshot is that old.
 pub fn resolve(store: &Store, text: &str) -> Result<SnapshotRow, Failure> {
-    let snapshots = store.meta.snapshots()?;
+    let snapshots = in_order(store.meta.snapshots()?);
     find(&snapshots, text, &Zoned::now())
 }
 

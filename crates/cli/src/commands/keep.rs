@@ -10,7 +10,7 @@ use outrigger_store::meta::{ROOT_INODE, SessionKind, SnapshotRow};
 use outrigger_store::ops::retention::{Candidate, Retention};
 use outrigger_store::ops::snapshots;
 use outrigger_store::policy::AUTOMATIC;
-use outrigger_store::snapshot::facts::{Facts, Kind};
+use outrigger_store::snapshot::facts::{Facts, Kind, in_order};
 use outrigger_store::write::set_policy;
 use serde_json::Value;
 
@@ -183,7 +183,8 @@ fn looked_at(
     retention: &Retention,
     of: Option<&str>,
 ) -> Result<Vec<(SnapshotRow, Facts)>, Failure> {
-    let mut rows: Vec<_> = all.iter().map(|row| (Facts::of(row), row.clone())).collect();
+    // `--at` finds the newest by this order, too.
+    let mut rows: Vec<_> = in_order(all.to_vec()).into_iter().map(|row| (Facts::of(&row), row)).collect();
     let has = |facts: &Facts, tag: &str| facts.tags.iter().any(|own| own == tag);
     // A mistyped tag would keep nothing, and the snapshots that it was meant to keep would go.
     if let Some(tag) = retention.tags.iter().find(|tag| !rows.iter().any(|(facts, _)| has(facts, tag))) {
@@ -199,9 +200,6 @@ fn looked_at(
             )));
         }
     }
-    // In the order in which they were taken, whatever the clocks said. `--at` finds the newest by
-    // this order, too.
-    rows.sort_by_key(|(_, row)| row.epoch);
     Ok(rows.into_iter().map(|(facts, row)| (row, facts)).collect())
 }
 

@@ -7,7 +7,7 @@ use outrigger_store::Store;
 use outrigger_store::host::Identity;
 use outrigger_store::meta::SnapshotRow;
 use outrigger_store::ops::snapshots;
-use outrigger_store::snapshot::facts::{Counts, Facts, Kind};
+use outrigger_store::snapshot::facts::{Counts, Facts, Imported, Kind, in_order};
 use outrigger_store::text::show;
 use outrigger_store::tree::StorePath;
 use serde_json::Value;
@@ -111,7 +111,12 @@ pub fn run(context: &Context, command: SnapshotCommand) -> Outcome {
 
 /// A name for a snapshot that has none, such as `20261121-220451.123`.
 pub fn name_now() -> String {
-    Zoned::now().strftime("%Y%m%d-%H%M%S.%3f").to_string()
+    name_of(&Zoned::now())
+}
+
+/// A name for a snapshot of this time.
+pub fn name_of(time: &Zoned) -> String {
+    time.strftime("%Y%m%d-%H%M%S.%3f").to_string()
 }
 
 /// A snapshot with these tags, which a command takes when it is done.
@@ -136,6 +141,11 @@ pub fn json(snapshot: &SnapshotRow) -> Object {
     let changes = facts.counts.map(|Counts { created, changed, removed }| {
         Value::from(Object::new().with("created", created).with("changed", changed).with("removed", removed))
     });
+    let imported = facts.imported.map(|Imported { tool, repository, snapshot }| {
+        Value::from(
+            Object::new().with("tool", tool).with("repository", repository).with("snapshot", snapshot),
+        )
+    });
     let sources: Vec<String> = facts.sources.iter().map(|source| show(source)).collect();
     let targets: Vec<String> = facts.targets.iter().map(StorePath::to_string).collect();
     Object::new()
@@ -150,6 +160,7 @@ pub fn json(snapshot: &SnapshotRow) -> Object {
         .with("files", facts.size.map(|(files, _)| files))
         .with("bytes", facts.size.map(|(_, bytes)| bytes))
         .with("changes", changes)
+        .with("imported", imported)
         .with("tags", facts.tags)
 }
 
@@ -175,6 +186,9 @@ fn about(facts: &Facts) -> String {
         let from = if sources.is_empty() { String::new() } else { format!(" {}{more}", sources.join(" ")) };
         parts.push(format!("{before}{command}{from}{at}"));
     }
+    parts.extend(facts.imported.as_ref().map(|Imported { tool, snapshot, .. }| {
+        format!("{tool} {}", show(snapshot.get(..8).unwrap_or(snapshot).as_bytes()))
+    }));
     parts.extend(
         facts.size.map(|(files, bytes)| format!("{}, {}", counted(files, "file", "files"), size(bytes))),
     );
@@ -200,7 +214,7 @@ fn create(context: &Context, args: &CreateArgs) -> Outcome {
 
 fn list(context: &Context, args: &ListArgs) -> Outcome {
     let store = context.open()?;
-    let mut snapshots = store.meta.snapshots()?;
+    let mut snapshots = in_order(store.meta.snapshots()?);
     if let Some(tag) = &args.tag {
         snapshots.retain(|snapshot| snapshot.tags.contains(tag));
     }

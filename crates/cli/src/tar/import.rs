@@ -4,10 +4,8 @@
 //! ones through a bounded channel. So memory stays bounded, whatever the archive claims.
 
 use std::collections::HashMap;
-use std::io::{self, Read};
+use std::io::Read;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::time::Duration;
 
 use outrigger_format::Root;
 use outrigger_format::catalogue::{Attributes, FileKind};
@@ -17,10 +15,11 @@ use outrigger_store::snapshot::BeforeSnapshot;
 use outrigger_store::text::show;
 use outrigger_store::tree::StorePath;
 use outrigger_store::write::{
-    CommitWhen, Content, FileItem, Item, Oracle, Progress, Step, Target, WriteOptions, WriteSummary, Writer,
+    CommitWhen, Content, FileItem, Item, Progress, Step, Target, WriteOptions, WriteSummary, Writer,
 };
 use outrigger_store::{Error, ErrorKind, Store};
 
+use super::mirror::Mirror;
 use super::{Archive, Entry, Kind, TarError};
 use crate::exit::Failure;
 
@@ -34,21 +33,33 @@ pub struct Imported {
     pub broken: Option<TarError>,
 }
 
-/// Stores entries of an archive below `to`: `first`, which the caller has read already, and those
-/// after it. So a file that is no archive changes nothing.
+/// Where the entries of an archive go, and how.
+pub struct Import<'a> {
+    /// The directory that they go into.
+    pub to: &'a StorePath,
+    /// Worker threads.
+    pub threads: usize,
+    /// Counters.
+    pub progress: &'a Arc<Progress>,
+    /// The snapshot to take before something is removed or replaced.
+    pub before: Option<&'a Arc<BeforeSnapshot>>,
+    /// Makes the directory have what the archive has, and nothing else.
+    pub mirror: Option<Mirror<'a>>,
+}
+
+/// Stores entries of an archive: `first`, which the caller has read already, and those after it. So
+/// a file that is no archive changes nothing.
 ///
 /// # Errors
 /// Failures of the store. An archive that breaks off is no error: the entries before the break are
 /// stored.
-pub fn import<R: Read>(
-    store: &Store,
+pub fn import<'a, R: Read>(
+    store: &'a Store,
     mut archive: Archive<R>,
     first: Option<Entry>,
-    to: &StorePath,
-    threads: usize,
-    progress: &Arc<Progress>,
-    before: Option<&Arc<BeforeSnapshot>>,
+    import: Import<'a>,
 ) -> Result<Imported, Failure> {
+    let Import { to, threads, progress, before, mirror } = import;
     let session = store.session(SessionKind::Writer, "import")?;
     if let Some(before) = before {
         session.take_before(before);
@@ -69,9 +80,11 @@ pub fn import<R: Read>(
         made: HashMap::new(),
         inodes: 0..0,
         to,
+        mirror,
     };
     let mut entries = 0;
     let read = importer.all(&mut archive, first, &mut entries);
+    let read = read.and_then(|()| importer.finish_mirror(&mut archive));
     let broken = match read {
         Ok(()) => None,
         Err(Stop::Archive(error)) => Some(error),
@@ -86,7 +99,7 @@ pub fn import<R: Read>(
 }
 
 /// Why reading ended before the archive did.
-enum Stop {
+pub(super) enum Stop {
     Archive(TarError),
     Store(Error),
 }
@@ -105,35 +118,36 @@ impl From<Error> for Stop {
 
 /// A directory of the store that entries go into.
 #[derive(Clone, Copy)]
-struct Dir {
-    inode: u64,
+pub(super) struct Dir {
+    pub inode: u64,
     /// The directory existed before, so it may hold other names.
-    existed: bool,
+    pub existed: bool,
     policy: WritePolicy,
 }
 
 /// A name in a directory of the store. If that directory was replaced, its inode is no longer
 /// reachable.
-type Place = (u64, Vec<u8>);
+pub(super) type Place = (u64, Vec<u8>);
 
-struct Importer<'a> {
-    meta: &'a dyn Meta,
+pub(super) struct Importer<'a> {
+    pub meta: &'a dyn Meta,
     policies: Policies,
-    writer: Writer,
-    progress: &'a Progress,
-    before: Option<&'a BeforeSnapshot>,
+    pub writer: Writer,
+    pub progress: &'a Progress,
+    pub before: Option<&'a BeforeSnapshot>,
     /// Directories that are known: those of the archive, and their parents.
-    dirs: HashMap<Place, Dir>,
-    /// The other names that this import made, with their inodes, to which hard links refer.
-    made: HashMap<Place, u64>,
+    pub dirs: HashMap<Place, Dir>,
+    /// The other names that the archive has, with their inodes, to which hard links refer.
+    pub made: HashMap<Place, u64>,
     inodes: std::ops::Range<u64>,
-    to: &'a StorePath,
+    pub to: &'a StorePath,
+    pub mirror: Option<Mirror<'a>>,
 }
 
 /// The longest name, as in the kernel: a name of a million slashes would make as many directories.
 const PATH_MAX: usize = 4096;
 /// The longest file that is handed over whole.
-const WHOLE_MAX: u64 = 1 << 20;
+pub(super) const WHOLE_MAX: u64 = 1 << 20;
 const INODES_AT_ONCE: u64 = 4096;
 
 impl Importer<'_> {
@@ -146,11 +160,16 @@ impl Importer<'_> {
         // This makes an empty directory for an empty archive.
         self.dir(&self.to.components)?;
         let mut next = first;
-        while let Some(entry) = next {
+        while let Some(mut entry) = next {
+            if let Some(mirror) = &mut self.mirror {
+                mirror.check.entry(&mut entry)?;
+            }
             match self.entry(archive, &entry)? {
-                Ok(()) => {
+                Ok(step) => {
                     *entries += 1;
-                    self.progress.entry(Step::Added, || entry.path.clone());
+                    if let Some(step) = step {
+                        self.progress.entry(step, || entry.path.clone());
+                    }
                     if let Some(why) = entry.left_out {
                         self.progress.skip(show(&entry.path), why);
                     }
@@ -162,19 +181,24 @@ impl Importer<'_> {
         Ok(())
     }
 
-    /// Stores one entry, or says why it is skipped.
+    /// Stores one entry, or says why it is skipped. `None` if a mirror has it already.
     fn entry<R: Read>(
         &mut self,
         archive: &mut Archive<R>,
         entry: &Entry,
-    ) -> Result<Result<(), String>, Stop> {
+    ) -> Result<Result<Option<Step>, String>, Stop> {
         let path = match self.place(&entry.path) {
             Ok(path) => path,
             Err(error) => return Ok(Err(error.to_string())),
         };
         let kind = match entry.kind {
-            Kind::Directory => return Ok(Ok(self.directory(&path, attributes(FileKind::Directory, entry))?)),
-            Kind::HardLink => return self.hard_link(&path, &entry.link),
+            Kind::Directory => {
+                self.directory(&path, attributes(FileKind::Directory, entry))?;
+                return Ok(Ok(Some(Step::Added)));
+            }
+            Kind::HardLink => {
+                return Ok(self.hard_link(&path, &entry.link)?.map(|()| Some(Step::Added)));
+            }
             Kind::File => FileKind::File,
             Kind::Symlink if entry.link.len() > PATH_MAX => {
                 return Ok(Err(format!("its target is longer than {PATH_MAX} bytes")));
@@ -184,19 +208,42 @@ impl Importer<'_> {
             Kind::CharDevice => FileKind::CharDevice,
             Kind::BlockDevice => FileKind::BlockDevice,
             // A volume's label is no entry.
-            Kind::Other(b'V') => return Ok(Ok(())),
+            Kind::Other(b'V') => return Ok(Ok(None)),
             Kind::Other(letter) => {
                 return Ok(Err(format!("an entry of the unknown kind `{}`", letter.escape_ascii())));
             }
         };
-        let (Some(name), true) = (path.name(), path != *self.to) else {
+        if path.name().is_none() || path == *self.to {
             return Ok(Err("only a directory can become the top".to_string()));
-        };
-        let (name, parent) = (name.to_vec(), self.dir(above(&path))?);
-        let place = (parent.inode, name.clone());
+        }
+        Ok(Ok(self.plain(archive, &path, attributes(kind, entry), entry.size)?))
+    }
+
+    /// Stores one entry that is neither a directory nor a hard link.
+    fn plain<R: Read>(
+        &mut self,
+        archive: &mut Archive<R>,
+        path: &StorePath,
+        attributes: Attributes,
+        size: u64,
+    ) -> Result<Option<Step>, Stop> {
+        let parent = self.dir(above(path))?;
+        let place = (parent.inode, path.name().unwrap_or_default().to_vec());
         let existing = self.existing(&parent, &place)?;
-        if let Some(before) = self.before.filter(|_| existing.is_some()) {
-            before.destroys();
+        let extents = archive.extents();
+        let is_sparse = extents.iter().any(|extent| extent.hole_before > 0);
+        let whole = if attributes.kind == FileKind::File && size <= WHOLE_MAX && !is_sparse {
+            Some(read_whole(archive, size)?)
+        } else {
+            None
+        };
+        if let Some(inode) = self.unchanged(existing.as_ref(), &place, &attributes, whole.as_deref()) {
+            self.dirs.remove(&place);
+            self.made.insert(place, inode);
+            return Ok(None);
+        }
+        if existing.is_some() {
+            self.before.into_iter().for_each(BeforeSnapshot::destroys);
         }
         // An entry that is no directory takes a directory's name, so everything known below it is
         // gone.
@@ -204,81 +251,26 @@ impl Importer<'_> {
         let inode = self.next_inode()?;
         // As `tar x`, this makes a new file. A file with several names does not change under the
         // others.
-        let replace = existing.is_some_and(|existing| existing.links > 1) || self.made.contains_key(&place);
-        let attributes = attributes(kind, entry);
-        self.made.insert(place, inode);
-        if kind != FileKind::File {
+        let replace =
+            existing.as_ref().is_some_and(|existing| existing.links > 1) || self.made.contains_key(&place);
+        let step = if existing.is_some() && self.mirror.is_some() { Step::Changed } else { Step::Added };
+        self.made.insert(place.clone(), inode);
+        let name = place.1;
+        if attributes.kind != FileKind::File {
             let (root, parent) = (Root::Empty, parent.inode);
             self.submit(Change::Put { parent, name, inode, attributes, root, stamp: 0, replace })?;
-            return Ok(Ok(()));
+            return Ok(Some(step));
         }
-        let WritePolicy { chunker, codec, dedup, .. } = parent.policy;
-        let parent = parent.inode;
-        let to = Target::Put { parent, name, inode, replace };
-        let (frame, oracle) = (None, Oracle::Off);
-        let item =
-            |content| Item::File(FileItem { to, attributes, content, chunker, codec, dedup, frame, oracle });
-        let extents = archive.extents();
-        if extents.iter().any(|extent| extent.hole_before > 0) {
-            return self.stream(archive, |reader| item(Content::Sparse { reader, extents })).map(Ok);
-        }
-        if entry.size <= WHOLE_MAX {
-            let mut bytes = vec![0; entry.size as usize];
-            if archive.read(&mut bytes)? < bytes.len() {
-                return Err(TarError::Format("the archive ends early".to_string()).into());
+        let to = Target::Put { parent: parent.inode, name, inode, replace };
+        let item = |content| Item::File(FileItem::under(to, attributes, content, parent.policy));
+        match whole {
+            Some(bytes) => self.writer.submit(item(Content::Bytes(bytes)))?,
+            None if is_sparse => {
+                self.stream(archive, |reader| item(Content::Sparse { reader, extents }))?;
             }
-            self.writer.submit(item(Content::Bytes(bytes)))?;
-            return Ok(Ok(()));
+            None => self.stream(archive, |reader| item(Content::Stream(reader)))?,
         }
-        self.stream(archive, |reader| item(Content::Stream(reader))).map(Ok)
-    }
-
-    /// Hands over the stored bytes of a large or sparse file while they are read.
-    fn stream<R: Read>(
-        &mut self,
-        archive: &mut Archive<R>,
-        item: impl FnOnce(Box<dyn Read + Send>) -> Item,
-    ) -> Result<(), Stop> {
-        let (sender, receiver) = sync_channel(4);
-        let reader = ChannelReader { receiver, part: io::Cursor::new(Vec::new()), ended: false };
-        self.writer.submit(item(Box::new(reader)))?;
-        loop {
-            let mut part = vec![0; WHOLE_MAX as usize];
-            let read = archive.read(&mut part);
-            let filled = *read.as_ref().unwrap_or(&0);
-            part.truncate(filled);
-            let message = match &read {
-                Ok(_) => Ok(part),
-                Err(_) => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the archive ends early")),
-            };
-            self.send(&sender, message)?;
-            // The empty part has told the reader about the end.
-            if read? == 0 {
-                return Ok(());
-            }
-        }
-    }
-
-    /// Waits for room, but not for a pipeline that has stopped.
-    fn send(
-        &self,
-        sender: &SyncSender<io::Result<Vec<u8>>>,
-        mut part: io::Result<Vec<u8>>,
-    ) -> Result<(), Stop> {
-        loop {
-            match sender.try_send(part) {
-                Ok(()) => return Ok(()),
-                Err(TrySendError::Full(_)) if self.writer.has_stopped() => break,
-                Err(TrySendError::Full(back)) => part = back,
-                Err(TrySendError::Disconnected(_)) => break,
-            }
-            outrigger_clock::sleep(Duration::from_millis(1));
-        }
-        if self.writer.has_stopped() {
-            return Err(Error::new(ErrorKind::Cancelled, "the write pipeline has stopped").into());
-        }
-        // The file's reader has seen its end, or an error that it has reported.
-        Ok(())
+        Ok(Some(step))
     }
 
     fn hard_link(&mut self, path: &StorePath, target: &[u8]) -> Result<Result<(), String>, Stop> {
@@ -296,7 +288,12 @@ impl Importer<'_> {
         let (name, parent) = (name.to_vec(), self.dir(above(path))?);
         let place = (parent.inode, name.clone());
         let is_made = self.made.contains_key(&place) || self.dirs.contains_key(&place);
-        if is_made || self.existing(&parent, &place)?.is_some() {
+        let existing = self.existing(&parent, &place)?;
+        if !is_made && existing.as_ref().is_some_and(|existing| existing.number == inode) {
+            self.made.insert(place, inode);
+            return Ok(Ok(()));
+        }
+        if is_made || existing.is_some() {
             let (parent, name) = (parent.inode, name.clone());
             self.before.into_iter().for_each(BeforeSnapshot::destroys);
             self.submit(Change::Remove { parent, name, recursive: true })?;
@@ -323,6 +320,12 @@ impl Importer<'_> {
             None => (ROOT_INODE, Vec::new()),
         };
         let (root, inode) = (Root::Empty, dir.inode);
+        if self.mirror.is_some() && dir.existed {
+            let existing = self.meta.inode(At::Now, inode)?;
+            if existing.is_some_and(|existing| existing.attributes == attributes) {
+                return Ok(());
+            }
+        }
         self.submit(Change::Put { parent, name, inode, attributes, root, stamp: 0, replace: false })
     }
 
@@ -344,11 +347,6 @@ impl Importer<'_> {
         let existing = self.meta.lookup(At::Now, place.0, &place.1)?;
         if let Some(before) = self.before.filter(|_| existing.is_some()) {
             before.may_destroy();
-            // The import will replace this entry, unless it is a directory that entries go into.
-            let is_kept = existing.as_ref().is_none_or(|inode| inode.attributes.kind == FileKind::Directory);
-            if !is_kept {
-                before.destroys();
-            }
         }
         Ok(existing)
     }
@@ -380,9 +378,12 @@ impl Importer<'_> {
     }
 
     fn make_dir(&mut self, parent: Dir, place: Place) -> Result<Dir, Stop> {
-        let existing =
-            self.existing(&parent, &place)?.filter(|inode| inode.attributes.kind == FileKind::Directory);
-        let dir = match existing {
+        let found = self.existing(&parent, &place)?;
+        let is_directory = |inode: &Inode| inode.attributes.kind == FileKind::Directory;
+        if found.as_ref().is_some_and(|inode| !is_directory(inode)) {
+            self.before.into_iter().for_each(BeforeSnapshot::destroys);
+        }
+        let dir = match found.filter(is_directory) {
             Some(existing) => {
                 let policy = self.policies.below(parent.policy, existing.number)?;
                 Dir { inode: existing.number, existed: true, policy }
@@ -400,7 +401,7 @@ impl Importer<'_> {
         Ok(dir)
     }
 
-    fn submit(&mut self, change: Change) -> Result<(), Stop> {
+    pub(super) fn submit(&mut self, change: Change) -> Result<(), Stop> {
         Ok(self.writer.submit(Item::Change(change))?)
     }
 
@@ -415,7 +416,7 @@ impl Importer<'_> {
 }
 
 /// A path for messages, or its beginning.
-fn shorten(path: &[u8]) -> String {
+pub(super) fn shorten(path: &[u8]) -> String {
     match path.get(..80) {
         Some(start) if path.len() > PATH_MAX => format!("{}…", show(start)),
         _ => show(path),
@@ -427,26 +428,13 @@ fn above(path: &StorePath) -> &[Vec<u8>] {
     path.components.split_last().map_or(&[], |(_, above)| above)
 }
 
-/// The pipeline's end of a channel.
-struct ChannelReader {
-    receiver: Receiver<io::Result<Vec<u8>>>,
-    part: io::Cursor<Vec<u8>>,
-    ended: bool,
-}
-
-impl Read for ChannelReader {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        loop {
-            let read = self.part.read(buffer)?;
-            if read > 0 || buffer.is_empty() || self.ended {
-                return Ok(read);
-            }
-            let gone = || io::Error::new(io::ErrorKind::UnexpectedEof, "the archive is not read any further");
-            let part = self.receiver.recv().map_err(|_| gone())??;
-            self.ended = part.is_empty();
-            self.part = io::Cursor::new(part);
-        }
+/// The bytes of a small file.
+fn read_whole<R: Read>(archive: &mut Archive<R>, size: u64) -> Result<Vec<u8>, Stop> {
+    let mut bytes = vec![0; size as usize];
+    if archive.read(&mut bytes)? < bytes.len() {
+        return Err(TarError::Format("the archive ends early".to_string()).into());
     }
+    Ok(bytes)
 }
 
 fn attributes(kind: FileKind, entry: &Entry) -> Attributes {

@@ -5,13 +5,16 @@
 //! dialects.
 
 mod acl;
+mod channel;
 mod import;
+mod mirror;
 mod pax;
 mod reader;
 mod sparse;
 mod writer;
 
-pub use import::{Imported, import};
+pub use import::{Import, Imported, import};
+pub use mirror::{Check, Digests, Mirror};
 pub use reader::{Archive, Entry, Kind, TarError};
 pub use writer::{Fields, TarWriter};
 

@@ -200,6 +200,15 @@ impl<R: Read> Archive<R> {
         }
     }
 
+    /// Reads the rest of the input, which is behind the archive's end.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub(super) fn drain(&mut self) -> Result<()> {
+        std::io::copy(&mut self.input, &mut std::io::sink())?;
+        Ok(())
+    }
+
     fn records(&mut self, size: u64, left: &mut u64) -> Result<Records> {
         match pax::parse(&self.extended(size, left)?) {
             Some(records) => Ok(records),

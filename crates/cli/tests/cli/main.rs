@@ -36,6 +36,7 @@ mod profiles;
 mod reach;
 mod readers;
 mod recovering;
+mod repositories;
 mod restoring;
 mod rules;
 mod run;

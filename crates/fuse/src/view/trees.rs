@@ -11,6 +11,7 @@ use std::sync::{Arc, RwLock};
 
 use outrigger_store::meta::{At, SnapshotRow};
 use outrigger_store::ops::View;
+use outrigger_store::snapshot::facts::in_order;
 use outrigger_store::tree::check_name;
 use outrigger_store::{Error, ErrorKind, Store};
 
@@ -110,7 +111,7 @@ impl Trees {
 /// # Errors
 /// When the database cannot be read.
 pub fn snapshots(store: &Store) -> Result<Vec<SnapshotRow>, Error> {
-    let mut snapshots = store.meta.snapshots()?;
+    let mut snapshots = in_order(store.meta.snapshots()?);
     snapshots.retain(|snapshot| check_name(snapshot.name.as_bytes()).is_ok());
     Ok(snapshots)
 }

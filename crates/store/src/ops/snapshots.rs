@@ -56,6 +56,21 @@ pub fn create(store: &Store, name: Option<&str>, fallback: &str, tags: &[String]
 /// # Errors
 /// `Exists` when the name is taken, `Invalid`.
 pub fn create_with(store: &Store, name: Option<&str>, fallback: &str, facts: Facts) -> Result<SnapshotRow> {
+    create_at(store, name, fallback, facts, clock::now_nanos())
+}
+
+/// Like [`create_with`], with the time that the snapshot is of, in nanoseconds since 1970: an
+/// imported one has that of its original.
+///
+/// # Errors
+/// Those of [`create_with`].
+pub fn create_at(
+    store: &Store,
+    name: Option<&str>,
+    fallback: &str,
+    facts: Facts,
+    time: u64,
+) -> Result<SnapshotRow> {
     facts.tags.iter().try_for_each(|tag| check_name("tag", tag))?;
     let kind = if name.is_some() { Kind::Named } else { Kind::Dated };
     let tags = Facts { kind, ..facts }.sized(&*store.meta)?.to_tags();
@@ -65,8 +80,11 @@ pub fn create_with(store: &Store, name: Option<&str>, fallback: &str, facts: Fac
     let mut number = 2;
     loop {
         let taken = store.meta.snapshots()?.iter().any(|snapshot| snapshot.name == chosen);
-        let created =
-            if taken { Err(exists(&chosen)) } else { append_and_create(store, &session, &chosen, &tags) };
+        let created = if taken {
+            Err(exists(&chosen))
+        } else {
+            append_and_create(store, &session, &chosen, &tags, time)
+        };
         match created {
             // Taken by another process since it was asked for, perhaps.
             Err(error) if error.kind() == ErrorKind::Exists && name.is_none() => {
@@ -83,8 +101,13 @@ fn exists(name: &str) -> Error {
     Error::new(ErrorKind::Exists, format!("snapshot `{}` exists already", show(name.as_bytes())))
 }
 
-fn append_and_create(store: &Store, session: &Session, name: &str, tags: &[String]) -> Result<SnapshotRow> {
-    let time = clock::now_nanos();
+fn append_and_create(
+    store: &Store,
+    session: &Session,
+    name: &str,
+    tags: &[String],
+    time: u64,
+) -> Result<SnapshotRow> {
     let bytes = |text: &str| text.as_bytes().to_vec();
     let record = Record::Snapshot { name: bytes(name), time, tags: as_bytes(tags) };
     // The snapshot has changes that mounts have not published yet, and their records come behind

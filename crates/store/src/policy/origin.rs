@@ -46,6 +46,15 @@ impl Origin {
         Ok(Self { host: Identity::this(), filesystem: Filesystem { kind, id }, path: real })
     }
 
+    /// A repository of another program, by its id: it is the same from every host.
+    pub fn of_repository(program: &str, id: &str) -> Self {
+        Self {
+            host: Identity { name: program.to_string(), machine: None },
+            filesystem: Filesystem { kind: 0, id: None },
+            path: PathBuf::from(id),
+        }
+    }
+
     /// Its stored form.
     pub fn to_text(&self) -> String {
         let machine = self.host.machine.as_deref().unwrap_or("-");

@@ -43,6 +43,18 @@ pub struct Counts {
     pub removed: u64,
 }
 
+/// The snapshot of another program's repository that a snapshot was imported from. Its time is then
+/// the original's, and so are its host and its sources.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Imported {
+    /// The program.
+    pub tool: String,
+    /// The repository, by its id.
+    pub repository: String,
+    /// The snapshot in it, by its id.
+    pub snapshot: String,
+}
+
 /// The facts in a snapshot's tags.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Facts {
@@ -62,6 +74,8 @@ pub struct Facts {
     pub mirrored: Vec<(StorePath, String)>,
     /// The changes of the command, once it was done.
     pub counts: Option<Counts>,
+    /// The snapshot that it was imported from.
+    pub imported: Option<Imported>,
     /// Files that it has, and their bytes.
     pub size: Option<(u64, u64)>,
     /// The tags that users gave it.
@@ -101,6 +115,7 @@ impl Facts {
                     facts.mirrored.extend(both);
                 }
                 "changes" => facts.counts = parse_counts(value),
+                IMPORTED => facts.imported = parse_imported(value),
                 "size" => {
                     let both = value.split_once(',');
                     facts.size =
@@ -132,9 +147,43 @@ impl Facts {
         if let Some(Counts { created, changed, removed }) = self.counts {
             tags.push(format!("changes:{created},{changed},{removed}"));
         }
+        if let Some(Imported { tool, repository, snapshot }) = &self.imported {
+            let [tool, repository, snapshot] =
+                [tool, repository, snapshot].map(|text| escape(text.as_bytes()));
+            tags.push(format!("{IMPORTED}:{tool} {repository} {snapshot}"));
+        }
         tags.extend(self.size.map(|(files, bytes)| format!("size:{files},{bytes}")));
         tags
     }
+}
+
+const IMPORTED: &str = "imported";
+
+fn parse_imported(value: &str) -> Option<Imported> {
+    let mut texts = value.split(' ').map(|text| String::from_utf8_lossy(&unescape(text)).into_owned());
+    Some(Imported { tool: texts.next()?, repository: texts.next()?, snapshot: texts.next()? })
+}
+
+/// Snapshots in the order of time, oldest first. Those taken in this store come in the order in
+/// which they were taken, whatever the clocks said. An imported one comes before the first of them
+/// that is younger than its original.
+pub fn in_order(rows: Vec<SnapshotRow>) -> Vec<SnapshotRow> {
+    let is_imported = |row: &SnapshotRow| {
+        row.tags.iter().any(|tag| tag.split_once(':').is_some_and(|(key, _)| key == IMPORTED))
+    };
+    let (mut imported, mut taken): (Vec<_>, Vec<_>) = rows.into_iter().partition(is_imported);
+    imported.sort_by_key(|row| (row.time, row.epoch));
+    taken.sort_by_key(|row| row.epoch);
+    let mut imported = imported.into_iter().peekable();
+    let mut all = Vec::new();
+    for row in taken {
+        while let Some(older) = imported.next_if(|other| other.time < row.time) {
+            all.push(older);
+        }
+        all.push(row);
+    }
+    all.extend(imported);
+    all
 }
 
 fn parse_counts(value: &str) -> Option<Counts> {
@@ -163,6 +212,11 @@ mod tests {
             targets: vec![StorePath::default(), target.clone()],
             mirrored: vec![(target, "h m ef53:1 /a%20b".to_string())],
             counts: Some(Counts { created: 1, changed: 2, removed: 3 }),
+            imported: Some(Imported {
+                tool: "restic".to_string(),
+                repository: "5e58".to_string(),
+                snapshot: "a b:c".to_string(),
+            }),
             size: Some((3, 4)),
             tags: vec!["nightly".to_string()],
         };
@@ -174,5 +228,31 @@ mod tests {
         let tags = vec!["daily".to_string(), "later:fact".to_string()];
         let facts = Facts::of(&row(tags));
         assert_eq!((facts.kind, facts.tags), (Kind::Named, vec!["daily".to_string()]));
+    }
+
+    #[test]
+    fn imported_snapshots_come_by_their_time_and_others_as_they_were_taken() {
+        let row = |epoch: u64, time: u64, is_imported: bool| {
+            let imported = Imported {
+                tool: "borg".to_string(),
+                repository: "r".to_string(),
+                snapshot: epoch.to_string(),
+            };
+            let facts = Facts { imported: is_imported.then_some(imported), ..Facts::default() };
+            SnapshotRow { name: epoch.to_string(), epoch, time, tags: facts.to_tags() }
+        };
+        // The clock was wrong when the second was taken.
+        let rows = vec![
+            row(1, 50, false),
+            row(2, 90, false),
+            row(3, 60, false),
+            row(4, 20, true),
+            row(5, 70, true),
+            row(6, 40, true),
+            row(7, 95, true),
+            row(8, 100, false),
+        ];
+        let epochs: Vec<u64> = in_order(rows).into_iter().map(|row| row.epoch).collect();
+        assert_eq!(epochs, [4, 6, 1, 5, 2, 3, 7, 8]);
     }
 }

@@ -24,13 +24,17 @@ pub struct MirrorRules {
     pub allow_empty: bool,
 }
 
-/// A directory of this host, and where it goes.
+/// A source of a mirror, and where it goes.
 pub(super) struct Mirror<'a> {
     pub meta: &'a dyn Meta,
     /// Directory → the source that it remembers.
     pub sources: &'a BTreeMap<u64, String>,
     pub exclude: &'a Patterns,
-    pub source: &'a Path,
+    pub origin: Origin,
+    /// The source has nothing.
+    pub is_empty: bool,
+    /// The command can leave what is there, and add to it.
+    pub can_add: bool,
     pub target: &'a StorePath,
 }
 
@@ -42,28 +46,28 @@ impl Mirror<'_> {
     /// Refuses to replace content of another origin. Returns the record for the target, if it has
     /// none yet.
     pub fn check(&self, rules: MirrorRules) -> Result<Option<String>> {
-        let (target, origin) = (self.target, Origin::of(self.source)?);
+        let (target, origin) = (self.target, &self.origin);
         let existing = find(self.meta, At::Now, target)?;
         let existing = existing.filter(|inode| inode.attributes.kind == FileKind::Directory);
         let holds = match &existing {
             Some(inode) => !self.meta.read_dir(At::Now, inode.number, None, 1)?.is_empty(),
             None => false,
         };
-        if holds && !rules.allow_empty && is_empty(self.source) {
+        if holds && !rules.allow_empty && self.is_empty {
             return refused(format!(
                 "{} is empty, and would remove all that `{target}` holds: is its disk mounted? If that is meant, add --allow-empty",
-                self.source.display()
+                origin.path.display()
             ));
         }
         let known = existing.as_ref().and_then(|inode| self.sources.get(&inode.number));
         let text = origin.to_text();
         if !rules.replace_source {
             let before = known.and_then(|known| Origin::parse(known));
-            self.check_target(&origin, before.as_ref(), holds)?;
+            self.check_target(origin, before.as_ref(), holds)?;
             if let Some(inode) = &existing {
-                self.check_below(&origin, inode)?;
+                self.check_below(origin, inode)?;
             }
-            let within = known.is_none() && self.is_part_of_mirror(&origin)?;
+            let within = known.is_none() && self.is_part_of_mirror(origin)?;
             return Ok(Some(text).filter(|text| !within && known != Some(text)));
         }
         Ok(Some(text).filter(|text| known != Some(text)))
@@ -91,8 +95,9 @@ impl Mirror<'_> {
                  allow it"
             )),
             None if holds && !self.is_part_of_mirror(origin)? => refused(format!(
-                "`{target}` has entries that no directory was put over, and {origin} would replace them; choose another name with --to, \
-                 add --keep-missing to add to it, or --replace-source to replace it"
+                "`{target}` has entries that no directory was put over, and {origin} would replace them; choose another name with --to, {}\
+                 or add --replace-source to replace it",
+                if self.can_add { "add --keep-missing to add to it, " } else { "" }
             )),
             _ => Ok(()),
         }
@@ -169,6 +174,6 @@ impl Mirror<'_> {
 }
 
 /// True when a directory has no entries; one that cannot be read is not empty.
-fn is_empty(path: &Path) -> bool {
+pub(super) fn is_empty(path: &Path) -> bool {
     std::fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
 }

@@ -27,13 +27,13 @@ use self::entry::directory_attributes;
 use self::leave_out::Here;
 pub use self::leave_out::{LeaveOut, Listed};
 use self::level::{Existing, Level};
-use self::mirror::Mirror;
 pub use self::mirror::MirrorRules;
+use self::mirror::{Mirror, is_empty};
 pub use self::plan::Plan;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::file::kind_of;
 use crate::meta::{At, Change, Meta, ROOT_INODE, SessionKind};
-use crate::policy::{Overrides, Policies, SOURCE, WritePolicy};
+use crate::policy::{Origin, Overrides, Policies, SOURCE, WritePolicy};
 use crate::snapshot::BeforeSnapshot;
 use crate::store::Store;
 use crate::tree::{StorePath, find};
@@ -178,11 +178,38 @@ fn check(
         };
         if is_directory {
             let (meta, exclude) = (&*store.meta, &options.leave_out.patterns);
-            let mirror = Mirror { meta, sources: policies.sources(), exclude, source, target };
+            let (origin, is_empty) = (Origin::of(source)?, is_empty(source));
+            let sources = policies.sources();
+            let mirror = Mirror { meta, sources, exclude, origin, is_empty, can_add: true, target };
             remembered.extend(mirror.check(rules)?.map(|text| (target.clone(), text)));
         }
     }
     Ok(remembered)
+}
+
+/// Makes `target` the mirror of a source that is no directory: it remembers that, and is made if it
+/// is missing.
+///
+/// # Errors
+/// `Invalid` if it holds data of another origin, unless `replace_source`; and failures of the store.
+pub fn claim(
+    store: &Store,
+    origin: Origin,
+    target: &StorePath,
+    replace_source: bool,
+    progress: &Arc<Progress>,
+) -> Result<()> {
+    let (policies, options) = (Policies::load(store)?, PutOptions::default());
+    let (meta, sources, exclude) = (&*store.meta, policies.sources(), &options.leave_out.patterns);
+    let mirror = Mirror { meta, sources, exclude, origin, is_empty: false, can_add: false, target };
+    let text = mirror.check(MirrorRules { replace_source, allow_empty: false })?;
+    let remembered = text.map(|text| (target.clone(), text)).into_iter().collect();
+    match remember(store, remembered, &options, progress)?.first() {
+        Some((target, _)) => {
+            Err(Error::new(ErrorKind::Invalid, format!("`{target}` in the store is not a directory")))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Makes the targets, and lets them remember their sources. This comes before anything is put, so

@@ -1,4 +1,4 @@
-//! `import`: stores the content of a tar archive.
+//! Import of a tar archive.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -8,52 +8,20 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use clap::Args;
 use outrigger_clock::Instant;
-use outrigger_store::ops::snapshots;
 
-use super::before::{self, Before};
-use super::offload::{self, Offload};
-use super::{Context, report_skipped, skipped_json, snapshot};
+use super::super::{Context, before, complain_of_packs, offload, report_skipped, skipped_json, snapshot};
+use super::ImportArgs;
 use crate::args;
 use crate::exit::{Failure, Outcome};
 use crate::json::Object;
 use crate::output::{counted, print_json, print_text, size};
 use crate::progress::{Bar, duration};
-use crate::tar::{Archive, Imported, TarError, import};
+use crate::tar::{Archive, Import, Imported, TarError, import};
 use crate::when;
-
-const EXAMPLES: &str = "\
-Examples:
-  outrigger import linux.tar --to linux
-  xzcat linux.tar.xz | outrigger import - --to linux
-  tar c --xattrs src | outrigger import - --to src --tag nightly
-
-Entries are added to the content of PATH, as by `tar x`. Before something is replaced, a snapshot is
-taken, to which `outrigger undo` goes back. A leading slash is dropped. Entries with `..` in their
-name are skipped and named (exit code 4).";
-
-/// Store the content of a tar archive
-#[derive(Args)]
-#[command(after_help = EXAMPLES)]
-pub struct ImportArgs {
-    /// The archive (pax, ustar or GNU, not compressed); `-` is standard input
-    file: OsString,
-    /// The directory in the store that the entries go into
-    #[arg(long, value_name = "PATH")]
-    to: OsString,
-    /// Take a snapshot afterwards, with this tag
-    #[arg(long, value_name = "TAG")]
-    tag: Vec<String>,
-    #[command(flatten)]
-    before: Before,
-    #[command(flatten)]
-    offload: Offload,
-}
 
 pub fn run(context: &Context, args: ImportArgs) -> Outcome {
     let started = Instant::now();
-    args.tag.iter().try_for_each(|tag| snapshots::check_name("tag", tag))?;
     let to = args::store_path(&args.to)?;
     let (input, len) = open(&args.file)?;
     let read = Arc::new(AtomicU64::new(0));
@@ -69,7 +37,9 @@ pub fn run(context: &Context, args: ImportArgs) -> Outcome {
     let bar = Bar::start_reading(&progress, context.has_no_bar(), len, read);
     let sources = if args.file == "-" { Vec::new() } else { vec![args.file.as_bytes().to_vec()] };
     let before = args.before.snapshot(&store, "import", sources, std::slice::from_ref(&to))?;
-    let imported = import(&store, archive, first, &to, context.threads, &progress, before.as_ref());
+    let (threads, before_it) = (context.threads, before.as_ref());
+    let how = Import { to: &to, threads, progress: &progress, before: before_it, mirror: None };
+    let imported = import(&store, archive, first, how);
     drop(bar);
     let Imported { summary, entries, broken } = imported?;
     let before = before::settle(&store, before.as_deref(), summary.totals.into());
@@ -83,7 +53,7 @@ pub fn run(context: &Context, args: ImportArgs) -> Outcome {
     context.settle(&store);
     offload::remember(&store);
     offload::complain_of_devices(&store, &progress);
-    super::complain_of_packs(&store);
+    complain_of_packs(&store);
     let (view, secs) = (&summary.progress, started.elapsed().as_secs_f64());
     if context.json {
         let object = Object::new()
