@@ -13,8 +13,10 @@ pub enum SimdLevel {
     Neon,
     /// NEON and its AES instructions: sixteen lanes for scanning too, table entries computed.
     NeonAes,
-    /// AVX2: eight lanes, table entries from nibble look-ups.
+    /// AVX2 and AES: eight lanes, table entries looked up by the AES instructions.
     Avx2,
+    /// AVX2 and VAES: the same, two lanes' entries by one instruction.
+    Avx2Vaes,
     /// AVX2 and GFNI: eight lanes, table entries computed.
     Avx2Gfni,
     /// AVX-512 (F, BW) and GFNI: sixteen lanes, table entries computed.
@@ -23,20 +25,23 @@ pub enum SimdLevel {
 
 impl SimdLevel {
     /// Every level of every architecture.
-    pub const ALL: [SimdLevel; 6] =
-        [Self::Portable, Self::Neon, Self::NeonAes, Self::Avx2, Self::Avx2Gfni, Self::Avx512];
+    pub const ALL: [SimdLevel; 7] =
+        [Self::Portable, Self::Neon, Self::NeonAes, Self::Avx2, Self::Avx2Vaes, Self::Avx2Gfni, Self::Avx512];
 
     /// The best level of this processor.
     pub fn detect() -> Self {
         #[cfg(target_arch = "x86_64")]
         {
             use std::arch::is_x86_feature_detected as has;
-            let gfni = has!("gfni");
-            if gfni && has!("avx512f") && has!("avx512bw") && has!("avx2") {
-                return Self::Avx512;
-            }
-            if has!("avx2") {
-                return if gfni { Self::Avx2Gfni } else { Self::Avx2 };
+            // Kernels of the lower levels run on processors of the higher ones, too.
+            let levels = [
+                (Self::Avx2, has!("avx2") && has!("aes")),
+                (Self::Avx2Vaes, has!("vaes")),
+                (Self::Avx2Gfni, has!("gfni")),
+                (Self::Avx512, has!("avx512f") && has!("avx512bw")),
+            ];
+            if let Some((level, _)) = levels.iter().take_while(|(_, has)| *has).last() {
+                return *level;
             }
         }
         // The kernels take the first byte of a word as its lowest.
@@ -51,7 +56,7 @@ impl SimdLevel {
     }
 
     /// The level in use: the best one, or that in the environment variable `OUTRIGGER_SIMD`
-    /// (`portable`, `neon`, `neonaes`, `avx2`, `avx2gfni`, `avx512`) if the processor has it. Read
+    /// (`portable`, `neon`, `neonaes`, `avx2`, `avx2vaes`, `avx2gfni`, `avx512`) if the processor has it. Read
     /// once per process. Another name has no effect.
     ///
     /// ```
@@ -71,7 +76,7 @@ impl SimdLevel {
         let native = |level: &Self| match level {
             Self::Portable => true,
             Self::Neon | Self::NeonAes => cfg!(target_arch = "aarch64"),
-            Self::Avx2 | Self::Avx2Gfni | Self::Avx512 => cfg!(target_arch = "x86_64"),
+            Self::Avx2 | Self::Avx2Vaes | Self::Avx2Gfni | Self::Avx512 => cfg!(target_arch = "x86_64"),
         };
         Self::ALL.into_iter().filter(native).filter(|&level| level <= Self::detect())
     }
@@ -83,6 +88,7 @@ impl SimdLevel {
             Self::Neon => "neon",
             Self::NeonAes => "neonaes",
             Self::Avx2 => "avx2",
+            Self::Avx2Vaes => "avx2vaes",
             Self::Avx2Gfni => "avx2gfni",
             Self::Avx512 => "avx512",
         }

@@ -161,8 +161,9 @@ pub fn bench(data: &[u8], quick: bool) {
     );
     primitives.extend([FingerprintKind::Blake3, FingerprintKind::Sha256, FingerprintKind::Sha1].map(ingest));
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let levels: Vec<SimdLevel> =
-        SimdLevel::available().filter(|level| *level != SimdLevel::Avx2Gfni).collect();
+    let levels: Vec<SimdLevel> = SimdLevel::available()
+        .filter(|level| !matches!(level, SimdLevel::Avx2Vaes | SimdLevel::Avx2Gfni))
+        .collect();
     print!("\n{:>20} {:>8}", "GB/s of input", "plain");
     levels.iter().for_each(|level| print!(" {:>8}", level.name()));
     println!(" {:>10} {:>8} {:>10}", "× plain", format!("{cores} cores"), "of the sum");

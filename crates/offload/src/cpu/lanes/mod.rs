@@ -93,7 +93,7 @@ fn windows_in_lanes<F: Function<W>, const W: usize>(
             groups * avx512::WINDOW_LANES
         }
         #[cfg(target_arch = "x86_64")]
-        SimdLevel::Avx2 | SimdLevel::Avx2Gfni => {
+        SimdLevel::Avx2 | SimdLevel::Avx2Vaes | SimdLevel::Avx2Gfni => {
             let groups = groups(avx2::LANES);
             avx2::windows::<F, W>(&windows, groups, out);
             groups * avx2::LANES
@@ -132,7 +132,7 @@ fn lanes_pay<const W: usize>(level: SimdLevel) -> bool {
         SimdLevel::Neon | SimdLevel::NeonAes => W < 5 || !has_sha(),
         // SHA-256 takes eight rounds of eight shifts for every block here, so the crate with its
         // special instructions is faster.
-        SimdLevel::Avx2 | SimdLevel::Avx2Gfni => W < 8 || !has_sha(),
+        SimdLevel::Avx2 | SimdLevel::Avx2Vaes | SimdLevel::Avx2Gfni => W < 8 || !has_sha(),
         SimdLevel::Avx512 => true,
     }
 }
@@ -151,7 +151,7 @@ fn many_in_lanes<'a, F: Function<W>, const W: usize>(
             side_by_side::<F, W, { avx512::LANES }>(avx512::blocks::<F, W>, count, get, &mut put)
         }
         #[cfg(target_arch = "x86_64")]
-        SimdLevel::Avx2 | SimdLevel::Avx2Gfni => {
+        SimdLevel::Avx2 | SimdLevel::Avx2Vaes | SimdLevel::Avx2Gfni => {
             side_by_side::<F, W, { avx2::LANES }>(avx2::blocks::<F, W>, count, get, &mut put);
         }
         #[cfg(target_arch = "aarch64")]

@@ -1,105 +1,66 @@
-//! Eight lanes of AVX2. GFNI computes the table entries if the processor has it, otherwise nibble
-//! look-ups do.
+//! Eight lanes of AVX2, whose table entries GFNI or the AES instructions compute.
 //!
 //! 16 bytes of each lane are loaded and interleaved, so that each register holds four consecutive
 //! bytes of every lane. A gather per step would be slower than the plain loop. But the table is an
-//! inverse in GF(2^8) under a linear map. A tower of fields reduces it to sixteen-entry tables,
-//! each of which is one shuffle ([`super::tower`] explains it). The change of basis is linear, so
-//! it is done once for all four bytes of an entry, and the xor with `GEAR_XOR` is folded into the
-//! tables of each. So four table entries for eight lanes take 30 look-ups and 8 interleavings.
+//! inverse in GF(2^8) under an affine map, and GFNI has just that. The map is that of AES, so byte
+//! `k` of an entry also is AES's S-box of the input byte xor `GEAR_XOR[k]`, without the S-box's last
+//! step, the xor with 0x63. AESENCLAST looks up sixteen bytes in the S-box. It also xors them with a
+//! key, which undoes that last step, and it moves them (ShiftRows), which the shuffle before it makes
+//! up for.
 #![allow(unsafe_code)]
 #![allow(clippy::needless_range_loop, reason = "positions are the same in every lane, not one lane's")]
 
 use std::arch::x86_64::*;
 
-use outrigger_format::boundary::{GEAR, GEAR_MATRIX, GEAR_XOR, GearMasks};
+use outrigger_format::boundary::{GEAR_MATRIX, GEAR_XOR, GearMasks};
 
 use super::Lanes;
-use super::tower::{BASIS_HIGH, BASIS_LOW, INVERSE, PLANES, Plane};
 
-/// Appends the candidates of the lanes' bytes in any order. If they are dense, returns false with
-/// only some of them.
-///
-/// # Panics
-/// If the processor lacks AVX2.
-pub(super) fn scan(data: &[u8], lanes: &Lanes<12>, masks: GearMasks, out: &mut Vec<u32>) -> bool {
-    assert!(crate::SimdLevel::detect() >= crate::SimdLevel::Avx2);
-    // SAFETY: the line above checked that the processor has the feature that `run_mixed` enables.
-    unsafe { run_mixed(data, lanes, masks, out) }
-}
-
-/// [`scan`] with GFNI.
-///
-/// # Panics
-/// If the processor lacks AVX2 or GFNI.
-pub(super) fn scan_gfni(data: &[u8], lanes: &Lanes<8>, masks: GearMasks, out: &mut Vec<u32>) -> bool {
-    assert!(crate::SimdLevel::detect() >= crate::SimdLevel::Avx2Gfni);
-    // SAFETY: the line above checked that the processor has the features that `run_gfni` enables.
-    unsafe { run_gfni(data, lanes, masks, out) }
-}
-
-/// Eight lanes by vector instructions with GFNI.
-#[target_feature(enable = "avx2,gfni")]
-fn run_gfni(data: &[u8], lanes: &Lanes<8>, masks: GearMasks, out: &mut Vec<u32>) -> bool {
-    let limit = _mm256_set1_epi32((!masks.inline).cast_signed());
-    let found = out.len();
-    let mut h = _mm256_setzero_si256();
-    let rows: [&[[u8; 16]]; 8] = lanes.rows(data);
-    for at in 0..lanes.run / 16 {
-        let mut row = [h; 4];
-        for lane in 0..4 {
-            row[lane] = load(&rows[lane][at], &rows[lane + 4][at]);
+/// Makes a kernel: its function for callers, and the loop of eight lanes for processors with these
+/// features, whose table entries `$entries` makes.
+macro_rules! kernel {
+    ($scan:ident, $run:ident, $level:ident, $features:literal, $entries:ident) => {
+        /// Appends the candidates of the lanes' bytes in any order. If they are dense, returns false
+        /// with only some of them.
+        ///
+        /// # Panics
+        /// If the processor lacks the level.
+        pub(super) fn $scan(data: &[u8], lanes: &Lanes<8>, masks: GearMasks, out: &mut Vec<u32>) -> bool {
+            assert!(crate::SimdLevel::detect() >= crate::SimdLevel::$level);
+            // SAFETY: the line above checked that the processor has the features that the function
+            // enables.
+            unsafe { $run(data, lanes, masks, out) }
         }
-        for (word, bytes) in transpose(row).into_iter().enumerate() {
-            let hashes = roll(&mut h, entries_gfni(bytes));
-            if any_below(hashes, limit) {
-                report(&hashes, 16 * at + 4 * word, lanes, masks, out);
-                if out.len() - found > lanes.dense {
-                    return false;
-                }
-            }
-        }
-    }
-    true
-}
 
-/// Eight lanes by vector instructions and four by plain ones, in turns. Nibble tables keep the
-/// vector units busy, but leave the other units idle, and the loads that a plain look-up needs.
-#[target_feature(enable = "avx2")]
-fn run_mixed(data: &[u8], lanes: &Lanes<12>, masks: GearMasks, out: &mut Vec<u32>) -> bool {
-    let plain_limit = !masks.inline;
-    let limit = _mm256_set1_epi32(plain_limit.cast_signed());
-    let enough = out.len() + lanes.dense;
-    let mut h = _mm256_setzero_si256();
-    let mut plain = [0u32; 4];
-    let rows: [&[[u8; 16]]; 12] = lanes.rows(data);
-    for at in 0..lanes.run / 16 {
-        let mut row = [h; 4];
-        for lane in 0..4 {
-            row[lane] = load(&rows[lane][at], &rows[lane + 4][at]);
-        }
-        let plain_rows = [&rows[8][at], &rows[9][at], &rows[10][at], &rows[11][at]];
-        for (word, bytes) in transpose(row).into_iter().enumerate() {
-            let hashes = roll(&mut h, entries(bytes));
-            if any_below(hashes, limit) {
-                report(&hashes, 16 * at + 4 * word, lanes, masks, out);
-            }
-            for step in 4 * word..4 * word + 4 {
+        #[target_feature(enable = $features)]
+        fn $run(data: &[u8], lanes: &Lanes<8>, masks: GearMasks, out: &mut Vec<u32>) -> bool {
+            let limit = _mm256_set1_epi32((!masks.inline).cast_signed());
+            let found = out.len();
+            let mut h = _mm256_setzero_si256();
+            let rows: [&[[u8; 16]]; 8] = lanes.rows(data);
+            for at in 0..lanes.run / 16 {
+                let mut row = [h; 4];
                 for lane in 0..4 {
-                    let byte = plain_rows[lane][step];
-                    plain[lane] = (plain[lane] << 1).wrapping_add(GEAR[byte as usize]);
-                    if plain[lane] <= plain_limit {
-                        report_plain(8 + lane, 16 * at + step, plain[lane], lanes, masks, out);
+                    row[lane] = load(&rows[lane][at], &rows[lane + 4][at]);
+                }
+                for (word, bytes) in transpose(row).into_iter().enumerate() {
+                    let hashes = roll(&mut h, $entries(bytes));
+                    if any_below(hashes, limit) {
+                        report(&hashes, 16 * at + 4 * word, lanes, masks, out);
+                        if out.len() - found > lanes.dense {
+                            return false;
+                        }
                     }
                 }
             }
+            true
         }
-        if out.len() > enough {
-            return false;
-        }
-    }
-    true
+    };
 }
+
+kernel!(scan_aes, run_aes, Avx2, "avx2,aes", entries_aes);
+kernel!(scan_vaes, run_vaes, Avx2Vaes, "avx2,vaes", entries_vaes);
+kernel!(scan_gfni, run_gfni, Avx2Gfni, "avx2,gfni", entries_gfni);
 
 /// The hashes of four steps, from their table entries and the previous hash.
 #[inline]
@@ -141,13 +102,6 @@ fn report<const N: usize>(
     }
 }
 
-/// The rare case of a plain lane. It is a function of its own, to leave the loop's registers alone.
-#[cold]
-#[inline(never)]
-fn report_plain(lane: usize, offset: usize, h: u32, lanes: &Lanes<12>, masks: GearMasks, out: &mut Vec<u32>) {
-    lanes.emit(lane, offset, h, masks, out);
-}
-
 /// The table entries of four steps, by GF2P8AFFINEINVQB.
 #[inline]
 #[target_feature(enable = "avx2,gfni")]
@@ -165,48 +119,52 @@ fn entries_gfni(bytes: __m256i) -> [__m256i; 4] {
     entries
 }
 
-/// The table entries of four steps, by nibble tables.
+/// The table entries of four steps, by AESENCLAST of 32 bytes.
 #[inline]
-#[target_feature(enable = "avx2")]
-fn entries(bytes: __m256i) -> [__m256i; 4] {
-    let nibble = _mm256_set1_epi8(15);
-    let low = look_up(&BASIS_LOW, _mm256_and_si256(bytes, nibble));
-    let high = look_up(&BASIS_HIGH, _mm256_and_si256(_mm256_srli_epi16::<4>(bytes), nibble));
-    let both = _mm256_xor_si256(low, high);
-    let i = _mm256_and_si256(both, nibble);
-    let j = _mm256_and_si256(_mm256_srli_epi16::<4>(both), nibble);
-    let k = _mm256_xor_si256(i, j);
-    let (p, q) = (plane(&PLANES[0], i, j, k), plane(&PLANES[1], i, j, k));
-    let (r, s) = (plane(&PLANES[2], i, j, k), plane(&PLANES[3], i, j, k));
-    let (pq, rs) = (_mm256_unpacklo_epi8(p, q), _mm256_unpacklo_epi8(r, s));
-    let (pq_high, rs_high) = (_mm256_unpackhi_epi8(p, q), _mm256_unpackhi_epi8(r, s));
-    [
-        _mm256_unpacklo_epi16(pq, rs),
-        _mm256_unpackhi_epi16(pq, rs),
-        _mm256_unpacklo_epi16(pq_high, rs_high),
-        _mm256_unpackhi_epi16(pq_high, rs_high),
-    ]
+#[target_feature(enable = "avx2,vaes")]
+fn entries_vaes(bytes: __m256i) -> [__m256i; 4] {
+    let mut entries = [bytes; 4];
+    for (entry, copy) in entries.iter_mut().zip(&COPY) {
+        *entry = _mm256_aesenclast_epi128(for_sbox(bytes, copy), _mm256_set1_epi8(SBOX_XOR));
+    }
+    entries
 }
 
-/// One byte of 32 table entries, as [`super::tower`] explains.
+/// The table entries of four steps, by AESENCLAST of 16 bytes twice.
 #[inline]
-#[target_feature(enable = "avx2")]
-fn plane(plane: &Plane, i: __m256i, j: __m256i, k: __m256i) -> __m256i {
-    let a_over_k = look_up(&plane.a_over_k, k);
-    let from_i = _mm256_xor_si256(look_up(&plane.one_over_i, i), a_over_k);
-    let from_j = _mm256_xor_si256(look_up(&plane.one_over_j, j), a_over_k);
-    let u = _mm256_xor_si256(look_up(&INVERSE, from_i), j);
-    let w = _mm256_xor_si256(look_up(&INVERSE, from_j), i);
-    _mm256_xor_si256(look_up(&plane.out_u, u), look_up(&plane.out_w, w))
+#[target_feature(enable = "avx2,aes")]
+fn entries_aes(bytes: __m256i) -> [__m256i; 4] {
+    let key = _mm_set1_epi8(SBOX_XOR);
+    let mut entries = [bytes; 4];
+    for (entry, copy) in entries.iter_mut().zip(&COPY) {
+        let copies = for_sbox(bytes, copy);
+        let low = _mm_aesenclast_si128(_mm256_castsi256_si128(copies), key);
+        let high = _mm_aesenclast_si128(_mm256_extracti128_si256::<1>(copies), key);
+        *entry = _mm256_set_m128i(high, low);
+    }
+    entries
 }
 
-/// 32 look-ups in a table of 16; an index with its top bit set gives 0.
+/// The constant that AES's S-box adds to an affine map of an inverse.
+const SBOX_XOR: i8 = 0x63;
+/// Where AESENCLAST wants each step's byte of four lanes, four times. It moves byte `k` to lane `n`
+/// from lane `n + k`.
+const COPY: [[u8; 16]; 4] = {
+    let mut copy = [[0, 3, 2, 1, 1, 0, 3, 2, 2, 1, 0, 3, 3, 2, 1, 0]; 4];
+    let mut at = 16;
+    while at < 64 {
+        copy[at / 16][at % 16] += 4 * (at / 16) as u8;
+        at += 1;
+    }
+    copy
+};
+
+/// One step's bytes as the S-box takes them.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn look_up(table: &[u8; 16], index: __m256i) -> __m256i {
-    // SAFETY: the table has the 16 bytes that are read; the load needs no alignment.
-    let table = unsafe { _mm_loadu_si128(table.as_ptr().cast()) };
-    _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), index)
+fn for_sbox(bytes: __m256i, copy: &[u8; 16]) -> __m256i {
+    let xor = _mm256_set1_epi32(u32::from_le_bytes(GEAR_XOR).cast_signed());
+    _mm256_xor_si256(_mm256_shuffle_epi8(bytes, load(copy, copy)), xor)
 }
 
 /// 16 bytes of one lane and 16 of another.

@@ -20,15 +20,14 @@ mod avx512;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod portable;
-#[cfg(any(target_arch = "x86_64", test))]
-mod tower;
 
 use outrigger_format::boundary::{GEAR, GearMasks, WINDOW, scan_reference, warm_up};
 
 use crate::SimdLevel;
 
-/// Bytes per block: the lanes' stretches stay within L2, and sorting stays tiny.
-const BLOCK: usize = 128 << 10;
+/// Bytes per block: the lanes' stretches stay within L2, and sorting stays tiny. Not a power of two:
+/// sixteen lanes 8 KiB apart would share the few ways of the same sets of the L1 cache.
+const BLOCK: usize = 127 << 10;
 /// For fewer bytes, warming up the lanes costs more than it gains.
 const SMALL: usize = 256;
 /// One candidate in this many bytes is dense. The smallest average, 256, has one in 128.
@@ -85,7 +84,9 @@ pub fn scan_with(level: SimdLevel, history: &[u8], data: &[u8], masks: GearMasks
             #[cfg(target_arch = "x86_64")]
             SimdLevel::Avx2Gfni => avx2::scan_gfni(data, &Lanes::new(begin, end, 16), masks, out),
             #[cfg(target_arch = "x86_64")]
-            SimdLevel::Avx2 => avx2::scan(data, &Lanes::new(begin, end, 16), masks, out),
+            SimdLevel::Avx2Vaes => avx2::scan_vaes(data, &Lanes::new(begin, end, 16), masks, out),
+            #[cfg(target_arch = "x86_64")]
+            SimdLevel::Avx2 => avx2::scan_aes(data, &Lanes::new(begin, end, 16), masks, out),
             #[cfg(target_arch = "aarch64")]
             SimdLevel::NeonAes => neon::scan(data, &Lanes::new(begin, end, 16), masks, out),
             _ => portable::scan(data, &Lanes::new(begin, end, 1), masks, out),

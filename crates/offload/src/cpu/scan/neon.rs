@@ -9,8 +9,8 @@
 //! 16 bytes of each lane are loaded, and transposed by fours, so that each register holds four
 //! consecutive bytes of four lanes. Four bytes of input then take a shuffle, an AESE, an xor, two
 //! additions, and a minimum that is compared once every four steps. With all else that is two
-//! instructions for each byte. The plain loop takes five or six, and nibble tables as in the AVX2
-//! kernel would take as many. So processors without AES use the plain loop.
+//! instructions for each byte. The plain loop takes five or six, and tables of nibbles
+//! would take as many. So processors without AES use the plain loop.
 #![allow(unsafe_code)]
 #![allow(clippy::needless_range_loop, reason = "closures would be compiled without the features")]
 
