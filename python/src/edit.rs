@@ -8,7 +8,7 @@ use outrigger_store::Result;
 use outrigger_store::meta::{At, Inode, SessionKind};
 use outrigger_store::ops::{edit, snapshots};
 use outrigger_store::snapshot::BeforeSnapshot;
-use outrigger_store::snapshot::facts::Facts;
+use outrigger_store::snapshot::facts::{Facts, in_order};
 use outrigger_store::tree::{StorePath, find, require};
 use outrigger_store::write::set_policy;
 use pyo3::prelude::*;
@@ -95,7 +95,7 @@ impl Store {
 
     fn snapshots(&self, py: Python<'_>) -> PyResult<Vec<Snapshot>> {
         let inner = self.inner()?;
-        call(py, || Ok(inner.store.meta.snapshots()?.into_iter().map(Snapshot::from).collect()))
+        call(py, || Ok(in_order(inner.store.meta.snapshots()?).into_iter().map(Snapshot::from).collect()))
     }
 
     fn take_snapshot(

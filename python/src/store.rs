@@ -7,6 +7,7 @@ use outrigger_fuse::beside::Neighbour;
 use outrigger_store::keys::{known, secrets};
 use outrigger_store::meta::{At, Inode, SnapshotRow};
 use outrigger_store::ops::{View, stats};
+use outrigger_store::snapshot::facts::in_order;
 use outrigger_store::tree::{StorePath, find, require};
 use outrigger_store::{Error, ErrorKind, Result};
 use pyo3::exceptions::PyValueError;
@@ -99,7 +100,7 @@ impl Inner {
 
     /// The snapshot that is meant.
     pub fn snapshot(&self, when: &When) -> Result<SnapshotRow> {
-        let rows = self.store.meta.snapshots()?;
+        let rows = in_order(self.store.meta.snapshots()?);
         let (found, what) = match when {
             When::Time(nanos) => (rows.iter().rev().find(|row| row.time <= *nanos), "so old".to_string()),
             When::Name(name) => {
