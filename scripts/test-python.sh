@@ -5,17 +5,19 @@
 #   test-python.sh [--with PACKAGE]... [ARGUMENT OF PYTEST]...
 #   test-python.sh cluster        Dask on four hosts of a cluster (scripts/cluster.sh), as root
 #
-# What is not named with --with is tested only if it is small: torch and ray are left out, and the
-# tests that need them say so.
+# Tests of torch and of ray run only if these are named with --with: they are large. All others are
+# run, and with OUTRIGGER_REQUIRE=1 none of these is skipped.
 set -eu
 cd "$(dirname "$0")/.."
 PATH="$HOME/.cargo/bin:$PATH"
 target=${CARGO_TARGET_DIR:-target}
 mkdir -p "$target"
 target=$(cd "$target" && pwd)
-packages="pytest fsspec numpy pandas pyarrow zarr xarray duckdb safetensors dask[bag,distributed]"
+packages=
+left="torch ray"
 while [ "${1:-}" = --with ]; do
     packages="$packages $2"
+    left=$(echo "$left" | sed "s/${2%%\[*}//")
     shift 2
 done
 python3 -c 'import sys, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null ||
@@ -23,7 +25,7 @@ python3 -c 'import sys, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/
 environment=$target/python
 [ -x "$environment/bin/pip" ] || python3 -m venv "$environment"
 # shellcheck disable=SC2086
-"$environment/bin/pip" install --quiet --disable-pip-version-check $packages
+"$environment/bin/pip" install --quiet --disable-pip-version-check -r python/tests/requirements.txt $packages
 # As the other tests build it, so that nothing is compiled twice.
 cargo build --quiet --workspace --all-features --bin outrigger --lib
 cp "$target/debug/lib_native.so" python/outrigger/_native.abi3.so
@@ -36,6 +38,8 @@ if [ "${1:-}" = cluster ]; then
     eval "$(scripts/cluster.sh env)"
     export OUTRIGGER_TEST_HOSTS="h0 h1 h2 h3" OUTRIGGER_TEST_BRIDGE=10.77.0.1
     set -- tests/test_cluster.py -s "$@"
+else
+    for suite in $left cluster; do set -- "$@" --ignore "tests/test_$suite.py"; done
 fi
 cd python
 "$environment/bin/python" -m pytest "$@"

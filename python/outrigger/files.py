@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 #: Bytes that a buffered reader takes at once: enough for several threads.
 READ_BUFFER = 8 << 20
+#: Writes of so many bytes pass the buffer.
+DIRECT = 256 << 10
 
 
 class StoreFile(io.RawIOBase):
@@ -147,6 +149,13 @@ class BufferedStoreWriter(io.BufferedWriter):
     """Gathers small writes of a `StoreWriter`; an exception in a ``with`` block discards the file."""
 
     raw: StoreWriter
+
+    def write(self, data: Buffer) -> int:
+        if isinstance(data, bytes) and len(data) >= DIRECT:
+            # They are taken as they are, and the buffer would copy them.
+            self.flush()
+            return self.raw.write(data)
+        return super().write(data)
 
     def discard(self) -> None:
         """Store nothing, and close the file."""

@@ -18,6 +18,8 @@ use outrigger_store::write::Progress;
 use outrigger_store::{Error, ErrorKind, Result};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::PyBytes;
 
 use crate::buffer::copied;
 use crate::call::{call, exception, long_call};
@@ -149,8 +151,11 @@ type Outcome = Result<(PutReport, Option<String>)>;
 #[pyclass(frozen, module = "outrigger._native")]
 pub struct Writer(Mutex<Option<Writing>>);
 
+/// Bytes that were copied, or those of an object of Python that nobody can change.
+type Piece = Box<dyn AsRef<[u8]> + Send>;
+
 struct Writing {
-    pieces: SyncSender<Vec<u8>>,
+    pieces: SyncSender<Piece>,
     store: JoinHandle<Outcome>,
     progress: Arc<Progress>,
     /// Set when all pieces were sent: without it the end of the pieces is the end of the writer.
@@ -161,7 +166,7 @@ impl Writer {
     fn start(inner: Arc<Inner>, path: StorePath, undo: Option<String>) -> Self {
         let (pieces, receiver) = sync_channel(WAITING);
         let (progress, finished): (Arc<Progress>, Arc<Mutex<bool>>) = Default::default();
-        let source = Pieces { receiver, piece: Vec::new(), at: 0, finished: Arc::clone(&finished) };
+        let source = Pieces { receiver, piece: Box::new([]), at: 0, finished: Arc::clone(&finished) };
         let counters = Arc::clone(&progress);
         let store = std::thread::spawn(move || {
             let sources = vec![(Source::Stream(Box::new(source) as _), path)];
@@ -188,10 +193,13 @@ fn ended(store: JoinHandle<Outcome>) -> Outcome {
 
 #[pymethods]
 impl Writer {
-    /// Stores a copy of these bytes.
+    /// Takes these bytes; only those of another object than `bytes` are copied.
     fn write(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<usize> {
-        let data = copied(data)?;
-        let len = data.len();
+        let data: Piece = match data.cast::<PyBytes>() {
+            Ok(bytes) => Box::new(PyBackedBytes::from(bytes.clone())),
+            Err(_) => Box::new(copied(data)?),
+        };
+        let len = (*data).as_ref().len();
         let guard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let pieces = guard.as_ref().map(|writing| writing.pieces.clone());
         drop(guard);
@@ -235,23 +243,24 @@ impl Writer {
 
 /// The pieces as a stream.
 struct Pieces {
-    receiver: Receiver<Vec<u8>>,
-    piece: Vec<u8>,
+    receiver: Receiver<Piece>,
+    piece: Piece,
     at: usize,
     finished: Arc<Mutex<bool>>,
 }
 
 impl Read for Pieces {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        while self.at == self.piece.len() {
+        while self.at == (*self.piece).as_ref().len() {
             match self.receiver.recv() {
                 Ok(piece) => (self.piece, self.at) = (piece, 0),
                 Err(_) if *self.finished.lock().unwrap_or_else(PoisonError::into_inner) => return Ok(0),
                 Err(_) => return Err(io::Error::other("the writer gave the file up")),
             }
         }
-        let len = out.len().min(self.piece.len() - self.at);
-        out[..len].copy_from_slice(&self.piece[self.at..self.at + len]);
+        let rest = &(*self.piece).as_ref()[self.at..];
+        let len = out.len().min(rest.len());
+        out[..len].copy_from_slice(&rest[..len]);
         self.at += len;
         Ok(len)
     }

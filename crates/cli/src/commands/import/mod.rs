@@ -46,7 +46,7 @@ or BORG_REPO.
 
 Before something is replaced or removed, a snapshot is taken, to which `outrigger undo` goes back.";
 
-/// Store the content of a tar archive, or all snapshots of a restic or borg repository
+/// Store a tar archive, or all snapshots of a restic or Borg repository
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ImportArgs {
