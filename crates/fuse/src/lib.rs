@@ -11,8 +11,8 @@
 //! it without a kernel, and another transport would need only another adapter. [`view`] implements
 //! it for reading, [`live`] for writing to a store of this machine, and [`shared`] for a store that
 //! other hosts write to, too. [`kernel`] connects it to Linux; [`mounts`] lists mounts and unmounts
-//! them; [`measures`] has a mount's numbers; [`reads`] reports which files programs open to read;
-//! [`beside`] is for processes that use a store while it is mounted.
+//! them; [`measures`] has a mount's numbers; [`reads`] reports which files programs open to read. [`beside`]
+//! is for processes that use a store while it is mounted.
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests wait and measure in real time"))]
 
 pub mod asked;

@@ -258,7 +258,7 @@ impl<'a> Reader<'a> {
     /// which is lower at the file's end. Each byte is copied once.
     ///
     /// # Errors
-    /// `Damaged`, with the offset in the file. What `out` has then is verified, or was there before.
+    /// `Damaged`, with the offset in the file. Bytes that were filled in before it are verified.
     pub fn read_into(&self, root: &Root, offset: u64, out: &mut [u8]) -> Result<usize> {
         let end = offset.saturating_add(out.len() as u64);
         let mut done = 0;
