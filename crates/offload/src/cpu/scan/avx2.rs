@@ -2,11 +2,12 @@
 //!
 //! 16 bytes of each lane are loaded and interleaved, so that each register holds four consecutive
 //! bytes of every lane. A gather per step would be slower than the plain loop. But the table is an
-//! inverse in GF(2^8) under an affine map, and GFNI has just that. The map is that of AES. So byte
-//! `k` of an entry also is AES's S-box of the input byte xor `GEAR_XOR[k]`. Only the last step of the
-//! S-box has to be undone, the xor with 0x63. AESENCLAST looks up sixteen bytes in the S-box. It also xors them with a
-//! key, which undoes that step, and it moves them (ShiftRows), which the shuffle before it makes
-//! up for.
+//! inverse in GF(2^8) under an affine map, and GFNI has just that.
+//!
+//! The map is that of AES. So byte `k` of an entry also is AES's S-box of the input byte xor
+//! `GEAR_XOR[k]`. Only the S-box's last step has to be undone, the xor with 0x63. AESENCLAST looks
+//! up sixteen bytes in the S-box. It also xors them with a key, which undoes that step, and it moves
+//! them (ShiftRows), which the shuffle before it makes up for.
 #![allow(unsafe_code)]
 #![allow(clippy::needless_range_loop, reason = "positions are the same in every lane, not one lane's")]
 
