@@ -46,7 +46,7 @@ or BORG_REPO.
 
 Before something is replaced or removed, a snapshot is taken, to which `outrigger undo` goes back.";
 
-/// Store a tar archive, or all snapshots of a restic or Borg repository
+/// Store a tar archive, or the snapshots of restic or Borg
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ImportArgs {
