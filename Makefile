@@ -34,7 +34,7 @@ help:
 	@echo "make eval-full       the same at full size: two hours and a half; continues if interrupted"
 	@echo "make eval-report     target/evaluation/report.{md,html} from the records"
 	@echo "make docs            the API documentation and the book, in $(TARGET)/book"
-	@echo "make packages        .deb, .rpm, static tarballs, their sums and contents, in $(PACKAGES)"
+	@echo "make packages        .deb, .rpm, a wheel, static tarballs, their sums and contents, in $(PACKAGES)"
 	@echo "make test-packages   installs them in clean systems and uses them, as root: minutes"
 	@echo "make recording       docs/five-minutes.svg, from the commands of the README"
 
@@ -208,7 +208,7 @@ docs: release
 recording: release
 	scripts/record.py $(TARGET)/release/outrigger docs/five-minutes.svg
 
-# KINDS=deb for some of: deb rpm static-x86_64 static-aarch64.
+# KINDS=deb for some of: deb rpm wheel static-x86_64 static-aarch64.
 packages: need
 	packaging/build.sh $(PACKAGES) $(KINDS)
 

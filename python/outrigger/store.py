@@ -277,7 +277,7 @@ class Store:
 
         Files that exist are skipped, and named in the result, unless `overwrite` is set.
         """
-        where = os.path.abspath(os.fspath(target))
+        where = os.path.abspath(os.fsdecode(target))
         return Moved._of(self._native.get(_path(path), where, _when(at), overwrite, progress))
 
     # Changing
@@ -391,7 +391,7 @@ class _Text(io.TextIOWrapper):
 
     def discard(self) -> None:
         """Store nothing, and close the file."""
-        self.buffer.discard()
+        self.buffer.discard()  # type: ignore[attr-defined]
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         if kind is not None and hasattr(self.buffer, "discard"):
