@@ -11,9 +11,10 @@ use outrigger_format::catalogue::FileKind;
 use outrigger_fuse::mounts;
 use outrigger_store::local::get::{GetOptions, restore};
 use outrigger_store::local::put::{MirrorRules, PutOptions, PutReport, Source, put};
+use outrigger_store::meta::At;
 use outrigger_store::ops::snapshots;
 use outrigger_store::patterns::Patterns;
-use outrigger_store::tree::StorePath;
+use outrigger_store::tree::{StorePath, find};
 use outrigger_store::write::Progress;
 use outrigger_store::{Error, ErrorKind, Result};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
@@ -22,7 +23,7 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 
 use crate::buffer::copied;
-use crate::call::{call, exception, long_call};
+use crate::call::{call, exception, long_call, require_file};
 use crate::store::{Inner, Store, When};
 use crate::values::{Moved, parse};
 
@@ -99,7 +100,7 @@ impl Store {
         let mut sources = Vec::with_capacity(files.len());
         for (path, data) in files {
             let data: Box<dyn Read + Send> = Box::new(io::Cursor::new(copied(&data)?));
-            sources.push((Source::Stream(data), parse(&path)?));
+            sources.push((Source::Stream(data), target(py, &inner, &path)?));
         }
         let progress: Arc<Progress> = Arc::default();
         let (report, before) =
@@ -108,8 +109,10 @@ impl Store {
     }
 
     /// A file to be written piece by piece. It appears once it is finished.
-    fn writer(&self, path: &[u8], undo: Option<String>) -> PyResult<Writer> {
-        Ok(Writer::start(self.inner()?, parse(path)?, undo))
+    fn writer(&self, py: Python<'_>, path: &[u8], undo: Option<String>) -> PyResult<Writer> {
+        let inner = self.inner()?;
+        let path = target(py, &inner, path)?;
+        Ok(Writer::start(inner, path, undo))
     }
 
     /// Restores a file or tree to this machine: as `target`, or a directory's contents as those of
@@ -136,6 +139,16 @@ impl Store {
             restore(&inner.store, view.at, &inode, above, name, options, &progress)
         })?;
         Ok(Moved::new(&progress.view(), &progress, 0, None))
+    }
+}
+
+/// Where a file is to go: never in the place of a directory.
+fn target(py: Python<'_>, inner: &Inner, path: &[u8]) -> PyResult<StorePath> {
+    let path = parse(path)?;
+    let existing = call(py, || find(&*inner.store.meta, At::Now, &path))?;
+    match existing.filter(|inode| inode.attributes.kind == FileKind::Directory) {
+        Some(directory) => require_file(&path, &directory).map(|()| path),
+        None => Ok(path),
     }
 }
 

@@ -164,6 +164,13 @@ def test_errors_are_those_of_python(store, tmp_path, location):
         store.open("d")
     with pytest.raises(IsADirectoryError):
         store.remove("d")
+    for write in (lambda: store.write_bytes("d", b"x"), lambda: store.open("d", "wb")):
+        with pytest.raises(IsADirectoryError):
+            write()
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ValueError, match="is a directory in the store"):
+        store.put(tmp_path / "file", "d")
+    assert store.read_bytes("d/f") == b"x"
     with pytest.raises(FileExistsError):
         store.mkdir("d/e", exist_ok=False)
     with pytest.raises(FileExistsError):

@@ -440,3 +440,17 @@ fn a_part_of_a_file_is_not_taken_for_the_file() {
     place.done(&["get", "--overwrite", "tree", "back"]);
     assert_eq!(place.read("back/a"), b"all of it");
 }
+
+#[test]
+fn a_file_takes_no_directorys_place_and_a_directory_no_files() {
+    let place = Place::new();
+    place.write("tree/a", "a");
+    place.write("file", "text");
+    place.done(&["put", "tree"]);
+    place.done(&["put", "file"]);
+    let said = place.feed(&["put", "-", "--to", "tree"], b"other");
+    assert_eq!(said.code, 2, "{}", said.err);
+    assert!(said.err.contains("`tree` is a directory in the store"), "{}", said.err);
+    refused(&place, &["put", "tree", "--to", "file"], "`file` is no directory in the store");
+    assert_eq!(place.done(&["cat", "tree/a", "file"]).text(), "atext");
+}

@@ -32,7 +32,7 @@ use self::mirror::{Mirror, is_empty};
 pub use self::plan::Plan;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::file::kind_of;
-use crate::meta::{At, Change, Meta, ROOT_INODE, SessionKind};
+use crate::meta::{At, Change, Inode, Meta, ROOT_INODE, SessionKind};
 use crate::policy::{Origin, Overrides, Policies, SOURCE, WritePolicy};
 use crate::snapshot::BeforeSnapshot;
 use crate::store::Store;
@@ -372,6 +372,7 @@ impl<'a> Putter<'a> {
         };
         let (parent, existed) = self.make_target_dir(&target.parent(), None)?;
         let existing = if existed { self.meta.lookup(At::Now, parent, name)? } else { None };
+        refuse_directory(target, existing.as_ref())?;
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let level = Level {
             dir: open_source_dir(dir).context(at)?,
@@ -395,6 +396,7 @@ impl<'a> Putter<'a> {
         let policy = self.policies.at(self.meta, &target.parent())?;
         let (parent, existed) = self.make_target_dir(&target.parent(), None)?;
         let existing = if existed { self.meta.lookup(At::Now, parent, name)? } else { None };
+        refuse_directory(target, existing.as_ref())?;
         let inode = match &existing {
             Some(existing) if existing.attributes.kind == FileKind::File => existing.number,
             _ => self.next_inode()?,
@@ -429,6 +431,12 @@ impl<'a> Putter<'a> {
             let existing = if existed { self.meta.lookup(At::Now, parent, name)? } else { None };
             let like = like.filter(|_| depth == last);
             let attributes = match (like, &existing) {
+                (Some(_), Some(existing)) if existing.attributes.kind != FileKind::Directory => {
+                    let why = format!(
+                        "`{target}` is no directory in the store; remove it first, or choose another name"
+                    );
+                    return Err(Error::new(ErrorKind::Invalid, why));
+                }
                 (Some((dir, stat)), _) => {
                     Some(directory_attributes(dir, stat).context(|| "extended attributes".into())?)
                 }
@@ -490,6 +498,17 @@ fn open_source_dir(path: &Path) -> Result<Arc<OwnedFd>, rustix::io::Errno> {
 /// Attributes of a directory that no source describes: 0755, the caller's ids, the present time.
 pub fn new_directory() -> Attributes {
     made_now(FileKind::Directory, 0o755)
+}
+
+/// A single file takes the place of a file, and never that of a directory with all in it.
+fn refuse_directory(target: &StorePath, existing: Option<&Inode>) -> Result<()> {
+    match existing {
+        Some(existing) if existing.attributes.kind == FileKind::Directory => Err(Error::new(
+            ErrorKind::Invalid,
+            format!("`{target}` is a directory in the store; name the file that is to be in it"),
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// Attributes of an entry that no source describes: the caller's ids, the present time.
