@@ -4,7 +4,7 @@
 //! types and the documentation. Paths are bytes here, and results are plain tuples and
 //! dictionaries.
 //!
-//! No method holds the interpreter's lock while it waits for the store ([`call`]). `unsafe` is
+//! No method holds the interpreter's lock while it waits for the store (`call.rs`). `unsafe` is
 //! confined to `buffer.rs`.
 #![allow(missing_docs, reason = "the interface is documented where Python's users read it")]
 
