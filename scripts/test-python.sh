@@ -27,7 +27,7 @@ environment=$target/python
 # shellcheck disable=SC2086
 "$environment/bin/pip" install --quiet --disable-pip-version-check -r python/tests/requirements.txt $packages
 # As the other tests build it, so that nothing is compiled twice.
-cargo build --quiet --workspace --all-features --bin outrigger --lib
+cargo build --quiet --workspace --all-features --tests --lib --bin outrigger
 cp "$target/debug/lib_native.so" python/outrigger/_native.abi3.so
 OUTRIGGER_PROGRAM=${OUTRIGGER_PROGRAM:-$target/debug/outrigger}
 export OUTRIGGER_PROGRAM PYTHONPATH="$PWD/python" PYTHONDONTWRITEBYTECODE=1

@@ -26,6 +26,13 @@ from .values import Entry, Moved
 PIECE = 8 << 20
 
 
+class _Environment:
+    """The store that the environment names, asked for of a class."""
+
+    def __get__(self, instance: Any, owner: Any = None) -> str | None:
+        return os.environ.get("OUTRIGGER_STORE")
+
+
 class OutriggerFileSystem(AbstractFileSystem):
     """A store as a file system of fsspec.
 
@@ -46,6 +53,9 @@ class OutriggerFileSystem(AbstractFileSystem):
 
     protocol = "outrigger"
     root_marker = ""
+    # Instances are reused for equal arguments, one of which may come from the environment.
+    _named = _Environment()
+    _extra_tokenize_attributes = ("_named",)
 
     def __init__(
         self, store: str | os.PathLike[str] | Store | None = None, *, at: When | None = None, **options: Any

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from html import escape
@@ -23,6 +24,8 @@ Progress = Callable[[int, int], None]
 SMALL = 1 << 20
 #: Stores of a parent process, which must not be closed in a child.
 _of_parents: list[Any] = []
+#: Stores that are open.
+_stores: weakref.WeakSet[Store] = weakref.WeakSet()
 
 
 class Store:
@@ -44,8 +47,9 @@ class Store:
 
     Notes
     -----
-    A store may be used by all threads of a process. After `os.fork` the child opens it anew, and
-    a pickled store is opened again where it is loaded.
+    A store may be used by all threads of a process. It is closed before `os.fork`, and opened again
+    by its next call in the parent and in the child. If it has open files then, the child cannot use
+    it. A pickled store is opened again where it is loaded.
 
     Examples
     --------
@@ -72,21 +76,26 @@ class Store:
         self._options = (read_only, threads, os.path.abspath(key_file) if key_file is not None else None)
         self._opened: _native.Store | None = None
         self._process = os.getpid()
+        self._is_closed = False
         self._opened = _native.Store(self.location, *self._options)
+        _stores.add(self)
 
     @property
     def _native(self) -> _native.Store:
-        if self._process != os.getpid():
-            # Its threads and connections are the parent's.
-            _of_parents.append(self._opened)
-            self._opened, self._process = _native.Store(self.location, *self._options), os.getpid()
-        if self._opened is None:
+        if self._is_closed:
             raise ValueError("the store is closed")
+        if self._process != os.getpid() and self._opened is not None:
+            raise RuntimeError(
+                "this process was forked while the store had open files or calls: close them before, "
+                "or start processes by `multiprocessing.get_context('spawn')`"
+            )
+        if self._opened is None:
+            self._opened, self._process = _native.Store(self.location, *self._options), os.getpid()
         return self._opened
 
     def close(self) -> None:
         """Close the store. Files that are open stay readable."""
-        opened, self._opened = self._opened, None
+        opened, self._opened, self._is_closed = self._opened, None, True
         if opened is not None:
             if self._process == os.getpid():
                 opened.close()
@@ -403,6 +412,17 @@ class _Text(io.TextIOWrapper):
 def opened(store: Store | str | os.PathLike[str]) -> Store:
     """Return `store`, or open the store at this location."""
     return store if isinstance(store, Store) else Store(store)
+
+
+def _leave() -> None:
+    """Close all stores before a fork: databases must not be open in two processes by one opening."""
+    for store in list(_stores):
+        opened = store._opened
+        if opened is not None and store._process == os.getpid() and opened.leave():
+            store._opened = None
+
+
+os.register_at_fork(before=_leave)
 
 
 def _open(location: str, read_only: bool, threads: int | None, key_file: str | None, undo: bool) -> Store:

@@ -162,6 +162,18 @@ impl Store {
         Ok(Self { inner: RwLock::new(Some(Arc::new(inner))) })
     }
 
+    /// Closes the store before a fork, unless a file or a call has it; true if it is closed.
+    fn leave(&self, py: Python<'_>) -> bool {
+        let mut slot = self.inner.write().unwrap_or_else(PoisonError::into_inner);
+        if slot.as_ref().is_some_and(|inner| Arc::strong_count(inner) > 1) {
+            return false;
+        }
+        let inner = slot.take();
+        drop(slot);
+        py.detach(|| drop(inner));
+        true
+    }
+
     fn close(&self, py: Python<'_>) {
         let inner = self.inner.write().unwrap_or_else(PoisonError::into_inner).take();
         py.detach(|| drop(inner));

@@ -291,6 +291,21 @@ def test_children_open_the_store_anew(store, method):
     assert pickle.loads(pickle.dumps(store)).read_bytes("f") == b"the parent goes on"
 
 
+def test_a_store_with_open_files_is_not_used_in_a_child(store):
+    store.write_bytes("f", b"content")
+    with store.open("f") as file:
+        child = os.fork()
+        if child == 0:
+            try:
+                store.read_bytes("f")
+                os._exit(1)
+            except RuntimeError:
+                os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert file.read() == b"content"
+    assert store.read_bytes("f") == b"content"
+
+
 def test_threads_share_a_store_and_calls_release_the_lock(store):
     data = os.urandom(8 << 20)
     store.write_bytes("f", data)
