@@ -111,9 +111,9 @@ wheel() {
         openssl_paths
         CARGO_ENCODED_RUSTFLAGS="$CARGO_ENCODED_RUSTFLAGS$separator--cfg${separator}outrigger_wheel"
         build build "$1" "outrigger-$version-wheel" outrigger-python
-        mkdir -p python/licenses
-        cp LICENSE-MIT LICENSE-APACHE python/licenses/
-        packaging/components.py "$1" notices outrigger-python >python/licenses/THIRD-PARTY
+        mkdir -p python/outrigger/licenses
+        cp LICENSE-MIT LICENSE-APACHE python/outrigger/licenses/
+        packaging/components.py "$1" notices outrigger-python >python/outrigger/licenses/THIRD-PARTY
         maturin build --quiet --locked --profile dist -m python/Cargo.toml --target "$1" --out "$out"
     )
 }
