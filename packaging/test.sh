@@ -136,7 +136,7 @@ files tarball /usr/local site-functions
 as_ann tarball "$later_use"
 # Without a loader it says so, and goes on.
 as_ann tarball 'outrigger devices' | tee "$work/log" | grep static || { cat "$work/log"; fail "devices does not say that the program is static"; }
-as_ann tarball 'OUTRIGGER_STORE=~/other outrigger init --packs rados://pool 2>&1 || test $? = 1' | grep static || fail "rados does not say that the program is static"
+as_ann tarball 'OUTRIGGER_STORE=~/other outrigger init --packs rados://pool 2>&1 || true' | grep static || fail "rados does not say that the program is static"
 umount "$work/tarball/proc" && rm -rf --one-file-system "$work/tarball"
 
 part "wheel: the same store from Python"
