@@ -1,7 +1,7 @@
 //! Creating and opening stores.
 //!
 //! [`Store::init`] writes the configuration of a directory last, so a directory that has one is a
-//! whole store. Opening reads the rows of all packs once ([`Census`]), to fill the index; a store
+//! whole store. Opening reads the rows of all packs once ([`Census`]), to fill the index. A store
 //! that is opened only to be described does without them, and its packs may be away.
 
 use std::path::{Path, PathBuf};

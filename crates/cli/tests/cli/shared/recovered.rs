@@ -36,7 +36,7 @@ fn unmount(host: &mut Host) {
 }
 
 /// Waits until every mount has published its change outbox.
-/// Of a store that is not encrypted, whose names in the database can be read.
+/// The store is not encrypted, so the database shows its names.
 fn wait_until_told(shared: &Shared) {
     let outbox = format!(
         "SELECT count(*) FROM {}.record WHERE kind = 'catalogue-debt' AND name LIKE 'session/%'",
