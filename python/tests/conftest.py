@@ -1,5 +1,7 @@
 """Stores for tests: each test has one of its own."""
 
+import dataclasses
+import itertools
 import os
 import shutil
 import subprocess
@@ -36,3 +38,19 @@ def location(program, tmp_path, monkeypatch):
 def store(location):
     with outrigger.Store(location) as opened:
         yield opened
+
+
+@pytest.fixture
+def spread(monkeypatch):
+    """A function that lets the parts of files lie on the hosts that it is given, in turn."""
+
+    def onto(*hosts):
+        splits = outrigger.Store.splits
+
+        def placed(self, *arguments, **options):
+            found = splits(self, *arguments, **options)
+            return [dataclasses.replace(part, hosts=(host,)) for part, host in zip(found, itertools.cycle(hosts))]
+
+        monkeypatch.setattr(outrigger.Store, "splits", placed)
+
+    return onto

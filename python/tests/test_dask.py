@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -34,20 +33,6 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         yield made
 
 
-def spread(monkeypatch: pytest.MonkeyPatch, *hosts: str) -> None:
-    """Let the parts of files lie on these hosts in turn."""
-    splits = outrigger.Store.splits
-
-    def placed(self: outrigger.Store, *arguments: Any, **options: Any) -> list[outrigger.Split]:
-        found = splits(self, *arguments, **options)
-        return [
-            outrigger.Split(part.path, part.offset, part.length, (host,))
-            for part, host in zip(found, itertools.cycle(hosts))
-        ]
-
-    monkeypatch.setattr(outrigger.Store, "splits", placed)
-
-
 def where(items: Any = ()) -> list[str]:
     """The name of the worker that this runs on."""
     return [str(get_worker().name)]
@@ -75,10 +60,10 @@ def test_other_records_and_what_a_program_makes_of_parts(store: outrigger.Store)
 
 
 def test_workers_read_what_they_have(
-    store: outrigger.Store, client: Client, monkeypatch: pytest.MonkeyPatch
+    store: outrigger.Store, client: Client, spread: Callable[..., None]
 ) -> None:
     store.write_bytes("log", TEXT)
-    spread(monkeypatch, "alpha", "beta.example.org", "beta")
+    spread("alpha", "beta.example.org", "beta")
     expected = ["alpha", "beta", "beta"] * 4
     parts = outrigger.dask.read(store, "log", where, records="lines", size=len(TEXT) // 12 + 1)
     assert [name for (name,) in dask.compute(*parts)] == expected
@@ -90,8 +75,8 @@ def test_workers_read_what_they_have(
 
 
 def test_parts_of_unknown_hosts_are_read_anywhere(
-    store: outrigger.Store, client: Client, monkeypatch: pytest.MonkeyPatch
+    store: outrigger.Store, client: Client, spread: Callable[..., None]
 ) -> None:
     store.write_bytes("log", TEXT)
-    spread(monkeypatch, "gamma")
+    spread("gamma")
     assert outrigger.dask.bag(store, "log", records="lines", size=20_000).compute() == LINES

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,20 +47,6 @@ def store(program: str, tmp_path: Path) -> Iterator[outrigger.Store]:
         yield opened
 
 
-def spread(monkeypatch: pytest.MonkeyPatch, *hosts: str) -> None:
-    """Let the parts of files lie on these hosts in turn."""
-    splits = outrigger.Store.splits
-
-    def placed(self: outrigger.Store, *arguments: Any, **options: Any) -> list[outrigger.Split]:
-        found = splits(self, *arguments, **options)
-        return [
-            outrigger.Split(part.path, part.offset, part.length, (host,))
-            for part, host in zip(found, itertools.cycle(hosts))
-        ]
-
-    monkeypatch.setattr(outrigger.Store, "splits", placed)
-
-
 def test_every_line_is_read_once(store: outrigger.Store, nodes: dict[str, str]) -> None:
     store.write_files({"logs/a": TEXT, "logs/b": b"first\r\nlast without an end", "logs/none": b""})
     found = outrigger.ray.read(store, "logs", records="lines", size=10_000)
@@ -95,10 +80,10 @@ def test_other_records_and_what_a_program_makes_of_parts(store: outrigger.Store,
 
 
 def test_nodes_read_what_they_have(
-    store: outrigger.Store, nodes: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    store: outrigger.Store, nodes: dict[str, str], spread: Callable[..., None]
 ) -> None:
     store.write_bytes("log", TEXT)
-    spread(monkeypatch, "alpha", "beta.example.org", "beta", "alpha", "beta")
+    spread("alpha", "beta.example.org", "beta", "alpha", "beta")
 
     def where(data: bytes) -> dict[str, list[Any]]:
         return {"node": [ray.get_runtime_context().get_node_id()], "size": [len(data)]}
@@ -111,9 +96,9 @@ def test_nodes_read_what_they_have(
 
 
 def test_parts_of_unknown_hosts_are_read_anywhere(
-    store: outrigger.Store, nodes: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    store: outrigger.Store, nodes: dict[str, str], spread: Callable[..., None]
 ) -> None:
     store.write_bytes("log", TEXT)
-    spread(monkeypatch, "gamma", "alpha")
+    spread("gamma", "alpha")
     rows = outrigger.ray.read(store, "log", records="lines", size=20_000).take_all()
     assert sorted(row["text"] for row in rows) == sorted(LINES)
