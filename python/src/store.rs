@@ -7,7 +7,7 @@ use outrigger_fuse::beside::Neighbour;
 use outrigger_store::keys::{known, secrets};
 use outrigger_store::meta::{At, Inode, SnapshotRow};
 use outrigger_store::ops::{View, stats};
-use outrigger_store::snapshot::facts::in_order;
+use outrigger_store::snapshot::facts::{as_of, in_order, named};
 use outrigger_store::tree::{StorePath, find, require};
 use outrigger_store::{Error, ErrorKind, Result};
 use pyo3::exceptions::PyValueError;
@@ -102,14 +102,8 @@ impl Inner {
     pub fn snapshot(&self, when: &When) -> Result<SnapshotRow> {
         let rows = in_order(self.store.meta.snapshots()?);
         let (found, what) = match when {
-            When::Time(nanos) => (rows.iter().rev().find(|row| row.time <= *nanos), "so old".to_string()),
-            When::Name(name) => {
-                let tagged = || rows.iter().rev().find(|row| row.tags.iter().any(|tag| tag == name));
-                (
-                    rows.iter().find(|row| row.name == *name).or_else(tagged),
-                    format!("of the name or tag `{name}`"),
-                )
-            }
+            When::Time(nanos) => (as_of(&rows, *nanos), "so old".to_string()),
+            When::Name(name) => (named(&rows, name), format!("of the name or tag `{name}`")),
         };
         found.cloned().ok_or_else(|| Error::new(ErrorKind::NotFound, format!("there is no snapshot {what}")))
     }

@@ -1,6 +1,5 @@
 //! Results as Python sees them: structs become dictionaries, paths are bytes.
 
-use outrigger_format::catalogue::FileKind;
 use outrigger_store::meta::{Inode, SnapshotRow};
 use outrigger_store::snapshot::facts::Facts;
 use outrigger_store::tree::StorePath;
@@ -26,18 +25,9 @@ impl Entry {
     /// The entry at `path`.
     pub fn new(path: Vec<u8>, inode: &Inode) -> Self {
         let attributes = &inode.attributes;
-        let kind = match attributes.kind {
-            FileKind::File => "file",
-            FileKind::Directory => "directory",
-            FileKind::Symlink => "symlink",
-            FileKind::Fifo => "fifo",
-            FileKind::Socket => "socket",
-            FileKind::CharDevice => "char_device",
-            FileKind::BlockDevice => "block_device",
-        };
         Self {
             path,
-            kind,
+            kind: attributes.kind.name(),
             size: inode.root.len(),
             mode: attributes.mode,
             uid: attributes.uid,

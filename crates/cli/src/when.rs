@@ -6,7 +6,7 @@ use jiff::{Span, Timestamp, Zoned};
 use outrigger_format::catalogue::Time;
 use outrigger_store::Store;
 use outrigger_store::meta::SnapshotRow;
-use outrigger_store::snapshot::facts::{Facts, in_order};
+use outrigger_store::snapshot::facts::{Facts, as_of, in_order, named};
 
 use crate::exit::Failure;
 use crate::output::local;
@@ -58,12 +58,8 @@ pub fn check_new(store: &Store, name: Option<&str>, tags: &[String]) -> Result<(
 }
 
 fn find(snapshots: &[SnapshotRow], text: &str, now: &Zoned) -> Result<SnapshotRow, Failure> {
-    if let Some(named) = snapshots.iter().find(|snapshot| snapshot.name == text) {
-        return Ok(named.clone());
-    }
-    if let Some(tagged) = snapshots.iter().rev().find(|snapshot| snapshot.tags.iter().any(|tag| tag == text))
-    {
-        return Ok(tagged.clone());
+    if let Some(found) = named(snapshots, text) {
+        return Ok(found.clone());
     }
     let Some(time) = parse(text, now) else {
         return Err(Failure::failed(format!(
@@ -73,8 +69,7 @@ fn find(snapshots: &[SnapshotRow], text: &str, now: &Zoned) -> Result<SnapshotRo
     };
     // A time before 1970 or after 2554 does not fit. It is older or newer than any snapshot.
     let nanos = time.as_nanosecond().clamp(0, u64::MAX.into()) as u64;
-    let newest = snapshots.iter().rev().find(|snapshot| snapshot.time <= nanos);
-    newest.cloned().ok_or_else(|| {
+    as_of(snapshots, nanos).cloned().ok_or_else(|| {
         Failure::failed(format!(
             "no snapshot is that old{}",
             match snapshots.first() {

@@ -12,7 +12,6 @@ use outrigger_store::ops::diff::{Difference, Side, diff};
 use outrigger_store::tree::{StorePath, find};
 
 use super::Context;
-use super::ls::kind_name;
 use crate::args;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::json::Object;
@@ -98,7 +97,7 @@ fn json(path: &[u8], difference: Difference, old: Option<&Inode>, new: Option<&I
     for (side, inode) in [("a", old), ("b", new)] {
         if let Some(inode) = inode {
             let facts =
-                Object::new().with("kind", kind_name(inode.attributes.kind)).with("size", inode.root.len());
+                Object::new().with("kind", inode.attributes.kind.name()).with("size", inode.root.len());
             object = object.with(side, facts);
         }
     }

@@ -228,25 +228,12 @@ fn mode(kind: FileKind, mode: u32) -> String {
     text
 }
 
-/// A kind's name in JSON.
-pub fn kind_name(kind: FileKind) -> &'static str {
-    match kind {
-        FileKind::File => "file",
-        FileKind::Directory => "directory",
-        FileKind::Symlink => "symlink",
-        FileKind::Fifo => "fifo",
-        FileKind::Socket => "socket",
-        FileKind::CharDevice => "char_device",
-        FileKind::BlockDevice => "block_device",
-    }
-}
-
 /// An entry's facts.
 pub fn json(path: &[u8], inode: &Inode) -> Object {
     let attributes = &inode.attributes;
     let mut object = Object::new()
         .with_name("path", path)
-        .with("kind", kind_name(attributes.kind))
+        .with("kind", attributes.kind.name())
         .with("size", inode.root.len())
         .with("mode", format!("{:04o}", attributes.mode))
         .with("uid", attributes.uid)

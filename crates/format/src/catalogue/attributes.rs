@@ -46,6 +46,19 @@ impl FileKind {
             value => return Err(FormatError::Range { what: WHAT, field: "file kind", value: value.into() }),
         })
     }
+
+    /// Its name in JSON and in Python.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::File => "file",
+            Self::Directory => "directory",
+            Self::Symlink => "symlink",
+            Self::Fifo => "fifo",
+            Self::Socket => "socket",
+            Self::CharDevice => "char_device",
+            Self::BlockDevice => "block_device",
+        }
+    }
 }
 
 /// A time in the form of `stat`.

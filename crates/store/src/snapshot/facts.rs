@@ -186,6 +186,19 @@ pub fn in_order(rows: Vec<SnapshotRow>) -> Vec<SnapshotRow> {
     all
 }
 
+/// Of snapshots that are [in order](in_order), the one of this name, else the newest that a user gave
+/// this tag.
+pub fn named<'a>(rows: &'a [SnapshotRow], text: &str) -> Option<&'a SnapshotRow> {
+    let tagged = || rows.iter().rev().find(|row| row.tags.iter().any(|tag| tag == text));
+    rows.iter().find(|row| row.name == text).or_else(tagged)
+}
+
+/// Of snapshots that are [in order](in_order), the newest one that is not younger than `time`,
+/// nanoseconds since 1970.
+pub fn as_of(rows: &[SnapshotRow], time: u64) -> Option<&SnapshotRow> {
+    rows.iter().rev().find(|row| row.time <= time)
+}
+
 fn parse_counts(value: &str) -> Option<Counts> {
     let mut numbers = value.split(',').map(|number| number.parse().ok());
     let mut next = || numbers.next().flatten();
