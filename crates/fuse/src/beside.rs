@@ -47,8 +47,7 @@ impl Neighbour {
     /// # Errors
     /// As there.
     pub fn pause(self, dir: &Path) -> Result<Option<Standing>> {
-        let client = self.ask(dir, "pause")?;
-        Ok(client.map(|client| Standing { client, tell: self.tell }))
+        self.stop(dir, "pause")
     }
 
     /// As [`Self::stored`]. The mount changes nothing until the answer is dropped.
@@ -56,8 +55,7 @@ impl Neighbour {
     /// # Errors
     /// As there.
     pub fn hold(self, dir: &Path) -> Result<Option<Standing>> {
-        let client = self.ask(dir, "hold")?;
-        Ok(client.map(|client| Standing { client, tell: self.tell }))
+        self.stop(dir, "hold")
     }
 
     /// Stops the mount during each commit of a store's sessions. So it waits for no longer than a
@@ -66,10 +64,15 @@ impl Neighbour {
         let home = Arc::clone(home);
         Arc::new(move |session| {
             let held = self
-                .ask(home.path(), &format!("hold {}", session.0))
+                .stop(home.path(), &format!("hold {}", session.0))
                 .context(|| "the mount could not be paused".to_string())?;
-            Ok(held.map(|client| Box::new(Standing { client, tell: self.tell }) as Box<dyn Send>))
+            Ok(held.map(|standing| Box::new(standing) as Box<dyn Send>))
         })
+    }
+
+    fn stop(self, dir: &Path, what: &str) -> Result<Option<Standing>> {
+        let client = self.ask(dir, what)?;
+        Ok(client.map(|client| Standing { client, tell: self.tell }))
     }
 
     fn ask(self, dir: &Path, what: &str) -> Result<Option<Client>> {
