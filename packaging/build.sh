@@ -51,12 +51,11 @@ from_pip() {
     "$tools/python/bin/pip" install --quiet --disable-pip-version-check "$@"
 }
 
-# build COMMAND TRIPLE NAME [CRATE]: compiles the program, or another crate. Its folder is in `built`.
+# build COMMAND TRIPLE NAME: compiles the program. Its folder is in `built`.
 build() {
     built=$target/$2/dist
-    # OpenSSL writes a date into itself, and is not compiled again for another commit.
-    SOURCE_DATE_EPOCH=1 cargo "$1" --locked ${JOBS:+-j "$JOBS"} --profile dist -p "${4:-outrigger}" --target "$2"
-    packaging/components.py "$2" bom "${4:-outrigger}" >"$out/$3.cdx.json"
+    cargo "$1" --locked ${JOBS:+-j "$JOBS"} --profile dist -p outrigger --target "$2"
+    packaging/components.py "$2" bom >"$out/$3.cdx.json"
 }
 
 # share PREFIX TRIPLE: the files that go with the program for this prefix, in built/package. The
@@ -81,13 +80,15 @@ share() {
     find "$stage" "$built/outrigger" -exec touch -hd "@$SOURCE_DATE_EPOCH" {} +
 }
 
-# openssl_paths: OpenSSL writes the paths of its build into itself. They are replaced.
-openssl_paths() {
+# openssl_marks: OpenSSL writes the paths and the date of its build into itself. They are replaced: it
+# is not compiled again for another commit.
+openssl_marks() {
     mkdir -p "$tools/bin"
     cat >"$tools/bin/outrigger-perl" <<'END'
 #!/bin/sh
 perl "$@" || exit
-case $1 in *Configure) sed -i -E 's@^(ENGINESDIR|MODULESDIR)=.*@\1=/usr/local/lib/ossl@' Makefile ;; esac
+case $1 in *Configure) sed -i -E '1i export SOURCE_DATE_EPOCH = 1
+s@^(ENGINESDIR|MODULESDIR)=.*@\1=/usr/local/lib/ossl@' Makefile ;; esac
 END
     chmod 755 "$tools/bin/outrigger-perl"
     export OPENSSL_SRC_PERL=outrigger-perl
@@ -96,7 +97,7 @@ END
 # compilers ARCHITECTURE: it also writes the command of its compiler, which gets a name without a
 # path.
 compilers() {
-    openssl_paths
+    openssl_marks
     cat >"$tools/bin/outrigger-cc-$1" <<END
 #!/bin/sh
 exec cargo-zigbuild zig cc -- -g0 -fno-sanitize=all -target $1-linux-musl "\$@"
@@ -108,13 +109,13 @@ END
 # wheel TRIPLE: the Python package. It has its own OpenSSL, as a wheel links nothing but glibc.
 wheel() {
     (
-        openssl_paths
+        openssl_marks
         CARGO_ENCODED_RUSTFLAGS="$CARGO_ENCODED_RUSTFLAGS$separator--cfg${separator}outrigger_wheel"
-        build build "$1" "outrigger-$version-wheel" outrigger-python
+        packaging/components.py "$1" bom outrigger-python >"$out/outrigger-$version-wheel.cdx.json"
         mkdir -p python/outrigger/licenses
         cp LICENSE-MIT LICENSE-APACHE python/outrigger/licenses/
         packaging/components.py "$1" notices outrigger-python >python/outrigger/licenses/THIRD-PARTY
-        maturin build --quiet --locked --profile dist -m python/Cargo.toml --target "$1" --out "$out"
+        maturin build --quiet --locked ${JOBS:+-j "$JOBS"} --profile dist -m python/Cargo.toml --target "$1" --out "$out"
     )
 }
 

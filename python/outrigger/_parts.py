@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from .store import Path, Store, _open, opened
+from .store import Path, Store, When, _open, opened
 from .values import Split
 
 if TYPE_CHECKING:
@@ -27,17 +27,21 @@ class Part:
         What opens the store where the part is read.
     split : Split
         Which bytes, and which hosts have them.
+    at : str or None
+        The snapshot to read, or the present tree.
     records : str
         How it may be divided, as `Store.splits` has it.
     """
 
     arguments: tuple[Any, ...]
     split: Split
+    at: str | None
     records: str
 
     def data(self) -> bytes:
         """Read its bytes."""
-        return _reopened(self.arguments).read_bytes(self.split.path, self.split.offset, self.split.length)
+        split = self.split
+        return _reopened(self.arguments).read_bytes(split.path, split.offset, split.length, at=self.at)
 
     def items(self) -> list[Any]:
         """Read its records: lines as text without their ends, and all others as bytes."""
@@ -54,11 +58,15 @@ class Part:
         return [data]
 
 
-def parts(store: Store | str | os.PathLike[str], paths: Path | Iterable[Path], records: str, size: int) -> list[Part]:
-    """Divide files into parts."""
+def parts(
+    store: Store | str | os.PathLike[str], paths: Path | Iterable[Path], at: When | None, records: str, size: int
+) -> list[Part]:
+    """Divide files into parts. What `at` means is found once, so that all parts are of one snapshot."""
     store = opened(store)
     arguments = store.__reduce__()[1]
-    return [Part(arguments, split, records) for split in store.splits(paths, records=records, size=size)]
+    name = None if at is None else store.find_snapshot(at).name
+    splits = store.splits(paths, at=name, records=records, size=size)
+    return [Part(arguments, split, name, records) for split in splits]
 
 
 def place(part: Part, targets: Mapping[str, Target]) -> Target | None:

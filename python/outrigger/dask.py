@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from distributed import Client
 
-    from .store import Path, Store
+    from .store import Path, Store, When
 
 __all__ = ["bag", "read"]
 
@@ -39,6 +39,7 @@ def read(
     paths: Path | Iterable[Path],
     parse: Callable[[bytes], Any] | None = None,
     *,
+    at: When | None = None,
     records: str = "whole",
     size: int = 64 << 20,
     client: Client | None = None,
@@ -54,6 +55,9 @@ def read(
     parse : callable, optional
         Called where the part is read, with its bytes. Default: a list of its records; lines are
         text, and all others bytes.
+    at : str or datetime, optional
+        Read the files as they were in a snapshot, of this name or tag or the newest one not after
+        this time.
     records : str
         "whole" keeps files whole; "lines", "fixed:BYTES" or "delimiter:TEXT" divide them between
         records.
@@ -69,7 +73,7 @@ def read(
         have it are lost, or if it is idle and they are not.
     """
     workers = _workers(client)
-    return [_delayed(part, parse, workers) for part in _parts.parts(location, paths, records, size)]
+    return [_delayed(part, parse, workers) for part in _parts.parts(location, paths, at, records, size)]
 
 
 def bag(
@@ -77,6 +81,7 @@ def bag(
     paths: Path | Iterable[Path],
     parse: Callable[[bytes], Iterable[Any]] | None = None,
     *,
+    at: When | None = None,
     records: str = "whole",
     size: int = 64 << 20,
     client: Client | None = None,
@@ -91,7 +96,7 @@ def bag(
     are not fused, so that every partition is read where its data lies, and the tasks that
     follow run there, too.
     """
-    found = read(location, paths, parse, records=records, size=size, client=client)
+    found = read(location, paths, parse, at=at, records=records, size=size, client=client)
     if not found:
         raise FileNotFoundError(2, f"there are no files at {paths!r}")
     made = from_delayed(found)

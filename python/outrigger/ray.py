@@ -27,7 +27,7 @@ from . import _parts
 if TYPE_CHECKING:
     import os
 
-    from .store import Path, Store
+    from .store import Path, Store, When
 
 __all__ = ["StoreDatasource", "read"]
 
@@ -51,6 +51,9 @@ class StoreDatasource(Datasource):
         Called where a part is read, with its bytes. It returns a table of pyarrow, a data frame,
         a dict of columns, or a list of rows. Default: lines are rows with ``text``; other records
         are rows with ``path`` and ``bytes``.
+    at : str or datetime, optional
+        Read the files as they were in a snapshot, of this name or tag or the newest one not after
+        this time.
     records : str
         "whole" keeps files whole; "lines", "fixed:BYTES" or "delimiter:TEXT" divide them between
         records.
@@ -64,11 +67,12 @@ class StoreDatasource(Datasource):
         paths: Path | Iterable[Path],
         parse: Callable[[bytes], Any] | None = None,
         *,
+        at: When | None = None,
         records: str = "whole",
         size: int = 64 << 20,
     ) -> None:
         super().__init__()
-        self._parts, self._parse = _parts.parts(location, paths, records, size), parse
+        self._parts, self._parse = _parts.parts(location, paths, at, records, size), parse
 
     @classmethod
     def _of(cls, parts: list[_parts.Part], parse: Callable[[bytes], Any] | None) -> StoreDatasource:
@@ -107,6 +111,7 @@ def read(
     paths: Path | Iterable[Path],
     parse: Callable[[bytes], Any] | None = None,
     *,
+    at: When | None = None,
     records: str = "whole",
     size: int = 64 << 20,
 ) -> ray.data.Dataset:
@@ -126,7 +131,7 @@ def read(
     """
     nodes = _nodes()
     groups: dict[str, tuple[dict[str, Any] | None, list[_parts.Part]]] = {}
-    for part in _parts.parts(location, paths, records, size):
+    for part in _parts.parts(location, paths, at, records, size):
         node = _parts.place(part, nodes)
         groups.setdefault(node["NodeID"] if node else "", (node, []))[1].append(part)
     sets = [

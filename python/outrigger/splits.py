@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 LOOK = 1 << 16
 
 
-def cut(store: Store, entry: Entry, records: str, size: int) -> list[Split]:
+def cut(store: Store, entry: Entry, at: str | None, records: str, size: int) -> list[Split]:
     """Cut one file; `Store.splits` has the arguments."""
     if size < 1:
         raise ValueError("a part has at least one byte")
@@ -22,13 +22,13 @@ def cut(store: Store, entry: Entry, records: str, size: int) -> list[Split]:
     if kind == "whole":
         size = max(entry.size, 1)
     path = entry.path.encode("utf-8", "surrogateescape")
-    parts = store._native.parts(path, size, size if kind != "whole" else max(entry.size, 1))
+    parts = store._native.parts(path, at, size, size if kind != "whole" else max(entry.size, 1))
     ends = [offset + length for offset, length, _ in parts]
     if kind in ("lines", "delimiter"):
         mark = b"\n" if kind == "lines" else value.encode()
         if not mark:
             raise ValueError("an empty delimiter divides nothing")
-        ends = [_after(store, entry, end, mark) for end in ends[:-1]] + ends[-1:]
+        ends = [_after(store, entry, at, end, mark) for end in ends[:-1]] + ends[-1:]
     elif kind == "fixed":
         each = int(value)
         if each < 1:
@@ -44,20 +44,20 @@ def cut(store: Store, entry: Entry, records: str, size: int) -> list[Split]:
     return found
 
 
-def _after(store: Store, entry: Entry, start: int, mark: bytes) -> int:
+def _after(store: Store, entry: Entry, at: str | None, start: int, mark: bytes) -> int:
     """Return the first byte behind the record that has the byte before `start`."""
-    at, kept = max(start - len(mark), 0), b""
-    while at < entry.size:
-        block = store.read_bytes(entry.path, at, LOOK)
+    offset, kept = max(start - len(mark), 0), b""
+    while offset < entry.size:
+        block = store.read_bytes(entry.path, offset, LOOK, at=at)
         if not block:
             break
         text = kept + block
         found = text.find(mark)
         while found >= 0:
-            end = at - len(kept) + found + len(mark)
+            end = offset - len(kept) + found + len(mark)
             if end >= start:
                 return end
             found = text.find(mark, found + 1)
         kept = text[-(len(mark) - 1) :] if len(mark) > 1 else b""
-        at += len(block)
+        offset += len(block)
     return entry.size

@@ -319,6 +319,16 @@ class Store:
         """Return all snapshots, the oldest first."""
         return [Snapshot._of(raw) for raw in self._native.snapshots()]
 
+    def find_snapshot(self, at: When) -> Snapshot:
+        """Return the snapshot of a name or tag, or the newest one not after a time.
+
+        Raises
+        ------
+        FileNotFoundError
+            If there is none.
+        """
+        return Snapshot._of(self._native.find_snapshot(_when(at)))
+
     def snapshot(self, name: str | None = None, *, tags: Sequence[str] = ()) -> Snapshot:
         """Take a snapshot of the whole tree; without a name it is named by the time."""
         return Snapshot._of(self._native.take_snapshot(name, _name_now(), list(tags)))
@@ -343,7 +353,12 @@ class Store:
         return dict(self._native.hosts(_path(path)))
 
     def splits(
-        self, paths: Path | Iterable[Path], *, records: str = "whole", size: int = 64 << 20
+        self,
+        paths: Path | Iterable[Path],
+        *,
+        at: When | None = None,
+        records: str = "whole",
+        size: int = 64 << 20,
     ) -> list[Split]:
         """Divide files for work where their data lies.
 
@@ -351,6 +366,8 @@ class Store:
         ----------
         paths : path or iterable of paths
             Files; of a directory, all files below it.
+        at : str or datetime, optional
+            Divide the files as they were in a snapshot.
         records : str
             "whole" keeps files whole; "lines", "fixed:BYTES" or "delimiter:TEXT" may divide them
             between records.
@@ -363,10 +380,11 @@ class Store:
             In the order of `paths`. `hosts` is empty where the engine knows no hosts.
         """
         several = [paths] if isinstance(paths, (str, bytes, os.PathLike)) else list(paths)
+        name = None if at is None else self.find_snapshot(at).name
         found: list[Split] = []
         for path in several:
-            entries = self.ls(path, recursive=True)
-            found += [part for entry in entries if entry.is_file for part in cut(self, entry, records, size)]
+            entries = self.ls(path, recursive=True, at=name)
+            found += [part for entry in entries if entry.is_file for part in cut(self, entry, name, records, size)]
         return found
 
     def run(self, program: Sequence[str], *, inputs: str | Sequence[str], **options: Any) -> Job:

@@ -98,6 +98,11 @@ impl Store {
         call(py, || Ok(in_order(inner.store.meta.snapshots()?).into_iter().map(Snapshot::from).collect()))
     }
 
+    fn find_snapshot(&self, py: Python<'_>, at: When) -> PyResult<Snapshot> {
+        let inner = self.inner()?;
+        call(py, || Ok(inner.snapshot(&at)?.into()))
+    }
+
     fn take_snapshot(
         &self,
         py: Python<'_>,

@@ -73,25 +73,30 @@ impl Store {
     }
 
     /// Divides a file by the hosts that have it, and into parts of `most` bytes at most.
-    fn parts(&self, py: Python<'_>, path: &[u8], most: u64, least: u64) -> PyResult<Vec<Part>> {
+    fn parts(
+        &self,
+        py: Python<'_>,
+        path: &[u8],
+        at: Option<When>,
+        most: u64,
+        least: u64,
+    ) -> PyResult<Vec<Part>> {
         let (inner, path) = (self.inner()?, parse(path)?);
-        let inode = call(py, || {
-            inner.look()?;
-            require(&*inner.store.meta, At::Now, &path)
-        })?;
+        let (at, _view) = call(py, || inner.at(at.as_ref()))?;
+        let inode = call(py, || require(&*inner.store.meta, at, &path))?;
         require_file(&path, &inode)?;
-        call(py, || Ok(divide(by_host(&inner, &inode, least)?, most.max(1))))
+        call(py, || Ok(divide(by_host(&inner, at, &inode, least)?, most.max(1))))
     }
 }
 
-fn by_host(inner: &Inner, inode: &outrigger_store::meta::Inode, least: u64) -> Result<Vec<Part>> {
+fn by_host(inner: &Inner, at: At, inode: &outrigger_store::meta::Inode, least: u64) -> Result<Vec<Part>> {
     let found = stretches(&inner.store, &inode.root, least)?;
     if !found.is_empty() {
         let part =
             |one: outrigger_store::read::whereabouts::Stretch| (one.from, one.to - one.from, Some(one.host));
         return Ok(found.into_iter().map(part).collect());
     }
-    let hosts = whereabouts(&inner.store, At::Now, inode)?.hosts;
+    let hosts = whereabouts(&inner.store, at, inode)?.hosts;
     let best = hosts.into_iter().max_by_key(|(_, share)| share.bytes_first).map(|(host, _)| host);
     Ok(vec![(0, inode.root.len(), best)])
 }

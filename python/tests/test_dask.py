@@ -80,3 +80,11 @@ def test_parts_of_unknown_hosts_are_read_anywhere(
     store.write_bytes("log", TEXT)
     spread("gamma")
     assert outrigger.dask.bag(store, "log", records="lines", size=20_000).compute() == LINES
+
+
+def test_a_snapshot_is_read_as_it_was(store: outrigger.Store) -> None:
+    store.write_bytes("logs/a", TEXT)
+    store.snapshot("first")
+    store.remove("logs/a")
+    bag = outrigger.dask.bag(store, "logs", at="first", records="lines", size=50_000)
+    assert bag.compute(scheduler="sync") == LINES

@@ -274,6 +274,20 @@ def test_splits_cover_a_file_between_records(store):
             store.splits("d/lines", records=bad, size=50_000)
 
 
+def test_splits_of_a_snapshot_are_those_of_then(store):
+    then = b"".join(b"%d\n" % number for number in range(20_000))
+    store.write_bytes("d/f", then)
+    store.snapshot("first", tags=["v"])
+    store.write_bytes("d/f", b"now\n")
+    store.write_bytes("d/new", b"now\n")
+    assert store.find_snapshot("v").name == "first"
+    parts = store.splits("d", at="v", records="lines", size=30_000)
+    assert {part.path for part in parts} == {"d/f"}
+    assert b"".join(store.read_bytes(path, at, length, at="v") for path, at, length, _ in parts) == then
+    with pytest.raises(FileNotFoundError):
+        store.splits("d", at="none")
+
+
 def _child(store, queue):
     queue.put(store.read_bytes("f"))
 
