@@ -14,6 +14,10 @@ const BLOCK: usize = 2 << 20;
 /// Blocks of each file, which are overwritten again and again.
 const BLOCKS: usize = 8;
 
+/// Inputs of the job. An agent asks if others wait before each, and so many take longer than writers
+/// need to fill the room.
+const INPUTS: usize = 100;
+
 /// Writes in a file until `stop`, or until its time is over, and returns the final content.
 fn writes(file: &File, seed: u64, (stop, until): (&AtomicBool, Instant)) -> Vec<u8> {
     let blocks: Vec<Vec<u8>> = (0..5).map(|block| noise(seed * 100 + block, BLOCK)).collect();
@@ -34,7 +38,9 @@ fn an_agent_stands_back_while_somebody_writes_in_a_mount_and_both_come_to_their_
     // With little room writers wait for it, as they do if the packs' place is slow.
     let Some(mounts) = Mounts::with(&["--staging-size", "8M"]) else { return };
     let place = &mounts.place;
-    place.write("in", "text\n");
+    for input in 0..INPUTS {
+        place.write(format!("in/{input}"), format!("text {input}\n"));
+    }
     place.done(&["put", "in"]);
     let (stop, until) = (AtomicBool::new(false), Instant::now() + Duration::from_secs(120));
     std::thread::scope(|scope| {
@@ -65,8 +71,8 @@ fn an_agent_stands_back_while_somebody_writes_in_a_mount_and_both_come_to_their_
             false
         };
         let began = says("agent one");
-        let args =
-            ["run", "--detach", "--sandbox", "off", "--in", "in", "--out", "out", "--", "tr", "a-z", "A-Z"];
+        let mut args = vec!["run", "--detach", "--sandbox", "off", "--in", "in/*", "--out", "out/{name}"];
+        args.extend(["--", "tr", "a-z", "A-Z"]);
         let queued = place.run(&args);
         let stood_back = says("yielding");
         // In any case the writers must stop.
@@ -76,7 +82,10 @@ fn an_agent_stands_back_while_somebody_writes_in_a_mount_and_both_come_to_their_
         drop(agents);
         assert!(began && stood_back, "{}", queued.err);
         assert_eq!((queued.code, ended.code), (0, 0), "{}{}", queued.err, ended.err);
-        assert_eq!(place.done(&["cat", "out"]).text(), "TEXT\n");
+        for input in 0..INPUTS {
+            let out = place.done(&["cat", &format!("out/{input}")]);
+            assert_eq!(out.text(), format!("TEXT {input}\n"));
+        }
         for (path, text) in written {
             assert!(std::fs::read(&path).unwrap() == text, "{}", path.display());
         }
