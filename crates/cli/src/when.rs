@@ -133,7 +133,7 @@ mod tests {
 
     fn at(name: &str, time: &str, tag: &str) -> SnapshotRow {
         let time = time.parse::<Timestamp>().unwrap().as_nanosecond() as u64;
-        SnapshotRow { name: name.into(), epoch: 1, time, tags: vec![tag.into()] }
+        SnapshotRow { name: name.into(), epoch: 1, time, tags: vec![tag.into()], role: None }
     }
 
     #[test]

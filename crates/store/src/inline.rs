@@ -42,6 +42,12 @@ use crate::write::{
 /// At most so many new bytes of a content are committed as rows.
 pub const NEW_BYTES_MAX: u64 = 128 << 10;
 
+/// The same for this process: none, if its role only adds. Nobody in the database could say whether
+/// such a role removes a row before its chunk is packed.
+pub fn new_bytes_max(store: &Store) -> u64 {
+    if store.meta.only_adds().is_some() { 0 } else { NEW_BYTES_MAX }
+}
+
 /// About so many raw bytes are packed at once: they are in memory.
 const PACK_BYTES: u64 = 16 << 20;
 
@@ -173,7 +179,11 @@ fn no_attributes() -> Attributes {
 /// Those of the database.
 pub fn take_over(store: &Store, session: &Session) -> Result<u64> {
     let inline = store.meta.inline();
-    if has_left(store, inline)? { inline.adopt_inline(session.id()) } else { Ok(0) }
+    if store.meta.only_adds().is_none() && has_left(store, inline)? {
+        inline.adopt_inline(session.id())
+    } else {
+        Ok(0)
+    }
 }
 
 /// Packs the rows of ended sessions, in a session of its own; returns how many chunks that were.
@@ -182,7 +192,7 @@ pub fn take_over(store: &Store, session: &Session) -> Result<u64> {
 /// Those of [`pack`].
 pub fn pack_left(store: &Store, threads: usize) -> Result<u64> {
     let inline = store.meta.inline();
-    if !has_left(store, inline)? {
+    if store.meta.only_adds().is_some() || !has_left(store, inline)? {
         return Ok(0);
     }
     let session = store.session(SessionKind::Writer, "packing")?;

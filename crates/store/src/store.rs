@@ -248,6 +248,18 @@ impl Store {
         Ok(())
     }
 
+    /// Fails for a role that only adds: `what` it would do.
+    ///
+    /// # Errors
+    /// `Denied`.
+    pub fn require_may_remove(&self, what: &str) -> Result<()> {
+        let Some(role) = self.meta.only_adds() else { return Ok(()) };
+        let why = format!(
+            "role {role} only adds to this store, and may not {what}: do it as a role that may delete snapshots"
+        );
+        Err(Error::new(ErrorKind::Denied, why))
+    }
+
     /// The directory of lock files, for as long as the store is open.
     pub fn locks_dir(&self) -> PathBuf {
         self.home.path().join("sessions")

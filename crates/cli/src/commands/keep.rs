@@ -174,7 +174,7 @@ const NEXT: &str = "(of this run)";
 fn next(tags: &[String]) -> SnapshotRow {
     let facts = Facts { kind: Kind::Dated, tags: tags.to_vec(), ..Facts::default() };
     let time = outrigger_clock::now_nanos();
-    SnapshotRow { name: NEXT.to_string(), epoch: u64::MAX, time, tags: facts.to_tags() }
+    SnapshotRow { name: NEXT.to_string(), epoch: u64::MAX, time, tags: facts.to_tags(), role: None }
 }
 
 /// The snapshots that the rules apply to, oldest first.

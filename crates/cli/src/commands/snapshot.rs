@@ -154,6 +154,7 @@ pub fn json(snapshot: &SnapshotRow) -> Object {
         .with("kind", facts.kind.name())
         .with("held", facts.held)
         .with("host", facts.host)
+        .with("role", snapshot.role.clone())
         .with("command", facts.command)
         .with("sources", sources)
         .with("targets", targets)

@@ -3,6 +3,7 @@
 
 mod active;
 mod agents;
+mod append_only;
 mod bad_input;
 mod basics;
 mod beside;

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use outrigger_clock::Instant;
 use outrigger_format::Root;
 use outrigger_format::catalogue::Attributes;
-use outrigger_store::inline::{self, NEW_BYTES_MAX};
+use outrigger_store::inline::{self, new_bytes_max};
 use outrigger_store::meta::inline::InlineChunk;
 use outrigger_store::meta::{Change, ROOT_INODE, orphan_holder};
 use outrigger_store::policy::{Policies, WritePolicy};
@@ -108,11 +108,12 @@ impl Core {
             cuts.into_iter().partition(|cut| cut.is_content);
         small.extend(same.into_iter().map(|cut| (cut, cut.as_it_was())));
         let items = cuts.iter().map(|cut| self.item(cut, policies)).collect::<Result<Vec<_>>>()?;
-        let bytes = cuts.iter().map(|cut| cut.staged).filter(|staged| *staged <= NEW_BYTES_MAX).sum::<u64>();
+        let most = new_bytes_max(&self.store);
+        let bytes = cuts.iter().map(|cut| cut.staged).filter(|staged| *staged <= most).sum::<u64>();
         let composes = bytes <= SMALL_BATCH_MAX && self.packer.has_room();
         for (cut, item) in cuts.into_iter().zip(items) {
             let composed = match composes {
-                true => compose(&self.reader(), &item, NEW_BYTES_MAX)?,
+                true => compose(&self.reader(), &item, most)?,
                 false => None,
             };
             match composed {
@@ -260,10 +261,11 @@ impl Core {
         cut: &DirtySnapshot,
         policies: &Policies,
     ) -> Result<Option<Composed>> {
-        if cut.staged > NEW_BYTES_MAX || !self.packer.has_room() {
+        let most = new_bytes_max(&self.store);
+        if cut.staged > most || !self.packer.has_room() {
             return Ok(None);
         }
-        compose(&self.reader(), &self.item(cut, policies)?, NEW_BYTES_MAX)
+        compose(&self.reader(), &self.item(cut, policies)?, most)
     }
 
     fn item(self: &Arc<Self>, cut: &DirtySnapshot, policies: &Policies) -> Result<FileItem> {

@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use outrigger_clock::Instant;
 use outrigger_store::Result;
-use outrigger_store::inline::NEW_BYTES_MAX;
+use outrigger_store::inline::new_bytes_max;
 use outrigger_store::meta::Change;
 
 use super::close_barrier::LOOK_EVERY;
@@ -158,7 +158,7 @@ impl Core {
             state.map.staged_bytes()
         };
         let is_sound = self.packer.has_room() && !self.has_left() && self.session().check().is_ok();
-        if staged > NEW_BYTES_MAX || !is_sound {
+        if staged > new_bytes_max(&self.store) || !is_sound {
             return false;
         }
         let mut waiting = self.deferred.lock();

@@ -39,7 +39,7 @@ use std::time::Duration;
 use outrigger_clock::Instant;
 use outrigger_format::Root;
 use outrigger_store::increments::{delegated_to, holder};
-use outrigger_store::inline::NEW_BYTES_MAX;
+use outrigger_store::inline::new_bytes_max;
 use outrigger_store::meta::SessionId;
 use outrigger_store::policy::Overrides;
 use outrigger_store::staging::Piece;
@@ -223,7 +223,7 @@ impl Core {
             let state = file.read();
             (state.map.staged_bytes(), state.open.as_ref().map_or(0, |open| open.prefix.end()))
         };
-        if staged <= NEW_BYTES_MAX || end == 0 {
+        if staged <= new_bytes_max(&self.store) || end == 0 {
             return;
         }
         let threads = self.options.request_threads;

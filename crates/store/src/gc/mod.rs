@@ -83,6 +83,7 @@ pub fn collect(store: &Store, options: &GcOptions, progress: &GcProgress) -> Res
         return dry_run(store, options, progress);
     }
     store.require_writable()?;
+    store.require_may_remove("remove packs")?;
     let (mut report, began) = (GcReport::default(), Instant::now());
     progress.enter("preparing", 0);
     let (session, fenced) = store.collector("gc")?;

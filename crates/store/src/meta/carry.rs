@@ -350,7 +350,7 @@ mod tests {
             let (body, _) = rest.split_once("\n)").unwrap();
             let columns = body.lines().map(str::trim).filter(|line| !line.is_empty());
             let columns: Vec<&str> = columns
-                .filter(|line| !line.starts_with("PRIMARY KEY") && !line.starts_with("--"))
+                .filter(|line| !["PRIMARY KEY", "--", "was_"].iter().any(|other| line.starts_with(other)))
                 .map(|line| line.split(' ').next().unwrap())
                 .collect();
             for column in &columns {

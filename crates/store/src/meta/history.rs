@@ -50,6 +50,8 @@ pub struct SnapshotRow {
     pub time: u64,
     /// Its tags, including the program's own: see [`Facts`](crate::snapshot::facts::Facts).
     pub tags: Vec<String>,
+    /// The role of the database that has taken it, if the server knows.
+    pub role: Option<String>,
 }
 
 /// The tree's past: versions of files, snapshots, and pins on them.

@@ -78,6 +78,10 @@ pub trait Meta: Sessions + Packs + Tree + Snapshots + Holds + Policies + Reclaim
     fn trouble(&self) -> Option<String> {
         None
     }
+    /// The role of this process, if it may add to the past and remove nothing of it.
+    fn only_adds(&self) -> Option<&str> {
+        None
+    }
     /// The costs of write transactions so far.
     fn write_counts(&self) -> WriteCounts {
         WriteCounts::default()

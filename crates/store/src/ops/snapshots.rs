@@ -146,6 +146,7 @@ fn require(store: &Store, names: &[String]) -> Result<Vec<SnapshotRow>> {
 /// # Errors
 /// `NotFound`; then nothing was changed.
 pub fn hold(store: &Store, names: &[String], held: bool) -> Result<()> {
+    store.require_may_remove("hold or release snapshots")?;
     let rows = require(store, names)?;
     let session = store.session(SessionKind::Writer, "snapshot")?;
     for row in rows {
@@ -222,6 +223,9 @@ pub fn before(
 /// Those of the store; the snapshot stays then.
 pub fn settle(store: &Store, before: &BeforeSnapshot, counts: Counts) -> Result<Option<String>> {
     let Some((name, facts, destroys)) = before.outcome() else { return Ok(None) };
+    if store.meta.only_adds().is_some() {
+        return Ok(Some(name));
+    }
     if counts == Counts::default() || !destroys {
         delete(store, std::slice::from_ref(&name))?;
         before.forget();
@@ -241,6 +245,7 @@ pub fn delete(store: &Store, names: &[String]) -> Result<()> {
     if names.is_empty() {
         return store.require_writable();
     }
+    store.require_may_remove("delete snapshots")?;
     let session: Arc<Session> = store.session(SessionKind::Writer, "snapshot")?;
     if let Some(held) = require(store, names)?.iter().find(|row| Facts::of(row).held) {
         let name = show(held.name.as_bytes());

@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     fn row(tags: Vec<String>) -> SnapshotRow {
-        SnapshotRow { name: "s".to_string(), epoch: 1, time: 2, tags }
+        SnapshotRow { name: "s".to_string(), epoch: 1, time: 2, tags, role: None }
     }
 
     #[test]
@@ -252,7 +252,7 @@ mod tests {
                 snapshot: epoch.to_string(),
             };
             let facts = Facts { imported: is_imported.then_some(imported), ..Facts::default() };
-            SnapshotRow { name: epoch.to_string(), epoch, time, tags: facts.to_tags() }
+            SnapshotRow { name: epoch.to_string(), epoch, time, tags: facts.to_tags(), role: None }
         };
         // The clock was wrong when the second was taken.
         let rows = vec![

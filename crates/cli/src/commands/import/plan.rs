@@ -161,7 +161,13 @@ mod tests {
                 snapshot: snapshot.to_string(),
             };
             let facts = Facts { imported: Some(imported), targets: vec![target.clone()], ..Facts::default() };
-            SnapshotRow { name: String::new(), epoch: 1, time: secs * 1_000_000_000, tags: facts.to_tags() }
+            SnapshotRow {
+                name: String::new(),
+                epoch: 1,
+                time: secs * 1_000_000_000,
+                tags: facts.to_tags(),
+                role: None,
+            }
         };
         let rows = [row("abd2", 20, &to), row("fff3", 30, &StorePath::default())];
         let all = [original("abc1", 10), original("abd2", 20), original("xyz", 20), original("fff3", 30)];

@@ -12,13 +12,14 @@ use std::sync::LazyLock;
 use tokio_postgres::types::Type;
 
 use self::rows::{Batch, values};
-use super::connection::{Answer, Connection, Query};
+use super::connection::{Answer, Connection, Query, Row};
 use super::location::Location;
 use super::pool::Pool;
 use super::sealing::Seals;
 use super::transaction::{Gate, Transactions};
 use super::{PostgresMeta, counters, open, sessions, snapshots};
 use crate::error::{ErrorKind, Result};
+use crate::meta::SnapshotRow;
 use crate::meta::carry::{Kind, Rest, TABLES, Table};
 use crate::meta::fault::{Outcome, refuse};
 use crate::meta::{Counters, Sealer, SqliteMeta};
@@ -122,6 +123,11 @@ const RAISE_JOB: &str = "SELECT setval(s.name::regclass, greatest($2, coalesce(p
     FROM (SELECT pg_get_serial_sequence($1, 'id') AS name) s \
     WHERE has_sequence_privilege(s.name, 'SELECT') AND has_sequence_privilege(s.name, 'UPDATE')";
 
+/// A snapshot as a copy has it: roles are this server's.
+fn copied(row: &Row) -> Outcome<SnapshotRow> {
+    Ok(SnapshotRow { role: None, ..snapshots::read(row)? })
+}
+
 fn read_rest(connection: &mut Connection) -> Outcome<Rest> {
     let answer = connection.query(&Query::new("SELECT epoch, generation FROM @state"))?;
     let state = counters::row(&answer)?;
@@ -139,7 +145,7 @@ fn read_rest(connection: &mut Connection) -> Outcome<Rest> {
         next_session: counters::row(&sessions)?.try_get(0)?,
         next_sequence: next.next_sequence as i64,
         totals: [totals.files, totals.directories, totals.others, totals.bytes].map(|total| total as i64),
-        snapshots: snapshots.rows.iter().map(snapshots::read).collect::<Outcome<_>>()?,
+        snapshots: snapshots.rows.iter().map(copied).collect::<Outcome<_>>()?,
         last_job,
     })
 }
@@ -208,7 +214,7 @@ fn take_rest(run: Run<'_>, schema: &str, rest: &Rest) -> Outcome<()> {
     let there: Vec<_> = there.rows.iter().map(snapshots::read).collect::<Outcome<_>>()?;
     if there != rest.snapshots {
         queries.push(Query::new("DELETE FROM @snapshot"));
-        queries.extend(rest.snapshots.iter().map(snapshots::insert));
+        queries.extend(rest.snapshots.iter().map(snapshots::insert_copied));
     }
     if rest.last_job > 0 {
         // Not undone with the transaction, which does no harm.

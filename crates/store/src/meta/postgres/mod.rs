@@ -86,6 +86,8 @@ pub struct PostgresMeta {
     transactions: Transactions,
     config: String,
     read_only: bool,
+    /// This role writes, and may not delete snapshots.
+    only_adds: bool,
     cached: CachedRows,
     listings: Listings,
 }
@@ -137,13 +139,14 @@ impl PostgresMeta {
     }
 
     fn finish(transactions: Transactions, read_only: bool) -> Result<Self> {
-        let read_only = read_only || !open::may_write(&transactions)?;
+        let may = open::may(&transactions)?;
+        let read_only = read_only || !may.write;
         let config = open::recognise(&transactions)?;
         if !read_only {
             open::require_durable(&transactions)?;
         }
         let (cached, listings) = (CachedRows::default(), Listings::default());
-        Ok(Self { transactions, config, read_only, cached, listings })
+        Ok(Self { transactions, config, read_only, only_adds: !may.remove, cached, listings })
     }
 
     /// The configuration's text.
@@ -229,6 +232,10 @@ impl fmt::Debug for PostgresMeta {
 impl Meta for PostgresMeta {
     fn write_counts(&self) -> WriteCounts {
         self.transactions.counts.get()
+    }
+
+    fn only_adds(&self) -> Option<&str> {
+        self.only_adds.then_some(&*self.location().user)
     }
 
     fn trouble(&self) -> Option<String> {

@@ -14,11 +14,12 @@ use crate::meta::fault::{Explain as _, Fault, Outcome, refuse};
 const SCHEMA: &[&str] = &[
     include_str!("schema.sql"),
     include_str!("schema_triggers.sql"),
+    include_str!("schema_append_only.sql"),
     include_str!("schema_speculative.sql"),
     include_str!("schema_make_speculatively.sql"),
 ];
 /// Of the schema.
-const VERSION: i32 = 12;
+const VERSION: i32 = 13;
 /// Older servers lack what the statements use.
 const SERVER_MIN: i32 = 130_000;
 
@@ -216,14 +217,27 @@ impl About {
     }
 }
 
-/// True if this role may change the store and this server accepts changes.
-pub(super) fn may_write(transactions: &Transactions) -> Result<bool> {
+/// What this role may do.
+pub(super) struct May {
+    /// Change the store, on a server that accepts changes.
+    pub write: bool,
+    /// Delete snapshots, and so all else.
+    pub remove: bool,
+}
+
+/// Asks what this role may do here.
+pub(super) fn may(transactions: &Transactions) -> Result<May> {
     let what = format!("metadata in {}", transactions.pool.location);
     // If there is no store yet, the caller should report that instead.
-    let sql = "SELECT NOT pg_is_in_recovery() AND coalesce(has_table_privilege(to_regclass($1)::oid, 'INSERT'), true)";
-    let table = format!("\"{}\".session", transactions.pool.location.schema);
-    let answer = transactions.read_once(&what, &Query::new(sql).public(&table))?;
-    let read = || -> Outcome<bool> { Ok(super::counters::row(&answer)?.try_get(0)?) };
+    let sql = "SELECT NOT pg_is_in_recovery() AND coalesce(has_table_privilege(to_regclass($1)::oid, 'INSERT'), true), \
+               coalesce(has_table_privilege(session_user, to_regclass($2)::oid, 'DELETE'), true)";
+    let table = |name| format!("\"{}\".{name}", transactions.pool.location.schema);
+    let query = Query::new(sql).public(&table("session")).public(&table("snapshot"));
+    let answer = transactions.read_once(&what, &query)?;
+    let read = || -> Outcome<May> {
+        let row = super::counters::row(&answer)?;
+        Ok(May { write: row.try_get(0)?, remove: row.try_get(1)? })
+    };
     read().explain(&what)
 }
 

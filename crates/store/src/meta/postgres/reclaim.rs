@@ -7,7 +7,7 @@ use crate::meta::{Holds, Reclaim};
 use outrigger_format::{PackId, Root};
 
 use super::connection::{Answer, Connection, Query, Row};
-use super::row::{self, former_columns, held_sum, require, stored_columns};
+use super::row::{self, ended_columns, held_sum, require, stored_columns};
 use super::sealing::{Seals, Subject};
 use super::sessions::{self, SLOWEST};
 use super::transaction::Tx;
@@ -180,11 +180,11 @@ pub(super) fn visit_roots(
     connection.stream(&query, |found| pass(read_held(found)?))?;
     let query = Query::new(concat!(
         "SELECT ",
-        former_columns!(),
+        ended_columns!(),
         " FROM @inode_old i WHERE EXISTS (SELECT 1 FROM @retained r WHERE r.epoch >= i.epoch_from AND r.epoch < i.epoch_to)"
     ));
     connection
-        .stream(&query, |found| pass(row::root_of(row::read_former(found, 0)?.content.root.as_deref())?))?;
+        .stream(&query, |found| pass(row::root_of(row::read_either(found, 0)?.content.root.as_deref())?))?;
     let answer = connection.query(&Query::new(packs::COMMITTED))?;
     answer.rows.iter().map(packs::read).collect::<std::result::Result<_, Fault>>()
 }

@@ -55,6 +55,16 @@ macro_rules! former_columns {
          i.sum, i.device, i.target, i.xattrs, i.root, i.times"
     };
 }
+/// The same for [`read_either`], with whether it is to be read by [`read_former`] first. A row that
+/// the server has compared with that of `inode` has all that this had, its checksum with it.
+macro_rules! ended_columns {
+    () => {
+        "i.was_sum IS NULL, i.number, i.epoch_from, coalesce(i.was_version, i.epoch_to), i.mtime_secs, coalesce(i.was_time, 0), \
+         i.stamp, i.mtime_nanos, i.mode, i.uid, i.gid, i.links, coalesce(i.was_sum, i.sum), i.device, i.target, i.xattrs, \
+         i.root, i.times"
+    };
+}
+pub(super) use ended_columns;
 pub(super) use former_columns;
 pub(super) use stored_columns;
 
@@ -200,6 +210,15 @@ pub(super) fn read_stored(row: &Row, first: usize) -> Outcome<Stored> {
 pub(super) fn read_former(row: &Row, first: usize) -> Outcome<Stored> {
     let epoch_to: i64 = row.try_get(first + 2)?;
     read(row, first, |stored| former_sum(row.seals(), stored, epoch_to))
+}
+
+/// A row of either, after whether it is of `inode_old`.
+pub(super) fn read_either(row: &Row, first: usize) -> Outcome<Stored> {
+    match row.try_get::<_, Option<bool>>(first)? {
+        Some(false) => read_stored(row, first + 1),
+        Some(true) => read_former(row, first + 1),
+        None => Err(damaged("a name stands for no inode at that epoch")),
+    }
 }
 
 /// The inode that a row stands for.

@@ -97,6 +97,10 @@ CREATE TABLE @inode_old (
     xattrs       bytea,
     root         bytea,
     times        bytea,
+    -- What else the row of `inode` had; the server has compared the two. NULL: written by a role that may change the past.
+    was_version  bigint,
+    was_time     bigint,
+    was_sum      int,
     PRIMARY KEY (number, epoch_from)
 );
 
@@ -106,6 +110,7 @@ CREATE TABLE @dentry_old (
     epoch_from  bigint NOT NULL,
     epoch_to    bigint NOT NULL,
     sum         int NOT NULL,
+    was_sum     int,                     -- that of the row of `dentry`, as above
     name        bytea NOT NULL,
     PRIMARY KEY (parent, name, epoch_from)
 );
@@ -133,7 +138,8 @@ CREATE TABLE @snapshot (
     epoch  bigint PRIMARY KEY,
     name   text NOT NULL UNIQUE,
     time   bigint NOT NULL,
-    tags   text[] NOT NULL
+    tags   text[] NOT NULL,
+    role   text                          -- which has taken it; NULL: nobody knows, as it came with a copy
 );
 
 -- A row lives as long as its session: closing and fencing delete it.

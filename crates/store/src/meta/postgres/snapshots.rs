@@ -15,6 +15,9 @@ use crate::meta::change::row::root_column;
 use crate::meta::fault::{Outcome, refuse};
 use crate::meta::{PinTarget, SessionId, SnapshotRow};
 
+/// Inserts one that this role takes; a trigger sees to it that it says so.
+const TAKE: &str = "INSERT INTO @snapshot (epoch, name, time, tags, role) VALUES ($1, $2, $3, $4, session_user) RETURNING role";
+
 /// Names the current epoch and raises it; runs alone.
 pub(super) fn create(tx: &mut Tx<'_>, name: &str, time: u64, tags: &[String]) -> Outcome<SnapshotRow> {
     if name.is_empty() {
@@ -24,15 +27,20 @@ pub(super) fn create(tx: &mut Tx<'_>, name: &str, time: u64, tags: &[String]) ->
         return Err(refuse(ErrorKind::Exists, format!("snapshot `{name}` exists already")));
     }
     let epoch = counters::end_epoch(tx)?;
-    let snapshot = SnapshotRow { name: name.to_owned(), epoch: epoch as u64, time, tags: tags.to_vec() };
-    tx.later(insert(&snapshot));
-    Ok(snapshot)
+    let snapshot =
+        SnapshotRow { name: name.to_owned(), epoch: epoch as u64, time, tags: tags.to_vec(), role: None };
+    let answer = tx.one(insert(&snapshot, TAKE))?;
+    let role = counters::row(&answer)?.public::<Option<_>>(0)?;
+    Ok(SnapshotRow { role, ..snapshot })
 }
 
-/// Adds one.
-pub(super) fn insert(snapshot: &SnapshotRow) -> Query {
-    let SnapshotRow { epoch, name, time, tags } = snapshot;
-    let sql = "INSERT INTO @snapshot (epoch, name, time, tags) VALUES ($1, $2, $3, $4)";
+/// Adds one that came with a copy: nobody here has taken it.
+pub(super) fn insert_copied(snapshot: &SnapshotRow) -> Query {
+    insert(snapshot, "INSERT INTO @snapshot (epoch, name, time, tags) VALUES ($1, $2, $3, $4)")
+}
+
+fn insert(snapshot: &SnapshotRow, sql: &'static str) -> Query {
+    let SnapshotRow { epoch, name, time, tags, .. } = snapshot;
     let query = Query::new(sql).int(*epoch as i64).text(Subject::SnapshotName, name).int(*time as i64);
     query.list(tags_of(*epoch as i64, name), tags)
 }
@@ -63,13 +71,14 @@ fn required_epoch(tx: &mut Tx<'_>, name: &str) -> Outcome<i64> {
 }
 
 /// All snapshots, oldest first, for [`read`].
-pub(super) const ALL: &str = "SELECT epoch, name, time, tags FROM @snapshot ORDER BY epoch";
+pub(super) const ALL: &str = "SELECT epoch, name, time, tags, role FROM @snapshot ORDER BY epoch";
 
 /// A row of [`ALL`].
 pub(super) fn read(row: &Row) -> Outcome<SnapshotRow> {
     let (epoch, name) = (row.try_get(0)?, row.text(1, &Subject::SnapshotName)?);
     let tags = row.list(3, &tags_of(epoch, &name))?;
-    Ok(SnapshotRow { epoch: epoch as u64, name, time: row.try_get::<_, i64>(2)? as u64, tags })
+    let (time, role) = (row.try_get::<_, i64>(2)? as u64, row.public::<Option<_>>(4)?);
+    Ok(SnapshotRow { epoch: epoch as u64, name, time, tags, role })
 }
 
 /// Forgets a snapshot.

@@ -14,7 +14,7 @@ use tokio_postgres::types::Type;
 
 use super::connection::{Answer, Query, Row};
 use super::flush::{VersionColumn, insert_versions};
-use super::row::{self, former_columns, require, stored_columns};
+use super::row::{self, ended_columns, former_columns, require, stored_columns};
 use super::sealing::{Private, Public, Subject};
 use super::transaction::Tx;
 use crate::error::ErrorKind;
@@ -27,8 +27,8 @@ const INODE: &str = concat!("SELECT false, ", stored_columns!(), " FROM @inode i
 const INODE_AT: &str = concat!(
     "SELECT false, ",
     stored_columns!(),
-    " FROM @inode i WHERE i.number = $1 AND i.epoch <= $2 UNION ALL SELECT true, ",
-    former_columns!(),
+    " FROM @inode i WHERE i.number = $1 AND i.epoch <= $2 UNION ALL SELECT ",
+    ended_columns!(),
     " FROM @inode_old i WHERE i.number = $1 AND i.epoch_from <= $2 AND i.epoch_to > $2"
 );
 /// Name, its inode, its epochs (the second one NULL for a current name), its checksum.
@@ -40,6 +40,13 @@ macro_rules! name_columns {
 macro_rules! former_name_columns {
     () => {
         "d.name, d.inode, d.epoch_from, d.epoch_to, d.sum"
+    };
+}
+/// The same where the end does not matter. A row that the server has compared with that of `dentry`
+/// is read as this was.
+macro_rules! ended_name_columns {
+    () => {
+        "d.name, d.inode, d.epoch_from, CASE WHEN d.was_sum IS NULL THEN d.epoch_to END, coalesce(d.was_sum, d.sum)"
     };
 }
 const LOOKUP: &str = concat!(
@@ -66,13 +73,13 @@ macro_rules! at_epoch {
             " FROM @dentry d WHERE d.parent = $1 AND ",
             $which,
             " AND d.epoch <= $4 UNION ALL SELECT ",
-            former_name_columns!(),
+            ended_name_columns!(),
             " FROM @dentry_old d WHERE d.parent = $1 AND ",
             $which,
             " AND d.epoch_from <= $4 AND d.epoch_to > $4) u ORDER BY name LIMIT $3) n LEFT JOIN LATERAL (SELECT false, ",
             stored_columns!(),
-            " FROM @inode i WHERE i.number = n.inode AND i.epoch <= $4 UNION ALL SELECT true, ",
-            former_columns!(),
+            " FROM @inode i WHERE i.number = n.inode AND i.epoch <= $4 UNION ALL SELECT ",
+            ended_columns!(),
             " FROM @inode_old i WHERE i.number = n.inode AND i.epoch_from <= $4 AND i.epoch_to > $4 LIMIT 1) i ON true ORDER BY n.name"
         )
     };
@@ -150,12 +157,7 @@ pub(super) fn read_name(found: &Row, parent: u64) -> Outcome<Vec<u8>> {
 }
 
 pub(super) fn inode_of(found: &Row, first: usize) -> Outcome<Inode> {
-    let stored = match found.try_get::<_, Option<bool>>(first)? {
-        Some(false) => row::read_stored(found, first + 1)?,
-        Some(true) => row::read_former(found, first + 1)?,
-        None => return Err(refuse(ErrorKind::Damaged, "a name stands for no inode at that epoch")),
-    };
-    row::inode(stored)
+    row::inode(row::read_either(found, first)?)
 }
 
 /// The inode that an answer has, if any.

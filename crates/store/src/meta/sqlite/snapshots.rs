@@ -33,7 +33,7 @@ pub(super) fn create(
         time as i64,
     ))?;
     insert_tags(connection, epoch as i64, tags)?;
-    Ok(SnapshotRow { name: name.to_owned(), epoch, time, tags: tags.to_vec() })
+    Ok(SnapshotRow { name: name.to_owned(), epoch, time, tags: tags.to_vec(), role: None })
 }
 
 /// Writes a snapshot's tags.
@@ -90,6 +90,7 @@ pub(super) fn all(connection: &Connection) -> Outcome<Vec<SnapshotRow>> {
             epoch: epoch as u64,
             time: row.get::<_, i64>(2)? as u64,
             tags: tags.query_map([epoch], read_tag)?.collect::<rusqlite::Result<_>>()?,
+            role: None,
         });
     }
     Ok(snapshots)

@@ -347,7 +347,13 @@ pub fn snapshots_are_exact_and_named_once(engine: &Fixture) {
     assert_eq!(dump(meta, At::Epoch(one.epoch)), before);
     assert_eq!(dump(meta, At::Epoch(two.epoch)), between);
     assert_eq!(paths(meta, At::Now), ["/l", "/n", "/n/x"]);
-    let row = SnapshotRow { name: "one".to_owned(), epoch: one.epoch, time: 5, tags: tags.to_vec() };
+    let row = SnapshotRow {
+        name: "one".to_owned(),
+        epoch: one.epoch,
+        time: 5,
+        tags: tags.to_vec(),
+        role: one.role.clone(),
+    };
     assert_eq!(meta.snapshots().unwrap(), [row, two.clone()]);
     // Other tags change nothing else.
     let retagged = ["kind:named".to_owned()];
