@@ -5,23 +5,12 @@ use std::collections::HashSet;
 use std::hint::black_box;
 use std::sync::OnceLock;
 
-use outrigger_format::boundary::CutWalk;
-use outrigger_format::{ChunkerSpec, Fingerprint, FingerprintKind};
+use outrigger_format::Fingerprint;
 use outrigger_offload::op::WindowSpec;
-use outrigger_offload::{candidates, hash_many, window_hash};
+use outrigger_offload::{name_chunks, window_hash};
 use outrigger_workload::Search;
 
 use crate::lab::{Failed, Lab, Scale};
-
-/// The ends of `data`'s chunks.
-pub fn cut(chunker: ChunkerSpec, data: &[u8]) -> Vec<usize> {
-    let (mut found, mut ends) = (Vec::new(), Vec::new());
-    candidates(chunker, &[], data, &mut found);
-    let mut walk = CutWalk::new(chunker);
-    walk.feed(data.len(), &found, &mut ends);
-    ends.extend(walk.finish());
-    ends.into_iter().map(|end| end as usize).collect()
-}
 
 /// StoreGPU's way: a block ends behind each window whose hash has so many low zero bits.
 pub fn cut_by_windows(spec: WindowSpec, bits: u32, data: &[u8]) -> Vec<usize> {
@@ -44,22 +33,13 @@ pub fn ends_of(spec: WindowSpec, bits: u32, hashes: &[u8], len: usize) -> Vec<us
     ends
 }
 
-/// The fingerprints and lengths of the chunks with these ends.
-pub fn name(data: &[u8], ends: &[usize]) -> Vec<(Fingerprint, usize)> {
-    let mut start = 0;
-    let ranges: Vec<_> = ends.iter().map(|&end| std::mem::replace(&mut start, end)..end).collect();
-    let mut names = Vec::new();
-    hash_many(FingerprintKind::Blake3, data, ranges.iter().cloned(), &mut names);
-    names.into_iter().zip(ranges.iter().map(std::ops::Range::len)).collect()
-}
-
 /// The mean share of each file's bytes that the file before it has too, in percent; and the mean
 /// chunk.
 pub fn similarity(files: &[Vec<u8>], cut: impl Fn(&[u8]) -> Vec<usize>) -> (f64, f64) {
     let (mut before, mut shares, mut chunks): (HashSet<Fingerprint>, _, usize) =
         (HashSet::new(), Vec::new(), 0);
     for file in files {
-        let named = name(file, &cut(file));
+        let named = name_chunks(file, &cut(file));
         let known: usize = named.iter().filter(|(name, _)| before.contains(name)).map(|(_, len)| len).sum();
         shares.push(100.0 * known as f64 / file.len().max(1) as f64);
         chunks += named.len();
@@ -115,6 +95,8 @@ pub fn memory_rate(lab: &Lab) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use outrigger_format::ChunkerSpec;
+    use outrigger_offload::cut;
     use outrigger_offload::op::WindowFunction;
 
     #[test]

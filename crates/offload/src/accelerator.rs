@@ -35,6 +35,11 @@ pub struct Identity {
 }
 
 impl Identity {
+    /// True for a simulated device: its times are a model's, and no measurement.
+    pub fn is_modelled(&self) -> bool {
+        self.name.starts_with("sim:")
+    }
+
     /// The key of its calibration. It changes if the measurements may no longer hold.
     ///
     /// ```

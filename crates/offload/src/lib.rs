@@ -47,8 +47,8 @@ pub use compress::{
     Made, Planned, Route, Wanted,
 };
 pub use cpu::{
-    Compressor, CpuDevice, Decompressor, Hasher, Ingester, candidates, candidates_with, hash, hash_many,
-    hash_many_with, pmd_hash, pmd_hash_with, scan, scan_with, window_hash, window_hash_with,
+    Compressor, CpuDevice, Decompressor, Hasher, Ingester, candidates, candidates_with, cut, hash, hash_many,
+    hash_many_with, name_chunks, pmd_hash, pmd_hash_with, scan, scan_with, window_hash, window_hash_with,
 };
 pub use cpu::{apply_filter, apply_filter_into, undo_filter, worst_case};
 pub use detect::SimdLevel;

@@ -13,7 +13,7 @@ const GROUPS: [(&str, &[&str]); 9] = [
     ("Maintenance", &["check", "gc", "recover", "copy", "recompress"]),
     ("Placement", &["where", "localize", "rebalance"]),
     ("Programs", &["run", "jobs", "job", "node", "rule", "component"]),
-    ("Devices", &["devices", "calibrate", "advise", "bench"]),
+    ("Devices", &["devices", "calibrate", "advise", "bench", "similarity"]),
     ("Help", &["help", "completions", "man"]),
 ];
 

@@ -73,6 +73,7 @@ pub enum Command {
     Localize(c::localize::LocalizeArgs),
     #[command(subcommand)]
     Bench(c::bench::BenchCommand),
+    Similarity(c::similarity::SimilarityArgs),
     Mount(c::mount::MountArgs),
     Unmount(c::unmount::UnmountArgs),
     Export(c::export::ExportArgs),
@@ -143,6 +144,7 @@ fn dispatch(context: &Context, command: Command) -> Outcome {
         Command::Rebalance(args) => c::rebalance::run(context, args),
         Command::Localize(args) => c::localize::run(context, args),
         Command::Bench(args) => c::bench::run(context, args),
+        Command::Similarity(args) => c::similarity::run(context, args),
         Command::Mount(args) => c::mount::run(context, args),
         Command::Unmount(args) => c::unmount::run(context, &args),
         Command::Export(args) => c::export::run(context, args),

@@ -5,17 +5,16 @@
 //! fitted to measurements of the smallest and the largest size. The output states the error in
 //! between.
 
-use std::time::Duration;
-
 use clap::Args;
 use outrigger_clock::Instant;
-use outrigger_offload::calibrate::{CalibrateOptions, Case, builtin_cases, calibrate, sizes};
+use outrigger_offload::calibrate::{Case, builtin_cases, sizes};
 use outrigger_offload::placement::{Curve, EquationOne, Line, Point, break_even};
-use outrigger_offload::runtime::{Runtime, Ticket};
+use outrigger_offload::runtime::Runtime;
 
 use super::Context;
 use super::advise_text::{describe, json};
 use super::devices::{Simulated, machine};
+use super::rates::{at, stream};
 use crate::args::size as size_of;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{print_json, print_text, size};
@@ -30,6 +29,7 @@ Examples:
 The throughput of more processors is the one measured here, times their number: memory may not keep
 up. A GPU's throughput is that of its slowest stage when copies and kernels of several tasks
 overlap, or that measured of such a stream if it is lower; the present processors work beside it.
+A simulated GPU's rates are assumed, for each operation alike; they are no reason to buy one.
 Measure on an idle machine.";
 
 /// Estimate what another processor or a GPU would bring
@@ -98,6 +98,8 @@ impl Answer {
 pub struct Gpu {
     pub name: String,
     pub model: String,
+    /// No device was measured: its rates are a model's.
+    pub is_modelled: bool,
     pub equation: EquationOne,
     /// Bytes, predicted and measured nanoseconds, of sizes that the equation was not fitted to.
     pub errors: Vec<(f64, f64, f64)>,
@@ -161,12 +163,13 @@ pub fn run(context: &Context, args: AdviseArgs) -> Outcome {
 
 fn answer(runtime: &Runtime, case: &Case, question: &Question) -> Result<Option<Answer>, Failure> {
     let cpu = measure(runtime, case, 0, question)?;
+    let block = question.block as usize;
     // The input of a decompressing task is shorter than the block.
-    let Some(Point { bytes: len_in, stages, .. }) = at(runtime, case, 0, question.block as usize)? else {
+    let Some(Point { bytes: len_in, stages, .. }) = at(runtime, case, 0, block)? else {
         return Ok(None);
     };
     let one_thread = question.block / stages.latency() * 1e9;
-    let all_threads = stream(runtime, case, 0, question, 2 * question.threads)?;
+    let all_threads = stream(runtime, case, 0, block, 2 * question.threads)?;
     let with_cpu = all_threads * (question.threads as f64 + question.cpu_cores) / question.threads as f64;
     let mut gpus = Vec::new();
     for (device, metrics) in runtime.metrics().devices.into_iter().enumerate().skip(1) {
@@ -174,13 +177,14 @@ fn answer(runtime: &Runtime, case: &Case, question: &Question) -> Result<Option<
         let mem_alloc = mem_alloc(runtime);
         let Some(equation) = EquationOne::fit(&curve, mem_alloc) else { continue };
         let stream_rate = question.block / equation.overlapped(len_in) * 1e9;
-        let stream_measured = stream(runtime, case, device, question, 8)?;
+        let stream_measured = stream(runtime, case, device, block, 8)?;
         let reached = stream_rate.min(stream_measured);
         let cpu_ns =
             |bytes: f64| cpu.predict(bytes as usize).map_or(f64::INFINITY, |stages| stages.latency());
         let scaling = all_threads / one_thread;
         let offloaded = question.rate.map_or(reached, |rate| rate.min(reached));
         gpus.push(Gpu {
+            is_modelled: metrics.identity.is_modelled(),
             name: metrics.identity.name,
             model: metrics.identity.model,
             equation,
@@ -206,13 +210,6 @@ fn measure(runtime: &Runtime, case: &Case, device: usize, question: &Question) -
     Ok(curve)
 }
 
-/// As [`measure`], at one size. `None` if there is no such task.
-fn at(runtime: &Runtime, case: &Case, device: usize, bytes: usize) -> Result<Option<Point>, Failure> {
-    let options = CalibrateOptions { at_least: Duration::from_millis(5), ..Default::default() };
-    let point = calibrate(runtime, device, case, bytes, &options);
-    point.map_err(|failed| Failure::failed(format!("{}: {failed}", case.name())))
-}
-
 /// The time to allocate a new buffer, at two sizes. The pool's free buffers are taken first.
 fn mem_alloc(runtime: &Runtime) -> Line {
     let time = |bytes: usize| {
@@ -228,39 +225,4 @@ fn mem_alloc(runtime: &Runtime) -> Line {
         (bytes as f64, took)
     };
     Line::through(time(64 << 10), time(16 << 20))
-}
-
-/// Bytes per second of a stream of tasks on a device, with `window` tasks in flight.
-fn stream(
-    runtime: &Runtime,
-    case: &Case,
-    device: usize,
-    question: &Question,
-    window: usize,
-) -> Result<f64, Failure> {
-    let bytes = question.block as usize;
-    let failed = |why: String| Failure::failed(format!("{}: {why}", case.name()));
-    let mut free = Vec::new();
-    for _ in 0..window.min((1 << 30) / bytes).max(1) {
-        free.extend(case.draft(runtime, bytes));
-    }
-    let mut under_way: std::collections::VecDeque<Ticket> = Default::default();
-    let (mut done, mut begun) = (0_u64, Instant::now());
-    let warm = free.len() as u64;
-    loop {
-        while let Some(mut draft) = free.pop() {
-            draft.pin(device);
-            under_way.push_back(runtime.submit(draft).map_err(|refused| failed(refused.to_string()))?);
-        }
-        let Some(ticket) = under_way.pop_front() else { break };
-        free.push(ticket.wait().map_err(|error| failed(error.to_string()))?.again());
-        done += 1;
-        if done == warm {
-            begun = Instant::now();
-        }
-        if done > warm && begun.elapsed() >= Duration::from_millis(150) {
-            break;
-        }
-    }
-    Ok((done - warm) as f64 * question.block / begun.elapsed().as_secs_f64())
 }

@@ -41,6 +41,11 @@ fn verdict(question: &Question, answer: &Answer) -> (&'static str, String) {
     let Some(gpu) = best else {
         return ("cpu", "there is no GPU to compare with; simulate one with --sim".into());
     };
+    if gpu.is_modelled {
+        let why =
+            format!("{} is a model with assumed rates; measure a real GPU before you buy one", gpu.name);
+        return ("measure", why);
+    }
     let (cpu_gain, gpu_gain) = (answer.with_cpu - answer.all_threads, gpu.with_gpu - answer.all_threads);
     match question.prices {
         None if gpu_gain > cpu_gain => {
@@ -95,12 +100,13 @@ pub fn describe(question: &Question, answers: &[Answer], missing: &[Missing], le
 
 fn describe_gpu(gpu: &Gpu) -> String {
     let mut text = format!(
-        "  add a GPU         {:>8.2} GB/s with {} ({}): {:.2} predicted, {:.2} measured on it\n",
+        "  add a GPU         {:>8.2} GB/s with {} ({}): {:.2} predicted, {:.2} {}\n",
         giga(gpu.with_gpu),
         gpu.name,
         gpu.model,
         giga(gpu.stream),
-        giga(gpu.stream_measured)
+        giga(gpu.stream_measured),
+        if gpu.is_modelled { "modelled" } else { "measured on it" }
     );
     text += &format!("    frees           {:>8.1} threads\n", gpu.freed);
     text += &format!(
@@ -184,11 +190,19 @@ fn gpu_json(gpu: &Gpu) -> Value {
     Object::new()
         .with("name", gpu.name.as_str())
         .with("model", gpu.model.as_str())
+        .with("is_modelled", gpu.is_modelled)
         .with("equation_1", terms)
         .with("errors", errors)
         .with("mean_error", mean_error(gpu))
         .with("stream_bytes_per_second", gpu.stream)
-        .with("stream_measured_bytes_per_second", gpu.stream_measured)
+        .with(
+            if gpu.is_modelled {
+                "stream_modelled_bytes_per_second"
+            } else {
+                "stream_measured_bytes_per_second"
+            },
+            gpu.stream_measured,
+        )
         .with("with_gpu_bytes_per_second", gpu.with_gpu)
         .with("freed_threads", gpu.freed)
         .with("break_even_one_thread_bytes", gpu.even_one)

@@ -6,6 +6,7 @@ use clap::Args;
 use outrigger_clock as clock;
 use outrigger_format::catalogue::Time;
 use outrigger_fuse::control::Client;
+use outrigger_fuse::kernel::uring;
 use outrigger_fuse::{live, measures};
 use outrigger_store::copy::CopyNote;
 use outrigger_store::gc::LastGc;
@@ -160,6 +161,9 @@ fn describe(store: &Store, status: &Status, mount: Option<&str>) -> String {
     text += &format!("trouble    {}\n", trouble.unwrap_or("none"));
     if let Some(mount) = mount {
         text += &format!("mount      {mount}\n");
+        if uring::is_switched_off() {
+            text += &format!("io_uring   off: {}\n", uring::SWITCH_ON);
+        }
     }
     if let Some(dir) = status.unsaved.first().and_then(|file| file.parent()) {
         let files = counted(status.unsaved.len() as u64, "file", "files");

@@ -48,11 +48,20 @@ fn foreground(place: &Place) -> Child {
 fn a_mount_says_that_it_has_no_undo() {
     let Some(Mounts(place)) = &place() else { return };
     let point = place.path("mnt").canonicalize().unwrap().display().to_string();
-    let snapshots = format!("; snapshots are in {point}/.snapshots\n");
+    // The kernel of this machine may have it, and may offer it.
+    let parameter = std::fs::read_to_string("/sys/module/fuse/parameters/enable_uring");
+    let slower = match parameter.is_ok_and(|value| value == "N\n") {
+        true => {
+            "small operations are slower than they could be: the kernel's io_uring for FUSE is off; \
+                 `echo Y > /sys/module/fuse/parameters/enable_uring` as root, then mount again\n"
+        }
+        false => "",
+    };
+    let snapshots = format!("; snapshots are in {point}/.snapshots\n{slower}");
     for (options, say) in [
         (&[][..], format!("mounted on {point}; `outrigger undo` takes back no changes there{snapshots}")),
         (&["--read-only"], format!("mounted on {point}{snapshots}")),
-        (&["--at", "first"], format!("mounted on {point}\n")),
+        (&["--at", "first"], format!("mounted on {point}\n{slower}")),
         (&["-q"], String::new()),
     ] {
         let said = place.done(&[&["mount", "mnt"][..], options].concat());

@@ -8,7 +8,7 @@ use outrigger_format::{ChunkerSpec, FingerprintKind};
 use outrigger_offload::op::Stream;
 use outrigger_offload::pool::Buffer;
 use outrigger_offload::work::Request;
-use outrigger_offload::{hash, reference};
+use outrigger_offload::{cut, hash, reference};
 use outrigger_workload::Rng;
 
 use crate::lab::{Failed, Lab, check};
@@ -16,7 +16,7 @@ use crate::measure::Spread;
 use crate::models;
 use crate::record::{Axis, Form, Limit, Outcome, Plot, Series};
 use crate::rig::{Buffers, Rig};
-use crate::similarity::{cut, memory_rate};
+use crate::similarity::memory_rate;
 use crate::wrote::chunker;
 
 pub(super) const SEGMENT: usize = 4096;

@@ -5,7 +5,7 @@ use std::hint::black_box;
 use outrigger_format::{ChunkerSpec, FingerprintKind};
 use outrigger_offload::op::{Digest, WindowFunction};
 use outrigger_offload::work::Request;
-use outrigger_offload::{SimdLevel, hash, hash_many, window_hash_with};
+use outrigger_offload::{SimdLevel, cut, hash, hash_many, name_chunks, window_hash_with};
 
 use super::{direct, ordinary, window};
 use crate::lab::{Failed, Lab, Scale, check};
@@ -13,7 +13,7 @@ use crate::measure::Spread;
 use crate::models;
 use crate::record::{Axis, Form, Limit, Outcome, Plot, Series};
 use crate::rig::{Buffers, Rig};
-use crate::similarity::{checkpoints, cut, cut_by_windows, ends_of, memory_rate, similarity};
+use crate::similarity::{checkpoints, cut_by_windows, ends_of, memory_rate, similarity};
 
 /// Low zero bits at a boundary: with a window at every fourth byte, blocks have 256 KiB.
 const BITS: u32 = 16;
@@ -106,7 +106,7 @@ pub fn tables(lab: &Lab) -> Result<Outcome, Failed> {
         );
     }
     let gear = ChunkerSpec::DEFAULT;
-    let rolled = lab.rate(image.len(), || drop(black_box(crate::similarity::name(image, &cut(gear, image)))));
+    let rolled = lab.rate(image.len(), || drop(black_box(name_chunks(image, &cut(gear, image)))));
     outcome.find("gear32 and BLAKE3, one core", rolled.median / 1e6, "MB/s", None);
     outcome.plots.push(Plot {
         title: "Finding similarity: cutting and naming an image".into(),

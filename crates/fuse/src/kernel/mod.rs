@@ -25,7 +25,7 @@ mod device;
 mod direct;
 mod helper;
 mod threads;
-mod uring;
+pub mod uring;
 mod wire;
 
 use std::io;

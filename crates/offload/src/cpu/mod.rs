@@ -4,6 +4,7 @@
 mod blake3_many;
 mod candidates;
 mod codec;
+mod cut;
 mod filter;
 mod hash;
 mod ingest;
@@ -16,6 +17,7 @@ mod window;
 pub use candidates::{candidates, candidates_with};
 pub(crate) use codec::sample::Sample;
 pub use codec::{Compressor, Decompressor, worst_case};
+pub use cut::{cut, name_chunks};
 pub use filter::{apply_filter, apply_filter_into, undo_filter};
 pub(crate) use filter::{is_in_place, undo_in_place, x86_density};
 pub use hash::{Hasher, hash, hash_many, hash_many_with};

@@ -21,7 +21,7 @@ pub fn of_paths(paths: &[PathBuf], limit: u64) -> Result<Vec<u8>, Failure> {
             .map_err(error)?;
     }
     if bytes.is_empty() {
-        return Err(Failure::usage("the given paths have nothing to compress"));
+        return Err(Failure::usage("the given paths have no bytes"));
     }
     Ok(bytes)
 }

@@ -2,7 +2,9 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use outrigger_fuse::kernel::uring;
 use outrigger_store::Store;
+use outrigger_store::meta::is_postgres_url;
 use outrigger_store::ops::errors::Noting;
 use outrigger_store::ops::mounts::{self, MountRecord, Process};
 use outrigger_store::text::show;
@@ -29,7 +31,13 @@ pub fn advice(plan: &Plan) -> String {
         Some(_) => String::new(),
         None => format!("; snapshots are in {point}/.snapshots"),
     };
-    format!("mounted on {point}{changes}{snapshots}\n")
+    let mut text = format!("mounted on {point}{changes}{snapshots}\n");
+    // Requests for locks, which a shared mount has, take the device in any case.
+    let takes_rings = plan.flags.read_only || !plan.store.to_str().is_some_and(is_postgres_url);
+    if takes_rings && uring::is_switched_off() {
+        text += &format!("small operations are slower than they could be: {}\n", uring::SWITCH_ON);
+    }
+    text
 }
 
 /// A mount that `status` knows of.

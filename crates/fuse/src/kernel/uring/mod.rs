@@ -34,6 +34,17 @@ use super::REQUEST_BYTES;
 use super::threads::{processors, stay_on};
 use crate::fs::FileSystem;
 
+/// The kernel's parameter.
+const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
+
+/// What switches it on, for users.
+pub const SWITCH_ON: &str = "the kernel's io_uring for FUSE is off; `echo Y > /sys/module/fuse/parameters/enable_uring` as root, then mount again";
+
+/// True if the kernel could pass requests through io_uring, and does not offer it.
+pub fn is_switched_off() -> bool {
+    std::fs::read_to_string(PARAMETER).is_ok_and(|value| value.trim() == "N")
+}
+
 /// Requests of a processor that can be under way; each has room for a request of [`REQUEST_BYTES`],
 /// which costs memory once it was used.
 const DEPTH: usize = 8;
