@@ -213,11 +213,8 @@ pub fn count(number: u64) -> String {
 pub fn bar(share: f64, width: usize) -> String {
     const EIGHTHS: [char; 8] = [' ', '▏', '▎', '▍', '▌', '▋', '▊', '▉'];
     let eighths = (share.clamp(0.0, 1.0) * width as f64 * 8.0).round() as usize;
-    let mut bar = "█".repeat(eighths / 8);
-    if eighths % 8 > 0 {
-        bar.push(EIGHTHS[eighths % 8]);
-    }
-    bar
+    let rest = EIGHTHS[eighths % 8];
+    format!("{}{rest}", "█".repeat(eighths / 8)).trim_end().to_string()
 }
 
 /// `1 file`, `2 files`.

@@ -21,7 +21,7 @@ Examples:
 #[derive(Subcommand)]
 #[command(after_help = EXAMPLES)]
 pub enum BenchCommand {
-    Compress(compress::CompressArgs),
+    Compress(Box<compress::CompressArgs>),
     /// Hash chunks: each function that names chunks, and StoreGPU's direct hashing
     Hash(primitives::PrimitiveArgs),
     /// Find the boundaries of chunks by their content
