@@ -19,6 +19,7 @@ Examples:
   outrigger policy set / codec=zstd:9 && outrigger recompress
   outrigger recompress --codec zstd:19 --limit 50M
   outrigger recompress --dry-run
+  outrigger key rotate && outrigger recompress --rekey      new keys for old data, too
 
 Puts and gets may run meanwhile. Finished work is kept after an interruption, and the next run
 continues from there. It needs room for a few packs.";
@@ -33,6 +34,9 @@ pub struct RecompressArgs {
     /// Bring all data to this codec, whatever policies say
     #[arg(long, value_parser = args::codec)]
     codec: Option<CodecChoice>,
+    /// Keep codecs, and write anew what is encrypted with keys from before `key rotate`
+    #[arg(long, conflicts_with = "codec")]
+    rekey: bool,
     /// Read at most so many bytes of source per second
     #[arg(long, value_name = "SIZE", value_parser = args::size)]
     limit: Option<u64>,
@@ -51,7 +55,12 @@ pub fn run(context: &Context, args: RecompressArgs) -> Outcome {
     let progress = Arc::new(GcProgress::default());
     let bar = gc::shown(context, &progress);
     let options = GcOptions { dry_run: args.dry_run, threads: context.threads, ..GcOptions::default() };
-    let how = Recompress { to: args.codec, bytes_per_sec: args.limit.unwrap_or(0), ..Recompress::default() };
+    let how = Recompress {
+        to: args.codec,
+        rekey: args.rekey,
+        bytes_per_sec: args.limit.unwrap_or(0),
+        ..Recompress::default()
+    };
     let report = recompress(&store, &how, &options, &progress);
     drop(bar);
     let report = report?;
@@ -61,7 +70,7 @@ pub fn run(context: &Context, args: RecompressArgs) -> Outcome {
     if context.json {
         print_report(&report)?;
     } else if !context.quiet {
-        print_text(&describe(&report, args.dry_run, started.elapsed().as_secs_f64()))?;
+        print_text(&describe(&report, &args, started.elapsed().as_secs_f64()))?;
     }
     let exit = gc::left_alone(&report.unreadable);
     if exit == Exit::Done && report.packs_left > 0 && !args.dry_run {
@@ -71,12 +80,16 @@ pub fn run(context: &Context, args: RecompressArgs) -> Outcome {
     Ok(exit)
 }
 
-fn describe(report: &RecompressReport, dry_run: bool, secs: f64) -> String {
-    if dry_run {
-        return match report.packs_left {
-            0 => "all data has its policies' codec already\n".to_string(),
-            left => format!("the first run would take {}\n", counted(left, "pack", "packs")),
-        };
+fn describe(report: &RecompressReport, args: &RecompressArgs, secs: f64) -> String {
+    match (args.dry_run, report.packs_left) {
+        (true, 0) if args.rekey => return "all packs have the newest keys already\n".to_string(),
+        (true, 0) => return "all data has its policies' codec already\n".to_string(),
+        (true, left) => return format!("the first run would take {}\n", counted(left, "pack", "packs")),
+        (false, _) => {}
+    }
+    if args.rekey {
+        let packs = counted(report.packs, "pack", "packs");
+        return format!("{packs} written anew with the newest keys in {}\n", duration(secs));
     }
     format!(
         "{}, {} of source, from {} to {} in {}\n",

@@ -163,6 +163,39 @@ fn a_rotation_locks_out_what_is_not_at_hand() {
     assert_eq!(home.run(&["--key-file", "lost.key", "ls"]).code, 1);
 }
 
+/// Who had a key, and the slot that it opens, reads what has the keys of then.
+#[test]
+fn rekeying_takes_old_data_from_those_who_had_a_key() {
+    let home = Home::new(&[]);
+    home.done(&["put", NAME]);
+    home.done(&["key", "add", "--file", "lost.key", "--label", "lost"]);
+    let (slots, then) = (home.0.path("store/keys"), home.0.path("then"));
+    let put_back = |from: &Path, to: &Path| {
+        let _ = std::fs::remove_dir_all(to);
+        assert!(Command::new("cp").arg("-r").args([from, to]).status().unwrap().success());
+    };
+    put_back(&slots, &then);
+    home.done(&["key", "rotate", "--drop-others"]);
+    let now = home.0.path("now");
+    put_back(&slots, &now);
+    let by_thief = || {
+        put_back(&then, &slots);
+        let said = home.run(&["--key-file", "lost.key", "cat", NAME]);
+        put_back(&now, &slots);
+        said
+    };
+    assert_eq!(by_thief().text(), TEXT.repeat(3000), "a rotation alone is for new data");
+    let would = home.done(&["recompress", "--rekey", "--dry-run"]).text();
+    assert!(would.contains("the first run would take"), "{would}");
+    let report = home.done(&["recompress", "--rekey", "--json"]).json();
+    assert!(report["packs"].as_u64().unwrap() >= 2, "{report}");
+    let would = home.done(&["recompress", "--rekey", "--dry-run"]).text();
+    assert_eq!(would, "all packs have the newest keys already\n");
+    assert_ne!(by_thief().code, 0);
+    assert_eq!(home.done(&["cat", NAME]).text(), TEXT.repeat(3000));
+    home.done(&["check", "--read-data"]);
+}
+
 #[test]
 fn a_passphrase_alone_opens_a_store() {
     let home = Home(Place::empty());

@@ -219,6 +219,15 @@ pub trait Backend: Send + Sync {
         false
     }
 
+    /// True if pack `id` is encrypted with a key of the newest epoch, or this engine does not
+    /// encrypt.
+    ///
+    /// # Errors
+    /// When the pack cannot be read.
+    fn has_newest_key(&self, _id: PackId) -> Result<bool> {
+        Ok(true)
+    }
+
     /// Closes files of packs that another process has removed: an open file takes space on its
     /// disk. Called once a second while there is a session.
     fn tend(&self) {}

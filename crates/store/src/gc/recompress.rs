@@ -38,6 +38,9 @@ pub struct Recompress {
     pub bytes_per_sec: u64,
     /// Packs that a run takes at most; 0: an eighth of them, at least 16.
     pub packs_max: usize,
+    /// Keep all codecs, and take the packs that are encrypted with keys from before the last
+    /// rotation, of manifests and of the catalogue, too.
+    pub rekey: bool,
     /// Packs in which all frames were found right: they are not looked at again. Begins empty.
     pub current: Arc<Mutex<BTreeSet<PackId>>>,
 }
@@ -115,6 +118,7 @@ pub(super) struct Targets {
     own: HashMap<(PackId, u16), u8>,
     packs_max: usize,
     current: Arc<Mutex<BTreeSet<PackId>>>,
+    rekeys: bool,
     pub bytes_per_sec: u64,
 }
 
@@ -134,9 +138,10 @@ impl Targets {
             own: HashMap::new(),
             packs_max: how.packs_max,
             current: Arc::clone(&how.current),
+            rekeys: how.rekey,
             bytes_per_sec: how.bytes_per_sec,
         };
-        if how.to.is_none() {
+        if how.to.is_none() && !how.rekey {
             targets.visit(store, &policies, root)?;
         }
         Ok(targets)
@@ -210,17 +215,20 @@ impl Targets {
 
     /// The codec that a frame should have, if it has another.
     pub fn other(&self, pack: PackId, frame: u16, encoding: Encoding) -> Option<Compression> {
+        if self.rekeys {
+            return None;
+        }
         let own = self.own.get(&(pack, frame)).map(|&choice| self.choices[usize::from(choice)]);
         Some(own.unwrap_or(self.default)).filter(|target| !conforms(encoding, *target))
     }
 
-    /// The packs among `rows` with a frame that is not stored as it should be, as many as one run
-    /// takes.
+    /// The packs among `rows` that are not stored as they should be, as many as one run takes.
     pub fn outdated(&self, store: &Store, rows: &[PackRow]) -> Result<Vec<PackId>> {
-        let all = live_data(rows).count();
+        let rows = || rows.iter().filter(|row| row.state == PackState::Live && self.takes(row.kind));
+        let all = rows().count();
         let most = if self.packs_max > 0 { self.packs_max } else { (all / 8).max(16) };
         let mut found = Vec::new();
-        for row in live_data(rows) {
+        for row in rows() {
             if self.current.lock().expect("no panic while held").contains(&row.id) {
                 continue;
             }
@@ -237,7 +245,15 @@ impl Targets {
         Ok(found)
     }
 
+    /// Manifests and the catalogue have no codec to choose, but keys.
+    fn takes(&self, kind: PackKind) -> bool {
+        kind == PackKind::Data || self.rekeys
+    }
+
     fn is_outdated(&self, store: &Store, pack: PackId) -> Result<bool> {
+        if self.rekeys {
+            return Ok(!store.backend.has_newest_key(pack)?);
+        }
         let footer = store.packs.read_footer(pack)?;
         let mut bytes = Vec::new();
         for number in 0..footer.frames().len() as u16 {
@@ -310,6 +326,7 @@ mod tests {
             own: HashMap::new(),
             packs_max: 0,
             current: Arc::default(),
+            rekeys: false,
             bytes_per_sec: 0,
         };
         let of = |number: usize| {

@@ -396,6 +396,15 @@ impl Backend for SealedBackend {
         self.inner.lists_cheaply()
     }
 
+    fn has_newest_key(&self, id: PackId) -> Result<bool> {
+        let missing = || Error::new(ErrorKind::NotFound, format!("there is no pack {id}"));
+        let len = self.inner.len(id)?.ok_or_else(missing)?;
+        let mut first = vec![0; len.min(SEALED as u64) as usize];
+        self.inner.read_at(id, 0, &mut first)?;
+        let newest = Arc::new(self.keys.pack_key(id).aead());
+        Ok(open_block(&mut first, 0, &[false, true], &[newest]).is_some())
+    }
+
     fn tend(&self) {
         self.inner.tend();
     }
