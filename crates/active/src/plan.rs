@@ -188,7 +188,7 @@ pub(crate) fn check_targets(meta: &dyn Meta, spec: &Spec, found: &[Found], cuts:
     let paths: Vec<StorePath> = found.iter().map(|found| found.path.clone()).collect();
     let mut permissions = Permissions::new(meta, At::Now, spec.submitter.as_ref());
     let mut others = BTreeSet::new();
-    for output in &spec.outputs {
+    for output in spec.outputs.iter().filter(|_| !spec.prints()) {
         let (mut taken, mut last) = (BTreeSet::new(), None);
         for (number, cut) in cuts.iter().enumerate() {
             let joined = !template::names_splits(&output.template);

@@ -96,6 +96,7 @@ fn run_job(
         slots,
         threads: options.threads,
         before_publish: options.before_publish,
+        prints: false,
         drain: Some(Arc::clone(stop)),
         leave_rest: true,
         make_way: options.make_way.clone(),
@@ -308,7 +309,8 @@ impl Agent<'_, '_> {
                 // Others run jobs of newer programs, on streams, or with other hosts' programs.
                 let here = Spec::decode(&row.spec)
                     .ok()
-                    .filter(|spec| spec.host.as_ref().is_none_or(|host| *host == host::name()));
+                    .filter(|spec| spec.host.as_ref().is_none_or(|host| *host == host::name()))
+                    .filter(|spec| !spec.prints());
                 let fits = match here {
                     Some(spec) => self.fits(row, spec)?,
                     None => Fits::No,

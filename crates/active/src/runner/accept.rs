@@ -36,6 +36,13 @@ pub(super) fn accept(
     let admitted = admitted.map_err(|error| error.context(format!("job {job}")))?;
     spec.submitter = admitted.submitter;
     let inputs = Arc::new(Inputs::load(store, job, &spec, rows)?);
+    if spec.prints() && !options.prints {
+        let why = "its results go to the process that made it";
+        return Err(Error::new(
+            ErrorKind::Invalid,
+            format!("job {job} cannot be run here: {why}; start it again"),
+        ));
+    }
     if inputs.paths.is_empty() && !is_fed {
         let why = "what was written is gone with the process that read it";
         jobs.end_job(job, JobState::Failed, why)?;

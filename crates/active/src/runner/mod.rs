@@ -69,6 +69,9 @@ pub struct RunOptions<'a> {
     /// Makes a mount that owns the store, for example, stop changes while outputs become visible,
     /// for as long as the returned value lives.
     pub before_publish: Quiet<'a>,
+    /// This process prints the job's results, if it is one whose results are printed
+    /// ([`Spec::prints`](crate::job::spec::Spec::prints)): before `before_publish` returns.
+    pub prints: bool,
     /// Once set, no more splits are begun: running ones are finished, others run the rest.
     pub drain: Option<Arc<AtomicBool>>,
     /// Do not wait for splits that other runners have.
@@ -456,7 +459,9 @@ fn finish(
             // Another runner was first, or the job was cancelled.
             Err(error) if error.kind() == ErrorKind::Fenced => {}
             Err(error) => {
-                jobs.end_job(job, JobState::Failed, &error.to_string())?;
+                let is_unwanted = error.kind() == ErrorKind::Cancelled;
+                let state = if is_unwanted { JobState::Cancelled } else { JobState::Failed };
+                jobs.end_job(job, state, &error.to_string())?;
                 return Err(error);
             }
         }

@@ -56,7 +56,9 @@ pub(super) fn publish(shared: &Shared, options: &RunOptions<'_>) -> Result<Vec<(
     let undone = splits.iter().filter(|split| split.state != SplitState::Done);
     let invalidated: BTreeSet<Option<u32>> = undone.map(|split| split.range.input).collect();
     let mut targets: BTreeMap<StorePath, Vec<Root>> = BTreeMap::new();
-    for output in jobs.outputs(shared.job)? {
+    // Printed results were printed by now, and become no files.
+    let outputs = if shared.spec.prints() { Vec::new() } else { jobs.outputs(shared.job)? };
+    for output in outputs {
         let Some(split) = splits.get(output.split as usize) else { continue };
         // With several to one, what could be done is what was asked for; of a file that was
         // written, raw file and outputs stand for themselves.

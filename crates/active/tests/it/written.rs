@@ -95,6 +95,7 @@ fn run(place: &Place, job: JobId) -> Report {
         slots: 1,
         threads: 2,
         before_publish: &quiet,
+        prints: false,
         drain: None,
         leave_rest: false,
         make_way: None,

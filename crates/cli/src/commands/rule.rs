@@ -145,6 +145,9 @@ fn add(context: &Context, args: AddArgs) -> Outcome {
     let store = Arc::new(context.open()?);
     let AddArgs { name, on, inputs, when, existing, work } = args;
     let (spec, splits) = (work.spec()?, work.splits);
+    if spec.prints() {
+        return Err(Failure::usage("a rule has nobody to print results for: give --out a name"));
+    }
     match (when, inputs.as_slice()) {
         (Some(_), _) if on != Trigger::Close => {
             return Err(Failure::usage("--when waits for a file to be closed; give --on close"));

@@ -349,3 +349,56 @@ fn several_programs_are_given_what_is_read_once() {
     refused(&["--out", "x", "--", "cat"], "`x`");
     assert_eq!(place.run(&["cat", "x"]).code, 1);
 }
+
+#[test]
+fn results_are_printed_in_order_and_become_no_files() {
+    let place = Place::new();
+    let lines = |from: usize| (from..from + 20_000).map(|line| format!("{line}\n")).collect::<String>();
+    for (name, from) in [("a", 0), ("b", 20_000), ("c", 40_000)] {
+        place.write(format!("n/{name}"), lines(from));
+    }
+    place.done(&["put", "n"]);
+    let args =
+        ["run", "--sandbox", "off", "--in", "n/*", "--records", "lines", "--splits", "4", "--slots", "3"];
+    let printed = place.done(&[&args[..], &["--out", "-", "--", "sed", "s/^/x/"]].concat());
+    let expected: String = (0..60_000).map(|line| format!("x{line}\n")).collect();
+    assert!(printed.text() == expected, "{} bytes", printed.out.len());
+    // Many inputs make one result.
+    let joined =
+        ["run", "--sandbox", "off", "--pattern", "#W->1W", "--in", "n/*", "--out", "-", "--", "wc", "-l"];
+    assert_eq!(place.done(&joined).text().trim(), "60000");
+    assert_eq!(place.done(&["ls"]).text().lines().count(), 1, "nothing was stored");
+    // A part of the results, and what failed.
+    let failing = ["--tries", "1", "--out", "-", "--", "sh", "-c", "grep 59999"];
+    let said = place.run(&[&args[..], &failing].concat());
+    assert!(said.code == 1 && said.err.contains("job logs"), "{}", said.err);
+    for refused in [
+        &["--out", "-", "--detach", "--", "cat"][..],
+        &["--out", "-", "--json", "--", "cat"],
+        &["--out", "-", "--out", "x=x", "--", "cat"],
+        &["--out", "-", "--", "cat", "--and", "--out", "x", "--", "cat"],
+    ] {
+        assert_eq!(place.run(&[&args[..], refused].concat()).code, 2, "{refused:?}");
+    }
+    let rule = ["rule", "add", "r", "--on", "close", "--in", "n/*", "--out", "-", "--", "cat"];
+    assert_eq!(place.run(&rule).code, 2);
+}
+
+/// As `head` closes it.
+#[test]
+fn a_job_whose_reader_has_gone_is_cancelled() {
+    let place = Place::new();
+    place.write("n", "0123456789\n".repeat(100_000));
+    place.done(&["put", "n"]);
+    let args =
+        ["run", "--sandbox", "off", "--in", "n", "--records", "lines", "--splits", "8", "--slots", "1"];
+    let mut child = place
+        .command(&[&args[..], &["--out", "-", "--", "cat"]].concat())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    assert!(!child.wait().unwrap().success());
+    assert!(place.done(&["jobs"]).text().contains("cancelled"));
+}

@@ -97,6 +97,7 @@ pub fn options(slots: usize) -> RunOptions<'static> {
         slots,
         threads: 2,
         before_publish: &|| Ok(Box::new(()) as Box<dyn Any>),
+        prints: false,
         drain: None,
         leave_rest: false,
         make_way: None,

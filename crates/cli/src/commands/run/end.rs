@@ -38,9 +38,14 @@ pub(super) fn stopped_stream(
 }
 
 /// The message when a job over stored files, or over files of a mount, is interrupted.
-pub(super) fn stopped(store: &Arc<Store>, job: JobId) -> impl FnOnce() -> String + use<> {
+pub(super) fn stopped(store: &Arc<Store>, job: JobId, prints: bool) -> impl FnOnce() -> String + use<> {
     let store = Arc::clone(store);
     move || {
+        if prints {
+            let why = "it was interrupted, and nobody else prints its results";
+            let _ = store.jobs().end_job(job, JobState::Cancelled, why);
+            return format!("job {job} was cancelled; standard output has a part of its results");
+        }
         let row = store.jobs().job(job).ok().flatten();
         if row.is_some_and(|row| has_agent(&store, &row)) {
             return format!(
@@ -57,10 +62,11 @@ pub(super) fn stopped(store: &Arc<Store>, job: JobId) -> impl FnOnce() -> String
 pub(super) fn stopped_making(
     store: &Arc<Store>,
     made: &Arc<OnceLock<JobId>>,
+    prints: bool,
 ) -> impl FnOnce() -> String + use<> {
     let (store, made) = (Arc::clone(store), Arc::clone(made));
     move || match made.get() {
-        Some(&job) => stopped(&store, job)(),
+        Some(&job) => stopped(&store, job, prints)(),
         None => "no job was made".to_string(),
     }
 }
@@ -155,6 +161,7 @@ pub(super) fn describe_making(view: &View, elapsed: Duration) -> String {
 /// Prints the outcome of a job, and returns the exit code.
 pub(super) fn say(
     context: &Context,
+    quiet: bool,
     (report, without, nearby): (&Report, Option<&str>, Option<Nearby>),
     view: &View,
     secs: f64,
@@ -177,14 +184,14 @@ pub(super) fn say(
     if context.json {
         let json = json(report, nearby.as_ref(), view, (read, written));
         print_json(json.with("control_groups", without.is_none()).with("seconds", secs))?;
-    } else if exit != Exit::Failed && !context.quiet {
+    } else if exit != Exit::Failed && !quiet {
         print_text(&text(report, view, read, secs))?;
     }
     // If limits were asked for, the user should know that control groups did not enforce them.
     let is_limited = || Spec::decode(&job.spec).is_ok_and(|spec| spec.limits != Limits::default());
     if let Some(why) = without
         && !context.json
-        && !context.quiet
+        && !quiet
         && is_limited()
     {
         print_text(&format!("limits were enforced without control groups: {why}\n"))?;
@@ -264,6 +271,10 @@ fn text(report: &Report, view: &View, read: u64, secs: f64) -> String {
 }
 
 fn failure(job: &JobRow) -> Failure {
+    if Spec::decode(&job.spec).is_ok_and(|spec| spec.prints()) {
+        let why = format!("job {} failed after a part of its results: {}", job.id, job.why);
+        return Failure::failed(format!("{why}; `outrigger job logs {}` shows its standard error", job.id));
+    }
     let how = if job.state == JobState::Cancelled {
         "was cancelled"
     } else {

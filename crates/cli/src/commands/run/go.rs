@@ -16,6 +16,7 @@ use outrigger_store::meta::jobs::JobId;
 use outrigger_store::{Error, ErrorKind, Store};
 
 use super::end::{describe, not_run, say, stopped};
+use super::printed::Printer;
 use crate::commands::Context;
 use crate::commands::nearby::{describe_nearby, nearby_of};
 use crate::exit::{Exit, Failure, Outcome};
@@ -29,6 +30,8 @@ pub(super) struct Means {
     pub(super) slots: Option<usize>,
     pub(super) groups: Result<Groups, String>,
     pub(super) trust: Trust,
+    /// Results go to standard output.
+    pub(super) prints: bool,
 }
 
 /// Runs a job in this process and reports it. If the process itself fails, `ends` ends the job,
@@ -40,8 +43,8 @@ pub fn go(
     started: Instant,
     ends: bool,
 ) -> Outcome {
-    interrupt::arm_saying(store, stopped(store, job), || ());
-    let means = Means { slots, groups: Groups::begin(&Where::Auto, 0, false), trust };
+    interrupt::arm_saying(store, stopped(store, job, false), || ());
+    let means = Means { slots, groups: Groups::begin(&Where::Auto, 0, false), trust, prints: false };
     go_armed(context, store, job, means, started, ends)
 }
 
@@ -58,7 +61,8 @@ pub(super) fn go_armed(
     if let Some(nearby) = nearby.as_ref().filter(|_| !context.quiet && !context.json) {
         complain(&describe_nearby(nearby));
     }
-    with_options(context, store, nearby, means, started, |options, counters| {
+    let printer = means.prints.then(|| Printer::new(store, job));
+    with_options(context, store, nearby, (means, printer), started, |options, counters| {
         runner::run(store, job, options, counters).map_err(|error| not_run(store, job, ends, error))
     })
 }
@@ -68,7 +72,7 @@ pub(super) fn with_options(
     context: &Context,
     store: &Arc<Store>,
     nearby: Option<Nearby>,
-    Means { slots, groups, trust }: Means,
+    (Means { slots, groups, trust, .. }, printer): (Means, Option<Arc<Printer>>),
     started: Instant,
     run: impl FnOnce(&RunOptions<'_>, &Arc<Counters>) -> Result<Report, Failure>,
 ) -> Outcome {
@@ -83,6 +87,10 @@ pub(super) fn with_options(
         describe(&view, elapsed)
     });
     let hold = holder(store, context.neighbour());
+    let before_publish = || {
+        printer.as_ref().map_or(Ok(()), |printer| printer.print(true))?;
+        hold()
+    };
     let slots = slots.unwrap_or_else(|| std::thread::available_parallelism().map_or(2, usize::from));
     let (groups, without) = match groups {
         Ok(groups) => (Some(Arc::new(groups)), None),
@@ -91,7 +99,8 @@ pub(super) fn with_options(
     let options = RunOptions {
         slots,
         threads: context.threads,
-        before_publish: &hold,
+        before_publish: &before_publish,
+        prints: printer.is_some(),
         drain: None,
         leave_rest: false,
         make_way: None,
@@ -99,11 +108,27 @@ pub(super) fn with_options(
         groups,
         trust: Arc::new(trust),
     };
-    let report = run(&options, &counters);
+    let report = std::thread::scope(|scope| {
+        let prints = printer.as_ref().map(|printer| scope.spawn(|| printer.run()));
+        let report = run(&options, &counters);
+        if let (Some(printer), Some(prints)) = (&printer, &prints) {
+            printer.end();
+            prints.thread().unpark();
+        }
+        report
+    });
     drop(bar);
     let report = report?;
     context.settle(store);
-    say(context, (&report, without.as_deref(), nearby), &counters.view(), started.elapsed().as_secs_f64())
+    // Standard output has the results.
+    let quiet = context.quiet || printer.is_some();
+    say(
+        context,
+        quiet,
+        (&report, without.as_deref(), nearby),
+        &counters.view(),
+        started.elapsed().as_secs_f64(),
+    )
 }
 
 /// Stops a mount of the store while outputs become visible.

@@ -4,6 +4,7 @@
 mod end;
 mod go;
 mod machine;
+mod printed;
 mod work;
 mod written;
 
@@ -38,6 +39,7 @@ Examples:
   outrigger run --in in.txt --out out.txt --records lines -- awk '{print $1*2}'
   outrigger run --in 'logs/**/*.log' --out 'errors/{stem}' -- sed -n /ERROR/p
   outrigger run --in big.csv --out big.sorted --splits 1 -- sort
+  outrigger run --in 'logs/*' --out - --records lines -- sed -n /ERROR/p | sort | uniq -c
   outrigger run --in 'n/*' --out 'scaled/{name}' --records lines -- @scale 2.5
   outrigger run --in 'reads/*.bam' --out 'unmapped/{stem}.sam' --records bam -- samtools view -f 4 -
   outrigger run --in genome.fa --out n --records plugin:./fasta.sh -- grep -c '^>'
@@ -120,6 +122,11 @@ pub fn run(context: &Context, args: RunArgs) -> Outcome {
         let what = if args.to.is_some() { "--to".to_string() } else { spec.pattern.to_string() };
         return Err(Failure::usage(format!("{what} {why}")));
     }
+    if spec.prints() && (args.detach || context.json) {
+        let option = if args.detach { "--detach" } else { "--json" };
+        let why = format!("{option} leaves nobody to print results for: give `--out NAME`, or drop {option}");
+        return Err(Failure::usage(why));
+    }
     let mut machine = Machine::prepare(&spec, !args.detach);
     let store = Arc::new(context.open()?);
     // If the machine lacks something, this fails before a job is made.
@@ -139,7 +146,8 @@ pub fn run(context: &Context, args: RunArgs) -> Outcome {
     if args.detach {
         return detach(context, job, args.slots, served);
     }
-    let means = Means { slots: args.slots, groups: machine.groups(), trust: Trust::own() };
+    let prints = spec.prints();
+    let means = Means { slots: args.slots, groups: machine.groups(), trust: Trust::own(), prints };
     go_armed(context, &store, job, means, started, true)
 }
 
@@ -149,7 +157,7 @@ fn make(context: &Context, store: &Arc<Store>, spec: &Spec, args: &RunArgs) -> R
     let making = Arc::new(Making::signed_with(args.sign.clone()));
     let made: Arc<OnceLock<JobId>> = Arc::default();
     let stops = Arc::clone(&making);
-    interrupt::arm_saying(store, stopped_making(store, &made), move || stops.stop());
+    interrupt::arm_saying(store, stopped_making(store, &made, spec.prints()), move || stops.stop());
     let counters = Arc::clone(&making.counters);
     let has_plugin = matches!(spec.records, Records::Plugin(_));
     let bar =

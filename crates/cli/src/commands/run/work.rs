@@ -22,7 +22,8 @@ pub struct WorkArgs {
     /// being written 1W->2W, 1W->1W, 1W->0 or 1W->#W
     #[arg(long, default_value = "1R->1W", value_parser = pattern)]
     pattern: Pattern,
-    /// The output's name, with {path}, {dir}, {name}, {stem}, {ext}, {input} and {split}.
+    /// The output's name, with {path}, {dir}, {name}, {stem}, {ext}, {input} and {split}; `-` prints
+    /// results in the order of the inputs, each when it and those before it are ready.
     /// NAME=TEMPLATE is the file $AS_OUTPUT_NAME; TEMPLATE/ takes all files made in $AS_WORK
     #[arg(long = "out", value_name = "TEMPLATE")]
     outputs: Vec<String>,

@@ -62,8 +62,8 @@ pub(super) fn through(
     let stdin = Box::new(std::io::stdin());
     let job = Arc::new(OnceLock::new());
     interrupt::arm_saying(store, stopped_stream(store, &job), || ());
-    let means = Means { slots: Some(1), groups: machine.groups(), trust: Trust::own() };
-    with_options(context, store, None, means, started, |options, counters| {
+    let means = Means { slots: Some(1), groups: machine.groups(), trust: Trust::own(), prints: false };
+    with_options(context, store, None, (means, None), started, |options, counters| {
         let begun = |made: JobId| {
             let _ = job.set(made);
         };
