@@ -46,7 +46,7 @@ fn chunker(text: &str) -> Result<ChunkerSpec, String> {
     ChunkerSpec::parse(text).map_err(|error| error.to_string())
 }
 
-/// What one way of cutting finds.
+/// The chunks and similar bytes that one chunker finds.
 struct Row {
     chunker: ChunkerSpec,
     /// Of B.

@@ -109,7 +109,7 @@ fn a_role_that_only_adds_works_and_its_user_can_harm_no_snapshot() {
     }
     world.holds();
     world.site.done(&["check", "--read-data"]);
-    // Who may remove goes on as ever.
+    // A role that may remove works as ever.
     world.site.done(&["snapshot", "delete", "hers"]);
     world.site.done(&["gc"]);
     world.holds();
@@ -132,8 +132,8 @@ fn a_mount_of_a_role_that_only_adds_writes_and_keeps_nothing_in_the_database() {
     world.holds();
 }
 
-/// Each statement is refused, or changes nothing; then the snapshot is as it was. What it does is
-/// before the colon.
+/// Each statement is refused; then the snapshot is as it was. The text before the colon says what it
+/// would do.
 const ATTACKS: &[&str] = &[
     "deletes the snapshot: DELETE FROM snapshot",
     "moves it: UPDATE snapshot SET epoch = epoch + 1",

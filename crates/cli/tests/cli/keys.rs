@@ -163,7 +163,7 @@ fn a_rotation_locks_out_what_is_not_at_hand() {
     assert_eq!(home.run(&["--key-file", "lost.key", "ls"]).code, 1);
 }
 
-/// Who had a key, and the slot that it opens, reads what has the keys of then.
+/// A thief who has an old key and its slot reads only packs that have the keys of that time.
 #[test]
 fn rekeying_takes_old_data_from_those_who_had_a_key() {
     let home = Home::new(&[]);

@@ -25,7 +25,7 @@ use crate::json::Object;
 use crate::output::{complain, print_json, print_text};
 use crate::progress::Bar;
 
-/// What a job is run with.
+/// The means that a job is run with.
 pub(super) struct Means {
     pub(super) slots: Option<usize>,
     pub(super) groups: Result<Groups, String>,

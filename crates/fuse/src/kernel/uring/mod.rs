@@ -37,7 +37,7 @@ use crate::fs::FileSystem;
 /// The kernel's parameter.
 const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
 
-/// What switches it on, for users.
+/// Tells users how to switch it on.
 pub const SWITCH_ON: &str = "the kernel's io_uring for FUSE is off; `echo Y > /sys/module/fuse/parameters/enable_uring` as root, then mount again";
 
 /// True if the kernel could pass requests through io_uring, and does not offer it.

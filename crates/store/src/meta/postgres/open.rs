@@ -217,7 +217,7 @@ impl About {
     }
 }
 
-/// What this role may do.
+/// The rights of this role.
 pub(super) struct May {
     /// Change the store, on a server that accepts changes.
     pub write: bool,
