@@ -319,3 +319,26 @@ fn status_needs_no_packs() {
     std::fs::rename(place.path("elsewhere"), place.path("packs")).unwrap();
     assert!(place.done(&["status", "--json"]).json()["packs_trouble"].is_null());
 }
+
+#[test]
+fn gc_locks_new_packs_where_the_place_says_so() {
+    let remote = Remote { place: Place::empty(), server: S3Server::start() };
+    let packs = format!("{}&lock=30", remote.url("locked"));
+    remote.done(&["init", "--no-encryption", "--packs", &packs]);
+    remote.place.write("one", noise(1, 300_000));
+    remote.done(&["put", "one"]);
+    assert!(remote.server.locks().is_empty(), "that is the collector's");
+    let locked = || remote.done(&["gc", "--json"]).json()["packs_locked"].as_u64().unwrap();
+    let first = locked();
+    assert!(first >= 2 && remote.server.locks().len() as u64 == first, "{first}");
+    assert_eq!(locked(), 0, "they stay locked for long enough");
+    remote.place.write("two", noise(2, 300_000));
+    remote.done(&["put", "two"]);
+    assert!((1..=first).contains(&locked()), "new packs");
+    // A key that may not lock: the command says so, and what it reclaimed stays so.
+    remote.place.write("three", noise(3, 300_000));
+    remote.done(&["put", "three"]);
+    remote.server.fault("PUT", 1..=u64::MAX, HttpFault::Status(403));
+    let said = remote.run(&["gc"]);
+    assert!(said.code == 1 && said.err.contains("cannot lock"), "{} {}", said.code, said.err);
+}

@@ -42,6 +42,8 @@ pub struct S3Location {
     pub region: Option<String>,
     /// Seconds that a server which does not answer is waited for; `None`: a minute.
     pub patience: Option<u32>,
+    /// Days for which the collector locks packs, from each of its runs on; `None`: not at all.
+    pub lock: Option<u32>,
 }
 
 /// See [`Location::Rados`].
@@ -184,7 +186,8 @@ fn s3(bucket: &str, prefix: &str, query: &str) -> Result<S3Location> {
             }
             "region" => location.region = Some(value.to_string()),
             "patience" => location.patience = Some(patience(value)?),
-            _ => return Err(unknown("s3", key, "endpoint, region and patience")),
+            "lock" => location.lock = Some(lock(value)?),
+            _ => return Err(unknown("s3", key, "endpoint, region, patience and lock")),
         }
     }
     Ok(location)
@@ -208,6 +211,11 @@ fn rados(pool: &str, namespace: &str, query: &str) -> Result<RadosLocation> {
         }
     }
     Ok(location)
+}
+
+fn lock(value: &str) -> Result<u32> {
+    let days = value.parse().ok().filter(|days| (1..=36_500).contains(days));
+    days.ok_or_else(|| invalid(format!("lock={value}: use 1 to 36500 days")))
 }
 
 fn patience(value: &str) -> Result<u32> {
@@ -245,26 +253,27 @@ fn unknown(scheme: &str, key: &str, known: &str) -> Error {
 
 impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (place, inner, pairs, patience) = match self {
+        let (place, inner, pairs, patience, lock) = match self {
             Self::Directory(path) => return write!(f, "file:{}", path.display()),
             Self::Tiers(tiers) => {
                 let texts: Vec<String> = tiers.iter().map(ToString::to_string).collect();
                 return f.write_str(&texts.join(BETWEEN));
             }
-            Self::S3(S3Location { bucket, prefix, endpoint, region, patience }) => {
-                (format!("s3://{bucket}"), prefix, [("endpoint", endpoint), ("region", region)], patience)
+            Self::S3(S3Location { bucket, prefix, endpoint, region, patience, lock }) => {
+                let pairs = [("endpoint", endpoint), ("region", region)];
+                (format!("s3://{bucket}"), prefix, pairs, patience, lock)
             }
             Self::Rados(RadosLocation { pool, namespace, conf, user, patience }) => {
-                (format!("rados://{pool}"), namespace, [("conf", conf), ("user", user)], patience)
+                (format!("rados://{pool}"), namespace, [("conf", conf), ("user", user)], patience, &None)
             }
         };
-        let patience = patience.map(|secs| secs.to_string());
+        let [patience, lock] = [patience, lock].map(|number| number.map(|number| number.to_string()));
         f.write_str(&place)?;
         if !inner.is_empty() {
             write!(f, "/{inner}")?;
         }
         let mut sign = '?';
-        for (key, value) in pairs.into_iter().chain([("patience", &patience)]) {
+        for (key, value) in pairs.into_iter().chain([("patience", &patience), ("lock", &lock)]) {
             if let Some(value) = value {
                 write!(f, "{sign}{key}={value}")?;
                 sign = '&';
@@ -285,6 +294,7 @@ mod tests {
             "s3://bucket",
             "s3://bucket/a/b.c?endpoint=http://10.0.0.1:7480&region=eu-west-1",
             "s3://bucket?region=eu-west-1&patience=10",
+            "s3://bucket?lock=30",
             "rados://pool",
             "rados://pool?patience=300",
             "rados://pool.data/ns?conf=/etc/ceph/other.conf&user=client.outrigger",
@@ -310,7 +320,8 @@ mod tests {
             ("s3://bucket//a", "prefix"),
             ("s3://bucket/../a", "prefix"),
             ("s3://bucket?endpoint=host", "http://HOST"),
-            ("s3://bucket?colour=red", "endpoint, region and patience"),
+            ("s3://bucket?colour=red", "endpoint, region, patience and lock"),
+            ("s3://bucket?lock=0", "1 to 36500 days"),
             ("s3://bucket?patience=0", "1 to 3600"),
             ("s3://bucket?region", "KEY=VALUE"),
             ("rados://", "pool"),

@@ -219,6 +219,20 @@ pub trait Backend: Send + Sync {
         false
     }
 
+    /// For how many days packs are locked here (`lock=DAYS`): so long nobody can remove them.
+    fn lock_days(&self) -> Option<u32> {
+        None
+    }
+
+    /// Locks packs for so many days from now, where they are locked at all; returns how many. Packs
+    /// that are not there are passed over.
+    ///
+    /// # Errors
+    /// `Denied` without the right to lock; when the engine fails.
+    fn lock(&self, _ids: &[PackId]) -> Result<u64> {
+        Ok(0)
+    }
+
     /// True if pack `id` is encrypted with a key of the newest epoch, or this engine does not
     /// encrypt.
     ///

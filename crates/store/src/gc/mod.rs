@@ -15,7 +15,7 @@
 //! | mark what is retained by now; packs that sessions unmarked are no victims | 19 | `mark.rs` |
 //! | if a chunk has several copies, verify the one that counts | 16 | `duplicates.rs` |
 //! | group by group: copy, make durable, delete, unlink | 20, 21, 22 | `copy.rs`, `frame.rs` |
-//! | end the run; sweep, unlink, tidy | 22 | `sweep.rs` |
+//! | end the run; sweep, unlink, tidy; renew object locks | 22 | `sweep.rs`, `locks.rs` |
 //!
 //! A failure before the first deletion leaves the store as it was, except for swept packs; a later
 //! one keeps the groups that were deleted before. No run needs to understand the state of a run
@@ -29,6 +29,7 @@ mod duplicates;
 mod frame;
 mod last;
 mod localize;
+mod locks;
 mod mark;
 mod plan;
 mod recompress;
@@ -115,6 +116,7 @@ pub fn collect(store: &Store, options: &GcOptions, progress: &GcProgress) -> Res
     progress.enter("removing", 0);
     let swept = clean_up(store, options, &mut report);
     ended.and(released).and(swept)?;
+    locks::renew(store, &mut report)?;
     // Runs that recompress or localize reclaim as well, but each is for a part of the store, so
     // they do not count as the last run.
     if options.recompress.is_none() && options.localize.is_none() {

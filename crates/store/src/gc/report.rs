@@ -70,6 +70,8 @@ pub struct GcReport {
     pub packs_before: u64,
     /// Committed packs after it.
     pub packs_after: u64,
+    /// Packs whose object lock was set or renewed.
+    pub packs_locked: u64,
     /// Their length before, bytes.
     pub bytes_before: u64,
     /// Their length after, bytes.

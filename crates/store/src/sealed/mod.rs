@@ -396,6 +396,14 @@ impl Backend for SealedBackend {
         self.inner.lists_cheaply()
     }
 
+    fn lock_days(&self) -> Option<u32> {
+        self.inner.lock_days()
+    }
+
+    fn lock(&self, ids: &[PackId]) -> Result<u64> {
+        self.inner.lock(ids)
+    }
+
     fn has_newest_key(&self, id: PackId) -> Result<bool> {
         let missing = || Error::new(ErrorKind::NotFound, format!("there is no pack {id}"));
         let len = self.inner.len(id)?.ok_or_else(missing)?;

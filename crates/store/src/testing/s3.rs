@@ -45,6 +45,8 @@ pub enum HttpFault {
 struct State {
     objects: BTreeMap<String, Vec<u8>>,
     uploads: BTreeMap<String, BTreeMap<usize, Vec<u8>>>,
+    /// The dates until which objects are locked.
+    locks: BTreeMap<String, String>,
     begun: u64,
     /// For requests of a method, from the n-th on (from 1), so many: a fault.
     faults: Vec<(&'static str, std::ops::RangeInclusive<u64>, HttpFault)>,
@@ -128,6 +130,11 @@ impl S3Server {
         self.state().objects.iter().map(|(key, bytes)| (key.clone(), bytes.len())).collect()
     }
 
+    /// The keys of locked objects, with their dates as S3 writes them.
+    pub fn locks(&self) -> BTreeMap<String, String> {
+        self.state().locks.clone()
+    }
+
     /// Uploads in parts that were neither completed nor aborted.
     pub fn uploads(&self) -> usize {
         self.state().uploads.len()
@@ -187,7 +194,9 @@ impl S3Server {
     }
 
     fn answer(&self, request: &Request, fault: Option<HttpFault>) -> Answer {
-        if !request.header("authorization").is_some_and(|value| value.contains(ACCESS_KEY)) {
+        let signed =
+            request.header("authorization").or(request.query.get("X-Amz-Credential").map(|of| &**of));
+        if !signed.is_some_and(|value| value.contains(ACCESS_KEY)) {
             return Answer::error(403, "InvalidAccessKeyId");
         }
         let mut state = self.state();
@@ -206,6 +215,7 @@ impl S3Server {
                 upload.insert(number, request.body.clone());
                 Answer::ok().with("ETag", etag(&request.body))
             }
+            "PUT" if query.contains_key("retention") => state.lock(request),
             "PUT" => state.put(request),
             "POST" if query.contains_key("uploads") => {
                 state.begun += 1;
@@ -241,6 +251,23 @@ impl S3Server {
 }
 
 impl State {
+    fn lock(&mut self, request: &Request) -> Answer {
+        let body = String::from_utf8_lossy(&request.body);
+        let date = body.split_once("<RetainUntilDate>").and_then(|(_, rest)| rest.split_once('<'));
+        let Some((date, _)) = date.filter(|_| request.header("content-md5").is_some()) else {
+            return Answer::error(400, "MalformedXML");
+        };
+        if !self.objects.contains_key(&request.key) {
+            return Answer::error(404, "NoSuchKey");
+        }
+        let lock = self.locks.entry(request.key.clone()).or_default();
+        if date < lock.as_str() {
+            return Answer::error(403, "AccessDenied");
+        }
+        *lock = date.to_string();
+        Answer::ok()
+    }
+
     fn put(&mut self, request: &Request) -> Answer {
         if request.header("if-none-match") == Some("*") && self.objects.contains_key(&request.key) {
             return Answer::error(412, "PreconditionFailed");

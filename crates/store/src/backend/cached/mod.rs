@@ -392,6 +392,14 @@ impl Backend for CachedBackend {
         self.shared.inner.place()
     }
 
+    fn lock_days(&self) -> Option<u32> {
+        self.shared.inner.lock_days()
+    }
+
+    fn lock(&self, ids: &[PackId]) -> Result<u64> {
+        self.shared.inner.lock(ids)
+    }
+
     fn tend(&self) {
         self.shared.inner.tend();
     }

@@ -11,6 +11,7 @@
 
 mod bounded;
 mod client;
+mod lock;
 mod retry;
 mod texts;
 mod writer;
@@ -35,6 +36,7 @@ use crate::runtime;
 use bounded::Refused;
 use client::Client;
 pub use client::{Keys, Patience};
+use lock::Lock;
 use retry::attempt;
 use texts::Texts;
 use writer::{Uploading, Writer};
@@ -65,6 +67,8 @@ struct Shared {
 /// See the module.
 pub struct ObjectBackend {
     shared: Arc<Shared>,
+    /// If packs are locked.
+    lock: Option<Lock>,
     read_only: bool,
 }
 
@@ -100,7 +104,8 @@ impl ObjectBackend {
             place: format!("s3://{}/{prefix}", location.bucket),
             prefix,
         };
-        Ok(Self { shared: Arc::new(shared), read_only: access.read_only })
+        let lock = location.lock.map(|days| Lock::new(days, &patience)).transpose()?;
+        Ok(Self { shared: Arc::new(shared), lock, read_only: access.read_only })
     }
 
     /// Requests that failed and were made again, since the packs were opened.
@@ -330,6 +335,16 @@ impl Backend for ObjectBackend {
 
     fn place(&self) -> Option<String> {
         Some(self.shared.place.clone())
+    }
+
+    fn lock_days(&self) -> Option<u32> {
+        self.lock.as_ref().map(|lock| lock.days)
+    }
+
+    fn lock(&self, ids: &[PackId]) -> Result<u64> {
+        let Some(lock) = &self.lock else { return Ok(0) };
+        let seconds = outrigger_clock::now_nanos() / 1_000_000_000;
+        self.shared.lock_until(lock, ids, seconds + u64::from(lock.days) * 24 * 60 * 60)
     }
 
     fn uploads_max(&self) -> usize {

@@ -19,12 +19,23 @@ fn open(server: &S3Server, patience: Patience) -> ObjectBackend {
 }
 
 fn open_as(server: &S3Server, patience: Patience, keys: Keys, access: Access) -> Result<ObjectBackend> {
+    open_locking(server, patience, keys, access, None)
+}
+
+fn open_locking(
+    server: &S3Server,
+    patience: Patience,
+    keys: Keys,
+    access: Access,
+    lock: Option<u32>,
+) -> Result<ObjectBackend> {
     let location = S3Location {
         bucket: "bucket".into(),
         prefix: "some/where".into(),
         endpoint: Some(server.endpoint.clone()),
         region: Some("here".into()),
         patience: None,
+        lock,
     };
     ObjectBackend::open_with(&location, access, patience, Some(keys))
 }
@@ -48,6 +59,32 @@ fn bytes(len: usize) -> Vec<u8> {
 fn conforms() {
     let server = S3Server::start();
     conformance::backend(&open(&server, PATIENCE));
+}
+
+#[test]
+fn packs_are_locked_for_longer_and_never_for_less() {
+    let server = S3Server::start();
+    let keys = || Keys { id: ACCESS_KEY.into(), secret: "secret-of-the-test".into(), token: None };
+    let open = |days| open_locking(&server, PATIENCE, keys(), Access::default(), Some(days)).unwrap();
+    let backend = open(30);
+    write(&backend, 1, b"one").unwrap();
+    write(&backend, 2, b"two").unwrap();
+    assert_eq!((backend.lock_days(), backend.lock(&[PackId(1), PackId(9)]).unwrap()), (Some(30), 1));
+    let locked = server.locks();
+    assert_eq!(locked.len(), 1, "{locked:?}");
+    let (key, date) = locked.first_key_value().unwrap();
+    assert!(key.ends_with("/0000000000000001.pack") && date.ends_with('Z'), "{locked:?}");
+    assert_eq!(open(60).lock(&[PackId(1), PackId(2)]).unwrap(), 2);
+    assert!(server.locks()[key] > *date);
+    // A server that fails once is asked again; one that has no locks says so.
+    server.fault("PUT", 1..=1, HttpFault::Status(503));
+    assert_eq!(open(90).lock(&[PackId(1)]).unwrap(), 1);
+    server.fault("PUT", 1..=100, HttpFault::Status(400));
+    let error = open(90).lock(&[PackId(1)]).unwrap_err();
+    assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains("OnPurpose"), "{error}");
+    server.heal();
+    server.fault("PUT", 1..=100, HttpFault::Status(403));
+    assert_eq!(open(90).lock(&[PackId(1)]).unwrap_err().kind(), ErrorKind::Denied);
 }
 
 #[test]

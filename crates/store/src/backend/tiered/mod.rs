@@ -255,6 +255,14 @@ impl Backend for TieredBackend {
         self.places.iter().map(|place| place.backend.uploads_max()).max().unwrap_or(1)
     }
 
+    fn lock_days(&self) -> Option<u32> {
+        self.places.iter().filter_map(|place| place.backend.lock_days()).min()
+    }
+
+    fn lock(&self, ids: &[PackId]) -> Result<u64> {
+        self.places.iter().map(|place| place.backend.lock(ids)).sum()
+    }
+
     fn tend(&self) {
         self.places.iter().for_each(|place| place.backend.tend());
     }
