@@ -36,7 +36,7 @@ use rustix::io::Errno;
 use super::texts::{TextName, require_folder};
 use super::{Access, Backend, PackWriter, names};
 use crate::error::{Context, Error, ErrorKind, Result};
-use crate::home::Home;
+use crate::home::{Home, identity};
 use crate::owner::{self, open_below};
 
 use descriptors::Descriptors;
@@ -351,6 +351,14 @@ impl Backend for LocalBackend {
         }
         ids.sort_unstable();
         Ok(ids)
+    }
+
+    /// True if another process has put another file in the place of the one that was read, as a
+    /// repair does.
+    fn forget(&self, id: PackId) -> bool {
+        let Some(kept) = self.open.forget(id) else { return false };
+        let now = rustix::fs::statat(&self.shared.packs, relative(id), AtFlags::SYMLINK_NOFOLLOW);
+        matches!((now, rustix::fs::fstat(kept)), (Ok(now), Ok(kept)) if identity(&now) != identity(&kept))
     }
 
     fn list_parity(&self) -> Result<Vec<PackId>> {
