@@ -173,7 +173,23 @@ pub struct PackId(pub u64);
 impl PackId {
     /// The largest pack id.
     pub const MAX: PackId = PackId((1 << 40) - 1);
+
+    /// The name of a parity file: no pack has it. `group` has 55 bits.
+    pub fn of_parity(group: u64, shard: u8) -> Self {
+        Self(PARITY_BIT | (group & PARITY_GROUP_MAX) << 8 | u64::from(shard))
+    }
+
+    /// The group, and the number in it, of a parity file; `None` for a pack.
+    pub fn parity(self) -> Option<(u64, u8)> {
+        let group = (self.0 & !PARITY_BIT) >> 8;
+        (self.0 & PARITY_BIT != 0).then_some((group, self.0 as u8))
+    }
 }
+
+/// The bit that tells names of parity files from pack ids.
+const PARITY_BIT: u64 = 1 << 63;
+/// The largest number of a group.
+const PARITY_GROUP_MAX: u64 = (1 << 55) - 1;
 
 impl fmt::Display for PackId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

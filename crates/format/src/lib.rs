@@ -17,6 +17,7 @@ mod frame;
 mod id;
 mod manifest;
 mod pack;
+mod parity;
 mod spec;
 pub mod staging;
 
@@ -36,5 +37,8 @@ pub use manifest::{
 pub use pack::{
     Footer, FooterBuilder, FrameEntry, MAX_PACK_CHUNKS, MAX_PACK_FRAMES, PACK_HEADER_LEN, PackHeader,
     PackKind, TRAILER_LEN, Trailer,
+};
+pub use parity::{
+    PARITY_END_LEN, PARITY_FILES_MAX, PARITY_MEMBERS_MAX, PARITY_UNIT, ParityDescription, ParityMember,
 };
 pub use spec::{ChunkerSpec, WindowedHash, parse_size, print_size};

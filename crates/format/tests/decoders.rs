@@ -9,7 +9,7 @@ use outrigger_format::catalogue::{Attributes, BlockBuilder, FileKind, OtherTimes
 use outrigger_format::staging::{Operation, Prepared, Seal, SegmentHeader};
 use outrigger_format::{
     ChunkKind, Codec, Encoding, Entry, Fingerprint, FingerprintKind, FooterBuilder, FrameHeader, Node,
-    PackHeader, PackId, PackKind, Root, StoreId, TRAILER_LEN, checksum,
+    PackHeader, PackId, PackKind, ParityDescription, ParityMember, Root, StoreId, TRAILER_LEN, checksum,
 };
 use proptest::prelude::*;
 
@@ -91,11 +91,21 @@ fn examples() -> Vec<Vec<u8>> {
     let root = Root::Inline(entries);
     let mut block = BlockBuilder::default();
     records(&root).iter().for_each(|record| block.push(record));
+    let member = |id| ParityMember { pack: PackId(id), len: 60, hash: [id as u8; 32] };
+    let parity = ParityDescription {
+        store: StoreId([3; 16]),
+        group: 5,
+        files: 2,
+        shard: 1,
+        hash: [6; 32],
+        members: vec![member(7), member(8)],
+    };
     vec![
         header.encode().to_vec(),
         frame_bytes,
         footer_bytes[..footer_bytes.len() - TRAILER_LEN].to_vec(),
         [header.encode().to_vec(), footer_bytes].concat(),
+        [&[0; 64][..], &parity.encode()].concat(),
         leaf.encode(),
         inner.encode(),
         root.encode(),

@@ -79,6 +79,12 @@ impl Backend for Packs {
         travel(&self.condition, "list")?;
         self.packs.list()
     }
+
+    fn list_parity(&self) -> Result<Vec<PackId>> {
+        travel(&self.condition, "list parity")?;
+        self.packs.list_parity()
+    }
+
     fn set_aside(&self, id: PackId) -> Result<()> {
         travel(&self.condition, "set aside")?;
         self.packs.set_aside(id)

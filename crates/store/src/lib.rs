@@ -36,6 +36,7 @@ mod stale;
 pub use owner::open_below;
 mod leftovers;
 pub mod packs;
+pub mod parity;
 pub mod patterns;
 pub mod policy;
 pub mod publish;

@@ -15,7 +15,7 @@ pub use config::{Hook, Keep, Profile, no_profile, profiles};
 pub use mount_options::MountFlags;
 pub use names::{Named, entry, expand, expand_one, expand_paths};
 pub use values::{
-    age, check_store, chunker, codec, fingerprint, oracle, policy, profile, size, small_size, span,
+    age, check_store, chunker, codec, fingerprint, oracle, parity, policy, profile, size, small_size, span,
     store_path, store_paths, threads,
 };
 

@@ -10,7 +10,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use outrigger_format::{ChunkerSpec, CodecChoice, FingerprintKind, parse_size};
 use outrigger_store::Profile;
 use outrigger_store::meta::is_postgres_url;
-use outrigger_store::policy::{NOTES, SOURCE, check_policy, parse_age};
+use outrigger_store::policy::{NOTES, PARITY, SOURCE, check_policy, parse_age};
 use outrigger_store::tree::StorePath;
 use outrigger_store::write::OracleMode;
 
@@ -152,6 +152,11 @@ pub fn policy(text: &str) -> Result<(String, String), String> {
     }
     check_policy(key, value).map_err(|error| error.to_string())?;
     Ok((key.to_string(), value.to_string()))
+}
+
+/// `10+2`.
+pub fn parity(text: &str) -> Result<String, String> {
+    check_policy(PARITY, text).map(|()| text.to_string()).map_err(|error| error.to_string())
 }
 
 /// `30d`, `12h`, `forever`.

@@ -32,7 +32,7 @@ pub struct CheckArgs {
     /// Read every frame, and compute every chunk's fingerprint
     #[arg(long)]
     read_data: bool,
-    /// Read every frame, too, and repair damage where an undamaged copy exists
+    /// Read every frame, too, and repair damage where an undamaged copy or parity exists
     #[arg(long)]
     repair: bool,
 }
@@ -101,8 +101,11 @@ fn describe(report: &CheckReport, args: &CheckArgs, quiet: bool, secs: f64) -> S
         };
         let mended =
             if report.mended > 0 { format!("; {} repaired", count(report.mended)) } else { String::new() };
+        let parity = report.parity.map_or_else(String::new, |parity| {
+            format!("; parity protects {}", counted(parity.packs_protected, "pack", "packs"))
+        });
         text += &format!(
-            "{outcome}: {}, {}, {}{what} in {}{mended}{rest}\n",
+            "{outcome}: {}, {}, {}{what} in {}{mended}{rest}{parity}\n",
             counted(report.packs, "pack", "packs"),
             counted(report.roots, "file", "files"),
             counted(report.nodes, "manifest node", "manifest nodes"),

@@ -9,6 +9,7 @@ use outrigger_clock::Instant;
 use outrigger_store::Store;
 use outrigger_store::gc::{GcOptions, GcProgress, GcReport, collect};
 use outrigger_store::ops::snapshots;
+use outrigger_store::parity::Upkeep;
 use outrigger_store::snapshot::facts::{Facts, Kind};
 
 use super::Context;
@@ -135,6 +136,31 @@ pub fn left_alone(unreadable: &[String]) -> Exit {
     Exit::Damaged
 }
 
+/// Describes the work for parity; empty if the store has none.
+fn of_parity(parity: &Upkeep) -> String {
+    if !parity.is_on {
+        return match parity.groups_removed {
+            0 => String::new(),
+            removed => format!("removed the parity of {}\n", counted(removed, "group", "groups")),
+        };
+    }
+    let mut text = format!("parity protects {}", counted(parity.packs_protected, "pack", "packs"));
+    if parity.packs_unprotected > 0 {
+        text += &format!(", and not {}", counted(parity.packs_unprotected, "pack", "packs"));
+    }
+    if parity.groups_made > 0 {
+        text += &format!(
+            "; made {} ({})",
+            counted(parity.groups_made, "group", "groups"),
+            size(parity.bytes_written)
+        );
+    }
+    if parity.is_full {
+        text += "; the disk has no room for more: free some space and run gc again";
+    }
+    text + "\n"
+}
+
 fn describe(report: &GcReport, secs: f64) -> String {
     let in_use = format!("{} in use, {} not", size(report.live_bytes), size(report.dead_bytes));
     if report.dry_run {
@@ -154,6 +180,7 @@ fn describe(report: &GcReport, secs: f64) -> String {
         size(report.bytes_copied),
         duration(secs)
     );
+    text += &of_parity(&report.parity);
     if report.chunks_packed > 0 {
         let chunks = counted(report.chunks_packed, "chunk", "chunks");
         text += &format!("packed {chunks} of small files that ended mounts had left in the database\n");

@@ -7,7 +7,9 @@ use outrigger_format::{ChunkerSpec, CodecChoice, FingerprintKind, print_size};
 use outrigger_fuse::mounts;
 use outrigger_store::backend::Location;
 use outrigger_store::keys::{NewKeys, secrets};
-use outrigger_store::policy::AUTOMATIC_DEFAULT;
+use outrigger_store::meta::{ROOT_INODE, SessionKind};
+use outrigger_store::policy::{AUTOMATIC_DEFAULT, PARITY};
+use outrigger_store::write::set_policy;
 use outrigger_store::{ErrorKind, Profile, Store, StoreConfig};
 
 use super::{Context, key};
@@ -23,6 +25,7 @@ Examples:
   outrigger -s ./store init --passphrase
   outrigger -s ./store init --key-file /media/stick/store.key
   outrigger -s ./store init --codec auto
+  outrigger -s ./store init --parity 10+2
   outrigger -s ./images init --chunker fixed:64K --codec lz4
   outrigger -s ./store init --packs 's3://bucket/store?endpoint=http://gateway:7480'
   outrigger -s ./store init --packs rados://pool/store
@@ -62,6 +65,12 @@ pub struct InitArgs {
     /// moves old ones down
     #[arg(long, value_name = "URL")]
     packs: Vec<String>,
+    /// Have `gc` make FILES parity files for each PACKS packs, from which `check --repair` makes
+    /// lost or rotten packs anew: as many of a group as it has parity files. They take FILES/PACKS
+    /// more space. They are no second copy: who loses the disk or the bucket loses both.
+    /// `policy set / parity=10+2` sets it later
+    #[arg(long, value_name = "PACKS+FILES", value_parser = args::parity)]
+    parity: Option<String>,
     /// Do not encrypt the store: whoever can read its disk, bucket or database sees names and
     /// contents
     #[arg(long, conflicts_with = "passphrase")]
@@ -176,7 +185,12 @@ pub fn run(context: &Context, args: InitArgs) -> Outcome {
     {
         let _ = std::fs::remove_file(path);
     }
-    drop(made?);
+    let store = made?;
+    if let Some(parity) = &args.parity {
+        let session = store.session(SessionKind::Writer, "init")?;
+        set_policy(&store, &session, ROOT_INODE, PARITY, Some(parity))?;
+    }
+    drop(store);
     if context.json {
         let object = Object::new()
             .with_name("store", std::os::unix::ffi::OsStrExt::as_bytes(dir.as_os_str()))
@@ -189,6 +203,7 @@ pub fn run(context: &Context, args: InitArgs) -> Outcome {
             .with("packs", config.packs.as_ref().map(Location::to_string))
             .with("experiment", config.experiment)
             .with("encrypted", config.is_encrypted())
+            .with("parity", args.parity.as_deref())
             .with("key_file", place.map(|place| place.path.display().to_string()))
             .with("automatic", AUTOMATIC_DEFAULT);
         print_json(object)?;

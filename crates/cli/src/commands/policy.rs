@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use outrigger_format::catalogue::FileKind;
 use outrigger_store::Store;
 use outrigger_store::meta::{At, ROOT_INODE, SessionKind};
-use outrigger_store::policy::{NOTES, Policies};
+use outrigger_store::policy::{NOTES, PARITY, Policies};
 use outrigger_store::tree::{StorePath, listing, require};
 use outrigger_store::write::set_policy;
 use serde_json::Value;
@@ -25,6 +25,7 @@ Examples:
   outrigger policy set scratch dedup=off versions=none
   outrigger policy set / codec=gzip:6@qat,zstd:3@cpu    gzip on a QAT card; when it is busy, zstd:3
   outrigger policy set images --unset codec
+  outrigger policy set / parity=10+2                    the whole store; then run gc
   outrigger policy get images/2026
   outrigger policy list
 
@@ -37,7 +38,10 @@ Keys:
   budget    largest size of a compressed frame, in per cent of its source (90); a frame that
             would be larger is stored uncompressed
   chunker   gear32:MIN/AVG/MAX or fixed:SIZE
-  dedup     on or off: whether to look for stored copies of new data";
+  dedup     on or off: whether to look for stored copies of new data
+  parity    PACKS+FILES, as 10+2, or off (off); only of /: `gc` makes that many parity files
+            for each so many packs, and `check --repair` makes as many lost or rotten packs
+            of a group anew from it (docs/packs.md)";
 
 const SET_EXAMPLES: &str = "\
 Examples:
@@ -83,7 +87,7 @@ pub struct SetArgs {
     #[arg(value_name = "KEY=VALUE", value_parser = args::policy, required_unless_present = "unset")]
     policies: Vec<(String, String)>,
     /// Keys to inherit again
-    #[arg(long, value_name = "KEY", value_parser = ["versions", "codec", "filters", "budget", "chunker", "dedup"])]
+    #[arg(long, value_name = "KEY", value_parser = ["versions", "codec", "filters", "budget", "chunker", "dedup", "parity"])]
     unset: Vec<String>,
 }
 
@@ -178,6 +182,7 @@ fn effective(store: &Store, path: &StorePath) -> Result<Vec<Holding>, Failure> {
         ("budget", default.codec.budget.percent().to_string(), None),
         ("dedup", "on".to_string(), None),
         ("versions", "10".to_string(), None),
+        (PARITY, "off".to_string(), None),
     ];
     for depth in 0..=path.components.len() {
         let at = StorePath { components: path.components[..depth].to_vec() };

@@ -5,6 +5,7 @@ use std::time::Duration;
 use clap::Args;
 use outrigger_format::Reason;
 use outrigger_store::ops::stats::{FrameTotals, PackTotals, Stats, stats};
+use outrigger_store::parity;
 use serde_json::Value;
 
 use super::live::Watch;
@@ -66,6 +67,8 @@ pub fn run(context: &Context, args: StatsArgs) -> Outcome {
     }
     let store = context.open()?;
     let stats = stats(&store, if args.exact { usize::MAX } else { PACKS_SAMPLED })?;
+    // Elsewhere each parity file would cost a request: there `check` and `gc` say it.
+    let parity = if store.backend.lists_cheaply() { parity::reach(&store)? } else { None };
     let key = store.keys().map(|keys| keys.table_cache_key());
     let table_cache = outrigger_store::table_cache::saved(store.dir(), store.config.id, key.as_ref());
     if context.json {
@@ -74,9 +77,22 @@ pub fn run(context: &Context, args: StatsArgs) -> Outcome {
         let packs_at = store.config.packs.as_ref().map(ToString::to_string);
         let object =
             json(&stats).with("experiment", store.config.experiment).with("table_cache", table_cache);
+        let parity = parity.map(|reach| {
+            Object::new()
+                .with("packs_protected", reach.packs_protected)
+                .with("packs_unprotected", reach.packs_unprotected)
+        });
+        let object = object.with("parity", parity.map(Value::from));
         print_json(object.with("packs_at", packs_at).with("packs_trouble", store.backend.trouble()))?
     } else {
         let mut text = describe(&stats);
+        if let Some(reach) = parity {
+            text += &format!(
+                "\nparity protects {}, and not {}\n",
+                counted(reach.packs_protected, "pack", "packs"),
+                counted(reach.packs_unprotected, "pack", "packs")
+            );
+        }
         if let Some(asked) = &table_cache {
             text += &format!("\n{}, since the store was made\n", offload::describe(asked));
         }

@@ -31,6 +31,7 @@ mod moved;
 mod offload;
 mod outage;
 mod packs;
+mod parity;
 mod placed_on_cluster;
 mod postgres;
 mod profiles;

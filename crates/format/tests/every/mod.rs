@@ -10,7 +10,8 @@ use outrigger_format::staging::{
 };
 use outrigger_format::{
     ChunkerSpec, CodecChoice, CodecSpec, FRAME_HEADER_LEN, Fingerprint, FingerprintKind, Footer, FrameHeader,
-    Node, PACK_HEADER_LEN, PackHeader, Root, TRAILER_LEN, Trailer, checksum, parse_size, print_size,
+    Node, PACK_HEADER_LEN, PackHeader, PackId, ParityDescription, Root, TRAILER_LEN, Trailer, checksum,
+    parse_size, print_size,
 };
 
 /// Writes the checksum of `parts` at `at`, so that the decoder reads what it guards.
@@ -84,6 +85,27 @@ fn trailer_as_is(bytes: &[u8]) {
         assert_eq!(trailer.encode(), bytes[start..]);
         let end = trailer.footer_offset as usize + trailer.footer_len as usize;
         let _ = trailer.decode_footer(&bytes[trailer.footer_offset as usize..end]);
+    }
+}
+
+/// Descriptions of parity files, at the end of a possible file, unchanged and with a correct checksum.
+pub fn parity(bytes: &[u8]) {
+    let last = |at: usize| bytes.len().checked_sub(at);
+    let Some((end, sum)) = last(16).zip(last(8)) else { return };
+    let len = u32::from_le_bytes(bytes[end..end + 4].try_into().expect("four bytes")) as usize;
+    let Some(start) = end.checked_sub(len).filter(|_| len >= 88) else { return };
+    parity_as_is(bytes, start);
+    parity_as_is(&with_checksum(bytes, sum, &[&bytes[start..sum]]), start);
+}
+
+fn parity_as_is(bytes: &[u8], start: usize) {
+    let group = u64::from_le_bytes(bytes[start + 24..start + 32].try_into().expect("eight bytes"));
+    let id = PackId::of_parity(group, bytes[start + 12]);
+    let len = bytes.len() as u64;
+    if let Ok(about) = ParityDescription::decode(bytes, len, id) {
+        let encoded = about.encode();
+        let again = ParityDescription::decode(&encoded, about.parity_len() + encoded.len() as u64, id);
+        assert_eq!(again, Ok(about));
     }
 }
 
@@ -189,7 +211,9 @@ pub fn text(bytes: &[u8]) {
 
 /// All of them.
 pub fn all(bytes: &[u8]) {
-    for decoder in [pack_header, frame_header, footer, trailer, node, root, block, staging_record, text] {
+    for decoder in
+        [pack_header, frame_header, footer, trailer, parity, node, root, block, staging_record, text]
+    {
         decoder(bytes);
     }
 }

@@ -43,6 +43,10 @@ impl Backend for AwayBackend {
         self.fail()
     }
 
+    fn list_parity(&self) -> Result<Vec<PackId>> {
+        self.fail()
+    }
+
     fn set_aside(&self, _: PackId) -> Result<()> {
         self.fail()
     }

@@ -34,9 +34,9 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::texts::{TextName, require_folder};
-use super::{Access, Backend, PackWriter};
+use super::{Access, Backend, PackWriter, names};
 use crate::error::{Context, Error, ErrorKind, Result};
-use crate::home::Home;
+use crate::home::{Home, identity};
 use crate::owner::{self, open_below};
 
 use descriptors::Descriptors;
@@ -60,8 +60,9 @@ struct Shared {
     packs: OwnedFd,
     /// The store's directory, for calls that need a path.
     home: Home,
-    /// The subdirectories, of 256, whose names this process knows to be durable.
-    durable: Mutex<[bool; 256]>,
+    /// The subdirectories whose names this process knows to be durable: 256 for packs, one for
+    /// parity files.
+    durable: Mutex<[bool; 257]>,
     stages: StagePool,
 }
 
@@ -121,7 +122,7 @@ impl LocalBackend {
             .context(|| format!("cannot open {}", path.display()))?;
         let home = Home::of(dir);
         let shared =
-            Shared { path, packs, home, durable: Mutex::new([false; 256]), stages: StagePool::default() };
+            Shared { path, packs, home, durable: Mutex::new([false; 257]), stages: StagePool::default() };
         Ok(Self { shared: Arc::new(shared), read_only, is_shared, open: Descriptors::new(DESCRIPTORS_MAX) })
     }
 
@@ -145,7 +146,7 @@ impl LocalBackend {
         match open() {
             Err(Errno::NOENT | Errno::STALE) if self.is_shared => {
                 let directory = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-                for path in [".".to_string(), directory_of(id)] {
+                for path in [".".to_string(), names::folder(id)] {
                     drop(rustix::fs::openat(&self.shared.packs, path, directory, Mode::empty()));
                 }
                 open().map_err(|error| if error == Errno::STALE { Errno::NOENT } else { error })
@@ -210,12 +211,12 @@ impl Shared {
 
     /// Makes the names in the directory of pack `id` durable, and its own name.
     fn sync_directory(&self, id: PackId) -> Result<()> {
-        let name = directory_of(id);
+        let name = names::folder(id);
         let what = || format!("cannot sync {}", self.path.join(&name).display());
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = open_below(&self.packs, &name, flags, Mode::empty()).context(what)?;
         rustix::fs::fsync(dir).context(what)?;
-        let slot = usize::from(id.0 as u8);
+        let slot = id.parity().map_or_else(|| usize::from(id.0 as u8), |_| 256);
         let known = self.durable.lock().expect("no panic while it is held")[slot];
         if !known {
             rustix::fs::fsync(&self.packs).context(|| format!("cannot sync {}", self.path.display()))?;
@@ -234,7 +235,7 @@ impl Backend for LocalBackend {
         let create = || open_below(&self.shared.packs, relative(id), flags, mode);
         let file = match create() {
             Err(Errno::NOENT) => {
-                self.shared.make_dir(&directory_of(id)).context(what)?;
+                self.shared.make_dir(&names::folder(id)).context(what)?;
                 create()
             }
             other => other,
@@ -250,7 +251,7 @@ impl Backend for LocalBackend {
         if self.len(id)?.is_some() {
             return Err(Error::new(ErrorKind::Exists, format!("{}: it exists", what())));
         }
-        for dir in [UNSEEN_DIR, &directory_of(id)] {
+        for dir in [UNSEEN_DIR, &names::folder(id)] {
             self.shared.make_dir(dir).context(what)?;
         }
         let name = format!("{UNSEEN_DIR}/{id}.pack");
@@ -344,8 +345,25 @@ impl Backend for LocalBackend {
                 continue;
             }
             let names = self.shared.list(&last)?;
-            ids.extend(names.iter().filter_map(|name| parse(name)).filter(|id| directory_of(*id) == last));
+            ids.extend(
+                names.iter().filter_map(|name| names::parse(name)).filter(|id| names::folder(*id) == last),
+            );
         }
+        ids.sort_unstable();
+        Ok(ids)
+    }
+
+    /// True if another process has put another file in the place of the one that was read, as a
+    /// repair does.
+    fn forget(&self, id: PackId) -> bool {
+        let Some(kept) = self.open.forget(id) else { return false };
+        let now = rustix::fs::statat(&self.shared.packs, relative(id), AtFlags::SYMLINK_NOFOLLOW);
+        matches!((now, rustix::fs::fstat(kept)), (Ok(now), Ok(kept)) if identity(&now) != identity(&kept))
+    }
+
+    fn list_parity(&self) -> Result<Vec<PackId>> {
+        let named = self.shared.list(names::PARITY_DIR)?;
+        let mut ids: Vec<PackId> = named.iter().filter_map(|name| names::parse_parity(name)).collect();
         ids.sort_unstable();
         Ok(ids)
     }
@@ -359,12 +377,13 @@ impl Backend for LocalBackend {
         let (from, to_dir) = (self.above().join("packs").join(relative(id)), self.above().join(DAMAGED_DIR));
         let at = || format!("cannot move {} to {DAMAGED_DIR}", self.shared.full(id).display());
         fs::create_dir_all(&to_dir).context(at)?;
-        let mut to = to_dir.join(format!("{id}.pack"));
+        let name = names::file(id);
+        let mut to = to_dir.join(&name);
         for number in 1.. {
             if !to.exists() {
                 break;
             }
-            to = to_dir.join(format!("{id}.pack.{number}"));
+            to = to_dir.join(format!("{name}.{number}"));
         }
         let moved = fs::rename(&from, &to);
         self.open.forget(id);
@@ -400,22 +419,9 @@ impl Backend for LocalBackend {
     }
 }
 
-/// The subdirectory of pack `id`: the last two digits.
-fn directory_of(id: PackId) -> String {
-    format!("{:02x}", id.0 as u8)
-}
-
 /// The path of pack `id` below `packs`.
 fn relative(id: PackId) -> String {
-    format!("{:02x}/{id}.pack", id.0 as u8)
-}
-
-/// The id of the pack of this file name; `None` for anything that is no pack's name, which is left
-/// alone.
-pub(super) fn parse(name: &str) -> Option<PackId> {
-    let digits = name.strip_suffix(".pack")?;
-    let id = PackId(u64::from_str_radix(digits, 16).ok()?);
-    (id.0 != 0 && id <= PackId::MAX && id.to_string() == digits).then_some(id)
+    format!("{}/{}", names::folder(id), names::file(id))
 }
 
 #[cfg(test)]

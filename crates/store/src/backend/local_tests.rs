@@ -109,6 +109,27 @@ fn opens_as_asked() {
     assert_eq!(backend.list().unwrap(), [PackId(5)]);
 }
 
+/// A repair in another process sets a rotten file aside, and writes another one.
+#[test]
+fn a_file_that_was_replaced_is_noticed() {
+    let dir = tempfile::tempdir().unwrap();
+    let backend = LocalBackend::open(dir.path(), true, false).unwrap();
+    let path = dir.path().join("packs").join(relative(PackId(1)));
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(&path, b"rotten").unwrap();
+    let read = || {
+        let mut bytes = [0; 6];
+        backend.read_at(PackId(1), 0, &mut bytes).unwrap();
+        bytes
+    };
+    assert_eq!((read(), backend.forget(PackId(1))), (*b"rotten", false));
+    assert_eq!(read(), *b"rotten");
+    std::fs::rename(&path, dir.path().join("aside")).unwrap();
+    std::fs::write(&path, b"whole!").unwrap();
+    assert_eq!((read(), backend.forget(PackId(1))), (*b"rotten", true));
+    assert_eq!(read(), *b"whole!");
+}
+
 #[test]
 fn keeps_a_bounded_number_of_files_open() {
     let dir = tempfile::tempdir().unwrap();

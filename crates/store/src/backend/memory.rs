@@ -85,7 +85,11 @@ impl Backend for MemoryBackend {
     }
 
     fn list(&self) -> Result<Vec<PackId>> {
-        Ok(self.packs().keys().copied().collect())
+        Ok(self.packs().keys().filter(|id| id.parity().is_none()).copied().collect())
+    }
+
+    fn list_parity(&self) -> Result<Vec<PackId>> {
+        Ok(self.packs().keys().filter(|id| id.parity().is_some()).copied().collect())
     }
 
     fn lists_cheaply(&self) -> bool {

@@ -14,6 +14,7 @@ mod cached;
 mod local;
 mod location;
 mod memory;
+mod names;
 mod object;
 mod rados;
 mod texts;
@@ -127,6 +128,18 @@ pub trait Backend: Send + Sync {
     /// # Errors
     /// When the engine fails.
     fn list(&self) -> Result<Vec<PackId>>;
+
+    /// The parity files there ([`PackId::of_parity`]), whole or not, in rising order. All other
+    /// methods treat them as packs.
+    ///
+    /// # Errors
+    /// When the engine fails.
+    fn list_parity(&self) -> Result<Vec<PackId>>;
+
+    /// The engine that has the packs as they are stored, if this one encrypts them.
+    fn stored(&self) -> Option<&dyn Backend> {
+        None
+    }
 
     /// The last bytes of pack `id`, at most `max`, and its length; `None` when there is no such
     /// pack. Takes one request where requests are slow.

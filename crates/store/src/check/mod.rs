@@ -6,7 +6,7 @@
 //!       └─▶ pack rows ─▶ objects ─▶ footers ─▶ frames ─▶ chunks    (packs.rs: each pack once)
 //!                                                │
 //!               findings ◀───────────────────────┴─▶ files that are hit (affected.rs)
-//!                   └─▶ repair.rs, salvage.rs
+//!                   └─▶ parity.rs, repair.rs, salvage.rs
 //! ```
 //!
 //! A check changes nothing, except that its session's row keeps the collector away meanwhile.
@@ -17,6 +17,7 @@ mod affected;
 mod index;
 mod manifests;
 mod packs;
+mod parity;
 mod repair;
 mod report;
 pub(crate) mod salvage;
@@ -35,6 +36,7 @@ use crate::stale;
 use crate::store::Store;
 use affected::BadChunks;
 use packs::PackFinding;
+use parity::{LostFiles, Protection};
 
 pub use crate::backend::DAMAGED_DIR;
 pub use report::{AffectedFile, CheckProgress, CheckReport, Finding, FindingKind, Severity};
@@ -133,14 +135,16 @@ fn check_content(
 ) -> Result<CheckReport> {
     step("what files need");
     let dropped = index::check_at_open(store, &mut report);
-    let followed = manifests::follow(store, options.threads, progress)?;
+    let mut followed = manifests::follow(store, options.threads, progress)?;
     step("packs");
     // The stored packs are checked, not cached blocks of them.
     store.backend.use_cache(false);
-    let found = packs::check_packs(store, &followed.rows, options.read_data, options.threads, progress);
+    let found = check_packs(store, options, session, progress, &followed.rows, &mut report);
     store.backend.use_cache(true);
-    let mut found = found?;
-    found.sort_by_key(|found| (found.finding.pack.clone(), found.finding.frame));
+    let (found, lost_files, is_healed) = found?;
+    if is_healed {
+        followed = manifests::follow(store, options.threads, &CheckProgress::default())?;
+    }
     index::check_against_footers(store, &followed.rows, dropped, &mut report)?;
     step("objects and rows that do not belong together");
     let leftovers = check_objects(store, &mut report)?;
@@ -182,8 +186,33 @@ fn check_content(
             leftovers,
         };
         mendable.mend(store, session, options.threads, &mut report.findings)?;
+        Protection::mend(store, session, &lost_files, &mut report.findings)?;
     }
+    Protection::sum_up(store, &mut report)?;
     Ok(report)
+}
+
+/// Checks the packs, and makes those anew for which there is parity, if this is a repair. Returns
+/// what is still wrong with packs and parity, and whether any pack was made anew.
+fn check_packs(
+    store: &Store,
+    options: &CheckOptions,
+    session: Option<&Arc<Session>>,
+    progress: &CheckProgress,
+    rows: &[PackRow],
+    report: &mut CheckReport,
+) -> Result<(Vec<PackFinding>, LostFiles, bool)> {
+    let mut found = packs::check_packs(store, rows, options.read_data, options.threads, progress)?;
+    found.sort_by_key(|found| (found.finding.pack.clone(), found.finding.frame));
+    let Some(parity) = Protection::load(store)? else { return Ok((found, Vec::new(), false)) };
+    let healed = match session.filter(|_| options.repair) {
+        Some(session) => parity.heal(store, session, rows, &mut found)?,
+        None => parity.foresee(store, rows, &mut found).map(|()| Vec::new())?,
+    };
+    let is_healed = !healed.is_empty();
+    report.findings.extend(healed);
+    let lost_files = parity.examine(store, options.read_data, progress, report)?;
+    Ok((found, lost_files, is_healed))
 }
 
 /// What a repair mends. Numbers are positions in the report's findings.

@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Serialize;
 
+use crate::parity::Reach;
+
 /// The subject of a finding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -24,6 +26,8 @@ pub enum FindingKind {
     Index,
     /// Something left behind by a process that died.
     Leftover,
+    /// Parity: a file of it, or packs that it does not protect.
+    Parity,
 }
 
 /// How bad a finding is.
@@ -122,6 +126,8 @@ pub struct CheckReport {
     pub damaged: u64,
     /// Findings that were mended.
     pub mended: u64,
+    /// How far parity reaches; `None` if the store has none.
+    pub parity: Option<Reach>,
     /// All findings.
     pub findings: Vec<Finding>,
 }

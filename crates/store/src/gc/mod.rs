@@ -15,7 +15,11 @@
 //! | mark what is retained by now; packs that sessions unmarked are no victims | 19 | `mark.rs` |
 //! | if a chunk has several copies, verify the one that counts | 16 | `duplicates.rs` |
 //! | group by group: copy, make durable, delete, unlink | 20, 21, 22 | `copy.rs`, `frame.rs` |
+//! | make parity, if the store has it | | `crate::parity` |
 //! | end the run; sweep, unlink, tidy; renew object locks | 22 | `sweep.rs`, `locks.rs` |
+//!
+//! While the store has parity, deleted packs are unlinked only at the end, behind the parity that
+//! does without them: until then others can be made anew with their help.
 //!
 //! A failure before the first deletion leaves the store as it was, except for swept packs; a later
 //! one keeps the groups that were deleted before. No run needs to understand the state of a run
@@ -38,7 +42,7 @@ mod rewrite;
 mod sweep;
 mod walk;
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -60,6 +64,8 @@ use crate::increments;
 use crate::inline;
 use crate::lock_files::remove_old_locks;
 use crate::meta::{PackRow, PackState, SessionKind, is_gone};
+use crate::parity::{self, Upkeep};
+use crate::policy::ParitySpec;
 use crate::session::Session;
 use crate::stale;
 use crate::store::Store;
@@ -99,13 +105,17 @@ pub fn collect(store: &Store, options: &GcOptions, progress: &GcProgress) -> Res
         }
     };
     let begun = store.meta.now()?;
-    let run = Run { store, options, progress, session: &session, begun };
+    let has_parity = ParitySpec::of(store)?.is_some();
+    let run = Run { store, options, progress, session: &session, begun, has_parity };
     run.is_at("beginning");
-    let ended = run.run(&strays, &mut report);
+    let ended = run.run(&strays, &mut report).and_then(|()| run.keep_parity(&mut report));
     // `status` does without.
     if let Ok(Some(own)) = store.registry().find(|run: &Collecting| run.session == session.id()) {
         let _ = store.registry().take_read(&own);
     }
+    // Old parity still needs the packs that were deleted, unless there is new parity.
+    let is_held = report.parity.groups_held > 0 && !report.parity.is_full;
+    let keeps_dead = has_parity && (ended.is_err() || is_held);
     let released = store.meta.release_collector(session.id());
     // If another run has taken over, that run may have moved the data that this one found missing.
     let is_over = matches!(&released, Err(error) if error.kind() == ErrorKind::Fenced);
@@ -114,7 +124,7 @@ pub fn collect(store: &Store, options: &GcOptions, progress: &GcProgress) -> Res
     // first.
     drop(session);
     progress.enter("removing", 0);
-    let swept = clean_up(store, options, &mut report);
+    let swept = clean_up(store, options, keeps_dead, &mut report);
     ended.and(released).and(swept)?;
     locks::renew(store, &mut report)?;
     // Runs that recompress or localize reclaim as well, but each is for a part of the store, so
@@ -127,10 +137,12 @@ pub fn collect(store: &Store, options: &GcOptions, progress: &GcProgress) -> Res
 }
 
 /// The last steps, which are done however the run ended.
-fn clean_up(store: &Store, options: &GcOptions, report: &mut GcReport) -> Result<()> {
+fn clean_up(store: &Store, options: &GcOptions, keeps_dead: bool, report: &mut GcReport) -> Result<()> {
     report.packs_swept += store.meta.sweep_packs(store.meta.now()?)?;
     let rows = store.meta.packs()?;
-    sweep::unlink_dead(store, &rows, options, report)?;
+    if !keeps_dead {
+        sweep::unlink_dead(store, &rows, options, report)?;
+    }
     let committed = rows.iter().filter(|row| row.is_committed());
     (report.packs_after, report.bytes_after) =
         committed.fold((0, 0), |(packs, bytes), row| (packs + 1, bytes + row.bytes));
@@ -145,6 +157,7 @@ fn clean_up(store: &Store, options: &GcOptions, report: &mut GcReport) -> Result
 /// Reports what a run would do now.
 fn dry_run(store: &Store, options: &GcOptions, progress: &GcProgress) -> Result<GcReport> {
     let mut report = GcReport { dry_run: true, ..GcReport::default() };
+    report.parity = parity::reach(store)?.map_or_else(Upkeep::default, Upkeep::from);
     if let Some(other) = sweep::other_collector(store)? {
         return Err(Error::new(
             ErrorKind::Busy,
@@ -236,6 +249,8 @@ struct Run<'a> {
     session: &'a Arc<Session>,
     /// By the database's clock.
     begun: u64,
+    /// The store's policy asks for parity.
+    has_parity: bool,
 }
 
 impl Run<'_> {
@@ -252,7 +267,9 @@ impl Run<'_> {
         let Self { store, options, progress, session, .. } = *self;
         report.packs_swept = store.meta.sweep_packs(store.meta.now()?)?;
         sweep::remove_strays(store, strays, options, report)?;
-        sweep::unlink_dead(store, &store.meta.packs()?, options, report)?;
+        if !self.has_parity {
+            sweep::unlink_dead(store, &store.meta.packs()?, options, report)?;
+        }
         match inline::pack_left(store, options.threads()) {
             Ok(packed) => report.chunks_packed = packed,
             // The unreadable packs stay where they are.
@@ -395,7 +412,20 @@ impl Run<'_> {
         report.packs_buried += rows.len() as u64;
         let buried: Vec<PackId> = rows.iter().map(|row| row.id).collect();
         store.index.remove_packs(&buried);
+        if self.has_parity {
+            return Ok(());
+        }
         sweep::unlink_dead(store, &rows, self.options, report)
+    }
+
+    /// Brings parity up to date, before anything is unlinked that it was made of.
+    fn keep_parity(&self, report: &mut GcReport) -> Result<()> {
+        self.is_at("making parity");
+        self.progress.enter("making parity", 0);
+        let upkeep = parity::keep(self.store, self.session, &BTreeSet::new())?;
+        report.unreadable.extend(upkeep.unreadable.iter().cloned());
+        report.parity = upkeep;
+        Ok(())
     }
 }
 

@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::localize::Localize;
 use super::recompress::Recompress;
 use crate::note::{Level, note};
+use crate::parity::Upkeep;
 
 /// How a run works.
 #[derive(Clone, Debug)]
@@ -136,6 +137,8 @@ pub struct GcReport {
     pub unreadable: Vec<String>,
     /// Packs that were to be emptied, but for whose copies the disk has no space.
     pub packs_without_room: u64,
+    /// The work for parity.
+    pub parity: Upkeep,
     /// Memory of the marks, bytes.
     pub mark_memory: u64,
     /// Time spent marking, milliseconds.

@@ -4,6 +4,7 @@
 //! [`crate::write::set_policy`] sets them.
 
 mod origin;
+mod parity;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,6 +18,7 @@ use crate::store::Store;
 use crate::tree::StorePath;
 
 pub use origin::Origin;
+pub use parity::{PARITY, ParitySpec};
 
 /// The policy that records what a directory mirrors: an [`Origin`].
 pub const SOURCE: &str = "source";
@@ -180,10 +182,11 @@ pub fn check_policy(key: &str, value: &str) -> Result<()> {
         SOURCE if Origin::parse(value).is_some() => Ok(()),
         AUTOMATIC if parse_age(value).is_some() => Ok(()),
         AUTOMATIC => invalid(format!("{key}={value}: use a number of days, as 30d, or forever")),
+        PARITY => ParitySpec::parse(value).map(drop),
         "budget" if parse_budget(value).is_some() => Ok(()),
         "budget" => invalid(format!("budget={value}: use a share of the source from 1 to 99 (per cent)")),
         _ => invalid(format!(
-            "`{key}` is not a policy; there are versions, codec, filters, budget, chunker and dedup"
+            "`{key}` is not a policy; there are versions, codec, filters, budget, chunker, dedup and parity"
         )),
     }
 }

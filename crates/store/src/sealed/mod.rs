@@ -359,6 +359,14 @@ impl Backend for SealedBackend {
         self.inner.list()
     }
 
+    fn list_parity(&self) -> Result<Vec<PackId>> {
+        self.inner.list_parity()
+    }
+
+    fn stored(&self) -> Option<&dyn Backend> {
+        Some(&*self.inner)
+    }
+
     fn set_aside(&self, id: PackId) -> Result<()> {
         self.remember(id, None);
         self.inner.set_aside(id)

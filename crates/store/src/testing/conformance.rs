@@ -45,6 +45,7 @@ pub fn backend(backend: &dyn Backend) {
     assert_eq!(backend.list().unwrap(), []);
     written_is_read(backend);
     names(backend);
+    parity(backend);
     concurrently(backend);
     unseen(backend);
     texts(backend);
@@ -90,6 +91,24 @@ fn written_is_read(backend: &dyn Backend) {
     for id in ids {
         backend.remove(id).unwrap();
     }
+}
+
+/// Parity files are like packs, but lie beside them.
+fn parity(backend: &dyn Backend) {
+    let ids = [PackId::of_parity(5, 1), PackId::of_parity(0x1234_5678, 0)];
+    for id in ids {
+        let mut writer = backend.create(id).unwrap();
+        writer.append(&[IoSlice::new(&pattern(id.0, 100_000))]).unwrap();
+        writer.seal().unwrap();
+    }
+    assert_eq!((backend.list_parity().unwrap(), backend.list().unwrap()), (ids.to_vec(), vec![]));
+    let mut read = vec![0; 100_000];
+    backend.read_at(ids[1], 0, &mut read).unwrap();
+    assert!(read == pattern(ids[1].0, 100_000));
+    assert_eq!(backend.create(ids[0]).and_then(PackWriter::seal).unwrap_err().kind(), ErrorKind::Exists);
+    backend.set_aside(ids[0]).unwrap();
+    backend.remove(ids[1]).unwrap();
+    assert_eq!((backend.list_parity().unwrap(), backend.len(ids[0]).unwrap()), (vec![], None));
 }
 
 /// For engines that can hide a pack until it is whole.

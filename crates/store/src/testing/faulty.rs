@@ -224,6 +224,10 @@ impl Backend for FaultyBackend {
         self.0.spoil(Op::List, None, || self.0.inner.list())
     }
 
+    fn list_parity(&self) -> Result<Vec<PackId>> {
+        self.0.spoil(Op::List, None, || self.0.inner.list_parity())
+    }
+
     fn set_aside(&self, id: PackId) -> Result<()> {
         self.0.spoil(Op::Remove, Some(id), || self.0.inner.set_aside(id))
     }

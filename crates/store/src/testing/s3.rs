@@ -135,6 +135,14 @@ impl S3Server {
         self.state().locks.clone()
     }
 
+    /// Loses an object.
+    ///
+    /// # Panics
+    /// When there is no such object.
+    pub fn lose(&self, key: &str) {
+        assert!(self.state().objects.remove(key).is_some(), "there is no {key}");
+    }
+
     /// Uploads in parts that were neither completed nor aborted.
     pub fn uploads(&self) -> usize {
         self.state().uploads.len()

@@ -95,6 +95,10 @@ impl Backend for Wrapped {
         self.inner.list()
     }
 
+    fn list_parity(&self) -> Result<Vec<PackId>> {
+        self.inner.list_parity()
+    }
+
     fn set_aside(&self, id: PackId) -> Result<()> {
         self.inner.set_aside(id)
     }

@@ -4,8 +4,8 @@
 use outrigger_format::catalogue::{FileKind, Record};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::meta::At;
-use crate::policy::check_policy;
+use crate::meta::{At, ROOT_INODE};
+use crate::policy::{PARITY, check_policy};
 use crate::publish::{self, Touched};
 use crate::session::Session;
 use crate::store::Store;
@@ -14,7 +14,7 @@ use crate::write::{append_records, publish_catalogue};
 /// Sets (or with `None` unsets) a policy of the directory `inode`.
 ///
 /// # Errors
-/// `Invalid` for a policy that is none, `NotFound` when there is no such directory; those of the
+/// `Invalid` for a policy that is none or not for this directory, `NotFound` when there is no such directory; those of the
 /// store.
 pub fn set_policy(
     store: &Store,
@@ -25,6 +25,10 @@ pub fn set_policy(
 ) -> Result<()> {
     if let Some(value) = value {
         check_policy(key, value)?;
+    }
+    if key == PARITY && inode != ROOT_INODE {
+        let why = "parity is set for the whole store: `outrigger policy set / parity=10+2`";
+        return Err(Error::new(ErrorKind::Invalid, why));
     }
     let found = store.meta.inode(At::Now, inode)?;
     if found.is_none_or(|inode| inode.attributes.kind != FileKind::Directory) {

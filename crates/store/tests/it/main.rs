@@ -34,6 +34,7 @@ mod model;
 mod model_reclaim;
 mod opening;
 mod oracle;
+mod parity;
 mod postgres;
 mod readers;
 mod recompress;

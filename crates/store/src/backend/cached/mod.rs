@@ -350,6 +350,10 @@ impl Backend for CachedBackend {
         self.shared.inner.list()
     }
 
+    fn list_parity(&self) -> Result<Vec<PackId>> {
+        self.shared.inner.list_parity()
+    }
+
     fn read_end(&self, id: PackId, max: usize) -> Result<Option<(Vec<u8>, u64)>> {
         let shared = &self.shared;
         if shared.packs().get(&id).is_none_or(|pack| pack.len.is_none()) {

@@ -62,11 +62,11 @@ impl Descriptors {
         Ok(file)
     }
 
-    /// Closes pack `id` once its reads in flight are done.
-    pub(super) fn forget(&self, id: PackId) {
+    /// Closes pack `id` once its reads in flight are done, and the returned file is dropped.
+    pub(super) fn forget(&self, id: PackId) -> Option<Arc<OwnedFd>> {
         let mut state = self.state.lock().expect("no panic while it is held");
         state.removals += 1;
-        state.files.remove(&id);
+        state.files.remove(&id).map(|(file, _)| file)
     }
 
     /// Closes files that have lost their name.

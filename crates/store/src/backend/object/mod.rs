@@ -28,7 +28,7 @@ use tokio::sync::Semaphore;
 
 use super::location::S3Location;
 use super::texts::{TextName, require_folder};
-use super::{Access, Backend, PackWriter};
+use super::{Access, Backend, PackWriter, names};
 use crate::error::{Error, ErrorKind, Result};
 use crate::health::Health;
 use crate::runtime;
@@ -131,12 +131,12 @@ impl ObjectBackend {
 impl Shared {
     /// Where pack `id` lies.
     fn key(&self, id: PackId) -> Path {
-        Path::from(format!("{}packs/{:02x}/{id}.pack", self.prefix, id.0 as u8))
+        Path::from(format!("{}packs/{}/{}", self.prefix, names::folder(id), names::file(id)))
     }
 
     /// Pack `id`, for messages.
     fn name(&self, id: PackId) -> String {
-        format!("pack {}packs/{:02x}/{id}.pack", self.place, id.0 as u8)
+        format!("pack {}packs/{}/{}", self.place, names::folder(id), names::file(id))
     }
 
     fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
@@ -198,6 +198,20 @@ impl Shared {
             last = object.location;
         }
         Ok(picked)
+    }
+
+    /// The ids that `parse` finds in the names below `folder`, rising.
+    fn list_ids(&self, folder: &str, parse: fn(&str) -> Option<PackId>) -> Result<Vec<PackId>> {
+        let root = Path::from(format!("{}{folder}", self.prefix));
+        let what = || format!("cannot list the packs in {}", self.place);
+        let pick = |location: &Path| {
+            let id = location.filename().and_then(parse);
+            id.filter(|id| *location == self.key(*id))
+        };
+        let mut ids =
+            self.block_on(attempt(&self.health, &self.patience, &what, |_| self.list(&root, &pick)))?;
+        ids.sort_unstable();
+        Ok(ids)
     }
 
     /// Removes an object; one that is not there is no error.
@@ -276,17 +290,11 @@ impl Backend for ObjectBackend {
     }
 
     fn list(&self) -> Result<Vec<PackId>> {
-        let shared = &self.shared;
-        let root = Path::from(format!("{}packs", shared.prefix));
-        let what = || format!("cannot list the packs in {}", shared.place);
-        let pick = |location: &Path| {
-            let id = location.filename().and_then(super::local::parse);
-            id.filter(|id| *location == shared.key(*id))
-        };
-        let listed = attempt(&shared.health, &shared.patience, &what, |_| shared.list(&root, &pick));
-        let mut ids = shared.block_on(listed)?;
-        ids.sort_unstable();
-        Ok(ids)
+        self.shared.list_ids("packs", names::parse)
+    }
+
+    fn list_parity(&self) -> Result<Vec<PackId>> {
+        self.shared.list_ids(&format!("packs/{}", names::PARITY_DIR), names::parse_parity)
     }
 
     fn read_end(&self, id: PackId, max: usize) -> Result<Option<(Vec<u8>, u64)>> {
@@ -306,8 +314,10 @@ impl Backend for ObjectBackend {
     fn set_aside(&self, id: PackId) -> Result<()> {
         self.refuse_read_only(id, "move")?;
         let shared = &self.shared;
-        let (from, to) =
-            (shared.key(id), Path::from(format!("{}{}/{id}.pack", shared.prefix, super::DAMAGED_DIR)));
+        let (from, to) = (
+            shared.key(id),
+            Path::from(format!("{}{}/{}", shared.prefix, super::DAMAGED_DIR, names::file(id))),
+        );
         let what = || format!("cannot copy {} to {to}", shared.name(id));
         let copy = attempt(&shared.health, &shared.patience, &what, |_| shared.client.copy(&from, &to));
         match shared.block_on(copy) {

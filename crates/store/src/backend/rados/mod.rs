@@ -29,7 +29,7 @@ use rustix::io::Errno;
 
 use super::location::RadosLocation;
 use super::texts::{self, TEXT_MAX, TextName};
-use super::{Access, Backend, PackWriter, Patience};
+use super::{Access, Backend, PackWriter, Patience, names};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::health::Health;
 use crate::note::{Level, note};
@@ -202,11 +202,22 @@ impl Shared {
     fn name(&self, id: PackId) -> String {
         format!("pack {}/{}", self.place, object(id))
     }
+
+    /// The ids that `parse` finds in the names of the store's objects, rising.
+    fn list(&self, parse: fn(&str) -> Option<PackId>) -> Result<Vec<PackId>> {
+        let mut ids = Vec::new();
+        let listed = self.asked(|pool| pool.list(&mut |name| ids.extend(parse(name))));
+        listed.map_err(|errno| failed(errno, format!("cannot list {}", self.place)))?;
+        ids.sort_unstable();
+        // A pool that is just being split may name an object twice.
+        ids.dedup();
+        Ok(ids)
+    }
 }
 
 /// The object's name.
 fn object(id: PackId) -> String {
-    format!("{id}.pack")
+    names::file(id)
 }
 
 /// The name in `folder` of an object that is a text there. No pack's name has a folder.
@@ -272,13 +283,11 @@ impl Backend for RadosBackend {
     }
 
     fn list(&self) -> Result<Vec<PackId>> {
-        let mut ids = Vec::new();
-        let listed = self.shared.asked(|pool| pool.list(&mut |name| ids.extend(super::local::parse(name))));
-        listed.map_err(|errno| failed(errno, format!("cannot list {}", self.shared.place)))?;
-        ids.sort_unstable();
-        // A pool that is just being split may name an object twice.
-        ids.dedup();
-        Ok(ids)
+        self.shared.list(names::parse)
+    }
+
+    fn list_parity(&self) -> Result<Vec<PackId>> {
+        self.shared.list(names::parse_parity)
     }
 
     fn set_aside(&self, id: PackId) -> Result<()> {
@@ -444,7 +453,7 @@ mod tests {
 
     #[test]
     fn packs_and_texts_are_told_apart_by_their_names() {
-        let parse = super::super::local::parse;
+        let parse = super::super::names::parse;
         for name in ["keys/a", "keys/0000000000000001.pack"] {
             assert_eq!(parse(name), None, "{name}");
             assert_eq!(below("keys", name).as_deref(), name.strip_prefix("keys/"));

@@ -179,11 +179,13 @@ impl Backend for TieredBackend {
     fn create(&self, id: PackId) -> Result<Box<dyn PackWriter>> {
         let last = self.places.len() - 1;
         let mut first = last;
+        // Parity is read only after a loss.
+        let may_be_above = id.parity().is_none();
         for (at, place) in self.places.iter().enumerate() {
             if place.backend.len(id)?.is_some() {
                 return Err(Error::new(ErrorKind::Exists, format!("cannot create pack {id}: it exists")));
             }
-            if at < first && place.has_room()? {
+            if may_be_above && at < first && place.has_room()? {
                 first = at;
             }
         }
@@ -219,6 +221,16 @@ impl Backend for TieredBackend {
         let mut ids = Vec::new();
         for place in self.places.iter().chain(self.places.iter().rev().skip(1)) {
             ids.extend(place.backend.list()?);
+        }
+        ids.sort_unstable();
+        ids.dedup();
+        Ok(ids)
+    }
+
+    fn list_parity(&self) -> Result<Vec<PackId>> {
+        let mut ids = Vec::new();
+        for place in &*self.places {
+            ids.extend(place.backend.list_parity()?);
         }
         ids.sort_unstable();
         ids.dedup();
