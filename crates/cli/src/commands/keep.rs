@@ -1,6 +1,6 @@
 //! `keep`: deletes snapshots that no rule keeps.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use clap::Args;
 use jiff::Timestamp;
@@ -100,6 +100,7 @@ pub fn run(context: &Context, args: KeepArgs) -> Outcome {
     }
     let store = if args.dry_run { context.open()? } else { context.open_for_upkeep()? };
     if let Some(age) = args.automatic.as_ref().filter(|_| !args.dry_run) {
+        store.require_may_remove("say how long snapshots stay")?;
         let session = store.session(SessionKind::Writer, "keep")?;
         set_policy(&store, &session, ROOT_INODE, AUTOMATIC, Some(age))?;
     }
@@ -207,22 +208,29 @@ fn looked_at(
 /// not take the place of a nightly one of the same day.
 fn reasons(rows: &[(SnapshotRow, Facts)], retention: &Retention, expired: &[String]) -> Vec<Reasons> {
     let zone = TimeZone::system();
-    let dated = rows.iter().filter(|(_, facts)| facts.kind == Kind::Dated);
-    let candidates: Vec<Candidate<'_>> =
-        dated.map(|(row, facts)| Candidate { tags: &facts.tags, keys: keys(row.time, &zone) }).collect();
-    // With only --automatic there is no rule for dated ones.
-    let decided = match retention.is_empty() {
-        true => vec![vec!["no rule"]; candidates.len()],
-        false => retention.decide(&candidates),
-    };
-    let mut decided = decided.into_iter();
+    // Each role's snapshots for themselves: one cannot displace another's.
+    let mut decided: BTreeMap<&Option<String>, std::vec::IntoIter<Reasons>> = BTreeMap::new();
+    for (row, _) in rows {
+        decided.entry(&row.role).or_insert_with(|| {
+            let dated = rows.iter().filter(|(of, facts)| facts.kind == Kind::Dated && of.role == row.role);
+            let candidates: Vec<Candidate<'_>> = dated
+                .map(|(row, facts)| Candidate { tags: &facts.tags, keys: keys(row.time, &zone) })
+                .collect();
+            // With only --automatic there is no rule for dated ones.
+            match retention.is_empty() {
+                true => vec![vec!["no rule"]; candidates.len()],
+                false => retention.decide(&candidates),
+            }
+            .into_iter()
+        });
+    }
     rows.iter()
         .map(|(row, facts)| {
             let mut reasons = match facts.kind {
                 Kind::Named => vec!["named"],
                 Kind::Automatic if expired.contains(&row.name) => Vec::new(),
                 Kind::Automatic => vec!["age"],
-                Kind::Dated => decided.next().unwrap_or_default(),
+                Kind::Dated => decided.get_mut(&row.role).and_then(Iterator::next).unwrap_or_default(),
             };
             reasons.extend(facts.held.then_some("held"));
             reasons

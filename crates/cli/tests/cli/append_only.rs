@@ -176,6 +176,18 @@ const ATTACKS: &[&str] = &[
     "replaces what they call: CREATE OR REPLACE FUNCTION held_epoch(name) RETURNS bigint LANGUAGE sql AS 'SELECT 1'",
     "gives itself the right: GRANT DELETE ON snapshot TO PUBLIC; DELETE FROM snapshot",
     "names packs elsewhere: UPDATE about SET config = ''",
+    "passes for the owner by a table of its own: CREATE TEMP TABLE pg_class (oid oid, relowner oid); \
+     INSERT INTO pg_temp.pg_class SELECT c.oid, r.oid FROM pg_catalog.pg_class c, pg_catalog.pg_roles r WHERE r.rolname = session_user; \
+     UPDATE about SET config = 'evil'",
+    "lets snapshots expire: INSERT INTO policy VALUES (1, 'automatic', '0h')",
+    "ends names that go on: INSERT INTO dentry_old (parent, inode, epoch_from, epoch_to, sum, name) \
+     SELECT parent, inode, epoch, (SELECT epoch FROM state), sum, name FROM dentry",
+    "commits a pack that nobody stored: INSERT INTO pack (id, session, bytes, raw_bytes, chunks, generation, dead_since, kind, state) \
+     SELECT max(id) + 1, 0, 1, 1, 1, 0, 0, 0, 2 FROM pack",
+    "collects: INSERT INTO session (id, kind, lease_secs, acknowledged, lease_until, lock, host, process, role) \
+     VALUES (999, 2, 60, 0, 9000000000000000000, '', '', 1, '{}')",
+    "says who collects: UPDATE state SET collector = 1",
+    "uses up generations: UPDATE state SET generation = 9223372036854775807",
 ];
 
 #[test]
@@ -203,26 +215,47 @@ fn a_thief_of_such_a_role_harms_no_snapshot_by_any_statement() {
     world.site.done(&["check", "--read-data"]);
 }
 
-/// She may overwrite the present, if she leaves the past. She may spoil what only clients can
-/// compute, and end a state early: neither tells.
+/// She may empty the present, if she leaves the past. She may spoil what only clients can compute.
 #[test]
-fn checksums_that_a_thief_spoils_and_states_that_end_early_harm_no_snapshot() {
+fn checksums_that_a_thief_spoils_harm_no_snapshot_and_no_copy() {
     let Some(world) = World::new() else { return };
-    let end_all = "INSERT INTO inode_old (number, epoch_from, epoch_to, mtime_secs, stamp, mtime_nanos, mode, uid, gid, links, sum, \
+    let empties = "INSERT INTO inode_old (number, epoch_from, epoch_to, mtime_secs, stamp, mtime_nanos, mode, uid, gid, links, sum, \
          device, target, xattrs, root, times) SELECT number, epoch, (SELECT epoch FROM state), mtime_secs, stamp, mtime_nanos, \
-         mode, uid, gid, links, 4711, device, target, xattrs, root, times FROM inode WHERE number <> 1";
-    world.sends(end_all).unwrap();
+         mode, uid, gid, links, 4711, device, target, xattrs, root, times FROM inode WHERE number <> 1; \
+         DELETE FROM inode WHERE number <> 1; \
+         INSERT INTO dentry_old (parent, inode, epoch_from, epoch_to, sum, name) SELECT parent, inode, epoch, \
+         (SELECT epoch FROM state), 4711, name FROM dentry; DELETE FROM dentry; DELETE FROM directory WHERE inode <> 1; \
+         DELETE FROM policy WHERE inode <> 1; UPDATE total SET files = 0, directories = (slot = 0)::int, others = 0, bytes = 0";
+    world.sends(empties).unwrap();
+    assert_eq!(world.site.done(&["ls"]).text(), "");
     world.holds();
-    // The state has ended for the database, and goes on.
-    world.site.done(&["snapshot", "create", "later"]);
-    let overwrite = "UPDATE inode SET root = NULL, epoch = (SELECT epoch FROM state) WHERE number <> 1";
-    assert!(world.sends(overwrite).is_err());
-    world.site.done(&["snapshot", "delete", "later"]);
-    world.sends(overwrite).unwrap();
-    let names = "INSERT INTO dentry_old (parent, inode, epoch_from, epoch_to, sum, name) SELECT parent, inode, epoch, \
-         (SELECT epoch FROM state), 4711, name FROM dentry; DELETE FROM dentry";
-    world.sends(names).unwrap();
-    world.holds();
+    world.site.done(&["check", "--read-data"]);
+    world.site.done(&["copy", "copy", "--no-encryption"]);
+    let place = &world.site.place;
+    world.site.done(&["-s", "copy", "get", "--at", "held", "tree", "copied"]);
+    let same = Command::new("diff").arg("-r").args([place.path("tree"), place.path("copied")]).status();
+    assert!(same.unwrap().success());
+}
+
+/// Their clients wait for each other's sessions, so nobody speaks for another's.
+#[test]
+fn a_thief_speaks_for_no_session_of_another_role() {
+    let Some(world) = World::new() else { return };
+    let (server, schema) = world.server();
+    server.sql(&format!(
+        "INSERT INTO {schema}.session (id, kind, lease_secs, acknowledged, lease_until, lock, host, process, role) \
+         VALUES (500, 0, 60, 0, 9000000000000000000, '', '', 1, '{{}}')"
+    ));
+    for sql in [
+        "UPDATE session SET acknowledged = 9223372036854775807",
+        "UPDATE session SET maker = session_user",
+        "DELETE FROM session",
+    ] {
+        assert!(world.sends(sql).is_err(), "{sql}");
+    }
+    // Once its lease is over, anybody may end it.
+    server.sql(&format!("UPDATE {schema}.session SET lease_until = 0 WHERE id = 500"));
+    world.sends("DELETE FROM session WHERE id = 500").unwrap();
 }
 
 #[test]

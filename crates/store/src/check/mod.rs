@@ -120,7 +120,7 @@ fn check_database(store: &Store, report: &mut CheckReport) -> Result<bool> {
 
 /// While this session is the collector, no pack can go away.
 fn hold_off_the_collector(store: &Store) -> Result<Option<Arc<Session>>> {
-    if store.is_read_only() {
+    if store.is_read_only() || store.meta.only_adds().is_some() {
         return Ok(None);
     }
     Ok(Some(store.collector("check")?.0))

@@ -134,7 +134,8 @@ pub fn copy(store: &Store, options: &CopyOptions, progress: &CopyProgress) -> Re
     let to = Destination::open(store, options)?;
     // While this session is the collector, no pack of the source can go away, and no other copy of
     // it runs to the same place.
-    let session = if store.is_read_only() { None } else { Some(store.collector("copy")?.0) };
+    let holds = !store.is_read_only() && store.meta.only_adds().is_none();
+    let session = if holds { Some(store.collector("copy")?.0) } else { None };
     let copied = copy_to(store, &to, session.as_deref(), options, progress);
     if let Some(session) = session {
         let _ = store.meta.release_collector(session.id());

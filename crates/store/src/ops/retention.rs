@@ -1,5 +1,7 @@
 //! Which snapshots to keep. Pure: the caller defines the periods (time zones, weeks).
 
+use std::collections::HashSet;
+
 /// Periods of which the newest snapshot is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "they are what they are called")]
@@ -50,16 +52,14 @@ impl Retention {
     /// For each candidate, oldest first, the rules that keep it: none for those to delete.
     pub fn decide(&self, candidates: &[Candidate<'_>]) -> Vec<Vec<&'static str>> {
         let mut kept = vec![Vec::new(); candidates.len()];
-        let mut seen: [(usize, Option<i64>); 5] = [(0, None); 5];
+        // Dates need not rise: a period counts once, whatever lies between two of its snapshots.
+        let mut seen: [HashSet<i64>; 5] = Default::default();
         for (age, (candidate, reasons)) in candidates.iter().zip(&mut kept).rev().enumerate() {
             if age < self.last {
                 reasons.push("last");
             }
-            for (rule, (count, previous)) in seen.iter_mut().enumerate() {
-                let key = candidate.keys[rule];
-                if *count < self.periods[rule] && *previous != Some(key) {
-                    *count += 1;
-                    *previous = Some(key);
+            for (rule, seen) in seen.iter_mut().enumerate() {
+                if seen.len() < self.periods[rule] && seen.insert(candidate.keys[rule]) {
                     reasons.push(PERIODS[rule].1);
                 }
             }
@@ -74,6 +74,17 @@ impl Retention {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_period_counts_once_whatever_the_order_of_dates() {
+        let of_days = |days: &[i64]| -> Vec<bool> {
+            let candidates: Vec<Candidate<'_>> =
+                days.iter().map(|day| Candidate { tags: &[], keys: [*day; 5] }).collect();
+            let retention = Retention { periods: [0, 3, 0, 0, 0], ..Retention::default() };
+            retention.decide(&candidates).iter().map(|reasons| !reasons.is_empty()).collect()
+        };
+        assert_eq!(of_days(&[1, 2, 3, 4, 3, 4, 3, 4]), [false, true, false, false, false, false, true, true]);
+    }
 
     /// Snapshots at these hours since the epoch.
     fn decide(retention: &Retention, hours: &[i64]) -> Vec<bool> {

@@ -11,7 +11,7 @@ use std::sync::LazyLock;
 
 use tokio_postgres::types::Type;
 
-use self::rows::{Batch, values};
+use self::rows::{Batch, values, was};
 use super::connection::{Answer, Connection, Query, Row};
 use super::location::Location;
 use super::pool::Pool;
@@ -88,7 +88,7 @@ impl Statements {
         let set: Vec<String> = others.iter().map(|column| format!("{column} = n.{column}")).collect();
         let numbered = if table.is_numbered { " OVERRIDING SYSTEM VALUE" } else { "" };
         Self {
-            read: format!("SELECT {given} FROM @{name}"),
+            read: format!("SELECT {given}{} FROM @{name}", was(table)),
             stage: format!(
                 "CREATE TEMPORARY TABLE taken_{name} ON COMMIT DROP AS SELECT {into} FROM @{name} WITH NO DATA"
             ),

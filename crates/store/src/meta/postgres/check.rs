@@ -1,7 +1,7 @@
 //! Checks the database: every row against its checksum, then the rules across tables.
 
 use super::connection::{Connection, Query, Row};
-use super::row::{self, former_columns, require, stored_columns};
+use super::row::{self, ended_columns, require, stored_columns};
 use super::sealing::Subject;
 use super::{counters, inline, jobs, locks, packs, reclaim, records, snapshots};
 use crate::meta::change::check_name;
@@ -140,8 +140,8 @@ pub(super) fn check(connection: &mut Connection) -> Outcome<Vec<String>> {
         }] += 1;
         Ok(())
     })?;
-    let sql = concat!("SELECT ", former_columns!(), " FROM @inode_old i");
-    rows(connection, sql, &mut found, |row| row::inode(row::read_former(row, 0)?).map(drop))?;
+    let sql = concat!("SELECT ", ended_columns!(), " FROM @inode_old i");
+    rows(connection, sql, &mut found, |row| row::inode(row::read_either(row, 0)?).map(drop))?;
     let mut impossible = Kind::default();
     rows(connection, "SELECT parent, name, inode, epoch, sum FROM @dentry", &mut found, |row| {
         let parent: i64 = row.try_get(0)?;
@@ -153,14 +153,19 @@ pub(super) fn check(connection: &mut Connection) -> Outcome<Vec<String>> {
         require(row.try_get(4)?, sum, || format!("a name in directory {parent} is not what was written"))
     })?;
     impossible.end(&mut found);
-    let sql = "SELECT parent, name, inode, epoch_from, epoch_to, sum FROM @dentry_old";
+    let sql = "SELECT parent, name, inode, epoch_from, epoch_to, sum, was_sum FROM @dentry_old";
     rows(connection, sql, &mut found, |row| {
         let parent: i64 = row.try_get(0)?;
         let name = row.bytes(1, &Subject::Name { parent })?;
-        let epochs = (row.try_get(3)?, row.try_get(4)?);
-        let sum = row::former_name_sum(row.seals(), parent, &name, row.try_get(2)?, epochs);
+        let (inode, epochs): (_, (i64, i64)) = (row.try_get(2)?, (row.try_get(3)?, row.try_get(4)?));
         let what = || format!("a former name in directory {parent} is not what was written");
-        require(row.try_get(5)?, sum, what)
+        match row.try_get::<_, Option<i32>>(6)? {
+            Some(was) => require(was, row::name_sum(row.seals(), parent, &name, inode, epochs.0), what),
+            None => {
+                let sum = row::former_name_sum(row.seals(), parent, &name, inode, epochs);
+                require(row.try_get(5)?, sum, what)
+            }
+        }
     })?;
     rows(connection, "SELECT inode, parent, sum FROM @directory", &mut found, |row| {
         let (inode, parent): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);

@@ -152,7 +152,8 @@ CREATE TABLE @session (
     lock          text NOT NULL,         -- names its lock file
     host          text NOT NULL,
     process       bigint NOT NULL,
-    role          text NOT NULL          -- JSON (meta/sessions.rs)
+    role          text NOT NULL,         -- JSON (meta/sessions.rs)
+    maker         name NOT NULL DEFAULT session_user   -- which role of the database has opened it
 ) WITH (fillfactor = 50);
 
 CREATE TABLE @pin (

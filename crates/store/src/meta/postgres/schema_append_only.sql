@@ -3,7 +3,7 @@
 -- looked for nowhere but in pg_catalog, as a writer could have put others before those.
 
 -- The current epoch, which no snapshot ends until this transaction has ended. Only a statement that sees what is committed meanwhile is told the truth.
-CREATE FUNCTION @held_epoch(schema_name name) RETURNS bigint LANGUAGE plpgsql SET search_path = pg_catalog AS $$
+CREATE FUNCTION @held_epoch(schema_name name) RETURNS bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     now_epoch bigint;
 BEGIN
@@ -15,7 +15,7 @@ BEGIN
 END
 $$;
 
-CREATE FUNCTION @refuse(what text) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog AS $$
+CREATE FUNCTION @refuse(what text) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RAISE insufficient_privilege USING MESSAGE = format('role %s only adds: it may not %s', session_user, what),
         HINT = 'a role that may delete snapshots can';
@@ -23,7 +23,7 @@ END
 $$;
 
 -- Rows of `inode` and `dentry`: new ones begin now, and of old ones that a snapshot holds there is the state in the history, beyond that snapshot.
-CREATE FUNCTION @keep_past() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog AS $$
+CREATE FUNCTION @keep_past() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     now_epoch bigint;
     newest bigint;
@@ -49,7 +49,7 @@ END
 $$;
 
 -- A new row of the history is the present row, which ends now. It keeps the checksum of that row, too, as nobody but clients can compute its own.
-CREATE FUNCTION @end_inode() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog AS $$
+CREATE FUNCTION @end_inode() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     now_epoch bigint;
 BEGIN
@@ -68,7 +68,7 @@ BEGIN
 END
 $$;
 
-CREATE FUNCTION @end_dentry() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog AS $$
+CREATE FUNCTION @end_dentry() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     now_epoch bigint;
 BEGIN
@@ -84,8 +84,61 @@ BEGIN
 END
 $$;
 
+-- At the end of the transaction, an ended row is not the present one any more: it would be seen twice.
+CREATE FUNCTION @is_over() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    goes_on boolean;
+BEGIN
+    EXECUTE format(
+        'SELECT $1.epoch_from >= $1.epoch_to OR EXISTS (SELECT FROM %I.%I i WHERE %s AND i.epoch = $1.epoch_from)',
+        TG_TABLE_SCHEMA, TG_ARGV[0], TG_ARGV[1]
+    ) INTO goes_on USING NEW;
+    IF goes_on THEN
+        EXECUTE format('SELECT %I.refuse($1)', TG_TABLE_SCHEMA) USING 'end what goes on';
+    END IF;
+    RETURN NULL;
+END
+$$;
+
+-- A pack begins with an announcement, under a number that this transaction was given.
+CREATE FUNCTION @announced() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    is_given_now boolean;
+BEGIN
+    EXECUTE format(
+        'SELECT c.xmin = pg_current_xact_id()::xid AND $1 < c.value FROM %I.counter c WHERE c.name = ''next_pack''', TG_TABLE_SCHEMA
+    ) INTO is_given_now USING NEW.id;
+    IF NEW.state <> 0 OR NEW.bytes <> 0 OR NEW.chunks <> 0 OR is_given_now IS NOT TRUE THEN
+        EXECUTE format('SELECT %I.refuse($1)', TG_TABLE_SCHEMA) USING 'make a pack but by an announcement';
+    END IF;
+    RETURN NEW;
+END
+$$;
+
+-- The server says whose session it is. Such a role has its own, which never collect, and ends others once their leases are over.
+CREATE FUNCTION @session_of() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF TG_OP = 'INSERT' THEN
+        NEW.maker := session_user;
+    END IF;
+    IF has_table_privilege(session_user, (SELECT c.oid FROM pg_catalog.pg_class c WHERE c.relname = 'snapshot' AND c.relnamespace =
+        (SELECT t.relnamespace FROM pg_catalog.pg_class t WHERE t.oid = TG_RELID)), 'DELETE')
+    THEN
+        RETURN COALESCE(NEW, OLD);
+    END IF;
+    IF TG_OP <> 'DELETE' AND NEW.kind = 2
+        OR TG_OP = 'UPDATE' AND (NEW.id <> OLD.id OR NEW.maker <> OLD.maker OR OLD.maker <> session_user)
+        OR TG_OP = 'DELETE' AND OLD.maker <> session_user AND OLD.lease_until > (extract(epoch FROM clock_timestamp()) * 1000000)::bigint * 1000
+    THEN
+        EXECUTE format('SELECT %I.refuse($1)', TG_TABLE_SCHEMA) USING 'speak for the session of another role, or collect';
+    END IF;
+    RETURN COALESCE(NEW, OLD);
+END
+$$;
+CREATE TRIGGER session_kept BEFORE INSERT OR UPDATE OR DELETE ON @session FOR EACH ROW EXECUTE FUNCTION @session_of();
+
 -- Rows of the history go when no snapshot sees them.
-CREATE FUNCTION @keep_history() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog AS $$
+CREATE FUNCTION @keep_history() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     is_seen boolean;
 BEGIN
@@ -99,26 +152,32 @@ END
 $$;
 
 -- For rows that such a role never changes so; the argument says what it would do.
-CREATE FUNCTION @never() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog AS $$
+CREATE FUNCTION @never() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     EXECUTE format('SELECT %I.refuse($1)', TG_TABLE_SCHEMA) USING TG_ARGV[0];
     RETURN NULL;
 END
 $$;
 
--- The server says who has taken a snapshot. A writer takes those of the present, and dates them now.
-CREATE FUNCTION @taken_by() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog AS $$
+-- The server says who has taken a snapshot. Such a role takes those of the epoch that its transaction ends, and the server dates them.
+CREATE FUNCTION @taken_by() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     now_epoch bigint;
+    is_ended_here boolean;
 BEGIN
-    IF pg_has_role(session_user, (SELECT c.relowner FROM pg_class c WHERE c.oid = TG_RELID), 'MEMBER') THEN
+    IF pg_has_role(session_user, (SELECT c.relowner FROM pg_catalog.pg_class c WHERE c.oid = TG_RELID), 'MEMBER') THEN
         RETURN NEW;
     END IF;
     NEW.role := session_user;
-    EXECUTE format('SELECT %I.held_epoch($1)', TG_TABLE_SCHEMA) INTO now_epoch USING TG_TABLE_SCHEMA;
-    IF NEW.epoch <> now_epoch - 1 OR abs(NEW.time / 1000000000 - extract(epoch FROM clock_timestamp())) > 86400 THEN
-        EXECUTE format('SELECT %I.refuse($1)', TG_TABLE_SCHEMA) USING 'take a snapshot of the past, or date one more than a day from now';
+    IF has_table_privilege(session_user, TG_RELID, 'DELETE') THEN
+        RETURN NEW;
     END IF;
+    EXECUTE format('SELECT %I.held_epoch($1)', TG_TABLE_SCHEMA) INTO now_epoch USING TG_TABLE_SCHEMA;
+    EXECUTE format('SELECT xmin = pg_current_xact_id()::xid FROM %I.state', TG_TABLE_SCHEMA) INTO is_ended_here;
+    IF NEW.epoch <> now_epoch - 1 OR NOT is_ended_here THEN
+        EXECUTE format('SELECT %I.refuse($1)', TG_TABLE_SCHEMA) USING 'take a snapshot of the past';
+    END IF;
+    NEW.time := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint * 1000;
     RETURN NEW;
 END
 $$;
@@ -141,27 +200,34 @@ CREATE TRIGGER dentry_gone AFTER DELETE ON @dentry REFERENCING OLD TABLE AS was_
 
 CREATE TRIGGER inode_ended BEFORE INSERT ON @inode_old FOR EACH ROW
     WHEN (NOT has_table_privilege(session_user, '@snapshot'::regclass, 'DELETE')) EXECUTE FUNCTION @end_inode();
+CREATE CONSTRAINT TRIGGER inode_over AFTER INSERT ON @inode_old DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
+    WHEN (NOT has_table_privilege(session_user, '@snapshot'::regclass, 'DELETE')) EXECUTE FUNCTION @is_over('inode', 'i.number = $1.number');
 CREATE TRIGGER inode_old_kept BEFORE UPDATE ON @inode_old FOR EACH ROW
     WHEN (NOT has_table_privilege(session_user, '@snapshot'::regclass, 'DELETE')) EXECUTE FUNCTION @never('change the past');
 CREATE TRIGGER inode_old_gone AFTER DELETE ON @inode_old REFERENCING OLD TABLE AS was_rows FOR EACH STATEMENT
     WHEN (NOT has_table_privilege(session_user, '@snapshot'::regclass, 'DELETE')) EXECUTE FUNCTION @keep_history();
 CREATE TRIGGER dentry_ended BEFORE INSERT ON @dentry_old FOR EACH ROW
     WHEN (NOT has_table_privilege(session_user, '@snapshot'::regclass, 'DELETE')) EXECUTE FUNCTION @end_dentry();
+CREATE CONSTRAINT TRIGGER dentry_over AFTER INSERT ON @dentry_old DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
+    WHEN (NOT has_table_privilege(session_user, '@snapshot'::regclass, 'DELETE')) EXECUTE FUNCTION @is_over('dentry', 'i.parent = $1.parent AND i.name = $1.name');
 CREATE TRIGGER dentry_old_kept BEFORE UPDATE ON @dentry_old FOR EACH ROW
     WHEN (NOT has_table_privilege(session_user, '@snapshot'::regclass, 'DELETE')) EXECUTE FUNCTION @never('change the past');
 CREATE TRIGGER dentry_old_gone AFTER DELETE ON @dentry_old REFERENCING OLD TABLE AS was_rows FOR EACH STATEMENT
     WHEN (NOT has_table_privilege(session_user, '@snapshot'::regclass, 'DELETE')) EXECUTE FUNCTION @keep_history();
 
--- A committed pack stays, as it is. Whoever relies on a candidate takes it back.
+-- A pack goes from announced to sealed to committed, and stays as it is. Whoever relies on a candidate takes it back.
+CREATE TRIGGER pack_announced BEFORE INSERT ON @pack FOR EACH ROW
+    WHEN (NOT has_table_privilege(session_user, '@snapshot'::regclass, 'DELETE')) EXECUTE FUNCTION @announced();
 CREATE TRIGGER pack_kept BEFORE UPDATE ON @pack FOR EACH ROW WHEN (
-    NOT has_table_privilege(session_user, '@snapshot'::regclass, 'DELETE') AND (NEW.state = 3 OR OLD.state >= 2 AND (
-        OLD.state = 4 OR NEW.state <> 2 OR
-        ROW (NEW.id, NEW.session, NEW.bytes, NEW.raw_bytes, NEW.chunks, NEW.kind) <> ROW (OLD.id, OLD.session, OLD.bytes, OLD.raw_bytes, OLD.chunks, OLD.kind)
-    ))
-) EXECUTE FUNCTION @never('change a pack that is committed');
+    NOT has_table_privilege(session_user, '@snapshot'::regclass, 'DELETE') AND (
+        ROW (NEW.id, NEW.session, NEW.kind) <> ROW (OLD.id, OLD.session, OLD.kind)
+        OR NOT (OLD.state = 0 AND NEW.state IN (0, 1) OR OLD.state = 1 AND NEW.state IN (1, 2) OR OLD.state IN (2, 3) AND NEW.state = 2)
+        OR OLD.state >= 1 AND ROW (NEW.bytes, NEW.raw_bytes, NEW.chunks) <> ROW (OLD.bytes, OLD.raw_bytes, OLD.chunks)
+    )
+) EXECUTE FUNCTION @never('change a pack that is sealed');
 CREATE TRIGGER pack_gone BEFORE DELETE ON @pack FOR EACH ROW WHEN (
-    NOT has_table_privilege(session_user, '@snapshot'::regclass, 'DELETE') AND OLD.state IN (2, 3)
-) EXECUTE FUNCTION @never('remove a pack that is committed');
+    NOT has_table_privilege(session_user, '@snapshot'::regclass, 'DELETE') AND OLD.state <> 0
+) EXECUTE FUNCTION @never('remove a pack that is sealed');
 
 -- Numbers are given out once.
 CREATE TRIGGER counter_kept BEFORE UPDATE ON @counter FOR EACH ROW WHEN (
@@ -171,10 +237,19 @@ CREATE TRIGGER counter_gone BEFORE DELETE ON @counter FOR EACH ROW
     WHEN (NOT has_table_privilege(session_user, '@snapshot'::regclass, 'DELETE')) EXECUTE FUNCTION @never('set a counter back');
 CREATE TRIGGER state_kept BEFORE UPDATE ON @state FOR EACH ROW WHEN (
     NOT has_table_privilege(session_user, '@snapshot'::regclass, 'DELETE')
-    AND (NEW.one <> OLD.one OR NEW.epoch NOT BETWEEN OLD.epoch AND OLD.epoch + 1 OR NEW.generation < OLD.generation)
-) EXECUTE FUNCTION @never('set the epoch back');
+    AND (NEW.one <> OLD.one OR NEW.epoch NOT BETWEEN OLD.epoch AND OLD.epoch + 1 OR NEW.generation <> OLD.generation
+        OR NEW.collector IS NOT NULL AND NEW.collector IS DISTINCT FROM OLD.collector)
+) EXECUTE FUNCTION @never('set the epoch back, or say who collects');
 CREATE TRIGGER state_gone BEFORE DELETE ON @state FOR EACH ROW
     WHEN (NOT has_table_privilege(session_user, '@snapshot'::regclass, 'DELETE')) EXECUTE FUNCTION @never('set the epoch back');
+
+-- How long automatic snapshots stay.
+CREATE TRIGGER policy_made BEFORE INSERT ON @policy FOR EACH ROW
+    WHEN (NEW.key = 'automatic' AND NOT has_table_privilege(session_user, '@snapshot'::regclass, 'DELETE')) EXECUTE FUNCTION @never('say how long snapshots stay');
+CREATE TRIGGER policy_kept BEFORE UPDATE ON @policy FOR EACH ROW
+    WHEN ((NEW.key = 'automatic' OR OLD.key = 'automatic') AND NOT has_table_privilege(session_user, '@snapshot'::regclass, 'DELETE')) EXECUTE FUNCTION @never('say how long snapshots stay');
+CREATE TRIGGER policy_gone BEFORE DELETE ON @policy FOR EACH ROW
+    WHEN (OLD.key = 'automatic' AND NOT has_table_privilege(session_user, '@snapshot'::regclass, 'DELETE')) EXECUTE FUNCTION @never('say how long snapshots stay');
 
 -- Chunks that lie in the database: nobody here can say if they are packed.
 CREATE TRIGGER inline_chunk_kept BEFORE INSERT OR UPDATE OR DELETE ON @inline_chunk FOR EACH ROW

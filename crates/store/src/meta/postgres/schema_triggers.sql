@@ -11,7 +11,7 @@ CREATE TRIGGER pack_is_changed BEFORE INSERT OR UPDATE ON @pack FOR EACH ROW EXE
 
 -- A trigger, as nobody but the tables' owner can go around it, whatever was granted. It names no table, as schemas are renamed; and it looks for functions
 -- and operators nowhere but in pg_catalog, as a writer could have put others before those.
-CREATE FUNCTION @of_role() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog AS $$
+CREATE FUNCTION @of_role() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF TG_OP = 'INSERT' THEN
         NEW.role := session_user;
@@ -19,7 +19,7 @@ BEGIN
     END IF;
     -- A rule is its maker's to change; what a job does is nobody's. The owner brings copies up to date.
     IF TG_ARGV[0] = 'rule' AND OLD.role = session_user AND NEW.role = session_user
-        OR pg_has_role(session_user, (SELECT c.relowner FROM pg_class c WHERE c.oid = TG_RELID), 'MEMBER')
+        OR pg_has_role(session_user, (SELECT c.relowner FROM pg_catalog.pg_class c WHERE c.oid = TG_RELID), 'MEMBER')
     THEN
         RETURN NEW;
     END IF;
@@ -36,9 +36,9 @@ CREATE TRIGGER rule_kept BEFORE UPDATE ON @record FOR EACH ROW
     WHEN (OLD.kind = 'rule' OR NEW.kind = 'rule') EXECUTE FUNCTION @of_role('rule');
 
 -- Where the packs lie, and by which configuration of Ceph, every client believes and follows with its own keys.
-CREATE FUNCTION @of_owner() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog AS $$
+CREATE FUNCTION @of_owner() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    IF pg_has_role(session_user, (SELECT c.relowner FROM pg_class c WHERE c.oid = TG_RELID), 'MEMBER') THEN
+    IF pg_has_role(session_user, (SELECT c.relowner FROM pg_catalog.pg_class c WHERE c.oid = TG_RELID), 'MEMBER') THEN
         RETURN COALESCE(NEW, OLD);
     END IF;
     RAISE insufficient_privilege USING MESSAGE = 'only the owner of the schema may change what the store is';

@@ -16,7 +16,7 @@ use crate::meta::fault::{Outcome, refuse};
 use crate::meta::{PinTarget, SessionId, SnapshotRow};
 
 /// Inserts one that this role takes; a trigger sees to it that it says so.
-const TAKE: &str = "INSERT INTO @snapshot (epoch, name, time, tags, role) VALUES ($1, $2, $3, $4, session_user) RETURNING role";
+const TAKE: &str = "INSERT INTO @snapshot (epoch, name, time, tags, role) VALUES ($1, $2, $3, $4, session_user) RETURNING role, time";
 
 /// Names the current epoch and raises it; runs alone.
 pub(super) fn create(tx: &mut Tx<'_>, name: &str, time: u64, tags: &[String]) -> Outcome<SnapshotRow> {
@@ -30,8 +30,10 @@ pub(super) fn create(tx: &mut Tx<'_>, name: &str, time: u64, tags: &[String]) ->
     let snapshot =
         SnapshotRow { name: name.to_owned(), epoch: epoch as u64, time, tags: tags.to_vec(), role: None };
     let answer = tx.one(insert(&snapshot, TAKE))?;
-    let role = counters::row(&answer)?.public::<Option<_>>(0)?;
-    Ok(SnapshotRow { role, ..snapshot })
+    let row = counters::row(&answer)?;
+    // The server dates those of a role that only adds.
+    let (role, time) = (row.public::<Option<_>>(0)?, row.try_get::<_, i64>(1)? as u64);
+    Ok(SnapshotRow { role, time, ..snapshot })
 }
 
 /// Adds one that came with a copy: nobody here has taken it.
