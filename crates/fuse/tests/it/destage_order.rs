@@ -67,7 +67,7 @@ fn data_that_is_written_all_the_time_is_never_stored_and_stops_nobody() {
     let bytes = random(1, 1 << 20);
     for round in 0..100 {
         for (at, part) in bytes.chunks(64 << 10).enumerate() {
-            write(&volume, file, ((at + round) % 16 << 16) as u64, part);
+            write(&volume, file, (((at + round) % 16) << 16) as u64, part);
         }
     }
     let stored = status(&volume).destaged_bytes;
@@ -139,7 +139,7 @@ fn what_is_kept_back_survives_the_process_and_renames() {
 fn a_snapshot_has_what_was_kept_back() {
     let place = Place::new();
     let volume = Arc::new(mount(&place, options(Order::default(), ROOM)));
-    let file = create(&*volume, ROOT, b"file");
+    let file = create(&volume, ROOT, b"file");
     let mut workload = Rewritten::new(10_000, 800);
     until_some_is_kept(&volume, file, &mut workload);
     let paused = volume.pause().unwrap();

@@ -42,6 +42,9 @@ impl Due {
     }
 }
 
+/// A file, however long it is.
+const WHOLE: Range<u64> = 0..u64::MAX;
+
 /// Ranges of a file, in order and apart from one another.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Ranges(Vec<Range<u64>>);
@@ -49,12 +52,12 @@ pub struct Ranges(Vec<Range<u64>>);
 impl Ranges {
     /// The whole file, however long it is.
     pub fn all() -> Self {
-        Self(vec![0..u64::MAX])
+        Self(vec![WHOLE])
     }
 
     /// True if they are the whole file.
     pub fn is_all(&self) -> bool {
-        self.0 == [0..u64::MAX]
+        self.0 == [WHOLE]
     }
 
     /// Adds a range that does not begin before the last one.
