@@ -18,6 +18,7 @@
 pub mod asked;
 pub mod beside;
 pub mod control;
+mod destage_order;
 pub mod fs;
 pub mod kernel;
 pub mod live;

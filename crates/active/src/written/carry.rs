@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The bytes go into one content until the mount asks for it: because the file is closed or synced,
-//! or the mount's log is half full. Later bytes become another piece, which is joined to the
+//! or the mount's log fills. Later bytes become another piece, which is joined to the
 //! content before. The hold is released when the file is closed, or this ends: by then the mount
 //! holds the content itself, or does not want it. If anything fails, the mount stores the file from
 //! its log, so nothing here is an error for the program.

@@ -102,12 +102,7 @@ mod tests {
     fn options_for_experiments_are_out_of_sight() {
         let mut command = command();
         command.build();
-        for (name, option) in [
-            ("put", "--oracle"),
-            ("init", "--experiment"),
-            ("mount", "--staging-order"),
-            ("get", "--table-cache"),
-        ] {
+        for (name, option) in [("put", "--oracle"), ("init", "--experiment"), ("get", "--table-cache")] {
             let help = command.find_subcommand_mut(name).unwrap().render_long_help().to_string();
             assert!(!help.contains(&format!("{option} ")) && !help.contains("xperiment"), "{name}: {help}");
         }

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -65,6 +66,26 @@ fn value(metrics: &str, name: &str) -> f64 {
 
 fn by_socket(path: &Path) -> String {
     scraped(UnixStream::connect(path).unwrap())
+}
+
+#[test]
+fn what_a_program_writes_again_and_again_is_stored_less_often() {
+    let Some(Mounts(place)) = &place() else { return };
+    place.done(&["mount", "--staging-size", "8M", "--staging-order", "lrw", "mnt"]);
+    let file = File::create(place.path("mnt/hot")).unwrap();
+    let mut bytes = vec![0; 1 << 20];
+    for round in 0..64 {
+        outrigger_workload::Rng::new(round).fill(&mut bytes);
+        file.write_all_at(&bytes, 0).unwrap();
+    }
+    let told = sample(place);
+    let of = |name: &str| told[name].as_u64().unwrap();
+    assert_eq!(of("written_bytes"), 64 << 20);
+    assert!(of("destaged_bytes") <= 16 << 20, "{told}");
+    assert!(std::fs::read(place.path("mnt/hot")).unwrap() == bytes);
+    drop(file);
+    place.done(&["unmount", "mnt"]);
+    assert!(place.done(&["cat", "hot"]).out == bytes);
 }
 
 #[test]

@@ -1,13 +1,15 @@
-//! Figure 9: GHOST's data cache in the host, and its eviction order.
+//! Figure 9: GHOST's data cache in the host, and its eviction order; simulated, and in a mount.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
 
 use outrigger_format::FingerprintKind;
+use outrigger_fuse::live::Order;
 use outrigger_offload::hash_many;
 use outrigger_workload::{Rewrite, rewrite_bytes, rewrites};
 
-use crate::lab::{Failed, Lab, check};
+use super::staged;
+use crate::lab::{Failed, Lab, Scale, check};
 use crate::measure::Spread;
 use crate::record::{Axis, Form, Limit, Outcome, Plot, Series};
 
@@ -91,7 +93,12 @@ pub fn order(lab: &Lab) -> Result<Outcome, Failed> {
         lab.scale.pick((512, 64, 4000), (32 << 10, 1024, 40_000), (32 << 10, 8192, 400_000));
     let mut series =
         vec![Series::measured("least recently written first"), Series::measured("reverse order")];
-    let mut work = vec![Series::measured("least recently written first"), Series::measured("reverse order")];
+    let mut work = vec![
+        Series::measured("least recently written first"),
+        Series::measured("reverse order"),
+        Series::measured("a mount, least recently written first"),
+        Series::measured("a mount, reverse order"),
+    ];
     for percent in [0_u64, 20, 40, 60, 80] {
         // A rewritten segment was new within the last quarter of a cache.
         let requests = rewrites(1, count, percent * 10, room as u64 / 4);
@@ -107,11 +114,19 @@ pub fn order(lab: &Lab) -> Result<Outcome, Failed> {
                 .push(percent as f64, Spread::of(runs.iter().map(|run| written / run.seconds).collect()));
             work[at].exact(percent as f64, 100.0 * runs[0].named as f64 / count as f64);
         }
+        for (at, order) in [(2, Order::LeastRecentlyWritten), (3, Order::MostRecentlyWritten)] {
+            work[at].exact(percent as f64, staged::stored(lab, order, percent * 10)?);
+        }
         let [first, second] = [&work[0], &work[1]].map(|line| line.last());
         let better = if percent == 0 { first == second } else { first < second };
         check(better, format!("at {percent} % the orders hash {first} and {second} % of what was written"))?;
     }
+    let [first, second] = [&work[2], &work[3]].map(|line| line.last());
+    let better = first < second || lab.scale == Scale::Tiny;
+    check(better, format!("a mount stores {first} and {second} % of what was written"))?;
     let mut outcome = Outcome::default();
+    outcome.find("stored by a mount, 80 % rewrites, least recently written first", first, "%", None);
+    outcome.find("stored by a mount in reverse order", second, "%", None);
     outcome.find(
         "hashed of what was written, 80 % rewrites, least recently written first",
         work[0].last(),

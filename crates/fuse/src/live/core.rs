@@ -168,7 +168,7 @@ impl Core {
     pub fn room(&self, bytes: usize) -> Result<Reservation<'_>> {
         let bytes = bytes as u64 + RECORD_ROOM;
         loop {
-            self.control.note_pressure(self.log.fill());
+            self.control.note_pressure(&self.log);
             match self.log.reserve(bytes, Some(ROOM_TIMEOUT)) {
                 Err(error) if error.kind() == ErrorKind::Busy => match self.control.trouble() {
                     Some(errno) => return Err(errno),

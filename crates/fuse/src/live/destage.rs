@@ -4,8 +4,8 @@
 //!
 //! 1. *Cut* (`dirty.rs`): with the gate closed for a moment, a dirty snapshot is taken of the staged
 //!    names, the dirty nodes, and some contents. All names and attributes so far belong to the
-//!    batch. It takes the contents that the log's oldest segment waits for, and then the least
-//!    recently written ones until it is full. (A file that was just written will likely be written
+//!    batch. To make room it takes, of all files, the ranges that the log's oldest segment waits for,
+//!    or everything ([`crate::destage_order`]). (A range that was just written will likely be written
 //!    again.)
 //! 2. *Write*: all of it goes through a [`Writer`] of its own. If contents stay behind, the log is made durable: a loss of power must not leave a name
 //!    without its content. Then the writer commits everything in one transaction, after its packs are durable.
@@ -28,7 +28,7 @@ use outrigger_format::catalogue::FileKind;
 use outrigger_format::{ChunkerSpec, Root};
 use outrigger_store::meta::{Change, ROOT_INODE, orphan_holder};
 use outrigger_store::policy::Policies;
-use outrigger_store::staging::Piece;
+use outrigger_store::staging::{Piece, Ranges};
 use outrigger_store::write::{
     CommitWhen, Content, FileItem, Item, Oracle, PartSource, Parts, Progress, Target, WriteOptions, Writer,
 };
@@ -43,12 +43,12 @@ use super::freeze_lock::Closed;
 use super::node::Node;
 use super::plan::plan;
 use super::tree::Taken;
+use crate::destage_order::BLOCK;
 use crate::view::content::StoredFile;
 
 /// Clean nodes that are kept in memory.
 const NODES_MAX: usize = 16 << 10;
-/// Blocks of files that are rewritten in place, and the frames that hold them.
-const BLOCK: u32 = 16 << 10;
+/// Frames of the blocks of files that are rewritten in place.
 const BLOCK_FRAME: u32 = 64 << 10;
 /// Files of at least this many bytes are read here and there more often than whole, and each such
 /// read decodes a frame: their frames are no larger than this.
@@ -70,6 +70,7 @@ struct Sent {
 }
 
 struct SentContent {
+    ranges: Ranges,
     staged: u64,
     rewrites: u32,
     was_closed: bool,
@@ -147,7 +148,7 @@ impl Core {
             };
             return Ok(Some((Item::Change(change), Sent { node, edition, content: None, is_orphan })));
         };
-        let DirtyContent { pieces, staged, was_closed, keep, in_place } = content;
+        let DirtyContent { pieces, ranges, staged, was_closed, keep, in_place } = content;
         let to = match is_orphan {
             true => Target::Orphan { inode, holder: orphan_holder(inode) },
             false => Target::Node { inode, parent, keep },
@@ -164,7 +165,7 @@ impl Core {
         };
         let root = Arc::new(root);
         let planned = plan(&self.reader(), &root, &pieces, chunker)?;
-        let content = SentContent { staged, rewrites: planned.rewrites, was_closed };
+        let content = SentContent { ranges, staged, rewrites: planned.rewrites, was_closed };
         let source = Arc::new(Noted { core: Arc::clone(self), root, pieces });
         let item = FileItem {
             to,
@@ -229,7 +230,7 @@ impl Core {
                 )
             })?;
             let file = &mut state.file;
-            let freed = file.map.settle(sequence, root.len());
+            let freed = file.map.settle_in(sequence, root.len(), &content.ranges);
             Counters::add(&self.counters.invalidated, content.staged.saturating_sub(freed));
             file.is_version = content.was_closed && !node.has_writers() && file.map.is_clean();
             file.stored = Arc::new(StoredFile::new(root, &self.world.budget));

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use outrigger_format::Root;
 use outrigger_format::catalogue::{Attributes, FileKind};
-use outrigger_store::staging::Piece;
+use outrigger_store::staging::{Piece, Ranges};
 
 use super::core::Core;
 use super::flusher::Select;
@@ -46,7 +46,11 @@ pub(super) struct DirtyNode {
 
 /// Content as it was.
 pub(super) struct DirtyContent {
+    /// The whole content: what is staged in `ranges`, over what is committed.
     pub pieces: Vec<(Range<u64>, Piece)>,
+    /// The part that this batch stores.
+    pub ranges: Ranges,
+    /// Bytes of staged data in it.
     pub staged: u64,
     pub was_closed: bool,
     /// The committed content is an earlier version, to be kept.
@@ -55,15 +59,19 @@ pub(super) struct DirtyContent {
 }
 
 impl DirtyNode {
-    fn new(node: &Arc<Node>, state: &State, with_content: bool) -> Self {
+    fn new(node: &Arc<Node>, state: &State, ranges: Option<Ranges>) -> Self {
         let file = &state.file;
         let root = file.stored.root().clone();
-        let content = with_content.then(|| DirtyContent {
-            pieces: file.map.pieces(0..u64::MAX).collect(),
-            staged: file.map.staged_bytes(),
-            was_closed: !node.has_writers(),
-            keep: file.is_version && root != Root::Empty,
-            in_place: file.in_place,
+        let content = ranges.map(|ranges| {
+            let pieces = file.map.pieces_in(&ranges);
+            DirtyContent {
+                staged: staged_bytes(&pieces),
+                pieces,
+                ranges,
+                was_closed: !node.has_writers(),
+                keep: file.is_version && root != Root::Empty,
+                in_place: file.in_place,
+            }
         });
         Self {
             node: Arc::clone(node),
@@ -78,20 +86,29 @@ impl DirtyNode {
     }
 }
 
+/// Bytes of staged data in these pieces.
+pub(crate) fn staged_bytes(pieces: &[(Range<u64>, Piece)]) -> u64 {
+    let staged = |piece: &Piece| if let Piece::Data(at) = piece { at.len.into() } else { 0 };
+    pieces.iter().map(|(_, piece)| staged(piece)).sum()
+}
+
 impl Core {
     /// Takes the dirty snapshot, with the gate closed.
     pub fn cut(&self, select: Select) -> DirtySnapshot {
         let sequence = self.log.last();
         let (names, generation) = self.tree_mut().take();
         let dirty = self.take_dirty();
-        let chosen = self.select(select, &dirty);
+        let mut chosen = self.select(select, &dirty);
         let mut leaves_some = false;
-        let nodes = dirty.iter().map(|(node, is_orphan)| {
+        let nodes = dirty.iter().filter_map(|(node, is_orphan)| {
             let state = node.read();
-            let with_content = chosen.contains(&node.number);
+            let ranges = chosen.remove(&node.number);
+            let is_whole = ranges.as_ref().map_or(state.file.map.is_clean(), Ranges::is_all);
             // An orphan is gone after a crash, whatever is in the log.
-            leaves_some |= !with_content && !is_orphan && !state.file.map.is_clean();
-            DirtyNode::new(node, &state, with_content)
+            leaves_some |= !is_whole && !is_orphan;
+            // Otherwise the database has all of it but what stays staged.
+            let is_sent = ranges.is_some() || state.changed || *is_orphan || is_whole;
+            is_sent.then(|| DirtyNode::new(node, &state, ranges))
         });
         let nodes = nodes.collect();
         DirtySnapshot { sequence, names, generation, nodes, leaves_some }

@@ -1,24 +1,24 @@
 //! When staged data is written back, and which data goes first.
 //!
 //! The flusher, a thread, checks a few times a second if the log is filling up, or some data has
-//! not been written for a while. A writer that finds the log half full wakes it. After a failure it
-//! tries again every second, and writers that wait for room get the error.
+//! not been written for a while. A writer that finds the log [filling](destage_order) wakes it.
+//! After a failure it tries again every second, and writers that wait for room get the error.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use outrigger_clock::Instant;
 use outrigger_format::catalogue::FileKind;
-use outrigger_store::staging::Fill;
+use outrigger_store::staging::{Due, Log, Ranges};
 use outrigger_store::{Error, Result};
 use rustix::io::Errno;
 
-use super::Order;
 use super::core::{Core, Counters};
 use super::freeze_lock::Closed;
-use super::node::Node;
+use super::node::{File, Node};
+use crate::destage_order::{self, BLOCK};
 
 /// Nodes that wait for a commit at most, about: this bounds their memory.
 const WAITING_MAX: usize = 20_000;
@@ -67,8 +67,8 @@ struct Asked {
 
 impl Control {
     /// Somebody is about to write.
-    pub fn note_pressure(&self, fill: Fill) {
-        if is_high(fill) && !self.pressed.swap(true, Ordering::Relaxed) {
+    pub fn note_pressure(&self, log: &Log) {
+        if destage_order::is_filling(log) && !self.pressed.swap(true, Ordering::Relaxed) {
             self.state.lock().expect("no panic while held").pressed = true;
             self.changed.notify_all();
         }
@@ -128,10 +128,6 @@ pub struct Paused<'a> {
     _turn: MutexGuard<'a, ()>,
 }
 
-fn is_high(fill: Fill) -> bool {
-    fill.waiting > 0 || fill.used + fill.reserved > fill.capacity / 2
-}
-
 impl Core {
     /// The flusher's loop.
     pub fn run_flusher(self: &Arc<Self>) {
@@ -177,8 +173,7 @@ impl Core {
 
     /// Which contents should be stored now, if any.
     fn due(&self) -> Option<Select> {
-        let fill = self.log.fill();
-        let high = is_high(fill);
+        let high = destage_order::is_filling(&self.log);
         self.control.pressed.store(high, Ordering::Relaxed);
         self.control.state.lock().expect("no panic while held").pressed = high;
         let dirty: Vec<Arc<Node>> =
@@ -239,13 +234,13 @@ impl Core {
         Ok(Paused { _turn: turn })
     }
 
-    /// Files whose content goes along, by their numbers.
-    pub fn select(&self, select: Select, dirty: &[(Arc<Node>, bool)]) -> HashSet<u64> {
-        let oldest = self.log.oldest_segment();
-        let (idle, pressed) = (self.options.idle, is_high(self.log.fill()));
-        let mut waiting = Vec::new();
-        let mut chosen = HashSet::new();
-        let mut bytes = 0;
+    /// The staged contents that go along, by the numbers of their files.
+    pub fn select(&self, select: Select, dirty: &[(Arc<Node>, bool)]) -> HashMap<u64, Ranges> {
+        let due = match select {
+            Select::Batch => self.due_for_room(),
+            _ => None,
+        };
+        let mut chosen = HashMap::new();
         for (node, is_orphan) in dirty.iter().filter(|(node, _)| node.kind == FileKind::File) {
             let state = node.read();
             let file = &state.file;
@@ -253,40 +248,32 @@ impl Core {
             if file.map.is_clean() || spared {
                 continue;
             }
-            let staged = file.map.staged_bytes();
-            let is_due = match select {
+            let is_whole = match select {
                 Select::All => true,
                 Select::One(number) => node.number == number,
-                Select::Batch => file.map.oldest_segment().is_some_and(|segment| segment <= oldest),
-                Select::Idle => {
-                    let delay = if file.in_place { 4 * idle } else { idle };
-                    file.written.elapsed() >= delay
-                        || file.dirty_since.is_some_and(|since| since.elapsed() >= 4 * delay)
-                }
+                Select::Batch => due.is_none(),
+                Select::Idle => self.is_idle(file),
             };
-            if is_due {
-                chosen.insert(node.number);
-                bytes += staged;
-            } else {
-                waiting.push((file.written, file.dirty_since, node.number, staged));
-            }
-        }
-        if select == Select::Batch && pressed {
-            match self.options.order {
-                Order::LeastRecentlyWritten => waiting.sort_unstable_by_key(|(written, ..)| *written),
-                Order::FirstWritten => waiting.sort_unstable_by_key(|(_, since, ..)| *since),
-                Order::MostRecentlyWritten => {
-                    waiting.sort_unstable_by_key(|(written, ..)| std::cmp::Reverse(*written));
-                }
-            }
-            for (_, _, number, staged) in waiting {
-                if bytes >= self.options.batch_bytes {
-                    break;
-                }
-                chosen.insert(number);
-                bytes += staged;
-            }
+            let part = || due.and_then(|due| file.map.due(&due, BLOCK.into()));
+            let ranges = if is_whole { Some(Ranges::all()) } else { part() };
+            chosen.extend(ranges.map(|ranges| (node.number, ranges)));
         }
         chosen
+    }
+
+    /// Selects the data of a batch; `None` selects all that is staged.
+    fn due_for_room(&self) -> Option<Due> {
+        if destage_order::is_filling(&self.log) {
+            self.options.order.due(&self.log, self.options.batch_bytes)
+        } else {
+            // Too many nodes wait.
+            destage_order::oldest(&self.log)
+        }
+    }
+
+    /// True if a file has been left alone for long enough, or has waited for too long.
+    fn is_idle(&self, file: &File) -> bool {
+        let delay = if file.in_place { 4 * self.options.idle } else { self.options.idle };
+        file.written.elapsed() >= delay || file.dirty_since.is_some_and(|since| since.elapsed() >= 4 * delay)
     }
 }

@@ -4,7 +4,7 @@
 //! ```text
 //!   a change ──► staging log (appended: survives the process)  ──fsync──► durable
 //!        └─────► memory: names (tree.rs), nodes (node.rs)
-//!                   │ least recently written first, in batches (destage.rs)
+//!                   │ least recently written first, in batches (crate::destage_order, destage.rs)
 //!                   ▼
 //!                the store's write path: cut, hash, dedup, compress, pack, commit
 //! ```
@@ -31,7 +31,7 @@ pub(crate) mod attributes;
 mod core;
 mod destage;
 mod directory;
-mod dirty;
+pub(crate) mod dirty;
 pub(crate) mod file;
 pub(crate) mod filesystem;
 mod flusher;
@@ -70,6 +70,7 @@ use crate::view::{FRAMES_BYTES, ReadOptions, ReadVolume};
 
 pub use self::flusher::Paused;
 pub use self::hold::{Held, Stale};
+pub use crate::destage_order::Order;
 pub use crate::tail::{BLOCK, Input, NOTHING_MORE, StillWaits, TailRules, Tailed, Wanted};
 
 /// Room for staging unless said otherwise: twice the largest batch that a device takes.
@@ -77,29 +78,16 @@ pub const STAGING_BYTES: u64 = 256 << 20;
 /// The least room for staging.
 pub const STAGING_BYTES_MIN: u64 = 8 << 20;
 
-/// Which staged data goes first.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Order {
-    /// Data that was written longest ago: a file that was just written will likely be written again
-    /// (GHOST).
-    #[default]
-    LeastRecentlyWritten,
-    /// Data that was written first.
-    FirstWritten,
-    /// Data that was just written: the worst case, for experiments.
-    MostRecentlyWritten,
-}
-
 /// How to mount for writing.
 #[derive(Clone, Debug)]
 pub struct LiveOptions {
     /// Bytes of the staging log at most.
     pub staging_bytes: u64,
-    /// Bytes of staged data that are stored at once, about.
+    /// Bytes of staged data that are stored at once, about, if little of it is written again.
     pub batch_bytes: u64,
     /// How long data may rest before it is stored.
     pub idle: Duration,
-    /// Which goes first when room is needed.
+    /// Which data goes first when room is needed.
     pub order: Order,
     /// Threads that cut, hash and compress.
     pub write_threads: usize,

@@ -26,7 +26,7 @@ use outrigger_store::meta::inline::InlineChunk;
 use outrigger_store::meta::{Change, ROOT_INODE, orphan_holder};
 use outrigger_store::policy::{Policies, WritePolicy};
 use outrigger_store::publish::Touched;
-use outrigger_store::staging::Piece;
+use outrigger_store::staging::{Due, Piece};
 use outrigger_store::write::{
     CommitWhen, Composed, Content, FileItem, Item, PartSource, Parts, Progress, Target, WriteOptions,
     WriteSummary, Writer, compose,
@@ -75,9 +75,18 @@ impl Counters {
 impl Core {
     /// Stores these files. The caller has the flush lock.
     pub fn batch(self: &Arc<Self>, asked: &mut Asked, files: &[Arc<File>]) -> Result<()> {
+        self.batch_of(asked, || files.iter().map(|file| self.cut(file)).collect())
+    }
+
+    /// Stores what is due of these files. The caller has the flush lock.
+    pub fn batch_due(self: &Arc<Self>, asked: &mut Asked, files: &[Arc<File>], due: &Due) -> Result<()> {
+        self.batch_of(asked, || files.iter().filter_map(|file| self.cut_due(file, due)).collect())
+    }
+
+    fn batch_of(self: &Arc<Self>, asked: &mut Asked, cut: impl FnOnce() -> Vec<DirtySnapshot>) -> Result<()> {
         let began = Instant::now();
         let policies = self.policies(asked)?;
-        let cuts: Vec<DirtySnapshot> = files.iter().map(|file| self.cut(file)).collect();
+        let cuts = cut();
         let done = self.write(&cuts, &policies, &mut asked.packs_at);
         match &done {
             Ok(()) => {

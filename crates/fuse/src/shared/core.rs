@@ -30,6 +30,7 @@ use super::path_prefetch::PathPrefetch;
 use super::rows::{A_MOMENT, Known};
 use super::store::Turn;
 use super::unpublished::Unpublished;
+use crate::destage_order;
 use crate::fs::{Attr, Entry, Handle, Result, Statfs};
 use crate::report::Reports;
 use crate::running::{Run, Running};
@@ -235,7 +236,14 @@ impl Core {
         if self.is_filling() {
             self.increments.wake_for_room();
         }
-        match self.log.reserve(bytes, Some(ROOM_TIMEOUT)) {
+        let mut reserved = self.log.reserve(bytes, Some(ROOM_TIMEOUT));
+        let is_busy = reserved.as_ref().is_err_and(|error| error.kind() == ErrorKind::Busy);
+        if is_busy && self.options.order.due(&self.log, u64::MAX).is_some() {
+            // The thread that makes room may be slow. What is kept back stays as long as possible.
+            let _ = self.with_session(|| self.fail(self.make_some_room()));
+            reserved = self.log.reserve(bytes, Some(ROOM_TIMEOUT));
+        }
+        match reserved {
             Err(error) if error.kind() == ErrorKind::Busy => {
                 // The files that could be stored have made room, even if others failed.
                 let stored = self.with_session(|| self.fail(self.make_all_room()));
@@ -249,10 +257,9 @@ impl Core {
         }
     }
 
-    /// The log is half full.
+    /// True if room should be made in the log.
     pub fn is_filling(&self) -> bool {
-        let fill = self.log.fill();
-        fill.used + fill.reserved > fill.capacity / 2
+        destage_order::is_filling(&self.log)
     }
 
     pub fn append(&self, operation: &outrigger_format::staging::Operation, data: &[u8]) -> Result<Appended> {

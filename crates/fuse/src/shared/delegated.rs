@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Such an agent is the file's *delegate*, the upload delegate. While a file has one, the mount
-//! stores the file only when it must: at close, at fsync, and when the log is half full. Then it
+//! stores the file only when it must: at close, at fsync, and when the log fills. Then it
 //! asks the delegate and waits, so the writer waits as for the mount's own flush. The delegate's
 //! content becomes the prefix that the file is stored over, in the usual transaction. At close and
 //! fsync a dirty snapshot provides the rest, if there is any. To make room the mount asks the

@@ -7,12 +7,14 @@ use std::sync::Arc;
 
 use outrigger_format::Root;
 use outrigger_format::catalogue::Attributes;
-use outrigger_store::staging::Piece;
+use outrigger_store::staging::{Due, Piece, Ranges};
 use outrigger_store::write::Composed;
 
 use super::batch::Counters;
 use super::core::Core;
 use super::file::{File, State};
+use crate::destage_order::BLOCK;
+use crate::live::dirty::staged_bytes;
 use crate::view::content::StoredFile;
 
 /// A file as it was when its batch was cut.
@@ -32,6 +34,8 @@ pub(super) struct DirtySnapshot {
     pub is_content: bool,
     /// Only the file's first `len` bytes are stored.
     is_part: bool,
+    /// Only what is staged in these ranges is stored.
+    ranges: Ranges,
     /// No name leads to it: see [`State::is_kept`](super::file::State::is_kept).
     pub is_kept: bool,
     pub(super) keep: bool,
@@ -65,19 +69,36 @@ impl Core {
         self.cut_in(file, &state)
     }
 
+    /// Takes a dirty snapshot of what is due of the file's content; `None` if nothing is. A file
+    /// that is stored in increments is taken whole.
+    pub fn cut_due(&self, file: &Arc<File>, due: &Due) -> Option<DirtySnapshot> {
+        let mut state = file.write();
+        if state.is_void() {
+            return None;
+        }
+        let ranges = state.map.due(due, BLOCK.into())?;
+        let ranges = if state.stored_increments().is_some() { Ranges::all() } else { ranges };
+        state.is_committing = true;
+        Some(self.cut_ranges(file, &state, ranges))
+    }
+
     /// As [`Core::cut`], of a file whose state is held.
     pub fn cut_in(&self, file: &Arc<File>, state: &State) -> DirtySnapshot {
+        self.cut_ranges(file, state, Ranges::all())
+    }
+
+    fn cut_ranges(&self, file: &Arc<File>, state: &State, ranges: Ranges) -> DirtySnapshot {
         let attributes = state.attributes();
-        let (base, mut pieces) = state.increment_pieces();
+        let is_whole = ranges.is_all();
+        let (base, mut pieces) =
+            if is_whole { state.increment_pieces() } else { (None, state.map.pieces_in(&ranges)) };
+        let mut staged = if is_whole { state.map.staged_bytes() } else { staged_bytes(&pieces) };
         let all = state.map.len();
-        let len = state.delegated_part().unwrap_or(all);
-        let (mut staged, is_part) = (state.map.staged_bytes(), len < all);
+        let len = state.delegated_part().filter(|_| is_whole).unwrap_or(all);
+        let is_part = len < all;
         if is_part {
-            let deferred = pieces.drain(1..).map(|(_, piece)| match piece {
-                Piece::Data(at) => u64::from(at.len),
-                _ => 0,
-            });
-            staged -= deferred.sum::<u64>();
+            let deferred: Vec<_> = pieces.drain(1..).collect();
+            staged -= staged_bytes(&deferred);
         }
         DirtySnapshot {
             file: Arc::clone(file),
@@ -92,6 +113,7 @@ impl Core {
             edits: state.waiting(),
             is_content: !state.map.is_clean(),
             is_part,
+            ranges,
             is_kept: state.is_kept() || state.is_noted,
             keep: state.is_version && state.row.root != Root::Empty,
             edition: state.edition,
@@ -134,7 +156,7 @@ impl State {
         self.is_committing = false;
         match cut.is_part {
             true => self.map.settle_first(cut.sequence, len),
-            false => self.map.settle(cut.sequence, len),
+            false => self.map.settle_in(cut.sequence, len, &cut.ranges),
         };
         self.increments = None;
         self.edition += 1;

@@ -1,7 +1,7 @@
 //! What the thread of the incremental flush has to do next, and its sleep while there is nothing.
 //!
-//! First increments that programs wait for come first, together. Then room is made in a log that is
-//! half full, and then the other files have their turn, each of which is queued once.
+//! First increments that programs wait for come first, together. Then room is made in a log that
+//! fills, and then the other files have their turn, each of which is queued once.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -33,7 +33,7 @@ pub(super) struct Waiting {
     pub(super) held: BTreeSet<u64>,
     pub(super) not_before: Option<Instant>,
     looked: Option<Instant>,
-    /// The log is half full.
+    /// The log fills.
     is_filling: bool,
     /// A commit is in doubt.
     pub(super) is_in_doubt: bool,
@@ -97,13 +97,20 @@ impl IncrementQueue {
         self.changed.notify_all();
     }
 
-    /// The log is half full: the thread makes room.
+    /// The log fills: the thread makes room.
     pub fn wake_for_room(&self) {
         let mut state = self.lock();
         if !std::mem::replace(&mut state.is_filling, true) {
             drop(state);
             self.changed.notify_all();
         }
+    }
+
+    /// As [`IncrementQueue::wake_for_room`], by the thread itself, which does nothing else before.
+    pub(super) fn make_room_after(&self, pause: Duration) {
+        let mut state = self.lock();
+        state.is_filling = true;
+        state.not_before = Some(Instant::now() + pause);
     }
 
     /// Waits for something to do; `None` at the end.

@@ -8,8 +8,8 @@
 //! longer begins with it or its row has changed. Then all of it is stored, and finds the
 //! increments' chunks again. So a failed or useless increment costs only time.
 //!
-//! The same thread makes room in the log when that is half full. Writers go on meanwhile, and wait
-//! only when it is full. From agents it takes what they have stored so far ([`super::delegated`]).
+//! The same thread makes room in the log when that fills ([`crate::destage_order`]). Writers go on
+//! meanwhile, and wait only when it is full. From agents it takes what they have stored so far ([`super::delegated`]).
 //! It releases a prefix soon after its file is stored, closed or changed, but not during a commit
 //! over it.
 //!
@@ -51,13 +51,16 @@ impl Core {
                     if !self.is_filling() {
                         continue;
                     }
+                    let oldest = self.log.oldest_segment();
                     let pause = match self.fail(self.make_some_room()) {
                         Err(_) => RETRY,
+                        Ok(()) if !self.is_filling() => continue,
+                        // A batch frees the oldest segment only.
+                        Ok(()) if self.log.oldest_segment() != oldest => Duration::ZERO,
                         // Agents have not read the rest yet.
-                        Ok(()) if self.is_filling() => AGAIN,
-                        Ok(()) => continue,
+                        Ok(()) => AGAIN,
                     };
-                    self.increments.lock().not_before = Some(Instant::now() + pause);
+                    self.increments.make_room_after(pause);
                 }
                 Next::Rounds(files) => {
                     // If the fault persists, the file's close reports it.

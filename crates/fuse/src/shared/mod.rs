@@ -20,7 +20,7 @@
 //! hosts, and no host's `chmod` undoes another's.
 //!
 //! **Bytes** that are written lie in this mount's log until the file is closed or synced (or the
-//! log is half full), and no other host sees them. (Most of a large file is stored by then, under
+//! log fills: `crate::destage_order`), and no other host sees them. (Most of a large file is stored by then, under
 //! no name.) Then they are stored, and the new content becomes the file's, if the file still has
 //! the old one. If not, they are laid over the new content and stored again: byte by byte the last
 //! close wins, and data that was only appended follows the new end. The log promises nothing: it is
@@ -101,6 +101,7 @@ use outrigger_store::{Error, ErrorKind, Result, Store};
 use self::core::Core;
 use self::locks::Locks;
 use self::packer::Packer;
+use crate::destage_order::Order;
 use crate::live::{STAGING_BYTES, log_options};
 use crate::measures::{Status, Watched};
 use crate::reads::{Opens, Reads, Source};
@@ -133,6 +134,8 @@ pub fn dirs_of_mounts(store: &Store) -> Vec<PathBuf> {
 pub struct SharedOptions {
     /// Bytes of the staging log at most.
     pub staging_bytes: u64,
+    /// Which written data is stored first when room is needed.
+    pub order: Order,
     /// Threads that cut, hash and compress.
     pub write_threads: usize,
     /// Threads that serve requests. All but one (of eight, if there are more) may wait for programs
@@ -161,6 +164,7 @@ impl SharedOptions {
     pub fn new(threads: usize) -> Self {
         Self {
             staging_bytes: STAGING_BYTES,
+            order: Order::default(),
             write_threads: threads,
             request_threads: threads,
             ahead_threads: threads,

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use outrigger_clock::Instant;
 use outrigger_store::policy::Policies;
+use outrigger_store::staging::Due;
 use outrigger_store::{Error, ErrorKind, Result};
 
 use super::batch::Counters;
@@ -182,10 +183,27 @@ impl Core {
     /// The first one.
     pub fn make_some_room(self: &Arc<Self>) -> Result<()> {
         let (delegated, files) = self.dirty_delegated();
+        let due = self.options.order.due(&self.log, u64::MAX);
+        let files = match due {
+            Some(due) => self.store_due(files, &due),
+            None => files,
+        };
         self.will_store(&files);
         let stored = self.store_each(files.iter());
         delegated.iter().try_for_each(|file| self.store_delegated(file)).and(stored)?;
         self.keep_some()
+    }
+
+    /// Stores what is due of these files. Returns those of which all is to be stored, each for
+    /// itself: tailed files, as their readers get them in increments, and files that failed
+    /// together.
+    fn store_due(self: &Arc<Self>, mut files: Vec<Arc<File>>, due: &Due) -> Vec<Arc<File>> {
+        self.store_deferred();
+        files.retain(|file| file.read().map.due(due, 1).is_some());
+        let (tailed, files): (Vec<_>, Vec<_>) =
+            files.into_iter().partition(|file| file.read().open.is_some());
+        let stored = self.take_turn().and_then(|mut turn| self.batch_due(&mut turn, &files, due));
+        if stored.is_ok() { tailed } else { tailed.into_iter().chain(files).collect() }
     }
 
     /// Stores everything that can be stored, and anonymous files only if that was not enough.

@@ -2,6 +2,7 @@
 #![allow(clippy::disallowed_methods, reason = "tests wait and measure in real time")]
 
 mod anonymous;
+mod destage_order;
 mod devices;
 mod follow;
 mod interrupts;

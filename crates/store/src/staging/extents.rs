@@ -10,6 +10,8 @@
 //! A map owns the bytes and pins that it counts in [`Usage`]. They are released when they are
 //! overwritten, settled, or dropped with the map.
 
+mod ranges;
+
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,6 +20,8 @@ use outrigger_format::Root;
 
 use super::log::{Appended, Location};
 use super::usage::Usage;
+
+pub use self::ranges::{Age, Due, Ranges};
 
 /// Where staged bytes come from.
 #[derive(Clone, Debug)]
@@ -33,6 +37,8 @@ struct Extent {
     end: u64,
     sequence: u64,
     segment: u32,
+    /// The segment in which its bytes were first written since they were last stored.
+    first: u32,
     source: Source,
 }
 
@@ -46,6 +52,15 @@ impl Extent {
         }
         self
     }
+}
+
+/// Why a map gives up staged bytes.
+#[derive(Clone, Copy)]
+enum Fate {
+    /// They are part of the committed content now.
+    Stored,
+    /// They were overwritten, cut off, or removed with their file.
+    Superseded,
 }
 
 /// A truncation that is not part of the committed content yet.
@@ -156,9 +171,9 @@ impl ExtentMap {
 
     fn insert(&mut self, offset: u64, len: u64, appended: &Appended, source: Source) {
         let end = offset.checked_add(len).filter(|end| *end > offset).expect("a range of a file");
-        self.remove(offset..end);
         let (sequence, segment) = (appended.sequence, appended.location.segment);
-        self.extents.insert(offset, Extent { end, sequence, segment, source });
+        let first = self.remove(offset..end, Fate::Superseded).min(segment);
+        self.extents.insert(offset, Extent { end, sequence, segment, first, source });
         self.len = self.len.max(end);
     }
 
@@ -167,7 +182,7 @@ impl ExtentMap {
         let cut = Cut { sequence: appended.sequence, segment: appended.location.segment, len };
         let superseded = self.growth.take();
         if len < self.len {
-            self.remove(len..u64::MAX);
+            self.remove(len..u64::MAX, Fate::Superseded);
             self.committed = self.committed.min(len);
             while self.cuts.last().is_some_and(|last| last.len >= len) {
                 self.cuts.pop().into_iter().for_each(|cut| self.usage.unpin(cut.segment));
@@ -191,7 +206,7 @@ impl ExtentMap {
         };
         for start in settled {
             let extent = self.extents.remove(&start).expect("just seen");
-            self.release(start, &extent);
+            self.release(start, &extent, Fate::Stored);
         }
         self.settle_cuts(committed, |cut| cut.sequence > sequence);
         before - self.staged
@@ -201,9 +216,7 @@ impl ExtentMap {
     /// Nothing behind them was [`Piece::Committed`] then, and all of it stays.
     pub fn settle_first(&mut self, sequence: u64, committed: u64) -> u64 {
         let before = self.staged;
-        let old = self.extents.range(..committed).filter(|(_, extent)| extent.sequence <= sequence);
-        let old: Vec<Range<u64>> = old.map(|(start, extent)| *start..extent.end.min(committed)).collect();
-        old.into_iter().for_each(|range| self.remove(range));
+        self.settle_range(sequence, 0..committed);
         // Truncations behind them say how long the file is, so these stay.
         self.settle_cuts(committed, |cut| cut.sequence > sequence || cut.len > committed);
         before - self.staged
@@ -255,14 +268,17 @@ impl ExtentMap {
         Pieces { map: self, at: range.start, end: range.end.min(self.len) }
     }
 
-    /// Takes a range out of the map.
-    fn remove(&mut self, range: Range<u64>) {
+    /// Takes a range out of the map. Returns the oldest segment in which its bytes were first
+    /// written; the highest number if there were none.
+    fn remove(&mut self, range: Range<u64>, fate: Fate) -> u32 {
         let Range { start, end } = range;
+        let mut oldest = u32::MAX;
         // If an extent begins before the range, its parts before and behind the range stay.
         if let Some((&first, extent)) = self.extents.range_mut(..start).next_back()
             && extent.end > start
         {
             let cut = extent.clone();
+            oldest = cut.first;
             extent.end = start;
             if cut.end > end {
                 // One extent becomes two; a pin is needed for each.
@@ -272,30 +288,35 @@ impl ExtentMap {
                 self.extents.insert(end, cut.clone().skip(end - first));
             }
             if let Source::Data { .. } = cut.source {
-                self.release_bytes(cut.segment, cut.end.min(end) - start);
+                self.release_bytes(cut.segment, cut.end.min(end) - start, fate);
             }
         }
         while let Some((&first, _)) = self.extents.range(start..end).next() {
             let extent = self.extents.remove(&first).expect("just seen");
+            oldest = oldest.min(extent.first);
             if extent.end > end {
                 if let Source::Data { .. } = extent.source {
-                    self.release_bytes(extent.segment, end - first);
+                    self.release_bytes(extent.segment, end - first, fate);
                 }
                 self.extents.insert(end, extent.skip(end - first));
             } else {
-                self.release(first, &extent);
+                self.release(first, &extent, fate);
             }
+        }
+        oldest
+    }
+
+    fn release_bytes(&mut self, segment: u32, bytes: u64, fate: Fate) {
+        self.staged -= bytes;
+        match fate {
+            Fate::Stored => self.usage.release_bytes(segment, bytes),
+            Fate::Superseded => self.usage.supersede_bytes(segment, bytes),
         }
     }
 
-    fn release_bytes(&mut self, segment: u32, bytes: u64) {
-        self.staged -= bytes;
-        self.usage.release_bytes(segment, bytes);
-    }
-
-    fn release(&mut self, start: u64, extent: &Extent) {
+    fn release(&mut self, start: u64, extent: &Extent, fate: Fate) {
         match extent.source {
-            Source::Data { .. } => self.release_bytes(extent.segment, extent.end - start),
+            Source::Data { .. } => self.release_bytes(extent.segment, extent.end - start, fate),
             Source::Zero | Source::Clone { .. } => self.usage.unpin(extent.segment),
         }
     }
@@ -304,7 +325,7 @@ impl ExtentMap {
 impl Drop for ExtentMap {
     fn drop(&mut self) {
         for (start, extent) in std::mem::take(&mut self.extents) {
-            self.release(start, &extent);
+            self.release(start, &extent, Fate::Superseded);
         }
         self.cuts.iter().chain(&self.growth).for_each(|cut| self.usage.unpin(cut.segment));
     }

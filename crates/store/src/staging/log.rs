@@ -404,6 +404,11 @@ impl Log {
         segments.keys().next().copied().expect("a log has a segment")
     }
 
+    /// The segments, the oldest first.
+    pub fn segments(&self) -> Vec<u32> {
+        self.segments.read().expect("no panic while it is held").keys().copied().collect()
+    }
+
     /// How full the log is.
     pub fn fill(&self) -> Fill {
         self.space.fill()

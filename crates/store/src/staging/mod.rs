@@ -12,7 +12,7 @@
 //! | `sync` | group commit: callers that wait at the same time share one sync |
 //! | [`space`] | the bound on the log's size: writers wait until there is room |
 //! | [`usage`] | which parts of each segment are still needed |
-//! | [`extents`] | which bytes of one file are staged, and where they lie |
+//! | [`extents`] | which bytes of one file are staged, and where they lie; which of them are due |
 //! | [`replay`] | reading the log after a crash; telling a torn tail from damage |
 //! | `files` | the system calls, behind a trait, so that tests can make them fail |
 //! | `sealed` | the encryption of segments, where the log has a key |
@@ -74,7 +74,7 @@ pub mod usage;
 #[cfg(test)]
 mod tests;
 
-pub use extents::{ExtentMap, Piece};
+pub use extents::{Age, Due, ExtentMap, Piece, Ranges};
 pub use log::{Appended, Location, Log, Options};
 pub use replay::{Replayed, Report, Torn};
 pub use space::{Fill, Reservation};

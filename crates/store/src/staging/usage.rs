@@ -6,7 +6,7 @@
 //! since the database takes them in order.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
 
 use outrigger_format::staging::Operation;
 
@@ -19,6 +19,8 @@ struct Needed {
     bytes: u64,
     /// Truncations, zeroed ranges and clones, likewise.
     pins: u64,
+    /// Bytes of writes that were overwritten or removed before they were stored.
+    superseded: u64,
     /// The last name-space operation.
     name_space: u64,
 }
@@ -26,12 +28,23 @@ struct Needed {
 /// Shared by a log and the maps of all its files.
 #[derive(Default, Debug)]
 pub struct Usage {
-    segments: Mutex<BTreeMap<u32, Needed>>,
+    counts: Mutex<Counts>,
+}
+
+#[derive(Default, Debug)]
+struct Counts {
+    segments: BTreeMap<u32, Needed>,
+    /// Of all segments.
+    superseded: u64,
 }
 
 impl Usage {
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().expect("no panic while it is held")
+    }
+
     fn with(&self, segment: u32, change: impl FnOnce(&mut Needed)) {
-        change(self.segments.lock().expect("no panic while it is held").entry(segment).or_default());
+        change(self.counts().segments.entry(segment).or_default());
     }
 
     /// An operation was appended.
@@ -55,7 +68,7 @@ impl Usage {
     pub fn release(&self, operation: &Operation, appended: &Appended) {
         let Location { segment, len, .. } = appended.location;
         match operation {
-            Operation::Write { .. } => self.release_bytes(segment, u64::from(len)),
+            Operation::Write { .. } => self.supersede_bytes(segment, u64::from(len)),
             Operation::Truncate { .. } | Operation::Zero { .. } | Operation::Clone { .. } => {
                 self.unpin(segment)
             }
@@ -67,6 +80,15 @@ impl Usage {
         self.with(segment, |needed| {
             needed.bytes = needed.bytes.checked_sub(bytes).expect("bytes are released once");
         });
+    }
+
+    /// As [`Usage::release_bytes`], of bytes that were overwritten or removed before they were
+    /// stored.
+    pub(super) fn supersede_bytes(&self, segment: u32, bytes: u64) {
+        self.release_bytes(segment, bytes);
+        let mut counts = self.counts();
+        counts.superseded += bytes;
+        counts.segments.entry(segment).or_default().superseded += bytes;
     }
 
     pub(super) fn pin(&self, segment: u32) {
@@ -81,33 +103,35 @@ impl Usage {
 
     /// Bytes of data that are needed, of all segments.
     pub fn bytes(&self) -> u64 {
-        self.segments.lock().expect("no panic while it is held").values().map(|needed| needed.bytes).sum()
+        self.counts().segments.values().map(|needed| needed.bytes).sum()
     }
 
     /// True when nothing in `segment` is needed, name-space operations up to `committed` being in
     /// the database.
     pub fn is_dead(&self, segment: u32, committed: u64) -> bool {
-        let segments = self.segments.lock().expect("no panic while it is held");
-        let needed = segments.get(&segment).copied().unwrap_or_default();
+        let needed = self.counts().segments.get(&segment).copied().unwrap_or_default();
         needed.bytes == 0 && needed.pins == 0 && needed.name_space <= committed
     }
 
     /// Bytes of writes in `segment` that are neither overwritten nor flushed.
     pub fn live_bytes(&self, segment: u32) -> u64 {
-        self.segments
-            .lock()
-            .expect("no panic while it is held")
-            .get(&segment)
-            .map_or(0, |needed| needed.bytes)
+        self.counts().segments.get(&segment).map_or(0, |needed| needed.bytes)
     }
 
     /// Bytes of writes in all segments that are neither overwritten nor flushed.
     pub fn staged_bytes(&self) -> u64 {
-        self.segments.lock().expect("no panic while it is held").values().map(|needed| needed.bytes).sum()
+        self.counts().segments.values().map(|needed| needed.bytes).sum()
+    }
+
+    /// Bytes of writes in all segments that were overwritten or removed before they were stored.
+    pub fn superseded_bytes(&self) -> u64 {
+        self.counts().superseded
     }
 
     /// The segment was removed.
     pub(super) fn removed(&self, segment: u32) {
-        self.segments.lock().expect("no panic while it is held").remove(&segment);
+        let mut counts = self.counts();
+        let gone = counts.segments.remove(&segment).unwrap_or_default();
+        counts.superseded -= gone.superseded;
     }
 }

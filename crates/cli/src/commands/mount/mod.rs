@@ -76,8 +76,11 @@ pub struct MountArgs {
     /// Room in the store's directory for data that is written and not stored yet [default: 256M]
     #[arg(long, value_name = "SIZE", value_parser = values::size)]
     staging_size: Option<u64>,
-    /// Which staged data is stored first for room: lrw (least recently written), fifo, reverse
-    #[arg(long, value_name = "ORDER", value_parser = mount_options::order, hide = true)]
+    /// Which data is stored first when that room is needed [default: lrw]. lrw (least recently
+    /// written): what was left alone for longest, so that data which is written again, as by a
+    /// database, is hashed and compressed less often. fifo: what was first written longest ago, even
+    /// if it was written again since. reverse: the newest, which is the worst case, to compare with
+    #[arg(long, value_name = "ORDER", value_parser = mount_options::order)]
     staging_order: Option<Order>,
     /// How to cut files written here, whatever policies say: gear32:MIN/AVG/MAX or fixed:SIZE
     #[arg(long, value_parser = values::chunker)]
@@ -105,7 +108,7 @@ pub struct MountArgs {
     #[arg(long, value_name = "ADDRESS", value_parser = Address::parse, help = METRICS_HELP)]
     metrics: Option<Address>,
     /// Options as `mount` has them: ro, at=SNAPSHOT, allow_other, no_default_permissions, suid,
-    /// dev, noexec, staging_size=SIZE, chunker=CHUNKER, dedup=on|off, names_for=SECONDS,
+    /// dev, noexec, staging_size=SIZE, staging_order=ORDER, chunker=CHUNKER, dedup=on|off, names_for=SECONDS,
     /// closes_within=SECONDS, serve_followers=ADDRESS:PORT, metrics=ADDRESS, log=FILE
     #[arg(short, value_name = "OPT,...")]
     options: Vec<String>,
@@ -169,10 +172,6 @@ pub fn run(context: &Context, args: MountArgs) -> Outcome {
 fn check(context: &Context, dir: &Path, flags: MountFlags, offload: Offload) -> Result<Plan, Failure> {
     let named = context.store_dir()?;
     let is_shared = shared::url(named).is_some();
-    if is_shared && flags.staging_order.is_some() {
-        let why = "--staging-order needs a store in a directory; remove it";
-        return Err(Failure::usage(why));
-    }
     if !is_shared && flags.names_for.is_some() {
         let why = "--names-for needs a store in PostgreSQL; remove it";
         return Err(Failure::usage(why));

@@ -184,6 +184,7 @@ fn serve_shared(
     let threads = if plan.flags.serve_followers.is_some() { THREADS_MAX } else { threads };
     let mut options = SharedOptions::new(context.threads);
     options.request_threads = threads;
+    options.order = plan.flags.staging_order.unwrap_or_default();
     options.staging_bytes = plan.flags.staging_bytes.unwrap_or(options.staging_bytes);
     options.overrides = plan.flags.overrides;
     options.tame_snapshots = plan.flags.honours_rights();

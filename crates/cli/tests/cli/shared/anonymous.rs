@@ -88,7 +88,7 @@ fn a_file_without_a_name_is_seen_by_others_when_it_is_linked() {
 fn of_files_without_a_name_a_mount_that_is_killed_leaves_nothing() {
     let Some(shared) = Shared::new() else { return };
     // With such a short log, much of them is stored before.
-    let mut one = Host::with(shared.url(), &[], &["--staging-size", "8M"]);
+    let mut one = Host::with(shared.url(), &[], &["--staging-size", "8M", "--staging-order", "lrw"]);
     let two = shared.mount();
     let files: Vec<_> = (0..3)
         .map(|seed| {

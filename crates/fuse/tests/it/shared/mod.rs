@@ -5,6 +5,7 @@
 mod anonymous;
 mod deferred;
 mod delegated;
+mod destage_order;
 mod faults;
 mod follow;
 mod hosts;

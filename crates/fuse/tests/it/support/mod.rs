@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test binary uses its own part of this")]
 
+pub mod rewritten;
 pub mod tailed;
 pub mod volume;
 

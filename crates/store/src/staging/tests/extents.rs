@@ -9,7 +9,7 @@ use outrigger_format::staging::Operation;
 use outrigger_format::{Entry, Root};
 use proptest::prelude::*;
 
-use crate::staging::{Appended, ExtentMap, Location, Piece, Usage};
+use crate::staging::{Age, Appended, Due, ExtentMap, Location, Piece, Ranges, Usage};
 
 /// A byte of the model.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -240,4 +240,102 @@ proptest! {
         }
         prop_assert_eq!(&read(&again, &states[at], 0..u64::MAX), &states[steps.len()]);
     }
+}
+
+/// The content of a map as if bytes were staged in these ranges only.
+fn read_in(map: &ExtentMap, committed: &[Byte], ranges: &Ranges) -> Vec<Byte> {
+    let mut file = Vec::new();
+    for (range, what) in map.pieces_in(ranges) {
+        assert!(range.start == file.len() as u64 && range.end > range.start, "no gap");
+        file.extend(match what {
+            Piece::Committed => committed[range.start as usize..range.end as usize].to_vec(),
+            Piece::Zero => vec![Byte::Zero; (range.end - range.start) as usize],
+            Piece::Data(_) | Piece::Clone(..) => read(map, committed, range),
+        });
+    }
+    file
+}
+
+fn due(until: u32, newest: u32, first: bool) -> Due {
+    let by = if first { Age::FirstWritten } else { Age::LastWritten };
+    Due { until, from: until.saturating_add(newest), by }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    /// Batches store what is due, as it was some steps ago, and the rest stays. The file reads the
+    /// same, and the oldest segments can go. Replaying the rest of the log over a batch's content
+    /// leads to the same file.
+    #[test]
+    fn storing_what_is_due_changes_nothing_and_frees_the_oldest_segments(
+        base in 0u64..80,
+        steps in prop::collection::vec((step(), prop::option::weighted(0.3, (0u32..4, 1u32..9, any::<bool>()))), 1..30),
+        block in 1u64..20,
+    ) {
+        let plain: Vec<Step> = steps.iter().map(|(step, _)| step.clone()).collect();
+        let states = history(base, &plain);
+        let usage = Arc::new(Usage::default());
+        let mut map = ExtentMap::new(Arc::clone(&usage), base);
+        let mut committed = old(base);
+        let mut cut: Option<(u64, u32, Ranges, Vec<Byte>)> = None;
+        for (now, (step, batch)) in steps.iter().enumerate() {
+            let now = now as u64 + 1;
+            apply(&mut map, &usage, now, step);
+            let Some((keeps, newest, first)) = batch else { continue };
+            if let Some((sequence, until, ranges, content)) = cut.take() {
+                let before = map.staged_bytes();
+                committed = content;
+                let released = map.settle_in(sequence, committed.len() as u64, &ranges);
+                prop_assert_eq!(map.staged_bytes() + released, before);
+                prop_assert!(map.oldest_segment().is_none_or(|oldest| oldest > until));
+            }
+            prop_assert_eq!(&read(&map, &committed, 0..u64::MAX), &states[now as usize]);
+            check_usage(&map, &usage, now);
+            let again = Arc::new(Usage::default());
+            let mut replayed = ExtentMap::new(Arc::clone(&again), committed.len() as u64);
+            let oldest = u64::from(map.oldest_segment().unwrap_or(u32::MAX));
+            for (step, sequence) in plain.iter().zip(1..=now).skip_while(|(_, sequence)| *sequence < oldest) {
+                apply(&mut replayed, &again, sequence, step);
+            }
+            prop_assert_eq!(&read(&replayed, &committed, 0..u64::MAX), &states[now as usize]);
+            let until = (now as u32).saturating_sub(*keeps);
+            if let Some(ranges) = map.due(&due(until, *newest, *first), block) {
+                let content = read_in(&map, &committed, &ranges);
+                prop_assert_eq!(content.len() as u64, map.len());
+                cut = Some((now, until, ranges, content));
+            }
+        }
+        map.settle_in(u64::MAX, map.len(), &Ranges::all());
+        prop_assert!(map.is_clean());
+        let written: u64 = plain.iter().map(|step| if let Step::Write { len, .. } = step { *len } else { 0 }).sum();
+        prop_assert!(usage.superseded_bytes() <= written);
+    }
+}
+
+#[test]
+fn bytes_that_were_written_again_are_as_old_as_their_last_write_or_their_first() {
+    let usage = Arc::new(Usage::default());
+    let mut map = ExtentMap::new(Arc::clone(&usage), 0);
+    let write = |offset| Step::Write { offset, len: 10 };
+    for (step, sequence) in [write(0), write(10), write(20), write(0)].iter().zip(1..) {
+        apply(&mut map, &usage, sequence, step);
+    }
+    assert_eq!(usage.superseded_bytes(), 10);
+    let bytes = |map: &ExtentMap, due: &Due| {
+        let pieces = map.pieces_in(&map.due(due, 10).unwrap());
+        let staged = pieces.into_iter().filter(|(_, piece)| matches!(piece, Piece::Data(_)));
+        staged.map(|(range, _)| (range.start, range.end)).collect::<Vec<_>>()
+    };
+    assert_eq!(map.due(&due(1, 9, false), 10), None, "segment 1 holds nothing that is needed");
+    assert_eq!(bytes(&map, &due(2, 9, false)), [(10, 20)]);
+    assert_eq!(bytes(&map, &due(1, 9, true)), [(0, 10)]);
+    assert_eq!(bytes(&map, &due(2, 2, false)), [(0, 10), (10, 20)], "the newest, too");
+    // Once they are stored, they are young again.
+    map.settle_in(4, 30, &map.due(&due(1, 9, true), 10).unwrap());
+    apply(&mut map, &usage, 5, &write(0));
+    assert_eq!(map.due(&due(1, 9, true), 10), None);
+    // Due bytes take those along that lie in the same block.
+    assert_eq!(bytes(&map, &due(2, 9, false)), [(10, 20)]);
+    assert!(map.due(&due(2, 9, false), 30).unwrap().is_all());
 }
