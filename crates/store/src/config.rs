@@ -186,6 +186,16 @@ impl StoreConfig {
         self.ring_id().map(|id| unlock::unlock(id, dir, &packs)).transpose()
     }
 
+    /// As [`StoreConfig::unlock`], for a caller that writes a database or packs.
+    ///
+    /// # Errors
+    /// As there; `Denied` for a key that gives no right to change the store.
+    pub(crate) fn unlock_to_change(&self, dir: &Path, access: Access) -> Result<Option<Arc<Keyring>>> {
+        let keys = self.unlock(dir, access)?;
+        keys.iter().try_for_each(|keys| keys.rights().require_changes())?;
+        Ok(keys)
+    }
+
     /// Writes the slots of a new store, whose place for packs is claimed, beside its packs, durably;
     /// copies them to `dir`; and keeps the keyring for this process. Returns the database's key.
     ///

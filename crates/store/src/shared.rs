@@ -65,13 +65,16 @@ pub(crate) fn init(url: &str, config: &StoreConfig, keys: Option<&NewKeys>) -> R
 pub(crate) fn open(url: &str, read_only: bool) -> Result<Shared> {
     let location = Location::parse(url)?;
     let name = location.to_string();
-    let meta = PostgresMeta::open(location, read_only)?;
+    let mut meta = PostgresMeta::open(location, read_only)?;
     let config = StoreConfig::from_text(meta.config())?;
     let dir = make_cache_dir(&config)?;
     known::check(&name, config.ring_id())?;
     let keys = config.unlock(&dir, Access { read_only, ..Access::default() })?;
-    if let Some(sealer) = sealer(keys.as_ref()) {
-        meta.seal_with(sealer);
+    if let Some(keys) = &keys {
+        meta.seal_with(Sealer::new(&keys.columns_key()));
+        if keys.rights().require_changes().is_err() {
+            meta.refuse_changes();
+        }
     }
     Ok(Shared { meta: Arc::new(meta), config, dir, keys })
 }

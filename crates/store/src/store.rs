@@ -19,7 +19,7 @@ use crate::backend::Backend;
 use crate::config::StoreConfig;
 use crate::devices::StoreDevices;
 use crate::disk::Reserve;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Context, Error, ErrorKind, Result};
 use crate::follow;
 use crate::home::Home;
 use crate::index::Index;
@@ -240,8 +240,11 @@ impl Store {
     /// Fails unless the store may be changed.
     ///
     /// # Errors
-    /// `Denied`.
+    /// `Denied`, with what to do.
     pub fn require_writable(&self) -> Result<()> {
+        if let Some(keys) = &self.keys {
+            keys.rights().require_changes().context(|| self.name.display().to_string())?;
+        }
         if self.read_only {
             return Err(Error::new(ErrorKind::Denied, format!("{} is read-only", self.name.display())));
         }

@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 use outrigger_format::StoreId;
 use outrigger_format::catalogue::Time;
 use outrigger_store::backend::{Access, Backend};
-use outrigger_store::keys::{self, Key, Keyring, Secret, Slot, kernel, secrets, slots, text, unlock};
+use outrigger_store::keys::{self, Key, Keyring, Rights, Secret, Slot, kernel, secrets, slots, text, unlock};
 use outrigger_store::{Store, StoreConfig};
 use serde_json::Value;
 
@@ -24,12 +24,13 @@ Examples:
   outrigger key add --paper                    print a key to write down, for when all else is lost
   outrigger key add --file /root/nightly.key   a key file for another host or a service
   outrigger key add --passphrase --label me
+  outrigger key add --read-only --file web.key a key that changes nothing
   outrigger key remove nightly
   outrigger key rotate                         what is stored from now on has new keys
   outrigger key unlock --for 8h                keep the key in the kernel, and ask no more
   outrigger key lock
 
-Any one key opens the whole store. `init` puts the first one in ~/.config/outrigger/keys. A store
+Any one key opens the whole store, unless it was added with fewer rights. `init` puts the first one in ~/.config/outrigger/keys. A store
 whose keys are all lost cannot be read by anybody: keep a second one elsewhere.";
 
 const WHERE: &str = "\
@@ -47,7 +48,7 @@ pub enum KeyCommand {
     List,
     /// Add a key
     #[command(
-        after_help = "Examples:\n  outrigger key add --paper\n  outrigger key add --file /root/nightly.key --label nightly\n  outrigger key add --passphrase"
+        after_help = "Examples:\n  outrigger key add --paper\n  outrigger key add --file /root/nightly.key --label nightly\n  outrigger key add --passphrase\n  outrigger key add --read-only --file web.key"
     )]
     Add(AddArgs),
     /// Remove a key. Who has it and a copy of the store's directory `keys` can still read what is
@@ -97,9 +98,19 @@ pub struct AddArgs {
     /// OUTRIGGER_PASSPHRASE_COMMAND
     #[arg(long, group = "kind")]
     passphrase: bool,
+    /// A host with the key reads everything, and this program refuses it every change
+    #[arg(long)]
+    read_only: bool,
     /// What to call it [default: what it is]
     #[arg(long)]
     label: Option<String>,
+}
+
+impl AddArgs {
+    /// The rights that the key gives.
+    fn rights(&self) -> Rights {
+        if self.read_only { Rights::ReadOnly } else { Rights::All }
+    }
 }
 
 /// The encrypted store, and the place of its slots.
@@ -120,8 +131,9 @@ pub fn run(context: &Context, command: KeyCommand) -> Outcome {
         KeyCommand::List => list(context),
         KeyCommand::Add(args) => add(context, &args),
         KeyCommand::Remove { name } => {
-            let (_, packs) = open(context)?;
-            let slot = keys::remove_slot(&*packs, &name)?;
+            let (store, packs) = open(context)?;
+            let ring = store.keys().expect("an encrypted store is open");
+            let slot = keys::remove_slot(&*packs, ring, &name)?;
             say(context, &slot, &format!("removed {}", slot.describe()))
         }
         KeyCommand::Rotate { keep, drop_others } => rotate(context, &keep, drop_others),
@@ -168,6 +180,7 @@ fn object(slot: &Slot) -> Object {
         .with("label", slot.label.as_str())
         .with("created", slot.created)
         .with("epochs", slot.epochs)
+        .with("rights", slot.rights.name())
 }
 
 fn say(context: &Context, slot: &Slot, text: &str) -> Outcome {
@@ -190,7 +203,8 @@ fn list(context: &Context) -> Outcome {
     let mut text = String::new();
     for slot in &slots {
         let made = local(Time { secs: slot.created as i64, nanos: 0 });
-        text += &format!("{}  {:10}  {made}  {}\n", slot.id, slot.kind.name(), slot.label);
+        let (kind, rights) = (slot.kind.name(), slot.rights.name());
+        text += &format!("{}  {kind:10}  {rights:9}  {made}  {}\n", slot.id, slot.label);
     }
     print_text(&text)?;
     Ok(Exit::Done)
@@ -199,23 +213,30 @@ fn list(context: &Context) -> Outcome {
 fn add(context: &Context, args: &AddArgs) -> Outcome {
     let (store, packs) = open(context)?;
     let ring = newest(&store, &*packs)?;
-    let label = |what: &str| args.label.clone().unwrap_or_else(|| what.to_string());
+    ring.rights().require_changes()?;
+    let add = |secret: &Secret, label: &str| {
+        let label = args.label.as_deref().unwrap_or(label);
+        keys::add_slot(&*packs, ring, secret, label, args.rights())
+    };
+    let may = match args.rights() {
+        Rights::All => "opens the store",
+        Rights::ReadOnly => "reads the store",
+    };
     if args.passphrase {
-        let slot = keys::add_slot(&*packs, ring, &secrets::new_passphrase()?, &label("passphrase"))?;
-        return say(context, &slot, "the passphrase opens the store from now on");
+        let slot = add(&secrets::new_passphrase()?, "passphrase")?;
+        return say(context, &slot, &format!("the passphrase {may} from now on"));
     }
     if let Some(path) = &args.file {
-        let secret = key_of_file(path, store.config.id)?;
-        let slot = keys::add_slot(&*packs, ring, &secret, &label("key file"))?;
-        return say(context, &slot, &format!("the key in {} opens the store from now on", path.display()));
+        let slot = add(&key_of_file(path, store.config.id)?, "key file")?;
+        return say(context, &slot, &format!("the key in {} {may} from now on", path.display()));
     }
     let key = Key::random()?;
-    let slot = keys::add_slot(&*packs, ring, &Secret::Key(key.clone()), &label("paper"))?;
+    let slot = add(&Secret::Key(key.clone()), "paper")?;
     if context.json {
         print_json(object(&slot).with("key", text::encode(&key).as_str()))?;
     } else {
         print_text(&format!(
-            "{}\nThis key opens the store. Write it down and keep it where a fire or a thief does not find both. To use it, put it in a file, and \
+            "{}\nThis key {may}. Write it down and keep it where a fire or a thief does not find both. To use it, put it in a file, and \
              name that with --key-file\n",
             *text::encode(&key)
         ))?;
@@ -236,6 +257,7 @@ pub fn key_of_file(path: &Path, store: StoreId) -> Result<Secret, Failure> {
 fn rotate(context: &Context, keep: &[PathBuf], drop_others: bool) -> Outcome {
     let (store, packs) = open(context)?;
     let ring = store.keys().expect("an encrypted store is open");
+    ring.rights().require_changes()?;
     let found = unlock::at_hand(ring, &*packs, keep)?;
     let others: Vec<String> =
         found.iter().filter(|(_, secret)| secret.is_none()).map(|(slot, _)| slot.describe()).collect();

@@ -13,28 +13,28 @@ const NAME: &str = "a-name-that-nobody-should-see.txt";
 const TEXT: &str = "a sentence that nobody should read, over and over again. ";
 
 /// A workplace whose user has a home directory of their own, and a store in it.
-struct Home(Place);
+pub struct Home(pub Place);
 
 impl Home {
-    fn new(init: &[&str]) -> Self {
+    pub fn new(init: &[&str]) -> Self {
         let home = Self(Place::empty());
         home.done(&[&["init"], init].concat());
         home.0.write(NAME, TEXT.repeat(3000));
         home
     }
 
-    fn command(&self, args: &[impl AsRef<OsStr>]) -> Command {
+    pub fn command(&self, args: &[impl AsRef<OsStr>]) -> Command {
         let mut command = self.0.command(args);
         command.env("HOME", self.0.path("home")).env_remove("XDG_CONFIG_HOME");
         command
     }
 
-    fn run(&self, args: &[impl AsRef<OsStr>]) -> Said {
+    pub fn run(&self, args: &[impl AsRef<OsStr>]) -> Said {
         self.command(args).output().unwrap().into()
     }
 
     #[track_caller]
-    fn done(&self, args: &[&str]) -> Said {
+    pub fn done(&self, args: &[&str]) -> Said {
         let said = self.run(args);
         assert_eq!(said.code, 0, "{args:?}\n{}\n{}", said.text(), said.err);
         said
@@ -45,7 +45,7 @@ impl Home {
     }
 
     /// The key file that `init` made.
-    fn key_file(&self) -> PathBuf {
+    pub fn key_file(&self) -> PathBuf {
         let keys = self.0.path("home/.config/outrigger/keys");
         std::fs::read_dir(keys).unwrap().next().expect("a key file").unwrap().path()
     }

@@ -20,6 +20,7 @@ mod full;
 mod guides;
 mod history;
 mod kept_in;
+mod key_rights;
 mod keys;
 mod last_copy;
 mod leaving_out;

@@ -155,6 +155,11 @@ impl Place {
         place
     }
 
+    /// The store's directory or URL.
+    pub fn store(&self) -> &str {
+        &self.store
+    }
+
     pub fn path(&self, name: impl AsRef<Path>) -> PathBuf {
         self.dir.path().join(name)
     }

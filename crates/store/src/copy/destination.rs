@@ -320,7 +320,8 @@ fn keys_of_copy(
         (CopyEncryption::New(new), _) if Some(new.ring.id()) == config.ring_id() => {
             Ok(Some(Arc::clone(&new.ring)))
         }
-        _ => config.unlock(dir, Access::default()),
+        // Of the source's keyring there are only copies; this store has a keyring of its own.
+        _ => config.unlock_to_change(dir, Access::default()),
     }
 }
 

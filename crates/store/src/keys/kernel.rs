@@ -9,11 +9,9 @@ use std::time::Duration;
 use linux_keyutils::{KeyError, KeyPermissionsBuilder, KeyRing, KeyRingIdentifier, Permission};
 use zeroize::Zeroizing;
 
+use super::keyring::MAX;
 use super::{Keyring, RingId};
 use crate::error::{Error, ErrorKind, Result};
-
-/// Bytes of the largest keyring.
-const MAX: usize = 24 + 500 * 32;
 
 fn name(id: RingId) -> String {
     format!("outrigger:{id}")

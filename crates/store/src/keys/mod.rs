@@ -3,7 +3,7 @@
 //! A store's *keyring* holds one random secret per *epoch*; a new epoch begins when keys are
 //! rotated. All other keys are derived from these secrets by BLAKE3, each for one purpose. The
 //! keyring is kept in *key slots* beside the packs, each locked by something that a user has or
-//! knows. `docs/decisions/0029-encryption.md` has the design.
+//! knows, and each with the [rights](Rights) of who opens it. `docs/decisions/0029-encryption.md` has the design.
 
 pub mod kernel;
 mod keyring;
@@ -22,7 +22,7 @@ use zeroize::Zeroize;
 
 use crate::error::Result;
 
-pub use keyring::{Keyring, RingId};
+pub use keyring::{Keyring, Rights, RingId};
 pub use manage::{NewKeys, add_slot, remove_slot, rotate};
 pub use slot::{Secret, Slot, SlotKind, require_passphrase};
 

@@ -1,14 +1,14 @@
 //! Key slots: the keyring, locked by a key or a passphrase, as a small text beside the packs.
 //!
 //! A slot is written once and never changed. It says in the open which store and what kind it is,
-//! its label, when it was made, and how many epochs it opens. AES-256-GCM encrypts the keyring and
+//! its label, when it was made, how many epochs it opens, and what its owner may do. AES-256-GCM encrypts the keyring and
 //! authenticates all of that, under a key that only the slot's key or passphrase gives.
 
 use argon2::{Algorithm, Argon2, Params, Version};
 use outrigger_format::StoreId;
 use serde::{Deserialize, Serialize};
 
-use super::{Key, Keyring, RingId};
+use super::{Key, Keyring, Rights, RingId};
 use crate::backend::KEYS_DIR;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -77,6 +77,8 @@ pub struct Slot {
     pub created: u64,
     /// It opens the epochs up to this one.
     pub epochs: u32,
+    /// What its owner may do.
+    pub rights: Rights,
     /// Tells a wrong secret from a damaged slot: derived from the secret, and says nothing of it.
     check: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -86,7 +88,7 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// Locks `ring` with `secret`.
+    /// Locks `ring`, with its rights, with `secret`.
     ///
     /// # Errors
     /// When the kernel has no random bytes, or too little memory for stretching a passphrase.
@@ -112,6 +114,7 @@ impl Slot {
             label: label.to_string(),
             created,
             epochs: ring.epochs(),
+            rights: ring.rights(),
             check: String::new(),
             argon2id,
             ring: String::new(),
@@ -140,7 +143,9 @@ impl Slot {
         }
         let ring = unhex(&self.ring).and_then(|sealed| key.open(&self.about(), &sealed));
         let ring = ring.map(zeroize::Zeroizing::new).and_then(|bytes| Keyring::decode(&bytes, id.store));
-        match ring.filter(|ring| ring.epochs() == self.epochs && ring.id() == id) {
+        let is_whole =
+            |ring: &Keyring| (ring.epochs(), ring.rights(), ring.id()) == (self.epochs, self.rights, id);
+        match ring.filter(is_whole) {
             Some(ring) => Ok(Some(ring)),
             None => Err(Error::damaged(format!("key slot {} was changed since it was made", self.id))),
         }
@@ -208,7 +213,10 @@ impl Slot {
 
     /// Names it in messages.
     pub fn describe(&self) -> String {
-        let kind = self.kind.name();
+        let kind = match self.rights {
+            Rights::All => self.kind.name().to_string(),
+            rights => format!("{} {}", rights.name(), self.kind.name()),
+        };
         if self.label.is_empty() { format!("{kind} {}", self.id) } else { format!("{kind} `{}`", self.label) }
     }
 }
@@ -279,6 +287,17 @@ mod tests {
     }
 
     #[test]
+    fn a_slot_opens_with_its_rights() {
+        let (ring, key) = (ring(), Secret::Key(Key::random().unwrap()));
+        let slot = Slot::lock(&ring.limited(Rights::ReadOnly).unwrap(), &key, "reader", 7).unwrap();
+        let slot = Slot::from_text(&slot.to_text()).unwrap();
+        assert_eq!((slot.rights, slot.describe().as_str()), (Rights::ReadOnly, "read-only key `reader`"));
+        assert_eq!(slot.open(&key, ring.id()).unwrap().unwrap().rights(), Rights::ReadOnly);
+        let more = Slot { rights: Rights::All, ..slot };
+        assert_eq!(more.open(&key, ring.id()).unwrap_err().kind(), ErrorKind::Damaged);
+    }
+
+    #[test]
     fn a_changed_slot_is_damage_and_never_another_keyring() {
         let key = Secret::Key(Key::random().unwrap());
         let ring = ring();
@@ -287,6 +306,7 @@ mod tests {
             Slot { label: "other".into(), ..slot.clone() },
             Slot { created: 8, ..slot.clone() },
             Slot { epochs: 2, ..slot.clone() },
+            Slot { rights: Rights::ReadOnly, ..slot.clone() },
             Slot { ring: slot.ring.replace(&slot.ring[60..64], "0000"), ..slot.clone() },
         ] {
             assert_eq!(changed.open(&key, id).unwrap_err().kind(), ErrorKind::Damaged, "{changed:?}");

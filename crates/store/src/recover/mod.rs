@@ -106,7 +106,7 @@ pub fn recover(dir: &Path, progress: &RecoverProgress) -> Result<RecoverReport> 
         return Err(Error::damaged(why));
     }
     remove_database(&dir.join(UNFINISHED))?;
-    let keys = config.unlock(dir, Access::default())?;
+    let keys = config.unlock_to_change(dir, Access::default())?;
     let key = keys.as_ref().map(|keys| keys.database_key());
     let meta: Arc<dyn Meta> =
         Arc::new(SqliteMeta::open_encrypted(&dir.join(UNFINISHED), OpenMode::Create, key)?);

@@ -60,7 +60,7 @@ pub fn recover_shared(
     shared::require_shareable(&config)?;
     let dir = shared::make_cache_dir(&config)?;
     let locks = dir.join("sessions");
-    let keys = config.unlock(&dir, Access::default())?;
+    let keys = config.unlock_to_change(&dir, Access::default())?;
     let backend = config.open_packs(&dir, Access::default(), keys.as_ref())?;
     let mut report = RecoverReport::default();
     let unfinished = Unfinished::begin(&location, found, &config, &locks, shared::sealer(keys.as_ref()))?;

@@ -69,6 +69,11 @@ pub(super) fn read_config(dir: &Path) -> Result<StoreConfig> {
     StoreConfig::find(dir)?.ok_or_else(|| leftovers::refuse(dir))
 }
 
+/// True if the key that opened a store, if there is one, gives the right to change it.
+fn may_change(keys: Option<&Arc<Keyring>>) -> bool {
+    keys.is_none_or(|keys| keys.rights().require_changes().is_ok())
+}
+
 /// The name of a store's place, by which this host knows it.
 fn location(dir: &Path) -> String {
     dir.canonicalize().unwrap_or_else(|_| dir.to_path_buf()).display().to_string()
@@ -189,7 +194,8 @@ impl Store {
         Self::open(dir, false)
     }
 
-    /// Opens the store in `dir`, or at the URL of a PostgreSQL database.
+    /// Opens the store in `dir`, or at the URL of a PostgreSQL database. It opens read-only, too, if
+    /// it can only be read here, or the key that opens it gives no more.
     ///
     /// # Errors
     /// `NotFound` when there is none, `Newer`, `Damaged`, `Denied`; `Busy` or `Io` when a server
@@ -235,10 +241,11 @@ impl Store {
                 dir.display()
             )));
         }
-        let mode = if read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
-        let reserve = (!read_only).then(|| Arc::new(Reserve::of(dir)));
         let keys =
             config.unlock(dir, Access { read_only, brief: purpose == Purpose::Look, create: false })?;
+        let read_only = read_only || !may_change(keys.as_ref());
+        let mode = if read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
+        let reserve = (!read_only).then(|| Arc::new(Reserve::of(dir)));
         let key = || keys.as_ref().map(|keys| keys.database_key());
         let open = || SqliteMeta::open_encrypted(&database, mode, key());
         let meta = reserve.as_ref().map_or_else(open, |reserve| reserve.make_room(open))?;
@@ -260,7 +267,7 @@ impl Store {
         purpose: Purpose,
     ) -> Result<(Self, Census)> {
         let Shared { meta, config, dir, keys } = shared;
-        let read_only = read_only || meta.is_read_only();
+        let read_only = read_only || meta.is_read_only() || !may_change(keys.as_ref());
         let backend = open_packs(&config, &dir, read_only, purpose, keys.as_ref())?;
         let database = Arc::clone(&meta) as Arc<dyn Meta>;
         let others = meta.others();

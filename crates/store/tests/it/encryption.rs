@@ -5,12 +5,13 @@
 use crate::gc_support;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use gc_support::{collect, path, put_bytes, read, scratch, small_packs, thorough, unique};
 use outrigger_store::backend::Access;
 use outrigger_store::check::{CheckOptions, CheckProgress, check};
 use outrigger_store::copy::{CopyEncryption, CopyOptions, CopyProgress, copy};
-use outrigger_store::keys::{Key, NewKeys, Secret, Slot, remove_slot, slots};
+use outrigger_store::keys::{Key, NewKeys, Rights, Secret, Slot, remove_slot, slots, unlock};
 use outrigger_store::ops;
 use outrigger_store::recover::{RecoverProgress, recover};
 use outrigger_store::{ErrorKind, Store, StoreConfig};
@@ -214,11 +215,16 @@ fn the_last_key_stays() {
     let dir = scratch();
     let (store, key) = init(dir.path());
     let packs = store.config.open_uncached(store.dir(), Access::default()).unwrap();
-    assert_eq!(remove_slot(&*packs, "laptop").unwrap_err().kind(), ErrorKind::Invalid);
+    assert_eq!(remove_slot(&*packs, store.keys().unwrap(), "laptop").unwrap_err().kind(), ErrorKind::Invalid);
     let words = Secret::Passphrase("a passphrase of words".to_string().into());
-    outrigger_store::keys::add_slot(&*packs, store.keys().unwrap(), &words, "words").unwrap();
-    assert!(remove_slot(&*packs, "nothing").unwrap_err().to_string().contains("passphrase `words`"));
-    remove_slot(&*packs, "laptop").unwrap();
+    outrigger_store::keys::add_slot(&*packs, store.keys().unwrap(), &words, "words", Rights::All).unwrap();
+    assert!(
+        remove_slot(&*packs, store.keys().unwrap(), "nothing")
+            .unwrap_err()
+            .to_string()
+            .contains("passphrase `words`")
+    );
+    remove_slot(&*packs, store.keys().unwrap(), "laptop").unwrap();
     let left: Vec<Slot> = slots::slots(&*packs).unwrap();
     assert!(left.len() == 1 && left[0].open(&words, store.config.ring_id().unwrap()).unwrap().is_some());
     assert!(left[0].open(&Secret::Key(key), store.config.ring_id().unwrap()).unwrap().is_none());
@@ -252,4 +258,36 @@ fn equal_files_are_stored_once() {
     let more = gc_support::disk(&store) - before;
     assert!(more < 64 << 10, "{more} bytes more, {first:?}");
     assert!(path("two").to_string() == "two");
+}
+
+/// Whatever a program does with the store, also one that opens it for writing.
+#[test]
+fn a_key_that_only_reads_opens_a_store_that_takes_no_change() {
+    let dir = scratch();
+    let (store, _) = filled(dir.path());
+    let reader = store.keys().unwrap().limited(Rights::ReadOnly).unwrap();
+    drop(store);
+    // As if this process had found that key.
+    unlock::keep(Arc::new(reader));
+    let store = gc_support::open(dir.path());
+    assert!(store.is_read_only());
+    let packs = store.backend.list().unwrap();
+    let refused = [
+        put_bytes(&store, "more", unique(2, 1 << 20)).map(drop),
+        gc_support::remove(&store, NAME).map(drop),
+        collect(&store, &thorough()).map(drop),
+        ops::snapshots::create(&store, Some("mine"), "", &[]).map(drop),
+        store.meta.delete_snapshot("a-snapshot-with-a-long-name"),
+    ];
+    for (number, refused) in refused.into_iter().enumerate() {
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::Denied, "change {number}");
+    }
+    let why = store.require_writable().unwrap_err().to_string();
+    assert!(why.contains("--key-file"), "{why}");
+    assert_eq!(read(&store, NAME), TEXT.repeat(20_000));
+    is_sound(&store);
+    assert_eq!(store.backend.list().unwrap(), packs);
+    drop(store);
+    let refused = recover(&dir.path().join("store"), &RecoverProgress::default()).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Denied);
 }

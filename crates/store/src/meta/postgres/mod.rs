@@ -159,6 +159,11 @@ impl PostgresMeta {
         self.read_only
     }
 
+    /// Makes nothing but reads from now on: the key that opens the store gives no more.
+    pub(crate) fn refuse_changes(&mut self) {
+        self.read_only = true;
+    }
+
     /// Where it is.
     pub fn location(&self) -> &Location {
         &self.transactions.pool.location

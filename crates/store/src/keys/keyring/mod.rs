@@ -1,5 +1,8 @@
 //! The keyring: the secrets of all epochs, and the keys derived from them.
 
+mod encode;
+mod rights;
+
 use std::sync::{PoisonError, RwLock};
 
 use outrigger_format::{PackId, StoreId};
@@ -7,7 +10,9 @@ use outrigger_format::{PackId, StoreId};
 use super::Key;
 use crate::error::{Error, ErrorKind, Result};
 
-const MAGIC: &[u8; 8] = b"OUTRRING";
+pub(super) use encode::MAX;
+pub use rights::Rights;
+
 /// Epochs in a keyring at most, so that a slot stays a small text.
 const EPOCHS_MAX: usize = 500;
 
@@ -31,6 +36,7 @@ impl std::fmt::Display for RingId {
 /// encrypted with keys of the last one.
 pub struct Keyring {
     store: StoreId,
+    rights: Rights,
     epochs: RwLock<Vec<Key>>,
 }
 
@@ -40,7 +46,24 @@ impl Keyring {
     /// # Errors
     /// When the kernel has no random bytes.
     pub fn new(store: StoreId) -> Result<Self> {
-        Ok(Self { store, epochs: RwLock::new(vec![Key::random()?]) })
+        Ok(Self { store, rights: Rights::All, epochs: RwLock::new(vec![Key::random()?]) })
+    }
+
+    /// What its holder may do.
+    pub fn rights(&self) -> Rights {
+        self.rights
+    }
+
+    /// The same keyring with these rights: for a slot of another host.
+    ///
+    /// # Errors
+    /// `Denied` if `self` has fewer.
+    pub fn limited(&self, rights: Rights) -> Result<Self> {
+        if !self.rights.cover(rights) {
+            let why = format!("a key that is {} makes no key that is {}", self.rights.name(), rights.name());
+            return Err(Error::new(ErrorKind::Denied, why));
+        }
+        Ok(Self { store: self.store, rights, epochs: RwLock::new(self.read().clone()) })
     }
 
     /// The store that it is for.
@@ -63,18 +86,24 @@ impl Keyring {
     /// This keyring with one more epoch.
     ///
     /// # Errors
-    /// `Invalid` after 500 rotations; when the kernel has no random bytes.
+    /// `Denied` without all rights; `Invalid` after 500 rotations; when the kernel has no random
+    /// bytes.
     pub fn rotated(&self) -> Result<Self> {
+        self.rights.require_changes()?;
         let mut epochs = self.read().clone();
         if epochs.len() >= EPOCHS_MAX {
             return Err(Error::new(ErrorKind::Invalid, "the keys were rotated too often; copy the store"));
         }
         epochs.push(Key::random()?);
-        Ok(Self { store: self.store, epochs: RwLock::new(epochs) })
+        Ok(Self { store: self.store, rights: self.rights, epochs: RwLock::new(epochs) })
     }
 
-    /// Takes over the epochs of a keyring of the same store that has more of them. True if it has.
+    /// Takes over the epochs of a keyring of the same store that has more of them, and no fewer
+    /// rights. True if it has.
     pub fn adopt(&self, newer: &Self) -> bool {
+        if !newer.rights.cover(self.rights) {
+            return false;
+        }
         let (newer, mut epochs) =
             (newer.read().clone(), self.epochs.write().unwrap_or_else(PoisonError::into_inner));
         let is_newer = newer.len() > epochs.len() && newer[..epochs.len()] == epochs[..];
@@ -129,49 +158,17 @@ impl Keyring {
     pub fn table_cache_key(&self) -> Key {
         self.derive(&self.read()[0], "outrigger 2026-11 table cache", &[])
     }
-
-    /// The keyring's bytes: secret.
-    pub(super) fn encode(&self) -> zeroize::Zeroizing<Vec<u8>> {
-        let epochs = self.read();
-        let mut bytes = zeroize::Zeroizing::new(Vec::with_capacity(24 + 32 * epochs.len()));
-        bytes.extend_from_slice(MAGIC);
-        bytes.extend_from_slice(&self.store.0);
-        epochs.iter().for_each(|key| bytes.extend_from_slice(key.bytes()));
-        bytes
-    }
-
-    /// Decodes what [`Keyring::encode`] returned; `None` for anything else, or another store's.
-    pub(super) fn decode(bytes: &[u8], store: StoreId) -> Option<Self> {
-        let rest = bytes.strip_prefix(MAGIC)?.strip_prefix(&store.0)?;
-        let (keys, rest) = rest.as_chunks::<32>();
-        if keys.is_empty() || keys.len() > EPOCHS_MAX || !rest.is_empty() {
-            return None;
-        }
-        Some(Self { store, epochs: RwLock::new(keys.iter().map(|key| Key::new(*key)).collect()) })
-    }
 }
 
 impl std::fmt::Debug for Keyring {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "keyring of store {}, {} epochs", self.store, self.epochs())
+        write!(f, "keyring of store {}, {}, {} epochs", self.store, self.rights.name(), self.epochs())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_keyring_reads_back_for_its_store_only() {
-        let (store, other) = (StoreId([1; 16]), StoreId([2; 16]));
-        let ring = Keyring::new(store).unwrap().rotated().unwrap();
-        let bytes = ring.encode();
-        let read = Keyring::decode(&bytes, store).unwrap();
-        assert_eq!(read.pack_keys(PackId(7)), ring.pack_keys(PackId(7)));
-        assert!(Keyring::decode(&bytes, other).is_none());
-        assert!(Keyring::decode(&bytes[..bytes.len() - 1], store).is_none());
-        assert!(Keyring::decode(&bytes[..24], store).is_none());
-    }
 
     #[test]
     fn a_rotation_changes_the_keys_of_new_packs_and_keeps_the_old_ones() {
@@ -183,6 +180,22 @@ mod tests {
         assert!(ring.adopt(&rotated) && !ring.adopt(&rotated));
         assert_eq!(ring.pack_key(PackId(1)), rotated.pack_key(PackId(1)));
         assert!(!ring.adopt(&Keyring::new(StoreId([1; 16])).unwrap().rotated().unwrap().rotated().unwrap()));
+    }
+
+    #[test]
+    fn nobody_gives_more_rights_than_they_have() {
+        let ring = Keyring::new(StoreId([1; 16])).unwrap();
+        let reader = ring.limited(Rights::ReadOnly).unwrap();
+        assert_eq!(reader.id(), ring.id());
+        assert_eq!(reader.limited(Rights::All).unwrap_err().kind(), ErrorKind::Denied);
+        assert_eq!(reader.rotated().unwrap_err().kind(), ErrorKind::Denied);
+        let rotated = ring.rotated().unwrap();
+        assert!(
+            !ring.adopt(&rotated.limited(Rights::ReadOnly).unwrap()),
+            "its epochs come with fewer rights"
+        );
+        assert!(reader.adopt(&rotated) && reader.rights() == Rights::ReadOnly);
+        assert_eq!(reader.pack_key(PackId(1)), rotated.pack_key(PackId(1)));
     }
 
     #[test]
