@@ -56,6 +56,7 @@ pub fn submit_reporting(
 ) -> Result<JobId> {
     spec.check()?;
     store.require_writable()?;
+    store.require_all_rights()?;
     if spec.pattern.needs_writer() {
         let why = format!(
             "{} is for a file that is being written: give --in - and a stream, or --follow and a file of a mount",

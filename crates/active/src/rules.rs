@@ -319,6 +319,7 @@ fn make(
     existing: bool,
 ) -> Result<()> {
     store.require_writable()?;
+    store.require_all_rights()?;
     check(name, on, &members, &mut spec, splits, existing)?;
     let parsed = StoreGlob::parse(glob)?;
     spec.check()?;

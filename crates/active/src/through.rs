@@ -60,6 +60,7 @@ pub fn run(
     begun: &dyn Fn(JobId),
 ) -> Result<Report> {
     store.require_writable()?;
+    store.require_all_rights()?;
     let (raw, keeps) = check_pattern(&spec)?;
     spec.check_programs()?;
     for output in &spec.outputs {

@@ -186,13 +186,13 @@ impl StoreConfig {
         self.ring_id().map(|id| unlock::unlock(id, dir, &packs)).transpose()
     }
 
-    /// As [`StoreConfig::unlock`], for a caller that writes a database or packs.
+    /// As [`StoreConfig::unlock`], for a caller that makes or replaces a database.
     ///
     /// # Errors
-    /// As there; `Denied` for a key that gives no right to change the store.
+    /// As there; `Denied` for a key without all rights.
     pub(crate) fn unlock_to_change(&self, dir: &Path, access: Access) -> Result<Option<Arc<Keyring>>> {
         let keys = self.unlock(dir, access)?;
-        keys.iter().try_for_each(|keys| keys.rights().require_changes())?;
+        keys.iter().try_for_each(|keys| keys.rights().require_all())?;
         Ok(keys)
     }
 

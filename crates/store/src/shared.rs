@@ -71,7 +71,7 @@ pub(crate) fn open(url: &str, read_only: bool) -> Result<Shared> {
     known::check(&name, config.ring_id())?;
     let keys = config.unlock(&dir, Access { read_only, ..Access::default() })?;
     if let Some(keys) = &keys {
-        meta.seal_with(Sealer::new(&keys.columns_key()));
+        meta.seal_with(sealer_of(keys));
         if keys.rights().require_changes().is_err() {
             meta.refuse_changes();
         }
@@ -81,7 +81,11 @@ pub(crate) fn open(url: &str, read_only: bool) -> Result<Shared> {
 
 /// Seals the database of a store with these keys.
 pub(crate) fn sealer(keys: Option<&Arc<Keyring>>) -> Option<Sealer> {
-    keys.map(|keys| Sealer::new(&keys.columns_key()))
+    keys.map(|keys| sealer_of(keys))
+}
+
+fn sealer_of(keys: &Keyring) -> Sealer {
+    Sealer::with(&keys.columns_key(), keys.content_keys().map(|keys| &keys.inline))
 }
 
 /// The name of a host's directory for a store, made of its id and the place of its packs. A copy of

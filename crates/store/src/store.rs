@@ -23,7 +23,7 @@ use crate::error::{Context, Error, ErrorKind, Result};
 use crate::follow;
 use crate::home::Home;
 use crate::index::Index;
-use crate::keys::Keyring;
+use crate::keys::{Keyring, Rights};
 use crate::layout::DATABASE_FILE;
 use crate::meta::jobs::Jobs;
 use crate::meta::{Meta, PackRow, PackState, PostgresMeta};
@@ -242,9 +242,7 @@ impl Store {
     /// # Errors
     /// `Denied`, with what to do.
     pub fn require_writable(&self) -> Result<()> {
-        if let Some(keys) = &self.keys {
-            keys.rights().require_changes().context(|| self.name.display().to_string())?;
-        }
+        self.require(Rights::require_changes)?;
         if self.read_only {
             return Err(Error::new(ErrorKind::Denied, format!("{} is read-only", self.name.display())));
         }
@@ -261,6 +259,27 @@ impl Store {
             "role {role} only adds to this store, and may not {what}: do it as a role that may delete snapshots"
         );
         Err(Error::new(ErrorKind::Denied, why))
+    }
+
+    /// Fails if the key that opened it reads no contents.
+    ///
+    /// # Errors
+    /// `Denied`, with what to do.
+    pub fn require_contents(&self) -> Result<()> {
+        self.require(Rights::require_contents)
+    }
+
+    /// Fails unless the key that opened it gives all rights.
+    ///
+    /// # Errors
+    /// `Denied`, with what to do.
+    pub fn require_all_rights(&self) -> Result<()> {
+        self.require(Rights::require_all)
+    }
+
+    fn require(&self, what: fn(Rights) -> Result<()>) -> Result<()> {
+        let keys = self.keys.iter();
+        keys.map(|keys| keys.rights()).try_for_each(what).context(|| self.name.display().to_string())
     }
 
     /// The directory of lock files, for as long as the store is open.

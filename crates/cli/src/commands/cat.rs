@@ -45,6 +45,7 @@ pub struct CatArgs {
 
 pub fn run(context: &Context, args: CatArgs) -> Outcome {
     let store = context.open()?;
+    store.require_contents()?;
     let view = context.view(&store, "cat", args.at.as_deref())?;
     let named = args::expand(&store, view.at, &args.paths)?;
     let (reader, mut out) = (Reader::new(&store), Out::new());

@@ -59,6 +59,7 @@ pub fn run(context: &Context, args: ExportArgs) -> Outcome {
         ));
     }
     let store = context.open()?;
+    store.require_contents()?;
     let view = context.view(&store, "export", args.at.as_deref())?;
     let top = args::entry(&store, view.at, &path)?;
     let progress = context.progress_beside(&store, "the archive is incomplete", to_stdout);

@@ -101,6 +101,7 @@ pub fn run(context: &Context, args: GetArgs) -> Outcome {
     let dest = PathBuf::from(dest);
     let selection = selection(&args)?;
     let store = context.open()?;
+    store.require_contents()?;
     offload::use_decompressors(context, &store, &args.offload)?;
     let view = context.view(&store, "get", args.at.as_deref())?;
     let named = named(&store, view.at, paths)?;

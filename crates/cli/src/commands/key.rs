@@ -25,6 +25,7 @@ Examples:
   outrigger key add --file /root/nightly.key   a key file for another host or a service
   outrigger key add --passphrase --label me
   outrigger key add --read-only --file web.key a key that changes nothing
+  outrigger key add --put-only --file db3.key  for `put`; reads no contents
   outrigger key remove nightly
   outrigger key rotate                         what is stored from now on has new keys
   outrigger key unlock --for 8h                keep the key in the kernel, and ask no more
@@ -48,7 +49,7 @@ pub enum KeyCommand {
     List,
     /// Add a key
     #[command(
-        after_help = "Examples:\n  outrigger key add --paper\n  outrigger key add --file /root/nightly.key --label nightly\n  outrigger key add --passphrase\n  outrigger key add --read-only --file web.key"
+        after_help = "Examples:\n  outrigger key add --paper\n  outrigger key add --file /root/nightly.key --label nightly\n  outrigger key add --passphrase\n  outrigger key add --read-only --file web.key\n  outrigger key add --put-only --file db3.key"
     )]
     Add(AddArgs),
     /// Remove a key. Who has it and a copy of the store's directory `keys` can still read what is
@@ -99,8 +100,12 @@ pub struct AddArgs {
     #[arg(long, group = "kind")]
     passphrase: bool,
     /// A host with the key reads everything, and this program refuses it every change
-    #[arg(long)]
+    #[arg(long, conflicts_with = "put_only")]
     read_only: bool,
+    /// A host with the key stores (`put`, `import`) and finds what is stored. It reads names, and
+    /// cannot read contents
+    #[arg(long)]
+    put_only: bool,
     /// What to call it [default: what it is]
     #[arg(long)]
     label: Option<String>,
@@ -109,7 +114,11 @@ pub struct AddArgs {
 impl AddArgs {
     /// The rights that the key gives.
     fn rights(&self) -> Rights {
-        if self.read_only { Rights::ReadOnly } else { Rights::All }
+        match (self.read_only, self.put_only) {
+            (true, _) => Rights::ReadOnly,
+            (_, true) => Rights::PutOnly,
+            _ => Rights::All,
+        }
     }
 }
 
@@ -213,7 +222,7 @@ fn list(context: &Context) -> Outcome {
 fn add(context: &Context, args: &AddArgs) -> Outcome {
     let (store, packs) = open(context)?;
     let ring = newest(&store, &*packs)?;
-    ring.rights().require_changes()?;
+    ring.rights().require_all()?;
     let add = |secret: &Secret, label: &str| {
         let label = args.label.as_deref().unwrap_or(label);
         keys::add_slot(&*packs, ring, secret, label, args.rights())
@@ -221,6 +230,7 @@ fn add(context: &Context, args: &AddArgs) -> Outcome {
     let may = match args.rights() {
         Rights::All => "opens the store",
         Rights::ReadOnly => "reads the store",
+        Rights::PutOnly => "stores in the store",
     };
     if args.passphrase {
         let slot = add(&secrets::new_passphrase()?, "passphrase")?;
@@ -257,7 +267,7 @@ pub fn key_of_file(path: &Path, store: StoreId) -> Result<Secret, Failure> {
 fn rotate(context: &Context, keep: &[PathBuf], drop_others: bool) -> Outcome {
     let (store, packs) = open(context)?;
     let ring = store.keys().expect("an encrypted store is open");
-    ring.rights().require_changes()?;
+    ring.rights().require_all()?;
     let found = unlock::at_hand(ring, &*packs, keep)?;
     let others: Vec<String> =
         found.iter().filter(|(_, secret)| secret.is_none()).map(|(slot, _)| slot.describe()).collect();

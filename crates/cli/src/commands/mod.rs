@@ -161,13 +161,22 @@ impl Context {
     pub fn open_for_upkeep(&self) -> Result<Store, Failure> {
         let store = self.open()?;
         store.require_writable()?;
+        store.require_all_rights()?;
         Ok(store)
     }
 
     /// Opens the store for changes by writers. A mount first stores what it has staged, and waits
     /// during each commit.
     pub fn open_for_commits(&self) -> Result<Store, Failure> {
-        let store = self.open_for_upkeep()?;
+        let store = self.open_to_store()?;
+        store.require_all_rights()?;
+        Ok(store)
+    }
+
+    /// As [`Self::open_for_commits`], also with a key that only stores.
+    pub fn open_to_store(&self) -> Result<Store, Failure> {
+        let store = self.open()?;
+        store.require_writable()?;
         if !store.is_shared() {
             store.set_beside(self.neighbour().each_commit(store.home()));
         }
@@ -180,6 +189,7 @@ impl Context {
         self.held.replace(self.neighbour().hold(dir)?);
         let store = Store::open(dir, false)?;
         store.require_writable()?;
+        store.require_all_rights()?;
         Ok(store)
     }
 

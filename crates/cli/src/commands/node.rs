@@ -119,6 +119,7 @@ fn agent(context: &Context, args: NodeArgs) -> Outcome {
     let trust = Arc::new(args.trust.trust()?);
     let store = Arc::new(context.open()?);
     store.require_writable()?;
+    store.require_all_rights()?;
     let name = match args.name {
         Some(name) => name,
         None => free_name(&store)?,

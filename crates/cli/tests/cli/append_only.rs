@@ -230,7 +230,8 @@ fn checksums_that_a_thief_spoils_harm_no_snapshot_and_no_copy() {
     assert_eq!(world.site.done(&["ls"]).text(), "");
     world.holds();
     world.site.done(&["check", "--read-data"]);
-    world.site.done(&["copy", "copy", "--no-encryption"]);
+    let (server, schema) = world.server();
+    world.site.done(&["copy", &server.url(schema), "copy"]);
     let place = &world.site.place;
     world.site.done(&["-s", "copy", "get", "--at", "held", "tree", "copied"]);
     let same = Command::new("diff").arg("-r").args([place.path("tree"), place.path("copied")]).status();

@@ -179,3 +179,110 @@ fn a_rotation_keeps_the_rights_of_keys() {
     let said = home.run(&["--key-file", "owner.key", "key", "remove", "key file"]);
     assert!(said.code != 0 && said.err.contains("last key"), "{}", said.err);
 }
+
+/// Commands that a host which only stores is refused, apart from those that also one is which only
+/// reads: they would need contents, or change what others have stored.
+const NOT_STORING: &[&[&str]] = &[
+    &["cat", "docs/small"],
+    &["cat", "mine/small"],
+    &["get", "docs", "out"],
+    &["get", "mine", "out"],
+    &["get", "--at", "before", "docs", "out"],
+    &["export", "docs", "out.tar"],
+    &["check"],
+    &["check", "--read-data"],
+    &["check", "--repair"],
+    &["rm", "-r", "docs"],
+    &["mv", "docs", "moved"],
+    &["cp", "docs", "copied"],
+    &["undo"],
+    &["snapshot", "delete", "before"],
+    &["keep", "--last", "1"],
+    &["policy", "set", "docs", "versions=all"],
+    &["gc"],
+    &["recompress"],
+    &["run", "--in", "docs/small", "--out", "out", "--", "cat"],
+    &["key", "add", "--paper"],
+    &["key", "add", "--put-only", "--paper"],
+    &["key", "remove", "fewer"],
+    &["key", "rotate", "--drop-others"],
+];
+
+#[test]
+fn a_key_that_only_stores_stores_and_finds_what_is_stored() {
+    for home in homes("--put-only") {
+        owner(&home, &["export", "docs", "docs.tar"]);
+        // What it stores itself, what others have stored, and what a tar archive has.
+        home.0.write("mine/small", "a small file of the host");
+        home.0.write("mine/large", noise(2, 3 << 20));
+        works(&home, &["put", "mine", "--tag", "host"]);
+        let stored = bytes_of_data(&home);
+        for args in [
+            &["put", "mine", "--to", "again"][..],
+            &["put", "docs", "--to", "copies"],
+            &["import", "docs.tar", "--to", "imported"],
+        ] {
+            works(&home, args);
+            assert_eq!(bytes_of_data(&home), stored, "{args:?} finds what is stored");
+        }
+        home.0.write("docs/small", "changed");
+        works(&home, &["put", "docs"]);
+        assert!(works(&home, &["ls"]).text().contains("again"));
+        assert!(works(&home, &["find", "large"]).text().contains("mine/large"));
+        works(&home, &["snapshot", "list"]);
+        works(&home, &["status"]);
+        let list = works(&home, &["key", "list"]).text();
+        assert!(list.lines().any(|line| line.contains("put-only") && line.ends_with("fewer")), "{list}");
+
+        owner(&home, &["check", "--read-data"]);
+        assert_eq!(owner(&home, &["cat", "mine/small"]).text(), "a small file of the host");
+        assert_eq!(owner(&home, &["cat", "docs/small"]).text(), "changed");
+        for tree in ["mine", "again", "copies", "imported"] {
+            owner(&home, &["get", tree, &format!("out-{tree}")]);
+        }
+        assert_eq!(home.0.read("out-again/large"), noise(2, 3 << 20));
+        assert_eq!(home.0.read("out-imported/large"), noise(1, 3 << 20));
+        owner(&home, &["gc"]);
+        owner(&home, &["check", "--read-data"]);
+        works(&home, &["put", "mine"]);
+    }
+}
+
+/// Bytes of the packs that have contents.
+fn bytes_of_data(home: &Home) -> u64 {
+    let stats = owner(home, &["stats", "--json"]).json();
+    let packs = stats["packs"].as_array().unwrap().iter();
+    packs.filter(|row| row["kind"] == "data").map(|row| row["stored_bytes"].as_u64().unwrap()).sum()
+}
+
+#[test]
+fn a_key_that_only_stores_reads_no_contents_by_any_command() {
+    for home in homes("--put-only") {
+        home.0.write("mine/small", "a small file of the host");
+        works(&home, &["put", "mine"]);
+        std::fs::create_dir(home.0.path("mnt")).unwrap();
+        let store = home.0.store().to_string();
+        let before = state(&home);
+        for args in NOT_STORING {
+            is_refused(&home, "only stores in it", args);
+        }
+        is_refused(&home, "only stores in it", &["copy", &store, "replica"]);
+        is_refused(&home, "only stores in it", &["mount", "mnt"]);
+        is_refused(&home, "only stores in it", &["mount", "--read-only", "mnt"]);
+        assert_eq!(state(&home), before);
+        assert!(!home.0.path("out").exists() && !home.0.path("out.tar").exists(), "nothing was begun");
+    }
+}
+
+#[test]
+fn a_host_that_only_stores_goes_on_after_a_rotation() {
+    for home in homes("--put-only") {
+        owner(&home, &["key", "rotate", "--keep", "fewer.key"]);
+        let stored = bytes_of_data(&home);
+        works(&home, &["put", "docs", "--to", "again"]);
+        assert_eq!(bytes_of_data(&home), stored, "it finds what was stored before");
+        works(&home, &["put", "new"]);
+        assert_eq!(owner(&home, &["cat", "new"]).text(), "what is new");
+        is_refused(&home, "only stores in it", &["cat", "new"]);
+    }
+}

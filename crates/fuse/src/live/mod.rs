@@ -128,7 +128,7 @@ pub(crate) fn log_options(staging_bytes: u64, store: &Store) -> staging::Options
     // Small segments are given back early; but each costs a file.
     let segment_len = (capacity / 8).clamp(4 << 20, 32 << 20);
     let packs_beside = store.has_packs_beside();
-    let key = store.keys().map(|keys| keys.staging_key());
+    let key = store.keys().map(|keys| keys.content_keys().expect("a mount has all rights").staging.clone());
     staging::Options { segment_len, capacity, packs_beside, key, ..staging::Options::new(store.config.id) }
 }
 

@@ -95,6 +95,7 @@ impl ReadVolume {
         options: ReadOptions,
         reports: Reports,
     ) -> outrigger_store::Result<Self> {
+        store.require_contents()?;
         store.packs.set_cache_bytes(FRAMES_BYTES);
         let totals = store.meta.totals()?;
         // Totals are known for the current tree only, not for a snapshot.

@@ -337,6 +337,15 @@ pub trait PackWriter: Send {
     /// `Full` or `Io`; the pack is then unusable and its writer should be dropped.
     fn append(&mut self, parts: &[IoSlice<'_>]) -> Result<()>;
 
+    /// What is appended from now on is the pack's footer and trailer. Engines that encrypt let hosts
+    /// read it that may not read the frames before it; to others it is the same.
+    ///
+    /// # Errors
+    /// As `append`.
+    fn begin_footer(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     /// Ends the appending: slow work may begin now, and [`PackWriter::seal`] waits for it.
     ///
     /// # Errors

@@ -58,9 +58,11 @@ const NAMED: usize = 3;
 /// Checks the store, and repairs it if asked to.
 ///
 /// # Errors
-/// `Busy` while the collector runs, `Newer`, `Denied` (repairing a read-only store), and failures
+/// `Busy` while the collector runs, `Newer`, `Denied` (repairing a read-only store,
+/// or with a key that reads no contents), and failures
 /// of the machine. Damage is no error: it is in the report.
 pub fn check(store: &Store, options: &CheckOptions, progress: &CheckProgress) -> Result<CheckReport> {
+    store.require_contents()?;
     if options.repair {
         store.require_writable()?;
     }

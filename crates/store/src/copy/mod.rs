@@ -131,6 +131,7 @@ pub struct CopyReport {
 /// `Exists` when something else is in the way, or the copy was changed by itself; `Busy` when the
 /// source or the copy is in use; `Damaged` when the source's database is; errors of the engines.
 pub fn copy(store: &Store, options: &CopyOptions, progress: &CopyProgress) -> Result<CopyReport> {
+    store.require_contents()?;
     let to = Destination::open(store, options)?;
     // While this session is the collector, no pack of the source can go away, and no other copy of
     // it runs to the same place.

@@ -8,7 +8,7 @@ use outrigger_format::{Footer, FrameHeader, PACK_HEADER_LEN, PackHeader, TRAILER
 
 use super::journal::Journal;
 use super::{CopyOptions, CopyProgress, CopyReport, add};
-use crate::backend::Backend;
+use crate::backend::{Backend, PackWriter};
 use crate::config::StoreConfig;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::meta::PackRow;
@@ -129,7 +129,7 @@ pub(crate) fn copy_one(
         }
     }
     let mut writer = to.create(row.id)?;
-    let copied = check(from, config, row, &mut |bytes| writer.append(&[IoSlice::new(bytes)]));
+    let copied = check(from, config, row, &mut |part| append(&mut *writer, &part));
     if let Err(error) = copied {
         drop(writer);
         to.remove(row.id)?;
@@ -158,9 +158,24 @@ pub(crate) fn copy_before_readers(
         let why = format!("pack {} cannot be moved up: only directories take packs from below", row.id);
         return Err(Error::new(ErrorKind::Invalid, why));
     };
-    check(from, config, row, &mut |bytes| writer.append(&[IoSlice::new(bytes)]))?;
+    check(from, config, row, &mut |part| append(&mut *writer, &part))?;
     writer.seal()?;
     Ok(true)
+}
+
+/// A part of a pack that is read from front to back.
+enum Part<'a> {
+    /// The next bytes.
+    Bytes(&'a [u8]),
+    /// The footer comes next.
+    Footer,
+}
+
+fn append(writer: &mut dyn PackWriter, part: &Part<'_>) -> Result<()> {
+    match part {
+        Part::Bytes(bytes) => writer.append(&[IoSlice::new(bytes)]),
+        Part::Footer => writer.begin_footer(),
+    }
 }
 
 /// Reads a pack from front to back, handing out its bytes, and checks header, frames, footer and
@@ -172,7 +187,7 @@ fn check(
     backend: &dyn Backend,
     config: &StoreConfig,
     row: &PackRow,
-    take: &mut dyn FnMut(&[u8]) -> Result<()>,
+    take: &mut dyn FnMut(Part<'_>) -> Result<()>,
 ) -> Result<()> {
     let id = row.id;
     let damaged = |why: &str| Error::damaged(format!("pack {id} {why}"));
@@ -221,6 +236,8 @@ fn check(
     if reader.at() != frames_end {
         return Err(damaged("has a frame that reaches into its footer"));
     }
+    reader.hand_out()?;
+    (reader.take)(Part::Footer)?;
     let at = || format!("pack {id}, footer");
     for step in trailer.steps() {
         Footer::check_beginning(reader.peek(step)?).context(at)?;
@@ -230,7 +247,7 @@ fn check(
     if *reader.next(rest)? != end[end.len().saturating_sub(rest)..] {
         return Err(damaged("has two trailers"));
     }
-    reader.finish()
+    reader.hand_out()
 }
 
 /// Bytes of a frame's header in most cases.
@@ -245,7 +262,7 @@ struct Front<'a> {
     start: usize,
     /// Bytes of the pack that were read.
     read: u64,
-    take: &'a mut dyn FnMut(&[u8]) -> Result<()>,
+    take: &'a mut dyn FnMut(Part<'_>) -> Result<()>,
 }
 
 impl Front<'_> {
@@ -257,9 +274,7 @@ impl Front<'_> {
     /// The next `len` bytes, which stay next.
     fn peek(&mut self, len: usize) -> Result<&[u8]> {
         if self.buffer.len() - self.start < len {
-            (self.take)(&self.buffer[..self.start])?;
-            self.buffer.drain(..self.start);
-            self.start = 0;
+            self.hand_out()?;
             let have = self.buffer.len();
             let left = (self.row.bytes - self.read) as usize;
             let more = (len - have).max(STEP).min(left);
@@ -280,7 +295,11 @@ impl Front<'_> {
         Ok(&self.buffer[self.start - len..self.start])
     }
 
-    fn finish(self) -> Result<()> {
-        (self.take)(&self.buffer[..self.start])
+    /// Hands out what was looked at.
+    fn hand_out(&mut self) -> Result<()> {
+        (self.take)(Part::Bytes(&self.buffer[..self.start]))?;
+        self.buffer.drain(..self.start);
+        self.start = 0;
+        Ok(())
     }
 }

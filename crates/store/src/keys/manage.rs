@@ -56,7 +56,7 @@ pub fn add_slot(
     label: &str,
     rights: Rights,
 ) -> Result<Slot> {
-    ring.rights().require_changes()?;
+    ring.rights().require_all()?;
     let created = outrigger_clock::now_nanos() / 1_000_000_000;
     let slot = Slot::lock(&ring.limited(rights)?, secret, label, created)?;
     packs.put_text(&slot.file_name(), &slot.to_text())?;
@@ -70,7 +70,7 @@ pub fn add_slot(
 /// `Denied` unless `ring` has all rights; `NotFound`, `Invalid` for a label of several slots, and
 /// for the last slot.
 pub fn remove_slot(packs: &dyn Backend, ring: &Keyring, name: &str) -> Result<Slot> {
-    ring.rights().require_changes()?;
+    ring.rights().require_all()?;
     let all = slots(packs)?;
     let mut named = all.iter().filter(|slot| slot.id == name || slot.label == name);
     let slot = named.next().ok_or_else(|| {
@@ -109,7 +109,7 @@ pub fn rotate(
     ring: &Keyring,
     known: &[(Slot, Option<Secret>)],
 ) -> Result<u32> {
-    ring.rights().require_changes()?;
+    ring.rights().require_all()?;
     let mut carried: Vec<(&Slot, &Secret)> = Vec::new();
     for (slot, secret) in known {
         // An interrupted rotation leaves two slots of one secret.

@@ -22,7 +22,8 @@ use zeroize::Zeroize;
 
 use crate::error::Result;
 
-pub use keyring::{Keyring, Rights, RingId};
+pub use keyring::{ContentKeys, Keyring, Rights, RingId};
+pub(crate) use keyring::{HEAD_LEN, PackHead, PackKeys};
 pub use manage::{NewKeys, add_slot, remove_slot, rotate};
 pub use slot::{Secret, Slot, SlotKind, require_passphrase};
 

@@ -52,17 +52,30 @@ pub struct Sealer {
     secret: Key,
     /// Of checksums.
     sums: Key,
+    /// Seals contents; `None` for a host that reads none.
+    contents: Option<Box<Sealer>>,
 }
 
 impl Sealer {
     /// The sealer of a store with this key. The same key gives the same sealer.
     pub fn new(key: &Key) -> Self {
+        Self::with(key, Some(&key.derive("outrigger 2026 metadata contents", &[])))
+    }
+
+    /// As [`Sealer::new`], with a key of its own for contents, or without the right to read any.
+    pub fn with(key: &Key, contents: Option<&Key>) -> Self {
         let of = |purpose| key.derive(purpose, &[]);
         Self {
             authentic: of("outrigger 2026 metadata values SIV authentication"),
             secret: of("outrigger 2026 metadata values SIV encryption"),
             sums: of("outrigger 2026 metadata row checksums"),
+            contents: contents.map(|key| Box::new(Self::with(key, None))),
         }
+    }
+
+    /// Seals and opens contents; `None` for a host that reads none.
+    pub(crate) fn contents(&self) -> Option<&Self> {
+        self.contents.as_deref()
     }
 
     fn siv(&self) -> Aes256Siv {

@@ -227,7 +227,7 @@ pub fn settle(store: &Store, before: &BeforeSnapshot, counts: Counts) -> Result<
         return Ok(Some(name));
     }
     if counts == Counts::default() || !destroys {
-        delete(store, std::slice::from_ref(&name))?;
+        remove(store, std::slice::from_ref(&name))?;
         before.forget();
         return Ok(None);
     }
@@ -242,6 +242,11 @@ pub fn settle(store: &Store, before: &BeforeSnapshot, counts: Counts) -> Result<
 /// # Errors
 /// `NotFound`, `Invalid` for a held one; then nothing was deleted.
 pub fn delete(store: &Store, names: &[String]) -> Result<()> {
+    store.require_all_rights()?;
+    remove(store, names)
+}
+
+fn remove(store: &Store, names: &[String]) -> Result<()> {
     if names.is_empty() {
         return store.require_writable();
     }

@@ -2,9 +2,13 @@ use std::collections::HashSet;
 use std::io::IoSlice;
 
 use outrigger_format::StoreId;
+use ring::aead::NONCE_LEN;
 
+use super::layout::{EXTRA, FRAMES, HEADER, HEADER_NUMBER, Shape};
+use super::read::open_block;
 use super::*;
 use crate::backend::MemoryBackend;
+use crate::keys::{HEAD_LEN, Key, PackHead, Rights};
 use crate::testing::conformance;
 
 fn keys() -> Arc<Keyring> {
@@ -15,12 +19,22 @@ fn over(inner: &MemoryBackend, keys: &Arc<Keyring>) -> SealedBackend {
     SealedBackend::new(Arc::new(inner.clone()), Arc::clone(keys))
 }
 
+/// Writes a pack whose last quarter is its footer.
 fn write(backend: &dyn Backend, id: u64, bytes: &[u8]) {
     let mut writer = backend.create(PackId(id)).unwrap();
-    for part in bytes.chunks(10_007) {
+    let (frames, footer) = bytes.split_at(frames_end(bytes.len()));
+    for part in frames.chunks(10_007) {
+        writer.append(&[IoSlice::new(part)]).unwrap();
+    }
+    writer.begin_footer().unwrap();
+    for part in footer.chunks(10_007) {
         writer.append(&[IoSlice::new(part)]).unwrap();
     }
     writer.seal().unwrap();
+}
+
+fn frames_end(len: usize) -> usize {
+    len - len / 4
 }
 
 fn read(backend: &dyn Backend, id: u64, from: usize, len: usize) -> Result<Vec<u8>> {
@@ -44,22 +58,34 @@ fn it_conforms() {
 fn every_range_of_every_length_reads_back() {
     let (inner, keys) = (MemoryBackend::new(), keys());
     let sealed = over(&inner, &keys);
-    for (id, len) in
-        [0, 1, BLOCK - 5, BLOCK - 4, BLOCK - 3, BLOCK, BLOCK + 1, 3 * BLOCK, 9 * BLOCK + 5, 33 * BLOCK]
-            .into_iter()
-            .enumerate()
+    for (id, len) in [
+        0,
+        1,
+        HEADER,
+        HEADER + 1,
+        BLOCK - 4,
+        BLOCK,
+        BLOCK + HEADER + 1,
+        4 * BLOCK / 3,
+        3 * BLOCK,
+        9 * BLOCK + 5,
+        33 * BLOCK,
+    ]
+    .into_iter()
+    .enumerate()
     {
         let (id, bytes) = (id as u64 + 1, text(len));
         write(&sealed, id, &bytes);
-        let padded = padded_len(inner.packs()[&PackId(id)].len() as u64).unwrap();
-        let unit = if padded < SMALL { UNIT_SMALL } else { BLOCK } as u64;
-        assert!(
-            padded.is_multiple_of(unit) && padded - len as u64 <= 2 * unit + COUNT as u64,
-            "{len}: {padded}"
-        );
+        let stored = inner.packs()[&PackId(id)].len();
+        let unit = if (stored as u64) < SMALL { UNIT_SMALL } else { BLOCK };
+        let most = len + 3 * unit + FRAMES + TAIL + (len / BLOCK + 3) * EXTRA;
+        assert!(stored.is_multiple_of(unit) && stored <= most, "{len}: {stored}");
         assert_eq!(over(&inner, &keys).len(PackId(id)).unwrap(), Some(len as u64));
         assert_eq!(sealed.len(PackId(id)).unwrap(), Some(len as u64));
-        for from in [0, 1, BLOCK - 1, BLOCK, 2 * BLOCK - 7, len].into_iter().filter(|from| *from <= len) {
+        for from in [0, 1, HEADER, BLOCK - 1, BLOCK + HEADER, 2 * BLOCK - 7, frames_end(len), len]
+            .into_iter()
+            .filter(|from| *from <= len)
+        {
             for to in [from, from + 1, from + BLOCK, len].into_iter().filter(|to| (from..=len).contains(to)) {
                 assert!(
                     read(&sealed, id, from, to - from).unwrap() == bytes[from..to],
@@ -98,9 +124,14 @@ fn changes_are_noticed() {
     }
     let whole = inner.packs()[&PackId(1)].clone();
     let other = inner.packs()[&PackId(2)].clone();
-    let swapped = [&whole[SEALED..2 * SEALED], &whole[..SEALED], &whole[2 * SEALED..]].concat();
-    let mixed = [&whole[..SEALED], &other[SEALED..]].concat();
-    let mut changes = vec![other, swapped, mixed, whole[..2 * SEALED].to_vec(), whole[..SEALED - 3].to_vec()];
+    let (one, two, three) = (FRAMES, FRAMES + SEALED, FRAMES + 2 * SEALED);
+    let swapped = [&whole[..one], &whole[two..three], &whole[one..two], &whole[three..]].concat();
+    let mixed = [&whole[..one], &other[one..two], &whole[two..]].concat();
+    let headed = [&other[..one], &whole[one..]].concat();
+    let ended = [&whole[..whole.len() - TAIL], &other[other.len() - TAIL..]].concat();
+    let cut = [&whole[..two], &whole[three..]].concat();
+    let mut changes = vec![other, swapped, mixed, headed, ended, cut];
+    changes.extend([three, two - 3, FRAMES, FRAMES - 1, 5].map(|len| whole[..len].to_vec()));
     changes.extend((0..whole.len()).step_by(977).map(|at| {
         let mut flipped = whole.clone();
         flipped[at] ^= 0x10;
@@ -117,7 +148,7 @@ fn changes_are_noticed() {
             }
         }
     }
-    inner.packs().insert(PackId(1), whole[..2 * SEALED].to_vec());
+    inner.packs().insert(PackId(1), whole[..three].to_vec());
     assert_eq!(
         over(&inner, &keys).read_end(PackId(1), 10).unwrap_err().kind(),
         ErrorKind::Damaged,
@@ -141,20 +172,112 @@ fn packs_of_earlier_epochs_stay_readable() {
     assert!(read(&over(&inner, &old), 2, 0, 5).is_err(), "a keyring without the epoch");
 }
 
-/// Over several writers of the same and of different packs, no key meets a nonce twice.
+/// Another process has moved it to another tier, where it has other keys.
+#[test]
+fn a_pack_that_was_encrypted_anew_is_read_as_it_is_now() {
+    let (inner, keys) = (MemoryBackend::new(), keys());
+    let bytes = text(5 * BLOCK);
+    for how in 0..3 {
+        write(&over(&inner, &keys), 1, &bytes);
+        let sealed = over(&inner, &keys);
+        assert!(read(&sealed, 1, 0, BLOCK).unwrap() == bytes[..BLOCK]);
+        inner.packs().remove(&PackId(1));
+        write(&over(&inner, &keys), 1, &bytes);
+        match how {
+            0 => assert!(read(&sealed, 1, 0, bytes.len()).unwrap() == bytes),
+            1 => assert!(sealed.read_end(PackId(1), 9).unwrap().unwrap().0 == bytes[bytes.len() - 9..]),
+            _ => assert!(sealed.shape(PackId(1), true).unwrap().unwrap().len == bytes.len() as u64),
+        }
+        inner.packs().remove(&PackId(1));
+    }
+}
+
+/// No two packs have a key in common, not even two of one id, and under one key each block has a
+/// nonce of its own.
 #[test]
 fn no_nonce_repeats() {
     let (inner, keys) = (MemoryBackend::new(), keys());
-    let mut seen = HashSet::new();
-    for _ in 0..3 {
-        for id in [1, 2] {
-            write(&over(&inner, &keys), id, &text(5 * BLOCK));
-            for block in inner.packs().remove(&PackId(id)).unwrap().chunks(SEALED) {
-                assert!(seen.insert((id, block[..NONCE_LEN].to_vec())));
+    let (mut heads, mut seen) = (HashSet::new(), HashSet::new());
+    for round in 0..3 {
+        for id in [1, 2].map(PackId) {
+            let sealed = over(&inner, &keys);
+            write(&sealed, id.0, &text(9 * BLOCK));
+            let shape = sealed.shape(id, true).unwrap().unwrap();
+            let stored = inner.packs().remove(&id).unwrap();
+            assert!(heads.insert(stored[..HEAD_LEN].to_vec()), "another key each time");
+            let (frames, end, tail) = (FRAMES, shape.end().at as usize, stored.len() - TAIL);
+            let contents = stored[frames..end].chunks(SEALED).map(|block| (true, block));
+            let others = [&stored[HEAD_LEN..frames], &stored[tail..]].into_iter();
+            let others = others.chain(stored[end..tail].chunks(SEALED)).map(|block| (false, block));
+            for (is_content, block) in contents.chain(others) {
+                assert!(seen.insert((round, id, is_content, block[..NONCE_LEN].to_vec())));
             }
         }
     }
-    assert!(seen.len() >= 3 * 2 * 6, "each writer made blocks: {}", seen.len());
+    assert!(seen.len() >= 3 * 2 * (7 + 3 + 2), "each writer made blocks: {}", seen.len());
+}
+
+/// A host that only stores finds what is in packs, and reads no content: neither of others nor its
+/// own. That is no damage.
+#[test]
+fn a_host_that_only_stores_reads_headers_and_footers() {
+    let (inner, keys) = (MemoryBackend::new(), keys());
+    let stores = Arc::new(keys.limited(Rights::PutOnly).unwrap());
+    let bytes = text(5 * BLOCK);
+    write(&over(&inner, &keys), 1, &bytes);
+    write(&over(&inner, &stores), 2, &bytes);
+    let footer = frames_end(bytes.len());
+    for id in [1, 2] {
+        assert!(read(&over(&inner, &keys), id, 0, bytes.len()).unwrap() == bytes, "all rights");
+        let sealed = over(&inner, &stores);
+        assert_eq!(sealed.len(PackId(id)).unwrap(), Some(bytes.len() as u64));
+        assert!(read(&sealed, id, 0, HEADER).unwrap() == bytes[..HEADER]);
+        assert!(read(&sealed, id, footer, bytes.len() - footer).unwrap() == bytes[footer..]);
+        let (end, len) = sealed.read_end(PackId(id), 1000).unwrap().unwrap();
+        assert!(end == bytes[bytes.len() - 1000..] && len == bytes.len() as u64);
+        for (from, len) in [(HEADER, 1), (0, bytes.len()), (footer - 1, 2), (BLOCK, 2 * BLOCK)] {
+            let refused = read(&sealed, id, from, len).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Denied, "{refused}");
+            assert!(refused.to_string().contains("--key-file"), "{refused}");
+        }
+    }
+}
+
+/// Whatever is in a slot that only stores: as it is, or derived as this program derives keys, it
+/// opens no block of frames.
+#[test]
+fn nothing_in_a_slot_that_only_stores_opens_contents() {
+    let (inner, keys) = (MemoryBackend::new(), keys());
+    let stores = Arc::new(keys.limited(Rights::PutOnly).unwrap());
+    write(&over(&inner, &keys), 1, &text(3 * BLOCK));
+    write(&over(&inner, &stores), 2, &text(3 * BLOCK));
+    let held = stores.encode();
+    let held: Vec<Key> = held.windows(32).map(|at| Key::new(at.try_into().unwrap())).collect();
+    for id in [1, 2].map(PackId) {
+        let stored = inner.packs()[&id].clone();
+        let head = PackHead(*stored.first_chunk().unwrap());
+        assert!(stores.pack(id, &head).unwrap().content.is_none());
+        let (store, number) = (&[3u8; 16], id.0.to_le_bytes());
+        let derived = held.iter().flat_map(|key| {
+            let content = |about: &[&[u8]]| key.derive("outrigger 2026-11 pack content", about);
+            let footer = key.derive("outrigger 2026-11 pack footer", &[store, &number, &head.0]);
+            [
+                key.clone(),
+                footer,
+                content(&[store, &number, &head.0]),
+                content(&[store, &number, &head.0, key.bytes(), key.bytes()]),
+            ]
+        });
+        let opens = |key: &Key, from: usize, number: u32| {
+            open_block(&key.aead(), number, &mut stored[from..][..SEALED].to_vec()).is_some()
+        };
+        let derived: Vec<Key> = derived.collect();
+        assert!(!derived.iter().any(|key| opens(key, FRAMES, 0) || opens(key, FRAMES + SEALED, 1)));
+        // The same search finds the key of what it may read.
+        let header = &stored[HEAD_LEN..FRAMES];
+        let opens = |key: &Key| open_block(&key.aead(), HEADER_NUMBER, &mut header.to_vec()).is_some();
+        assert!(derived.iter().any(opens));
+    }
 }
 
 /// Somebody who sees packs alone wants to know which of two files of one length was stored, by the
@@ -166,7 +289,10 @@ fn lengths_do_not_tell_how_many_chunks_there_are() {
     let (inner, keys) = (MemoryBackend::new(), keys());
     let sealed = over(&inner, &keys);
     // Just below a limit to which packs are padded.
-    let (few, many) = (49 * UNIT_SMALL - COUNT - CHUNKS, 49 * UNIT_SMALL - COUNT + 8);
+    let len = 48 * UNIT_SMALL;
+    let shape = Shape { frames_end: frames_end(len) as u64, len: len as u64, zeros: 0, is_whole: true };
+    let limit = 49 * UNIT_SMALL - (shape.stored() as usize - len);
+    let (few, many) = (limit - CHUNKS, limit + 8);
     let stored = |len: usize| {
         write(&sealed, 1, &vec![1; len]);
         inner.packs().remove(&PackId(1)).unwrap().len()

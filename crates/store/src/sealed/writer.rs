@@ -4,19 +4,28 @@ use std::io::IoSlice;
 
 use ring::aead::{Aad, LessSafeKey, NONCE_LEN, Nonce};
 
-use super::{BATCH, BLOCK, COUNT, SEALED, SMALL, UNIT_SMALL, about};
+use super::layout::{BLOCK, END_NUMBER, HEADER, HEADER_NUMBER, SEALED, Shape, TAIL_NUMBER, zeros_for};
+use super::{BATCH, SMALL, UNIT_SMALL, about};
 use crate::backend::PackWriter;
 use crate::error::{Error, ErrorKind, Result};
+use crate::keys::{PackHead, PackKeys};
 
 /// Encrypts one pack.
 pub(super) struct SealedWriter {
     inner: Box<dyn PackWriter>,
-    key: LessSafeKey,
+    footer_key: LessSafeKey,
+    content_key: LessSafeKey,
     /// The random part of its nonces.
     drawn: [u8; 8],
-    /// Blocks that are encrypted.
-    blocks: u32,
-    /// Encrypted blocks that the pack does not have yet, then the block that is being filled.
+    /// The pack's first bytes, until all of them are there.
+    header: Vec<u8>,
+    /// Plain bytes so far.
+    len: u64,
+    /// Where the footer begins, once that is known.
+    frames_end: Option<u64>,
+    /// The number of the block that is being filled.
+    number: u32,
+    /// Stored bytes that the pack does not have yet, then the block that is being filled.
     batch: Vec<u8>,
     /// Where in `batch` that block begins.
     open: usize,
@@ -24,47 +33,110 @@ pub(super) struct SealedWriter {
 }
 
 impl SealedWriter {
-    /// A writer of the pack `inner`, with the pack's key.
+    /// A writer of the pack `inner`, with the keys that were drawn for it.
     ///
     /// # Errors
     /// When the kernel has no random bytes.
-    pub(super) fn new(inner: Box<dyn PackWriter>, key: LessSafeKey) -> Result<Self> {
-        let drawn = outrigger_clock::random()?;
-        let batch = Vec::with_capacity(BATCH * SEALED);
-        Ok(Self { inner, key, drawn, blocks: 0, batch, open: 0, is_finished: false })
+    ///
+    /// # Panics
+    /// Without the content key.
+    pub(super) fn new(inner: Box<dyn PackWriter>, head: &PackHead, keys: &PackKeys) -> Result<Self> {
+        let mut batch = Vec::with_capacity((BATCH + 1) * SEALED);
+        batch.extend_from_slice(&head.0);
+        Ok(Self {
+            inner,
+            footer_key: keys.footer.aead(),
+            content_key: keys.content.as_ref().expect("a writer has it").aead(),
+            drawn: outrigger_clock::random()?,
+            header: Vec::with_capacity(HEADER),
+            len: 0,
+            frames_end: None,
+            number: 0,
+            open: batch.len(),
+            batch,
+            is_finished: false,
+        })
     }
 
-    /// Encrypts the block that is being filled.
-    fn seal_block(&mut self, is_last: bool) -> Result<()> {
-        let mut nonce = [0; NONCE_LEN];
-        nonce[..8].copy_from_slice(&self.drawn);
-        nonce[8..].copy_from_slice(&self.blocks.to_le_bytes());
-        if self.batch.len() == self.open {
-            self.batch.extend_from_slice(&[0; NONCE_LEN]);
-        }
-        let (head, body) = self.batch[self.open..].split_at_mut(NONCE_LEN);
-        head.copy_from_slice(&nonce);
-        let nonce = Nonce::assume_unique_for_key(nonce);
-        let about = Aad::from(about(self.blocks.into(), is_last));
-        let tag = self.key.seal_in_place_separate_tag(nonce, about, body).expect("shorter than 64 GiB");
-        self.batch.extend_from_slice(tag.as_ref());
+    /// Encrypts `plain`, which is no block of frames, as a block of its own with this number.
+    fn seal_own(&mut self, number: u32, plain: &[u8]) {
+        self.batch.extend_from_slice(&[0; NONCE_LEN]);
+        self.batch.extend_from_slice(plain);
+        let block = &mut self.batch[self.open..];
+        let tag = seal(&self.footer_key, &self.drawn, number, block);
+        self.batch.extend_from_slice(&tag);
         self.open = self.batch.len();
-        self.blocks =
-            self.blocks.checked_add(1).ok_or_else(|| Error::new(ErrorKind::Invalid, "a pack of 128 TiB"))?;
+    }
+
+    /// Encrypts the block that is being filled, if there is anything in it.
+    fn seal_block(&mut self) -> Result<()> {
+        if self.batch.len() > self.open {
+            let key = if self.frames_end.is_none() { &self.content_key } else { &self.footer_key };
+            let tag = seal(key, &self.drawn, self.number, &mut self.batch[self.open..]);
+            self.batch.extend_from_slice(&tag);
+            self.open = self.batch.len();
+            let more = self.number.checked_add(1);
+            self.number = more.ok_or_else(|| Error::new(ErrorKind::Invalid, "a pack of 128 TiB"))?;
+        }
+        Ok(())
+    }
+
+    /// Encrypts the header. Of a pack that ends before it, zeros fill it up.
+    fn seal_header(&mut self) {
+        let mut header = std::mem::take(&mut self.header);
+        header.resize(HEADER, 0);
+        self.seal_own(HEADER_NUMBER, &header);
+    }
+
+    /// Ends the blocks of frames, once.
+    fn end_frames(&mut self) -> Result<()> {
+        if self.frames_end.is_none() {
+            self.seal_block()?;
+            self.frames_end = Some(self.len.max(HEADER as u64));
+            self.number = END_NUMBER;
+        }
+        Ok(())
+    }
+
+    /// Appends to the blocks.
+    fn fill(&mut self, mut rest: &[u8]) -> Result<()> {
+        while !rest.is_empty() {
+            if self.batch.len() == self.open + NONCE_LEN + BLOCK {
+                self.seal_block()?;
+                if self.open >= BATCH * SEALED {
+                    self.hand_on()?;
+                }
+            }
+            if self.batch.len() == self.open {
+                self.batch.extend_from_slice(&[0; NONCE_LEN]);
+            }
+            let room = self.open + NONCE_LEN + BLOCK - self.batch.len();
+            let (now, later) = rest.split_at(room.min(rest.len()));
+            self.batch.extend_from_slice(now);
+            rest = later;
+        }
         Ok(())
     }
 
     /// Pads the pack, and encrypts its end.
     fn seal_end(&mut self) -> Result<()> {
-        let open = (self.batch.len() - self.open).saturating_sub(NONCE_LEN);
-        let len = u64::from(self.blocks) * BLOCK as u64 + (open + COUNT) as u64;
-        let unit = if len < SMALL { UNIT_SMALL as u64 } else { BLOCK as u64 };
+        if self.len < HEADER as u64 {
+            self.seal_header();
+        }
+        self.end_frames()?;
+        let frames_end = self.frames_end.expect("the frames have ended");
+        let shape = Shape { frames_end, len: self.len, zeros: 0, is_whole: true };
+        let stored = shape.stored();
+        let unit = if stored < SMALL { UNIT_SMALL as u64 } else { BLOCK as u64 };
         let drawn = u64::from_le_bytes(outrigger_clock::random()?) % unit;
-        let added = COUNT + ((len + drawn).next_multiple_of(unit) - len) as usize;
-        let mut padding = vec![0; added];
-        padding[added - COUNT..].copy_from_slice(&(added as u32).to_le_bytes());
-        self.append(&[IoSlice::new(&padding)])?;
-        self.seal_block(true)?;
+        let target = (stored + drawn).next_multiple_of(unit);
+        let end = self.len.max(HEADER as u64) - frames_end;
+        // The second length is possible if the first is not.
+        let zeros = [target, target + unit].into_iter().find_map(|target| zeros_for(end, target - stored));
+        let zeros = zeros.expect("a unit is longer than what a block takes itself");
+        self.fill(&vec![0; zeros as usize])?;
+        self.seal_block()?;
+        self.seal_own(TAIL_NUMBER, &Shape { zeros, ..shape }.encode());
         self.hand_on()
     }
 
@@ -76,28 +148,43 @@ impl SealedWriter {
     }
 }
 
+/// Encrypts a block in place, whose first bytes are room for its nonce; returns its tag.
+fn seal(key: &LessSafeKey, drawn: &[u8; 8], number: u32, block: &mut [u8]) -> [u8; 16] {
+    let mut nonce = [0; NONCE_LEN];
+    nonce[..8].copy_from_slice(drawn);
+    nonce[8..].copy_from_slice(&number.to_le_bytes());
+    let (room, body) = block.split_at_mut(NONCE_LEN);
+    room.copy_from_slice(&nonce);
+    let (nonce, about) = (Nonce::assume_unique_for_key(nonce), Aad::from(about(number)));
+    let tag = key.seal_in_place_separate_tag(nonce, about, body).expect("shorter than 64 GiB");
+    tag.as_ref().try_into().expect("a tag of 16 bytes")
+}
+
 impl PackWriter for SealedWriter {
     fn append(&mut self, parts: &[IoSlice<'_>]) -> Result<()> {
         for part in parts {
-            let mut rest = &part[..];
-            while !rest.is_empty() {
-                if self.batch.len() == self.open + NONCE_LEN + BLOCK {
-                    // There is more, so this block is not the last.
-                    self.seal_block(false)?;
-                    if self.open == BATCH * SEALED {
-                        self.hand_on()?;
-                    }
+            let mut part = &part[..];
+            if self.len < HEADER as u64 && !part.is_empty() {
+                let (now, later) = part.split_at(part.len().min(HEADER - self.len as usize));
+                self.header.extend_from_slice(now);
+                self.len += now.len() as u64;
+                part = later;
+                if self.len == HEADER as u64 {
+                    self.seal_header();
                 }
-                if self.batch.len() == self.open {
-                    self.batch.extend_from_slice(&[0; NONCE_LEN]);
-                }
-                let room = self.open + NONCE_LEN + BLOCK - self.batch.len();
-                let (now, later) = rest.split_at(room.min(rest.len()));
-                self.batch.extend_from_slice(now);
-                rest = later;
             }
+            self.len += part.len() as u64;
+            self.fill(part)?;
         }
         Ok(())
+    }
+
+    fn begin_footer(&mut self) -> Result<()> {
+        // Of a pack that is shorter than its header, nothing is a footer.
+        match self.len < HEADER as u64 {
+            true => Ok(()),
+            false => self.end_frames(),
+        }
     }
 
     fn finish(&mut self) -> Result<()> {

@@ -16,14 +16,29 @@ use crate::meta::records::{Record, Registered, Registry};
 use crate::meta::{Role, SessionId, SessionKind, SessionRow, is_gone};
 use crate::session::{Beside, Session};
 
+/// Commands that change a store and that a host may run whose key only stores.
+const STORING: [&str; 3] = ["put", "import", "snapshot"];
+
+/// True for what a host does whose key only stores.
+fn is_storing(kind: SessionKind, role: &Role) -> bool {
+    match (kind, role) {
+        (SessionKind::Reader, Role::Command(_)) => true,
+        (SessionKind::Writer, Role::Command(command)) => STORING.contains(&command.as_str()),
+        _ => false,
+    }
+}
+
 impl Store {
     /// Opens a session for a process that does this; a text is a command's name.
     ///
     /// # Errors
-    /// `Denied` on a read-only store.
+    /// `Denied` on a read-only store, and for a key whose rights do not cover it.
     pub fn session(&self, kind: SessionKind, role: impl Into<Role>) -> Result<Arc<Session>> {
         let role = role.into();
         self.require_writable()?;
+        if !is_storing(kind, &role) {
+            self.require_all_rights()?;
+        }
         if kind != SessionKind::Reader {
             self.tend_reserve();
         }

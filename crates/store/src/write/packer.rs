@@ -250,6 +250,7 @@ impl OpenPack {
     /// Writes footer and trailer, and begins to make the pack durable.
     pub(crate) fn finish(mut self) -> Result<SealingPack> {
         let (footer, bytes) = std::mem::take(&mut self.footer).finish(self.id, self.offset as u32);
+        self.writer.begin_footer()?;
         self.write(&[IoSlice::new(&bytes)])?;
         self.offset += bytes.len() as u64;
         self.writer.finish()?;

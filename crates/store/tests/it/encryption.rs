@@ -291,3 +291,58 @@ fn a_key_that_only_reads_opens_a_store_that_takes_no_change() {
     let refused = recover(&dir.path().join("store"), &RecoverProgress::default()).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Denied);
 }
+
+/// A host that only stores: its packs are whole to others, and it can read none.
+#[test]
+fn a_key_that_only_stores_stores_once_and_reads_nothing() {
+    let dir = scratch();
+    let (store, _) = filled(dir.path());
+    let all = Arc::clone(store.keys().unwrap());
+    let stored = gc_support::disk(&store);
+    drop(store);
+    unlock::keep(Arc::new(all.limited(Rights::PutOnly).unwrap()));
+    let store = gc_support::open(dir.path());
+    // What another host has stored is found. After the index was lost, too.
+    put_bytes(&store, "again", unique(1, 3 << 20)).unwrap();
+    put_bytes(&store, "own", unique(2, 3 << 20)).unwrap();
+    drop(store);
+    std::fs::remove_dir_all(dir.path().join("store/index")).unwrap();
+    let store = gc_support::open(dir.path());
+    put_bytes(&store, "own again", unique(2, 3 << 20)).unwrap();
+    let more = gc_support::disk(&store) - stored;
+    assert!((3 << 20..(3 << 20) + (256 << 10)).contains(&more), "{more} bytes more");
+
+    let at = outrigger_store::meta::At::Now;
+    for name in [NAME, "random", "again", "own"] {
+        let refused = gc_support::read_at(&store, at, name).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Denied, "{name}: {refused}");
+        assert!(refused.to_string().contains("only stores in it"), "{refused}");
+    }
+    let options = CheckOptions { read_data: true, repair: false, threads: 2 };
+    let refused = [
+        check(&store, &options, &CheckProgress::default()).map(drop),
+        collect(&store, &thorough()).map(drop),
+        gc_support::remove(&store, NAME).map(drop),
+        ops::snapshots::delete(&store, &["a-snapshot-with-a-long-name".to_string()]),
+    ];
+    for (number, refused) in refused.into_iter().enumerate() {
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::Denied, "{number}");
+    }
+    drop(store);
+    assert_eq!(
+        recover(&dir.path().join("store"), &RecoverProgress::default()).unwrap_err().kind(),
+        ErrorKind::Denied
+    );
+
+    unlock::keep(all);
+    let store = gc_support::open(dir.path());
+    assert!(read(&store, "own") == unique(2, 3 << 20) && read(&store, "again") == unique(1, 3 << 20));
+    is_sound(&store);
+    collect(&store, &thorough()).unwrap();
+    is_sound(&store);
+    drop(store);
+    // Also what is found without the database.
+    std::fs::remove_file(dir.path().join("store/meta.db")).unwrap();
+    recover(&dir.path().join("store"), &RecoverProgress::default()).unwrap();
+    assert!(read(&gc_support::open(dir.path()), "own again") == unique(2, 3 << 20));
+}

@@ -8,9 +8,10 @@ use base64::engine::general_purpose::STANDARD_NO_PAD as BASE64;
 use outrigger_format::catalogue::FileKind;
 use outrigger_format::{CodecChoice, Entry, Fingerprint, Root};
 use outrigger_store::ErrorKind;
+use outrigger_store::keys::Key;
 use outrigger_store::meta::inline::{InlineChange, InlineChunk};
 use outrigger_store::meta::jobs::{JobChange, JobInput, JobState, NewJob, NewSplit, Seen};
-use outrigger_store::meta::{At, Change, Meta, PinTarget, PostgresMeta, ROOT_INODE as R, VersionRow};
+use outrigger_store::meta::{At, Change, Meta, PinTarget, PostgresMeta, ROOT_INODE as R, Sealer, VersionRow};
 use outrigger_workload::postgres::Server;
 
 use crate::meta_support::{
@@ -341,6 +342,27 @@ fn what_the_server_changes_is_damage_and_never_other_data() {
         assert_eq!(error.kind(), ErrorKind::Damaged, "{harm}: {error}");
         assert_ne!(fixture.findings(), [""; 0], "{harm}");
     }
+}
+
+/// Of a host that only stores: what lies in the database of contents has a key that it lacks.
+#[test]
+fn a_sealer_without_contents_opens_names_and_no_inline_chunk() {
+    let Some(fixture) = meta_support::sealed() else { return };
+    fill(&*fixture.meta);
+    let (server, schema) = fixture.server();
+    let location = outrigger_store::meta::Location::parse(&server.url(schema)).unwrap();
+    let stores = PostgresMeta::open(location, false).unwrap();
+    stores.seal_with(Sealer::with(&Key::new([1; 32]), None));
+    let stores: &dyn Meta = &stores;
+    let root = |meta: &dyn Meta| meta.read_dir(At::Now, R, None, 9).unwrap();
+    assert_eq!(root(stores), root(&*fixture.meta));
+    let name = Fingerprint(secret_fingerprint(1));
+    let wanted = b"secret-bytes-of-an-inline-chunk".repeat(3);
+    assert_eq!(fixture.meta.inline().inline_chunk(&name).unwrap(), Some(wanted));
+    assert!(stores.inline().inline_among(&[name]).unwrap().contains(&name), "it may know that it is there");
+    let refused = stores.inline().inline_chunk(&name).unwrap_err();
+    assert!(refused.kind() == ErrorKind::Denied && refused.to_string().contains("--key-file"), "{refused}");
+    assert_eq!(kind(stores.inline().visit_inline(&mut |_| Ok(()))), ErrorKind::Denied);
 }
 
 #[test]

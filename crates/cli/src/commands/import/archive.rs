@@ -29,7 +29,7 @@ pub fn run(context: &Context, args: ImportArgs) -> Outcome {
     // A file that is no archive is refused before the store is opened.
     let mut archive = Archive::new(io::BufReader::with_capacity(1 << 20, input));
     let first = archive.next().map_err(|error| no_archive(&args.file, &error))?;
-    let store = context.open_for_commits()?;
+    let store = context.open_to_store()?;
     // After the import it would be too late.
     when::check_new(&store, None, &args.tag)?;
     offload::use_devices(context, &store, &args.offload)?;

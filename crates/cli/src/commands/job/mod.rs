@@ -125,6 +125,7 @@ pub fn job(context: &Context, command: JobCommand) -> Outcome {
 pub fn writable(context: &Context) -> Result<Store, Failure> {
     let store = Store::open(context.store_dir()?, false)?;
     store.require_writable()?;
+    store.require_all_rights()?;
     Ok(store)
 }
 
@@ -245,6 +246,7 @@ fn retry(
     let mut believed = if own { Trust::own() } else { trust.trust()? };
     let store = Arc::new(context.open()?);
     store.require_writable()?;
+    store.require_all_rights()?;
     // In a store in a directory nobody else can name root, because its owner submits all jobs.
     believed.allow_root |= !store.is_shared();
     let row = args.row(&store)?;

@@ -136,7 +136,7 @@ pub fn run(context: &Context, args: PutArgs) -> Outcome {
     if to.is_none() {
         sources::check_there(&args.sources)?;
     }
-    let store = if args.dry_run { context.open()? } else { context.open_for_commits()? };
+    let store = if args.dry_run { context.open()? } else { context.open_to_store()? };
     if let Some(host) = &args.place {
         options.host = Some(place_on(&*store.backend, host)?.into());
     }

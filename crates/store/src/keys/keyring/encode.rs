@@ -1,10 +1,18 @@
 //! The bytes of a keyring: what a slot and the kernel keep.
 //!
 //! ```text
-//!  0  8  magic "OUTRRING"
-//!  8 16  store id
-//! 24  1  rights: 0 all, 1 read-only
-//! 25 32n the secrets of the epochs, in order
+//!   0  8  magic "OUTRRING"
+//!   8 16  store id
+//!  24  1  rights: 0 all, 1 read-only, 2 put-only
+//!  25 32n of each epoch: its secret, or of a put-only one what every host has of it
+//! ```
+//!
+//! A put-only keyring goes on at byte 25 with these, before what it has of each epoch:
+//!
+//! ```text
+//!  25  8  the keyring's number
+//!  33 32  the database's key, then those of columns, index, table cache
+//! 161 32  the public key of the last epoch
 //! ```
 
 use std::sync::RwLock;
@@ -12,25 +20,38 @@ use std::sync::RwLock;
 use outrigger_format::StoreId;
 use zeroize::Zeroizing;
 
-use super::{EPOCHS_MAX, Keyring, Rights};
+use super::{EPOCHS_MAX, Epochs, Keyring, OtherKeys, Rights};
 use crate::keys::Key;
 
 const MAGIC: &[u8; 8] = b"OUTRRING";
 /// Bytes of the longest keyring.
-pub(in crate::keys) const MAX: usize = 25 + EPOCHS_MAX * 32;
+pub(in crate::keys) const MAX: usize = 25 + 8 + 5 * 32 + EPOCHS_MAX * 32;
 
 impl Keyring {
     /// The keyring's bytes: secret.
-    pub(in crate::keys) fn encode(&self) -> Zeroizing<Vec<u8>> {
-        let epochs = self.read();
+    pub(crate) fn encode(&self) -> Zeroizing<Vec<u8>> {
         let mut bytes = Zeroizing::new(Vec::with_capacity(MAX));
         bytes.extend_from_slice(MAGIC);
         bytes.extend_from_slice(&self.store.0);
         bytes.push(match self.rights {
             Rights::All => 0,
             Rights::ReadOnly => 1,
+            Rights::PutOnly => 2,
         });
-        epochs.iter().for_each(|key| bytes.extend_from_slice(key.bytes()));
+        let epochs = self.read();
+        let each = match &*epochs {
+            Epochs::Secrets(secrets) => secrets,
+            Epochs::Stores { common, public } => {
+                let OtherKeys { number, database, columns, index, table_cache, .. } = &self.others;
+                bytes.extend_from_slice(&number.to_le_bytes());
+                for key in [database, columns, index, table_cache] {
+                    bytes.extend_from_slice(key.bytes());
+                }
+                bytes.extend_from_slice(public);
+                common
+            }
+        };
+        each.iter().for_each(|key| bytes.extend_from_slice(key.bytes()));
         bytes
     }
 
@@ -40,14 +61,36 @@ impl Keyring {
         let rights = match rights {
             0 => Rights::All,
             1 => Rights::ReadOnly,
+            2 => Rights::PutOnly,
             _ => return None,
         };
-        let (keys, rest) = rest.as_chunks::<32>();
-        if keys.is_empty() || keys.len() > EPOCHS_MAX || !rest.is_empty() {
+        let number = match rights {
+            Rights::PutOnly => Some(u64::from_le_bytes(*rest.first_chunk()?)),
+            Rights::All | Rights::ReadOnly => None,
+        };
+        let (keys, rest) = rest[if number.is_some() { 8 } else { 0 }..].as_chunks::<32>();
+        let (others, each) = keys.split_at_checked(if number.is_some() { 5 } else { 0 })?;
+        if each.is_empty() || each.len() > EPOCHS_MAX || !rest.is_empty() {
             return None;
         }
-        let epochs = RwLock::new(keys.iter().map(|key| Key::new(*key)).collect());
-        Some(Self { store, rights, epochs })
+        let each: Vec<Key> = each.iter().map(|key| Key::new(*key)).collect();
+        let key = |at: usize| Key::new(others[at]);
+        Some(match number {
+            None => Self { rights, ..Self::of_secrets(store, each) },
+            Some(number) => Self {
+                store,
+                rights,
+                others: OtherKeys {
+                    number,
+                    database: key(0),
+                    columns: key(1),
+                    index: key(2),
+                    table_cache: key(3),
+                    contents: None,
+                },
+                epochs: RwLock::new(Epochs::Stores { common: each, public: others[4] }),
+            },
+        })
     }
 }
 
@@ -60,18 +103,33 @@ mod tests {
     #[test]
     fn a_keyring_reads_back_for_its_store_only() {
         let (store, other) = (StoreId([1; 16]), StoreId([2; 16]));
-        for rights in [Rights::All, Rights::ReadOnly] {
+        for rights in [Rights::All, Rights::ReadOnly, Rights::PutOnly] {
             let ring = Keyring::new(store).unwrap().rotated().unwrap().limited(rights).unwrap();
             let bytes = ring.encode();
             let read = Keyring::decode(&bytes, store).unwrap();
-            assert_eq!((read.rights(), read.id()), (rights, ring.id()));
-            assert_eq!(read.pack_keys(PackId(7)), ring.pack_keys(PackId(7)));
+            assert_eq!((read.rights(), read.id(), read.epochs()), (rights, ring.id(), 2));
+            assert_eq!(*read.encode(), *bytes);
+            let (head, keys) = read.new_pack(PackId(7)).unwrap();
+            assert!(ring.pack(PackId(7), &head).unwrap().footer == keys.footer);
             assert!(Keyring::decode(&bytes, other).is_none());
             assert!(Keyring::decode(&bytes[..bytes.len() - 1], store).is_none());
-            assert!(Keyring::decode(&bytes[..25], store).is_none());
+            assert!(Keyring::decode(&bytes[..bytes.len() - 64], store).is_none());
             let mut unknown = bytes.to_vec();
             unknown[24] = 9;
             assert!(Keyring::decode(&unknown, store).is_none());
+        }
+    }
+
+    /// Nothing of what a put-only slot holds is a secret of an epoch, or a key of contents.
+    #[test]
+    fn a_keyring_that_only_stores_has_no_secret_of_an_epoch() {
+        let ring = Keyring::new(StoreId([1; 16])).unwrap().rotated().unwrap();
+        let bytes = ring.limited(Rights::PutOnly).unwrap().encode();
+        let all = ring.encode();
+        let secrets = all[25..].as_chunks::<32>().0;
+        let contents = ring.content_keys().unwrap();
+        for secret in secrets.iter().chain([contents.staging.bytes(), contents.inline.bytes()]) {
+            assert!(!bytes.windows(32).any(|window| window == secret));
         }
     }
 }

@@ -1,16 +1,18 @@
 //! The keyring: the secrets of all epochs, and the keys derived from them.
 
 mod encode;
+mod packs;
 mod rights;
 
 use std::sync::{PoisonError, RwLock};
 
-use outrigger_format::{PackId, StoreId};
+use outrigger_format::StoreId;
 
 use super::Key;
 use crate::error::{Error, ErrorKind, Result};
 
 pub(super) use encode::MAX;
+pub(crate) use packs::{HEAD_LEN, PackHead, PackKeys};
 pub use rights::Rights;
 
 /// Epochs in a keyring at most, so that a slot stays a small text.
@@ -32,12 +34,71 @@ impl std::fmt::Display for RingId {
     }
 }
 
-/// The secrets of an encrypted store, one for each epoch. Epochs count from 1; new data is
-/// encrypted with keys of the last one.
+/// The secrets of an encrypted store, one for each epoch, or what of them its holder has. Epochs
+/// count from 1; new data is encrypted with keys of the last one.
 pub struct Keyring {
     store: StoreId,
     rights: Rights,
-    epochs: RwLock<Vec<Key>>,
+    others: OtherKeys,
+    epochs: RwLock<Epochs>,
+}
+
+/// What the keys of packs are made of.
+#[derive(Clone)]
+enum Epochs {
+    /// The secret of each epoch.
+    Secrets(Vec<Key>),
+    /// For a host that only stores: what every host has of each epoch, and the public key of the last
+    /// one.
+    Stores { common: Vec<Key>, public: [u8; 32] },
+}
+
+impl Epochs {
+    fn keys(&self) -> &[Key] {
+        match self {
+            Self::Secrets(keys) | Self::Stores { common: keys, .. } => keys,
+        }
+    }
+}
+
+/// Keys that stay the same in all epochs.
+#[derive(Clone)]
+struct OtherKeys {
+    number: u64,
+    database: Key,
+    columns: Key,
+    index: Key,
+    table_cache: Key,
+    /// `None` for a host that only stores.
+    contents: Option<ContentKeys>,
+}
+
+/// Keys of contents outside of packs.
+#[derive(Clone, Debug)]
+pub struct ContentKeys {
+    /// Of a mount's staging log.
+    pub staging: Key,
+    /// Of contents that PostgreSQL keeps until they are packed.
+    pub inline: Key,
+}
+
+impl OtherKeys {
+    /// Those derived from the secret of the first epoch.
+    fn of(store: StoreId, first: &Key) -> Self {
+        let key = |purpose| first.derive(purpose, &[&store.0, &[]]);
+        let number = key("outrigger 2026-11 keyring id");
+        Self {
+            number: u64::from_le_bytes(*number.bytes().first_chunk().expect("32 bytes")),
+            database: key("outrigger 2026-11 database"),
+            columns: key("outrigger 2026-11 columns"),
+            index: key("outrigger 2026-11 index"),
+            table_cache: key("outrigger 2026-11 table cache"),
+            contents: Some(ContentKeys {
+                staging: key("outrigger 2026-11 staging"),
+                inline: key("outrigger 2026-11 inline chunks"),
+            }),
+        }
+    }
 }
 
 impl Keyring {
@@ -46,7 +107,13 @@ impl Keyring {
     /// # Errors
     /// When the kernel has no random bytes.
     pub fn new(store: StoreId) -> Result<Self> {
-        Ok(Self { store, rights: Rights::All, epochs: RwLock::new(vec![Key::random()?]) })
+        Ok(Self::of_secrets(store, vec![Key::random()?]))
+    }
+
+    /// With all rights.
+    fn of_secrets(store: StoreId, secrets: Vec<Key>) -> Self {
+        let others = OtherKeys::of(store, &secrets[0]);
+        Self { store, rights: Rights::All, others, epochs: RwLock::new(Epochs::Secrets(secrets)) }
     }
 
     /// What its holder may do.
@@ -63,7 +130,17 @@ impl Keyring {
             let why = format!("a key that is {} makes no key that is {}", self.rights.name(), rights.name());
             return Err(Error::new(ErrorKind::Denied, why));
         }
-        Ok(Self { store: self.store, rights, epochs: RwLock::new(self.read().clone()) })
+        let mut others = self.others.clone();
+        let epochs = match (&*self.read(), rights) {
+            (Epochs::Secrets(secrets), Rights::PutOnly) => {
+                others.contents = None;
+                let common = secrets.iter().map(|secret| packs::common(self.store, secret)).collect();
+                let last = secrets.last().expect("at least one epoch");
+                Epochs::Stores { common, public: packs::public(self.store, last) }
+            }
+            (epochs, _) => epochs.clone(),
+        };
+        Ok(Self { store: self.store, rights, others, epochs: RwLock::new(epochs) })
     }
 
     /// The store that it is for.
@@ -73,14 +150,12 @@ impl Keyring {
 
     /// Its name, the same in all epochs.
     pub fn id(&self) -> RingId {
-        let derived = self.derive(&self.read()[0], "outrigger 2026-11 keyring id", &[]);
-        let number = u64::from_le_bytes(*derived.bytes().first_chunk().expect("32 bytes"));
-        RingId { store: self.store, number }
+        RingId { store: self.store, number: self.others.number }
     }
 
     /// How many epochs there are.
     pub fn epochs(&self) -> u32 {
-        self.read().len() as u32
+        self.read().keys().len() as u32
     }
 
     /// This keyring with one more epoch.
@@ -89,74 +164,56 @@ impl Keyring {
     /// `Denied` without all rights; `Invalid` after 500 rotations; when the kernel has no random
     /// bytes.
     pub fn rotated(&self) -> Result<Self> {
-        self.rights.require_changes()?;
-        let mut epochs = self.read().clone();
-        if epochs.len() >= EPOCHS_MAX {
+        self.rights.require_all()?;
+        let mut secrets = self.read().keys().to_vec();
+        if secrets.len() >= EPOCHS_MAX {
             return Err(Error::new(ErrorKind::Invalid, "the keys were rotated too often; copy the store"));
         }
-        epochs.push(Key::random()?);
-        Ok(Self { store: self.store, rights: self.rights, epochs: RwLock::new(epochs) })
+        secrets.push(Key::random()?);
+        Ok(Self::of_secrets(self.store, secrets))
     }
 
     /// Takes over the epochs of a keyring of the same store that has more of them, and no fewer
     /// rights. True if it has.
     pub fn adopt(&self, newer: &Self) -> bool {
-        if !newer.rights.cover(self.rights) {
-            return false;
-        }
-        let (newer, mut epochs) =
-            (newer.read().clone(), self.epochs.write().unwrap_or_else(PoisonError::into_inner));
-        let is_newer = newer.len() > epochs.len() && newer[..epochs.len()] == epochs[..];
+        let Ok(newer) = newer.limited(self.rights) else { return false };
+        let newer = newer.read().clone();
+        let mut epochs = self.epochs.write().unwrap_or_else(PoisonError::into_inner);
+        let is_newer = newer.keys().len() > epochs.keys().len() && newer.keys().starts_with(epochs.keys());
         if is_newer {
             *epochs = newer;
         }
         is_newer
     }
 
-    fn read(&self) -> std::sync::RwLockReadGuard<'_, Vec<Key>> {
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, Epochs> {
         self.epochs.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn derive(&self, secret: &Key, purpose: &str, about: &[u8]) -> Key {
-        secret.derive(purpose, &[&self.store.0, about])
-    }
-
-    /// The key of pack `id` in the last epoch.
-    pub fn pack_key(&self, id: PackId) -> Key {
-        self.pack_keys(id).swap_remove(0)
-    }
-
-    /// The keys that pack `id` may be encrypted with, the last epoch's first.
-    pub fn pack_keys(&self, id: PackId) -> Vec<Key> {
-        let epochs = self.read();
-        let key = |secret| self.derive(secret, "outrigger 2026-11 pack", &id.0.to_le_bytes());
-        epochs.iter().rev().map(key).collect()
     }
 
     /// The key of the metadata in SQLite. It stays the same in all epochs.
     pub fn database_key(&self) -> Key {
-        self.derive(&self.read()[0], "outrigger 2026-11 database", &[])
+        self.others.database.clone()
     }
 
     /// The key of names and texts in PostgreSQL. It stays the same in all epochs, since names are
     /// looked up by what they are encrypted to.
     pub fn columns_key(&self) -> Key {
-        self.derive(&self.read()[0], "outrigger 2026-11 columns", &[])
-    }
-
-    /// The key of a mount's staging log.
-    pub fn staging_key(&self) -> Key {
-        self.derive(&self.read()[0], "outrigger 2026-11 staging", &[])
+        self.others.columns.clone()
     }
 
     /// The key of the index's prefixes.
     pub fn index_key(&self) -> Key {
-        self.derive(&self.read()[0], "outrigger 2026-11 index", &[])
+        self.others.index.clone()
     }
 
     /// The key of the table cache's file.
     pub fn table_cache_key(&self) -> Key {
-        self.derive(&self.read()[0], "outrigger 2026-11 table cache", &[])
+        self.others.table_cache.clone()
+    }
+
+    /// The keys of contents outside of packs; `None` for a host that only stores.
+    pub fn content_keys(&self) -> Option<&ContentKeys> {
+        self.others.contents.as_ref()
     }
 }
 
@@ -168,45 +225,57 @@ impl std::fmt::Debug for Keyring {
 
 #[cfg(test)]
 mod tests {
+    use outrigger_format::PackId;
+
     use super::*;
 
+    /// True if `ring` opens what `writer` stores in a new pack.
+    fn opens(ring: &Keyring, writer: &Keyring) -> bool {
+        let (head, keys) = writer.new_pack(PackId(1)).unwrap();
+        ring.pack(PackId(1), &head).is_some_and(|opened| opened.content == keys.content)
+    }
+
     #[test]
-    fn a_rotation_changes_the_keys_of_new_packs_and_keeps_the_old_ones() {
+    fn the_epochs_of_a_newer_keyring_are_taken_over() {
         let ring = Keyring::new(StoreId([1; 16])).unwrap();
         let rotated = ring.rotated().unwrap();
-        assert_ne!(ring.pack_key(PackId(1)), rotated.pack_key(PackId(1)));
-        assert_eq!(rotated.pack_keys(PackId(1))[1], ring.pack_key(PackId(1)));
         assert_eq!(ring.columns_key(), rotated.columns_key());
+        assert!(opens(&rotated, &ring) && !opens(&ring, &rotated));
         assert!(ring.adopt(&rotated) && !ring.adopt(&rotated));
-        assert_eq!(ring.pack_key(PackId(1)), rotated.pack_key(PackId(1)));
+        assert!(opens(&ring, &rotated));
         assert!(!ring.adopt(&Keyring::new(StoreId([1; 16])).unwrap().rotated().unwrap().rotated().unwrap()));
     }
 
     #[test]
     fn nobody_gives_more_rights_than_they_have() {
         let ring = Keyring::new(StoreId([1; 16])).unwrap();
-        let reader = ring.limited(Rights::ReadOnly).unwrap();
-        assert_eq!(reader.id(), ring.id());
-        assert_eq!(reader.limited(Rights::All).unwrap_err().kind(), ErrorKind::Denied);
-        assert_eq!(reader.rotated().unwrap_err().kind(), ErrorKind::Denied);
-        let rotated = ring.rotated().unwrap();
-        assert!(
-            !ring.adopt(&rotated.limited(Rights::ReadOnly).unwrap()),
-            "its epochs come with fewer rights"
-        );
-        assert!(reader.adopt(&rotated) && reader.rights() == Rights::ReadOnly);
-        assert_eq!(reader.pack_key(PackId(1)), rotated.pack_key(PackId(1)));
+        for (fewer, other) in [(Rights::ReadOnly, Rights::PutOnly), (Rights::PutOnly, Rights::ReadOnly)] {
+            let limited = ring.limited(fewer).unwrap();
+            assert_eq!(limited.id(), ring.id());
+            for more in [Rights::All, other] {
+                assert_eq!(limited.limited(more).unwrap_err().kind(), ErrorKind::Denied);
+            }
+            assert_eq!(limited.rotated().unwrap_err().kind(), ErrorKind::Denied);
+            let rotated = ring.rotated().unwrap();
+            assert!(!ring.adopt(&rotated.limited(fewer).unwrap()), "its epochs come with fewer rights");
+            assert!(limited.adopt(&rotated) && (limited.rights(), limited.epochs()) == (fewer, 2));
+            assert!(opens(&rotated, &limited), "it stores in the new epoch");
+            assert_eq!(opens(&limited, &rotated), fewer == Rights::ReadOnly);
+        }
     }
 
     #[test]
-    fn keys_differ_by_pack_and_purpose() {
+    fn keys_differ_by_purpose() {
         let ring = Keyring::new(StoreId([1; 16])).unwrap();
+        let (_, pack) = ring.new_pack(PackId(1)).unwrap();
+        let contents = ring.content_keys().unwrap().clone();
         let keys = [
-            ring.pack_key(PackId(1)),
-            ring.pack_key(PackId(2)),
+            pack.footer,
+            pack.content.unwrap(),
             ring.database_key(),
             ring.columns_key(),
-            ring.staging_key(),
+            contents.staging,
+            contents.inline,
             ring.index_key(),
             ring.table_cache_key(),
         ];

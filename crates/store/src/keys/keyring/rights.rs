@@ -14,6 +14,9 @@ pub enum Rights {
     /// It reads everything. This program refuses it every change, although its secrets would do for
     /// one.
     ReadOnly,
+    /// It stores, and finds what is stored already. It reads names, and has no secret that opens
+    /// contents.
+    PutOnly,
 }
 
 impl Rights {
@@ -22,6 +25,7 @@ impl Rights {
         match self {
             Self::All => "all",
             Self::ReadOnly => "read-only",
+            Self::PutOnly => "put-only",
         }
     }
 
@@ -30,17 +34,44 @@ impl Rights {
         self == Self::All || self == other
     }
 
-    /// Fails unless the store may be changed.
+    /// Fails unless something may be stored.
     ///
     /// # Errors
     /// `Denied`, with what to do.
     pub fn require_changes(self) -> Result<()> {
         match self {
-            Self::All => Ok(()),
-            Self::ReadOnly => Err(Error::new(
-                ErrorKind::Denied,
-                "the key that opened the store only reads it (`outrigger key list`): name one that may change it, with --key-file",
-            )),
+            Self::All | Self::PutOnly => Ok(()),
+            Self::ReadOnly => Err(denied("only reads it", "that may change it")),
         }
     }
+
+    /// Fails unless contents may be read.
+    ///
+    /// # Errors
+    /// `Denied`, with what to do.
+    pub fn require_contents(self) -> Result<()> {
+        match self {
+            Self::All | Self::ReadOnly => Ok(()),
+            Self::PutOnly => Err(denied("only stores in it", "that reads it")),
+        }
+    }
+
+    /// Fails unless everything is allowed.
+    ///
+    /// # Errors
+    /// `Denied`, with what to do.
+    pub fn require_all(self) -> Result<()> {
+        self.require_changes()?;
+        match self {
+            Self::PutOnly => Err(denied("only stores in it", "with all rights")),
+            Self::All | Self::ReadOnly => Ok(()),
+        }
+    }
+}
+
+fn denied(what: &str, which: &str) -> Error {
+    let why = format!(
+        "the key that opened the store {what} (`outrigger key list`): name one {which}, with --key-file"
+    );
+    Error::new(ErrorKind::Denied, why)
 }

@@ -23,6 +23,7 @@ use bytes::BytesMut;
 use tokio_postgres::types::{IsNull, ToSql, Type};
 
 use crate::error::ErrorKind;
+use crate::keys::Rights;
 use crate::meta::fault::{Fault, Outcome, refuse};
 use crate::meta::sealer::{SEALED_MORE, Sealer};
 
@@ -179,7 +180,16 @@ impl Subject {
         matches!(self, Self::JobWhy { .. } | Self::SplitWhy { .. })
     }
 
+    /// Contents have a sealer of their own, which not every host has.
+    fn sealer<'s>(&self, sealer: &'s Sealer) -> Option<&'s Sealer> {
+        match self {
+            Self::InlineBytes { .. } => sealer.contents(),
+            _ => Some(sealer),
+        }
+    }
+
     fn seal(&self, sealer: &Sealer, plain: &[u8]) -> Vec<u8> {
+        let sealer = self.sealer(sealer).expect("a host that only stores makes packs");
         let (column, numbers, [one, two]) = self.parts();
         let numbers = numbers.map(i64::to_le_bytes);
         sealer.seal(&[column.as_bytes(), numbers.as_flattened(), one, two], plain)
@@ -193,6 +203,9 @@ impl Subject {
     }
 
     fn open(&self, sealer: &Sealer, sealed: &[u8]) -> Outcome<Vec<u8>> {
+        let Some(sealer) = self.sealer(sealer) else {
+            return Err(Rights::PutOnly.require_contents().expect_err("it reads none").into());
+        };
         let (column, numbers, [one, two]) = self.parts();
         let numbers = numbers.map(i64::to_le_bytes);
         let opened = sealer.open(&[column.as_bytes(), numbers.as_flattened(), one, two], sealed);

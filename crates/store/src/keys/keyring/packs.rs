@@ -1,0 +1,178 @@
+//! The keys of packs.
+//!
+//! Each pack has two keys of its own. The *content key* encrypts its frames. It comes from an
+//! agreement (X25519) between a key pair that the writer draws for this pack and the epoch's key
+//! pair. The writer needs the epoch's public key for it, and readers the private one, which comes
+//! from the epoch's secret. So a host that only stores cannot read what is stored, its own packs
+//! included. The *footer key* encrypts header and footer, which say what is in a pack. It comes from
+//! a secret of the epoch that every host has: a host that stores must know what is stored already.
+//!
+//! That secret goes into the content key, too. So nobody makes a pack that opens, or opens one, who
+//! has no slot: also not with the public key, which lies in the slots alone.
+
+use outrigger_format::{PackId, StoreId};
+use x25519_dalek::{PublicKey, StaticSecret};
+
+use super::{Epochs, Keyring};
+use crate::error::Result;
+use crate::keys::Key;
+
+/// Bytes of a [`PackHead`].
+pub(crate) const HEAD_LEN: usize = 4 + 32;
+
+/// The beginning of a pack, in the open: the epoch that its keys are of, counted from 1, and the
+/// public key that its writer drew.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct PackHead(pub [u8; HEAD_LEN]);
+
+impl PackHead {
+    fn new(epoch: u32, drawn: &PublicKey) -> Self {
+        let mut head = [0; HEAD_LEN];
+        head[..4].copy_from_slice(&epoch.to_le_bytes());
+        head[4..].copy_from_slice(drawn.as_bytes());
+        Self(head)
+    }
+
+    /// The epoch.
+    pub fn epoch(&self) -> u32 {
+        u32::from_le_bytes(*self.0.first_chunk().expect("36 bytes"))
+    }
+
+    fn drawn(&self) -> PublicKey {
+        PublicKey::from(*self.0.last_chunk::<32>().expect("36 bytes"))
+    }
+}
+
+/// The keys of one pack.
+pub(crate) struct PackKeys {
+    /// Of header and footer.
+    pub footer: Key,
+    /// Of the frames; `None` for a host that only stores.
+    pub content: Option<Key>,
+}
+
+/// The key pair of the epoch with this secret.
+pub(super) fn private(store: StoreId, secret: &Key) -> StaticSecret {
+    StaticSecret::from(*secret.derive("outrigger 2026-11 pack agreement", &[&store.0, &[]]).bytes())
+}
+
+/// The public key of the epoch with this secret.
+pub(super) fn public(store: StoreId, secret: &Key) -> [u8; 32] {
+    PublicKey::from(&private(store, secret)).to_bytes()
+}
+
+/// What every host has of the epoch with this secret.
+pub(super) fn common(store: StoreId, secret: &Key) -> Key {
+    secret.derive("outrigger 2026-11 pack common", &[&store.0, &[]])
+}
+
+impl Keyring {
+    /// Draws the keys of the new pack `id`, in the last epoch.
+    ///
+    /// # Errors
+    /// When the kernel has no random bytes.
+    pub(crate) fn new_pack(&self, id: PackId) -> Result<(PackHead, PackKeys)> {
+        let (epoch, common, public) = match &*self.read() {
+            Epochs::Secrets(secrets) => {
+                let last = secrets.last().expect("at least one epoch");
+                (secrets.len(), self::common(self.store, last), self::public(self.store, last))
+            }
+            Epochs::Stores { common, public } => {
+                (common.len(), common.last().expect("at least one epoch").clone(), *public)
+            }
+        };
+        let drawn = StaticSecret::from(outrigger_clock::random::<32>()?);
+        let head = PackHead::new(epoch as u32, &PublicKey::from(&drawn));
+        let agreed = drawn.diffie_hellman(&PublicKey::from(public));
+        let content = self.content_key(&common, id, &head, &public, agreed.as_bytes());
+        Ok((head, PackKeys { footer: self.footer_key(&common, id, &head), content: Some(content) }))
+    }
+
+    /// The keys of pack `id`, which begins with `head`; `None` if its epoch is not one of this
+    /// keyring, or its public key is none.
+    pub(crate) fn pack(&self, id: PackId, head: &PackHead) -> Option<PackKeys> {
+        let at = (head.epoch() as usize).checked_sub(1)?;
+        let (common, content) = match &*self.read() {
+            Epochs::Secrets(secrets) => {
+                let secret = secrets.get(at)?;
+                let (common, private) = (self::common(self.store, secret), private(self.store, secret));
+                let agreed = private.diffie_hellman(&head.drawn());
+                // A public key with which all agree on the same tells nothing of its writer.
+                if !agreed.was_contributory() {
+                    return None;
+                }
+                let public = PublicKey::from(&private).to_bytes();
+                let content = self.content_key(&common, id, head, &public, agreed.as_bytes());
+                (common, Some(content))
+            }
+            Epochs::Stores { common, .. } => (common.get(at)?.clone(), None),
+        };
+        Some(PackKeys { footer: self.footer_key(&common, id, head), content })
+    }
+
+    fn footer_key(&self, common: &Key, id: PackId, head: &PackHead) -> Key {
+        common.derive("outrigger 2026-11 pack footer", &[&self.store.0, &id.0.to_le_bytes(), &head.0])
+    }
+
+    fn content_key(
+        &self,
+        common: &Key,
+        id: PackId,
+        head: &PackHead,
+        public: &[u8; 32],
+        agreed: &[u8; 32],
+    ) -> Key {
+        let about: [&[u8]; 5] = [&self.store.0, &id.0.to_le_bytes(), &head.0, public, agreed];
+        common.derive("outrigger 2026-11 pack content", &about)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::keys::Rights;
+
+    const STORE: StoreId = StoreId([1; 16]);
+
+    #[test]
+    fn readers_open_what_any_host_writes_and_those_who_only_store_open_nothing() {
+        let ring = Keyring::new(STORE).unwrap().rotated().unwrap();
+        let stores = ring.limited(Rights::PutOnly).unwrap();
+        for writer in [&ring, &stores] {
+            let (head, keys) = writer.new_pack(PackId(7)).unwrap();
+            assert_eq!(head.epoch(), 2);
+            let read = ring.pack(PackId(7), &head).unwrap();
+            assert!(read.footer == keys.footer && read.content == keys.content);
+            let other = stores.pack(PackId(7), &head).unwrap();
+            assert!(other.footer == keys.footer && other.content.is_none());
+            assert!(ring.pack(PackId(8), &head).unwrap().content != keys.content, "another pack's");
+            let other = Keyring::new(STORE).unwrap().rotated().unwrap();
+            assert!(other.pack(PackId(7), &head).unwrap().footer != keys.footer, "another store's");
+        }
+    }
+
+    #[test]
+    fn a_rotation_changes_the_keys_of_new_packs_and_keeps_the_old_ones() {
+        let ring = Keyring::new(STORE).unwrap();
+        let (head, keys) = ring.new_pack(PackId(1)).unwrap();
+        let rotated = ring.rotated().unwrap();
+        assert!(rotated.pack(PackId(1), &head).unwrap().content == keys.content);
+        let (newer, keys) = rotated.new_pack(PackId(1)).unwrap();
+        assert!(newer.epoch() == 2 && ring.pack(PackId(1), &newer).is_none());
+        // The old secret gives nothing of the new epoch.
+        let mut old = newer;
+        old.0[..4].copy_from_slice(&1u32.to_le_bytes());
+        assert!(ring.pack(PackId(1), &old).unwrap().content != keys.content);
+    }
+
+    #[test]
+    fn a_public_key_of_low_order_is_refused() {
+        let ring = Keyring::new(STORE).unwrap();
+        // The point of order one, and one of order two.
+        for first in [0, 1] {
+            let mut head = PackHead([0; HEAD_LEN]);
+            (head.0[0], head.0[4]) = (1, first);
+            assert!(ring.pack(PackId(1), &head).is_none());
+        }
+    }
+}

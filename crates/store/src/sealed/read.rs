@@ -1,0 +1,203 @@
+//! Reads encrypted packs: their heads, their lengths, and ranges of them.
+
+use std::sync::{Arc, PoisonError};
+
+use outrigger_clock::Instant;
+use outrigger_format::PackId;
+use ring::aead::{Aad, LessSafeKey, NONCE_LEN, Nonce};
+
+use super::layout::{BLOCK, FRAMES, HEADER, HEADER_NUMBER, SEALED, Section, Shape, TAIL, TAIL_NUMBER};
+use super::{BATCH, REFRESH, SealedBackend, about};
+use crate::error::{Error, ErrorKind, Result};
+use crate::keys::{HEAD_LEN, PackHead, unlock};
+
+/// A pack whose head was read.
+pub(super) struct Opened {
+    footer_key: LessSafeKey,
+    /// `None` for a host that only stores.
+    content_key: Option<LessSafeKey>,
+    header: [u8; HEADER],
+}
+
+/// A pack that was read before.
+#[derive(Clone)]
+pub(super) struct Known {
+    pack: Arc<Opened>,
+    /// Its lengths, once its end was read.
+    shape: Option<Shape>,
+}
+
+/// Reads stored bytes of one pack from an offset.
+pub(super) type Fetch<'a> = dyn FnMut(u64, &mut [u8]) -> Result<()> + 'a;
+
+impl SealedBackend {
+    /// Another process may have begun an epoch: at a pack of an epoch that is not known, this looks
+    /// for its key, now and then.
+    ///
+    /// # Errors
+    /// `Denied` when there are newer keys that this process does not find.
+    fn refresh(&self) -> Result<()> {
+        let mut refreshed = self.refreshed.lock().unwrap_or_else(PoisonError::into_inner);
+        if refreshed.is_none_or(|at| at.elapsed() > REFRESH) {
+            unlock::refresh(&self.keys, &*self.inner)?;
+            *refreshed = Some(Instant::now());
+        }
+        Ok(())
+    }
+
+    /// The keys and the header of a pack.
+    ///
+    /// # Errors
+    /// `NotFound`; `Damaged` when it is too short for both, or was changed.
+    pub(super) fn opened(&self, id: PackId) -> Result<Arc<Opened>> {
+        if let Some(known) = self.known(id) {
+            return Ok(known.pack);
+        }
+        let mut stored = [0; FRAMES];
+        self.inner.read_at(id, 0, &mut stored)?;
+        let head = PackHead(*stored.first_chunk::<HEAD_LEN>().expect("it is longer"));
+        if head.epoch() > self.keys.epochs() {
+            self.refresh()?;
+        }
+        let changed = || Error::damaged(format!("pack {id}: its head was changed, or is of another key"));
+        let keys = self.keys.pack(id, &head).ok_or_else(changed)?;
+        let (footer_key, content_key) = (keys.footer.aead(), keys.content.map(|key| key.aead()));
+        let plain = open_block(&footer_key, HEADER_NUMBER, &mut stored[HEAD_LEN..]).ok_or_else(changed)?;
+        let header = plain.try_into().expect("the header's bytes");
+        let pack = Arc::new(Opened { footer_key, content_key, header });
+        self.remember(id, Some(Known { pack: Arc::clone(&pack), shape: None }));
+        Ok(pack)
+    }
+
+    /// The lengths of a pack, as they were when last asked unless `fresh`; `None` if there is no such
+    /// pack.
+    pub(super) fn shape(&self, id: PackId, fresh: bool) -> Result<Option<Shape>> {
+        if let Some(shape) = self.known(id).and_then(|known| known.shape).filter(|_| !fresh) {
+            return Ok(Some(shape));
+        }
+        loop {
+            let was_known = self.known(id).is_some();
+            let Some((mut end, stored)) = self.inner.read_end(id, TAIL)? else { return Ok(None) };
+            let shape = self.shape_of(id, &mut end, stored)?;
+            if shape.is_whole || !was_known {
+                return Ok(Some(shape));
+            }
+            // What is known may be of a copy in another tier, and is forgotten by now.
+        }
+    }
+
+    /// The lengths of a pack of `stored` bytes, of which `end` are the last. A pack that is being
+    /// written, or was cut off, has the bytes of its whole blocks.
+    pub(super) fn shape_of(&self, id: PackId, end: &mut [u8], stored: u64) -> Result<Shape> {
+        let pack = match self.opened(id) {
+            Err(error) if error.kind() == ErrorKind::Damaged => return Ok(Shape::unfinished(stored)),
+            pack => pack?,
+        };
+        let at = end.len().saturating_sub(TAIL);
+        let tail = open_block(&pack.footer_key, TAIL_NUMBER, &mut end[at..]);
+        let Some(shape) = tail.and_then(|plain| Shape::decode(plain, stored)) else {
+            // The next read asks for its head again: the pack may have moved to another tier.
+            self.remember(id, None);
+            return Ok(Shape::unfinished(stored));
+        };
+        self.remember(id, Some(Known { pack, shape: Some(shape) }));
+        Ok(shape)
+    }
+
+    /// Fills `buf` from plain byte `offset` of a pack that has these bytes.
+    pub(super) fn read_range(
+        &self,
+        id: PackId,
+        shape: &Shape,
+        (offset, buf): (u64, &mut [u8]),
+        fetch: &mut Fetch<'_>,
+    ) -> Result<()> {
+        let pack = self.opened(id)?;
+        let in_header = (HEADER as u64).saturating_sub(offset).min(buf.len() as u64) as usize;
+        let (header, rest) = buf.split_at_mut(in_header);
+        if in_header > 0 {
+            header.copy_from_slice(&pack.header[offset as usize..][..in_header]);
+        }
+        let offset = offset + in_header as u64;
+        let in_frames = shape.frames_end.saturating_sub(offset).min(rest.len() as u64) as usize;
+        let (frames, end) = rest.split_at_mut(in_frames);
+        self.read_section(id, &pack, &shape.frames(), (offset, frames), fetch)?;
+        self.read_section(id, &pack, &shape.end(), (offset + in_frames as u64, end), fetch)
+    }
+
+    /// The same within one section.
+    fn read_section(
+        &self,
+        id: PackId,
+        pack: &Opened,
+        section: &Section,
+        (mut offset, mut buf): (u64, &mut [u8]),
+        fetch: &mut Fetch<'_>,
+    ) -> Result<()> {
+        let most = if self.inner.uploads_max() > 1 { usize::MAX } else { BATCH * BLOCK };
+        let key = if section.is_content { pack.content_key.as_ref() } else { Some(&pack.footer_key) };
+        while !buf.is_empty() {
+            let Some(key) = key else {
+                return self
+                    .keys
+                    .rights()
+                    .require_contents()
+                    .map_err(|error| error.context(format!("pack {id}")));
+            };
+            let within = ((offset - section.from) % BLOCK as u64) as usize;
+            let now = buf.len().min(most.saturating_sub(within));
+            let (part, rest) = buf.split_at_mut(now);
+            self.read_blocks(id, key, section, (offset, part), fetch)?;
+            (offset, buf) = (offset + now as u64, rest);
+        }
+        Ok(())
+    }
+
+    /// The same, in one request.
+    fn read_blocks(
+        &self,
+        id: PackId,
+        key: &LessSafeKey,
+        section: &Section,
+        (offset, mut buf): (u64, &mut [u8]),
+        fetch: &mut Fetch<'_>,
+    ) -> Result<()> {
+        let (from, to, first, mut skip) = section.blocks(offset, offset + buf.len() as u64);
+        let buffers = || self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stored = buffers().pop().unwrap_or_default();
+        stored.resize((to - from) as usize, 0);
+        let mut read = fetch(from, &mut stored);
+        for (block, number) in stored.chunks_mut(SEALED).zip(first..) {
+            if read.is_err() {
+                break;
+            }
+            match open_block(key, number, block) {
+                Some(plain) => {
+                    let plain = &plain[skip.min(plain.len())..];
+                    let len = plain.len().min(buf.len());
+                    let (now, later) = std::mem::take(&mut buf).split_at_mut(len);
+                    now.copy_from_slice(&plain[..now.len()]);
+                    (skip, buf) = (0, later);
+                }
+                None => {
+                    self.remember(id, None);
+                    read = Err(Error::damaged(format!(
+                        "pack {id}: block {number} (64 KiB each) cannot be decrypted: it was changed or cut off, or is of another key"
+                    )));
+                }
+            }
+        }
+        buffers().push(stored);
+        read
+    }
+}
+
+/// Decrypts block `number` in place; `None` if it was changed, or is another.
+pub(super) fn open_block<'b>(key: &LessSafeKey, number: u32, block: &'b mut [u8]) -> Option<&'b [u8]> {
+    let (nonce, body) = block.split_first_chunk_mut::<NONCE_LEN>()?;
+    if nonce[8..] != number.to_le_bytes() {
+        return None;
+    }
+    let nonce = Nonce::assume_unique_for_key(*nonce);
+    key.open_in_place(nonce, Aad::from(about(number)), body).ok().map(|plain| &*plain)
+}
