@@ -105,7 +105,6 @@ fn examples() -> Vec<Vec<u8>> {
         frame_bytes,
         footer_bytes[..footer_bytes.len() - TRAILER_LEN].to_vec(),
         [header.encode().to_vec(), footer_bytes].concat(),
-        [&[0; 64][..], &parity.encode()].concat(),
         leaf.encode(),
         inner.encode(),
         root.encode(),
@@ -122,6 +121,7 @@ fn examples() -> Vec<Vec<u8>> {
         [&Prepared::new(&Operation::Write { inode: 7, offset: 300 }, b"data").head(2, 1, 3), &b"data"[..]]
             .concat(),
         Prepared::new(&Operation::Destaged { inode: 7, sequence: 2, root: root.clone() }, b"").head(9, 8, 7),
+        [&[0; 64][..], &parity.encode()].concat(),
         b"gear32:4K/16K/64K".to_vec(),
         b"lbfs-sha1:2K/8K/64K".to_vec(),
         b"pmd-sha256".to_vec(),

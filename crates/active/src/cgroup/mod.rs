@@ -262,6 +262,10 @@ impl Drop for Groups {
 
 /// Makes a group with a lock on it, which tells others that it is in use.
 fn make_base(above: &Path) -> io::Result<(PathBuf, File)> {
+    // In an ordinary directory no group would ever become one.
+    if !above.join("cgroup.procs").exists() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a control group"));
+    }
     for number in 0.. {
         let base = above.join(format!("{PREFIX}{}-{number}", std::process::id()));
         match std::fs::create_dir(&base) {
@@ -332,6 +336,14 @@ mod tests {
         assert_eq!(found(&part, "0::/system.slice\n"), None, "it is not to be seen");
         assert_eq!(found("", own), None);
         assert_eq!(found(mounts, "5:pids:/x\n"), None, "only groups of version 1");
+    }
+
+    #[test]
+    fn an_ordinary_directory_is_refused_and_stays_empty() {
+        let dir = tempfile::tempdir().unwrap();
+        let why = Groups::prepare(&Where::At(dir.path().to_path_buf()), 0, false).unwrap_err();
+        assert!(why.contains("not a control group"), "{why}");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 
     #[test]

@@ -25,7 +25,7 @@ Examples:
 Nothing is stored. `similar` is the share of B's bytes that lie in chunks which A has, too: what a
 store that has A does not store again. The rate is that of one core that cuts and names chunks.";
 
-/// Compare two files or trees by their chunks, for several ways of cutting
+/// Compare two files or trees by their chunks, cut in several ways
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct SimilarityArgs {

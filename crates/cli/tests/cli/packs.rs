@@ -170,7 +170,7 @@ fn an_object_store_that_goes_away_loses_nothing() {
 fn missing_credentials_are_said_to_be_before_anything_is_sent() {
     let remote = Remote::new();
     let mut command = remote.command(&["stats"]);
-    command.env_remove("AWS_ACCESS_KEY_ID").env("HOME", "/nowhere");
+    command.env_remove("AWS_ACCESS_KEY_ID").env("HOME", remote.place.path("nobody"));
     let said: Said = command.output().unwrap().into();
     assert_eq!(said.code, 1, "{}", said.err);
     assert!(said.err.contains("AWS_ACCESS_KEY_ID") && said.err.contains("credentials"), "{}", said.err);
