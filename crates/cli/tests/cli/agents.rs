@@ -213,8 +213,9 @@ fn what_splits_took_is_shown_beside_what_was_to_be_expected() {
         let said = agent(&job);
         assert!(said.contains("without control groups: they are turned off"), "{said}");
         assert!(told(&job)[1]["seconds"].is_number() && told(&job)[1]["cpu_seconds"].is_null());
-        let wrong =
-            Said::from(site.command(&["node", "--allow-root", "--cgroup", "/nowhere"]).output().unwrap());
+        let wrong = Said::from(
+            site.command(&["node", "--allow-root", "--cgroup", "/proc/nowhere"]).output().unwrap(),
+        );
         assert!(wrong.code == 1 && wrong.err.contains("--cgroup"), "{}", wrong.err);
         // A running split already has a predicted time.
         let mut agent = site.agent("one", "1");

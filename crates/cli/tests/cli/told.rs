@@ -40,7 +40,7 @@ fn a_job_that_cannot_be_run_here_does_not_wait_for_somebody_else() {
     let broken = |more: &[&str]| {
         // Without this directory nothing can be prepared.
         let mut command = site.command(&[&args[..], more, &["--", "cat"]].concat());
-        Said::from(command.env("TMPDIR", "/nowhere").output().unwrap())
+        Said::from(command.env("TMPDIR", site.place.path("nowhere")).output().unwrap())
     };
     let said = broken(&[]);
     assert_eq!(said.code, 1);
@@ -61,7 +61,7 @@ fn a_job_that_cannot_be_run_here_does_not_wait_for_somebody_else() {
     site.done(&["job", "retry", "--allow-root", "1"]);
     assert_eq!(state(&site, "1"), "done");
     let mut retry = site.command(&["job", "retry", "--allow-root", &job]);
-    let said = Said::from(retry.env("TMPDIR", "/nowhere").output().unwrap());
+    let said = Said::from(retry.env("TMPDIR", site.place.path("nowhere")).output().unwrap());
     assert!(said.code == 1 && said.err.contains(&format!("job {job} failed")), "{}", said.err);
     assert_eq!(state(&site, &job), "failed");
 }
