@@ -7,10 +7,10 @@
 //!              ─▶ K others, compared with the hashes in the description ─▶ code.rs ─▶ the pack
 //! ```
 //!
-//! The parity files are all there is: no database knows groups ([`groups`] reads their
+//! The parity files are all there is: no database knows groups (`groups` reads their
 //! descriptions). Only the collector and `check --repair` make and remove groups, and both hold the
-//! collector's lease ([`upkeep`]). A pack is read and verified before it enters a group. A pack that
-//! is made anew is verified before anything is changed ([`heal`]).
+//! collector's lease (`upkeep`). A pack is read and verified before it enters a group. A pack that
+//! is made anew is verified before anything is changed (`heal`).
 //!
 //! **Order.** A new group is durable before a group that it replaces is removed. Only then the
 //! collector removes the objects of packs that it has deleted. Until then they help to make the
