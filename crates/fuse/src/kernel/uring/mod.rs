@@ -2,7 +2,7 @@
 //!
 //! Through the device, a caller wakes a thread on some other processor and sleeps until that one
 //! wakes it; waking an idle processor takes longer than most requests. Here the kernel gives a
-//! request to the queue of the caller's processor. That queue's thread ([`worker`]) is pinned
+//! request to the queue of the caller's processor. That queue's thread (`worker`) is pinned
 //! there: caller and thread take each other's place. One system call sends an answer and fetches
 //! the next request.
 //!
