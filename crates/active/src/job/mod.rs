@@ -3,6 +3,7 @@
 mod confinement;
 mod held;
 pub mod limits;
+mod printed;
 mod program;
 pub mod records;
 pub mod spec;
