@@ -2,6 +2,11 @@
 -- role's statements, and do nothing for others. Tables are found by the schema of the trigger's own table, as schemas are renamed. Functions and operators are
 -- looked for nowhere but in pg_catalog, as a writer could have put others before those.
 
+-- True for a role that may not delete from `snapshots`. Each trigger names that table for itself, as a rename changes no trigger's.
+CREATE FUNCTION @only_adds(snapshots regclass) RETURNS boolean LANGUAGE sql STABLE AS $$
+    SELECT NOT pg_catalog.has_table_privilege(session_user, snapshots, 'DELETE')
+$$;
+
 -- The current epoch, which no snapshot ends until this transaction has ended. Only a statement that sees what is committed meanwhile is told the truth.
 CREATE FUNCTION @held_epoch(schema_name name) RETURNS bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -115,17 +120,18 @@ BEGIN
 END
 $$;
 
--- The server says whose session it is. Such a role has its own, which never collect, and ends others once their leases are over.
-CREATE FUNCTION @session_of() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+-- The server says whose session it is.
+CREATE FUNCTION @opened_by() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    IF TG_OP = 'INSERT' THEN
-        NEW.maker := session_user;
-    END IF;
-    IF has_table_privilege(session_user, (SELECT c.oid FROM pg_catalog.pg_class c WHERE c.relname = 'snapshot' AND c.relnamespace =
-        (SELECT t.relnamespace FROM pg_catalog.pg_class t WHERE t.oid = TG_RELID)), 'DELETE')
-    THEN
-        RETURN COALESCE(NEW, OLD);
-    END IF;
+    NEW.maker := session_user;
+    RETURN NEW;
+END
+$$;
+CREATE TRIGGER session_opened BEFORE INSERT ON @session FOR EACH ROW EXECUTE FUNCTION @opened_by();
+
+-- Such a role has sessions of its own, which never collect, and ends others once their leases are over.
+CREATE FUNCTION @own_session() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
     IF TG_OP <> 'DELETE' AND NEW.kind = 2
         OR TG_OP = 'UPDATE' AND (NEW.id <> OLD.id OR NEW.maker <> OLD.maker OR OLD.maker <> session_user)
         OR TG_OP = 'DELETE' AND OLD.maker <> session_user AND OLD.lease_until > (extract(epoch FROM clock_timestamp()) * 1000000)::bigint * 1000
@@ -135,7 +141,8 @@ BEGIN
     RETURN COALESCE(NEW, OLD);
 END
 $$;
-CREATE TRIGGER session_kept BEFORE INSERT OR UPDATE OR DELETE ON @session FOR EACH ROW EXECUTE FUNCTION @session_of();
+CREATE TRIGGER session_kept BEFORE INSERT OR UPDATE OR DELETE ON @session FOR EACH ROW
+    WHEN (@only_adds('@snapshot')) EXECUTE FUNCTION @own_session();
 
 -- Rows of the history go when no snapshot sees them.
 CREATE FUNCTION @keep_history() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -183,74 +190,74 @@ END
 $$;
 CREATE TRIGGER snapshot_taken BEFORE INSERT ON @snapshot FOR EACH ROW EXECUTE FUNCTION @taken_by();
 CREATE TRIGGER snapshot_kept BEFORE UPDATE ON @snapshot FOR EACH ROW
-    WHEN (NOT has_table_privilege(session_user, '@snapshot'::regclass, 'DELETE')) EXECUTE FUNCTION @never('change a snapshot');
+    WHEN (@only_adds('@snapshot')) EXECUTE FUNCTION @never('change a snapshot');
 
 CREATE TRIGGER inode_made AFTER INSERT ON @inode REFERENCING NEW TABLE AS now_rows FOR EACH STATEMENT
-    WHEN (NOT has_table_privilege(session_user, '@snapshot'::regclass, 'DELETE')) EXECUTE FUNCTION @keep_past();
+    WHEN (@only_adds('@snapshot')) EXECUTE FUNCTION @keep_past();
 CREATE TRIGGER inode_kept AFTER UPDATE ON @inode REFERENCING OLD TABLE AS was_rows NEW TABLE AS now_rows FOR EACH STATEMENT
-    WHEN (NOT has_table_privilege(session_user, '@snapshot'::regclass, 'DELETE')) EXECUTE FUNCTION @keep_past('o.number = w.number');
+    WHEN (@only_adds('@snapshot')) EXECUTE FUNCTION @keep_past('o.number = w.number');
 CREATE TRIGGER inode_gone AFTER DELETE ON @inode REFERENCING OLD TABLE AS was_rows FOR EACH STATEMENT
-    WHEN (NOT has_table_privilege(session_user, '@snapshot'::regclass, 'DELETE')) EXECUTE FUNCTION @keep_past('o.number = w.number');
+    WHEN (@only_adds('@snapshot')) EXECUTE FUNCTION @keep_past('o.number = w.number');
 CREATE TRIGGER dentry_made AFTER INSERT ON @dentry REFERENCING NEW TABLE AS now_rows FOR EACH STATEMENT
-    WHEN (NOT has_table_privilege(session_user, '@snapshot'::regclass, 'DELETE')) EXECUTE FUNCTION @keep_past();
+    WHEN (@only_adds('@snapshot')) EXECUTE FUNCTION @keep_past();
 CREATE TRIGGER dentry_kept AFTER UPDATE ON @dentry REFERENCING OLD TABLE AS was_rows NEW TABLE AS now_rows FOR EACH STATEMENT
-    WHEN (NOT has_table_privilege(session_user, '@snapshot'::regclass, 'DELETE')) EXECUTE FUNCTION @keep_past('o.parent = w.parent AND o.name = w.name AND o.inode = w.inode');
+    WHEN (@only_adds('@snapshot')) EXECUTE FUNCTION @keep_past('o.parent = w.parent AND o.name = w.name AND o.inode = w.inode');
 CREATE TRIGGER dentry_gone AFTER DELETE ON @dentry REFERENCING OLD TABLE AS was_rows FOR EACH STATEMENT
-    WHEN (NOT has_table_privilege(session_user, '@snapshot'::regclass, 'DELETE')) EXECUTE FUNCTION @keep_past('o.parent = w.parent AND o.name = w.name AND o.inode = w.inode');
+    WHEN (@only_adds('@snapshot')) EXECUTE FUNCTION @keep_past('o.parent = w.parent AND o.name = w.name AND o.inode = w.inode');
 
 CREATE TRIGGER inode_ended BEFORE INSERT ON @inode_old FOR EACH ROW
-    WHEN (NOT has_table_privilege(session_user, '@snapshot'::regclass, 'DELETE')) EXECUTE FUNCTION @end_inode();
+    WHEN (@only_adds('@snapshot')) EXECUTE FUNCTION @end_inode();
 CREATE CONSTRAINT TRIGGER inode_over AFTER INSERT ON @inode_old DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
-    WHEN (NOT has_table_privilege(session_user, '@snapshot'::regclass, 'DELETE')) EXECUTE FUNCTION @is_over('inode', 'i.number = $1.number');
+    WHEN (@only_adds('@snapshot')) EXECUTE FUNCTION @is_over('inode', 'i.number = $1.number');
 CREATE TRIGGER inode_old_kept BEFORE UPDATE ON @inode_old FOR EACH ROW
-    WHEN (NOT has_table_privilege(session_user, '@snapshot'::regclass, 'DELETE')) EXECUTE FUNCTION @never('change the past');
+    WHEN (@only_adds('@snapshot')) EXECUTE FUNCTION @never('change the past');
 CREATE TRIGGER inode_old_gone AFTER DELETE ON @inode_old REFERENCING OLD TABLE AS was_rows FOR EACH STATEMENT
-    WHEN (NOT has_table_privilege(session_user, '@snapshot'::regclass, 'DELETE')) EXECUTE FUNCTION @keep_history();
+    WHEN (@only_adds('@snapshot')) EXECUTE FUNCTION @keep_history();
 CREATE TRIGGER dentry_ended BEFORE INSERT ON @dentry_old FOR EACH ROW
-    WHEN (NOT has_table_privilege(session_user, '@snapshot'::regclass, 'DELETE')) EXECUTE FUNCTION @end_dentry();
+    WHEN (@only_adds('@snapshot')) EXECUTE FUNCTION @end_dentry();
 CREATE CONSTRAINT TRIGGER dentry_over AFTER INSERT ON @dentry_old DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
-    WHEN (NOT has_table_privilege(session_user, '@snapshot'::regclass, 'DELETE')) EXECUTE FUNCTION @is_over('dentry', 'i.parent = $1.parent AND i.name = $1.name');
+    WHEN (@only_adds('@snapshot')) EXECUTE FUNCTION @is_over('dentry', 'i.parent = $1.parent AND i.name = $1.name');
 CREATE TRIGGER dentry_old_kept BEFORE UPDATE ON @dentry_old FOR EACH ROW
-    WHEN (NOT has_table_privilege(session_user, '@snapshot'::regclass, 'DELETE')) EXECUTE FUNCTION @never('change the past');
+    WHEN (@only_adds('@snapshot')) EXECUTE FUNCTION @never('change the past');
 CREATE TRIGGER dentry_old_gone AFTER DELETE ON @dentry_old REFERENCING OLD TABLE AS was_rows FOR EACH STATEMENT
-    WHEN (NOT has_table_privilege(session_user, '@snapshot'::regclass, 'DELETE')) EXECUTE FUNCTION @keep_history();
+    WHEN (@only_adds('@snapshot')) EXECUTE FUNCTION @keep_history();
 
 -- A pack goes from announced to sealed to committed, and stays as it is. Whoever relies on a candidate takes it back.
 CREATE TRIGGER pack_announced BEFORE INSERT ON @pack FOR EACH ROW
-    WHEN (NOT has_table_privilege(session_user, '@snapshot'::regclass, 'DELETE')) EXECUTE FUNCTION @announced();
+    WHEN (@only_adds('@snapshot')) EXECUTE FUNCTION @announced();
 CREATE TRIGGER pack_kept BEFORE UPDATE ON @pack FOR EACH ROW WHEN (
-    NOT has_table_privilege(session_user, '@snapshot'::regclass, 'DELETE') AND (
+    @only_adds('@snapshot') AND (
         ROW (NEW.id, NEW.session, NEW.kind) <> ROW (OLD.id, OLD.session, OLD.kind)
         OR NOT (OLD.state = 0 AND NEW.state IN (0, 1) OR OLD.state = 1 AND NEW.state IN (1, 2) OR OLD.state IN (2, 3) AND NEW.state = 2)
         OR OLD.state >= 1 AND ROW (NEW.bytes, NEW.raw_bytes, NEW.chunks) <> ROW (OLD.bytes, OLD.raw_bytes, OLD.chunks)
     )
 ) EXECUTE FUNCTION @never('change a pack that is sealed');
 CREATE TRIGGER pack_gone BEFORE DELETE ON @pack FOR EACH ROW WHEN (
-    NOT has_table_privilege(session_user, '@snapshot'::regclass, 'DELETE') AND OLD.state <> 0
+    @only_adds('@snapshot') AND OLD.state <> 0
 ) EXECUTE FUNCTION @never('remove a pack that is sealed');
 
 -- Numbers are given out once.
 CREATE TRIGGER counter_kept BEFORE UPDATE ON @counter FOR EACH ROW WHEN (
-    NOT has_table_privilege(session_user, '@snapshot'::regclass, 'DELETE') AND (NEW.name <> OLD.name OR NEW.value < OLD.value)
+    @only_adds('@snapshot') AND (NEW.name <> OLD.name OR NEW.value < OLD.value)
 ) EXECUTE FUNCTION @never('set a counter back');
 CREATE TRIGGER counter_gone BEFORE DELETE ON @counter FOR EACH ROW
-    WHEN (NOT has_table_privilege(session_user, '@snapshot'::regclass, 'DELETE')) EXECUTE FUNCTION @never('set a counter back');
+    WHEN (@only_adds('@snapshot')) EXECUTE FUNCTION @never('set a counter back');
 CREATE TRIGGER state_kept BEFORE UPDATE ON @state FOR EACH ROW WHEN (
-    NOT has_table_privilege(session_user, '@snapshot'::regclass, 'DELETE')
+    @only_adds('@snapshot')
     AND (NEW.one <> OLD.one OR NEW.epoch NOT BETWEEN OLD.epoch AND OLD.epoch + 1 OR NEW.generation <> OLD.generation
         OR NEW.collector IS NOT NULL AND NEW.collector IS DISTINCT FROM OLD.collector)
 ) EXECUTE FUNCTION @never('set the epoch back, or say who collects');
 CREATE TRIGGER state_gone BEFORE DELETE ON @state FOR EACH ROW
-    WHEN (NOT has_table_privilege(session_user, '@snapshot'::regclass, 'DELETE')) EXECUTE FUNCTION @never('set the epoch back');
+    WHEN (@only_adds('@snapshot')) EXECUTE FUNCTION @never('set the epoch back');
 
 -- How long automatic snapshots stay.
 CREATE TRIGGER policy_made BEFORE INSERT ON @policy FOR EACH ROW
-    WHEN (NEW.key = 'automatic' AND NOT has_table_privilege(session_user, '@snapshot'::regclass, 'DELETE')) EXECUTE FUNCTION @never('say how long snapshots stay');
+    WHEN (NEW.key = 'automatic' AND @only_adds('@snapshot')) EXECUTE FUNCTION @never('say how long snapshots stay');
 CREATE TRIGGER policy_kept BEFORE UPDATE ON @policy FOR EACH ROW
-    WHEN ((NEW.key = 'automatic' OR OLD.key = 'automatic') AND NOT has_table_privilege(session_user, '@snapshot'::regclass, 'DELETE')) EXECUTE FUNCTION @never('say how long snapshots stay');
+    WHEN ((NEW.key = 'automatic' OR OLD.key = 'automatic') AND @only_adds('@snapshot')) EXECUTE FUNCTION @never('say how long snapshots stay');
 CREATE TRIGGER policy_gone BEFORE DELETE ON @policy FOR EACH ROW
-    WHEN (OLD.key = 'automatic' AND NOT has_table_privilege(session_user, '@snapshot'::regclass, 'DELETE')) EXECUTE FUNCTION @never('say how long snapshots stay');
+    WHEN (OLD.key = 'automatic' AND @only_adds('@snapshot')) EXECUTE FUNCTION @never('say how long snapshots stay');
 
 -- Chunks that lie in the database: nobody here can say if they are packed.
 CREATE TRIGGER inline_chunk_kept BEFORE INSERT OR UPDATE OR DELETE ON @inline_chunk FOR EACH ROW
-    WHEN (NOT has_table_privilege(session_user, '@snapshot'::regclass, 'DELETE')) EXECUTE FUNCTION @never('keep chunks in the database');
+    WHEN (@only_adds('@snapshot')) EXECUTE FUNCTION @never('keep chunks in the database');
