@@ -185,8 +185,8 @@ fn s3(bucket: &str, prefix: &str, query: &str) -> Result<S3Location> {
                 location.endpoint = Some(value.trim_end_matches('/').to_string());
             }
             "region" => location.region = Some(value.to_string()),
-            "patience" => location.patience = Some(patience(value)?),
-            "lock" => location.lock = Some(lock(value)?),
+            "patience" => location.patience = Some(number(key, value, 3600, "seconds")?),
+            "lock" => location.lock = Some(number(key, value, 36_500, "days")?),
             _ => return Err(unknown("s3", key, "endpoint, region, patience and lock")),
         }
     }
@@ -206,21 +206,17 @@ fn rados(pool: &str, namespace: &str, query: &str) -> Result<RadosLocation> {
             "conf" => return Err(invalid("conf= wants an absolute path")),
             "user" if value.starts_with("client.") => location.user = Some(value.to_string()),
             "user" => return Err(invalid(format!("user={value}: it is client.{value}"))),
-            "patience" => location.patience = Some(patience(value)?),
+            "patience" => location.patience = Some(number(key, value, 3600, "seconds")?),
             _ => return Err(unknown("rados", key, "conf, user and patience")),
         }
     }
     Ok(location)
 }
 
-fn lock(value: &str) -> Result<u32> {
-    let days = value.parse().ok().filter(|days| (1..=36_500).contains(days));
-    days.ok_or_else(|| invalid(format!("lock={value}: use 1 to 36500 days")))
-}
-
-fn patience(value: &str) -> Result<u32> {
-    let secs = value.parse().ok().filter(|secs| (1..=3600).contains(secs));
-    secs.ok_or_else(|| invalid(format!("patience={value}: use 1 to 3600 seconds")))
+/// A number from 1 to `max`.
+fn number(key: &str, value: &str, max: u32, unit: &str) -> Result<u32> {
+    let number = value.parse().ok().filter(|number| (1..=max).contains(number));
+    number.ok_or_else(|| invalid(format!("{key}={value}: use 1 to {max} {unit}")))
 }
 
 fn check_path(what: &str, path: &str) -> Result<()> {

@@ -337,8 +337,8 @@ pub trait PackWriter: Send {
     /// `Full` or `Io`; the pack is then unusable and its writer should be dropped.
     fn append(&mut self, parts: &[IoSlice<'_>]) -> Result<()>;
 
-    /// What is appended from now on is the pack's footer and trailer. Engines that encrypt let hosts
-    /// read it that may not read the frames before it; to others it is the same.
+    /// Says that the pack's footer and trailer follow. Engines that encrypt let hosts read them that
+    /// may not read the frames before; to others it is the same.
     ///
     /// # Errors
     /// As `append`.

@@ -21,16 +21,18 @@ pub(super) fn file(id: PackId) -> String {
 /// The id of the pack of this file name; `None` for anything that is no pack's name, which is left
 /// alone.
 pub(super) fn parse(name: &str) -> Option<PackId> {
-    let digits = name.strip_suffix(".pack")?;
-    let id = PackId(u64::from_str_radix(digits, 16).ok()?);
-    (id.0 != 0 && id <= PackId::MAX && id.to_string() == digits).then_some(id)
+    parse_id(name, ".pack").filter(|id| id.0 != 0 && *id <= PackId::MAX)
 }
 
 /// The id of the parity file of this name; `None` for anything else.
 pub(super) fn parse_parity(name: &str) -> Option<PackId> {
-    let digits = name.strip_suffix(".parity")?;
+    parse_id(name, ".parity").filter(|id| id.parity().is_some())
+}
+
+fn parse_id(name: &str, suffix: &str) -> Option<PackId> {
+    let digits = name.strip_suffix(suffix)?;
     let id = PackId(u64::from_str_radix(digits, 16).ok()?);
-    (id.parity().is_some() && id.to_string() == digits).then_some(id)
+    (id.to_string() == digits).then_some(id)
 }
 
 #[cfg(test)]

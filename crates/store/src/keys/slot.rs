@@ -77,7 +77,7 @@ pub struct Slot {
     pub created: u64,
     /// It opens the epochs up to this one.
     pub epochs: u32,
-    /// What its owner may do.
+    /// The rights of its owner.
     pub rights: Rights,
     /// Tells a wrong secret from a damaged slot: derived from the secret, and says nothing of it.
     check: String,

@@ -50,6 +50,10 @@ pub struct Upkeep {
 /// The committed packs, by id.
 type Rows<'r> = BTreeMap<PackId, &'r PackRow>;
 
+fn committed(rows: &[PackRow]) -> Rows<'_> {
+    rows.iter().filter(|row| row.is_committed()).map(|row| (row.id, row)).collect()
+}
+
 /// The groups that count, and what they protect.
 struct Cover {
     /// Positions in the list of groups.
@@ -116,9 +120,8 @@ impl From<Reach> for Upkeep {
 pub fn reach(store: &Store) -> Result<Option<Reach>> {
     let Some(spec) = Spec::of(store)? else { return Ok(None) };
     let groups = survey(store)?;
-    let mut rows = store.meta.packs()?;
-    rows.retain(PackRow::is_committed);
-    let rows: Rows<'_> = rows.iter().map(|row| (row.id, row)).collect();
+    let rows = store.meta.packs()?;
+    let rows = committed(&rows);
     let protected = cover(&groups, spec, &rows, &BTreeSet::new()).packs.len();
     let packs_unprotected = (rows.len() - protected) as u64;
     Ok(Some(Reach { packs_protected: protected as u64, packs_unprotected }))
@@ -146,9 +149,8 @@ fn keep_uncached(store: &Store, session: &Session, distrusted: &BTreeSet<u64>) -
         groups.iter().try_for_each(|group| remove(stored(store), group, &mut upkeep))?;
         return Ok(upkeep);
     };
-    let mut rows = store.meta.packs()?;
-    rows.retain(PackRow::is_committed);
-    let rows: Rows<'_> = rows.iter().map(|row| (row.id, row)).collect();
+    let rows = store.meta.packs()?;
+    let rows = committed(&rows);
     let covered = cover(&groups, spec, &rows, distrusted);
     let mut maker = Maker { store, session, spec, known: known(&groups), upkeep: &mut upkeep };
     let mut pool: Rows<'_> = BTreeMap::new();

@@ -108,9 +108,8 @@ pub(super) struct Section {
 }
 
 impl Section {
-    /// The stored bytes, from and to, of the blocks that have the plain bytes from `offset` to `end`,
-    /// which are among this section's; the number of the first; and how many plain bytes of it come
-    /// before `offset`.
+    /// The blocks that have the plain bytes from `offset` to `end` of this section: their stored
+    /// bytes, from and to; the number of the first; and its plain bytes before `offset`.
     pub fn blocks(&self, offset: u64, end: u64) -> (u64, u64, u32, usize) {
         let (block, sealed) = (BLOCK as u64, SEALED as u64);
         let (first, last) = ((offset - self.from) / block, (end - self.from).div_ceil(block));

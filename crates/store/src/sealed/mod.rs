@@ -96,7 +96,7 @@ impl SealedBackend {
     }
 
     fn writer(&self, id: PackId, inner: Box<dyn PackWriter>) -> Result<Box<dyn PackWriter>> {
-        // Of an earlier pack of this id, which was removed.
+        // It may know an earlier pack of this id, which was removed.
         self.remember(id, None);
         let (head, keys) = self.keys.new_pack(id)?;
         Ok(Box::new(SealedWriter::new(inner, &head, &keys)?))
@@ -131,7 +131,7 @@ impl SealedBackend {
     }
 }
 
-/// What a block's tag covers besides its bytes.
+/// The data that a block's tag covers besides its bytes.
 fn about(number: u32) -> [u8; 4] {
     number.to_le_bytes()
 }
@@ -183,7 +183,7 @@ impl Backend for SealedBackend {
     fn read_end(&self, id: PackId, max: usize) -> Result<Option<(Vec<u8>, u64)>> {
         let was_known = self.known(id).is_some();
         match self.read_end_once(id, max) {
-            // What is known may be of a copy in another tier.
+            // It may have remembered a copy in another tier.
             Err(error) if error.kind() == ErrorKind::Damaged && was_known => {
                 self.remember(id, None);
                 self.read_end_once(id, max)

@@ -82,7 +82,7 @@ impl SealedBackend {
             if shape.is_whole || !was_known {
                 return Ok(Some(shape));
             }
-            // What is known may be of a copy in another tier, and is forgotten by now.
+            // It may have remembered a copy in another tier, and has forgotten that by now.
         }
     }
 

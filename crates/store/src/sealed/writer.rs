@@ -81,7 +81,7 @@ impl SealedWriter {
         Ok(())
     }
 
-    /// Encrypts the header. Of a pack that ends before it, zeros fill it up.
+    /// Encrypts the header. Zeros fill it up if the pack ends before it.
     fn seal_header(&mut self) {
         let mut header = std::mem::take(&mut self.header);
         header.resize(HEADER, 0);
@@ -180,7 +180,7 @@ impl PackWriter for SealedWriter {
     }
 
     fn begin_footer(&mut self) -> Result<()> {
-        // Of a pack that is shorter than its header, nothing is a footer.
+        // A pack that is shorter than its header has no footer.
         match self.len < HEADER as u64 {
             true => Ok(()),
             false => self.end_frames(),

@@ -43,7 +43,7 @@ pub struct Keyring {
     epochs: RwLock<Epochs>,
 }
 
-/// What the keys of packs are made of.
+/// The secrets from which keys of packs are derived.
 #[derive(Clone)]
 enum Epochs {
     /// The secret of each epoch.
@@ -76,9 +76,9 @@ struct OtherKeys {
 /// Keys of contents outside of packs.
 #[derive(Clone, Debug)]
 pub struct ContentKeys {
-    /// Of a mount's staging log.
+    /// For a mount's staging log.
     pub staging: Key,
-    /// Of contents that PostgreSQL keeps until they are packed.
+    /// For contents that PostgreSQL keeps until they are packed.
     pub inline: Key,
 }
 
@@ -116,7 +116,7 @@ impl Keyring {
         Self { store, rights: Rights::All, others, epochs: RwLock::new(Epochs::Secrets(secrets)) }
     }
 
-    /// What its holder may do.
+    /// The rights of its holder.
     pub fn rights(&self) -> Rights {
         self.rights
     }

@@ -1,10 +1,10 @@
-//! What the holder of a key may do.
+//! The rights of a key.
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// What a host may do that opened a store with a key.
+/// The rights of a host that opened a store with a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Rights {
