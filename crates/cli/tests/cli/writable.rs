@@ -105,6 +105,21 @@ fn what_was_written_survives_the_end_of_the_mount_however_it_comes() {
     mounts.place.done(&["check", "--read-data"]);
 }
 
+/// Also a file that the mount has not made itself has the policies of its directory.
+#[test]
+fn what_is_changed_in_a_mount_is_stored_as_its_directory_says() {
+    let Some(mut mounts) = Mounts::new() else { return };
+    let place = &mounts.place;
+    place.write("src/docs/file", "one");
+    place.done(&["put", "src/docs"]);
+    place.done(&["policy", "set", "docs", "versions=none"]);
+    fs::write(place.path("mnt/docs/file"), "two").unwrap();
+    place.done(&["unmount", "mnt"]);
+    assert!(mounts.child.wait().unwrap().success());
+    let versions = place.done(&["versions", "docs/file", "--json"]).json();
+    assert_eq!((&versions["current"]["size"], versions["versions"].as_array().unwrap().len()), (&3.into(), 0));
+}
+
 /// The log of a mount that was killed names inodes that the lost database gave out.
 #[test]
 fn what_a_killed_mount_staged_is_stored_in_a_recovered_database() {

@@ -72,6 +72,7 @@ impl FileSystem for LiveVolume {
 
     fn forget(&self, number: u64, _: u64) {
         self.core.places.forget(number);
+        self.core.world.parents.lock().expect("no panic while it is held").remove(&number);
         let known = self.core.tree().nodes.get(&number).cloned();
         if let Some(node) = known
             && node.read().links == 0

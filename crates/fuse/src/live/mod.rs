@@ -175,6 +175,7 @@ impl LiveVolume {
             reports: Arc::clone(&reports),
             dirty: Mutex::default(),
             gone: Mutex::default(),
+            parents: Mutex::default(),
         };
         let mut replay = Replay { world: &world, tree: Tree::default(), records: 0, clones: false };
         let (log, report) = Log::open_counting(

@@ -25,8 +25,11 @@ impl Core {
         self.places.path_of(&staged, directory)
     }
 
-    /// The kernel is told of a name. Only while some files are tailed it matters.
+    /// The kernel is told of a name.
     pub fn saw(&self, parent: u64, name: &[u8], number: u64, kind: FileKind) {
+        if kind != FileKind::Directory {
+            self.world.hangs_in(number, parent);
+        }
         if kind == FileKind::File && self.tailing.is_any() {
             self.places.saw(parent, name, number);
         }

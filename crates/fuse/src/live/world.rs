@@ -29,6 +29,8 @@ pub(super) struct World {
     pub dirty: Mutex<HashMap<u64, Arc<Node>>>,
     /// Inodes whose content was held without a name, and may be released.
     pub gone: Mutex<Vec<u64>>,
+    /// For files that the kernel knows: a directory that each has, or had, a name in.
+    pub parents: Mutex<HashMap<u64, u64>>,
 }
 
 /// An inode that was looked up.
@@ -60,6 +62,11 @@ impl World {
         }
     }
 
+    /// Remembers in which directory a file has a name.
+    pub fn hangs_in(&self, number: u64, parent: u64) {
+        self.parents.lock().expect("no panic while it is held").insert(number, parent);
+    }
+
     /// Brings the node of a number into memory, with the tree locked.
     pub fn node_in(&self, tree: &mut Tree, number: u64) -> Result<Arc<Node>> {
         self.fail(self.load_in(tree, number))?.ok_or(Errno::STALE)
@@ -71,7 +78,9 @@ impl World {
             return Ok(Some(Arc::clone(node)));
         }
         let Some(row) = self.store.meta.inode(At::Now, number)? else { return Ok(None) };
-        let node = Arc::new(Node::stored(row, ROOT_INODE, &self.usage, &self.budget));
+        // The kernel looks a name up before it asks by number.
+        let parent = self.parents.lock().expect("no panic while it is held").get(&number).copied();
+        let node = Arc::new(Node::stored(row, parent.unwrap_or(ROOT_INODE), &self.usage, &self.budget));
         tree.nodes.insert(number, Arc::clone(&node));
         Ok(Some(node))
     }
@@ -169,6 +178,9 @@ impl World {
             }
             if let Some(node) = node {
                 self.count_links(node, 1, Some(parent.number), time);
+                if !node.is_directory() {
+                    self.hangs_in(node.number, parent.number);
+                }
             }
         }
         let mut state = parent.write();
