@@ -14,6 +14,7 @@ use outrigger_store::meta::{Role, SessionKind, SessionOwner};
 use outrigger_store::ops::errors::{ErrorsStatus, Met};
 use outrigger_store::ops::mounts::MountStatus;
 use outrigger_store::ops::status::{SessionStatus, Standing, Status, TierStatus, status};
+use outrigger_store::parity::Reach;
 use outrigger_store::text::show;
 use outrigger_store::{Store, shared};
 use serde_json::Value;
@@ -247,12 +248,18 @@ fn told_of_tier(tier: &TierStatus) -> String {
 }
 
 fn told(last: LastGc) -> String {
-    let LastGc { ended, took_ms, packs_removed, bytes_freed, packs_unreadable } = last;
+    let LastGc { ended, took_ms, packs_removed, bytes_freed, packs_unreadable, parity } = last;
     let (ended, took) = (local(Time::from_nanos(ended)), duration(took_ms as f64 / 1000.0));
     let packs = counted(packs_removed, "pack", "packs");
     let mut text = format!("{ended}, took {took}, freed {} and removed {packs}", size(bytes_freed));
     if packs_unreadable > 0 {
         text += &format!("; {} could not be read", counted(packs_unreadable, "pack", "packs"));
+    }
+    if let Some(Reach { packs_protected, packs_unprotected }) = parity {
+        text += &format!("; parity for {}", counted(packs_protected, "pack", "packs"));
+        if packs_unprotected > 0 {
+            text += &format!(", none for {packs_unprotected}");
+        }
     }
     text
 }
@@ -314,7 +321,12 @@ fn json(store: &Store, status: &Status) -> Object {
     let last_gc = status.last_gc.map(|last| {
         let object = Object::new().with("ended", rfc3339_nanos(last.ended)).with("took_ms", last.took_ms);
         let object = object.with("packs_removed", last.packs_removed).with("bytes_freed", last.bytes_freed);
-        Value::from(object.with("packs_unreadable", last.packs_unreadable))
+        let object = object.with("packs_unreadable", last.packs_unreadable);
+        let parity = last.parity.map(|Reach { packs_protected, packs_unprotected }| {
+            let object = Object::new().with("packs_protected", packs_protected);
+            Value::from(object.with("packs_unprotected", packs_unprotected))
+        });
+        Value::from(object.with("parity", parity))
     });
     let collecting = status.collecting.as_ref().map(|run| {
         let object = Object::new().with("session", run.session.0).with("phase", run.phase.as_str());

@@ -58,6 +58,10 @@ pub fn exposition(store: &Store) -> String {
             last.took_ms % 1000
         );
         text.one("gc_freed_bytes", "Bytes that that run freed.", last.bytes_freed);
+        if let Some(parity) = last.parity {
+            text.one("parity_packs", "Packs that parity protected after it.", parity.packs_protected);
+            text.one("parity_missing_packs", "Packs that it did not protect.", parity.packs_unprotected);
+        }
     }
     let collecting = status.collecting.as_ref();
     text.one("collecting", "Whether a collector runs.", u64::from(collecting.is_some()));

@@ -78,6 +78,10 @@ fn it_is_a_policy_of_the_whole_store() {
     assert!(place.done(&["policy", "get", "src"]).text().contains("parity    2+1"));
     let json = place.done(&["--json", "gc"]).json();
     assert_eq!((&json["parity"]["is_on"], &json["parity"]["packs_unprotected"]), (&true.into(), &0.into()));
+    let protected = &json["parity"]["packs_protected"];
+    let last = &place.done(&["--json", "status"]).json()["last_gc"]["parity"];
+    assert!(protected.as_u64() > Some(0) && &last["packs_protected"] == protected, "{last}");
+    assert!(place.done(&["status"]).text().contains("; parity for "), "in the line of the last gc");
     place.done(&["policy", "set", "/", "--unset", "parity"]);
     let said = place.done(&["gc"]).text();
     assert!(said.contains("removed the parity"), "{said}");

@@ -8,6 +8,7 @@ use super::report::GcReport;
 use crate::error::Result;
 use crate::meta::records::{Record, Registered, Registry};
 use crate::meta::{Meta, SessionId};
+use crate::parity::Reach;
 
 /// A run that is under way.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -53,6 +54,8 @@ pub struct LastGc {
     pub bytes_freed: u64,
     /// Packs that could not be read, and were left alone.
     pub packs_unreadable: u64,
+    /// How far parity reached then, if the store's policy asks for it.
+    pub parity: Option<Reach>,
 }
 
 impl Record for LastGc {
@@ -71,6 +74,7 @@ impl LastGc {
             packs_removed: report.packs_unlinked,
             bytes_freed: report.bytes_freed.saturating_sub(report.bytes_copied),
             packs_unreadable: report.unreadable.len() as u64,
+            parity: report.parity.is_on.then(|| report.parity.reach()),
         }
     }
 

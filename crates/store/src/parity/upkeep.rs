@@ -11,7 +11,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use outrigger_format::{PackId, ParityDescription};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::code::{self, Failed};
 use super::groups::{Group, is_about_the_file, survey};
@@ -97,12 +97,20 @@ fn cover(groups: &[Group], spec: Spec, rows: &Rows<'_>, distrusted: &BTreeSet<u6
 }
 
 /// How far parity reaches.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Reach {
     /// Packs that it protects.
     pub packs_protected: u64,
     /// Committed packs that it does not protect.
     pub packs_unprotected: u64,
+}
+
+impl Upkeep {
+    /// How far parity reaches now.
+    pub(crate) fn reach(&self) -> Reach {
+        let Self { packs_protected, packs_unprotected, .. } = *self;
+        Reach { packs_protected, packs_unprotected }
+    }
 }
 
 impl From<Reach> for Upkeep {
