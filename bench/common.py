@@ -1,5 +1,7 @@
 """Shared by the benchmarks: running commands, and the machine's part of a record."""
+import contextlib
 import datetime
+import fcntl
 import json
 import os
 import platform
@@ -49,6 +51,23 @@ def need(program, package):
 def say(text):
     """Prints progress, which is not part of the record."""
     print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def alone(lock):
+    """Holds a lock (flock) that other jobs of this machine take too, and lets them have their turn before."""
+    if not lock:
+        yield
+        return
+    time.sleep(10)
+    with open(lock, "a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        time.sleep(3)
+        yield
+
+
+def lock_option(parser):
+    parser.add_argument("--lock", help="a file that is locked (flock) while one thing is measured, with 10 s between")
 
 
 # --- records ---------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@
     bench/mount.py --outrigger target/release/outrigger --work DIR       everything (an hour or so); needs root
     bench/mount.py --quick --work DIR                                    small sizes, one round: does it still work?
     bench/mount.py --fs ext4,btrfs,bindfs --groups seq,rand ...          a part
+    bench/mount.py --fs outrigger,outrigger-plain --groups seq,tree ...  what encryption costs
 
 | group | what |
 | --- | --- |
@@ -16,7 +17,8 @@
 | flat | 4 KiB files in directories of 1,000: the rate of the first tenth and of the last |
 
 ext4 stands for whatever file system --work is on. btrfs is on a loop device in a file there, compress=zstd:1, mounted
-anew before cold reads; bindfs lies over a directory there; ours is a new store there. All get `sync` before and, for
+anew before cold reads; bindfs lies over a directory there; ours is a new store there, and `outrigger-plain` one that
+is not encrypted. All get `sync` before and, for
 cold measurements, a remount where they are one and `echo 3 > drop_caches`. The file systems take turns within a round,
 which rotate. Printed: best and median, and ratios against the targets in TARGETS.
 """
@@ -26,7 +28,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import sqlite3
 import statistics
 import subprocess
@@ -35,7 +36,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from common import KIB, MIB, Failed, Missing, enter, machine, need, revision, run
+from common import KIB, MIB, Failed, Missing, alone, enter, lock_option, machine, need, revision, run
+from mount_kinds import KINDS, Outrigger
 
 SETTLE = 90  # see peers.py: ext4 reuses freed inodes late, and creating files is slow until then
 GROUPS = ["seq", "rand", "tree", "sqlite", "pgbench", "rewrites", "flat"]
@@ -45,168 +47,6 @@ def timed(command, **more):
     begin = time.monotonic()
     run(command, **more)
     return time.monotonic() - begin
-
-
-# --- file systems ----------------------------------------------------------------------------------------------
-
-
-class Ext4:
-    """A plain directory on the file system of --work, which need not be ext4."""
-
-    name = "ext4"
-
-    def __init__(self, args, work):
-        self.args, self.base = args, work / self.name
-        self.point = self.base / "mnt"
-
-    def start(self):
-        run(["rm", "-rf", self.base])
-        self.point.mkdir(parents=True)
-        self.create()
-
-    def create(self):
-        pass
-
-    def cool(self):
-        """Drops its data from memory."""
-        os.sync()
-        self.remount()
-        Path("/proc/sys/vm/drop_caches").write_text("3\n")
-
-    def remount(self):
-        pass
-
-    def settle(self):
-        """Waits for its background work."""
-        os.sync()
-
-    def stop(self):
-        pass
-
-    def end(self):
-        self.stop()
-        run(["rm", "-rf", self.base])
-
-    def space(self):
-        """Allocated bytes."""
-        self.settle()
-        return int(run(["du", "-s", "-B1", self.point]).split()[0])
-
-    def memory(self):
-        return None
-
-
-class Btrfs(Ext4):
-    name = "btrfs"
-
-    def create(self):
-        need("mkfs.btrfs", "btrfs-progs")
-        image = self.base / "image"
-        with open(image, "wb") as file:
-            file.truncate(self.args.btrfs_size)
-        run(["mkfs.btrfs", "-q", image])
-        self.image = image
-        self.mount()
-
-    def mount(self):
-        try:
-            run(["mount", "-o", "loop,compress=zstd:1", self.image, self.point])
-        except Failed as error:
-            raise Missing(f"btrfs cannot be mounted: {error}") from None
-
-    def remount(self):
-        run(["umount", self.point])
-        self.mount()
-
-    def stop(self):
-        if os.path.ismount(self.point):
-            run(["umount", self.point])
-
-    def space(self):
-        self.settle()
-        run(["btrfs", "filesystem", "sync", self.point])
-        out = run(["btrfs", "filesystem", "usage", "-b", self.point])
-        # Metadata counts once: DUP depends on the profile, not on the data.
-        data = int(re.search(r"Data,\w+:\s*Size:\d+, Used:(\d+)", out)[1])
-        metadata = int(re.search(r"Metadata,\w+:\s*Size:\d+, Used:(\d+)", out)[1])
-        return data + metadata
-
-
-class Fuse(Ext4):
-    """A mount whose process is a child of this one."""
-
-    child = None
-    peak = 0
-
-    def mount(self):
-        with open(self.base / "log", "ab") as log:
-            self.child = subprocess.Popen([str(word) for word in self.command()], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        end = time.monotonic() + 120
-        while not os.path.ismount(self.point):
-            if self.child.poll() is not None or time.monotonic() > end:
-                raise Failed(f"{self.name}: no mount: {(self.base / 'log').read_text()[-600:]}")
-            time.sleep(0.01)
-
-    def memory(self):
-        if self.child and self.child.poll() is None:
-            status = Path(f"/proc/{self.child.pid}/status").read_text()
-            self.peak = max(self.peak, int(re.search(r"VmHWM:\s*(\d+)", status)[1]) * KIB)
-        return self.peak
-
-    def remount(self):
-        self.stop()
-        self.mount()
-
-    def stop(self):
-        if self.child is None:
-            return
-        self.memory()
-        if os.path.ismount(self.point):
-            run(["umount", self.point])
-        try:
-            code = self.child.wait(timeout=600)
-        except subprocess.TimeoutExpired:
-            self.child.send_signal(signal.SIGKILL)
-            raise Failed(f"{self.name}: the process did not end within 600 s after unmounting") from None
-        self.child = None
-        if code:
-            raise Failed(f"{self.name}: the process ended with {code}: {(self.base / 'log').read_text()[-600:]}")
-
-
-class Bindfs(Fuse):
-    name = "bindfs"
-
-    def create(self):
-        need("bindfs", "bindfs")
-        (self.base / "below").mkdir()
-        self.mount()
-
-    def command(self):
-        return ["bindfs", "-f", self.base / "below", self.point]
-
-
-class Outrigger(Fuse):
-    name = "outrigger"
-
-    def create(self):
-        self.binary = Path(self.args.outrigger).resolve()
-        if not os.access(self.binary, os.X_OK):
-            raise Failed(f"no binary {self.binary}: cargo build --release, or --fs without outrigger")
-        run([self.binary, "-s", self.base / "store", "init"])
-        self.mount()
-
-    def command(self):
-        # PostgreSQL's user needs access.
-        return [self.binary, "-s", self.base / "store", "mount", "--foreground", "-o", "allow_other",
-                *self.args.mount_option, self.point]
-
-    def space(self):
-        # The unmount stores all staged data at the latest.
-        self.remount()
-        return int(run(["du", "-s", "-B1", self.base / "store"]).split()[0])
-
-
-KINDS = {kind.name: kind for kind in (Ext4, Btrfs, Bindfs, Outrigger)}
 
 
 # --- measurements: each returns {name: value} ------------------------------------------------------------------
@@ -389,11 +229,12 @@ ROWS = {
 TARGETS = [
     ("seq write, new", "btrfs", 0.8), ("seq write, again", "btrfs", 1.5), ("seq read, cold", "btrfs", 0.8),
     ("seq read, warm", "ext4", 0.8), ("random write 4k", "btrfs", 1.0), ("random read 4k, warm", "ext4", 0.6),
-    ("random read 4k, cold", "btrfs", 0.5), ("untar", "btrfs", 2.5), ("untar", "bindfs", 1 / 3),
+    ("random read 4k, cold", "btrfs", 0.5), ("untar", "btrfs", 2.3), ("untar", "bindfs", 1 / 3),
     ("find, warm", None, 0.5), ("rm -rf", "btrfs", 3.0), ("space of two trees", "btrfs", 0.75),
     ("sqlite single inserts", "ext4", 0.3), ("sqlite bulk", "ext4", 0.3), ("pgbench", "ext4", 0.3),
-    ("store / in use after gc", None, 2),
-    ("peak memory", None, 400e6),
+    ("store / in use after gc", None, 2), ("peak memory", None, 400e6),
+    *((row, "outrigger-plain", 1 / 1.05) for row in ("seq write, new", "seq write, again", "seq read, cold", "seq read, warm")),
+    ("untar", "outrigger-plain", 1.05), ("space of two trees", "outrigger-plain", 1.002),
 ]
 
 
@@ -463,15 +304,15 @@ def markdown(results):
     for row, peer, factor in TARGETS:
         unit, divisor, higher = ROWS[row]
         ours, theirs = taken.get(row, {}).get("outrigger"), taken.get(row, {}).get(peer)
-        label = f"{row} / {peer}" if peer else f"{row}, {unit}"
-        wanted = f"{'>=' if higher else '<='} {factor / (1 if peer else divisor):.2f}"
+        label, digits = f"{row} / {peer}" if peer else f"{row}, {unit}", 3 if peer == "outrigger-plain" else 2
+        wanted = f"{'>=' if higher else '<='} {factor / (1 if peer else divisor):.{digits}f}"
         if ours is None or (peer and theirs is None):
             lines.append(f"| {label} | - | {wanted} | not measured |")
             continue
         # Memory's best is its largest.
         value = ours[1] / theirs[1] if peer else (ours[0] if row == "peak memory" else ours[1])
         met = value >= factor if higher else value <= factor
-        lines.append(f"| {label} | {value / (1 if peer else divisor):.2f} | {wanted} | {'met' if met else '**missed**'} |")
+        lines.append(f"| {label} | {value / (1 if peer else divisor):.{digits}f} | {wanted} | {'met' if met else '**missed**'} |")
     return "\n".join(lines) + "\n"
 
 
@@ -492,6 +333,7 @@ def arguments():
     parser.add_argument("--json")
     parser.add_argument("--markdown")
     parser.add_argument("--quick", action="store_true")
+    lock_option(parser)
     args = parser.parse_args()
     if args.quick:
         args.rounds, args.size, args.files = 1, 32 * MIB, 3000
@@ -525,6 +367,7 @@ def main():
     work.mkdir(parents=True, exist_ok=True)
     if any(work.iterdir()):
         raise Failed(f"{work} is not empty")
+    os.environ["XDG_CONFIG_HOME"] = str(work / "config")  # keys go with the stores
     os.chmod(work, 0o755)  # PostgreSQL's user passes through
     kind = run(["df", "--output=fstype", work]).split()[-1]
     if kind != "ext4" and "ext4" in names:
@@ -537,30 +380,30 @@ def main():
     for group in groups:
         for number in range(args.rounds):
             turn = number % len(names)
-            for name in names[turn:] + names[:turn]:
-                try:
-                    taken = measure(KINDS[name](args, work), group, args)
-                except Failed as error:
-                    # The time spent on the other file systems is not lost.
-                    print(f"{group:8} {number + 1} {name:10} FAILED: {error}", flush=True)
-                    results["failed"].append(f"{group} on {name}: {error}")
-                    taken = None
-                for row, value in (taken or {}).items():
-                    results["taken"][name].setdefault(row, []).append(value)
-                if taken:
-                    print(f"{group:8} {number + 1} {name:10} " + "  ".join(
-                        f"{row} {value / ROWS[row][1]:.{2 if ROWS[row][0] == 's' else 0}f} {ROWS[row][0]}"
-                        for row, value in taken.items()), flush=True)
-                if group in MANY_FILES and not args.quick:
-                    time.sleep(SETTLE)
+            with alone(args.lock):
+                for name in names[turn:] + names[:turn]:
+                    try:
+                        taken = measure(KINDS[name](args, work), group, args)
+                    except Failed as error:
+                        # The time spent on the other file systems is not lost.
+                        print(f"{group:8} {number + 1} {name:10} FAILED: {error}", flush=True)
+                        results["failed"].append(f"{group} on {name}: {error}")
+                        taken = None
+                    for row, value in (taken or {}).items():
+                        results["taken"][name].setdefault(row, []).append(value)
+                    if taken:
+                        print(f"{group:8} {number + 1} {name:10} " + "  ".join(
+                            f"{row} {value / ROWS[row][1]:.{2 if ROWS[row][0] == 's' else 0}f} {ROWS[row][0]}"
+                            for row, value in taken.items()), flush=True)
+                    if group in MANY_FILES and not args.quick and kind.startswith("ext"):
+                        time.sleep(SETTLE)
         results["load_at_end"] = os.getloadavg()[0]
         # After every group, so that an interrupted run leaves what it had.
         if args.json:
             Path(args.json).write_text(json.dumps(results, indent=1) + "\n")
         if args.markdown:
             Path(args.markdown).write_text(markdown(results))
-    for left in (work / "1.tar", work / "2.tar"):
-        left.unlink(missing_ok=True)
+    run(["rm", "-rf", work / "1.tar", work / "2.tar", work / "config"])
     print("\n" + markdown(results))
     if results["failed"]:
         raise Failed(f"{len(results['failed'])} measurements failed, see above")

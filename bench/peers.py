@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""Outrigger beside its peers, in one run on one machine: restic, borg, rustic, and the limits of tar, cp and zstd.
+"""Outrigger beside its peers, in one run on one machine: restic, borg, rustic, kopia, vykar, and the limits of tar, cp
+and zstd; and encrypted beside plain.
 
     bench/peers.py --outrigger target/release/outrigger        the whole comparison (an hour or so on two cores)
+    bench/peers.py --tools outrigger,outrigger-plain           what encryption costs
     bench/peers.py --quick --outrigger target/debug/outrigger  small generated data, no peers: does it still work?
 
 For each data set and tool, in a fresh store: put version 1, put version 2, restore version 2, and compare what was
 restored with its source (once, in the first round). Inputs are read into the page cache before, and the disk is
 synced before, every timed command. Tools take turns within a round, and the turns rotate; the numbers are medians
 over the rounds. Each tool runs as its manual recommends: both versions lie at the same path (a private bind mount),
-so that a tool which looks for the previous version finds it, and no encryption where a tool can do without.
+so that a tool which looks for the previous version finds it. All but `outrigger-plain` encrypt (borg: repokey).
 
 | set | version 1 | version 2 | restored |
 | --- | --- | --- | --- |
@@ -17,7 +19,7 @@ so that a tool which looks for the previous version finds it, and no encryption 
 | cores | core.1 | core.2 .. core.8, one command each, times summed | core.8 |
 | random | random.bin | the same bytes after 4,097 others, beside it | the second |
 
-Prints a table with ratios and keeps a dated record (JSON with every single run, and Markdown) under
+Prints a table with our ratio to each tool, and keeps a dated record (JSON with every single run, and Markdown) under
 docs/evaluation/records/. Data comes from bench/data.sh, which is called if something is missing.
 """
 import argparse
@@ -32,7 +34,8 @@ import sys
 import time
 from pathlib import Path
 
-from common import RECORDS, Failed, enter, machine, revision, slug
+from common import RECORDS, Failed, alone, enter, lock_option, machine, of_machine, revision, slug
+from peer_tools import TOOLS, Outrigger
 
 HERE = Path(__file__).resolve().parent
 SETS = ["trees", "tars", "cores", "random"]
@@ -71,11 +74,11 @@ class Runner:
             log.write(("\n$ " + " ".join(command) + "\n").encode())
             log.flush()
             place = log.tell()
-            begin = time.monotonic()
+            begin, busy = time.monotonic(), of_machine()
             child = subprocess.Popen(command, cwd=None if bind else cwd, env={**os.environ, **(env or {})},
                                      stdin=stdin or subprocess.DEVNULL, stdout=log, stderr=log)
             _, status, usage = os.wait4(child.pid, 0)
-            wall = time.monotonic() - begin
+            wall, busy = time.monotonic() - begin, of_machine() - busy
             child.returncode = os.waitstatus_to_exitcode(status)
         begin = time.monotonic()
         os.sync()
@@ -83,14 +86,14 @@ class Runner:
             with open(self.log, "rb") as log:
                 log.seek(place)
                 raise Failed(f"{' '.join(command)}: exit {child.returncode}\n{log.read()[-2000:].decode(errors='replace')}")
-        return {"wall": wall, "cpu": usage.ru_utime + usage.ru_stime, "peak": usage.ru_maxrss * 1024,
-                "flush": time.monotonic() - begin}
+        cpu = usage.ru_utime + usage.ru_stime
+        return {"wall": wall, "cpu": cpu, "peak": usage.ru_maxrss * 1024, "flush": time.monotonic() - begin,
+                "others": max(busy - cpu, 0)}
 
 
 def summed(runs):
     """Several commands as one: times added, the largest memory."""
-    return {"wall": sum(r["wall"] for r in runs), "cpu": sum(r["cpu"] for r in runs),
-            "peak": max(r["peak"] for r in runs), "flush": sum(r["flush"] for r in runs)}
+    return {key: (max if key == "peak" else sum)(r[key] for r in runs) for key in runs[0]}
 
 
 def preread(path):
@@ -115,6 +118,15 @@ def du(path, *options):
 SETTLE = 90
 
 
+def filesystem(path):
+    out = subprocess.run(["df", "--output=fstype", path], capture_output=True, text=True, check=False)
+    return out.stdout.split()[-1] if out.returncode == 0 else "unknown"
+
+
+def reuses_inodes_late(path):
+    return filesystem(path).startswith("ext")
+
+
 def settle(removed):
     """Waits until a removal no longer slows down the creation of files."""
     if removed:
@@ -127,113 +139,16 @@ def remove(path):
     subprocess.run(["rm", "-rf", "--", str(path)], check=True)
 
 
-# --- the tools -------------------------------------------------------------------------------------------------
-
-
-class Tool:
-    """A tool with its store. `entry` is put, relative to the directory `cwd`, under `name`."""
-
-    name = binary = install = ""
-
-    def __init__(self, run, work, binary):
-        self.run, self.binary = run, binary
-        self.store, self.side = work / "store", work / "side"
-        self.env = {}
-
-    def version(self):
-        out = subprocess.run([self.binary, "--version"], capture_output=True, text=True, check=False)
-        return (out.stdout or out.stderr).strip().splitlines()[0] if out.stdout or out.stderr else "unknown"
-
-    def fresh(self):
-        """Makes a new, empty store, and empties the tool's caches beside it."""
-        remove(self.store), remove(self.side)
-        self.side.mkdir(parents=True)
-        self.init()
-
-    def between(self):
-        """Keeps version 1 before version 2 takes its place, if that needs a command."""
-
-
-class Outrigger(Tool):
-    name = "outrigger"
-
-    def init(self):
-        self.run([self.binary, "-s", self.store, "init"])
-
-    def put(self, entry, name, cwd, bind=None):
-        return self.run([self.binary, "-s", self.store, "put", entry, "--to", name], cwd=cwd, bind=bind)
-
-    def between(self):
-        self.run([self.binary, "-s", self.store, "snapshot", "create", "v1"])
-
-    def restore(self, entry, name, out):
-        return self.run([self.binary, "-s", self.store, "get", name, out / entry])
-
-
-class Restic(Tool):
-    name, install = "restic", "apt-get install restic"
-
-    def version(self):
-        return subprocess.run([self.binary, "version"], capture_output=True, text=True, check=True).stdout.strip()
-
-    def init(self):
-        self.env = {"RESTIC_PASSWORD": "benchmark", "RESTIC_REPOSITORY": str(self.store),
-                    "RESTIC_CACHE_DIR": str(self.side), "RESTIC_PROGRESS_FPS": "0.1"}
-        self.run([self.binary, "init"], env=self.env)
-
-    def put(self, entry, name, cwd, bind=None):
-        return self.run([self.binary, "backup", entry], cwd=cwd, bind=bind, env=self.env)
-
-    def restore(self, entry, name, out):
-        return self.run([self.binary, "restore", "latest", "--target", out], env=self.env)
-
-
-class Borg(Tool):
-    name, install = "borg", "apt-get install borgbackup"
-
-    def init(self):
-        self.env = {"BORG_REPO": str(self.store), "BORG_BASE_DIR": str(self.side),
-                    "BORG_UNKNOWN_UNENCRYPTED_REPO_ACCESS_IS_OK": "yes"}
-        self.count = 0
-        self.run([self.binary, "init", "--encryption", "none"], env=self.env)
-
-    def put(self, entry, name, cwd, bind=None):
-        self.count += 1
-        command = [self.binary, "create", "--compression", "zstd,1", f"::archive{self.count}", entry]
-        return self.run(command, cwd=cwd, bind=bind, env=self.env)
-
-    def restore(self, entry, name, out):
-        return self.run([self.binary, "extract", f"::archive{self.count}"], cwd=out, env=self.env)
-
-
-class Rustic(Tool):
-    name, install = "rustic", "cargo install rustic-rs --locked"
-
-    def init(self):
-        self.env = {"RUSTIC_PASSWORD": "benchmark", "RUSTIC_REPOSITORY": str(self.store),
-                    "RUSTIC_CACHE_DIR": str(self.side), "RUSTIC_NO_PROGRESS": "true"}
-        self.run([self.binary, "init"], env=self.env)
-
-    def put(self, entry, name, cwd, bind=None):
-        return self.run([self.binary, "backup", entry], cwd=cwd, bind=bind, env=self.env)
-
-    def restore(self, entry, name, out):
-        return self.run([self.binary, "restore", "latest", out], env=self.env)
-
-
-TOOLS = [Outrigger, Restic, Borg, Rustic]
-
-
 # --- the data sets ---------------------------------------------------------------------------------------------
 
 
 class DataSet:
     """Steps of (phase, source, entry, name). The last step of version 2 is restored."""
 
-    def __init__(self, name, steps, bytes_):
+    def __init__(self, name, steps, bytes_, work):
         self.name, self.steps, self.bytes = name, steps, bytes_
-        # Restored copies are kept to the end of the set: see SETTLE.
-        self.many_files = any(step[1].is_dir() for step in steps)
+        # Whether restored copies are kept to the end of the set: see SETTLE.
+        self.keeps_copies = any(step[1].is_dir() for step in steps) and reuses_inodes_late(work)
 
 
 def data_sets(data, work, wanted):
@@ -254,7 +169,7 @@ def data_sets(data, work, wanted):
                 out.write(os.urandom(4097))
                 shutil.copyfileobj(source, out, 1 << 20)
             steps = file_steps([data / "random.bin", again], 1)
-        sets.append(DataSet(name, steps, sum(du(step[1], "-b") for step in steps)))
+        sets.append(DataSet(name, steps, sum(du(step[1], "-b") for step in steps), work))
     return sets
 
 
@@ -322,7 +237,7 @@ def measure(run, tool, dataset, work, workload, verify):
     if verify:
         result["differences"] = differences(workload, source, out / entry)
     remove(tool.store), remove(tool.side)
-    if not dataset.many_files:
+    if not dataset.keeps_copies:
         remove(out)
     return result
 
@@ -367,11 +282,6 @@ def limits(run, dataset, work):
 # --- the record ------------------------------------------------------------------------------------------------
 
 
-def filesystem(path):
-    out = subprocess.run(["df", "--output=fstype", path], capture_output=True, text=True, check=False)
-    return out.stdout.split()[-1] if out.returncode == 0 else "unknown"
-
-
 def medians(rounds):
     """The medians of several rounds of one tool."""
     value = {}
@@ -390,17 +300,19 @@ COLUMNS = [("put 1", "s", lambda v: v["put 1"]["wall"]), ("put 2", "s", lambda v
 
 
 def table(results, dataset):
-    """Markdown: a row for each tool, and our ratio to the best peer (below 1 we are better)."""
+    """Markdown: a row for each tool, and its values over ours."""
     tools = results["sets"][dataset]["tools"]
     value = {name: medians(rounds) for name, rounds in tools.items()}
     lines = ["| | " + " | ".join(f"{name}, {unit}" for name, unit, _ in COLUMNS) + " |",
              "| --- |" + " ---: |" * len(COLUMNS)]
     for name, v in value.items():
         lines.append(f"| {name} | " + " | ".join(f"{get(v):.1f}" for _, _, get in COLUMNS) + " |")
-    peers = [v for name, v in value.items() if name != "outrigger"]
-    if "outrigger" in value and peers:
-        ratios = [get(value["outrigger"]) / min(get(peer) for peer in peers) for _, _, get in COLUMNS]
-        lines.append("| **outrigger / best peer** | " + " | ".join(f"**{ratio:.2f}**" for ratio in ratios) + " |")
+    ours = value.pop("outrigger", None)
+    for name, v in value.items() if ours else ():
+        # How many times as much a peer takes; for ourselves what encryption costs.
+        over, under, label = (ours, v, "outrigger / plain") if name == "outrigger-plain" else (v, ours, f"{name} / outrigger")
+        digits = 3 if under is v else 2
+        lines.append(f"| **{label}** | " + " | ".join(f"**{get(over) / get(under):.{digits}f}**" for _, _, get in COLUMNS) + " |")
     for name, taken in results["sets"][dataset].get("limits", {}).items():
         size = f", {taken['size'] / 1e6:.0f} MB" if "size" in taken else ""
         lines.append(f"| limit: {name} | {taken['wall']:.1f} s{size} |" + " |" * (len(COLUMNS) - 1))
@@ -409,14 +321,14 @@ def table(results, dataset):
 
 def markdown(results):
     info = results["machine"]
+    phases = [run[phase] for of_set in results["sets"].values() for tool in of_set["tools"].values() for run in tool for phase in PHASES]
+    others = sum(phase["others"] for phase in phases) / max(sum(phase["wall"] for phase in phases), 1)
     rounds = f"Medians of {results['rounds']} rounds" if results["rounds"] > 1 else "Single runs"
     lines = [f"# Outrigger and its peers, {results['date']}", "",
              f"{info['cpu']}, {info['cpus']} CPUs ({', '.join(info['flags'])}), {info['memory'] / 2**30:.0f} GB, "
              f"kernel {info['kernel']}, stores on {results['filesystem']}. "
-             f"{rounds}; load average at the start {info['load'][0]:.1f}, "
-             f"at the end {results['load_at_end']:.1f}.", ""]
-    # At the end, the tools' own threads count: one per processor, and a few that wait.
-    if info["load"][0] > 0.5 or results["load_at_end"] > info["cpus"] + 1.5:
+             f"{rounds}. Beside a tool, the rest of the machine used {100 * others:.0f} % of a processor.", ""]
+    if others > 0.2:
         lines += ["**The machine was not quiet: read these as orders of magnitude.**", ""]
     lines += ["Made by `make bench`. Tools: " + "; ".join(f"{n} ({v})" for n, v in results["tools"].items()) + ".", ""]
     if results["dataset"]:
@@ -430,8 +342,8 @@ def markdown(results):
             lines.append(f"- {tool}: {walls}{copy}")
         lines.append("")
     lines += ["*stored* is what `du -sb` says of the store, *on disk* its allocated blocks; *peak memory* is of the largest "
-              "process in any phase (20 MB is the floor of the measurement); *processor* is user and system time of all phases together. Caches that restic, rustic "
-              "and borg keep outside of the store are not counted as stored.", ""]
+              "process in any phase (20 MB is the floor of the measurement); *processor* is user and system time of all phases together. Caches that peers "
+              "keep outside of the store are not counted as stored.", ""]
     return "\n".join(lines)
 
 
@@ -461,12 +373,13 @@ def arguments():
     parser.add_argument("--workload", help="outrigger-workload, for comparing and --quick [beside outrigger]")
     parser.add_argument("--data", default=os.environ.get("BENCH_DATA", "bench-data"), help="inputs [$BENCH_DATA, bench-data]")
     parser.add_argument("--work", help="stores and restored copies are made and removed here [DATA/work]")
-    parser.add_argument("--tools", default="outrigger,restic,borg,rustic", help="which [all that are installed]")
+    parser.add_argument("--tools", help="which [all that are installed]")
     parser.add_argument("--sets", default=",".join(SETS), help=f"which [{','.join(SETS)}]")
     parser.add_argument("--rounds", type=int, default=3, help="rounds [3]")
     parser.add_argument("--record", help="directory of the record [docs/evaluation/records]; 'none' keeps none")
     parser.add_argument("--quick", action="store_true", help="small generated data, one round, no peers, no record")
     parser.add_argument("--no-limits", action="store_true", help="leave cp, tar and zstd out")
+    lock_option(parser)
     return parser.parse_args()
 
 
@@ -490,16 +403,20 @@ def main():
     left = work.exists() and any(work.iterdir())
     remove(work)
     work.mkdir(parents=True)
-    settle(left and not args.quick)
+    settle(left and not args.quick and reuses_inodes_late(work))
 
     run, tools = Runner(work), []
-    chosen = "outrigger" if args.quick and args.tools == "outrigger,restic,borg,rustic" else args.tools
+    names = [kind.name for kind in TOOLS]
+    chosen = args.tools.split(",") if args.tools else names[:1] if args.quick else names
+    if unknown := set(chosen) - set(names):
+        raise Failed(f"no such tool: {', '.join(unknown)}")
     for kind in TOOLS:
-        if kind.name in chosen.split(","):
-            binary = find(args.outrigger if kind is Outrigger else None, kind.name, base)
+        if kind.name in chosen:
+            ours = issubclass(kind, Outrigger)
+            binary = find(args.outrigger if ours else None, kind.name, base)
             if binary:
                 tools.append(kind(run, work, binary))
-            elif kind is Outrigger:
+            elif ours:
                 raise Failed(f"no binary {args.outrigger}: cargo build --release, or --tools without outrigger")
             else:
                 print(f"not installed, left out: {kind.name} ({kind.install})", file=sys.stderr)
@@ -520,23 +437,25 @@ def main():
         of_set = results["sets"][dataset.name] = {"bytes": dataset.bytes, "tools": {tool.name: [] for tool in tools}}
         for number in range(rounds):
             turn = number % max(len(tools), 1)
-            for tool in tools[turn:] + tools[:turn]:
-                taken = measure(run, tool, dataset, work, workload, verify=number == 0)
-                of_set["tools"][tool.name].append(taken)
-                line = "  ".join(f"{phase} {taken[phase]['wall']:7.2f} s" for phase in PHASES)
-                differ = taken.get("differences")
-                note = f"  the copy differs: {differ}" if differ else ""
-                print(f"{dataset.name:7} round {number + 1} {tool.name:10} {line}  stored {taken['stored']['bytes'] / 1e6:8.1f} MB"
-                      f"  peak {max(taken[p]['peak'] for p in PHASES) / 1e6:6.0f} MB{note}", flush=True)
-                exact &= not (differ and tool.name == "outrigger")
+            with alone(args.lock):
+                for tool in tools[turn:] + tools[:turn]:
+                    taken = measure(run, tool, dataset, work, workload, verify=number == 0)
+                    of_set["tools"][tool.name].append(taken)
+                    line = "  ".join(f"{phase} {taken[phase]['wall']:7.2f} s" for phase in PHASES)
+                    differ = taken.get("differences")
+                    note = f"  the copy differs: {differ}" if differ else ""
+                    print(f"{dataset.name:7} round {number + 1} {tool.name:15} {line}  stored {taken['stored']['bytes'] / 1e6:8.1f} MB"
+                          f"  peak {max(taken[p]['peak'] for p in PHASES) / 1e6:6.0f} MB"
+                          f"  others {sum(taken[p]['others'] for p in PHASES):5.2f} s{note}", flush=True)
+                    exact &= not (differ and isinstance(tool, Outrigger))
         if not args.no_limits and not args.quick:
-            of_set["limits"] = limits(run, dataset, work)
+            with alone(args.lock):
+                of_set["limits"] = limits(run, dataset, work)
         for copy in work.glob("out-*"):
             remove(copy)
         if dataset is not last:
-            settle(dataset.many_files and not args.quick)
+            settle(dataset.keeps_copies and not args.quick)
         print("\n" + "\n".join(table(results, dataset.name)) + "\n", flush=True)
-        results["load_at_end"] = os.getloadavg()[0]
         if keep != "none":
             # After every set, so that an interrupted run leaves what it had.
             save(results, Path(keep))
