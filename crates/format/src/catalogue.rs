@@ -49,6 +49,13 @@ impl BlockBuilder {
         self.records == 0
     }
 
+    /// Appends a seal, which `mac` makes of the sequence and all records so far: see
+    /// [`sealed_bytes`].
+    pub fn seal(&mut self, sequence: u64, mac: impl FnOnce(&[u8]) -> [u8; 32]) {
+        let mac = mac(&[&sequence.to_le_bytes(), self.body.as_slice()].concat());
+        self.push(&Record::Seal { mac });
+    }
+
     /// The block's bytes; the builder is empty afterwards.
     pub fn finish(&mut self, sequence: u64, time: u64) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.len());
@@ -63,6 +70,16 @@ impl BlockBuilder {
         self.records = 0;
         out
     }
+}
+
+/// Takes the seal off the end of a block's `bytes`. Returns the bytes that it is of, which are the
+/// sequence and the records before it, and the seal. `None` if the block has no seal.
+pub fn sealed_bytes(bytes: &[u8]) -> Option<(Vec<u8>, [u8; 32])> {
+    let (rest, mac) = bytes.split_last_chunk::<32>()?;
+    let (&kind, rest) = rest.split_last()?;
+    let is_sealed = kind == record::SEAL
+        && Block::decode(bytes).is_ok_and(|block| matches!(block.records.last(), Some(Record::Seal { .. })));
+    is_sealed.then(|| ([&rest[8..16], &rest[32..]].concat(), *mac))
 }
 
 impl Block {
@@ -137,6 +154,11 @@ mod tests {
             records.push(Record::Name { parent: 9, name: b"n\xfe".to_vec(), inode });
         }
         records.push(Record::Link { parent: 9, name: b"l".to_vec(), inode: 7 });
+        let blocks = vec![(1, Fingerprint([5; 32])), (u64::MAX, Fingerprint([6; 32]))];
+        records.push(Record::After { blocks });
+        for is_proven in [false, true] {
+            records.push(Record::Heads { is_proven, heads: vec![Fingerprint([7; 32]); 2] });
+        }
         let mut builder = BlockBuilder::default();
         records.iter().for_each(|record| builder.push(record));
         let bytes = builder.finish(42, 43);
@@ -144,5 +166,20 @@ mod tests {
         for cut in 0..bytes.len() {
             assert!(Block::decode(&bytes[..cut]).is_err(), "cut at {cut}");
         }
+    }
+
+    #[test]
+    fn a_seal_is_of_the_sequence_and_the_records_before_it() {
+        let mut builder = BlockBuilder::default();
+        builder.push(&Record::Reset);
+        assert_eq!(sealed_bytes(&builder.finish(7, 8)), None);
+        builder.push(&Record::Reset);
+        let mut of = Vec::new();
+        builder.seal(7, |bytes| {
+            of = bytes.to_vec();
+            [9; 32]
+        });
+        assert_eq!(sealed_bytes(&builder.finish(7, 8)), Some((of.clone(), [9; 32])));
+        assert_eq!(of, [7, 0, 0, 0, 0, 0, 0, 0, 6]);
     }
 }

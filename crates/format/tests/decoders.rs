@@ -53,6 +53,9 @@ fn records(root: &Root) -> Vec<Record> {
         Record::Version { inode: 9, number: 1, time: 2, mtime: Time::default(), root },
         Record::Policy { inode: 1, key: b"codec".to_vec(), value: Some(b"lz4".to_vec()) },
         Record::ResetEnd,
+        Record::After { blocks: vec![(300, Fingerprint([4; 32]))] },
+        Record::Heads { is_proven: true, heads: vec![Fingerprint([4; 32])] },
+        Record::Seal { mac: [5; 32] },
     ]
 }
 

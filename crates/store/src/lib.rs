@@ -7,11 +7,13 @@
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests wait and measure in real time"))]
 
 pub mod backend;
+pub mod catalogue;
 pub mod check;
 pub mod config;
 pub mod copy;
 mod counters;
 mod devices;
+mod digits;
 pub mod disk;
 mod error;
 pub mod file;
@@ -26,6 +28,7 @@ pub mod inline;
 pub mod keys;
 pub mod latency;
 mod layout;
+mod links;
 pub mod local;
 mod lock_files;
 pub mod meta;

@@ -26,6 +26,7 @@ use outrigger_format::{PackId, Root};
 
 use crate::backend::Backend;
 use crate::error::{Error, ErrorKind, Result, Unanswered};
+use crate::links::Links;
 use crate::lock_files::LockFile;
 use crate::meta::{
     Generation, Meta, PackMark, PackState, PinTarget, Role, SessionId, SessionKind, SessionOwner,
@@ -80,8 +81,8 @@ struct Shared {
     heard: Mutex<(Instant, u64)>,
     /// Why it is over, once it is.
     over: OnceLock<(ErrorKind, String)>,
-    /// Where the store's packs lie.
-    packs: OnceLock<Arc<dyn Backend>>,
+    /// Where the store's packs lie, and what its next catalogue block names.
+    packs: OnceLock<(Arc<dyn Backend>, Arc<Links>)>,
     /// Called once another client has ended this session.
     fenced: OnceLock<Box<dyn Fn() + Send + Sync>>,
     stop: Mutex<bool>,
@@ -166,9 +167,9 @@ impl Session {
         self.beside.get().map_or(Ok(None), |hold| hold(self.id()))
     }
 
-    /// Tends these packs for as long as it is open.
-    pub(crate) fn tend(&self, packs: &Arc<dyn Backend>) {
-        let _ = self.shared.packs.set(Arc::clone(packs));
+    /// Tends these packs for as long as it is open, and leaves these links in the database then.
+    pub(crate) fn tend(&self, packs: &Arc<dyn Backend>, links: &Arc<Links>) {
+        let _ = self.shared.packs.set((Arc::clone(packs), Arc::clone(links)));
     }
 
     /// Calls `then` once another client has ended this session, on the thread that renews its
@@ -410,7 +411,7 @@ impl Shared {
                 return;
             }
             drop(stop);
-            if let Some(packs) = self.packs.get() {
+            if let Some((packs, _)) = self.packs.get() {
                 packs.tend();
             }
             match self.renew_once().and_then(|number| self.acknowledge(number)) {
@@ -486,6 +487,8 @@ impl Drop for Session {
         {
             let _ = renewer.join();
         }
+        // A failure costs a link between two blocks.
+        let _ = self.shared.packs.get().map(|(_, links)| links.leave(&*self.shared.meta));
         // A failure leaves a row whose lock can be taken, so the file must stay: the next collector
         // fences the session by it.
         let closed = self.shared.meta.close_session(self.shared.id);

@@ -173,6 +173,7 @@ fn newest_sequence(store: &Store, id: PackId) -> Result<u64> {
     Ok(newest)
 }
 
-fn is_about_the_pack(error: &Error) -> bool {
+/// True for errors of a pack itself.
+pub(crate) fn is_about_the_pack(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Damaged | ErrorKind::NotFound | ErrorKind::Invalid)
 }

@@ -25,6 +25,7 @@ use crate::home::Home;
 use crate::index::Index;
 use crate::keys::{Keyring, Rights};
 use crate::layout::DATABASE_FILE;
+use crate::links::Links;
 use crate::meta::jobs::Jobs;
 use crate::meta::{Meta, PackRow, PackState, PostgresMeta};
 use crate::packs::PackReader;
@@ -61,6 +62,8 @@ pub struct Store {
     /// If set, other clients' packs are relied on only after they were compared with their data.
     verified: Option<Arc<Verified>>,
     devices: OnceLock<Arc<StoreDevices>>,
+    /// The blocks that its next catalogue block names.
+    pub(crate) links: Arc<Links>,
     /// The database's counters were found to be above every pack that is there.
     is_above_packs: AtomicBool,
     stored: StoredBytes,

@@ -5,7 +5,10 @@ use std::sync::atomic::Ordering;
 
 use clap::Args;
 use outrigger_clock::Instant;
-use outrigger_store::check::{CheckOptions, CheckProgress, CheckReport, Finding, Severity, check};
+use outrigger_store::catalogue::Head;
+use outrigger_store::check::{
+    CheckOptions, CheckProgress, CheckReport, Finding, Severity, Trust, check_since,
+};
 
 use super::Context;
 use crate::exit::{Exit, Outcome};
@@ -18,6 +21,12 @@ Examples:
   outrigger check                    structures: database, packs, manifests, index; no bytes of files
   outrigger check --read-data        also every byte
   outrigger check --repair           also every byte; repairs what it can
+  outrigger check --head             also the database against the catalogue in the packs; prints a head
+  outrigger check --trust OHEAD1-... also that the store still has all that this head stands for
+
+Keep a head where nobody can change it who can change the store: on paper, or on another host. With it
+you find out later whether packs or the database were set back, exchanged or taken away, in part or as
+a whole. Comparing takes about as long as `recover` does, and space for a database in TMPDIR.
 
 Exit code 3: damage was found, and some of it is still there. Undamaged data can still be read.";
 
@@ -35,10 +44,27 @@ pub struct CheckArgs {
     /// Read every frame, too, and repair damage where an undamaged copy or parity exists
     #[arg(long)]
     repair: bool,
+    /// Compare the database with the catalogue in the packs, and print a head to keep elsewhere
+    #[arg(long)]
+    head: bool,
+    /// Compare, too, and verify that the store still has what this head stands for
+    #[arg(long, value_name = "HEAD")]
+    trust: Option<String>,
+}
+
+impl CheckArgs {
+    fn trust(&self) -> Result<Trust, outrigger_store::Error> {
+        Ok(match &self.trust {
+            Some(head) => Trust::Since(head.parse::<Head>()?),
+            None if self.head => Trust::Present,
+            None => Trust::No,
+        })
+    }
 }
 
 pub fn run(context: &Context, args: CheckArgs) -> Outcome {
     let started = Instant::now();
+    let trust = args.trust()?;
     let store = if args.repair { context.open_for_changes()? } else { context.open()? };
     crate::interrupt::arm(&store, "no repair is left half done; run it again");
     let progress = Arc::new(CheckProgress::default());
@@ -56,7 +82,7 @@ pub fn run(context: &Context, args: CheckArgs) -> Outcome {
     });
     let args = CheckArgs { read_data: args.read_data || args.repair, ..args };
     let options = CheckOptions { read_data: args.read_data, repair: args.repair, threads: context.threads };
-    let report = check(&store, &options, &progress);
+    let report = check_since(&store, &options, trust, &progress);
     drop(bar);
     let report = report?;
     operation::step("done", &describe(&report, &args, false, started.elapsed().as_secs_f64()));
@@ -111,6 +137,9 @@ fn describe(report: &CheckReport, args: &CheckArgs, quiet: bool, secs: f64) -> S
             counted(report.nodes, "manifest node", "manifest nodes"),
             duration(secs)
         );
+    }
+    if let Some(head) = &report.head {
+        text += &if quiet { format!("{head}\n") } else { format!("head: {head}\n") };
     }
     text
 }

@@ -82,6 +82,12 @@ pub fn run(context: &Context, args: GcArgs) -> Outcome {
     } else if !context.quiet {
         print_text(&(describe(&report, started.elapsed().as_secs_f64()) + &holders(&store)?))?;
     }
+    if report.catalogue_differs {
+        complain(
+            "the catalogue in the packs was not written anew, as the database is not what it says: \
+             `outrigger check --head` names the differences",
+        );
+    }
     Ok(left_alone(&report.unreadable))
 }
 

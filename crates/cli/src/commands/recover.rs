@@ -5,7 +5,8 @@ use std::sync::atomic::Ordering;
 
 use clap::Args;
 use outrigger_store::backend::Location;
-use outrigger_store::recover::{RecoverProgress, RecoverReport, adopt, recover, recover_shared};
+use outrigger_store::catalogue::Head;
+use outrigger_store::recover::{RecoverProgress, RecoverReport, adopt, recover_shared, recover_since};
 use outrigger_store::{Store, shared};
 
 use super::Context;
@@ -23,6 +24,8 @@ Examples:
   outrigger -s 'postgres://me@db/data?schema=team' recover --anyway
   # the database in PostgreSQL is lost
   outrigger -s 'postgres://me@db/data?schema=team' recover --packs s3://bucket/team
+  # packs may have been taken away or put back, and a head was kept elsewhere
+  outrigger -s ./store recover --trust OHEAD1-...
 
 Every commit is also written into packs, so files, versions and snapshots come back as they were.
 The old database is moved aside, never deleted: to a file beside the new one, or in PostgreSQL to a
@@ -45,11 +48,15 @@ pub struct RecoverArgs {
     /// Set the database aside even if it can be opened
     #[arg(long)]
     anyway: bool,
+    /// Refuse packs that do not have what this head stands for (`outrigger check --head` prints one)
+    #[arg(long, value_name = "HEAD")]
+    trust: Option<String>,
 }
 
 pub fn run(context: &Context, args: RecoverArgs) -> Outcome {
     let dir = context.store_dir()?;
     let packs = args.packs.as_deref().map(Location::parse).transpose()?;
+    let head = args.trust.as_deref().map(str::parse::<Head>).transpose()?;
     let url = shared::url(dir);
     if !args.anyway && packs.is_none() && Store::open_to_look(dir).is_ok() {
         return Err(Failure::failed(
@@ -73,8 +80,8 @@ pub fn run(context: &Context, args: RecoverArgs) -> Outcome {
         )
     });
     let report = match url {
-        Some(url) => recover_shared(url, packs.as_ref(), &progress),
-        None => recover(dir, &progress),
+        Some(url) => recover_shared(url, packs.as_ref(), head.as_ref(), &progress),
+        None => recover_since(dir, head.as_ref(), &progress),
     };
     drop(bar);
     let report = report?;

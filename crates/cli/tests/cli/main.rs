@@ -18,6 +18,7 @@ mod following;
 mod foreground;
 mod full;
 mod guides;
+mod heads;
 mod history;
 mod kept_in;
 mod key_rights;

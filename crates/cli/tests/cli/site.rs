@@ -11,7 +11,7 @@ use crate::run::{Place, Said};
 /// A store that several processes use, and one host's view of it.
 pub struct Site {
     pub place: Place,
-    store: String,
+    pub store: String,
     _packs: Option<tempfile::TempDir>,
     pub postgres: Option<(&'static Server, String)>,
 }

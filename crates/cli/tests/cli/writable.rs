@@ -117,7 +117,10 @@ fn what_is_changed_in_a_mount_is_stored_as_its_directory_says() {
     place.done(&["unmount", "mnt"]);
     assert!(mounts.child.wait().unwrap().success());
     let versions = place.done(&["versions", "docs/file", "--json"]).json();
-    assert_eq!((&versions["current"]["size"], versions["versions"].as_array().unwrap().len()), (&3.into(), 0));
+    assert_eq!(
+        (&versions["current"]["size"], versions["versions"].as_array().unwrap().len()),
+        (&3.into(), 0)
+    );
 }
 
 /// The log of a mount that was killed names inodes that the lost database gave out.

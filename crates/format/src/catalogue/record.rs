@@ -3,7 +3,7 @@
 //! `docs/format.md` has the byte map, and what a replay makes of each record.
 
 use super::attributes::{Attributes, Time, get_time, put_time};
-use crate::{Cursor, FormatError, Put, Root};
+use crate::{Cursor, Fingerprint, FormatError, Put, Root};
 
 /// One change of the tree.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -119,7 +119,27 @@ pub enum Record {
         /// The previous content becomes an earlier version.
         keep: bool,
     },
+    /// Blocks that came before this one: each one's sequence and fingerprint.
+    After {
+        /// The blocks.
+        blocks: Vec<(u64, Fingerprint)>,
+    },
+    /// Heads that were given out before this reset, whose blocks it supersedes.
+    Heads {
+        /// The tree that the reset describes was compared with all that these heads stand for.
+        is_proven: bool,
+        /// The fingerprint of each one's block.
+        heads: Vec<Fingerprint>,
+    },
+    /// A keyed hash of the block, see [`super::sealed_bytes`]. It is the last record.
+    Seal {
+        /// The hash.
+        mac: [u8; 32],
+    },
 }
+
+/// The type of [`Record::Seal`].
+pub(super) const SEAL: u8 = 18;
 
 fn put_strings(out: &mut Vec<u8>, strings: &[Vec<u8>]) {
     out.put_varint(strings.len() as u64);
@@ -209,6 +229,24 @@ impl Record {
                 attributes.encode(out);
                 out.put_bytes(&root.encode());
             }
+            Self::After { blocks } => {
+                out.push(16);
+                out.put_varint(blocks.len() as u64);
+                for (sequence, fingerprint) in blocks {
+                    out.put_varint(*sequence);
+                    out.extend_from_slice(&fingerprint.0);
+                }
+            }
+            Self::Heads { is_proven, heads } => {
+                out.push(17);
+                out.push(u8::from(*is_proven));
+                out.put_varint(heads.len() as u64);
+                heads.iter().for_each(|head| out.extend_from_slice(&head.0));
+            }
+            Self::Seal { mac } => {
+                out.push(SEAL);
+                out.extend_from_slice(mac);
+            }
         }
     }
 
@@ -271,6 +309,27 @@ impl Record {
                 root: Root::decode(cursor.bytes()?)?,
                 keep: kind == 14,
             },
+            16 => {
+                let count = cursor.varint()?;
+                let mut blocks = Vec::new();
+                for _ in 0..count {
+                    blocks.push((cursor.varint()?, cursor.fingerprint()?));
+                }
+                Self::After { blocks }
+            }
+            17 => {
+                let is_proven = match cursor.u8()? {
+                    value @ (0 | 1) => value == 1,
+                    value => return Err(cursor.range("heads", value.into())),
+                };
+                let count = cursor.varint()?;
+                let mut heads = Vec::new();
+                for _ in 0..count {
+                    heads.push(cursor.fingerprint()?);
+                }
+                Self::Heads { is_proven, heads }
+            }
+            SEAL => Self::Seal { mac: cursor.array()? },
             kind => return Err(cursor.range("record type", kind.into())),
         })
     }

@@ -21,6 +21,7 @@ mod parity;
 mod repair;
 mod report;
 pub(crate) mod salvage;
+mod trust;
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -40,6 +41,7 @@ use parity::{LostFiles, Protection};
 
 pub use crate::backend::DAMAGED_DIR;
 pub use report::{AffectedFile, CheckProgress, CheckReport, Finding, FindingKind, Severity};
+pub use trust::Trust;
 
 /// The extent of a check, and whether it repairs.
 #[derive(Clone, Copy, Debug)]
@@ -62,6 +64,19 @@ const NAMED: usize = 3;
 /// or with a key that reads no contents), and failures
 /// of the machine. Damage is no error: it is in the report.
 pub fn check(store: &Store, options: &CheckOptions, progress: &CheckProgress) -> Result<CheckReport> {
+    check_since(store, options, Trust::No, progress)
+}
+
+/// Checks the store, and compares it with its past.
+///
+/// # Errors
+/// As [`check`]; `Busy` while others write so much that the database cannot be compared.
+pub fn check_since(
+    store: &Store,
+    options: &CheckOptions,
+    trust: Trust,
+    progress: &CheckProgress,
+) -> Result<CheckReport> {
     store.require_contents()?;
     if options.repair {
         store.require_writable()?;
@@ -76,7 +91,12 @@ pub fn check(store: &Store, options: &CheckOptions, progress: &CheckProgress) ->
     let from_database = report.clone();
     let session = if is_sound { hold_off_the_collector(store) } else { Ok(None) };
     let checked = session.and_then(|session| {
-        let checked = check_content(store, options, session.as_ref(), progress, report);
+        let mut checked = check_content(store, options, session.as_ref(), progress, report);
+        if let Ok(report) = &mut checked
+            && let Err(error) = trust::verify(store, trust, report)
+        {
+            checked = Err(error);
+        }
         if let Some(session) = session {
             // The end of the session would release it, too. A failure here changes no finding.
             let _ = store.meta.release_collector(session.id());

@@ -21,7 +21,7 @@ use super::packs::PackFinding;
 use super::report::{CheckProgress, Finding, FindingKind};
 use super::salvage::{Salvage, rewrite};
 use crate::error::{Context, Error, ErrorKind, Result};
-use crate::gc::write_catalogue_anew;
+use crate::gc::{Otherwise, write_catalogue_anew};
 use crate::meta::{PackRow, PackState, lives};
 use crate::session::Session;
 use crate::stale;
@@ -145,7 +145,7 @@ pub(super) fn replace_lost_catalogue(
     if !lost {
         return Ok(());
     }
-    match write_catalogue_anew(store, session) {
+    match write_catalogue_anew(store, session, Otherwise::Accept) {
         Ok(()) => {
             let about = findings.iter_mut().filter(|finding| finding.kind == FindingKind::Catalogue);
             about.for_each(|finding| finding.mended = true);

@@ -28,6 +28,8 @@ pub enum FindingKind {
     Leftover,
     /// Parity: a file of it, or packs that it does not protect.
     Parity,
+    /// The database is not what the catalogue says, or the catalogue not what it was.
+    Trust,
 }
 
 /// How bad a finding is.
@@ -128,6 +130,8 @@ pub struct CheckReport {
     pub mended: u64,
     /// How far parity reaches; `None` if the store has none.
     pub parity: Option<Reach>,
+    /// A head of the state that was found, if it was asked for and nothing is wrong with it.
+    pub head: Option<String>,
     /// All findings.
     pub findings: Vec<Finding>,
 }

@@ -2,7 +2,7 @@
 //!
 //! Every commit appends to the catalogue, and nothing in it becomes garbage until it is rewritten.
 //! A rewrite is a reset, then what `recover` needs to make the tree, its snapshots, versions and
-//! policies again (`rewrite.rs`), then the end of the reset. All earlier blocks are then
+//! policies again (`crate::catalogue::rewrite`), then the end of the reset. All earlier blocks are then
 //! superseded, and go like other garbage.
 //!
 //! **In a shared store** the rewrite runs beside other writers. It describes the tree as it was,
@@ -22,12 +22,15 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use outrigger_format::catalogue::{Block, Record};
-use outrigger_format::{ChunkKind, PackId, PackKind};
+use outrigger_format::catalogue::Record;
+use outrigger_format::{Fingerprint, PackId, PackKind};
 
 use super::due::Due;
 use super::report::{GcOptions, GcProgress, GcReport};
-use super::rewrite;
+use crate::catalogue::blocks::{self, FoundBlock};
+use crate::catalogue::chain::Standing;
+use crate::catalogue::proof::{Catalogue, prove};
+use crate::catalogue::rewrite;
 use crate::error::{Error, ErrorKind, Result};
 use crate::meta::publishing::{Anew, Publishing};
 use crate::meta::{At, SessionKind};
@@ -47,6 +50,7 @@ struct Survey {
     bytes: u64,
     records: u64,
     superseded: HashSet<(PackId, u16)>,
+    blocks: Vec<FoundBlock>,
 }
 
 /// The blocks that a later reset supersedes: (pack, frame).
@@ -72,11 +76,14 @@ pub(super) fn compact_if_grown(
             survey.bytes > options.catalogue_min && survey.bytes > GROWTH * size_anew(store, &survey)?,
         )
     };
-    if due.is_empty() && !misses_some(store, &survey)? && !has_grown()? {
-        return Ok(survey.superseded);
-    }
+    let otherwise = match due.is_empty() && !misses_some(store, &survey)? {
+        // The catalogue lacks something, so the database cannot be what it says.
+        false => Otherwise::Accept,
+        true if has_grown()? => Otherwise::Refuse,
+        true => return Ok(survey.superseded),
+    };
     progress.enter("writing the catalogue anew", 0);
-    match compact(store, session) {
+    match compact(store, session, otherwise) {
         Ok(()) => {
             due.settle(&*store.meta)?;
             report.catalogue_compacted = true;
@@ -84,6 +91,10 @@ pub(super) fn compact_if_grown(
         }
         // A session is writing; a later run will find a quieter moment.
         Err(error) if error.kind() == ErrorKind::Busy => Ok(survey.superseded),
+        Err(error) if error.kind() == ErrorKind::Changed => {
+            report.catalogue_differs = true;
+            Ok(survey.superseded)
+        }
         Err(error) => Err(error),
     }
 }
@@ -113,59 +124,87 @@ fn size_anew(store: &Store, survey: &Survey) -> Result<u64> {
 
 /// Reads all blocks. Blocks that cannot be read count as in use: `check` names them.
 fn read_blocks(store: &Store) -> Result<Survey> {
-    let (mut survey, mut blocks) = (Survey::default(), Vec::new());
-    let (mut resets, mut ends) = (HashSet::new(), HashSet::new());
+    let keys = store.keys().and_then(|keys| keys.content_keys());
+    let (mut survey, mut lengths) = (Survey::default(), Vec::new());
     let is_meta = |row: &crate::meta::PackRow| row.kind == PackKind::Meta && row.is_committed();
     for row in store.meta.packs()?.into_iter().filter(is_meta) {
         let Some(footer) = store.index.footers().get(row.id)? else { continue };
-        for (number, entry) in (0u16..).zip(footer.frames()) {
-            if entry.kind != ChunkKind::Catalogue {
-                continue;
-            }
-            let range = footer.frame_range(number).unwrap_or(0..0);
-            let Ok(frame) = store.packs.load(row.id, &footer, number) else { continue };
-            let Ok(block) = Block::decode(frame.chunk(0).unwrap_or_default()) else { continue };
-            survey.records += block.records.len() as u64;
-            if block.records.contains(&Record::Reset) {
-                resets.insert(block.sequence);
-            }
-            if block.records.contains(&Record::ResetEnd) {
-                ends.insert(block.sequence);
-            }
-            blocks.push((block.sequence, (row.id, number), u64::from(range.end - range.start)));
+        for block in blocks::read(&store.packs, keys, row.id, &footer).flatten() {
+            let range = footer.frame_range(block.frame).unwrap_or(0..0);
+            survey.records += block.records;
+            lengths.push(u64::from(range.end - range.start));
+            survey.blocks.push(block);
         }
     }
-    let last = resets.intersection(&ends).max().copied().unwrap_or(0);
-    for (sequence, place, bytes) in blocks {
-        let is_broken = resets.contains(&sequence) != ends.contains(&sequence);
-        if sequence < last || is_broken {
-            survey.superseded.insert(place);
-        } else {
+    let standing = Standing::of(&survey.blocks);
+    for (found, bytes) in survey.blocks.iter().zip(lengths) {
+        if standing.counts(found.sequence) {
             survey.bytes += bytes;
+        } else {
+            survey.superseded.insert((found.pack, found.frame));
         }
     }
     Ok(survey)
 }
 
-/// Rewrites the catalogue; all earlier blocks are superseded.
+/// The action if the database is not what the catalogue says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Otherwise {
+    /// The catalogue is written anew all the same, and stands for no earlier head.
+    Accept,
+    /// It stays as it is.
+    Refuse,
+}
+
+/// Rewrites the catalogue; all earlier blocks are superseded. If a head was given out, the database is
+/// first compared with the catalogue.
 ///
 /// # Errors
-/// `Busy` when a session is writing to a store that is not shared: nothing has changed then.
-pub(crate) fn compact(store: &Store, session: &Arc<Session>) -> Result<()> {
+/// `Busy` when a session is writing to a store that is not shared, `Changed` when the database is not
+/// what the catalogue says: nothing has changed then.
+pub(crate) fn compact(store: &Store, session: &Arc<Session>, otherwise: Otherwise) -> Result<()> {
     match store.meta.publishing() {
-        Some(publishing) => compact_beside(store, session, publishing),
-        None => compact_alone(store, session),
+        Some(publishing) => compact_beside(store, session, publishing, otherwise),
+        None => compact_alone(store, session, otherwise),
     }
 }
 
+/// The heads that a reset with this sequence carries on. The tree that it describes is that of `now`.
+fn heads(store: &Store, sequence: u64, now: At, otherwise: Otherwise) -> Result<Vec<Record>> {
+    let mut blocks = read_blocks(store)?.blocks;
+    blocks.retain(|found| found.sequence < sequence);
+    let Catalogue { blocks, chain, .. } = Catalogue::of(blocks, Vec::new());
+    if chain.heads.is_empty() {
+        return Ok(Vec::new());
+    }
+    let is_proven = chain.missing.is_empty() && prove(store, blocks, now)?.is_empty();
+    if !is_proven && otherwise == Otherwise::Refuse {
+        return Err(Error::new(ErrorKind::Changed, "the database is not what the catalogue says"));
+    }
+    let mut heads: Vec<(bool, Fingerprint)> =
+        chain.heads.into_iter().map(|(head, was_proven)| (was_proven && is_proven, head)).collect();
+    heads.sort_unstable();
+    let records = heads.chunk_by(|one, other| one.0 == other.0).map(|heads| Record::Heads {
+        is_proven: heads[0].0,
+        heads: heads.iter().map(|(_, head)| *head).collect(),
+    });
+    Ok(records.collect())
+}
+
 /// Rewrites while others write.
-fn compact_beside(store: &Store, session: &Arc<Session>, publishing: &dyn Publishing) -> Result<()> {
+fn compact_beside(
+    store: &Store,
+    session: &Arc<Session>,
+    publishing: &dyn Publishing,
+    otherwise: Otherwise,
+) -> Result<()> {
     // Kept open while the tree is read.
     let reader = store.session(SessionKind::Reader, "catalogue")?;
     let Anew { sequence, epoch } = publishing.begin_anew(reader.id())?;
+    let heads = heads(store, sequence, At::Epoch(epoch), otherwise)?;
     rewrite::stream(store, At::Epoch(epoch), |records, whole| {
         let after = || require_whole(whole);
-        let records = records.into_iter();
+        let records = records.into_iter().chain(heads.into_iter().map(Ok));
         let guarded = Guarded { records, before: &|| Ok(()), after: &after, state: Guard::Before };
         append_at(store, session, sequence, guarded)
     })
@@ -179,9 +218,10 @@ fn require_whole(whole: &AtomicBool) -> Result<()> {
     Err(Error::new(ErrorKind::Io, "the thread that reads the tree ended: please report this"))
 }
 
-fn compact_alone(store: &Store, session: &Arc<Session>) -> Result<()> {
+fn compact_alone(store: &Store, session: &Arc<Session>, otherwise: Otherwise) -> Result<()> {
     let busy = || Error::new(ErrorKind::Busy, "the catalogue is being written to");
     let first = store.meta.next_sequence()?;
+    let heads = heads(store, first, At::Now, otherwise)?;
     rewrite::stream(store, At::Now, |records, whole| {
         // Runs when the sequence of the new blocks has been taken.
         let before = || -> Result<()> {
@@ -194,7 +234,7 @@ fn compact_alone(store: &Store, session: &Arc<Session>) -> Result<()> {
             require_whole(whole)?;
             if store.meta.next_sequence()? == first + 2 { Ok(()) } else { Err(busy()) }
         };
-        let records = records.into_iter();
+        let records = records.into_iter().chain(heads.into_iter().map(Ok));
         append_records(
             store,
             session,

@@ -8,7 +8,7 @@
 //! | --- | --- | --- |
 //! | fence sessions without a process, become the collector, sweep their leftovers | 11, 14, 15 | `sweep.rs` |
 //! | pack inline chunks of ended sessions; release the prefixes that they stored of open files | | `crate::inline`, `crate::increments` |
-//! | drop history that no snapshot sees; rewrite the catalogue if it has grown | | `catalogue.rs`, `rewrite.rs` |
+//! | drop history that no snapshot sees; rewrite the catalogue if it has grown | | `catalogue.rs`, `crate::catalogue` |
 //! | mark all that is retained, in one snapshot of the database | 16 | `mark.rs`, `walk.rs`, `bits.rs` |
 //! | judge the packs, mark those worth emptying as deletion candidates | 17 | `plan.rs`, `recompress.rs`, `localize.rs` |
 //! | wait until every writer has acknowledged | 18 | here |
@@ -38,7 +38,6 @@ mod mark;
 mod plan;
 mod recompress;
 mod report;
-mod rewrite;
 mod sweep;
 mod walk;
 
@@ -49,7 +48,7 @@ use std::time::Duration;
 use outrigger_clock::Instant;
 use outrigger_format::PackId;
 
-pub(crate) use self::catalogue::compact as write_catalogue_anew;
+pub(crate) use self::catalogue::{Otherwise, compact as write_catalogue_anew};
 use self::copy::Copier;
 pub use self::last::{Collecting, LastGc};
 use self::localize::Gather;

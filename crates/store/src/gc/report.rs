@@ -133,6 +133,8 @@ pub struct GcReport {
     pub catalogue_bytes: u64,
     /// The catalogue was rewritten.
     pub catalogue_compacted: bool,
+    /// The catalogue was not rewritten, as the database is not what it says.
+    pub catalogue_differs: bool,
     /// Packs that could not be read and were left alone, and why.
     pub unreadable: Vec<String>,
     /// Packs that were to be emptied, but for whose copies the disk has no space.

@@ -6,10 +6,7 @@
 //!       │
 //!   a new database beside the old one ◀── rows of all whole packs, counters beyond everything seen
 //!       │   salvage: good frames of torn packs go into new packs
-//!   replay.rs   blocks by (sequence, pack, frame) ─▶ commits, snapshots, versions, policies
-//!   strays.rs  directories that no record makes, and yet something lies in
-//!   limbo.rs   directories that one mount's names leave without a name, until another's say where they are
-//!   exact.rs    what of a commit of names and inodes can be had when some of it is lost
+//!   `catalogue/replay.rs`: blocks by (sequence, pack, frame) ─▶ commits, snapshots, versions, policies
 //!       │
 //!   the old database is moved aside, the new one takes its name; torn packs are moved to `packs-damaged/`
 //! ```
@@ -18,11 +15,7 @@
 //! packs that hold nothing. A block found in a torn pack belongs to a commit that may never have
 //! been acknowledged: it counts only if all that it refers to can be found.
 
-mod exact;
-mod limbo;
-mod replay;
 mod shared;
-mod strays;
 mod survey;
 
 use std::path::{Path, PathBuf};
@@ -34,6 +27,10 @@ use outrigger_format::PackId;
 use serde::Serialize;
 
 use crate::backend::{self, Access, Location};
+use crate::catalogue::Head;
+use crate::catalogue::blocks::{self, FoundBlock};
+use crate::catalogue::proof::Catalogue;
+use crate::catalogue::replay::{ReplayProgress, Replayed, replay};
 use crate::check::salvage;
 use crate::config::StoreConfig;
 use crate::counters::PACK_ID_GAP;
@@ -96,6 +93,14 @@ pub struct RecoverProgress {
 /// `NotFound` when there is no store, `Damaged` when its packs are gone, `Busy` while a process
 /// uses it, `Newer`, `Denied`, `Io`. The old database, if any, then stays where it was.
 pub fn recover(dir: &Path, progress: &RecoverProgress) -> Result<RecoverReport> {
+    recover_since(dir, None, progress)
+}
+
+/// As [`recover`], from packs that have the state with this head.
+///
+/// # Errors
+/// As [`recover`]; `Damaged` when the packs do not have it, and `Invalid` when it is another store's.
+pub fn recover_since(dir: &Path, head: Option<&Head>, progress: &RecoverProgress) -> Result<RecoverReport> {
     let mut report = RecoverReport::default();
     let (config, is_new) = configuration(dir, &mut report)?;
     refuse_packs_elsewhere(dir, &config)?;
@@ -113,7 +118,7 @@ pub fn recover(dir: &Path, progress: &RecoverProgress) -> Result<RecoverReport> 
     let backend = config.open_packs(dir, Access::default(), keys.as_ref())?;
     let text = config.to_text();
     let parts = Parts { config, meta, backend: Arc::clone(&backend), keys };
-    let moved = rebuild(dir, parts, None, progress, &mut report)?;
+    let moved = rebuild(dir, parts, None, head, progress, &mut report)?;
     if is_new {
         leftovers::set_aside(dir)?;
         write_durably(dir, CONFIG_FILE, text.as_bytes())?;
@@ -125,17 +130,23 @@ pub fn recover(dir: &Path, progress: &RecoverProgress) -> Result<RecoverReport> 
     Ok(report)
 }
 
-/// Fills the empty database of `parts` from its packs; `dir` is this host's directory for the store. `locks` is the directory for the session's lock file, if others must see that.
+/// Fills the empty database of `parts` from its packs, which must have the state of `head`; `dir` is
+/// this host's directory for the store. `locks` is the directory for the session's lock file, if
+/// others must see that.
 /// Returns the packs to move aside when the database has its place. Closes the database.
 fn rebuild(
     dir: &Path,
     parts: Parts,
     locks: Option<&Path>,
+    head: Option<&Head>,
     progress: &RecoverProgress,
     report: &mut RecoverReport,
 ) -> Result<Vec<PackId>> {
     let meta = Arc::clone(&parts.meta);
-    let survey = survey::survey(&parts.backend, &parts.config, progress, report)?;
+    let keys = parts.keys.clone();
+    let keys = keys.as_ref().and_then(|keys| keys.content_keys());
+    let survey = survey::survey(&parts.backend, &parts.config, keys, progress, report)?;
+    verify_chain(&parts.config, &survey.blocks, head, report)?;
     meta.raise_counters(next_pack(&survey), 0, 0)?;
     meta.adopt_packs(&survey.whole)?;
     report.packs = survey.whole.len() as u64;
@@ -146,7 +157,12 @@ fn rebuild(
     let session = Session::open(&meta, SessionKind::Writer, locks, "recover".into())?;
     let mut blocks = survey.blocks;
     let moved = salvage_torn(&store, &session, &survey.torn, &mut blocks, report)?;
-    replay::replay(&store, &session, blocks, progress, report)?;
+    blocks::in_order(&mut blocks);
+    let counters = ReplayProgress { expected: &progress.blocks_expected, done: &progress.blocks_done };
+    let mut replayed = Replayed::default();
+    replay(&store, &session, blocks, meta.publishing().is_some(), counters, &mut replayed)?;
+    (report.blocks, report.changes) = (replayed.blocks, replayed.changes);
+    report.problems.append(&mut replayed.problems);
     let totals = meta.totals()?;
     (report.files, report.directories) = (totals.files, totals.directories);
     report.snapshots = meta.snapshots()?.len() as u64;
@@ -157,6 +173,23 @@ fn rebuild(
     }
     meta.tidy()?;
     Ok(moved)
+}
+
+/// Refuses packs without the state of `head`, and reports blocks that others name and that are not
+/// there.
+fn verify_chain(
+    config: &StoreConfig,
+    blocks: &[FoundBlock],
+    head: Option<&Head>,
+    report: &mut RecoverReport,
+) -> Result<()> {
+    let Catalogue { chain, .. } = Catalogue::of(blocks.to_vec(), Vec::new());
+    if let Some(head) = head {
+        head.require_of(config.id)?;
+        chain.require(head)?;
+    }
+    report.problems.extend(chain.missing_in_words());
+    Ok(())
 }
 
 /// Reads the store's configuration. The flag says that its `store.toml` is lost or damaged, and
@@ -241,15 +274,16 @@ fn salvage_torn(
     store: &Store,
     session: &Session,
     torn: &[survey::Torn],
-    blocks: &mut Vec<survey::FoundBlock>,
+    blocks: &mut Vec<FoundBlock>,
     report: &mut RecoverReport,
 ) -> Result<Vec<PackId>> {
     let mut moved = Vec::new();
+    let keys = store.keys().and_then(|keys| keys.content_keys());
     for pack in torn {
         let mut uncertain = Vec::new();
         let kind = pack.kind;
         let salvaged = salvage::rewrite(store, &store.meta, session, pack.id, kind, &mut |frame| {
-            uncertain.extend(survey::blocks_of(pack.id, frame));
+            uncertain.extend(survey::blocks_of(pack.id, keys, frame));
             true
         });
         let (sealed, salvage) = match salvaged {
@@ -278,7 +312,7 @@ fn salvage_torn(
             report.packs_dropped += 1;
             report.problems.push(format!("{why}; nothing of it could be read"));
         }
-        uncertain.iter_mut().for_each(|found: &mut survey::FoundBlock| found.is_lossy = salvage.losses > 0);
+        uncertain.iter_mut().for_each(|found: &mut FoundBlock| found.is_lossy = salvage.losses > 0);
         blocks.extend(uncertain);
         moved.push(pack.id);
     }

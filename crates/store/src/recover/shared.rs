@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use super::{RecoverProgress, RecoverReport, noted, rebuild};
 use crate::backend::{Access, Location};
+use crate::catalogue::Head;
 use crate::config::StoreConfig;
 use crate::error::{Error, ErrorKind, Result};
 use crate::meta::{self, Unfinished};
@@ -21,7 +22,7 @@ use crate::shared;
 use crate::store::Parts;
 
 /// Rebuilds the database of the store at `url` from its packs. `packs` says where they lie, or else
-/// the rest of the database does.
+/// the rest of the database does. They must have the state of `head`.
 ///
 /// # Errors
 /// `NotFound` when the place of the packs is unknown, or they are not there; `Exists` when another
@@ -30,6 +31,7 @@ use crate::store::Parts;
 pub fn recover_shared(
     url: &str,
     packs: Option<&Location>,
+    head: Option<&Head>,
     progress: &RecoverProgress,
 ) -> Result<RecoverReport> {
     let location = meta::Location::parse(url)?;
@@ -66,7 +68,7 @@ pub fn recover_shared(
     let unfinished = Unfinished::begin(&location, found, &config, &locks, shared::sealer(keys.as_ref()))?;
     let database = Arc::clone(&unfinished.meta) as Arc<dyn meta::Meta>;
     let parts = Parts { config, meta: database, backend: Arc::clone(&backend), keys };
-    let moved = rebuild(&dir, parts, Some(&locks), progress, &mut report)?;
+    let moved = rebuild(&dir, parts, Some(&locks), head, progress, &mut report)?;
     report.old_database = unfinished.take_place()?.map(PathBuf::from);
     for id in moved {
         backend.set_aside(id)?;

@@ -3,93 +3,23 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use outrigger_format::catalogue::{Block, Record};
-use outrigger_format::{ChunkKind, Fingerprint, Footer, PackId, PackKind};
+use outrigger_format::{ChunkKind, Footer, PackId, PackKind};
 
 use super::{RecoverProgress, RecoverReport};
 use crate::backend::Backend;
+use crate::catalogue::blocks::{self, FoundBlock};
 use crate::check::salvage::Salvaged;
 use crate::config::StoreConfig;
-use crate::error::{Context, Error, ErrorKind, Result};
+use crate::error::{ErrorKind, Result};
+use crate::keys::ContentKeys;
 use crate::meta::{PackRow, PackState, SessionId};
 use crate::packs::PackReader;
-use crate::store::Store;
 
 /// A pack whose footer cannot be read.
 pub(super) struct Torn {
     pub id: PackId,
     pub kind: PackKind,
     pub why: String,
-}
-
-/// A catalogue block and where it was found. Its records are read again when it is replayed: all
-/// blocks of a large store together would not fit into memory.
-pub(super) struct FoundBlock {
-    pub sequence: u64,
-    /// Blocks that the collector copied have the same one.
-    pub fingerprint: Fingerprint,
-    pub pack: PackId,
-    pub frame: u16,
-    /// The block itself, when it was found in a pack that was not sealed: its commit may not count.
-    pub torn: Option<Block>,
-    /// Other blocks of its commit may have been lost.
-    pub is_lossy: bool,
-    /// It holds a reset.
-    pub resets: bool,
-    /// It holds the end of one.
-    pub ends: bool,
-    /// It has states of names or inodes: it is replayed together with the others of its sequence.
-    pub is_exact: bool,
-    /// The highest inode in it.
-    pub highest_inode: u64,
-}
-
-impl FoundBlock {
-    fn new(block: &Block, fingerprint: Fingerprint, pack: PackId, frame: u16) -> Self {
-        Self {
-            sequence: block.sequence,
-            fingerprint,
-            pack,
-            frame,
-            torn: None,
-            is_lossy: false,
-            resets: block.records.contains(&Record::Reset),
-            ends: block.records.contains(&Record::ResetEnd),
-            is_exact: block.records.iter().any(is_exact),
-            highest_inode: block.records.iter().map(highest_inode).max().unwrap_or(0),
-        }
-    }
-
-    /// The block.
-    pub fn load(self, store: &Store) -> Result<Block> {
-        if let Some(block) = self.torn {
-            return Ok(block);
-        }
-        let at = || format!("pack {}, catalogue frame {}", self.pack, self.frame);
-        let footer = store.packs.read_footer(self.pack)?;
-        let frame = store.packs.load(self.pack, &footer, self.frame)?;
-        Block::decode(frame.chunk(0).unwrap_or_default()).context(at)
-    }
-}
-
-fn is_exact(record: &Record) -> bool {
-    matches!(record, Record::Name { .. } | Record::Node { .. })
-}
-
-fn highest_inode(record: &Record) -> u64 {
-    match record {
-        Record::Upsert { inode, parent, .. } | Record::Link { inode, parent, .. } => *inode.max(parent),
-        Record::Unlink { parent, .. } => *parent,
-        Record::Name { parent, inode, .. } => *parent.max(&inode.unwrap_or(0)),
-        Record::Node { inode, parent, .. } => *inode.max(parent),
-        Record::Rename { parent, new_parent, .. } => *parent.max(new_parent),
-        Record::Version { inode, .. } | Record::Policy { inode, .. } => *inode,
-        Record::Snapshot { .. }
-        | Record::Tags { .. }
-        | Record::Forget { .. }
-        | Record::Reset
-        | Record::ResetEnd => 0,
-    }
 }
 
 /// The contents of `packs/`.
@@ -106,6 +36,7 @@ pub(super) struct Survey {
 pub(super) fn survey(
     backend: &Arc<dyn Backend>,
     config: &StoreConfig,
+    keys: Option<&ContentKeys>,
     progress: &RecoverProgress,
     report: &mut RecoverReport,
 ) -> Result<Survey> {
@@ -133,7 +64,13 @@ pub(super) fn survey(
                     mark: 0,
                 });
                 if header.kind == PackKind::Meta {
-                    read_blocks(&packs, id, &footer, &mut survey.blocks, report)?;
+                    for block in blocks::read(&packs, keys, id, &footer) {
+                        match block {
+                            Ok(block) => survey.blocks.push(block),
+                            Err(error) if error.kind() == ErrorKind::Newer => return Err(error),
+                            Err(error) => report.problems.push(error.to_string()),
+                        }
+                    }
                 }
             }
             Err(error) if error.kind() == ErrorKind::Damaged => {
@@ -178,50 +115,10 @@ fn first_kind(backend: &dyn Backend, id: PackId) -> PackKind {
     }
 }
 
-fn read_blocks(
-    packs: &PackReader,
-    id: PackId,
-    footer: &Footer,
-    blocks: &mut Vec<FoundBlock>,
-    report: &mut RecoverReport,
-) -> Result<()> {
-    let catalogue = (0u16..).zip(footer.frames()).filter(|(_, entry)| entry.kind == ChunkKind::Catalogue);
-    for (number, entry) in catalogue {
-        let frame = match packs.load(id, footer, number) {
-            Ok(frame) => frame,
-            Err(error) if error.kind() == ErrorKind::Newer => return Err(error),
-            Err(error) => {
-                report.problems.push(format!("a catalogue block is lost: {error}"));
-                continue;
-            }
-        };
-        let bytes = frame.chunk(0).unwrap_or_default();
-        match Block::decode(bytes) {
-            Ok(block) => {
-                let fingerprint = outrigger_offload::hash(packs.fingerprint_kind(), bytes);
-                blocks.push(FoundBlock::new(&block, fingerprint, id, number));
-            }
-            Err(error) => {
-                let at = format!("pack {id}, catalogue block at byte {}", entry.offset);
-                if matches!(error, outrigger_format::FormatError::Newer { .. }) {
-                    return Err(Error::new(ErrorKind::Newer, at).caused_by(error));
-                }
-                report.problems.push(format!("{at}: {error}"));
-            }
-        }
-    }
-    Ok(())
-}
-
 /// The blocks in a salvaged frame.
-pub(super) fn blocks_of(pack: PackId, frame: &Salvaged) -> Vec<FoundBlock> {
-    if frame.kind != ChunkKind::Catalogue {
-        return Vec::new();
+pub(super) fn blocks_of(pack: PackId, keys: Option<&ContentKeys>, frame: &Salvaged) -> Vec<FoundBlock> {
+    match frame.kind {
+        ChunkKind::Catalogue => blocks::in_chunks(pack, keys, &frame.chunks),
+        _ => Vec::new(),
     }
-    let decode = |(fingerprint, bytes): &(Fingerprint, Vec<u8>)| {
-        let block = Block::decode(bytes).ok()?;
-        let found = FoundBlock::new(&block, *fingerprint, pack, u16::MAX);
-        Some(FoundBlock { torn: Some(block), ..found })
-    };
-    frame.chunks.iter().filter_map(decode).collect()
 }

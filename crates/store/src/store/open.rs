@@ -319,6 +319,7 @@ impl Store {
             packs,
             verified,
             devices: OnceLock::new(),
+            links: Arc::default(),
             is_above_packs: AtomicBool::new(false),
             stored: StoredBytes::default(),
             reserve: None,

@@ -51,7 +51,7 @@ impl Store {
         // A reader does without a session; the reserve is for those that can make room.
         let reserve = self.reserve.as_ref().filter(|_| kind != SessionKind::Reader);
         let opened = reserve.map_or_else(open, |reserve| reserve.make_room(open))?;
-        opened.tend(&self.backend);
+        opened.tend(&self.backend, &self.links);
         if let Some(beside) = self.beside.get() {
             opened.set_beside(beside);
         }

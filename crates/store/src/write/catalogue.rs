@@ -3,11 +3,12 @@
 
 use outrigger_clock as clock;
 use outrigger_format::catalogue::{BlockBuilder, Record};
-use outrigger_format::{ChunkKind, Codec, CodecSpec, Encoding, PackKind};
+use outrigger_format::{ChunkKind, Codec, CodecSpec, Encoding, Fingerprint, PackKind};
 use outrigger_offload::Compressor;
 
 use super::packer::{OpenPack, PackSink, StoredFrame};
 use crate::error::Result;
+use crate::links::{self, Link};
 use crate::meta::Commit;
 use crate::publish::{self, Touched};
 use crate::session::Session;
@@ -44,54 +45,142 @@ pub(crate) fn append_at(
     sequence: u64,
     records: impl Iterator<Item = Result<Record>>,
 ) -> Result<()> {
-    let mut sink = PackSink::new(store, &store.meta, session.id(), PackKind::Meta);
-    let time = clock::now_nanos();
-    let (mut compressor, mut builder, mut packs) = (Compressor::new(), BlockBuilder::default(), Vec::new());
-    let mut stored = Vec::new();
-    let mut flush =
-        |builder: &mut BlockBuilder, packs: &mut Vec<OpenPack>, sink: &mut PackSink| -> Result<()> {
-            let block = builder.finish(sequence, time);
-            let codec = compressor.compress(META_CODEC, &block, &mut stored);
-            let fingerprint = outrigger_offload::hash(store.config.fingerprint, &block);
-            packs.extend(sink.append(StoredFrame {
-                kind: ChunkKind::Catalogue,
-                encoding: Encoding::plain(codec),
-                lengths: vec![block.len() as u32],
-                fingerprints: &[fingerprint],
-                stored: &stored,
-                sequence: 0,
-            })?);
-            Ok(())
-        };
-    let mut was_reset = false;
+    let named = store.links.named(&*store.meta, &store.index)?;
+    let mut blocks = Blocks::new(store, session, sequence);
+    let mut reset = None;
+    let mut records = records.peekable();
+    // Without records there is no block.
+    if let Some(after) = records.peek().and_then(|_| links::after(&named)) {
+        blocks.push(&after)?;
+    }
     for record in records {
-        let record = record?;
-        was_reset |= record == Record::Reset;
-        builder.push(&record);
-        if builder.len() >= BLOCK_BYTES {
-            flush(&mut builder, &mut packs, &mut sink)?;
+        match record? {
+            // They go with the end.
+            heads @ Record::Heads { .. } => reset.get_or_insert_with(Vec::new).push(heads),
+            Record::Reset => {
+                reset.get_or_insert_with(Vec::new);
+                blocks.push(&Record::Reset)?;
+            }
+            record => blocks.push(&record)?,
         }
     }
-    if was_reset {
-        // The records may fill several packs, sealed one by one: only with the last one does the
-        // reset count.
-        builder.push(&Record::ResetEnd);
+    if let Some(heads) = reset {
+        blocks.end_reset(heads)?;
     }
-    if !builder.is_empty() {
-        flush(&mut builder, &mut packs, &mut sink)?;
+    blocks.commit(&named)
+}
+
+/// Appends a block that names these: a mark. Returns its sequence and its fingerprint.
+///
+/// # Errors
+/// Those of [`append_records`].
+pub(crate) fn append_mark(store: &Store, session: &Session, named: &[Link]) -> Result<(u64, Fingerprint)> {
+    // So that it takes the place of what other processes have left.
+    store.links.named(&*store.meta, &store.index)?;
+    let sequence = store.meta.next_sequence()?;
+    let mut blocks = Blocks::new(store, session, sequence);
+    blocks.builder.push(&Record::After { blocks: named.to_vec() });
+    blocks.seal();
+    blocks.flush()?;
+    let mark = blocks.fingerprints[0];
+    blocks.commit(named)?;
+    Ok((sequence, mark))
+}
+
+/// Blocks of one sequence, on their way into packs of their own.
+struct Blocks<'a> {
+    store: &'a Store,
+    session: &'a Session,
+    sequence: u64,
+    time: u64,
+    sink: PackSink,
+    compressor: Compressor,
+    builder: BlockBuilder,
+    stored: Vec<u8>,
+    packs: Vec<OpenPack>,
+    fingerprints: Vec<Fingerprint>,
+    /// The first of them that no other one names.
+    first_unnamed: usize,
+}
+
+impl<'a> Blocks<'a> {
+    fn new(store: &'a Store, session: &'a Session, sequence: u64) -> Self {
+        Self {
+            store,
+            session,
+            sequence,
+            time: clock::now_nanos(),
+            sink: PackSink::new(store, &store.meta, session.id(), PackKind::Meta),
+            compressor: Compressor::new(),
+            builder: BlockBuilder::default(),
+            stored: Vec::new(),
+            packs: Vec::new(),
+            fingerprints: Vec::new(),
+            first_unnamed: 0,
+        }
     }
-    packs.extend(sink.take_open());
-    let mut ids = Vec::new();
-    for pack in packs {
-        let sealed = pack.seal(session)?;
-        store.meta.packs_sealed(session.id(), std::slice::from_ref(&sealed.row))?;
-        store.index.add_pack(sealed.row.id, &sealed.footer);
-        session.own_pack(sealed.row.id);
-        ids.push(sealed.row.id);
+
+    fn push(&mut self, record: &Record) -> Result<()> {
+        self.builder.push(record);
+        if self.builder.len() >= BLOCK_BYTES { self.flush() } else { Ok(()) }
     }
-    let commit = Commit { packs: ids, changes: Vec::new(), time };
-    session.commit(0, &commit.packs, || store.meta.commit(session.id(), &commit))?;
-    Ok(())
+
+    fn flush(&mut self) -> Result<()> {
+        if self.builder.is_empty() {
+            return Ok(());
+        }
+        let block = self.builder.finish(self.sequence, self.time);
+        let codec = self.compressor.compress(META_CODEC, &block, &mut self.stored);
+        let fingerprint = outrigger_offload::hash(self.store.config.fingerprint, &block);
+        self.packs.extend(self.sink.append(StoredFrame {
+            kind: ChunkKind::Catalogue,
+            encoding: Encoding::plain(codec),
+            lengths: vec![block.len() as u32],
+            fingerprints: &[fingerprint],
+            stored: &self.stored,
+            sequence: 0,
+        })?);
+        self.fingerprints.push(fingerprint);
+        Ok(())
+    }
+
+    /// Ends a reset, whose records may fill several packs, sealed one by one: only with the last
+    /// one it counts. The last block names the others.
+    fn end_reset(&mut self, heads: Vec<Record>) -> Result<()> {
+        self.flush()?;
+        self.first_unnamed = self.fingerprints.len();
+        let blocks: Vec<_> = self.fingerprints.iter().map(|&block| (self.sequence, block)).collect();
+        let records = links::after(&blocks).into_iter().chain(heads).chain([Record::ResetEnd]);
+        records.for_each(|record| self.builder.push(&record));
+        self.seal();
+        self.flush()
+    }
+
+    /// Seals the block, if the store is encrypted and this host reads contents.
+    fn seal(&mut self) {
+        if let Some(key) = self.store.keys().and_then(|keys| keys.content_keys()) {
+            self.builder.seal(self.sequence, |bytes| key.seal_of(bytes));
+        }
+    }
+
+    /// Seals the packs, and makes them live.
+    fn commit(mut self, named: &[Link]) -> Result<()> {
+        self.flush()?;
+        self.packs.extend(self.sink.take_open());
+        let Self { store, session, .. } = self;
+        let mut ids = Vec::new();
+        for pack in self.packs {
+            let sealed = pack.seal(session)?;
+            store.meta.packs_sealed(session.id(), std::slice::from_ref(&sealed.row))?;
+            store.index.add_pack(sealed.row.id, &sealed.footer);
+            session.own_pack(sealed.row.id);
+            ids.push(sealed.row.id);
+        }
+        let commit = Commit { packs: ids, changes: Vec::new(), time: self.time };
+        session.commit(0, &commit.packs, || store.meta.commit(session.id(), &commit))?;
+        store.links.committed(named, self.sequence, &self.fingerprints[self.first_unnamed..]);
+        Ok(())
+    }
 }
 
 /// Publishes the present state of `touched` to the catalogue. `before` runs between reading that

@@ -14,7 +14,7 @@ use std::time::Duration;
 use outrigger_clock as clock;
 use outrigger_clock::Instant;
 use outrigger_format::catalogue::{BlockBuilder, Record};
-use outrigger_format::{PackId, Root};
+use outrigger_format::{Fingerprint, PackId, Root};
 
 use super::catalogue::BLOCK_BYTES;
 use super::compare::Compare;
@@ -25,6 +25,7 @@ use super::places::Places;
 use super::progress::Progress;
 use crate::error::Result;
 use crate::index::Index;
+use crate::links::{self, Link, Links};
 use crate::meta::{Change, Commit, Meta};
 use crate::note::{Level, note};
 use crate::publish::{self, Touched};
@@ -155,6 +156,7 @@ pub(super) struct Committer {
     pub commits: Arc<CommitQueue>,
     pub pending: PendingTable,
     pub compare: Arc<Compare>,
+    pub links: Arc<Links>,
     pub frames: Arc<Mutex<MetaFrames>>,
     pub progress: Arc<Progress>,
     pub when: CommitWhen,
@@ -282,11 +284,13 @@ impl Committer {
         };
         let snapshot = before.as_ref().map(|taken| taken.record.clone());
         let records = snapshot.into_iter().chain(above).chain(changes.iter().filter_map(record_of));
-        self.seal_blocks(&blocks_of(records, sequence, time))?;
+        let named = self.links.named(&*self.meta, &self.index)?;
+        let blocks = self.seal_blocks(&blocks_of(records, &named, sequence, time))?;
         let commit = Commit { packs: std::mem::take(&mut self.sealed), changes, time };
         self.done += commit.changes.len() as u64;
         let committed =
             self.session.commit(self.done, &commit.packs, || self.meta.commit(self.session.id(), &commit))?;
+        self.links.committed(&named, sequence, &blocks);
         self.aliases.extend(committed.aliases);
         self.tell_again(sequence, &commit.changes)?;
         if let Some(taken) = before {
@@ -354,16 +358,19 @@ impl Committer {
                 return Ok(());
             };
             let time = clock::now_nanos();
-            self.seal_blocks(&blocks_of(records.into_iter(), sequence, time))?;
+            let named = self.links.named(&*self.meta, &self.index)?;
+            let blocks = self.seal_blocks(&blocks_of(records.into_iter(), &named, sequence, time))?;
             let commit = Commit { packs: std::mem::take(&mut self.sealed), changes: Vec::new(), time };
             self.session.commit(0, &commit.packs, || self.meta.commit(self.session.id(), &commit))?;
+            self.links.committed(&named, sequence, &blocks);
         }
         Ok(())
     }
 
-    /// Makes these blocks, and all manifest nodes so far, durable in packs.
-    fn seal_blocks(&mut self, blocks: &[Vec<u8>]) -> Result<()> {
-        let packs = self.frames.lock().expect("no panic while held").finish_packs(blocks)?;
+    /// Makes these blocks, and all manifest nodes so far, durable in packs. Returns the blocks'
+    /// fingerprints.
+    fn seal_blocks(&mut self, blocks: &[Vec<u8>]) -> Result<Vec<Fingerprint>> {
+        let (packs, fingerprints) = self.frames.lock().expect("no panic while held").finish_packs(blocks)?;
         for pack in packs {
             let sealed = pack.seal(&self.session)?;
             self.meta.packs_sealed(self.session.id(), std::slice::from_ref(&sealed.row))?;
@@ -373,7 +380,7 @@ impl Committer {
             self.sealed.push(sealed.row.id);
             Progress::add(&self.progress.bytes_stored, sealed.row.bytes);
         }
-        Ok(())
+        Ok(fingerprints)
     }
 }
 
@@ -410,11 +417,19 @@ fn resolve_aliases(change: &mut Change, aliases: &BTreeMap<u64, u64>) {
     }
 }
 
-/// The catalogue blocks of a commit.
-fn blocks_of(records: impl Iterator<Item = Record>, sequence: u64, time: u64) -> Vec<Vec<u8>> {
+/// The catalogue blocks of a commit. The first one says that it comes after `named`.
+fn blocks_of(
+    records: impl Iterator<Item = Record>,
+    named: &[Link],
+    sequence: u64,
+    time: u64,
+) -> Vec<Vec<u8>> {
     let mut blocks = Vec::new();
     let mut builder = BlockBuilder::default();
-    for record in records {
+    let mut records = records.peekable();
+    // A commit without records has no block.
+    let after = records.peek().and_then(|_| links::after(named));
+    for record in after.into_iter().chain(records) {
         builder.push(&record);
         if builder.len() >= BLOCK_BYTES {
             blocks.push(builder.finish(sequence, time));

@@ -85,22 +85,25 @@ impl MetaFrames {
         Ok(())
     }
 
-    /// Appends catalogue blocks and hands out every pack that must be sealed before the commit.
-    pub fn finish_packs(&mut self, blocks: &[Vec<u8>]) -> Result<Vec<OpenPack>> {
+    /// Appends catalogue blocks and hands out every pack that must be sealed before the commit, and
+    /// the blocks' fingerprints.
+    pub fn finish_packs(&mut self, blocks: &[Vec<u8>]) -> Result<(Vec<OpenPack>, Vec<Fingerprint>)> {
         self.write_frame(ChunkKind::Manifest)?;
         // The blocks of one commit in one pack, so that a crash leaves all of them or none.
         let bytes = blocks.iter().map(|block| block.len() as u64).sum();
         self.full.extend(self.sink.take_unless_room(bytes));
+        let mut fingerprints = Vec::with_capacity(blocks.len());
         for block in blocks {
             let fingerprint = outrigger_offload::hash(self.fingerprint, block);
             self.compare.check(&fingerprint, block)?;
             self.compare.note(&fingerprint, block);
             self.add(ChunkKind::Catalogue, fingerprint, block, 0)?;
             self.write_frame(ChunkKind::Catalogue)?;
+            fingerprints.push(fingerprint);
         }
         let mut packs = std::mem::take(&mut self.full);
         packs.extend(self.sink.take_open());
-        Ok(packs)
+        Ok((packs, fingerprints))
     }
 
     /// These are in a sealed pack, and in the index.

@@ -66,7 +66,7 @@ mod sequence;
 mod worker;
 
 pub(crate) use catalogue::META_CODEC;
-pub(crate) use catalogue::append_at;
+pub(crate) use catalogue::{append_at, append_mark};
 pub use catalogue::{append_records, publish_catalogue};
 pub use commit::{CommitTotals, CommitWhen};
 pub use compose::{Composed, compose};

@@ -339,6 +339,7 @@ impl<'a> Parts<'a> {
             commits: self.commits,
             pending,
             compare: self.compare,
+            links: Arc::clone(&store.links),
             frames: self.frames,
             progress: Arc::clone(progress),
             when: options.commit,

@@ -47,6 +47,7 @@ mod speculative;
 mod splice;
 mod stale;
 mod tiers;
+mod trusted;
 mod untrusted;
 mod verification;
 

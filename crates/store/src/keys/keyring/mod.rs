@@ -80,6 +80,15 @@ pub struct ContentKeys {
     pub staging: Key,
     /// For contents that PostgreSQL keeps until they are packed.
     pub inline: Key,
+    /// For seals of catalogue blocks.
+    pub catalogue: Key,
+}
+
+impl ContentKeys {
+    /// The seal of a catalogue block, of these bytes.
+    pub fn seal_of(&self, bytes: &[u8]) -> [u8; 32] {
+        *blake3::keyed_hash(self.catalogue.bytes(), bytes).as_bytes()
+    }
 }
 
 impl OtherKeys {
@@ -96,6 +105,7 @@ impl OtherKeys {
             contents: Some(ContentKeys {
                 staging: key("outrigger 2026-11 staging"),
                 inline: key("outrigger 2026-11 inline chunks"),
+                catalogue: key("outrigger 2026-11 catalogue"),
             }),
         }
     }
@@ -276,6 +286,7 @@ mod tests {
             ring.columns_key(),
             contents.staging,
             contents.inline,
+            contents.catalogue,
             ring.index_key(),
             ring.table_cache_key(),
         ];

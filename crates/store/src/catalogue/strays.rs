@@ -7,7 +7,7 @@ use outrigger_clock as clock;
 use outrigger_format::Root;
 use outrigger_format::catalogue::FileKind;
 
-use super::RecoverReport;
+use super::replay::Replayed;
 use crate::error::Result;
 use crate::local::put::made_now;
 use crate::meta::{At, Change, Commit, Meta, ROOT_INODE};
@@ -68,7 +68,7 @@ impl Strays {
     ///
     /// # Errors
     /// Those of the database.
-    pub fn end(&self, store: &Store, session: &Session, report: &mut RecoverReport) -> Result<()> {
+    pub fn end(&self, store: &Store, session: &Session, report: &mut Replayed) -> Result<()> {
         let Some(above) = self.above else { return Ok(()) };
         // It may have been moved, or removed with its contents.
         let Some((parent, name)) = place_of(&*store.meta, above)?.filter(|(parent, _)| *parent == ROOT_INODE)

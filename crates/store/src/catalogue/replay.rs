@@ -12,16 +12,16 @@
 //! out, and the rest goes on.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use outrigger_format::catalogue::{Block, FileKind, Record};
 use outrigger_format::{Entry, Fingerprint, Root};
 
+use super::blocks::FoundBlock;
+use super::chain::Standing;
 use super::exact;
 use super::limbo::Limbo;
 use super::strays::Strays;
-use super::survey::FoundBlock;
-use super::{RecoverProgress, RecoverReport};
 use crate::counters::INODE_GAP;
 use crate::error::{Error, ErrorKind, Result};
 use crate::meta::{Change, Commit, ROOT_INODE, VersionRow};
@@ -32,17 +32,36 @@ use crate::store::Store;
 /// Problems that are listed; more are only counted.
 const LISTED: usize = 100;
 
-/// Replays `blocks`.
-pub(super) fn replay(
+/// The outcome of a replay.
+#[derive(Debug, Default)]
+pub(crate) struct Replayed {
+    /// Blocks replayed.
+    pub blocks: u64,
+    /// Changes replayed.
+    pub changes: u64,
+    /// Sentences about changes that could not be replayed.
+    pub problems: Vec<String>,
+}
+
+/// Live counters of a replay.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReplayProgress<'a> {
+    /// Blocks that will be replayed.
+    pub expected: &'a AtomicU64,
+    /// Blocks replayed.
+    pub done: &'a AtomicU64,
+}
+
+/// Replays `blocks`, which are [in order](super::blocks::in_order), into the empty database of `store`. `is_shared` says that
+/// several hosts wrote them, of which each published its own.
+pub(crate) fn replay(
     store: &Store,
     session: &Session,
     mut blocks: Vec<FoundBlock>,
-    progress: &RecoverProgress,
-    report: &mut RecoverReport,
+    is_shared: bool,
+    progress: ReplayProgress<'_>,
+    report: &mut Replayed,
 ) -> Result<()> {
-    blocks.sort_by_key(|found| (found.sequence, found.pack, found.frame));
-    let mut seen = HashSet::new();
-    blocks.retain(|found| seen.insert(found.fingerprint));
     keep_complete(store, &mut blocks, report)?;
     let inodes = blocks.iter().map(|found| found.highest_inode).max().unwrap_or(0);
     let exact: HashSet<u64> =
@@ -50,7 +69,7 @@ pub(super) fn replay(
     let sequence = blocks.last().map_or(0, |found| found.sequence);
     // A staging log may name inodes that the lost database gave out and no pack knows yet.
     store.meta.raise_counters(0, inodes.max(ROOT_INODE) + INODE_GAP, sequence + 1)?;
-    progress.blocks_expected.store(blocks.len() as u64, Ordering::Relaxed);
+    progress.expected.store(blocks.len() as u64, Ordering::Relaxed);
     let mut replay = Replay {
         store,
         session,
@@ -62,6 +81,7 @@ pub(super) fn replay(
         is_exact: false,
         time: 0,
         left_out: 0,
+        is_shared,
         report,
     };
     for found in blocks {
@@ -78,7 +98,7 @@ pub(super) fn replay(
             }
             Err(error) => return Err(error),
         }
-        progress.blocks_done.fetch_add(1, Ordering::Relaxed);
+        progress.done.fetch_add(1, Ordering::Relaxed);
     }
     replay.flush()?;
     replay.limbo.end(store, session)?;
@@ -92,24 +112,14 @@ pub(super) fn replay(
 
 /// Drops blocks that the last complete reset supersedes, interrupted resets, and blocks of torn
 /// packs whose content is missing.
-fn keep_complete(store: &Store, blocks: &mut Vec<FoundBlock>, report: &mut RecoverReport) -> Result<()> {
-    let of = |wanted: fn(&FoundBlock) -> bool| -> HashSet<u64> {
-        blocks.iter().filter(|found| wanted(found)).map(|found| found.sequence).collect()
-    };
-    let (resets, ended) = (of(|found| found.resets), of(|found| found.ends));
-    // A reset that may have lost some of its blocks supersedes nothing that still exists.
-    let first = blocks.first().map_or(0, |found| found.sequence);
-    let lossy = of(|found| found.is_lossy);
-    let counts =
-        |sequence: &&u64| ended.contains(sequence) && (!lossy.contains(sequence) || **sequence == first);
-    if let Some(&last) = resets.iter().filter(counts).max() {
-        blocks.retain(|found| found.sequence >= last);
+fn keep_complete(store: &Store, blocks: &mut Vec<FoundBlock>, report: &mut Replayed) -> Result<()> {
+    let standing = Standing::of(blocks);
+    for sequence in &standing.unsealed {
+        report.problems.push(format!(
+            "the catalogue of sequence {sequence} would supersede all before it, and nobody who may do that has sealed it: left out"
+        ));
     }
-    blocks.retain(|found| {
-        let sequence = found.sequence;
-        !(resets.contains(&sequence) || ended.contains(&sequence))
-            || (resets.contains(&sequence) && ended.contains(&sequence))
-    });
+    blocks.retain(|found| standing.counts(found.sequence));
     let mut index = 0;
     let mut known = HashMap::new();
     let mut undone = HashSet::new();
@@ -185,7 +195,8 @@ struct Replay<'a> {
     is_exact: bool,
     time: u64,
     left_out: usize,
-    report: &'a mut RecoverReport,
+    is_shared: bool,
+    report: &'a mut Replayed,
 }
 
 impl Replay<'_> {
@@ -222,6 +233,8 @@ impl Replay<'_> {
             Record::Rename { parent, name, new_parent, new_name } => {
                 Change::Rename { parent: alias(parent), name, new_parent: alias(new_parent), new_name }
             }
+            // They are no changes, and part no commit.
+            Record::After { .. } | Record::Heads { .. } | Record::Seal { .. } => return Ok(()),
             // The writer of these knew the numbers: there are no aliases.
             Record::Name { parent, name, inode } => Change::Name { parent, name, inode },
             Record::Node { inode, parent, attributes, root, keep } => {
@@ -257,7 +270,7 @@ impl Replay<'_> {
             _ => Ok(()),
         };
         let is_gone = matches!(record, Record::Forget { .. } | Record::Tags { .. }) && is_missing(&done);
-        if is_gone && self.store.meta.publishing().is_some() {
+        if is_gone && self.is_shared {
             // A catalogue that was rewritten while it was being deleted.
             return Ok(());
         }
@@ -269,7 +282,7 @@ impl Replay<'_> {
     fn is_told_behind(&self, change: &Change, done: &Result<()>) -> bool {
         let goes_out_from =
             matches!(change, Change::Remove { .. } | Change::Rename { .. } | Change::Link { .. });
-        goes_out_from && is_missing(done) && self.store.meta.publishing().is_some()
+        goes_out_from && is_missing(done) && self.is_shared
     }
 
     /// Commits the gathered changes: all at once or, if some cannot be applied, in the smallest

@@ -11,20 +11,18 @@
 //! While the differences are replayed no versions are kept (the first record says so). The kept
 //! versions come at the end, with the policies, which belong to no snapshot.
 
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use outrigger_format::Root;
 use outrigger_format::catalogue::{FileKind, Record};
 
+use super::merged::{Entries, Merged};
 use crate::error::{Error, ErrorKind, Result};
 use crate::meta::{At, DirEntry, Inode, Meta, ROOT_INODE};
 use crate::store::Store;
 use crate::tree::listing::Ancestors;
 
-/// Entries read at once.
-const PAGE: usize = 4096;
 /// Records made ahead.
 const AHEAD: usize = 4096;
 
@@ -33,7 +31,7 @@ const AHEAD: usize = 4096;
 ///
 /// # Errors
 /// Those of `take`, and, through it, of the database.
-pub(super) fn stream<T>(
+pub(crate) fn stream<T>(
     store: &Store,
     now: At,
     take: impl FnOnce(Receiver<Result<Record>>, &AtomicBool) -> Result<T>,
@@ -205,12 +203,9 @@ struct Walk<'a> {
     above: Ancestors,
 }
 
-/// An entry of the tree before, and the entry of the same name in the one after.
-type Entries = (Option<DirEntry>, Option<DirEntry>);
-
 impl<'a> Walk<'a> {
     fn new(meta: &'a dyn Meta, (before, after): Pair) -> Self {
-        let levels = vec![(after.1, Merged::new(meta, before, after))];
+        let levels = vec![(after.1, Merged::new(before.map(|place| (meta, place)), (meta, after)))];
         Self {
             meta,
             before: before.map(|(at, _)| at),
@@ -238,68 +233,14 @@ impl<'a> Walk<'a> {
         // Everything below a new directory is new.
         let is_known = is_known && self.levels.last().is_some_and(|(_, names)| names.old.is_some());
         let before = self.before.filter(|_| is_known).map(|at| (at, directory));
-        self.levels.push((directory, Merged::new(self.meta, before, (self.after, directory))));
+        self.levels.push((
+            directory,
+            Merged::new(before.map(|place| (self.meta, place)), (self.meta, (self.after, directory))),
+        ));
         Ok(())
     }
 }
 
 fn is_same(old: &Inode, new: &Inode) -> bool {
     old.number == new.number && old.attributes.kind == new.attributes.kind
-}
-
-/// The names of a directory in two trees, merged.
-struct Merged<'a> {
-    old: Option<Listing<'a>>,
-    new: Listing<'a>,
-}
-
-impl<'a> Merged<'a> {
-    fn new(meta: &'a dyn Meta, old: Option<(At, u64)>, new: (At, u64)) -> Self {
-        Self { old: old.map(|place| Listing::new(meta, place)), new: Listing::new(meta, new) }
-    }
-
-    fn next(&mut self) -> Result<Option<Entries>> {
-        let Some(old) = &mut self.old else {
-            return Ok(self.new.take()?.map(|new| (None, Some(new))));
-        };
-        let order = match (old.peek()?, self.new.peek()?) {
-            (None, None) => return Ok(None),
-            (Some(_), None) => std::cmp::Ordering::Less,
-            (None, Some(_)) => std::cmp::Ordering::Greater,
-            (Some(old), Some(new)) => old.name.cmp(&new.name),
-        };
-        let old = if order.is_le() { old.take()? } else { None };
-        let new = if order.is_ge() { self.new.take()? } else { None };
-        Ok(Some((old, new)))
-    }
-}
-
-/// The entries of a directory, a page at a time.
-struct Listing<'a> {
-    meta: &'a dyn Meta,
-    place: (At, u64),
-    page: VecDeque<DirEntry>,
-    last: Option<Vec<u8>>,
-    is_read: bool,
-}
-
-impl<'a> Listing<'a> {
-    fn new(meta: &'a dyn Meta, place: (At, u64)) -> Self {
-        Self { meta, place, page: VecDeque::new(), last: None, is_read: false }
-    }
-
-    fn peek(&mut self) -> Result<Option<&DirEntry>> {
-        if self.page.is_empty() && !self.is_read {
-            let page = self.meta.read_dir(self.place.0, self.place.1, self.last.as_deref(), PAGE)?;
-            self.is_read = page.len() < PAGE;
-            self.last = page.last().map(|entry| entry.name.clone());
-            self.page = page.into();
-        }
-        Ok(self.page.front())
-    }
-
-    fn take(&mut self) -> Result<Option<DirEntry>> {
-        self.peek()?;
-        Ok(self.page.pop_front())
-    }
 }
