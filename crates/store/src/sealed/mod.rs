@@ -11,8 +11,8 @@
 //! ```
 //!
 //! Of frames and end, all blocks but the last have 64 KiB. They are cut without regard to what is in
-//! them, so frames and length tables are hidden. A pack gets a random number of zeros, up to 64 KiB,
-//! and more to a whole number of 64 KiB; for a small pack it is 4 KiB. An observer sees a pack's
+//! them, so frames and length tables are hidden. A pack gets a random number of zeros, up to 16 KiB,
+//! and more to a whole number of 16 KiB; for a small pack it is 4 KiB. An observer sees a pack's
 //! length, and that not closely enough to count its chunks, whose entries in the footer would add
 //! up. A block takes 28 bytes more, 0.04 %.
 //!
@@ -42,9 +42,11 @@ use read::Known;
 use writer::SealedWriter;
 
 /// The stored length of a pack is a multiple of this …
-const UNIT_SMALL: usize = 4 << 10;
-/// … while it is shorter than this; that of a longer one is a multiple of a block.
+const UNIT_SMALL: u64 = 4 << 10;
+/// … while it is shorter than this …
 const SMALL: u64 = 1 << 20;
+/// … and then of this.
+const UNIT: u64 = 16 << 10;
 /// Blocks that a writer hands on at once, and that are read at once where requests are quick: so many
 /// stay in a processor's cache.
 const BATCH: usize = 4;

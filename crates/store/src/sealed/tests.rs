@@ -77,7 +77,7 @@ fn every_range_of_every_length_reads_back() {
         let (id, bytes) = (id as u64 + 1, text(len));
         write(&sealed, id, &bytes);
         let stored = inner.packs()[&PackId(id)].len();
-        let unit = if (stored as u64) < SMALL { UNIT_SMALL } else { BLOCK };
+        let unit = if (stored as u64) < SMALL { UNIT_SMALL } else { UNIT } as usize;
         let most = len + 3 * unit + FRAMES + TAIL + (len / BLOCK + 3) * EXTRA;
         assert!(stored.is_multiple_of(unit) && stored <= most, "{len}: {stored}");
         assert_eq!(over(&inner, &keys).len(PackId(id)).unwrap(), Some(len as u64));
@@ -289,9 +289,10 @@ fn lengths_do_not_tell_how_many_chunks_there_are() {
     let (inner, keys) = (MemoryBackend::new(), keys());
     let sealed = over(&inner, &keys);
     // Just below a limit to which packs are padded.
-    let len = 48 * UNIT_SMALL;
+    let unit = UNIT_SMALL as usize;
+    let len = 48 * unit;
     let shape = Shape { frames_end: frames_end(len) as u64, len: len as u64, zeros: 0, is_whole: true };
-    let limit = 49 * UNIT_SMALL - (shape.stored() as usize - len);
+    let limit = 49 * unit - (shape.stored() as usize - len);
     let (few, many) = (limit - CHUNKS, limit + 8);
     let stored = |len: usize| {
         write(&sealed, 1, &vec![1; len]);

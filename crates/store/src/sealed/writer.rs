@@ -5,7 +5,7 @@ use std::io::IoSlice;
 use ring::aead::{Aad, LessSafeKey, NONCE_LEN, Nonce};
 
 use super::layout::{BLOCK, END_NUMBER, HEADER, HEADER_NUMBER, SEALED, Shape, TAIL_NUMBER, zeros_for};
-use super::{BATCH, SMALL, UNIT_SMALL, about};
+use super::{BATCH, SMALL, UNIT, UNIT_SMALL, about};
 use crate::backend::PackWriter;
 use crate::error::{Error, ErrorKind, Result};
 use crate::keys::{PackHead, PackKeys};
@@ -127,7 +127,7 @@ impl SealedWriter {
         let frames_end = self.frames_end.expect("the frames have ended");
         let shape = Shape { frames_end, len: self.len, zeros: 0, is_whole: true };
         let stored = shape.stored();
-        let unit = if stored < SMALL { UNIT_SMALL as u64 } else { BLOCK as u64 };
+        let unit = if stored < SMALL { UNIT_SMALL } else { UNIT };
         let drawn = u64::from_le_bytes(outrigger_clock::random()?) % unit;
         let target = (stored + drawn).next_multiple_of(unit);
         let end = self.len.max(HEADER as u64) - frames_end;
