@@ -4,6 +4,7 @@ import io
 import multiprocessing
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -188,6 +189,32 @@ def test_errors_are_those_of_python(store, tmp_path, location):
     store.close()
     with pytest.raises(ValueError, match="closed"):
         store.stat("d")
+
+
+@pytest.mark.parametrize(
+    ("right", "writes", "reads"), [("--read-only", False, True), ("--put-only", True, False)]
+)
+def test_a_key_gives_the_right_that_it_was_made_with(program, location, tmp_path, right, writes, reads):
+    with outrigger.Store(location) as store:
+        store.write_bytes("f", b"text")
+    add = ["key", "add", right, "--file", tmp_path / "fewer.key"]
+    subprocess.run([program, "--store", location, "--quiet", *add], check=True)
+    shutil.rmtree(tmp_path / ".config")
+    script = """
+import sys, outrigger
+def tries(what):
+    try:
+        what()
+        return True
+    except PermissionError:
+        return False
+with outrigger.Store(sys.argv[1], read_only=sys.argv[2] == "r") as store:
+    print(store.exists("f"), tries(lambda: store.read_bytes("f")), tries(lambda: store.write_bytes("g", b"x")))
+"""
+    environment = os.environ | {"OUTRIGGER_KEY_FILE": str(tmp_path / "fewer.key")}
+    command = [sys.executable, "-c", script, location, "w" if writes else "r"]
+    said = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
+    assert said.split() == [str(each) for each in (True, reads, writes)]
 
 
 def test_damage_is_never_returned(store):
