@@ -170,7 +170,7 @@ fn the_examples_are_good() {
     assert!(Trailer::decode(&pack[pack.len() - TRAILER_LEN..], pack.len() as u64).is_ok());
     assert!(Node::decode_any(&examples[4]).is_ok() && Node::decode_any(&examples[5]).is_ok());
     assert!(Root::decode(&examples[6]).is_ok() && Root::decode(&examples[7]).is_ok());
-    assert_eq!(Block::decode(&examples[8]).unwrap().records.len(), 15);
+    assert_eq!(Block::decode(&examples[8]).unwrap().records.len(), 18);
 }
 
 proptest! {
