@@ -4,7 +4,6 @@ import io
 import multiprocessing
 import os
 import pickle
-import shutil
 import signal
 import subprocess
 import sys
@@ -199,7 +198,6 @@ def test_a_key_gives_the_right_that_it_was_made_with(program, location, tmp_path
         store.write_bytes("f", b"text")
     add = ["key", "add", right, "--file", tmp_path / "fewer.key"]
     subprocess.run([program, "--store", location, "--quiet", *add], check=True)
-    shutil.rmtree(tmp_path / ".config")
     script = """
 import sys, outrigger
 def tries(what):
@@ -211,7 +209,9 @@ def tries(what):
 with outrigger.Store(sys.argv[1], read_only=sys.argv[2] == "r") as store:
     print(store.exists("f"), tries(lambda: store.read_bytes("f")), tries(lambda: store.write_bytes("g", b"x")))
 """
-    environment = os.environ | {"OUTRIGGER_KEY_FILE": str(tmp_path / "fewer.key")}
+    # Somebody else, who has this key alone.
+    home = str(tmp_path / "somebody")
+    environment = os.environ | {"HOME": home, "XDG_CONFIG_HOME": home, "OUTRIGGER_KEY_FILE": str(tmp_path / "fewer.key")}
     command = [sys.executable, "-c", script, location, "w" if writes else "r"]
     said = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
     assert said.split() == [str(each) for each in (True, reads, writes)]
