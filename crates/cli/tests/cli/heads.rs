@@ -90,12 +90,16 @@ fn a_head_stays_valid_whatever_hosts_do() {
         by_other_host(&site, &["rm", "tree/large"]);
         by_other_host(&site, &["gc"]);
         sound(&site, &["--trust", &second]);
-        // A copy has the heads of its source.
+        // A copy has the heads of its source, and goes on being one.
+        site.place.write("tree/small", "three");
+        site.done(&["put", "tree"]);
         let target = site.place.path("copy").display().to_string();
         site.done(&["copy", &site.store, &target]);
         let of_copy =
             Said::from(site.place.command(&["-s", &target, "check", "--trust", &first]).output().unwrap());
         assert_eq!(of_copy.code, 0, "{} {}", of_copy.text(), of_copy.err);
+        assert!(of_copy.text().contains("take heads in its source"), "{}", of_copy.text());
+        site.done(&["copy", &site.store, &target]);
         // A database that was made anew, too.
         site.done(&["recover", "--anyway", "--trust", &second]);
         sound(&site, &["--trust", &first]);

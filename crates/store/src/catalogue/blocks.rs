@@ -44,7 +44,7 @@ pub(crate) struct FoundBlock {
 }
 
 impl FoundBlock {
-    fn new(block: &Block, fingerprint: Fingerprint, pack: PackId, frame: u16) -> Self {
+    pub(super) fn new(block: &Block, fingerprint: Fingerprint, pack: PackId, frame: u16) -> Self {
         let records = &block.records;
         let after = records.iter().filter_map(|record| match record {
             Record::After { blocks } => Some(blocks.iter().copied()),
@@ -67,7 +67,8 @@ impl FoundBlock {
             ends: records.contains(&Record::ResetEnd),
             is_exact: records.iter().any(is_exact),
             highest_inode: records.iter().map(highest_inode).max().unwrap_or(0),
-            is_mark: !after.is_empty() && records.iter().all(is_link),
+            is_mark: records.iter().any(|record| matches!(record, Record::After { .. }))
+                && records.iter().all(is_link),
             after,
             heads: heads.collect(),
             is_sealed: false,

@@ -28,6 +28,8 @@ pub(crate) struct Standing {
     dropped: HashSet<u64>,
     /// Sequences of complete resets that nobody sealed.
     pub unsealed: Vec<u64>,
+    /// The end of the last reset is sealed.
+    is_sealed: bool,
 }
 
 impl Standing {
@@ -37,11 +39,12 @@ impl Standing {
             blocks.iter().filter(|found| wanted(found)).map(|found| found.sequence).collect()
         };
         let (resets, ends) = (sequences(|found| found.resets), sequences(|found| found.ends));
-        let (lossy, sealed) = (sequences(|found| found.is_lossy), sequences(|found| found.is_sealed));
-        let sealed_since = sealed.iter().min().copied().unwrap_or(u64::MAX);
+        let (lossy, sealed) =
+            (sequences(|found| found.is_lossy), sequences(|found| found.ends && found.is_sealed));
+        let sealed_since = sequences(|found| found.is_sealed).iter().min().copied().unwrap_or(u64::MAX);
         // A reset that may have lost some of its blocks supersedes nothing that still exists.
         let first = blocks.iter().map(|found| found.sequence).min().unwrap_or(0);
-        let is_believed = |sequence: u64| sealed.contains(&sequence) || sequence <= sealed_since;
+        let is_believed = |sequence: u64| sealed.contains(&sequence) || sequence < sealed_since;
         let is_whole = |sequence: u64| !lossy.contains(&sequence) || sequence == first;
         let complete = || resets.intersection(&ends).copied();
         let counts = |&sequence: &u64| is_believed(sequence) && is_whole(sequence);
@@ -50,7 +53,7 @@ impl Standing {
         unsealed.sort_unstable();
         let mut dropped: HashSet<u64> = resets.symmetric_difference(&ends).copied().collect();
         dropped.extend(&unsealed);
-        Self { base, dropped, unsealed }
+        Self { base, dropped, unsealed, is_sealed: sealed.contains(&base) }
     }
 
     /// True if blocks of this sequence count.
@@ -87,7 +90,9 @@ impl Chain {
                     missing.push((sequence, found.sequence));
                 }
             }
-            if found.sequence == standing.base {
+            // Only the end of a reset has them, and it is sealed if the reset is.
+            let is_end = found.ends && found.sequence == standing.base && standing.base > 0;
+            if is_end && found.is_sealed == standing.is_sealed {
                 for (is_proven, superseded) in &found.heads {
                     heads.extend(superseded.iter().map(|&head| (head, *is_proven)));
                 }
@@ -137,5 +142,50 @@ impl Chain {
             [(sequence, block)] if self.marks.contains(&block) => Some(Head::new(store, sequence, block)),
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use outrigger_format::catalogue::{Block, BlockBuilder, Record};
+    use outrigger_format::{FingerprintKind, PackId};
+
+    use super::*;
+
+    fn found(sequence: u64, records: &[Record], is_sealed: bool) -> FoundBlock {
+        let mut builder = BlockBuilder::default();
+        records.iter().for_each(|record| builder.push(record));
+        let bytes = builder.finish(sequence, 5);
+        let name = outrigger_offload::hash(FingerprintKind::Blake3, &bytes);
+        let found = FoundBlock::new(&Block::decode(&bytes).unwrap(), name, PackId(1), 0);
+        FoundBlock { is_sealed, ..found }
+    }
+
+    /// A thief knows a head: it is no secret.
+    #[test]
+    fn heads_are_believed_from_the_end_of_the_reset_that_counts_alone() {
+        let head = Fingerprint([7; 32]);
+        let heads = Record::Heads { is_proven: true, heads: vec![head] };
+        let reset = [Record::Reset, heads.clone(), Record::ResetEnd];
+        let has = |blocks: &[FoundBlock]| Chain::of(blocks, &Standing::of(blocks)).heads.contains_key(&head);
+        assert!(has(&[found(5, &reset, false)]) && has(&[found(5, &reset, true)]));
+        assert!(!has(&[found(0, std::slice::from_ref(&heads), false)]), "there is no reset");
+        assert!(!has(&[found(0, &reset, false)]), "nothing has this sequence");
+        let sealed = found(5, &[Record::Reset, Record::ResetEnd], true);
+        assert!(!has(&[sealed.clone(), found(5, &reset, false)]), "beside a sealed one");
+        assert!(!has(&[sealed, found(5, &[heads], true)]), "not an end");
+    }
+
+    #[test]
+    fn a_seal_is_of_its_own_block_alone() {
+        let first = found(3, &[Record::Unlink { parent: 1, name: b"a".to_vec() }], false);
+        let mark = found(7, &[Record::After { blocks: Vec::new() }], true);
+        let forged = found(7, &[Record::Reset, Record::ResetEnd], false);
+        let standing = Standing::of(&[first.clone(), mark.clone(), forged]);
+        assert_eq!((standing.base, &standing.unsealed[..]), (0, &[7][..]));
+        assert!(standing.counts(3));
+        // A later one without a seal counts for nobody either.
+        let later = found(9, &[Record::Reset, Record::ResetEnd], false);
+        assert_eq!(Standing::of(&[first, mark, later]).base, 0);
     }
 }

@@ -15,6 +15,7 @@ use super::step;
 use crate::catalogue::Head;
 use crate::catalogue::proof::{Catalogue, prove};
 use crate::error::{Error, ErrorKind, Result};
+use crate::meta::CopyNote;
 use crate::meta::records::{Record as _, RecordRow};
 use crate::meta::{At, SessionKind};
 use crate::publish::{CatalogueDebt, is_unpublished};
@@ -166,6 +167,10 @@ fn new_head(store: &Store, catalogue: &Catalogue) -> Result<Head> {
         return Ok(head);
     }
     store.require_all_rights()?;
+    if CopyNote::read(&*store.meta)?.is_some() {
+        // What is written to a copy makes it a store of its own.
+        return Err(Error::new(ErrorKind::Denied, "this is a copy; take heads in its source"));
+    }
     let session = store.session(SessionKind::Writer, "check")?;
     let (sequence, mark) = append_mark(store, &session, &catalogue.chain.tips)?;
     Ok(Head::new(store.config.id, sequence, mark))

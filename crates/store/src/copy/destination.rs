@@ -9,7 +9,6 @@ use std::sync::Arc;
 use outrigger_format::PackId;
 
 use super::journal::{self, Journal};
-use super::note::CopyNote;
 use super::{CopyEncryption, CopyOptions, UNFINISHED, frozen};
 use crate::backend::{Access, Backend, KEYS_DIR, Location as PacksLocation};
 use crate::config::StoreConfig;
@@ -17,6 +16,7 @@ use crate::error::{Context, Error, ErrorKind, Result};
 use crate::keys::slots::ring_of;
 use crate::keys::{Key, Keyring, RingId};
 use crate::layout::{CONFIG_FILE, DATABASE_FILE, create_store_dirs, write_durably};
+use crate::meta::CopyNote;
 use crate::meta::{Counters, Location, Meta, OpenMode, PackRow, PostgresMeta, SqliteMeta, is_gone};
 use crate::sealed::sealed;
 use crate::shared;

@@ -9,10 +9,10 @@ use std::path::Path;
 
 use outrigger_format::PackId;
 
-use super::note::CopyNote;
 use crate::error::{Context, Error, Result};
 use crate::keys::Key;
 use crate::layout::DATABASE_FILE;
+use crate::meta::CopyNote;
 use crate::meta::records::Registry;
 use crate::meta::{MOUNT_HOLDER, Meta, ORPHAN, OpenMode, PackState, SqliteMeta, copy_database};
 use crate::store::Store;

@@ -20,7 +20,6 @@
 mod destination;
 mod frozen;
 mod journal;
-mod note;
 mod packs;
 mod texts;
 
@@ -42,9 +41,9 @@ use crate::session::{LEASE_SECS, Session};
 use crate::stale;
 use crate::store::Store;
 
+pub use crate::meta::CopyNote;
 use destination::{Destination, reconcile};
 use journal::Journal;
-pub use note::CopyNote;
 pub(crate) use packs::{copy_before_readers, copy_one};
 
 /// The database's name until all its packs are there.

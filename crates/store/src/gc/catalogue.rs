@@ -76,7 +76,9 @@ pub(super) fn compact_if_grown(
             survey.bytes > options.catalogue_min && survey.bytes > GROWTH * size_anew(store, &survey)?,
         )
     };
-    let otherwise = match due.is_empty() && !misses_some(store, &survey)? {
+    // Blocks that others name are lost.
+    let is_broken = !Catalogue::of(survey.blocks.clone(), Vec::new()).chain.missing.is_empty();
+    let otherwise = match due.is_empty() && !is_broken && !misses_some(store, &survey)? {
         // The catalogue lacks something, so the database cannot be what it says.
         false => Otherwise::Accept,
         true if has_grown()? => Otherwise::Refuse,

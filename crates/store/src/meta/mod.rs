@@ -6,6 +6,7 @@
 
 mod carry;
 mod change;
+mod copied;
 mod fault;
 mod history;
 pub mod inline;
@@ -23,6 +24,7 @@ mod tree;
 
 use crate::error::Result;
 
+pub use copied::CopyNote;
 pub use history::{
     Holds, MOUNT_HOLDER, ORPHAN, PinTarget, Policies, SnapshotRow, Snapshots, VersionRow, orphan_holder,
 };

@@ -359,3 +359,42 @@ fn a_reset_by_a_key_that_only_stores_counts_for_nobody() {
     recover_since(&dir.path().join("store"), Some(&first), &RecoverProgress::default()).unwrap();
     assert_eq!(contents(&gc_support::open(dir.path())), before);
 }
+
+#[test]
+fn the_head_of_an_empty_store_stays_valid() {
+    let dir = checking::scratch();
+    let store = Store::init(&dir.path().join("store"), &small_packs()).unwrap();
+    let first = head(&store);
+    assert_eq!(head(&store), first, "nothing has changed");
+    put_bytes(&store, "file", b"text".to_vec()).unwrap();
+    assert!(collect_grown(&store).catalogue_compacted);
+    sound(&store, Trust::Since(first));
+}
+
+/// After an honest loss the collector makes a catalogue of which heads can be taken again.
+#[test]
+fn a_lost_block_is_not_the_end_of_heads() {
+    let dir = checking::scratch();
+    let path = make_store(dir.path());
+    let store = open(&path);
+    let first = head(&store);
+    let before = pack_files(&path);
+    put_bytes(&store, "lost", b"text".to_vec()).unwrap();
+    let after = pack_files(&path);
+    put_bytes(&store, "later", b"other".to_vec()).unwrap();
+    drop(store);
+    for pack in after.iter().filter(|pack| !before.contains(pack)) {
+        std::fs::remove_file(pack).unwrap();
+    }
+    remove_database(&path);
+    recover(&path, &RecoverProgress::default()).unwrap();
+    let store = open(&path);
+    let said = told(&store, Trust::Since(first));
+    assert!(said.contains("is missing"), "{said}");
+    let report = collect(&store, &GcOptions::default(), &GcProgress::default()).unwrap();
+    assert!(report.catalogue_compacted);
+    let next = head(&store);
+    sound(&store, Trust::Since(next));
+    let said = told(&store, Trust::Since(first));
+    assert!(said.contains("written anew"), "{said}");
+}

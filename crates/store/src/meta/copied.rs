@@ -1,4 +1,4 @@
-//! What a copy's database says of itself: what it is a copy of, and of when. Written into the
+//! What a copy's database says of itself: its source, and of when it is. Written into the
 //! frozen state, so it comes with the rows.
 //!
 //! It also has what the source had given out by then. A database that has given out more since was
@@ -33,7 +33,7 @@ impl Record for CopyNote {
 
 impl CopyNote {
     /// Of a state of `source` that was frozen in `meta`.
-    pub(super) fn of(source: &str, as_of: u64, meta: &dyn Meta) -> Result<Self> {
+    pub(crate) fn of(source: &str, as_of: u64, meta: &dyn Meta) -> Result<Self> {
         let Counters { next_pack, next_inode, next_sequence } = meta.counters()?;
         Ok(Self { source: source.to_owned(), as_of, next_pack, next_inode, next_sequence })
     }
