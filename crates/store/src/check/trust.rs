@@ -168,7 +168,7 @@ fn new_head(store: &Store, catalogue: &Catalogue) -> Result<Head> {
     }
     store.require_all_rights()?;
     if CopyNote::read(&*store.meta)?.is_some() {
-        // What is written to a copy makes it a store of its own.
+        // A mark would make it a store of its own.
         return Err(Error::new(ErrorKind::Denied, "this is a copy; take heads in its source"));
     }
     let session = store.session(SessionKind::Writer, "check")?;

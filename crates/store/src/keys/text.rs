@@ -4,7 +4,7 @@
 //! OKEY1-XXXX-XXXX-...     14 groups of 4 digits of Crockford's base 32: 32 bytes of key, 3 of a checksum
 //! ```
 //!
-//! Dashes, spaces and small letters are as in [`digits`]. Lines that begin with `#` are comments.
+//! Dashes, spaces and small letters are as in `digits`. Lines that begin with `#` are comments.
 
 use zeroize::Zeroizing;
 
