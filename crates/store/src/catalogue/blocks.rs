@@ -158,6 +158,25 @@ pub(crate) fn read(
     })
 }
 
+/// Adds what [`read`] found to `found`, and to `problems` why the others cannot be read.
+///
+/// # Errors
+/// `Newer`.
+pub(crate) fn sort_out(
+    read: impl Iterator<Item = Result<FoundBlock>>,
+    found: &mut Vec<FoundBlock>,
+    problems: &mut Vec<String>,
+) -> Result<()> {
+    for block in read {
+        match block {
+            Ok(block) => found.push(block),
+            Err(error) if error.kind() == ErrorKind::Newer => return Err(error),
+            Err(error) => problems.push(error.to_string()),
+        }
+    }
+    Ok(())
+}
+
 /// The blocks among a salvaged frame's chunks.
 pub(crate) fn in_chunks(
     pack: PackId,

@@ -13,7 +13,7 @@ use super::blocks::{self, FoundBlock};
 use super::chain::{Chain, Standing};
 use super::compare::{Differences, compare};
 use super::replay::{ReplayProgress, Replayed, replay};
-use crate::error::{Context, ErrorKind, Result};
+use crate::error::{Context, Result};
 use crate::follow::Census;
 use crate::keys::Key;
 use crate::layout::{DATABASE_FILE, create_private_dir};
@@ -90,14 +90,7 @@ fn read_pack(
         Err(error) => return Err(error),
     };
     let keys = store.keys().and_then(|keys| keys.content_keys());
-    for block in blocks::read(&store.packs, keys, id, &footer) {
-        match block {
-            Ok(block) => found.push(block),
-            Err(error) if error.kind() == ErrorKind::Newer => return Err(error),
-            Err(error) => problems.push(error.to_string()),
-        }
-    }
-    Ok(())
+    blocks::sort_out(blocks::read(&store.packs, keys, id, &footer), found, problems)
 }
 
 /// Compares the database's state at `now` with that of `blocks`, which count and are in order.

@@ -68,16 +68,16 @@ pub(super) fn compact_if_grown(
     progress: &GcProgress,
     report: &mut GcReport,
 ) -> Result<HashSet<(PackId, u16)>> {
-    let survey = read_blocks(store)?;
+    let mut survey = read_blocks(store)?;
     report.catalogue_bytes = survey.bytes;
+    // Blocks that others name are lost.
+    let is_broken = !Catalogue::of(std::mem::take(&mut survey.blocks), Vec::new()).chain.missing.is_empty();
     let due = Due::read(store)?;
     let has_grown = || {
         Ok::<_, Error>(
             survey.bytes > options.catalogue_min && survey.bytes > GROWTH * size_anew(store, &survey)?,
         )
     };
-    // Blocks that others name are lost.
-    let is_broken = !Catalogue::of(survey.blocks.clone(), Vec::new()).chain.missing.is_empty();
     let otherwise = match due.is_empty() && !is_broken && !misses_some(store, &survey)? {
         // The catalogue lacks something, so the database cannot be what it says.
         false => Otherwise::Accept,

@@ -1,5 +1,5 @@
-//! What a copy's database says of itself: its source, and of when it is. Written into the
-//! frozen state, so it comes with the rows.
+//! The record in a copy's database that names its source, and the moment whose state it has. `copy`
+//! writes it into the frozen state, so it comes with the rows.
 //!
 //! It also has what the source had given out by then. A database that has given out more since was
 //! written to by itself, which nothing else tells: both stores give out the same numbers.

@@ -64,13 +64,8 @@ pub(super) fn survey(
                     mark: 0,
                 });
                 if header.kind == PackKind::Meta {
-                    for block in blocks::read(&packs, keys, id, &footer) {
-                        match block {
-                            Ok(block) => survey.blocks.push(block),
-                            Err(error) if error.kind() == ErrorKind::Newer => return Err(error),
-                            Err(error) => report.problems.push(error.to_string()),
-                        }
-                    }
+                    let read = blocks::read(&packs, keys, id, &footer);
+                    blocks::sort_out(read, &mut survey.blocks, &mut report.problems)?;
                 }
             }
             Err(error) if error.kind() == ErrorKind::Damaged => {
