@@ -42,6 +42,7 @@ pub fn exception(error: &Error) -> PyErr {
         ErrorKind::Exists => os(Errno::EXIST),
         ErrorKind::Busy => os(Errno::AGAIN),
         ErrorKind::Denied => os(Errno::ACCESS),
+        ErrorKind::Destroyed => os(Errno::KEYREVOKED),
         ErrorKind::Full => os(Errno::NOSPC),
         ErrorKind::Io => os(Errno::IO),
         ErrorKind::Damaged => DamagedError::new_err((Errno::IO.raw_os_error(), error.to_string())),

@@ -24,6 +24,7 @@ use outrigger_store::meta::jobs::{JobChange, JobId, JobState, NewJob, NewSplit};
 use outrigger_store::meta::{At, Change, Role, SessionKind};
 use outrigger_store::ops::View;
 use outrigger_store::policy::Policies;
+use outrigger_store::tree::domain_at;
 use outrigger_store::write::{CommitWhen, Content, FileItem, Item, Progress, Target, WriteOptions, Writer};
 use outrigger_store::{Error, ErrorKind, Result, Store};
 
@@ -234,7 +235,7 @@ fn keep(
     let failed = Arc::new(Mutex::new(true));
     writer.submit(Item::File(FileItem::under(
         Target::Output { job, split, attempt, name: number.to_string().into_bytes() },
-        made_file(),
+        made_file().in_domain(domain_at(&*store.meta, &target)?),
         Content::Stream(Box::new(Noting { raw, failed: Arc::clone(&failed) })),
         policy,
     )))?;

@@ -6,7 +6,9 @@
 mod attributes;
 mod record;
 
-pub use attributes::{Attributes, FileKind, OtherTimes, Time, Xattrs, decode_xattrs, encode_xattrs};
+pub use attributes::{
+    Attributes, DOMAIN_XATTR, FileKind, OtherTimes, Time, Xattrs, decode_xattrs, domain_in, encode_xattrs,
+};
 pub use record::Record;
 
 use crate::{Cursor, FormatError, Put};

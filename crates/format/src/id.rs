@@ -224,6 +224,27 @@ impl Place {
     }
 }
 
+/// An encryption domain: inodes whose contents share a key of their own, by a random number.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Domain(pub u64);
+
+impl Domain {
+    /// What is in no domain of its own. It has the store's keys.
+    pub const COMMON: Self = Self(0);
+}
+
+impl fmt::Display for Domain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl fmt::Debug for Domain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "domain {self}")
+    }
+}
+
 /// Sixteen random bytes that name a store. Packs of other stores are refused.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct StoreId(pub [u8; 16]);

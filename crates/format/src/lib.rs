@@ -29,7 +29,7 @@ pub use encoding::{Encoding, Filter, Reason};
 pub use error::FormatError;
 pub use frame::{ChunkKind, FRAME_HEADER_LEN, FRAME_MAGIC, FrameHeader, MAX_FRAME_LEN};
 pub use id::{
-    Fingerprint, FingerprintHasher, FingerprintKind, FingerprintMap, PackId, Place, StoreId, checksum,
+    Domain, Fingerprint, FingerprintHasher, FingerprintKind, FingerprintMap, PackId, Place, StoreId, checksum,
 };
 pub use manifest::{
     Entry, INLINE_ENTRIES_MAX, MAX_LEVEL, NODE_ENTRIES_MAX, NODE_ENTRIES_MIN, Node, Root, ends_node,

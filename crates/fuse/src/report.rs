@@ -101,6 +101,7 @@ fn errno(kind: ErrorKind) -> Errno {
         ErrorKind::Exists => Errno::EXIST,
         ErrorKind::Busy | ErrorKind::Changed => Errno::BUSY,
         ErrorKind::Denied => Errno::ACCESS,
+        ErrorKind::Destroyed => Errno::KEYREVOKED,
         ErrorKind::Full => Errno::NOSPC,
         ErrorKind::Cancelled => Errno::INTR,
         ErrorKind::Fenced => Errno::STALE,

@@ -23,6 +23,8 @@ pub enum ErrorKind {
     Newer,
     /// Stored data is damaged: `check` names it, `check --repair` may mend it.
     Damaged,
+    /// Its key was destroyed (`key destroy`): nobody can read it.
+    Destroyed,
     /// This session was fenced: its work so far is committed or discarded, start again.
     Fenced,
     /// No space left.

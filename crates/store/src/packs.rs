@@ -14,12 +14,13 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 
 use outrigger_clock::thread_time;
-use outrigger_format::{Fingerprint, FingerprintKind, Footer, FrameHeader, PackId, StoreId};
+use outrigger_format::{Domain, Fingerprint, FingerprintKind, Footer, FrameHeader, PackId, StoreId};
 use outrigger_offload::pool::Buffer;
 use outrigger_offload::{Decoded, FrameDecoder, FrameDevices, Opening};
 
 use crate::backend::{Backend, CacheCounts};
-use crate::error::{Context, Error, Result};
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::keys::DomainKey;
 use crate::latency;
 
 pub(crate) use footers::load_footer;
@@ -42,6 +43,25 @@ impl Deref for Raw {
     }
 }
 
+/// How the chunks of a pack are named.
+#[derive(Clone)]
+pub(crate) struct Naming {
+    kind: FingerprintKind,
+    /// The key of the pack's domain, if it has one.
+    domain: Option<Arc<DomainKey>>,
+}
+
+impl Naming {
+    /// The name of a chunk with these bytes.
+    pub fn name(&self, chunk: &[u8]) -> Fingerprint {
+        self.of(&outrigger_offload::hash(self.kind, chunk))
+    }
+
+    fn of(&self, fingerprint: &Fingerprint) -> Fingerprint {
+        self.domain.as_ref().map_or(*fingerprint, |domain| domain.name(fingerprint))
+    }
+}
+
 /// A decoded frame. Its bytes match the stored checksum; fingerprints are the reader's to verify.
 pub struct Frame {
     raw: Raw,
@@ -49,6 +69,7 @@ pub struct Frame {
     bounds: Vec<u32>,
     /// The frame's header.
     pub header: FrameHeader,
+    naming: Naming,
     /// A bit for each chunk that matched its fingerprint; empty if that is not needed.
     matched: Box<[AtomicU64]>,
     pool: Arc<Mutex<Vec<Vec<u8>>>>,
@@ -66,11 +87,17 @@ impl Frame {
         self.bounds.len() - 1
     }
 
-    /// Computes the fingerprints of its chunks.
-    pub(crate) fn names(&self, kind: FingerprintKind) -> Vec<Fingerprint> {
+    /// The name of a chunk with these bytes, if it is in this frame.
+    pub(crate) fn name(&self, chunk: &[u8]) -> Fingerprint {
+        self.naming.name(chunk)
+    }
+
+    /// Computes the names of its chunks.
+    pub(crate) fn names(&self) -> Vec<Fingerprint> {
         let mut names = Vec::with_capacity(self.chunks());
         let ranges = self.bounds.windows(2).map(|bounds| bounds[0] as usize..bounds[1] as usize);
-        outrigger_offload::hash_many(kind, &self.raw, ranges, &mut names);
+        outrigger_offload::hash_many(self.naming.kind, &self.raw, ranges, &mut names);
+        names.iter_mut().for_each(|name| *name = self.naming.of(name));
         names
     }
 
@@ -249,6 +276,50 @@ impl PackReader {
         self.cache_bytes.store(bytes, Ordering::Relaxed);
     }
 
+    /// How the chunks of a pack are named.
+    ///
+    /// # Errors
+    /// As [`Backend::domain_of`] and [`Backend::domain_key`].
+    pub(crate) fn naming(&self, pack: PackId) -> Result<Naming> {
+        let domain = match self.backend.domain_of(pack)? {
+            Domain::COMMON => None,
+            domain => Some(self.backend.domain_key(domain)?),
+        };
+        Ok(Naming { kind: self.fingerprint, domain })
+    }
+
+    /// How chunks outside of domains are named.
+    pub(crate) fn common_naming(&self) -> Naming {
+        Naming { kind: self.fingerprint, domain: None }
+    }
+
+    /// True if a pack is of a domain whose key was destroyed: nobody can read it.
+    ///
+    /// # Errors
+    /// As [`Backend::domain_of`] and [`Backend::domain_key`].
+    pub(crate) fn is_destroyed(&self, pack: PackId) -> Result<bool> {
+        match self.naming(pack) {
+            Err(error) if error.kind() == ErrorKind::Destroyed => Ok(true),
+            naming => naming.map(|_| false),
+        }
+    }
+
+    /// The domain of a pack.
+    ///
+    /// # Errors
+    /// As [`Backend::domain_of`].
+    pub fn domain_of(&self, pack: PackId) -> Result<Domain> {
+        self.backend.domain_of(pack)
+    }
+
+    /// The key of a domain.
+    ///
+    /// # Errors
+    /// As [`Backend::domain_key`].
+    pub fn domain_key(&self, domain: Domain) -> Result<Arc<DomainKey>> {
+        self.backend.domain_key(domain)
+    }
+
     /// The function that names the store's chunks.
     pub fn fingerprint_kind(&self) -> FingerprintKind {
         self.fingerprint
@@ -286,7 +357,9 @@ impl PackReader {
                         cache.counts.hits += 1;
                         cache.counts.ahead_hits += u64::from(std::mem::take(awaited));
                     }
-                    return Ok(Arc::clone(frame));
+                    let frame = Arc::clone(frame);
+                    drop(guard);
+                    return self.while_it_has_its_key(frame);
                 }
                 Some(Slot::Loading) => guard = self.loaded.wait(guard).expect("no panic while held"),
                 None => break,
@@ -311,6 +384,14 @@ impl PackReader {
         promise.is_kept = true;
         drop(cache);
         self.loaded.notify_all();
+        Ok(frame)
+    }
+
+    /// A frame from the cache, unless its domain's key was destroyed since it was decoded.
+    fn while_it_has_its_key(&self, frame: Arc<Frame>) -> Result<Arc<Frame>> {
+        if let Some(domain) = &frame.naming.domain {
+            self.backend.domain_key(domain.id)?;
+        }
         Ok(frame)
     }
 
@@ -365,6 +446,7 @@ impl PackReader {
             }
         };
         latency::PACK_READS.timed(|| self.backend.read_at(pack, range.start.into(), read))?;
+        let naming = self.naming(pack)?;
         let header = FrameHeader::decode(read).context(at)?;
         let (start, raw_len) = (header.encoded_len(), header.raw_len());
         let stored_len = read.len() - start;
@@ -408,7 +490,7 @@ impl PackReader {
         }
         let words = if self.remembers_matches { header.lengths.len().div_ceil(64) } else { 0 };
         let matched = (0..words).map(|_| AtomicU64::new(0)).collect();
-        Ok(Frame { raw, bounds, header, matched, pool: Arc::clone(&self.pool) })
+        Ok(Frame { raw, bounds, header, naming, matched, pool: Arc::clone(&self.pool) })
     }
 
     fn decode_here(

@@ -272,6 +272,14 @@ impl Store {
         self.require(Rights::require_contents)
     }
 
+    /// Fails unless the key that opened the store reads all contents.
+    ///
+    /// # Errors
+    /// `Denied`, with what to do.
+    pub fn require_all_contents(&self) -> Result<()> {
+        self.require(Rights::require_all_contents)
+    }
+
     /// Fails unless the key that opened it gives all rights.
     ///
     /// # Errors

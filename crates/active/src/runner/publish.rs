@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use outrigger_format::Root;
 use outrigger_format::catalogue::{Attributes, FileKind};
+use outrigger_format::{Domain, Root};
 use outrigger_store::host::Identity;
 use outrigger_store::local::put::made_now;
 use outrigger_store::meta::jobs::{JobChange, NewSplit, SplitState};
@@ -145,7 +145,7 @@ pub(crate) fn commit(
     let submitted = (|| -> Result<()> {
         for (path, mut roots) in targets {
             let name = path.name().unwrap_or_default().to_vec();
-            let (parent, existed) = tree.directory(&path.parent(), &mut writer)?;
+            let (parent, domain, existed) = tree.directory(&path.parent(), &mut writer)?;
             let existing = if existed { tree.meta.lookup(At::Now, parent, &name)? } else { None };
             let inode = match &existing {
                 Some(existing) if existing.attributes.kind == FileKind::File => existing.number,
@@ -160,7 +160,7 @@ pub(crate) fn commit(
                     times: None,
                     ..existing.attributes
                 },
-                None => made_by(owner, FileKind::File, 0o644),
+                None => made_by(owner, FileKind::File, 0o644).in_domain(domain),
             };
             if roots.len() == 1 {
                 let root = roots.remove(0);
@@ -199,17 +199,18 @@ fn made_by(owner: Option<&Submitter>, kind: FileKind, mode: u32) -> Attributes {
 struct Tree<'a> {
     meta: &'a dyn Meta,
     owner: Option<&'a Submitter>,
-    made: BTreeMap<StorePath, u64>,
+    made: BTreeMap<StorePath, (u64, Domain)>,
 }
 
 impl Tree<'_> {
-    /// The directory's inode, and whether the store has it already.
-    fn directory(&mut self, path: &StorePath, writer: &mut Writer) -> Result<(u64, bool)> {
-        let (mut parent, mut existed, mut at) = (ROOT_INODE, true, StorePath::default());
+    /// The directory's inode and domain, and whether the store has it already.
+    fn directory(&mut self, path: &StorePath, writer: &mut Writer) -> Result<(u64, Domain, bool)> {
+        let (mut parent, mut domain) = (ROOT_INODE, Domain::COMMON);
+        let (mut existed, mut at) = (true, StorePath::default());
         for name in &path.components {
             at = at.join(name);
             if let Some(&made) = self.made.get(&at) {
-                (parent, existed) = (made, false);
+                ((parent, domain), existed) = (made, false);
                 continue;
             }
             let existing = if existed { self.meta.lookup(At::Now, parent, name)? } else { None };
@@ -217,7 +218,7 @@ impl Tree<'_> {
                 if existing.attributes.kind != FileKind::Directory {
                     return Err(Error::new(ErrorKind::Invalid, format!("`{at}` is not a directory")));
                 }
-                parent = existing.number;
+                (parent, domain) = (existing.number, existing.attributes.domain());
                 continue;
             }
             let inode = self.meta.reserve_inodes(1)?.start;
@@ -225,14 +226,14 @@ impl Tree<'_> {
                 parent,
                 name: name.clone(),
                 inode,
-                attributes: made_by(self.owner, FileKind::Directory, 0o755),
+                attributes: made_by(self.owner, FileKind::Directory, 0o755).in_domain(domain),
                 root: Root::Empty,
                 stamp: 0,
                 replace: false,
             }))?;
-            self.made.insert(at.clone(), inode);
+            self.made.insert(at.clone(), (inode, domain));
             (parent, existed) = (inode, false);
         }
-        Ok((parent, existed))
+        Ok((parent, domain, existed))
     }
 }

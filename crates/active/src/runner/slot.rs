@@ -15,12 +15,14 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use outrigger_clock::Instant;
+use outrigger_format::Domain;
 use outrigger_format::catalogue::FileKind;
 use outrigger_store::local::put::made_now;
 use outrigger_store::meta::jobs::{Claimed, JobChange, Jobs};
 use outrigger_store::meta::{Change, Role, SessionKind};
 use outrigger_store::policy::{Policies, WritePolicy};
 use outrigger_store::session::Session;
+use outrigger_store::tree::domain_at;
 use outrigger_store::write::{CommitWhen, Content, FileItem, Item, Progress, Target, WriteOptions, Writer};
 use outrigger_store::{Error, ErrorKind, Result};
 
@@ -377,8 +379,18 @@ impl Slot<'_> {
         let Claimed { number: split, attempt, .. } = *claimed;
         let policy = self.policy(claimed, name)?;
         let to = Target::Output { job: self.shared.job, split, attempt, name: name.to_vec() };
-        let item = FileItem::under(to, made_now(FileKind::File, 0o600), content, policy);
+        let attributes = made_now(FileKind::File, 0o600).in_domain(self.domain(claimed, name)?);
+        let item = FileItem::under(to, attributes, content, policy);
         self.writer()?.submit(Item::File(item))
+    }
+
+    /// The domain of the output's place.
+    fn domain(&self, claimed: &Claimed, name: &[u8]) -> Result<Domain> {
+        let store = &self.shared.store;
+        if store.keys().is_none() {
+            return Ok(Domain::COMMON);
+        }
+        domain_at(&*store.meta, &publish::target(self.shared, claimed.number, &claimed.range, name)?)
     }
 
     /// The policy at the output's place.

@@ -16,12 +16,12 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::thread::JoinHandle;
 
-use outrigger_format::Root;
+use outrigger_format::{Domain, Root};
 use outrigger_store::increments::delegated_to;
 use outrigger_store::meta::SessionId;
 use outrigger_store::policy::{Policies, WritePolicy};
 use outrigger_store::session::Session;
-use outrigger_store::tree::StorePath;
+use outrigger_store::tree::{StorePath, domain_at};
 use outrigger_store::write::{CommitWhen, Content, FileItem, Item, Progress, Target, WriteOptions, Writer};
 use outrigger_store::{Error, ErrorKind, Result, Store};
 
@@ -54,6 +54,7 @@ struct Making {
     policy: WritePolicy,
     chunk_max: usize,
     inode: u64,
+    domain: Domain,
 }
 
 impl Carry {
@@ -75,6 +76,7 @@ impl Carry {
             policy: policies.at(&*store.meta, &path.parent())?,
             chunk_max: policies.chunk_max()?,
             inode,
+            domain: domain_at(&*store.meta, path)?,
         };
         let holder = delegated_to(inode, mount, session.id());
         Ok(Self { making, holder, stored: None, piece: None })
@@ -147,7 +149,7 @@ impl Making {
             Writer::start_on(&self.store, &self.session, &options, self.place.as_ref(), &progress);
         let submitted = writer.submit(Item::File(FileItem::under(
             Target::Orphan { inode: self.inode, holder },
-            made_file(),
+            made_file().in_domain(self.domain),
             content,
             self.policy,
         )));

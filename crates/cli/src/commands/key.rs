@@ -1,5 +1,6 @@
 //! `key`: the keys that open an encrypted store.
 
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,15 +9,20 @@ use clap::{Args, Subcommand};
 use outrigger_format::StoreId;
 use outrigger_format::catalogue::Time;
 use outrigger_store::backend::{Access, Backend};
-use outrigger_store::keys::{self, Key, Keyring, Rights, Secret, Slot, kernel, secrets, slots, text, unlock};
-use outrigger_store::{Store, StoreConfig};
+use outrigger_store::keys::{
+    self, Key, Keyring, Rights, Secret, Slot, domains, kernel, secrets, slots, text, unlock,
+};
+use outrigger_store::meta::At;
+use outrigger_store::ops::own_keys::{OwnKey, find_domain, make_sealed_directory, own_keys};
+use outrigger_store::tree::listing;
+use outrigger_store::{Error, Store, StoreConfig};
 use serde_json::Value;
 
 use super::Context;
 use crate::args;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::json::Object;
-use crate::output::{complain, local, print_json, print_text};
+use crate::output::{complain, local, print_json, print_text, size};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -26,6 +32,9 @@ Examples:
   outrigger key add --passphrase --label me
   outrigger key add --read-only --file web.key a key that changes nothing
   outrigger key add --put-only --file db3.key  for `put`; reads no contents
+  outrigger key own secret                     make a directory whose contents have a key of their own
+  outrigger key add --only secret --file s.key a key that reads this directory alone
+  outrigger key destroy secret --yes           nobody can read it any more
   outrigger key remove nightly
   outrigger key rotate                         what is stored from now on has new keys
   outrigger key unlock --for 8h                keep the key in the kernel, and ask no more
@@ -73,6 +82,34 @@ pub enum KeyCommand {
         #[arg(long)]
         drop_others: bool,
     },
+    /// Make a directory whose contents have a key of their own
+    ///
+    /// Its contents are encrypted with this key, and share no stored chunk with what lies elsewhere.
+    /// Keys that open the store read it, too. `key add --only DIR` adds a key that reads it alone, and
+    /// `key destroy DIR` makes its contents unreadable, also in snapshots and in copies. Put data into
+    /// it with `put`, or through a mount: `mv` and links from outside are refused, `cp` is not.
+    #[command(
+        after_help = "Examples:\n  outrigger key own patients\n  outrigger put ~/patients --to patients"
+    )]
+    Own {
+        /// The new directory
+        dir: OsString,
+    },
+    /// Destroy the key of a directory: nobody can read its contents any more
+    ///
+    /// That goes for its earlier versions, for snapshots, and for copies once `copy` has brought them
+    /// up to date. Names and attributes stay until they are removed. What a host has read before, or
+    /// has kept of the store's directory `keys`, cannot be taken back.
+    #[command(
+        after_help = "Examples:\n  outrigger key destroy patients\n  outrigger key destroy patients --yes"
+    )]
+    Destroy {
+        /// The directory, or the number that `key list` shows
+        dir: OsString,
+        /// Do it: without this, it says what would be lost
+        #[arg(long)]
+        yes: bool,
+    },
     /// Keep the store's key in the kernel's keyring of this user
     #[command(after_help = "Examples:\n  outrigger key unlock --for 8h")]
     Unlock {
@@ -100,12 +137,16 @@ pub struct AddArgs {
     #[arg(long, group = "kind")]
     passphrase: bool,
     /// A host with the key reads everything, and this program refuses it every change
-    #[arg(long, conflicts_with = "put_only")]
+    #[arg(long, conflicts_with_all = ["put_only", "only"])]
     read_only: bool,
     /// A host with the key stores (`put`, `import`) and finds what is stored. It reads names, and
     /// cannot read contents
-    #[arg(long)]
+    #[arg(long, conflicts_with = "only")]
     put_only: bool,
+    /// A host with the key reads the contents of this directory alone, which has a key of its own
+    /// (`key own`). It reads names everywhere, and changes nothing
+    #[arg(long, value_name = "DIR")]
+    only: Option<OsString>,
     /// What to call it [default: what it is]
     #[arg(long)]
     label: Option<String>,
@@ -114,9 +155,10 @@ pub struct AddArgs {
 impl AddArgs {
     /// The rights that the key gives.
     fn rights(&self) -> Rights {
-        match (self.read_only, self.put_only) {
-            (true, _) => Rights::ReadOnly,
-            (_, true) => Rights::PutOnly,
+        match (self.read_only, self.put_only, &self.only) {
+            (true, ..) => Rights::ReadOnly,
+            (_, true, _) => Rights::PutOnly,
+            (.., Some(_)) => Rights::Subtree,
             _ => Rights::All,
         }
     }
@@ -146,6 +188,8 @@ pub fn run(context: &Context, command: KeyCommand) -> Outcome {
             say(context, &slot, &format!("removed {}", slot.describe()))
         }
         KeyCommand::Rotate { keep, drop_others } => rotate(context, &keep, drop_others),
+        KeyCommand::Own { dir } => own(context, &dir),
+        KeyCommand::Destroy { dir, yes } => destroy(context, &dir, yes),
         KeyCommand::Unlock { time } => {
             let (store, _) = open(context)?;
             kernel::keep(store.keys().expect("an encrypted store is open"), time)?;
@@ -190,6 +234,7 @@ fn object(slot: &Slot) -> Object {
         .with("created", slot.created)
         .with("epochs", slot.epochs)
         .with("rights", slot.rights.name())
+        .with("domain", slot.domain().map(|domain| domain.to_string()))
 }
 
 fn say(context: &Context, slot: &Slot, text: &str) -> Outcome {
@@ -203,17 +248,29 @@ fn say(context: &Context, slot: &Slot, text: &str) -> Outcome {
 fn list(context: &Context) -> Outcome {
     let (store, packs) = open(context)?;
     let slots = slots::slots(&*packs)?;
+    let own = own_keys(&store)?;
     if context.json {
         let rows: Vec<Value> = slots.iter().map(|slot| object(slot).into()).collect();
         let epochs = store.keys().map_or(0, |keys| keys.epochs());
-        print_json(Object::new().with("epochs", epochs).with("keys", rows))?;
+        let own: Vec<Value> = own.iter().map(|own| own_object(own).into()).collect();
+        print_json(Object::new().with("epochs", epochs).with("keys", rows).with("directories", own))?;
         return Ok(Exit::Done);
     }
     let mut text = String::new();
     for slot in &slots {
         let made = local(Time { secs: slot.created as i64, nanos: 0 });
         let (kind, rights) = (slot.kind.name(), slot.rights.name());
-        text += &format!("{}  {kind:10}  {rights:9}  {made}  {}\n", slot.id, slot.label);
+        let reads = slot.domain().map(|domain| format!("  reads {domain}")).unwrap_or_default();
+        text += &format!("{}  {kind:10}  {rights:9}  {made}  {}{reads}\n", slot.id, slot.label);
+    }
+    for own in &own {
+        let made = local(Time { secs: own.text.time as i64, nanos: 0 });
+        let state = if own.text.is_destroyed { "destroyed" } else { "own key" };
+        let path = own
+            .path
+            .as_ref()
+            .map_or_else(|| "(removed, or its path is not known)".to_owned(), ToString::to_string);
+        text += &format!("{}  directory   {state:9}  {made}  {path}\n", own.text.domain);
     }
     print_text(&text)?;
     Ok(Exit::Done)
@@ -223,14 +280,19 @@ fn add(context: &Context, args: &AddArgs) -> Outcome {
     let (store, packs) = open(context)?;
     let ring = newest(&store, &*packs)?;
     ring.rights().require_all()?;
+    let domain = match &args.only {
+        Some(dir) => Some(find_domain(&store, &dir.to_string_lossy())?),
+        None => None,
+    };
     let add = |secret: &Secret, label: &str| {
         let label = args.label.as_deref().unwrap_or(label);
-        keys::add_slot(&*packs, ring, secret, label, args.rights())
+        keys::add_slot(&*packs, ring, secret, label, args.rights(), domain)
     };
     let may = match args.rights() {
         Rights::All => "opens the store",
         Rights::ReadOnly => "reads the store",
         Rights::PutOnly => "stores in the store",
+        Rights::Subtree => "reads that directory",
     };
     if args.passphrase {
         let slot = add(&secrets::new_passphrase()?, "passphrase")?;
@@ -252,6 +314,77 @@ fn add(context: &Context, args: &AddArgs) -> Outcome {
         ))?;
     }
     Ok(Exit::Done)
+}
+
+fn own_object(own: &OwnKey) -> Object {
+    Object::new()
+        .with("domain", own.text.domain.to_string())
+        .with("path", own.path.as_ref().map(ToString::to_string))
+        .with("time", own.text.time)
+        .with("destroyed", own.text.is_destroyed)
+}
+
+fn own(context: &Context, dir: &OsStr) -> Outcome {
+    let path = args::store_path(dir)?;
+    let store = context.open_for_changes()?;
+    let domain = make_sealed_directory(&store, &path)?;
+    context.settle(&store);
+    if context.json {
+        print_json(Object::new().with("domain", domain.to_string()).with("path", path.to_string()))?;
+        return Ok(Exit::Done);
+    }
+    done(
+        context,
+        &format!(
+            "what is put into `{path}` has a key of its own; `outrigger key add --only {path} --file FILE` makes a key that reads it alone"
+        ),
+    )
+}
+
+fn destroy(context: &Context, dir: &OsStr, yes: bool) -> Outcome {
+    let store = context.open_for_changes()?;
+    let ring =
+        store.keys().ok_or_else(|| Failure::failed("the store is not encrypted, so it has no keys"))?;
+    ring.rights().require_all()?;
+    let domain = find_domain(&store, &dir.to_string_lossy())?;
+    let (mut files, mut bytes) = (0u64, 0u64);
+    listing::walk::<Error>(
+        &*store.meta,
+        At::Now,
+        outrigger_store::meta::ROOT_INODE,
+        true,
+        &mut |_, entry| {
+            let is_in = entry.inode.attributes.domain() == domain;
+            if is_in && entry.inode.attributes.kind == outrigger_format::catalogue::FileKind::File {
+                (files, bytes) = (files + 1, bytes + entry.inode.root.len());
+            }
+            Ok(())
+        },
+    )?;
+    let what = format!(
+        "{files} files with {} (and their earlier versions, and those of them in {} snapshots)",
+        size(bytes),
+        store.meta.snapshots()?.len()
+    );
+    if !yes {
+        return Err(Failure::usage(format!(
+            "this would make unreadable for ever: {what}. To do so, run `outrigger key destroy {} --yes`",
+            dir.to_string_lossy()
+        )));
+    }
+    domains::destroy(&*store.backend, ring, domain)?;
+    if context.json {
+        let object =
+            Object::new().with("domain", domain.to_string()).with("files", files).with("bytes", bytes);
+        print_json(object)?;
+        return Ok(Exit::Done);
+    }
+    done(
+        context,
+        &format!(
+            "nobody can read these any more: {what}. Mounts and agents forget the key within a minute. Bring copies up to date with `outrigger copy`; `outrigger gc` frees the space once the directory is removed"
+        ),
+    )
 }
 
 /// The key in a file; makes one if the file is not there.

@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use std::io::Read;
 use std::sync::Arc;
 
-use outrigger_format::Root;
 use outrigger_format::catalogue::{Attributes, FileKind};
+use outrigger_format::{Domain, Root};
 use outrigger_store::meta::{At, Change, Inode, Meta, ROOT_INODE, SessionKind};
 use outrigger_store::policy::{Policies, WritePolicy};
 use outrigger_store::snapshot::BeforeSnapshot;
@@ -122,6 +122,7 @@ pub(super) struct Dir {
     pub inode: u64,
     /// The directory existed before, so it may hold other names.
     pub existed: bool,
+    domain: Domain,
     policy: WritePolicy,
 }
 
@@ -228,6 +229,7 @@ impl Importer<'_> {
         size: u64,
     ) -> Result<Option<Step>, Stop> {
         let parent = self.dir(above(path))?;
+        let attributes = attributes.in_domain(parent.domain);
         let place = (parent.inode, path.name().unwrap_or_default().to_vec());
         let existing = self.existing(&parent, &place)?;
         let extents = archive.extents();
@@ -315,6 +317,7 @@ impl Importer<'_> {
 
     fn directory(&mut self, path: &StorePath, attributes: Attributes) -> Result<(), Stop> {
         let dir = self.dir(&path.components)?;
+        let attributes = attributes.in_domain(dir.domain);
         let (parent, name) = match path.name() {
             Some(name) => (self.dir(above(path))?.inode, name.to_vec()),
             None => (ROOT_INODE, Vec::new()),
@@ -372,7 +375,7 @@ impl Importer<'_> {
             return Ok(*root);
         }
         let policy = self.policies.below(self.policies.store_default(), ROOT_INODE)?;
-        let root = Dir { inode: ROOT_INODE, existed: true, policy };
+        let root = Dir { inode: ROOT_INODE, existed: true, domain: Domain::COMMON, policy };
         self.dirs.insert(place, root);
         Ok(root)
     }
@@ -386,14 +389,17 @@ impl Importer<'_> {
         let dir = match found.filter(is_directory) {
             Some(existing) => {
                 let policy = self.policies.below(parent.policy, existing.number)?;
-                Dir { inode: existing.number, existed: true, policy }
+                let domain = existing.attributes.domain();
+                Dir { inode: existing.number, existed: true, domain, policy }
             }
             None => {
                 let inode = self.next_inode()?;
-                let (attributes, root) = (outrigger_store::local::put::new_directory(), Root::Empty);
+                let made = outrigger_store::local::put::new_directory();
+                let (domain, root) = (parent.domain, Root::Empty);
+                let attributes = made.in_domain(domain);
                 let (policy, parent, name) = (parent.policy, parent.inode, place.1.clone());
                 self.submit(Change::Put { parent, name, inode, attributes, root, stamp: 0, replace: false })?;
-                Dir { inode, existed: false, policy }
+                Dir { inode, existed: false, domain, policy }
             }
         };
         self.made.remove(&place);

@@ -3,7 +3,7 @@
 
 use std::io::{self, Write};
 
-use outrigger_format::catalogue::{Attributes, FileKind};
+use outrigger_format::catalogue::{Attributes, DOMAIN_XATTR, FileKind};
 use outrigger_store::file::Extent;
 use tar::{EntryType, Header};
 
@@ -180,7 +180,7 @@ fn records(fields: &Fields<'_>) -> Vec<u8> {
         pax::append(&mut records, b"mtime", pax::print_time(time).as_bytes());
     }
     if fields.link.is_none() {
-        for (name, value) in &attributes.xattrs {
+        for (name, value) in attributes.xattrs.iter().filter(|(name, _)| name != DOMAIN_XATTR) {
             match acl::record(name, value) {
                 Some((key, text)) => pax::append(&mut records, key, text.as_bytes()),
                 None => pax::append(&mut records, &[b"SCHILY.xattr.", name.as_slice()].concat(), value),

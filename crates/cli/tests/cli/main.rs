@@ -32,6 +32,7 @@ mod mounts;
 mod moved;
 mod offload;
 mod outage;
+mod own_keys;
 mod packs;
 mod parity;
 mod placed_on_cluster;

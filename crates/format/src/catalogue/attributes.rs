@@ -4,7 +4,7 @@
 //! Numbers are varints, seconds in zigzag form. `docs/format.md` has the byte map.
 
 use super::WHAT;
-use crate::{Cursor, FormatError, Put};
+use crate::{Cursor, Domain, FormatError, Put};
 
 /// A flag in the byte of an inode's kind: two more times follow its attributes.
 const HAS_TIMES: u8 = 0x80;
@@ -79,6 +79,10 @@ impl Time {
 
 /// Extended attributes, ACLs among them: (name, value), sorted by name.
 pub type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// The extended attribute with the [`Domain`] of an inode, 8 bytes. No user sees or sets it: it belongs
+/// to none of the kernel's namespaces.
+pub const DOMAIN_XATTR: &[u8] = b"outrigger.domain";
 
 /// Times that only a mount keeps. Files from `put` have none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
@@ -161,7 +165,31 @@ pub fn decode_xattrs(cursor: &mut Cursor<'_>) -> Result<Xattrs, FormatError> {
     Ok(xattrs)
 }
 
+/// The domain in the extended attributes of an inode.
+pub fn domain_in(xattrs: &Xattrs) -> Domain {
+    let value = xattrs.iter().find(|(name, _)| name == DOMAIN_XATTR);
+    // Anything else than eight bytes is a domain whose key nobody has.
+    let number = |value: &Vec<u8>| value.as_slice().try_into().map_or(u64::MAX, u64::from_le_bytes);
+    value.map_or(Domain::COMMON, |(_, value)| Domain(number(value)))
+}
+
 impl Attributes {
+    /// The domain that the inode was made in, and stays in.
+    pub fn domain(&self) -> Domain {
+        domain_in(&self.xattrs)
+    }
+
+    /// The same attributes in a domain.
+    #[must_use]
+    pub fn in_domain(mut self, domain: Domain) -> Self {
+        self.xattrs.retain(|(name, _)| name != DOMAIN_XATTR);
+        if domain != Domain::COMMON {
+            let at = self.xattrs.partition_point(|(name, _)| name.as_slice() < DOMAIN_XATTR);
+            self.xattrs.insert(at, (DOMAIN_XATTR.to_vec(), domain.0.to_le_bytes().to_vec()));
+        }
+        self
+    }
+
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         out.push(self.kind as u8 | if self.times.is_some() { HAS_TIMES } else { 0 });
         out.put_varint(self.mode.into());

@@ -215,6 +215,10 @@ impl Core {
         if from.node.kind != FileKind::File || to.node.kind != FileKind::File {
             return Err(Errno::INVAL);
         }
+        // The kernel reads and writes then.
+        if from.node.read().attributes.domain() != to.node.read().attributes.domain() {
+            return Err(Errno::XDEV);
+        }
         let len = {
             let state = from.node.read();
             len.min(state.file.map.len().saturating_sub(from_offset))

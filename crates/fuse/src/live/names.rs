@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use outrigger_format::Domain;
 use outrigger_format::catalogue::{Attributes, FileKind, OtherTimes};
 use outrigger_format::staging::Operation;
 use rustix::fs::RenameFlags;
@@ -85,6 +86,7 @@ impl Core {
         if self.world.lookup_in(tree, parent, name)?.is_some() {
             return Err(Errno::EXIST);
         }
+        require_one_key(&node.read().attributes, &directory.read().attributes)?;
         let link = Operation::Link { parent, name: name.to_vec(), inode: number };
         let time = self.append(&link, &[])?.time;
         self.world.set_name(tree, &directory, name, None, Some(&node), time);
@@ -136,11 +138,17 @@ impl Core {
             return Err(Errno::BUSY);
         }
         let replaced = self.world.child_in(tree, to.0, to.1)?;
+        if from.0 != to.0 {
+            require_one_key(&moved.read().attributes, &to_dir.read().attributes)?;
+        }
         if moved.is_directory() && from.0 != to.0 && self.is_within(tree, to.0, moved.number)? {
             return Err(Errno::INVAL);
         }
         if flags.contains(RenameFlags::EXCHANGE) {
             let other = replaced.ok_or(Errno::NOENT)?;
+            if from.0 != to.0 {
+                require_one_key(&other.read().attributes, &from_dir.read().attributes)?;
+            }
             if other.is_directory() && from.0 != to.0 && self.is_within(tree, from.0, other.number)? {
                 return Err(Errno::INVAL);
             }
@@ -231,4 +239,13 @@ pub(crate) fn inherit(above: &Attributes, caller: Caller, new: NewNode, target: 
         xattrs,
         times: Some(OtherTimes { atime: present, ctime: present }),
     }
+    .in_domain(above.domain())
+}
+
+/// Fails with `EXDEV` if an entry would come into a directory whose contents have another key, so
+/// programs copy it. A directory keeps its key where there is none.
+pub(crate) fn require_one_key(entry: &Attributes, directory: &Attributes) -> Result<()> {
+    let (own, there) = (entry.domain(), directory.domain());
+    let keeps = entry.kind == FileKind::Directory && there == Domain::COMMON;
+    if own == there || keeps { Ok(()) } else { Err(Errno::XDEV) }
 }

@@ -27,7 +27,7 @@ use super::in_doubt::Tried;
 use super::names::{expect, is_directory};
 use super::store::Asked;
 use crate::fs::{Caller, Entry, NewNode, OpenFlags, Opened, Result};
-use crate::live::names::{check_name, inherit};
+use crate::live::names::{check_name, inherit, require_one_key};
 
 impl SharedVolume {
     /// Makes an anonymous file, which inherits from directory `parent`.
@@ -65,9 +65,11 @@ impl Core {
         check_name(name)?;
         self.store_deferred();
         // Check what would be refused before anything is stored.
-        if !is_directory(&self.row_soon(parent)?) {
+        let above = self.row_soon(parent)?;
+        if !is_directory(&above) {
             return Err(Errno::NOTDIR);
         }
+        require_one_key(&file.read().row.attributes, &above.attributes)?;
         if self.look(parent, name)?.is_some() {
             return Err(Errno::EXIST);
         }

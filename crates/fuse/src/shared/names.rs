@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use super::core::{Core, TRIES, now};
 use crate::fs::{Caller, NewNode, Result};
-use crate::live::names::{TARGET_MAX, check_name, inherit};
+use crate::live::names::{TARGET_MAX, check_name, inherit, require_one_key};
 
 /// Precondition: the name stands for this inode, or none.
 pub(super) fn expect(parent: u64, name: &[u8], inode: Option<u64>) -> Change {
@@ -124,6 +124,7 @@ impl Core {
             if row.links == 0 || self.open.get(number).is_some_and(|file| file.read().is_unpublished) {
                 return Err(Errno::NOENT);
             }
+            require_one_key(&row.attributes, &self.row_soon(parent)?.attributes)?;
             let time = now();
             let link = Change::Link { parent, name: name.to_vec(), inode: number };
             let mut changes = vec![expect(parent, name, None), link, renamed(number, time)];
@@ -206,6 +207,10 @@ impl Core {
         for _ in 0..TRIES {
             let one = self.look(from.0, from.1)?.ok_or(Errno::NOENT)?;
             let other = self.look(to.0, to.1)?.ok_or(Errno::NOENT)?;
+            if from.0 != to.0 {
+                require_one_key(&one.attributes, &self.row_soon(to.0)?.attributes)?;
+                require_one_key(&other.attributes, &self.row_soon(from.0)?.attributes)?;
+            }
             let expected = [expect(from.0, from.1, Some(one.number)), expect(to.0, to.1, Some(other.number))];
             if one.number == other.number {
                 // Two names of one file, unless another host has exchanged them between the two
@@ -267,6 +272,9 @@ impl Core {
         for _ in 0..TRIES {
             let moved = self.look(from.0, from.1)?.ok_or(Errno::NOENT)?;
             let replaced = self.look(to.0, to.1)?;
+            if from.0 != to.0 {
+                require_one_key(&moved.attributes, &self.row_soon(to.0)?.attributes)?;
+            }
             if let Some(replaced) = &replaced {
                 if flags.contains(RenameFlags::NOREPLACE) {
                     return Err(Errno::EXIST);

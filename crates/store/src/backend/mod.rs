@@ -23,9 +23,10 @@ mod tiered;
 use std::io::IoSlice;
 use std::sync::Arc;
 
-use outrigger_format::PackId;
+use outrigger_format::{Domain, PackId};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::keys::DomainKey;
 use crate::layout::CONFIG_FILE;
 
 pub use away::AwayBackend;
@@ -135,6 +136,22 @@ pub trait Backend: Send + Sync {
     /// # Errors
     /// When the engine fails.
     fn list_parity(&self) -> Result<Vec<PackId>>;
+
+    /// The domain that a pack was written in.
+    ///
+    /// # Errors
+    /// As [`Backend::read_at`].
+    fn domain_of(&self, _id: PackId) -> Result<Domain> {
+        Ok(Domain::COMMON)
+    }
+
+    /// The key of a domain.
+    ///
+    /// # Errors
+    /// As [`Domains::key`](crate::keys::Domains::key); `Invalid` in a place that encrypts nothing.
+    fn domain_key(&self, id: Domain) -> Result<Arc<DomainKey>> {
+        Err(Error::new(ErrorKind::Invalid, format!("a store that is not encrypted has no domain {id}")))
+    }
 
     /// The engine that has the packs as they are stored, if this one encrypts them.
     fn stored(&self) -> Option<&dyn Backend> {
@@ -336,6 +353,17 @@ pub trait PackWriter: Send {
     /// # Errors
     /// `Full` or `Io`; the pack is then unusable and its writer should be dropped.
     fn append(&mut self, parts: &[IoSlice<'_>]) -> Result<()>;
+
+    /// Encrypts the pack with the key of a domain. Called before anything is appended.
+    ///
+    /// # Errors
+    /// `Invalid` in a place that encrypts nothing.
+    fn use_domain(&mut self, domain: &DomainKey) -> Result<()> {
+        Err(Error::new(
+            ErrorKind::Invalid,
+            format!("a store that is not encrypted has no domain {}", domain.id),
+        ))
+    }
 
     /// Says that the pack's footer and trailer follow. Engines that encrypt let hosts read them that
     /// may not read the frames before; to others it is the same.

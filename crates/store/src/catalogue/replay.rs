@@ -172,6 +172,8 @@ fn is_resolvable(store: &Store, records: &[Record], known: &mut HashMap<Fingerpr
         });
         match walked {
             Err(error) if error.kind() == ErrorKind::Damaged => all = false,
+            // Nobody can read it: it resolves to that.
+            Err(error) if error.kind() == ErrorKind::Destroyed => {}
             other => other?,
         }
         known.extend(key.map(|key| (key, all)));

@@ -157,6 +157,8 @@ impl Walk<'_> {
                 Ok(Node::Inner { level, children }) => {
                     open.extend(children.into_iter().map(|(child, len)| (child, level - 1, len)));
                 }
+                // Nobody can read the file, so nothing needs its chunks.
+                Err(error) if error.kind() == ErrorKind::Destroyed => {}
                 Err(error)
                     if matches!(error.kind(), ErrorKind::Damaged | ErrorKind::NotFound | ErrorKind::Io) =>
                 {

@@ -77,7 +77,7 @@ pub fn check_since(
     trust: Trust,
     progress: &CheckProgress,
 ) -> Result<CheckReport> {
-    store.require_contents()?;
+    store.require_all_contents()?;
     if options.repair {
         store.require_writable()?;
     }

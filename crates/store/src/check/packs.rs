@@ -109,6 +109,15 @@ fn check_pack(
         }
         Err(error) => return Err(error),
     };
+    match store.packs.naming(row.id) {
+        Err(error) if error.kind() == ErrorKind::Destroyed => {
+            add(&progress.packs_destroyed, 1);
+            return Ok(Vec::new());
+        }
+        // The key of its domain is missing: nothing is wrong with the pack, so nothing is rewritten.
+        Err(error) if error.kind() == ErrorKind::Damaged => return Ok(whole(error.to_string(), false)),
+        naming => drop(naming?),
+    }
     let mut found = Vec::new();
     let chunks = footer.fingerprints().len() as u64;
     if (len, chunks) != (row.bytes, u64::from(row.chunks)) {
@@ -199,7 +208,7 @@ fn check_frame(
     let mut bad = Vec::new();
     for (position, expected) in (0u16..).zip(expected) {
         let bytes = frame.chunk(position).unwrap_or_default();
-        let fingerprint = outrigger_offload::hash(store.config.fingerprint, bytes);
+        let fingerprint = frame.name(bytes);
         match expected {
             Some(expected) if *expected != fingerprint => bad.push(*expected),
             // A second copy of a chunk within the pack: the footer names the first only.

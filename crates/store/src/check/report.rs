@@ -112,6 +112,8 @@ impl Finding {
 pub struct CheckReport {
     /// Packs looked at.
     pub packs: u64,
+    /// Packs that nobody can read, as the key of their directory was destroyed.
+    pub packs_destroyed: u64,
     /// Frames read and decoded.
     pub frames: u64,
     /// Chunks whose fingerprint was computed.
@@ -145,6 +147,8 @@ pub struct CheckProgress {
     pub bytes_done: AtomicU64,
     /// Packs done.
     pub packs_done: AtomicU64,
+    /// Packs whose directory's key was destroyed.
+    pub packs_destroyed: AtomicU64,
     /// Frames decoded.
     pub frames: AtomicU64,
     /// Chunks whose fingerprint was computed.
@@ -167,6 +171,7 @@ impl CheckReport {
     pub(super) fn finish(mut self, progress: &CheckProgress) -> Self {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         self.packs = get(&progress.packs_done);
+        self.packs_destroyed = get(&progress.packs_destroyed);
         self.frames = get(&progress.frames);
         self.chunks = get(&progress.chunks);
         self.bytes = get(&progress.bytes_done);

@@ -17,7 +17,7 @@ use outrigger_offload::{Auto, Encoder, FrameDecoder, Wanted};
 use super::packs::slots_by_frame;
 use crate::error::{ErrorKind, Result};
 use crate::meta::Meta;
-use crate::packs::load_footer;
+use crate::packs::{Naming, load_footer};
 use crate::session::Session;
 use crate::store::Store;
 use crate::write::{PackSink, SealedPack, StoredFrame};
@@ -60,7 +60,12 @@ pub(crate) fn visit_frames(
     pack: PackId,
     visit: &mut dyn FnMut(Salvaged) -> Result<()>,
 ) -> Result<Salvage> {
-    let mut scan = Scan { store, pack, decoder: FrameDecoder::new(), salvage: Salvage::default() };
+    let naming = match store.packs.domain_of(pack) {
+        // What is left of its frames is not encrypted for a domain, or cannot be read at all.
+        Err(error) if error.kind() == ErrorKind::Damaged => store.packs.common_naming(),
+        _ => store.packs.naming(pack)?,
+    };
+    let mut scan = Scan { store, pack, naming, decoder: FrameDecoder::new(), salvage: Salvage::default() };
     match store.packs.read_footer(pack).or_else(|_| scan.footer_without_header()) {
         Ok(footer) => scan.by_footer(&footer, visit)?,
         Err(error) if error.kind() == ErrorKind::Damaged => scan.by_magic(visit)?,
@@ -72,6 +77,7 @@ pub(crate) fn visit_frames(
 struct Scan<'a> {
     store: &'a Store,
     pack: PackId,
+    naming: Naming,
     decoder: FrameDecoder,
     salvage: Salvage,
 }
@@ -205,7 +211,7 @@ impl Scan<'_> {
         for len in &header.lengths {
             let Some(chunk) = raw.get(at..at + *len as usize) else { break };
             at += *len as usize;
-            let fingerprint = outrigger_offload::hash(self.store.config.fingerprint, chunk);
+            let fingerprint = self.naming.name(chunk);
             if footer.is_none_or(|footer| footer.find(&fingerprint).is_some()) {
                 chunks.push((fingerprint, chunk.to_vec()));
             }
@@ -260,6 +266,7 @@ pub(crate) fn rewrite(
     keep: &mut dyn FnMut(&Salvaged) -> bool,
 ) -> Result<(Vec<SealedPack>, Salvage)> {
     let mut sink = PackSink::new(store, meta, session.id(), kind);
+    let domain = store.packs.domain_of(pack).unwrap_or_default();
     let (mut encoder, mut stored, mut raw) = (Encoder::new(), Vec::new(), Vec::new());
     let wanted = Wanted::of(store.config.codec.into(), &Auto::new());
     let mut open = Vec::new();
@@ -274,6 +281,7 @@ pub(crate) fn rewrite(
         let encoding = encoder.encode(wanted, &raw, &mut stored);
         let bytes = if encoding.codec == Codec::None { &raw } else { &stored };
         open.extend(sink.append(StoredFrame {
+            domain,
             kind: frame.kind,
             encoding,
             lengths: frame.chunks.iter().map(|(_, bytes)| bytes.len() as u32).collect(),

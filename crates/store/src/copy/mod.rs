@@ -130,7 +130,7 @@ pub struct CopyReport {
 /// `Exists` when something else is in the way, or the copy was changed by itself; `Busy` when the
 /// source or the copy is in use; `Damaged` when the source's database is; errors of the engines.
 pub fn copy(store: &Store, options: &CopyOptions, progress: &CopyProgress) -> Result<CopyReport> {
-    store.require_contents()?;
+    store.require_all_contents()?;
     let to = Destination::open(store, options)?;
     // While this session is the collector, no pack of the source can go away, and no other copy of
     // it runs to the same place.
@@ -161,6 +161,8 @@ fn copy_to(
     let is_same = to.config.ring_id().is_some() && to.config.ring_id() == store.config.ring_id();
     if is_same {
         texts::carry(&*store.backend, &*backend)?;
+    } else {
+        texts::require_no_domains(&*store.backend)?;
     }
     let rows: Vec<PackRow> = state.packs()?.into_iter().filter(PackRow::is_committed).collect();
     note(Level::Info, "step", || {

@@ -4,7 +4,9 @@ use std::io::IoSlice;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use outrigger_format::{Footer, FrameHeader, PACK_HEADER_LEN, PackHeader, TRAILER_LEN, Trailer};
+use outrigger_format::{
+    Domain, Footer, FrameHeader, PACK_HEADER_LEN, PackHeader, PackId, TRAILER_LEN, Trailer,
+};
 
 use super::journal::Journal;
 use super::{CopyOptions, CopyProgress, CopyReport, add};
@@ -91,6 +93,7 @@ pub(super) fn verify(
         let mut report = report.lock().expect("no panic while it is held");
         match read {
             Ok(()) => report.packs_verified += 1,
+            Err(error) if error.kind() == ErrorKind::Destroyed => {}
             Err(error) => report.problems.push(format!("the copy of pack {} is not whole: {error}", row.id)),
         }
         true
@@ -120,6 +123,9 @@ pub(crate) fn copy_one(
     to: &dyn Backend,
     row: &PackRow,
 ) -> Result<bool> {
+    if let Some((from, to)) = sealed_ends(from, to, row.id)? {
+        return copy_sealed(from, to, row.id, &|| to.create(row.id).map(Some));
+    }
     if to.len(row.id)?.is_some() {
         match check(to, config, row, &mut |_| Ok(())) {
             Ok(()) => return Ok(false),
@@ -151,14 +157,60 @@ pub(crate) fn copy_before_readers(
     to: &dyn Backend,
     row: &PackRow,
 ) -> Result<bool> {
+    if let Some((from, to)) = sealed_ends(from, to, row.id)? {
+        return copy_sealed(from, to, row.id, &|| to.create_unseen(row.id));
+    }
     if to.len(row.id)?.is_some() {
         return check(to, config, row, &mut |_| Ok(())).map(|()| false);
     }
-    let Some(mut writer) = to.create_unseen(row.id)? else {
-        let why = format!("pack {} cannot be moved up: only directories take packs from below", row.id);
-        return Err(Error::new(ErrorKind::Invalid, why));
-    };
+    let mut writer = to.create_unseen(row.id)?.ok_or_else(|| not_from_below(row.id))?;
     check(from, config, row, &mut |part| append(&mut *writer, &part))?;
+    writer.seal()?;
+    Ok(true)
+}
+
+fn not_from_below(id: PackId) -> Error {
+    let why = format!("pack {id} cannot be moved up: only directories take packs from below");
+    Error::new(ErrorKind::Invalid, why)
+}
+
+/// The engines that have a pack of a domain as it is stored, and are to have it. Both have the same
+/// keys; the domain's may have been destroyed.
+fn sealed_ends<'a>(
+    from: &'a dyn Backend,
+    to: &'a dyn Backend,
+    id: PackId,
+) -> Result<Option<(&'a dyn Backend, &'a dyn Backend)>> {
+    match from.domain_of(id) {
+        // The check of the pack reports what is wrong with it.
+        Err(error) if matches!(error.kind(), ErrorKind::Damaged | ErrorKind::NotFound) => Ok(None),
+        Ok(Domain::COMMON) => Ok(None),
+        domain => domain.map(|_| from.stored().zip(to.stored())),
+    }
+}
+
+/// Copies a pack as it is stored. False if one of its length is there already.
+fn copy_sealed(
+    from: &dyn Backend,
+    to: &dyn Backend,
+    id: PackId,
+    create: &dyn Fn() -> Result<Option<Box<dyn PackWriter>>>,
+) -> Result<bool> {
+    let missing = || Error::damaged(format!("pack {id} is missing"));
+    let len = from.len(id)?.ok_or_else(missing)?;
+    match to.len(id)? {
+        Some(there) if there == len => return Ok(false),
+        Some(_) => to.remove(id)?,
+        None => {}
+    }
+    let mut writer = create()?.ok_or_else(|| not_from_below(id))?;
+    let mut buffer = Vec::new();
+    for at in (0..len).step_by(STEP) {
+        buffer.resize((len - at).min(STEP as u64) as usize, 0);
+        from.read_at(id, at, &mut buffer)?;
+        writer.append(&[IoSlice::new(&buffer)])?;
+    }
+    writer.finish()?;
     writer.seal()?;
     Ok(true)
 }

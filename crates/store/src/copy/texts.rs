@@ -4,7 +4,8 @@
 //! from the source must not open the copy for ever.
 
 use crate::backend::{Backend, KEYS_DIR};
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
+use crate::keys::domains;
 
 /// Puts the texts of `from` beside the packs of `to`.
 ///
@@ -33,6 +34,19 @@ pub(super) fn carry(from: &dyn Backend, to: &dyn Backend) -> Result<()> {
     Ok(())
 }
 
+/// Fails if directories of `from` have keys of their own. Their chunks are named by these keys, so
+/// only a copy with the same keys finds them.
+///
+/// # Errors
+/// `Invalid`.
+pub(super) fn require_no_domains(from: &dyn Backend) -> Result<()> {
+    if !from.texts(KEYS_DIR)?.iter().any(|text| domains::is_domain(text)) {
+        return Ok(());
+    }
+    let why = "directories of this store have keys of their own (`outrigger key list`), so it can be copied with the same keys only: leave out --encrypt and --no-encryption. What lies elsewhere can be taken to another store by `get` and `put`";
+    Err(Error::new(ErrorKind::Invalid, why))
+}
+
 /// Removes the texts of `to` that `from` has no more. A source without any is no reason to remove
 /// the last ones.
 pub(super) fn retire(from: &dyn Backend, to: &dyn Backend) -> Result<()> {
@@ -40,7 +54,12 @@ pub(super) fn retire(from: &dyn Backend, to: &dyn Backend) -> Result<()> {
     if kept.is_empty() {
         return Ok(());
     }
-    let gone = to.texts(KEYS_DIR)?.into_iter().filter(|slot| !kept.contains(slot));
+    // The key of a domain that the source has lost, and not destroyed, may be the last one.
+    let is_gone = |text: &String| match domains::is_domain(text) {
+        true => kept.contains(&domains::gone_of(text)),
+        false => !kept.contains(text),
+    };
+    let gone = to.texts(KEYS_DIR)?.into_iter().filter(is_gone);
     gone.map(|slot| format!("{KEYS_DIR}/{slot}")).try_for_each(|name| to.remove_text(&name))
 }
 

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use outrigger_clock::Instant;
 use outrigger_format::{
-    ChunkKind, Codec, CodecChoice, CodecSpec, Encoding, Fingerprint, Footer, PackId, PackKind, Reason,
+    ChunkKind, Codec, CodecChoice, CodecSpec, Domain, Encoding, Fingerprint, Footer, PackId, PackKind, Reason,
 };
 use outrigger_offload::{Auto, Compression, Encoder, Wanted};
 
@@ -38,6 +38,7 @@ use crate::write::{MANIFEST_FRAME, META_CODEC, OpenPack, PackSink, StoredFrame};
 
 /// Chunks that will be encoded as one frame.
 struct Joint {
+    domain: Domain,
     kind: ChunkKind,
     is_gathered: bool,
     wanted: Wanted,
@@ -101,6 +102,10 @@ impl<'a> Copier<'a> {
             Ok(footer) => footer,
             Err(error) => return Ok(Err(error)),
         };
+        let domain = match self.store.packs.domain_of(pack) {
+            Ok(domain) => domain,
+            Err(error) => return Ok(Err(error)),
+        };
         // The chunks in use of each frame: first those that may go anywhere, then the gathered
         // ones.
         let mut wanted: [WantedChunks; 2] = std::array::from_fn(|_| vec![Vec::new(); footer.frames().len()]);
@@ -150,7 +155,7 @@ impl<'a> Copier<'a> {
                     Err(error) => return Ok(Err(error)),
                     Ok(salvage) => {
                         report.chunks_copied += salvage.lengths.len() as u64;
-                        self.append(salvage, *is_gathered, report)?;
+                        self.append(domain, salvage, *is_gathered, report)?;
                     }
                 }
             }
@@ -177,7 +182,13 @@ impl<'a> Copier<'a> {
         }
     }
 
-    fn append(&mut self, salvage: Salvage, is_gathered: bool, report: &mut GcReport) -> Result<()> {
+    fn append(
+        &mut self,
+        domain: Domain,
+        salvage: Salvage,
+        is_gathered: bool,
+        report: &mut GcReport,
+    ) -> Result<()> {
         let Salvage { kind, encoding, lengths, fingerprints, bytes, whole, other, recoded } = salvage;
         self.progress.advance(bytes.len() as u64);
         let raw_len = lengths.iter().map(|&len| u64::from(len)).sum();
@@ -190,6 +201,7 @@ impl<'a> Copier<'a> {
         }
         if whole {
             let frame = StoredFrame {
+                domain,
                 kind,
                 encoding,
                 lengths,
@@ -199,7 +211,7 @@ impl<'a> Copier<'a> {
             };
             return self.append_frame(frame, is_gathered, report);
         }
-        let at = self.joint((kind, is_gathered), encoding, other);
+        let at = self.joint((domain, kind, is_gathered), encoding, other);
         if !self.joints[at].raw.is_empty() && self.joints[at].raw.len() + bytes.len() > self.joints[at].limit
         {
             self.write_joint(at, report)?;
@@ -214,7 +226,7 @@ impl<'a> Copier<'a> {
     /// Chooses the joint for chunks with this encoding: with others that will be encoded alike.
     fn joint(
         &mut self,
-        (kind, is_gathered): (ChunkKind, bool),
+        (domain, kind, is_gathered): (Domain, ChunkKind, bool),
         encoding: Encoding,
         other: Option<Compression>,
     ) -> usize {
@@ -224,14 +236,24 @@ impl<'a> Copier<'a> {
         };
         let in_vain = encoding.asked.filter(|_| wanted.reason == Reason::Known);
         let same = |joint: &Joint| {
-            (joint.kind, joint.is_gathered) == (kind, is_gathered)
+            (joint.domain, joint.kind, joint.is_gathered) == (domain, kind, is_gathered)
                 && (joint.wanted, joint.in_vain) == (wanted, in_vain)
         };
         self.joints.iter().position(same).unwrap_or_else(|| {
             let pack = if kind == ChunkKind::Data { PackKind::Data } else { PackKind::Meta };
             let limit = self.frame_limit(pack);
             let (raw, lengths, fingerprints) = Default::default();
-            self.joints.push(Joint { kind, is_gathered, wanted, in_vain, limit, raw, lengths, fingerprints });
+            self.joints.push(Joint {
+                domain,
+                kind,
+                is_gathered,
+                wanted,
+                in_vain,
+                limit,
+                raw,
+                lengths,
+                fingerprints,
+            });
             self.joints.len() - 1
         })
     }
@@ -260,9 +282,9 @@ impl<'a> Copier<'a> {
     }
 
     fn write_joint(&mut self, at: usize, report: &mut GcReport) -> Result<()> {
-        let Joint { kind, is_gathered, wanted, in_vain, raw, lengths, fingerprints, .. } =
+        let Joint { domain, kind, is_gathered, wanted, in_vain, raw, lengths, fingerprints, .. } =
             &mut self.joints[at];
-        let is_gathered = *is_gathered;
+        let (domain, is_gathered) = (*domain, *is_gathered);
         if lengths.is_empty() {
             return Ok(());
         }
@@ -272,8 +294,15 @@ impl<'a> Copier<'a> {
         let (kind, lengths, fingerprints) = (*kind, std::mem::take(lengths), std::mem::take(fingerprints));
         let mut raw = std::mem::take(raw);
         let bytes = if encoding.codec == Codec::None { &raw } else { &stored };
-        let frame =
-            StoredFrame { kind, encoding, lengths, fingerprints: &fingerprints, stored: bytes, sequence: 0 };
+        let frame = StoredFrame {
+            domain,
+            kind,
+            encoding,
+            lengths,
+            fingerprints: &fingerprints,
+            stored: bytes,
+            sequence: 0,
+        };
         let appended = self.append_frame(frame, is_gathered, report);
         raw.clear();
         self.joints[at].raw = raw;
@@ -310,10 +339,10 @@ impl<'a> Copier<'a> {
     /// Makes all copies durable, and returns the packs that hold them.
     pub fn finish_group(&mut self, report: &mut GcReport) -> Result<Vec<PackId>> {
         (0..self.joints.len()).try_for_each(|at| self.write_joint(at, report))?;
-        let open = [&mut self.data, &mut self.gathered, &mut self.meta].map(PackSink::take_open);
-        for open in open.into_iter().flatten() {
-            self.seal(open, report)?;
-        }
+        let sinks = [&mut self.data, &mut self.gathered, &mut self.meta];
+        let open: Vec<OpenPack> =
+            sinks.into_iter().flat_map(|sink| std::iter::from_fn(|| sink.take_open())).collect();
+        open.into_iter().try_for_each(|open| self.seal(open, report))?;
         Ok(std::mem::take(&mut self.sealed))
     }
 }

@@ -11,6 +11,7 @@ use outrigger_offload::{Auto, Compression, Encoder, FrameDecoder, Wanted};
 use super::recompress::Targets;
 
 use crate::error::{Context, Error, Result};
+use crate::packs::Naming;
 use crate::store::Store;
 
 /// Verified chunks of one frame.
@@ -81,7 +82,7 @@ impl Salvager {
         if header.kind == ChunkKind::Data {
             salvage.other = targets.and_then(|targets| targets.other(pack, number, header.encoding));
         }
-        self.take_chunks(store, &frame, wanted, &mut salvage)?;
+        self.take_chunks(&store.packs.naming(pack)?, &frame, wanted, &mut salvage)?;
         let stored = &self.stored[header.encoded_len()..];
         match salvage.other.filter(|_| whole) {
             Some(target) => {
@@ -131,7 +132,7 @@ impl Salvager {
     /// whole.
     fn take_chunks(
         &self,
-        store: &Store,
+        naming: &Naming,
         frame: &Frame,
         wanted: &[(u16, Fingerprint)],
         salvage: &mut Salvage,
@@ -146,7 +147,7 @@ impl Salvager {
             let len = header.lengths.get(position as usize).copied();
             let len = len.ok_or_else(|| missing(*pack, *number))?;
             let chunk = &self.raw[start..start + len as usize];
-            if outrigger_offload::hash(store.config.fingerprint, chunk) != fingerprint {
+            if naming.name(chunk) != fingerprint {
                 let at = at(*pack, *frame_start);
                 return Err(Error::damaged(format!("{at}: chunk {fingerprint} does not match its name")));
             }

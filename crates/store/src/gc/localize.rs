@@ -20,7 +20,7 @@ use outrigger_format::catalogue::FileKind;
 use outrigger_format::{Entry, Fingerprint, PackId};
 
 use super::bits::Bits;
-use super::recompress::live_data;
+use super::recompress::{live_data, unless_destroyed};
 use super::{GcOptions, GcProgress, GcReport, collect};
 use crate::backend::place_on;
 use crate::error::{Error, ErrorKind, Result};
@@ -185,7 +185,7 @@ impl Gather {
         gather.bits.admit(&rows);
         let (nodes, mut hosts, mut chunks) = (Nodes::new(store), Hosts::default(), Vec::new());
         let mut file = |root: &outrigger_format::Root| {
-            walk_entries(&nodes, root, 0, u64::MAX, &mut |_, entry| {
+            let walked = walk_entries(&nodes, root, 0, u64::MAX, &mut |_, entry| {
                 if let Entry::Chunk { fingerprint, len } = entry {
                     chunks.push((fingerprint, len));
                 }
@@ -193,7 +193,8 @@ impl Gather {
                     gather.claim(store, &mut hosts, &mut chunks)?;
                 }
                 Ok(true)
-            })?;
+            });
+            unless_destroyed(walked)?;
             gather.claim(store, &mut hosts, &mut chunks)
         };
         let top = require(&*store.meta, At::Now, &how.path)?;

@@ -53,7 +53,14 @@ pub(super) fn judge(
             }
         }
     }
-    Ok(marked.into_iter().collect())
+    // What nobody can read goes when nothing needs it, and is never copied.
+    let mut empty_or_readable = Vec::with_capacity(marked.len());
+    for id in marked {
+        if bits.pack(id).is_none_or(|pack| pack.count() == 0) || !store.packs.is_destroyed(id)? {
+            empty_or_readable.push(id);
+        }
+    }
+    Ok(empty_or_readable)
 }
 
 /// Bytes of a pack's frames in use, and in all.

@@ -20,7 +20,7 @@ use outrigger_offload::{Auto, Compression};
 use serde::Serialize;
 
 use super::{GcOptions, GcProgress, GcReport, collect};
-use crate::error::{Context, Error, Result};
+use crate::error::{Context, Error, ErrorKind, Result};
 use crate::meta::{At, PackRow, PackState, ROOT_INODE};
 use crate::policy::{Policies, WritePolicy};
 use crate::read::Nodes;
@@ -110,6 +110,14 @@ impl RecompressReport {
     }
 }
 
+/// Passes over what nobody can read.
+pub(super) fn unless_destroyed(walked: Result<()>) -> Result<()> {
+    match walked {
+        Err(error) if error.kind() == ErrorKind::Destroyed => Ok(()),
+        walked => walked,
+    }
+}
+
 /// How each frame should be stored.
 pub(super) struct Targets {
     default: Compression,
@@ -169,7 +177,7 @@ impl Targets {
                 return Ok(());
             }
             let Some(choice) = self.choice(wanted) else { return Ok(()) };
-            walk_entries(&nodes, &inode.root, 0, u64::MAX, &mut |_, entry| {
+            let walked = walk_entries(&nodes, &inode.root, 0, u64::MAX, &mut |_, entry| {
                 if let Entry::Chunk { fingerprint, .. } = entry {
                     chunks.push(fingerprint);
                 }
@@ -177,7 +185,8 @@ impl Targets {
                     self.claim(store, &packs, choice, &mut chunks)?;
                 }
                 Ok(true)
-            })?;
+            });
+            unless_destroyed(walked)?;
             self.claim(store, &packs, choice, &mut chunks)
         })
     }

@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use outrigger_format::StoreId;
+use outrigger_format::{Domain, StoreId};
 
+use super::domains::lock_of;
 use super::slots::{forget_copies, slots, slots_of};
 use super::{Keyring, Rights, Secret, Slot};
 use crate::backend::Backend;
@@ -44,8 +45,8 @@ impl NewKeys {
     }
 }
 
-/// Adds a slot with the rights `rights` to a store whose slots lie in `packs`. `ring` has all
-/// epochs: see [`at_hand`](super::unlock::at_hand).
+/// Adds a slot with the rights `rights` to a store whose slots lie in `packs`; with a domain, for
+/// [`Rights::Subtree`]. `ring` has all epochs: see [`at_hand`](super::unlock::at_hand).
 ///
 /// # Errors
 /// `Denied` unless `ring` has all rights. As [`Slot::lock`]; when it cannot be written.
@@ -55,10 +56,15 @@ pub fn add_slot(
     secret: &Secret,
     label: &str,
     rights: Rights,
+    domain: Option<Domain>,
 ) -> Result<Slot> {
     ring.rights().require_all()?;
     let created = outrigger_clock::now_nanos() / 1_000_000_000;
-    let slot = Slot::lock(&ring.limited(rights)?, secret, label, created)?;
+    let limited = match domain {
+        Some(domain) => ring.limited_to(domain, lock_of(packs, ring, domain)?)?,
+        None => ring.limited(rights)?,
+    };
+    let slot = Slot::lock(&limited, secret, label, created)?;
     packs.put_text(&slot.file_name(), &slot.to_text())?;
     Ok(slot)
 }
@@ -125,7 +131,7 @@ pub fn rotate(
     let rotated = ring.rotated()?;
     let mut new = Vec::new();
     for (slot, secret) in carried {
-        new.push(add_slot(packs, &rotated, secret, &slot.label, slot.rights)?);
+        new.push(add_slot(packs, &rotated, secret, &slot.label, slot.rights, slot.domain())?);
     }
     let ids = |slots: &[Slot]| slots.iter().map(|slot| slot.id.clone()).collect::<BTreeSet<_>>();
     let expected: BTreeSet<String> = known.iter().map(|(slot, _)| slot.id.clone()).chain(ids(&new)).collect();
@@ -154,7 +160,7 @@ mod tests {
         let rights = [Rights::All, Rights::All, Rights::ReadOnly];
         // Three keys of one label, and one of them twice, as an interrupted rotation leaves it.
         for at in [0, 1, 2, 0] {
-            add_slot(&packs, &ring, &secrets[at], "host", rights[at]).unwrap();
+            add_slot(&packs, &ring, &secrets[at], "host", rights[at], None).unwrap();
         }
         let known: Vec<(Slot, Option<Secret>)> = unlock::at_hand(&ring, &packs, &[])
             .unwrap()
@@ -186,13 +192,13 @@ mod tests {
         let (packs, own) = (MemoryBackend::new(), tempfile::tempdir().unwrap());
         let ring = Keyring::new(StoreId([1; 16])).unwrap();
         let (owner, reader) = (Secret::Key(Key::new([1; 32])), Secret::Key(Key::new([2; 32])));
-        add_slot(&packs, &ring, &owner, "owner", Rights::All).unwrap();
-        add_slot(&packs, &ring, &reader, "reader", Rights::ReadOnly).unwrap();
+        add_slot(&packs, &ring, &owner, "owner", Rights::All, None).unwrap();
+        add_slot(&packs, &ring, &reader, "reader", Rights::ReadOnly, None).unwrap();
         let known = slots(&packs).unwrap();
         let opened = known.iter().find_map(|slot| slot.open(&reader, ring.id()).unwrap()).unwrap();
         let carried: Vec<_> = known.iter().map(|slot| (slot.clone(), Some(owner.clone()))).collect();
         for refused in [
-            add_slot(&packs, &opened, &reader, "more", Rights::ReadOnly).map(drop),
+            add_slot(&packs, &opened, &reader, "more", Rights::ReadOnly, None).map(drop),
             remove_slot(&packs, &opened, "owner").map(drop),
             rotate(&packs, own.path(), &opened, &carried).map(drop),
         ] {

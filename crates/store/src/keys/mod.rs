@@ -5,6 +5,7 @@
 //! keyring is kept in *key slots* beside the packs, each locked by something that a user has or
 //! knows, and each with the [rights](Rights) of who opens it. `docs/decisions/0029-encryption.md` has the design.
 
+pub mod domains;
 pub mod kernel;
 mod keyring;
 pub mod known;
@@ -22,8 +23,9 @@ use zeroize::Zeroize;
 
 use crate::error::Result;
 
+pub use domains::{DomainKey, Domains};
 pub use keyring::{ContentKeys, Keyring, Rights, RingId};
-pub(crate) use keyring::{HEAD_LEN, PackHead, PackKeys};
+pub(crate) use keyring::{HEAD_LEN, PackHead};
 pub use manage::{NewKeys, add_slot, remove_slot, rotate};
 pub use slot::{Secret, Slot, SlotKind, require_passphrase};
 

@@ -5,7 +5,7 @@
 //! authenticates all of that, under a key that only the slot's key or passphrase gives.
 
 use argon2::{Algorithm, Argon2, Params, Version};
-use outrigger_format::StoreId;
+use outrigger_format::{Domain, StoreId};
 use serde::{Deserialize, Serialize};
 
 use super::{Key, Keyring, Rights, RingId};
@@ -79,6 +79,9 @@ pub struct Slot {
     pub epochs: u32,
     /// The rights of its owner.
     pub rights: Rights,
+    /// The domain that it reads, of one that reads a directory alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    domain: Option<String>,
     /// Tells a wrong secret from a damaged slot: derived from the secret, and says nothing of it.
     check: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -115,6 +118,7 @@ impl Slot {
             created,
             epochs: ring.epochs(),
             rights: ring.rights(),
+            domain: ring.domain().map(|id| id.to_string()),
             check: String::new(),
             argon2id,
             ring: String::new(),
@@ -143,8 +147,10 @@ impl Slot {
         }
         let ring = unhex(&self.ring).and_then(|sealed| key.open(&self.about(), &sealed));
         let ring = ring.map(zeroize::Zeroizing::new).and_then(|bytes| Keyring::decode(&bytes, id.store));
-        let is_whole =
-            |ring: &Keyring| (ring.epochs(), ring.rights(), ring.id()) == (self.epochs, self.rights, id);
+        let is_whole = |ring: &Keyring| {
+            (ring.epochs(), ring.rights(), ring.id(), ring.domain())
+                == (self.epochs, self.rights, id, self.domain())
+        };
         match ring.filter(is_whole) {
             Some(ring) => Ok(Some(ring)),
             None => Err(Error::damaged(format!("key slot {} was changed since it was made", self.id))),
@@ -200,6 +206,11 @@ impl Slot {
         toml::from_str(text).map_err(|error| Error::damaged(format!("a key slot: {}", error.message())))
     }
 
+    /// The domain that it reads, of one that reads a directory alone.
+    pub fn domain(&self) -> Option<Domain> {
+        u64::from_str_radix(self.domain.as_deref()?, 16).ok().map(Domain)
+    }
+
     /// The name of its file, below the place of packs.
     pub fn file_name(&self) -> String {
         format!("{KEYS_DIR}/{}", self.id)
@@ -230,7 +241,7 @@ pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn unhex(text: &str) -> Option<Vec<u8>> {
+pub(super) fn unhex(text: &str) -> Option<Vec<u8>> {
     let (pairs, rest) = text.as_bytes().as_chunks::<2>();
     let digit = |byte: u8| (byte as char).to_digit(16).map(|digit| digit as u8);
     let byte = |[high, low]: &[u8; 2]| Some(digit(*high)? << 4 | digit(*low)?);

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::domains::is_domain;
 use super::{RingId, Slot};
 use crate::backend::{Backend, KEYS_DIR};
 use crate::error::{Context, Error, ErrorKind, Result};
@@ -15,7 +16,7 @@ use crate::layout::{create_private_dir, write_durably};
 /// cannot is passed over: the others open the store.
 pub fn slots(packs: &dyn Backend) -> Result<Vec<Slot>> {
     let (mut slots, mut damaged) = (Vec::new(), None);
-    for name in packs.texts(KEYS_DIR)? {
+    for name in packs.texts(KEYS_DIR)?.into_iter().filter(|name| !is_domain(name)) {
         let Some(text) = packs.text(&format!("{KEYS_DIR}/{name}"))? else { continue };
         match Slot::from_text(&text) {
             Ok(slot) => slots.push(slot),

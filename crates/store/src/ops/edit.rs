@@ -6,8 +6,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use outrigger_format::Root;
 use outrigger_format::catalogue::FileKind;
+use outrigger_format::{Domain, Root};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::local::put::made_now;
@@ -73,14 +73,14 @@ impl Editor {
     }
 }
 
-fn not_the_root(path: &StorePath) -> Result<(StorePath, Vec<u8>)> {
+pub(super) fn not_the_root(path: &StorePath) -> Result<(StorePath, Vec<u8>)> {
     let name = path
         .name()
         .ok_or_else(|| Error::new(ErrorKind::Invalid, "the root itself cannot be removed or moved"))?;
     Ok((path.parent(), name.to_vec()))
 }
 
-fn require_directory(meta: &dyn Meta, at: At, path: &StorePath) -> Result<Inode> {
+pub(super) fn require_directory(meta: &dyn Meta, at: At, path: &StorePath) -> Result<Inode> {
     let inode = require(meta, at, path)?;
     if inode.attributes.kind != FileKind::Directory {
         return Err(Error::new(ErrorKind::Invalid, format!("`{path}` is not a directory")));
@@ -94,7 +94,7 @@ fn require_directory(meta: &dyn Meta, at: At, path: &StorePath) -> Result<Inode>
 /// `Exists` where something else has one of the names; those of the store.
 pub fn make_directories(store: &Store, path: &StorePath) -> Result<bool> {
     let (meta, mut editor) = (&*store.meta, None);
-    let (mut parent, mut at) = (ROOT_INODE, StorePath::default());
+    let (mut parent, mut at, mut domain) = (ROOT_INODE, StorePath::default(), Domain::COMMON);
     for name in &path.components {
         at = at.join(name);
         let existing = if editor.is_none() { meta.lookup(At::Now, parent, name)? } else { None };
@@ -102,7 +102,7 @@ pub fn make_directories(store: &Store, path: &StorePath) -> Result<bool> {
             if existing.attributes.kind != FileKind::Directory {
                 return Err(Error::new(ErrorKind::Exists, format!("`{at}` is not a directory")));
             }
-            parent = existing.number;
+            (parent, domain) = (existing.number, existing.attributes.domain());
             continue;
         }
         let inode = meta.reserve_inodes(1)?.start;
@@ -114,7 +114,7 @@ pub fn make_directories(store: &Store, path: &StorePath) -> Result<bool> {
             parent,
             name: name.clone(),
             inode,
-            attributes: made_now(FileKind::Directory, 0o755),
+            attributes: made_now(FileKind::Directory, 0o755).in_domain(domain),
             root: Root::Empty,
             stamp: 0,
             replace: false,
@@ -124,6 +124,20 @@ pub fn make_directories(store: &Store, path: &StorePath) -> Result<bool> {
     let Some(editor) = editor else { return Ok(false) };
     editor.finish(Ok(EditReport::default()))?;
     Ok(true)
+}
+
+/// Fails if an entry would come into a directory whose contents have another key. A directory keeps
+/// its key where there is none.
+fn require_one_key(path: &StorePath, entry: &Inode, directory: &Inode) -> Result<()> {
+    let (own, there) = (entry.attributes.domain(), directory.attributes.domain());
+    let keeps = entry.attributes.kind == FileKind::Directory && there == Domain::COMMON;
+    if own == there || keeps {
+        return Ok(());
+    }
+    let why = format!(
+        "`{path}` has another key than the directory that it would come into: copy its contents by reading them, with `cp` in a mount or with `outrigger cat` and `outrigger put -`"
+    );
+    Err(Error::new(ErrorKind::Invalid, why))
 }
 
 /// Removes `paths`; directories only when `recursive`. All of it or nothing, for up to some ten
@@ -190,13 +204,15 @@ pub fn rename(
     let mut changes = Vec::new();
     for (path, target) in targets(meta, from, to)? {
         let (parent, name) = not_the_root(&path)?;
-        require(meta, At::Now, &path)?;
+        let moved = require(meta, At::Now, &path)?;
         let (new_parent, new_name) = not_the_root(&target)?;
         if target.components.starts_with(&path.components) && target != path {
             return Err(Error::new(ErrorKind::Invalid, format!("`{path}` cannot be moved into itself")));
         }
         let parent = require_directory(meta, At::Now, &parent)?.number;
-        let new_parent = require_directory(meta, At::Now, &new_parent)?.number;
+        let new_parent = require_directory(meta, At::Now, &new_parent)?;
+        require_one_key(&path, &moved, &new_parent)?;
+        let new_parent = new_parent.number;
         if let Some(before) = before
             && meta.lookup(At::Now, new_parent, &new_name)?.is_some()
         {
@@ -207,7 +223,7 @@ pub fn rename(
     commit(store, "mv", changes, before)
 }
 
-fn commit(
+pub(super) fn commit(
     store: &Store,
     what: &str,
     changes: Vec<Change>,
@@ -306,7 +322,9 @@ impl Copier<'_> {
                 return Err(Error::new(ErrorKind::Invalid, format!("`{path}` and its copy are the same")));
             }
             let (parent, name) = not_the_root(&target)?;
-            let parent = require_directory(meta, At::Now, &parent)?.number;
+            let parent = require_directory(meta, At::Now, &parent)?;
+            require_one_key(&path, &inode, &parent)?;
+            let parent = parent.number;
             if let Some(before) = self.before
                 && meta.lookup(At::Now, parent, &name)?.is_some()
             {

@@ -8,6 +8,7 @@ pub mod edit;
 pub mod errors;
 pub mod find;
 pub mod mounts;
+pub mod own_keys;
 pub mod restore;
 pub mod retention;
 pub mod snapshots;

@@ -20,6 +20,7 @@ use super::groups::{Group, has_hash, is_about_the_file};
 use super::{sound, stored};
 use crate::backend::{Backend, MemoryBackend};
 use crate::error::{Error, Result};
+use crate::keys::domains;
 use crate::meta::PackRow;
 use crate::packs::PackReader;
 use crate::sealed::sealed;
@@ -94,6 +95,7 @@ impl<'a> Healer<'a> {
         if !has_hash(&new, row.id, member.len, &member.hash)? {
             return Ok(Err("what its parity gives has another checksum than was recorded".to_owned()));
         }
+        domains::copy_texts(&*store.backend, &new)?;
         let plain = sealed(Arc::new(new.clone()), store.keys());
         let reader = PackReader::new(Arc::clone(&plain), store.config.id, store.config.fingerprint);
         let verified = sound::verify(&reader, row).and_then(|()| match plain.len(row.id)? {

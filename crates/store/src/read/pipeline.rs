@@ -181,7 +181,7 @@ impl<'a> Reader<'a> {
         let (footer, number, position) = self.position(place)?;
         let frame = self.packs.frame(place.pack, &footer, number, Wanted::Now)?;
         let chunk = frame.chunk(position).ok_or_else(|| damaged(place, "its frame is too short"))?;
-        if outrigger_offload::hash(self.fingerprint, chunk) != *fingerprint {
+        if frame.name(chunk) != *fingerprint {
             return Err(damaged(place, "its bytes do not match its fingerprint"));
         }
         if let Some(verified) = self.verified.filter(|_| frame.note_matched(position)) {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! pack    = head   header   frames   end   tail
-//! head    = 4 epoch   32 public key that the writer drew
+//! head    = 4 epoch   8 domain   32 public key that the writer drew
 //! header  = block 0 of the pack's first 64 bytes                                 footer key
 //! frames  = blocks 0, 1, ... of the bytes up to the footer                       content key
 //! end     = blocks 2, 3, ... of footer, trailer and zeros                        footer key
@@ -20,6 +20,9 @@
 //! not authenticate. A pack that was cut short lacks its tail. A host that only stores has the footer
 //! key alone: it finds what is stored, and a read of frames is `Denied`.
 //!
+//! A pack of a [domain](crate::keys::domains) has frames of that domain alone, and its content key needs the
+//! domain's.
+//!
 //! **Nonces.** Each pack's keys are drawn with it, so no two writers share them, even if a database
 //! that was set back gives out an id again. Blocks of one key differ by their numbers.
 
@@ -32,11 +35,11 @@ use std::time::Duration;
 
 use hashlink::LruCache;
 use outrigger_clock::Instant;
-use outrigger_format::PackId;
+use outrigger_format::{Domain, PackId};
 
 use crate::backend::{Backend, CacheCounts, PackWriter, TieredBackend};
 use crate::error::{Error, ErrorKind, Result};
-use crate::keys::{HEAD_LEN, Keyring, PackHead};
+use crate::keys::{DomainKey, Domains, HEAD_LEN, Keyring, PackHead};
 use layout::{BLOCK, SEALED, TAIL, sealed_len};
 use read::Known;
 use writer::SealedWriter;
@@ -67,6 +70,7 @@ pub fn sealed(backend: Arc<dyn Backend>, keys: Option<&Arc<Keyring>>) -> Arc<dyn
 pub struct SealedBackend {
     inner: Arc<dyn Backend>,
     keys: Arc<Keyring>,
+    domains: Domains,
     known: Mutex<LruCache<PackId, Known>>,
     buffers: Mutex<Vec<Vec<u8>>>,
     /// When it last looked for newer keys.
@@ -76,9 +80,11 @@ pub struct SealedBackend {
 impl SealedBackend {
     /// Encrypts the packs of `inner`.
     pub fn new(inner: Arc<dyn Backend>, keys: Arc<Keyring>) -> Self {
+        let domains = Domains::new(Arc::clone(&inner), Arc::clone(&keys));
         Self {
             inner,
             keys,
+            domains,
             known: Mutex::new(LruCache::new(PACKS_MAX)),
             buffers: Mutex::default(),
             refreshed: Mutex::default(),
@@ -100,8 +106,7 @@ impl SealedBackend {
     fn writer(&self, id: PackId, inner: Box<dyn PackWriter>) -> Result<Box<dyn PackWriter>> {
         // It may know an earlier pack of this id, which was removed.
         self.remember(id, None);
-        let (head, keys) = self.keys.new_pack(id)?;
-        Ok(Box::new(SealedWriter::new(inner, &head, &keys)?))
+        Ok(Box::new(SealedWriter::new(inner, id, Arc::clone(&self.keys))?))
     }
 
     /// See [`Backend::read_end`].
@@ -264,6 +269,14 @@ impl Backend for SealedBackend {
         let mut head = [0; HEAD_LEN];
         self.inner.read_at(id, 0, &mut head)?;
         Ok(PackHead(head).epoch() == self.keys.epochs())
+    }
+
+    fn domain_of(&self, id: PackId) -> Result<Domain> {
+        Ok(self.opened(id)?.domain)
+    }
+
+    fn domain_key(&self, id: Domain) -> Result<Arc<DomainKey>> {
+        self.domains.key(id)
     }
 
     fn tend(&self) {

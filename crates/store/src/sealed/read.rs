@@ -3,7 +3,7 @@
 use std::sync::{Arc, PoisonError};
 
 use outrigger_clock::Instant;
-use outrigger_format::PackId;
+use outrigger_format::{Domain, PackId};
 use ring::aead::{Aad, LessSafeKey, NONCE_LEN, Nonce};
 
 use super::layout::{BLOCK, FRAMES, HEADER, HEADER_NUMBER, SEALED, Section, Shape, TAIL, TAIL_NUMBER};
@@ -14,8 +14,9 @@ use crate::keys::{HEAD_LEN, PackHead, unlock};
 /// A pack whose head was read.
 pub(super) struct Opened {
     footer_key: LessSafeKey,
-    /// `None` for a host that only stores.
+    /// `None` for a host without the right to it.
     content_key: Option<LessSafeKey>,
+    pub(super) domain: Domain,
     header: [u8; HEADER],
 }
 
@@ -60,11 +61,14 @@ impl SealedBackend {
             self.refresh()?;
         }
         let changed = || Error::damaged(format!("pack {id}: its head was changed, or is of another key"));
-        let keys = self.keys.pack(id, &head).ok_or_else(changed)?;
+        let domain = head.domain();
+        // Without the key of its domain, header and footer can be read all the same.
+        let own = if domain == Domain::COMMON { None } else { self.domains.key(domain).ok() };
+        let keys = self.keys.pack(id, &head, own.as_deref()).ok_or_else(changed)?;
         let (footer_key, content_key) = (keys.footer.aead(), keys.content.map(|key| key.aead()));
         let plain = open_block(&footer_key, HEADER_NUMBER, &mut stored[HEAD_LEN..]).ok_or_else(changed)?;
         let header = plain.try_into().expect("the header's bytes");
-        let pack = Arc::new(Opened { footer_key, content_key, header });
+        let pack = Arc::new(Opened { footer_key, content_key, domain, header });
         self.remember(id, Some(Known { pack: Arc::clone(&pack), shape: None }));
         Ok(pack)
     }
@@ -134,6 +138,17 @@ impl SealedBackend {
         (mut offset, mut buf): (u64, &mut [u8]),
         fetch: &mut Fetch<'_>,
     ) -> Result<()> {
+        if section.is_content && !buf.is_empty() && pack.domain != Domain::COMMON {
+            // It may have been destroyed since the pack was opened, or be at hand by now.
+            self.domains.key(pack.domain).map_err(|error| error.context(format!("pack {id}")))?;
+            if pack.content_key.is_none() {
+                self.remember(id, None);
+                return Err(Error::new(
+                    ErrorKind::Busy,
+                    format!("pack {id}: its key has come back just now"),
+                ));
+            }
+        }
         let most = if self.inner.uploads_max() > 1 { usize::MAX } else { BATCH * BLOCK };
         let key = if section.is_content { pack.content_key.as_ref() } else { Some(&pack.footer_key) };
         while !buf.is_empty() {
@@ -141,7 +156,7 @@ impl SealedBackend {
                 return self
                     .keys
                     .rights()
-                    .require_contents()
+                    .require_all_contents()
                     .map_err(|error| error.context(format!("pack {id}")));
             };
             let within = ((offset - section.from) % BLOCK as u64) as usize;

@@ -256,7 +256,7 @@ fn nothing_in_a_slot_that_only_stores_opens_contents() {
     for id in [1, 2].map(PackId) {
         let stored = inner.packs()[&id].clone();
         let head = PackHead(*stored.first_chunk().unwrap());
-        assert!(stores.pack(id, &head).unwrap().content.is_none());
+        assert!(stores.pack(id, &head, None).unwrap().content.is_none());
         let (store, number) = (&[3u8; 16], id.0.to_le_bytes());
         let derived = held.iter().flat_map(|key| {
             let content = |about: &[&[u8]]| key.derive("outrigger 2026-11 pack content", about);

@@ -1,18 +1,22 @@
 //! Encrypts a pack while it is written.
 
 use std::io::IoSlice;
+use std::sync::Arc;
 
+use outrigger_format::PackId;
 use ring::aead::{Aad, LessSafeKey, NONCE_LEN, Nonce};
 
 use super::layout::{BLOCK, END_NUMBER, HEADER, HEADER_NUMBER, SEALED, Shape, TAIL_NUMBER, zeros_for};
 use super::{BATCH, SMALL, UNIT, UNIT_SMALL, about};
 use crate::backend::PackWriter;
 use crate::error::{Error, ErrorKind, Result};
-use crate::keys::{PackHead, PackKeys};
+use crate::keys::{DomainKey, Keyring};
 
 /// Encrypts one pack.
 pub(super) struct SealedWriter {
     inner: Box<dyn PackWriter>,
+    id: PackId,
+    keys: Arc<Keyring>,
     footer_key: LessSafeKey,
     content_key: LessSafeKey,
     /// The random part of its nonces.
@@ -33,18 +37,18 @@ pub(super) struct SealedWriter {
 }
 
 impl SealedWriter {
-    /// A writer of the pack `inner`, with the keys that were drawn for it.
+    /// A writer of the pack `id`, which is `inner`. It draws the pack's keys.
     ///
     /// # Errors
     /// When the kernel has no random bytes.
-    ///
-    /// # Panics
-    /// Without the content key.
-    pub(super) fn new(inner: Box<dyn PackWriter>, head: &PackHead, keys: &PackKeys) -> Result<Self> {
+    pub(super) fn new(inner: Box<dyn PackWriter>, id: PackId, ring: Arc<Keyring>) -> Result<Self> {
+        let (head, keys) = ring.new_pack(id, None)?;
         let mut batch = Vec::with_capacity((BATCH + 1) * SEALED);
         batch.extend_from_slice(&head.0);
         Ok(Self {
             inner,
+            id,
+            keys: ring,
             footer_key: keys.footer.aead(),
             content_key: keys.content.as_ref().expect("a writer has it").aead(),
             drawn: outrigger_clock::random()?,
@@ -161,6 +165,16 @@ fn seal(key: &LessSafeKey, drawn: &[u8; 8], number: u32, block: &mut [u8]) -> [u
 }
 
 impl PackWriter for SealedWriter {
+    fn use_domain(&mut self, domain: &DomainKey) -> Result<()> {
+        debug_assert_eq!(self.len, 0, "before its first byte");
+        let (head, keys) = self.keys.new_pack(self.id, Some(domain))?;
+        self.footer_key = keys.footer.aead();
+        self.content_key = keys.content.as_ref().expect("a writer has it").aead();
+        self.batch.clear();
+        self.batch.extend_from_slice(&head.0);
+        Ok(())
+    }
+
     fn append(&mut self, parts: &[IoSlice<'_>]) -> Result<()> {
         for part in parts {
             let mut part = &part[..];

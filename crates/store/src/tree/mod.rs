@@ -4,6 +4,7 @@
 pub mod listing;
 pub mod selection;
 
+use outrigger_format::Domain;
 use outrigger_format::catalogue::FileKind;
 
 use crate::error::{Context, Error, ErrorKind, Result};
@@ -104,6 +105,23 @@ pub fn find(meta: &dyn Meta, at: At, path: &StorePath) -> Result<Option<Inode>> 
 pub fn require(meta: &dyn Meta, at: At, path: &StorePath) -> Result<Inode> {
     find(meta, at, path)?
         .ok_or_else(|| Error::new(ErrorKind::NotFound, format!("`{path}` is not in the store")))
+}
+
+/// The domain of what is made at `path`: that of the lowest directory on the way that exists.
+///
+/// # Errors
+/// Those of the database.
+pub fn domain_at(meta: &dyn Meta, path: &StorePath) -> Result<Domain> {
+    let (mut number, mut domain) = (ROOT_INODE, Domain::COMMON);
+    for name in path.parent().components {
+        match meta.lookup(At::Now, number, &name)? {
+            Some(found) if found.attributes.kind == FileKind::Directory => {
+                (number, domain) = (found.number, found.attributes.domain());
+            }
+            _ => break,
+        }
+    }
+    Ok(domain)
 }
 
 #[cfg(test)]

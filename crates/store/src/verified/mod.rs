@@ -285,7 +285,7 @@ impl Verified {
         let frame = packs.load(pack, footer, number)?;
         self.frames.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(frame.header.raw_len() as u64, Ordering::Relaxed);
-        let names = frame.names(packs.fingerprint_kind());
+        let names = frame.names();
         let is_kind =
             footer.frames().get(usize::from(number)).is_some_and(|entry| entry.kind == frame.header.kind);
         let mut told = (0..).zip(footer.fingerprints()).filter_map(|(slot, fingerprint)| {

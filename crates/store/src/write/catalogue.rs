@@ -3,7 +3,7 @@
 
 use outrigger_clock as clock;
 use outrigger_format::catalogue::{BlockBuilder, Record};
-use outrigger_format::{ChunkKind, Codec, CodecSpec, Encoding, Fingerprint, PackKind};
+use outrigger_format::{ChunkKind, Codec, CodecSpec, Domain, Encoding, Fingerprint, PackKind};
 use outrigger_offload::Compressor;
 
 use super::packer::{OpenPack, PackSink, StoredFrame};
@@ -133,6 +133,7 @@ impl<'a> Blocks<'a> {
         let codec = self.compressor.compress(META_CODEC, &block, &mut self.stored);
         let fingerprint = outrigger_offload::hash(self.store.config.fingerprint, &block);
         self.packs.extend(self.sink.append(StoredFrame {
+            domain: Domain::COMMON,
             kind: ChunkKind::Catalogue,
             encoding: Encoding::plain(codec),
             lengths: vec![block.len() as u32],

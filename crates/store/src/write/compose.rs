@@ -5,7 +5,7 @@
 //! pipeline would have stored, so each finds the other's chunks. Manifest nodes are chunks like the
 //! others: readers look them up by fingerprint.
 
-use outrigger_format::{CodecChoice, Entry, Fingerprint, Node, Root};
+use outrigger_format::{CodecChoice, Domain, Entry, Fingerprint, Node, Root};
 use outrigger_offload::Compression;
 
 use super::ingest::cut_here;
@@ -30,14 +30,16 @@ pub struct Composed {
 }
 
 /// Composes the content of a file, if at most `new_max` bytes of it are new and it has few entries.
-/// `None` otherwise, and if it asks for a storage form that a row does not have.
+/// `None` otherwise, and if it asks for a storage form that a row does not have: rows are not
+/// encrypted with the key of a domain.
 ///
 /// # Errors
 /// Those of the source, and of reading the manifests of kept ranges.
 pub fn compose(reader: &Reader<'_>, file: &FileItem, new_max: u64) -> Result<Option<Composed>> {
     let Content::Parts(Parts { parts, source }) = &file.content else { return Ok(None) };
     let codec = hinted(file.codec, &file.attributes.xattrs);
-    let is_usual = codec == Compression::from(codec.codec) && file.dedup && file.frame.is_none();
+    let is_common = file.attributes.domain() == Domain::COMMON;
+    let is_usual = is_common && codec == Compression::from(codec.codec) && file.dedup && file.frame.is_none();
     let new = parts.iter().map(|part| match part {
         Part::Data { len, .. } => *len,
         Part::Keep { .. } | Part::Hole { .. } => 0,

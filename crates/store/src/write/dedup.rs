@@ -14,11 +14,11 @@
 
 use std::sync::{Arc, Mutex};
 
-use outrigger_format::{Fingerprint, FingerprintMap, PackId, Place};
+use outrigger_format::{Domain, Entry, Fingerprint, FingerprintMap, PackId, Place, Root};
 use outrigger_offload::table::PackPlace;
 
 use super::ingest::ChunkRef;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::index::Index;
 use crate::packs::PackReader;
 use crate::session::Session;
@@ -195,6 +195,33 @@ impl Dedup {
         }
         cache.note_found(&self.found, relied, self.session.generation());
         Ok(())
+    }
+
+    /// Fails unless a stored content is of this domain: all of it is, so its first chunk tells.
+    ///
+    /// # Errors
+    /// `Invalid`; those of the index.
+    pub fn require_domain(&self, root: &Root, domain: Domain) -> Result<()> {
+        let first = match root {
+            Root::Empty => None,
+            Root::Inline(entries) => entries.iter().find_map(|entry| match entry {
+                Entry::Chunk { fingerprint, .. } => Some(*fingerprint),
+                Entry::Hole { .. } => None,
+            }),
+            Root::Tree { fingerprint, .. } => Some(*fingerprint),
+        };
+        let Some(first) = first else { return Ok(()) };
+        // What is inline is in no domain.
+        let found = match self.index.resolve(&first, |_| true)? {
+            Some(place) => self.verification.packs.domain_of(place.pack)?,
+            None => Domain::COMMON,
+        };
+        if found == domain {
+            return Ok(());
+        }
+        let why =
+            "contents of directories with different keys cannot be joined or shared: copy them by reading";
+        Err(Error::new(ErrorKind::Invalid, why))
     }
 
     /// The state of chunk `at` of the batch given to `resolve`; [`Known::New`] if it is not

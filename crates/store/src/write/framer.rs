@@ -10,7 +10,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use outrigger_format::{Fingerprint, MAX_FRAME_LEN};
+use outrigger_format::{Domain, Fingerprint, MAX_FRAME_LEN};
 use outrigger_offload::Compression;
 use outrigger_offload::pool::{Buffer as Memory, Pool};
 
@@ -22,11 +22,13 @@ pub(super) struct Form {
     pub codec: Compression,
     /// See [`super::FileItem::frame`].
     pub frame: Option<u32>,
+    /// The file's domain.
+    pub domain: Domain,
 }
 
 impl Form {
     #[cfg(test)]
-    const PLAIN: Self = Self { codec: Compression::NONE, frame: None };
+    const PLAIN: Self = Self { codec: Compression::NONE, frame: None, domain: Domain::COMMON };
 }
 
 /// A frame's raw bytes, complete, before compression.
@@ -280,7 +282,7 @@ mod tests {
     #[test]
     fn where_the_level_is_ours_to_choose_so_is_the_length() {
         let source = buffer(9000);
-        let auto = |objective| Form { codec: CodecChoice::Auto(objective).into(), frame: None };
+        let auto = |objective| Form { codec: CodecChoice::Auto(objective).into(), ..Form::PLAIN };
         let longest = |framer: &mut Framer, form| {
             for at in (0..9000).step_by(100) {
                 if let Some(complete) = framer.push(Fingerprint([1; 32]), &source, at..at + 100, form).1 {

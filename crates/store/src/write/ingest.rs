@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
 use outrigger_format::boundary::CutWalk;
-use outrigger_format::{ChunkerSpec, Fingerprint, FingerprintKind};
+use outrigger_format::{ChunkerSpec, Domain, Fingerprint, FingerprintKind};
 use outrigger_offload::Compression;
 use outrigger_offload::op::{Ingested, Stream};
 
@@ -140,7 +140,7 @@ pub(super) fn read_small(items: Vec<Small>, mut buffer: Buffer, progress: &Progr
                     data: at..at,
                     offset: 0,
                     chunks: 0,
-                    form: Form { codec: Compression::NONE, frame: None },
+                    form: Form { codec: Compression::NONE, frame: None, domain: Domain::COMMON },
                     dedup: false,
                     chunker: ChunkerSpec::DEFAULT,
                     oracle: Oracle::Off,
@@ -151,11 +151,11 @@ pub(super) fn read_small(items: Vec<Small>, mut buffer: Buffer, progress: &Progr
             Small::File(file) => file,
         };
         let (chunker, dedup, oracle) = (file.chunker, file.dedup, file.oracle.clone());
-        let frame = file.frame;
+        let (frame, domain) = (file.frame, file.attributes.domain());
         let Some((change, len, offset, codec)) = read_file(file, &mut buffer.bytes[at..], progress)? else {
             continue;
         };
-        let (form, data) = (Form { codec, frame }, at..at + len);
+        let (form, data) = (Form { codec, frame, domain }, at..at + len);
         files.push(CutFile { change, data, offset, chunks: 0, form, dedup, chunker, oracle, content: true });
         at += len;
         progress.bytes_done.fetch_add(len as u64, Ordering::Relaxed);
@@ -333,7 +333,9 @@ fn read_file(
                 attributes.uid = read.stat.uid;
                 attributes.gid = read.stat.gid;
                 attributes.mtime = read.stat.mtime;
+                let domain = attributes.domain();
                 attributes.xattrs = read.xattrs;
+                attributes = attributes.in_domain(domain);
                 let stamp = if read.settled { read.stat.stamp(source.scan_start) } else { 0 };
                 (read.len, stamp)
             }

@@ -1,12 +1,15 @@
 //! Builds a file's manifest bottom-up while its chunks arrive, in memory proportional to its depth.
 
-use outrigger_format::{Entry, Fingerprint, INLINE_ENTRIES_MAX, MAX_LEVEL, Node, Root, ends_node};
+use outrigger_format::{Domain, Entry, Fingerprint, INLINE_ENTRIES_MAX, MAX_LEVEL, Node, Root, ends_node};
 
 use crate::error::{Error, ErrorKind, Result};
 
 /// Takes finished nodes, stores them unless they are stored already, and returns their
 /// fingerprints.
 pub trait NodeSink {
+    /// The nodes that follow belong to a file of this domain.
+    fn enter_domain(&mut self, _domain: Domain) {}
+
     /// Stores one node.
     ///
     /// # Errors

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
-use outrigger_format::{ChunkKind, Codec, Encoding, Fingerprint, FingerprintKind, Node};
+use outrigger_format::{ChunkKind, Codec, Domain, Encoding, Fingerprint, FingerprintKind, Node};
 use outrigger_offload::Compressor;
 
 use super::catalogue::META_CODEC;
@@ -27,6 +27,8 @@ pub(super) struct MetaFrames {
     raw: Vec<u8>,
     lengths: Vec<u32>,
     fingerprints: Vec<Fingerprint>,
+    /// The domain of the frame that is being filled.
+    domain: Domain,
     stored: Vec<u8>,
     /// Nodes that are not in a sealed pack yet.
     pending: BTreeSet<Fingerprint>,
@@ -54,6 +56,7 @@ impl MetaFrames {
             raw: Vec::new(),
             lengths: Vec::new(),
             fingerprints: Vec::new(),
+            domain: Domain::COMMON,
             stored: Vec::new(),
             pending: BTreeSet::new(),
             full: Vec::new(),
@@ -68,7 +71,8 @@ impl MetaFrames {
         let stored = if codec == Codec::None { &self.raw } else { &self.stored };
         let lengths = std::mem::take(&mut self.lengths);
         let (encoding, fingerprints) = (Encoding::plain(codec), &*self.fingerprints);
-        let frame = StoredFrame { kind, encoding, lengths, fingerprints, stored, sequence: 0 };
+        let domain = self.domain;
+        let frame = StoredFrame { domain, kind, encoding, lengths, fingerprints, stored, sequence: 0 };
         self.full.extend(self.sink.append(frame)?);
         self.raw.clear();
         self.fingerprints.clear();
@@ -88,6 +92,7 @@ impl MetaFrames {
     /// Appends catalogue blocks and hands out every pack that must be sealed before the commit, and
     /// the blocks' fingerprints.
     pub fn finish_packs(&mut self, blocks: &[Vec<u8>]) -> Result<(Vec<OpenPack>, Vec<Fingerprint>)> {
+        self.enter(Domain::COMMON)?;
         self.write_frame(ChunkKind::Manifest)?;
         // The blocks of one commit in one pack, so that a crash leaves all of them or none.
         let bytes = blocks.iter().map(|block| block.len() as u64).sum();
@@ -102,8 +107,17 @@ impl MetaFrames {
             fingerprints.push(fingerprint);
         }
         let mut packs = std::mem::take(&mut self.full);
-        packs.extend(self.sink.take_open());
+        packs.extend(std::iter::from_fn(|| self.sink.take_open()));
         Ok((packs, fingerprints))
+    }
+
+    /// The nodes that follow are in frames of this domain.
+    fn enter(&mut self, domain: Domain) -> Result<()> {
+        if self.domain != domain {
+            self.write_frame(ChunkKind::Manifest)?;
+            self.domain = domain;
+        }
+        Ok(())
     }
 
     /// These are in a sealed pack, and in the index.
@@ -116,12 +130,28 @@ impl MetaFrames {
 }
 
 /// The stage's handle on [`MetaFrames`].
-pub(super) struct SharedMetaFrames(pub Arc<Mutex<MetaFrames>>);
+pub(super) struct SharedMetaFrames {
+    frames: Arc<Mutex<MetaFrames>>,
+    domain: Domain,
+}
+
+impl SharedMetaFrames {
+    pub fn new(frames: Arc<Mutex<MetaFrames>>) -> Self {
+        Self { frames, domain: Domain::COMMON }
+    }
+}
 
 impl NodeSink for SharedMetaFrames {
+    fn enter_domain(&mut self, domain: Domain) {
+        self.domain = domain;
+    }
+
     fn put_node(&mut self, node: &Node) -> Result<Fingerprint> {
-        let mut frames = self.0.lock().expect("no panic while held");
-        let (fingerprint, bytes) = node_fingerprint(frames.fingerprint, node);
+        let mut frames = self.frames.lock().expect("no panic while held");
+        let (mut fingerprint, bytes) = node_fingerprint(frames.fingerprint, node);
+        if self.domain != Domain::COMMON {
+            fingerprint = frames.verification.packs.domain_key(self.domain)?.name(&fingerprint);
+        }
         frames.compare.check(&fingerprint, &bytes)?;
         if frames.pending.contains(&fingerprint) {
             return Ok(fingerprint);
@@ -140,6 +170,7 @@ impl NodeSink for SharedMetaFrames {
             Ok(place.into_iter().map(|place| place.pack))
         })?;
         if place.is_none() {
+            frames.enter(self.domain)?;
             frames.add(ChunkKind::Manifest, fingerprint, &bytes, MANIFEST_FRAME)?;
             frames.compare.note(&fingerprint, &bytes);
             frames.pending.insert(fingerprint);

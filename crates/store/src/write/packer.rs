@@ -8,13 +8,14 @@
 //! others' intents before anything is written; ids are not scarce. If that fails (no id suits, or
 //! the engine does not answer), the pack goes anywhere: placing is only advice.
 
+use std::collections::BTreeMap;
 use std::io::IoSlice;
 use std::sync::Arc;
 
 use outrigger_clock as clock;
 use outrigger_format::{
-    ChunkKind, Encoding, Fingerprint, FingerprintKind, Footer, FooterBuilder, FrameHeader, PACK_HEADER_LEN,
-    PackHeader, PackId, PackKind, StoreId, checksum,
+    ChunkKind, Domain, Encoding, Fingerprint, FingerprintKind, Footer, FooterBuilder, FrameHeader,
+    PACK_HEADER_LEN, PackHeader, PackId, PackKind, StoreId, checksum,
 };
 
 use crate::backend::{Backend, PackWriter};
@@ -34,8 +35,13 @@ const TRIES: usize = 8;
 /// Ids announced at once for a pack that is to lie on a certain host, and how often that is tried.
 const PLACING: (u32, usize) = (16, 16);
 
+/// Packs that one sink keeps open at most.
+const OPEN_MAX: usize = 16;
+
 /// A compressed frame, ready to append.
 pub(crate) struct StoredFrame<'a> {
+    /// Its chunks' domain.
+    pub domain: Domain,
     pub kind: ChunkKind,
     pub encoding: Encoding,
     pub lengths: Vec<u32>,
@@ -76,7 +82,7 @@ pub struct SealedPack {
     pub sequences: Vec<u64>,
 }
 
-/// Appends frames to packs of one kind.
+/// Appends frames to packs of one kind, and of one domain each.
 pub struct PackSink {
     backend: Arc<dyn Backend>,
     meta: Arc<dyn Meta>,
@@ -85,7 +91,7 @@ pub struct PackSink {
     kind: PackKind,
     fingerprint: FingerprintKind,
     pack_bytes: u64,
-    open: Option<OpenPack>,
+    open: BTreeMap<Domain, OpenPack>,
     header: Vec<u8>,
     verified: Option<Arc<Verified>>,
     /// The host that is to hold the packs.
@@ -107,7 +113,7 @@ impl PackSink {
             kind,
             fingerprint: config.fingerprint,
             pack_bytes: u64::from(config.pack_size).min(3 << 30),
-            open: None,
+            open: BTreeMap::new(),
             header: Vec::new(),
             verified: store.verified().cloned(),
             host: None,
@@ -132,14 +138,18 @@ impl PackSink {
         if let Some(reserve) = &self.reserve {
             reserve.check_content(frame.stored.len() as u64)?;
         }
-        let mut full = None;
-        if self.open.as_ref().is_some_and(|open| !open.footer.has_room(frame.lengths.len())) {
-            full = self.open.take();
+        let (mut full, domain) = (None, frame.domain);
+        if self.open.get(&domain).is_some_and(|open| !open.footer.has_room(frame.lengths.len())) {
+            full = self.open.remove(&domain);
         }
-        if self.open.is_none() {
-            self.open = Some(self.begin()?);
+        if !self.open.contains_key(&domain) {
+            if full.is_none() && self.open.len() >= OPEN_MAX {
+                full = self.take_oldest();
+            }
+            let begun = self.begin(domain)?;
+            self.open.insert(domain, begun);
         }
-        let open = self.open.as_mut().expect("just opened");
+        let open = self.open.get_mut(&domain).expect("just opened");
         let header = FrameHeader {
             kind: frame.kind,
             encoding: frame.encoding,
@@ -157,30 +167,45 @@ impl PackSink {
             open.sequences.push(frame.sequence);
         }
         if full.is_none() && open.offset >= self.pack_bytes {
-            full = self.open.take();
+            full = self.open.remove(&domain);
         }
         Ok(full)
     }
 
-    /// The open pack, if it is at least a sixteenth of a full one.
+    /// The open pack, if it is at least a sixteenth of a full one. Of several, the one with the oldest
+    /// frame, however small: changes wait for that, and it may never get another.
     pub(crate) fn take_early(&mut self) -> Option<OpenPack> {
-        if self.open.as_ref()?.offset >= self.pack_bytes / 16 { self.open.take() } else { None }
+        match self.open.len() {
+            0 => None,
+            1 if self.open.first_key_value()?.1.offset < self.pack_bytes / 16 => None,
+            _ => self.take_oldest(),
+        }
     }
 
-    /// The open pack, if it would be full before it has taken `bytes` more.
+    fn take_oldest(&mut self) -> Option<OpenPack> {
+        let oldest = |open: &OpenPack| open.sequences.iter().min().copied().unwrap_or(u64::MAX);
+        let domain = *self.open.iter().min_by_key(|(_, open)| oldest(open))?.0;
+        self.open.remove(&domain)
+    }
+
+    /// The open pack outside of domains, if it would be full before it has taken `bytes` more.
     pub(crate) fn take_unless_room(&mut self, bytes: u64) -> Option<OpenPack> {
-        if self.open.as_ref()?.offset + bytes >= self.pack_bytes { self.open.take() } else { None }
+        let open = self.open.get(&Domain::COMMON)?;
+        if open.offset + bytes >= self.pack_bytes { self.open.remove(&Domain::COMMON) } else { None }
     }
 
-    /// The pack that is still open, to be sealed.
+    /// A pack that is still open, to be sealed.
     pub(crate) fn take_open(&mut self) -> Option<OpenPack> {
-        self.open.take()
+        self.open.pop_first().map(|(_, open)| open)
     }
 
-    fn begin(&self) -> Result<OpenPack> {
+    fn begin(&self, domain: Domain) -> Result<OpenPack> {
         // By this mark the pack's maker is known even if another database gives out the same id.
         let mark = u64::from_le_bytes(clock::random()?);
         let (id, mut writer) = self.create(mark)?;
+        if domain != Domain::COMMON {
+            writer.use_domain(&*self.backend.domain_key(domain)?)?;
+        }
         let header =
             PackHeader { kind: self.kind, fingerprint: self.fingerprint, id, store: self.store, mark };
         writer.append(&[IoSlice::new(&header.encode())])?;
@@ -318,6 +343,7 @@ mod tests {
             let host = Some(Arc::from(host));
             let mut sink = PackSink::new(&store, &meta, session.id(), PackKind::Data).on_host(host.as_ref());
             let frame = StoredFrame {
+                domain: Domain::COMMON,
                 kind: ChunkKind::Data,
                 encoding: Encoding::plain(CodecSpec::NONE.codec),
                 lengths: vec![1],

@@ -300,7 +300,7 @@ impl<'a> Parts<'a> {
             dedup,
             compare: Arc::clone(&self.compare),
             framer: Framer::new(self.store.config.frame_size as usize, self.pool.clone()),
-            nodes: Box::new(SharedMetaFrames(Arc::clone(&self.frames))),
+            nodes: Box::new(SharedMetaFrames::new(Arc::clone(&self.frames))),
             stored: StoredNodes::new(Box::new(Nodes::new(self.store))),
             commits: Arc::clone(&self.commits),
             commit: self.options.commit,

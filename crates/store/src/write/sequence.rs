@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use outrigger_format::{Entry, Fingerprint, FingerprintKind, Node};
+use outrigger_format::{Domain, Entry, Fingerprint, FingerprintKind, Node, Root};
 
 use super::bytes::Buffer;
 use super::commit::{CommitQueue, CommitWhen, Pending, WAITING_MAX};
@@ -24,6 +24,7 @@ use super::queue::Queue;
 use crate::error::Result;
 use crate::meta::Change;
 use crate::meta::jobs::JobChange;
+use crate::packs::PackReader;
 
 /// The batch of a ticket.
 pub(super) enum Sequenced {
@@ -69,6 +70,38 @@ impl Sequenced {
         };
         hash_chunks(kind, buffer, chunks);
     }
+
+    /// Gives the chunks of files that are in domains their names there. Called once, when all chunks
+    /// have fingerprints.
+    ///
+    /// # Errors
+    /// As [`PackReader::domain_key`].
+    pub fn enter_domains(&mut self, packs: &PackReader) -> Result<()> {
+        match self {
+            Self::Segment(segment) => enter_domain(segment.file.form.domain, &mut segment.chunks, packs),
+            Self::Small(batch) => {
+                let mut rest = &mut batch.chunks[..];
+                for file in &batch.files {
+                    let (own, others) = rest.split_at_mut(file.chunks);
+                    rest = others;
+                    enter_domain(file.form.domain, own, packs)?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+fn enter_domain(domain: Domain, chunks: &mut [ChunkRef], packs: &PackReader) -> Result<()> {
+    if domain == Domain::COMMON || chunks.is_empty() {
+        return Ok(());
+    }
+    let key = packs.domain_key(domain)?;
+    for chunk in chunks {
+        // Devices look for what is in no domain.
+        (chunk.fingerprint, chunk.hot) = (key.name(&chunk.fingerprint), None);
+    }
+    Ok(())
 }
 
 struct Parked {
@@ -167,9 +200,13 @@ impl Stage {
         for file in batch.files {
             let mut large = LargeProgress::default();
             let mut change = file.change;
+            self.nodes.enter_domain(file.form.domain);
             for chunk in &batch.chunks[at..at + file.chunks] {
                 self.chunk(at, chunk, &buffer, file.form, &mut large, queue)?;
                 at += 1;
+            }
+            if let Some((root, domain)) = stored_in_domain(&change).filter(|_| !file.content) {
+                self.dedup.require_domain(root, domain)?;
             }
             if file.content {
                 let len = self.finish_manifest(&mut change, &mut large.manifest)?;
@@ -195,15 +232,17 @@ impl Stage {
         let run = (&segment.chunks[..], segment.file.dedup);
         self.dedup.resolve(std::iter::once(run), self.changes + 1)?;
         let buffer = Arc::new(segment.buffer);
+        let form = segment.file.form;
+        self.nodes.enter_domain(form.domain);
         let mut between = segment.between.iter().peekable();
         for (at, chunk) in segment.chunks.iter().enumerate() {
             while let Some((_, what)) = between.next_if(|(before, _)| *before <= at) {
-                self.between(what, &mut large.manifest)?;
+                self.between(what, form.domain, &mut large.manifest)?;
             }
-            self.chunk(at, chunk, &buffer, segment.file.form, &mut large, queue)?;
+            self.chunk(at, chunk, &buffer, form, &mut large, queue)?;
         }
         for (_, what) in between {
-            self.between(what, &mut large.manifest)?;
+            self.between(what, form.domain, &mut large.manifest)?;
         }
         let file = &segment.file;
         if file.oracle.records() {
@@ -224,10 +263,11 @@ impl Stage {
         Ok(())
     }
 
-    fn between(&mut self, what: &Between, manifest: &mut ManifestBuilder) -> Result<()> {
+    fn between(&mut self, what: &Between, domain: Domain, manifest: &mut ManifestBuilder) -> Result<()> {
         match what {
             Between::Hole(len) => manifest.push(Entry::Hole { len: *len }, &mut *self.nodes),
             Between::Keep(root, from, to) => {
+                self.dedup.require_domain(root, domain)?;
                 keep(manifest, root, (*from, *to), &mut self.stored, &mut *self.nodes)
             }
         }
@@ -298,6 +338,17 @@ impl Stage {
     pub fn flush(&mut self) -> Option<RawFrame> {
         self.framer.flush()
     }
+}
+
+/// The content, and the domain, of a change that gives a file in a domain a content that is stored.
+fn stored_in_domain(change: &Change) -> Option<(&Root, Domain)> {
+    let (Change::Put { attributes, root, .. }
+    | Change::Node { attributes, root, .. }
+    | Change::CompareAndSwap { attributes, root, .. }) = change
+    else {
+        return None;
+    };
+    Some((root, attributes.domain())).filter(|(_, domain)| *domain != Domain::COMMON)
 }
 
 /// A node's name and bytes.

@@ -199,7 +199,8 @@ impl Shared {
 
     /// Brings a named batch to the sequencer, when other clients' packs that it may rely on were
     /// compared with their data: here, as this reads, and many can.
-    fn bring(&self, ticket: u64, batch: Sequenced) -> Result<()> {
+    fn bring(&self, ticket: u64, mut batch: Sequenced) -> Result<()> {
+        batch.enter_domains(&self.verification.packs)?;
         self.verification.compare(&mut batch.looked_for())?;
         self.sequencer.bring(ticket, batch, &self.queue)
     }
@@ -237,12 +238,13 @@ impl Shared {
         stored: &[u8],
         messages: &Sender<Message>,
     ) -> Result<RawBytes> {
-        let RawFrame { sequence, raw, lengths, fingerprints, .. } = frame;
+        let RawFrame { sequence, raw, lengths, fingerprints, form, .. } = frame;
         if encoding.reason == Reason::Absent {
             Progress::add(&self.progress.frames_without_device, 1);
         }
         let bytes = if encoding.codec == Codec::None { raw.bytes() } else { stored };
         let frame = StoredFrame {
+            domain: form.domain,
             kind: ChunkKind::Data,
             encoding,
             lengths,
@@ -272,7 +274,8 @@ impl Shared {
             let frame = RawFrame { for_processor: true, ..frame };
             self.compress(frame, &mut Encoder::new(), &mut Vec::new(), messages)?;
         }
-        if let Some(open) = self.packs.lock().expect("no panic while held").take_open() {
+        let take = || self.packs.lock().expect("no panic while held").take_open();
+        while let Some(open) = take() {
             let _ = messages.send(Message::Full(open.finish()?));
         }
         Ok(())

@@ -217,7 +217,8 @@ fn the_last_key_stays() {
     let packs = store.config.open_uncached(store.dir(), Access::default()).unwrap();
     assert_eq!(remove_slot(&*packs, store.keys().unwrap(), "laptop").unwrap_err().kind(), ErrorKind::Invalid);
     let words = Secret::Passphrase("a passphrase of words".to_string().into());
-    outrigger_store::keys::add_slot(&*packs, store.keys().unwrap(), &words, "words", Rights::All).unwrap();
+    outrigger_store::keys::add_slot(&*packs, store.keys().unwrap(), &words, "words", Rights::All, None)
+        .unwrap();
     assert!(
         remove_slot(&*packs, store.keys().unwrap(), "nothing")
             .unwrap_err()

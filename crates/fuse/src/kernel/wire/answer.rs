@@ -1,6 +1,6 @@
 //! The table of operations.
 
-use outrigger_format::catalogue::{FileKind, Time};
+use outrigger_format::catalogue::{DOMAIN_XATTR, FileKind, Time};
 use outrigger_store::file::kind_of;
 use rustix::fs::{FallocateFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
@@ -96,9 +96,18 @@ impl<F: FileSystem> Call<'_, F> {
                 fs.fsync(number, handle, flags & FSYNC_DATA != 0)?;
             }
             SETXATTR => self.set_xattr()?,
-            GETXATTR => value(head.u32()?, fs.xattr(caller, number, rest.name()?)?, out)?,
+            GETXATTR => {
+                let name = rest.name()?;
+                // No user sees or changes an inode's domain.
+                let found =
+                    if name == DOMAIN_XATTR { Err(Errno::NODATA) } else { fs.xattr(caller, number, name) };
+                value(head.u32()?, found?, out)?;
+            }
             LISTXATTR => self.list_xattrs()?,
-            REMOVEXATTR => fs.remove_xattr(caller, number, rest.name()?)?,
+            REMOVEXATTR => match rest.name()? {
+                DOMAIN_XATTR => return Err(Errno::NODATA),
+                name => fs.remove_xattr(caller, number, name)?,
+            },
             FLUSH => self.flush()?,
             GETLK => in_the_way(out, fs.locked_by(number, &Asked::new(request)?.lock)?),
             OPENDIR => out.opened(fs.open_dir(caller, number)?, true),
@@ -204,6 +213,9 @@ impl<F: FileSystem> Call<'_, F> {
         let (len, flags) = (self.head.u32()?, self.head.u32()?);
         let kills_group = self.head.u32().unwrap_or(0) & SETXATTR_ACL_KILL_SGID != 0;
         let (name, value) = (self.rest.name()?, self.rest.bytes(len as usize)?);
+        if name == DOMAIN_XATTR {
+            return Err(Errno::OPNOTSUPP);
+        }
         let mut flags = XattrFlags::from_bits_retain(flags);
         flags.set(DROP_SET_GROUP, kills_group);
         self.fs.set_xattr(self.caller, self.number, name, value, flags)
@@ -211,7 +223,11 @@ impl<F: FileSystem> Call<'_, F> {
 
     fn list_xattrs(&mut self) -> Result<()> {
         let names = self.fs.xattrs(self.caller, self.number)?;
-        let names = names.into_iter().flat_map(|name| name.into_iter().chain([0])).collect();
+        let names = names
+            .into_iter()
+            .filter(|name| name != DOMAIN_XATTR)
+            .flat_map(|name| name.into_iter().chain([0]))
+            .collect();
         value(self.head.u32()?, names, self.out)
     }
 }

@@ -3,7 +3,7 @@
 //! ```text
 //!   0  8  magic "OUTRRING"
 //!   8 16  store id
-//!  24  1  rights: 0 all, 1 read-only, 2 put-only
+//!  24  1  rights: 0 all, 1 read-only, 2 put-only, 3 one directory
 //!  25 32n of each epoch: its secret, or of a put-only one what every host has of it
 //! ```
 //!
@@ -14,10 +14,12 @@
 //!  33 32  the database's key, then those of columns, index, table cache
 //! 161 32  the public key of the last epoch
 //! ```
+//!
+//! One of one directory does so, too, and ends in the domain (8 bytes) and what opens its key (32 bytes).
 
 use std::sync::RwLock;
 
-use outrigger_format::StoreId;
+use outrigger_format::{Domain, StoreId};
 use zeroize::Zeroizing;
 
 use super::{EPOCHS_MAX, Epochs, Keyring, OtherKeys, Rights};
@@ -25,7 +27,9 @@ use crate::keys::Key;
 
 const MAGIC: &[u8; 8] = b"OUTRRING";
 /// Bytes of the longest keyring.
-pub(in crate::keys) const MAX: usize = 25 + 8 + 5 * 32 + EPOCHS_MAX * 32;
+pub(in crate::keys) const MAX: usize = 25 + 8 + 5 * 32 + EPOCHS_MAX * 32 + READS;
+/// Bytes of a domain and of what opens its key.
+const READS: usize = 8 + 32;
 
 impl Keyring {
     /// The keyring's bytes: secret.
@@ -37,6 +41,7 @@ impl Keyring {
             Rights::All => 0,
             Rights::ReadOnly => 1,
             Rights::PutOnly => 2,
+            Rights::Subtree => 3,
         });
         let epochs = self.read();
         let each = match &*epochs {
@@ -52,6 +57,10 @@ impl Keyring {
             }
         };
         each.iter().for_each(|key| bytes.extend_from_slice(key.bytes()));
+        if let Some((domain, lock)) = &self.reads {
+            bytes.extend_from_slice(&domain.0.to_le_bytes());
+            bytes.extend_from_slice(lock.bytes());
+        }
         bytes
     }
 
@@ -62,10 +71,19 @@ impl Keyring {
             0 => Rights::All,
             1 => Rights::ReadOnly,
             2 => Rights::PutOnly,
+            3 => Rights::Subtree,
             _ => return None,
         };
+        let (rest, reads) = match rights {
+            Rights::Subtree => {
+                let (rest, reads) = rest.split_last_chunk::<READS>()?;
+                let (domain, lock) = reads.split_first_chunk::<8>()?;
+                (rest, Some((Domain(u64::from_le_bytes(*domain)), Key::new(lock.try_into().ok()?))))
+            }
+            _ => (rest, None),
+        };
         let number = match rights {
-            Rights::PutOnly => Some(u64::from_le_bytes(*rest.first_chunk()?)),
+            Rights::PutOnly | Rights::Subtree => Some(u64::from_le_bytes(*rest.first_chunk()?)),
             Rights::All | Rights::ReadOnly => None,
         };
         let (keys, rest) = rest[if number.is_some() { 8 } else { 0 }..].as_chunks::<32>();
@@ -80,6 +98,7 @@ impl Keyring {
             Some(number) => Self {
                 store,
                 rights,
+                reads,
                 others: OtherKeys {
                     number,
                     database: key(0),
@@ -109,8 +128,8 @@ mod tests {
             let read = Keyring::decode(&bytes, store).unwrap();
             assert_eq!((read.rights(), read.id(), read.epochs()), (rights, ring.id(), 2));
             assert_eq!(*read.encode(), *bytes);
-            let (head, keys) = read.new_pack(PackId(7)).unwrap();
-            assert!(ring.pack(PackId(7), &head).unwrap().footer == keys.footer);
+            let (head, keys) = read.new_pack(PackId(7), None).unwrap();
+            assert!(ring.pack(PackId(7), &head, None).unwrap().footer == keys.footer);
             assert!(Keyring::decode(&bytes, other).is_none());
             assert!(Keyring::decode(&bytes[..bytes.len() - 1], store).is_none());
             assert!(Keyring::decode(&bytes[..bytes.len() - 64], store).is_none());

@@ -6,13 +6,13 @@ mod rights;
 
 use std::sync::{PoisonError, RwLock};
 
-use outrigger_format::StoreId;
+use outrigger_format::{Domain, StoreId};
 
 use super::Key;
 use crate::error::{Error, ErrorKind, Result};
 
 pub(super) use encode::MAX;
-pub(crate) use packs::{HEAD_LEN, PackHead, PackKeys};
+pub(crate) use packs::{HEAD_LEN, PackHead};
 pub use rights::Rights;
 
 /// Epochs in a keyring at most, so that a slot stays a small text.
@@ -39,6 +39,8 @@ impl std::fmt::Display for RingId {
 pub struct Keyring {
     store: StoreId,
     rights: Rights,
+    /// What opens the key of the domain that it reads, of one that reads a directory alone.
+    reads: Option<(Domain, Key)>,
     others: OtherKeys,
     epochs: RwLock<Epochs>,
 }
@@ -123,7 +125,13 @@ impl Keyring {
     /// With all rights.
     fn of_secrets(store: StoreId, secrets: Vec<Key>) -> Self {
         let others = OtherKeys::of(store, &secrets[0]);
-        Self { store, rights: Rights::All, others, epochs: RwLock::new(Epochs::Secrets(secrets)) }
+        Self {
+            store,
+            rights: Rights::All,
+            reads: None,
+            others,
+            epochs: RwLock::new(Epochs::Secrets(secrets)),
+        }
     }
 
     /// The rights of its holder.
@@ -142,7 +150,7 @@ impl Keyring {
         }
         let mut others = self.others.clone();
         let epochs = match (&*self.read(), rights) {
-            (Epochs::Secrets(secrets), Rights::PutOnly) => {
+            (Epochs::Secrets(secrets), Rights::PutOnly | Rights::Subtree) => {
                 others.contents = None;
                 let common = secrets.iter().map(|secret| packs::common(self.store, secret)).collect();
                 let last = secrets.last().expect("at least one epoch");
@@ -150,7 +158,42 @@ impl Keyring {
             }
             (epochs, _) => epochs.clone(),
         };
-        Ok(Self { store: self.store, rights, others, epochs: RwLock::new(epochs) })
+        Ok(Self { store: self.store, rights, reads: self.reads.clone(), others, epochs: RwLock::new(epochs) })
+    }
+
+    /// The same keyring for a host that reads domain `id` alone; `lock` opens its key.
+    ///
+    /// # Errors
+    /// `Denied` without all rights.
+    pub(in crate::keys) fn limited_to(&self, id: Domain, lock: Key) -> Result<Self> {
+        self.rights.require_all()?;
+        Ok(Self { reads: Some((id, lock)), ..self.limited(Rights::Subtree)? })
+    }
+
+    /// The domain that it reads, of one that reads a directory alone.
+    pub fn domain(&self) -> Option<Domain> {
+        self.reads.as_ref().map(|(id, _)| *id)
+    }
+
+    /// What seals that a domain's key was destroyed; `None` without all rights, or for another epoch.
+    pub(in crate::keys) fn domain_seal(&self, epoch: u32, id: Domain) -> Option<Key> {
+        let Epochs::Secrets(secrets) = &*self.read() else { return None };
+        let secret = secrets.get((epoch as usize).checked_sub(1)?)?;
+        Some(secret.derive("outrigger 2026-11 domain seal", &[&self.store.0, &id.0.to_le_bytes()]))
+    }
+
+    /// What opens the key of a domain that was made in this epoch; `None` if its holder has no right
+    /// to that.
+    pub(in crate::keys) fn domain_lock(&self, epoch: u32, id: Domain) -> Option<Key> {
+        match &*self.read() {
+            Epochs::Secrets(secrets) => {
+                let secret = secrets.get((epoch as usize).checked_sub(1)?)?;
+                Some(secret.derive("outrigger 2026-11 domain lock", &[&self.store.0, &id.0.to_le_bytes()]))
+            }
+            Epochs::Stores { .. } => {
+                self.reads.as_ref().filter(|(reads, _)| *reads == id).map(|(_, lock)| lock.clone())
+            }
+        }
     }
 
     /// The store that it is for.
@@ -241,8 +284,8 @@ mod tests {
 
     /// True if `ring` opens what `writer` stores in a new pack.
     fn opens(ring: &Keyring, writer: &Keyring) -> bool {
-        let (head, keys) = writer.new_pack(PackId(1)).unwrap();
-        ring.pack(PackId(1), &head).is_some_and(|opened| opened.content == keys.content)
+        let (head, keys) = writer.new_pack(PackId(1), None).unwrap();
+        ring.pack(PackId(1), &head, None).is_some_and(|opened| opened.content == keys.content)
     }
 
     #[test]
@@ -277,7 +320,7 @@ mod tests {
     #[test]
     fn keys_differ_by_purpose() {
         let ring = Keyring::new(StoreId([1; 16])).unwrap();
-        let (_, pack) = ring.new_pack(PackId(1)).unwrap();
+        let (_, pack) = ring.new_pack(PackId(1), None).unwrap();
         let contents = ring.content_keys().unwrap().clone();
         let keys = [
             pack.footer,

@@ -17,6 +17,8 @@ pub enum Rights {
     /// It stores, and finds what is stored already. It reads names, and has no secret that opens
     /// contents.
     PutOnly,
+    /// It reads one directory that has a key of its own, and names everywhere. It changes nothing.
+    Subtree,
 }
 
 impl Rights {
@@ -26,6 +28,7 @@ impl Rights {
             Self::All => "all",
             Self::ReadOnly => "read-only",
             Self::PutOnly => "put-only",
+            Self::Subtree => "subtree",
         }
     }
 
@@ -42,16 +45,17 @@ impl Rights {
         match self {
             Self::All | Self::PutOnly => Ok(()),
             Self::ReadOnly => Err(denied("only reads it", "that may change it")),
+            Self::Subtree => Err(denied("reads one directory of it alone", "that may change it")),
         }
     }
 
-    /// Fails unless contents may be read.
+    /// Fails unless contents may be read, be it those of one directory.
     ///
     /// # Errors
     /// `Denied`, with what to do.
     pub fn require_contents(self) -> Result<()> {
         match self {
-            Self::All | Self::ReadOnly => Ok(()),
+            Self::All | Self::ReadOnly | Self::Subtree => Ok(()),
             Self::PutOnly => Err(denied("only stores in it", "that reads it")),
         }
     }
@@ -64,7 +68,18 @@ impl Rights {
         self.require_changes()?;
         match self {
             Self::PutOnly => Err(denied("only stores in it", "with all rights")),
-            Self::All | Self::ReadOnly => Ok(()),
+            Self::All | Self::ReadOnly | Self::Subtree => Ok(()),
+        }
+    }
+
+    /// Fails unless all contents may be read.
+    ///
+    /// # Errors
+    /// `Denied`, with what to do.
+    pub fn require_all_contents(self) -> Result<()> {
+        match self {
+            Self::Subtree => Err(denied("reads one directory of it alone", "that reads all of it")),
+            rights => rights.require_contents(),
         }
     }
 }

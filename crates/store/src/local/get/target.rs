@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use outrigger_format::catalogue::{Attributes, FileKind};
+use outrigger_format::catalogue::{Attributes, DOMAIN_XATTR, FileKind};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps, Uid};
 use rustix::io::Errno;
 
@@ -260,7 +260,7 @@ impl<'a> Restorer<'a> {
         set: impl Fn(&[u8], &[u8]) -> Result<(), Errno>,
     ) -> bool {
         let mut listed = true;
-        for (key, value) in &attributes.xattrs {
+        for (key, value) in attributes.xattrs.iter().filter(|(key, _)| key != DOMAIN_XATTR) {
             let gives_rights = key.starts_with(b"security.") || key.starts_with(b"trusted.");
             if gives_rights && !self.options.special {
                 // On systems with labels every file has one, which the system chooses.

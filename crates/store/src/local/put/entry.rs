@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use outrigger_format::Domain;
 use outrigger_format::catalogue::{Attributes, FileKind};
 use rustix::fs::Stat;
 
@@ -34,13 +35,13 @@ impl Putter<'_> {
             return Ok(());
         };
         if stat.st_nlink > 1
-            && let Some(&inode) = self.links.get(&(stat.st_dev, stat.st_ino))
+            && let Some(&inode) = self.links.get(&(stat.st_dev, stat.st_ino, level.domain))
         {
             return self.put_link(level, name, inode, existing);
         }
         let over = existing.is_some();
         let existing = existing.filter(|existing| existing.attributes.kind != FileKind::Directory);
-        let (inode, torn) = self.choose_inode(kind, stat, existing)?;
+        let (inode, torn) = self.choose_inode(kind, stat, existing, level.domain)?;
         let same_inode = existing.filter(|existing| existing.number == inode);
         let source_stat = source_stat(stat);
         if kind == FileKind::File {
@@ -54,7 +55,7 @@ impl Putter<'_> {
             self.summary.others += 1;
         }
         let attributes = match attributes_of(&level.dir, source_name, kind, stat) {
-            Ok(attributes) => attributes,
+            Ok(attributes) => attributes.in_domain(level.domain),
             Err(errno) => {
                 let display = display_of(level, source_name);
                 self.progress.skip(display.display().to_string(), errno.to_string());
@@ -88,7 +89,13 @@ impl Putter<'_> {
     /// The inode that an entry of `kind` gets in place of `existing`, and whether it leaves an inode
     /// that keeps other names: one of the store with several names goes on being one only for the
     /// names that the source links too.
-    fn choose_inode(&mut self, kind: FileKind, stat: &Stat, existing: Option<&Inode>) -> Result<(u64, bool)> {
+    fn choose_inode(
+        &mut self,
+        kind: FileKind,
+        stat: &Stat,
+        existing: Option<&Inode>,
+        domain: Domain,
+    ) -> Result<(u64, bool)> {
         let source = (stat.st_dev, stat.st_ino);
         let torn = existing.is_some_and(|existing| {
             existing.links > 1 && *self.claimed.entry(existing.number).or_insert(source) != source
@@ -98,7 +105,7 @@ impl Putter<'_> {
             _ => self.next_inode()?,
         };
         if stat.st_nlink > 1 {
-            self.links.insert(source, inode);
+            self.links.insert((source.0, source.1, domain), inode);
         }
         Ok((inode, torn))
     }

@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use outrigger_format::Domain;
 use outrigger_format::catalogue::FileKind;
 use rustix::fs::Stat;
 
@@ -25,6 +26,7 @@ pub(super) struct Level {
     pub(super) display: PathBuf,
     pub(super) relative: Vec<u8>,
     pub(super) inode: u64,
+    pub(super) domain: Domain,
     pub(super) device: u64,
     pub(super) policy: WritePolicy,
     pub(super) found: std::vec::IntoIter<Box<[u8]>>,
@@ -77,13 +79,20 @@ impl Putter<'_> {
         &mut self,
         dir: Arc<OwnedFd>,
         display: PathBuf,
-        inode: u64,
+        (inode, domain): (u64, Domain),
         existed: bool,
         policy: WritePolicy,
     ) -> Result<()> {
         let device = rustix::fs::fstat(&dir).map_or(0, |stat| stat.st_dev);
-        let Some(top) =
-            self.enter(dir, display, Vec::new(), inode, (device, &Here::default()), existed, policy)?
+        let Some(top) = self.enter(
+            dir,
+            display,
+            Vec::new(),
+            (inode, domain),
+            (device, &Here::default()),
+            existed,
+            policy,
+        )?
         else {
             return Ok(());
         };
@@ -157,7 +166,7 @@ impl Putter<'_> {
         dir: Arc<OwnedFd>,
         display: PathBuf,
         relative: Vec<u8>,
-        inode: u64,
+        (inode, domain): (u64, Domain),
         (device, above): (u64, &Here),
         existed: bool,
         policy: WritePolicy,
@@ -180,6 +189,7 @@ impl Putter<'_> {
             display,
             relative,
             inode,
+            domain,
             device,
             policy,
             found,
@@ -208,10 +218,11 @@ impl Putter<'_> {
         };
         let was_there = existing.is_some();
         let kept = existing.filter(|existing| existing.attributes.kind == FileKind::Directory);
-        let inode = match &kept {
-            Some(kept) => kept.number,
-            None => self.next_inode()?,
+        let (inode, domain) = match &kept {
+            Some(kept) => (kept.number, kept.attributes.domain()),
+            None => (self.next_inode()?, level.domain),
         };
+        let attributes = attributes.in_domain(domain);
         if kept.as_ref().is_none_or(|kept| kept.attributes != attributes) {
             let over = was_there && kept.is_none();
             if !was_there || over {
@@ -221,7 +232,7 @@ impl Putter<'_> {
         }
         let policy = self.policies.below(level.policy, inode)?;
         let above = (level.device, &level.here);
-        self.enter(dir, display, join(&level.relative, name), inode, above, kept.is_some(), policy)
+        self.enter(dir, display, join(&level.relative, name), (inode, domain), above, kept.is_some(), policy)
     }
 
     pub(super) fn remove_rest(&mut self, mut level: Level) -> Result<()> {

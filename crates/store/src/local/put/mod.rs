@@ -19,8 +19,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use outrigger_clock as clock;
-use outrigger_format::Root;
 use outrigger_format::catalogue::{Attributes, FileKind, Time};
+use outrigger_format::{Domain, Root};
 use rustix::fs::Stat;
 
 use self::entry::directory_attributes;
@@ -260,8 +260,8 @@ struct Putter<'a> {
     policies: Policies,
     scan_start: Time,
     inodes: std::ops::Range<u64>,
-    /// Source (device, inode) of a file with several names → its inode in the store.
-    links: HashMap<(u64, u64), u64>,
+    /// Source (device, inode) of a file with several names → its inode in each domain of the store.
+    links: HashMap<(u64, u64, Domain), u64>,
     /// Inode in the store that has several names → the source file it was matched with.
     claimed: HashMap<u64, (u64, u64)>,
     /// The store's own directory, which is never put into itself.
@@ -360,9 +360,9 @@ impl<'a> Putter<'a> {
         let policy = self.policies.at(self.meta, &target.parent())?;
         if kind_of(stat.st_mode) == Some(FileKind::Directory) {
             let dir = open_source_dir(&path).context(at)?;
-            let (inode, existed) = self.make_target_dir(target, Some((&dir, &stat)))?;
+            let (inode, existed, domain) = self.make_target_dir(target, Some((&dir, &stat)))?;
             let policy = self.policies.below(policy, inode)?;
-            return self.walk(dir, path, inode, existed, policy);
+            return self.walk(dir, path, (inode, domain), existed, policy);
         }
         let (Some(name), Some(file_name)) = (target.name(), path.file_name()) else {
             return Err(Error::new(
@@ -370,7 +370,7 @@ impl<'a> Putter<'a> {
                 "a file cannot become the root; give it a name with --to",
             ));
         };
-        let (parent, existed) = self.make_target_dir(&target.parent(), None)?;
+        let (parent, existed, domain) = self.make_target_dir(&target.parent(), None)?;
         let existing = if existed { self.meta.lookup(At::Now, parent, name)? } else { None };
         refuse_directory(target, existing.as_ref())?;
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -379,6 +379,7 @@ impl<'a> Putter<'a> {
             display: dir.to_path_buf(),
             relative: Vec::new(),
             inode: parent,
+            domain,
             device: stat.st_dev,
             policy,
             found: Vec::new().into_iter(),
@@ -394,14 +395,14 @@ impl<'a> Putter<'a> {
             return Err(Error::new(ErrorKind::Invalid, "standard input needs a name: give one with --to"));
         };
         let policy = self.policies.at(self.meta, &target.parent())?;
-        let (parent, existed) = self.make_target_dir(&target.parent(), None)?;
+        let (parent, existed, domain) = self.make_target_dir(&target.parent(), None)?;
         let existing = if existed { self.meta.lookup(At::Now, parent, name)? } else { None };
         refuse_directory(target, existing.as_ref())?;
         let inode = match &existing {
             Some(existing) if existing.attributes.kind == FileKind::File => existing.number,
             _ => self.next_inode()?,
         };
-        let attributes = made_now(FileKind::File, 0o644);
+        let attributes = made_now(FileKind::File, 0o644).in_domain(domain);
         let oracle = self.oracle(b"-", policy, None)?;
         let item = Item::File(FileItem {
             to: Target::Put { parent, name: name.to_vec(), inode, replace: false },
@@ -419,13 +420,13 @@ impl<'a> Putter<'a> {
     }
 
     /// The directory at `target`, made if it is not there, with the attributes of a source
-    /// directory if one is given. Also says whether it was there.
+    /// directory if one is given. Also says whether it was there, and its domain.
     fn make_target_dir(
         &mut self,
         target: &StorePath,
         like: Option<(&OwnedFd, &Stat)>,
-    ) -> Result<(u64, bool)> {
-        let (mut parent, mut existed) = (ROOT_INODE, true);
+    ) -> Result<(u64, bool, Domain)> {
+        let (mut parent, mut existed, mut domain) = (ROOT_INODE, true, Domain::COMMON);
         let last = target.components.len().wrapping_sub(1);
         for (depth, name) in target.components.iter().enumerate() {
             let existing = if existed { self.meta.lookup(At::Now, parent, name)? } else { None };
@@ -453,6 +454,10 @@ impl<'a> Putter<'a> {
                 Some(kept) => kept.number,
                 None => self.next_inode()?,
             };
+            if let Some(kept) = &kept {
+                domain = kept.attributes.domain();
+            }
+            let attributes = attributes.map(|attributes| attributes.in_domain(domain));
             if let Some(attributes) = attributes
                 && kept.as_ref().is_none_or(|kept| kept.attributes != attributes)
             {
@@ -468,7 +473,7 @@ impl<'a> Putter<'a> {
         {
             before.may_destroy();
         }
-        Ok((parent, existed))
+        Ok((parent, existed, domain))
     }
 
     fn submit_plain(

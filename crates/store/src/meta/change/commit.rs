@@ -204,6 +204,7 @@ fn put<R: Rows>(
     replace: bool,
 ) -> Outcome<()> {
     let number = editor.resolve(inode)?;
+    editor.require_domain(parent, name, &new.content.traits)?;
     // First as if the name were new, which costs one statement less than looking.
     if editor.enter(parent, name, number)? {
         editor.done.created += 1;
@@ -222,7 +223,10 @@ fn put<R: Rows>(
         }
         false
     } else {
-        replace || editor.stored(number)?.is_some()
+        // A content of another domain is another file.
+        replace
+            || editor.stored(number)?.is_some()
+            || editor.rows.domain(&old.content.traits)? != editor.rows.domain(&new.content.traits)?
     };
     if exchange {
         editor.remove(parent, name, since, &old)?;
@@ -264,6 +268,7 @@ fn link<R: Rows>(editor: &mut Editor<R>, parent: i64, name: &[u8], inode: u64) -
     if old.is_directory() {
         return Err(told(editor, ErrorKind::Invalid, parent, name, "a directory cannot have two names"));
     }
+    editor.require_domain(parent, name, &old.content.traits)?;
     if !editor.enter(parent, name, number)? {
         return Err(told(editor, ErrorKind::Exists, parent, name, "the name exists already"));
     }
@@ -276,6 +281,7 @@ fn rename<R: Rows>(editor: &mut Editor<R>, from: (i64, &[u8]), to: (i64, &[u8]))
     if from == to {
         return Ok(());
     }
+    editor.require_domain(to.0, to.1, &moved.content.traits)?;
     let is_directory = moved.is_directory();
     if is_directory && from.0 != to.0 && editor.is_within(to.0, moved.number)? {
         return Err(told(editor, ErrorKind::Invalid, from.0, from.1, "a directory cannot move into itself"));

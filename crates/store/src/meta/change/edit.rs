@@ -7,8 +7,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use outrigger_format::Root;
 use outrigger_format::catalogue::{Attributes, OtherTimes, Time};
+use outrigger_format::{Domain, Root};
 
 use super::keep::KeepVersions;
 use super::row::{self, Content, Stored};
@@ -54,6 +54,8 @@ pub(in crate::meta) struct Editor<R: Rows> {
     time: i64,
     retained: Retained,
     directories: HashSet<i64>,
+    /// Domains of directories, as far as they were asked for.
+    domains: HashMap<i64, Domain>,
     keep: HashMap<i64, KeepVersions>,
     keep_is_default: bool,
     totals: TotalsDelta,
@@ -70,6 +72,7 @@ impl<R: Rows> Editor<R> {
             time: start.time as i64,
             retained: start.retained,
             directories: HashSet::new(),
+            domains: HashMap::new(),
             keep: HashMap::new(),
             keep_is_default: !start.any_versions_policy,
             totals: TotalsDelta::default(),
@@ -142,6 +145,32 @@ impl<R: Rows> Editor<R> {
         parts.join("/")
     }
 
+    /// Fails unless an inode of these traits may have a name in a directory: what lies in a directory of
+    /// a domain is of that domain. Domains of directories never change ([`Editor::rewrite`]).
+    pub fn require_domain(&mut self, directory: i64, name: &[u8], traits: &R::Traits) -> Outcome<()> {
+        let wanted = self.domain_of(directory)?;
+        if wanted == Domain::COMMON || self.rows.domain(traits)? == wanted {
+            return Ok(());
+        }
+        let path = self.path(directory, name);
+        let why =
+            "its directory has a key of its own: copy the contents there, as this cannot be moved or linked";
+        Err(refuse(ErrorKind::Invalid, format!("{path}: {why}")))
+    }
+
+    /// The domain of a directory; [`Domain::COMMON`] if there is none.
+    pub fn domain_of(&mut self, directory: i64) -> Outcome<Domain> {
+        if let Some(&known) = self.domains.get(&directory) {
+            return Ok(known);
+        }
+        let domain = match self.rows.glance(directory)? {
+            Some(found) => self.rows.domain(&found.content.traits)?,
+            None => return Ok(Domain::COMMON),
+        };
+        self.domains.insert(directory, domain);
+        Ok(domain)
+    }
+
     /// Checks attributes and content, and interns shared values.
     pub fn arrival(
         &mut self,
@@ -200,6 +229,12 @@ impl<R: Rows> Editor<R> {
                 self.rows.update_stamp(old.number, new.stamp)?;
             }
             return Ok(false);
+        }
+        if old.content.traits != new.content.traits
+            && self.rows.domain(&old.content.traits)? != self.rows.domain(&new.content.traits)?
+        {
+            let why = format!("inode {} would get another key than its contents have", old.number);
+            return Err(refuse(ErrorKind::Invalid, why));
         }
         let (mut version, mut time) = (old.version, old.time);
         if old.content.root != new.content.root {
@@ -324,6 +359,7 @@ impl<R: Rows> Editor<R> {
             self.rows.delete_directory(old.number)?;
             self.rows.delete_policies(old.number)?;
             self.directories.remove(&old.number);
+            self.domains.remove(&old.number);
             self.keep.remove(&old.number);
         }
         self.totals.count(-1, old.mode, row::length(&old.content.root)?)

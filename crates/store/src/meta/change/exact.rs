@@ -17,6 +17,8 @@
 
 use std::collections::{HashMap, HashSet};
 
+use outrigger_format::Domain;
+
 use super::commit::{check_name, told};
 use super::edit::{Arrival, Editor};
 use super::row::is_directory;
@@ -39,7 +41,7 @@ pub(super) fn is_exact(change: &Change) -> bool {
 
 /// Applies the changes of a commit.
 pub(super) fn apply<R: Rows>(editor: &mut Editor<R>, changes: &[Change]) -> Outcome<()> {
-    let mut exact = Exact { editor, touched: HashMap::new(), parents: HashSet::new(), there: Vec::new() };
+    let mut exact = Exact { editor, touched: HashMap::new(), parents: HashMap::new(), there: Vec::new() };
     for change in changes {
         match change {
             Change::Node { .. } => exact.make(change)?,
@@ -82,8 +84,8 @@ struct There<T> {
 struct Exact<'e, R: Rows> {
     editor: &'e mut Editor<R>,
     touched: HashMap<i64, Touched>,
-    /// Directories that got entries.
-    parents: HashSet<i64>,
+    /// Directories that got entries, and the inodes that these stand for.
+    parents: HashMap<i64, Vec<i64>>,
     there: Vec<There<R::Traits>>,
 }
 
@@ -141,7 +143,7 @@ impl<R: Rows> Exact<'_, R> {
                 "the root directory has no name",
             ));
         }
-        self.parents.insert(parent);
+        self.parents.entry(parent).or_default().push(number);
         let touched = self.touched(number)?;
         touched.names += 1;
         if touched.is_directory {
@@ -215,11 +217,17 @@ impl<R: Rows> Exact<'_, R> {
         Ok(hung)
     }
 
-    /// Fails unless everything that got entries, and still has some, is a directory.
+    /// Fails unless everything that got entries, and still has some, is a directory, and may have them.
     fn check_parents(&mut self) -> Outcome<()> {
-        let mut parents: Vec<i64> = self.parents.iter().copied().collect();
+        let mut parents: Vec<(i64, Vec<i64>)> = std::mem::take(&mut self.parents).into_iter().collect();
         parents.sort_unstable();
-        for parent in parents {
+        for (parent, inodes) in parents {
+            if self.editor.domain_of(parent)? != Domain::COMMON {
+                for number in inodes {
+                    let Some(inode) = self.editor.rows.glance(number)? else { continue };
+                    self.editor.require_domain(parent, b"...", &inode.content.traits)?;
+                }
+            }
             if self.editor.parent_of(parent)?.is_none() && self.editor.rows.has_names(parent)? {
                 return Err(refuse(ErrorKind::NotFound, format!("directory {parent} does not exist")));
             }

@@ -1,7 +1,7 @@
 //! The contents of an inode's row, for every engine.
 
-use outrigger_format::catalogue::{Attributes, FileKind, Time, encode_xattrs};
-use outrigger_format::{FormatError, Root};
+use outrigger_format::catalogue::{Attributes, FileKind, Time, decode_xattrs, domain_in, encode_xattrs};
+use outrigger_format::{Cursor, Domain, FormatError, Root};
 
 use crate::error::ErrorKind;
 use crate::meta::fault::{Outcome, refuse};
@@ -34,6 +34,15 @@ pub(in crate::meta) fn is_directory(mode: i64) -> bool {
 /// True for a regular file's mode column.
 pub(in crate::meta) fn is_file(mode: i64) -> bool {
     mode >> 12 == FileKind::File as i64
+}
+
+/// The domain in an encoded list of extended attributes.
+pub(in crate::meta) fn domain_of(xattrs: Option<&[u8]>) -> Outcome<Domain> {
+    let Some(bytes) = xattrs else { return Ok(Domain::COMMON) };
+    let wrong = |error| refuse(ErrorKind::Damaged, format!("extended attributes: {error}"));
+    decode_xattrs(&mut Cursor::new("extended attributes", bytes))
+        .map(|xattrs| domain_in(&xattrs))
+        .map_err(wrong)
 }
 
 /// The column value of a root.

@@ -7,7 +7,7 @@
 
 use std::fmt::Debug;
 
-use outrigger_format::Root;
+use outrigger_format::{Domain, Root};
 
 use super::row::{Stored, TraitsKey};
 use crate::meta::fault::Outcome;
@@ -60,6 +60,8 @@ pub(in crate::meta) trait Rows {
     fn delete_inode(&mut self, number: i64) -> Outcome<()>;
     /// The stand-in for these; equal values have the same.
     fn traits(&mut self, key: TraitsKey) -> Outcome<Self::Traits>;
+    /// The domain in these.
+    fn domain(&mut self, traits: &Self::Traits) -> Outcome<Domain>;
 
     // ---- directories and their policies ----
     /// The directory that a directory is in; `None` for what is no directory.

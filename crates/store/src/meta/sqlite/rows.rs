@@ -2,14 +2,14 @@
 
 use std::collections::HashMap;
 
-use outrigger_format::Root;
+use outrigger_format::{Domain, Root};
 use rusqlite::{Connection, OptionalExtension as _};
 
 use super::row::{STORED_COLUMNS, Stored, read_stored, traits_digest};
 use super::statements::Statements;
 use super::{reclaim, sums};
 use crate::meta::change::Rows;
-use crate::meta::change::row::{Content, TraitsKey};
+use crate::meta::change::row::{Content, TraitsKey, domain_of};
 use crate::meta::fault::Outcome;
 
 /// The rows of the transaction that a connection is in.
@@ -18,11 +18,18 @@ pub(super) struct SqliteRows<'c> {
     sql: Statements<'c>,
     /// Ids of the traits seen in this transaction.
     traits: HashMap<TraitsKey, i64>,
+    /// Domains in the traits seen in this transaction.
+    domains: HashMap<i64, Domain>,
 }
 
 impl<'c> SqliteRows<'c> {
     pub fn new(connection: &'c Connection) -> rusqlite::Result<Self> {
-        Ok(Self { connection, sql: Statements::prepare(connection)?, traits: HashMap::new() })
+        Ok(Self {
+            connection,
+            sql: Statements::prepare(connection)?,
+            traits: HashMap::new(),
+            domains: HashMap::new(),
+        })
     }
 
     fn intern(&mut self, key: TraitsKey) -> Outcome<i64> {
@@ -157,6 +164,17 @@ impl Rows for SqliteRows<'_> {
             Some(&id) => Ok(id),
             None => self.intern(key),
         }
+    }
+
+    fn domain(&mut self, traits: &i64) -> Outcome<Domain> {
+        if let Some(&known) = self.domains.get(traits) {
+            return Ok(known);
+        }
+        let xattrs: Option<Option<Vec<u8>>> =
+            self.sql.xattrs.query_row([traits], |row| row.get(0)).optional()?;
+        let domain = domain_of(xattrs.flatten().as_deref())?;
+        self.domains.insert(*traits, domain);
+        Ok(domain)
     }
 
     fn parent_of(&mut self, directory: i64) -> Outcome<Option<i64>> {

@@ -75,5 +75,6 @@ statements! {
 
     // ---- traits ----
     find_traits: "SELECT id, mode, uid, gid, xattrs FROM traits WHERE digest = ?1";
+    xattrs: "SELECT xattrs FROM traits WHERE id = ?1";
     insert_traits: "INSERT INTO traits (digest, mode, uid, gid, xattrs) VALUES (?1, ?2, ?3, ?4, ?5)";
 }

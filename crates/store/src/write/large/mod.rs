@@ -170,7 +170,7 @@ impl LargeFile {
     /// Opens the file and plans its segments.
     pub fn open(item: FileItem, segment_len: usize) -> Result<Self, String> {
         let FileItem { to, mut attributes, content, chunker, codec, dedup, frame, oracle } = item;
-        let mut stamp = 0;
+        let (mut stamp, domain) = (0, attributes.domain());
         let segment_len = match chunker {
             ChunkerSpec::Fixed { size } if size as usize <= segment_len => {
                 (segment_len - segment_len % size as usize) as u64
@@ -195,7 +195,7 @@ impl LargeFile {
             Content::Parts(parts) => Source::Parts(PartsSource::new(parts, chunker, segment_len)),
         };
         let codec = hinted(codec, &attributes.xattrs);
-        let change = to.into_change(attributes, stamp);
+        let change = to.into_change(attributes.in_domain(domain), stamp);
         let cut = CutState {
             next: 0,
             parked: BTreeMap::new(),
@@ -207,7 +207,7 @@ impl LargeFile {
             source,
             change: Mutex::new(Some(change)),
             chunker,
-            form: Form { codec, frame },
+            form: Form { codec, frame, domain },
             dedup,
             oracle,
             failed: AtomicBool::new(false),

@@ -247,6 +247,7 @@ impl Wanted {
 
     fn entry(&mut self, parent: u64, name: &[u8]) {
         self.directories.push(parent as i64);
+        self.glances.push(parent as i64);
         if !name.is_empty() {
             self.names.push((parent as i64, name.to_vec()));
         }

@@ -6,13 +6,13 @@
 
 use std::collections::HashMap;
 
-use outrigger_format::Root;
+use outrigger_format::{Domain, Root};
 
 use super::load::LOAD_DIRECTORIES;
 use super::{Name, Slot, Working};
 use crate::meta::ROOT_INODE;
 use crate::meta::change::Rows;
-use crate::meta::change::row::{TraitsKey, root_column};
+use crate::meta::change::row::{TraitsKey, domain_of, root_column};
 use crate::meta::fault::{Fault, Outcome};
 use crate::meta::postgres::connection::Query;
 use crate::meta::postgres::row::{Stored, Traits, stored_columns};
@@ -161,6 +161,10 @@ impl Rows for Working<'_, '_> {
 
     fn traits(&mut self, (mode, uid, gid, xattrs): TraitsKey) -> Outcome<Traits> {
         Ok(Traits { mode, uid, gid, xattrs })
+    }
+
+    fn domain(&mut self, traits: &Traits) -> Outcome<Domain> {
+        domain_of(traits.xattrs.as_deref())
     }
 
     fn parent_of(&mut self, directory: i64) -> Outcome<Option<i64>> {

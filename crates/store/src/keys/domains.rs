@@ -1,0 +1,295 @@
+//! The keys of domains: of directories whose contents have a key of their own.
+//!
+//! A domain's *secret* is drawn when its directory is made. It names the domain's chunks and encrypts
+//! its packs, so nothing is shared with what lies elsewhere. It is kept in one text beside the packs,
+//! encrypted under a *lock* that comes from the epoch's secret. A slot that reads one directory holds
+//! this lock alone.
+//!
+//! ```text
+//! keys/domain-ID         the secret, encrypted
+//! keys/domain-ID.gone    it was destroyed: written first, then the text above is removed
+//! ```
+//!
+//! The second text is sealed with a key that comes from the epoch's secret, too. So only who has all
+//! rights makes others believe that a domain is gone, and the collector drop what it held.
+//!
+//! Whoever had opened the secret before it was destroyed may still have it. This program asks for the
+//! text again each minute, so mounts and agents forget it, too.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use outrigger_clock::Instant;
+use outrigger_format::{Domain, Fingerprint, StoreId};
+use serde::{Deserialize, Serialize};
+
+use super::slot::{hex, unhex};
+use super::{Key, Keyring, Rights, Slot, slots};
+use crate::backend::{Backend, KEYS_DIR};
+use crate::error::{Error, ErrorKind, Result};
+
+/// Begins the name of each text of a domain.
+const PREFIX: &str = "domain-";
+/// Ends the name of the text that says that a secret was destroyed.
+const GONE: &str = ".gone";
+/// What the text that says so seals.
+const DESTROYED: &[u8] = b"destroyed";
+/// How long a secret is used without looking whether it was destroyed.
+const TRUSTED: Duration = Duration::from_secs(60);
+
+fn text_name(id: Domain) -> String {
+    format!("{KEYS_DIR}/{PREFIX}{id}")
+}
+
+fn gone_name(id: Domain) -> String {
+    format!("{}{GONE}", text_name(id))
+}
+
+/// True for a text of `keys/` that is a domain's and no slot.
+pub(crate) fn is_domain(name: &str) -> bool {
+    name.starts_with(PREFIX)
+}
+
+/// The text that says that the secret in text `name` of `keys/` was destroyed.
+pub(crate) fn gone_of(name: &str) -> String {
+    format!("{name}{GONE}")
+}
+
+/// The secret of a domain.
+pub struct DomainKey {
+    /// Whose.
+    pub id: Domain,
+    secret: Key,
+    names: Key,
+}
+
+impl DomainKey {
+    fn new(store: StoreId, id: Domain, secret: Key) -> Self {
+        let names = secret.derive("outrigger 2026-11 domain names", &[&store.0, &id.0.to_le_bytes()]);
+        Self { id, secret, names }
+    }
+
+    /// The name in this domain of a chunk with this fingerprint. Without the secret it says nothing of
+    /// the chunk.
+    pub fn name(&self, fingerprint: &Fingerprint) -> Fingerprint {
+        Fingerprint(*blake3::keyed_hash(self.names.bytes(), &fingerprint.0).as_bytes())
+    }
+
+    /// For the keys of packs.
+    pub(super) fn secret(&self) -> &Key {
+        &self.secret
+    }
+}
+
+impl std::fmt::Debug for DomainKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "the key of {:?}", self.id)
+    }
+}
+
+/// The text of a domain.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Text {
+    store: String,
+    domain: String,
+    /// The epoch whose secret locks it.
+    epoch: u32,
+    /// When it was made, seconds since 1970.
+    created: u64,
+    /// Encrypted, in hexadecimal digits.
+    secret: String,
+}
+
+impl Text {
+    /// What the encryption authenticates.
+    fn about(store: StoreId, id: Domain, epoch: u32) -> Vec<u8> {
+        [&store.0[..], &id.0.to_le_bytes(), &epoch.to_le_bytes()].concat()
+    }
+
+    fn parse(id: Domain, text: &str) -> Result<Self> {
+        let wrong = |why: &str| Error::damaged(format!("{}: {why}", text_name(id)));
+        let parsed: Self = toml::from_str(text).map_err(|error| wrong(error.message()))?;
+        if parsed.domain != id.to_string() {
+            return Err(wrong("it is another domain's"));
+        }
+        Ok(parsed)
+    }
+}
+
+/// The domains of a store whose keys are beside `packs`.
+pub struct Domains {
+    keys: Arc<Keyring>,
+    packs: Arc<dyn Backend>,
+    known: Mutex<HashMap<Domain, (Instant, Arc<DomainKey>)>>,
+}
+
+impl Domains {
+    /// Those that `keys` opens.
+    pub fn new(packs: Arc<dyn Backend>, keys: Arc<Keyring>) -> Self {
+        Self { keys, packs, known: Mutex::default() }
+    }
+
+    /// The key of a domain.
+    ///
+    /// # Errors
+    /// `Destroyed` once it was destroyed; `Denied` if the keyring does not open it; `Damaged` when its
+    /// text is missing or was changed; those of the place of packs, unless the key was read before.
+    pub fn key(&self, id: Domain) -> Result<Arc<DomainKey>> {
+        let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = known().get(&id).cloned();
+        if let Some((at, key)) = before.as_ref().filter(|(at, _)| at.elapsed() < TRUSTED) {
+            let _ = at;
+            return Ok(Arc::clone(key));
+        }
+        let key = match (self.read(id), before) {
+            (Ok(key), _) => Arc::new(key),
+            // The place of packs may be away for a while.
+            (Err(error), Some((_, key))) if matches!(error.kind(), ErrorKind::Io | ErrorKind::Busy) => key,
+            (Err(error), _) => {
+                known().remove(&id);
+                return Err(error);
+            }
+        };
+        known().insert(id, (Instant::now(), Arc::clone(&key)));
+        Ok(key)
+    }
+
+    /// True if the secret was destroyed, by who had the right to. Who reads one directory alone cannot
+    /// tell, and believes it.
+    fn is_gone(&self, id: Domain) -> Result<bool> {
+        let Some(text) = self.packs.text(&gone_name(id))? else { return Ok(false) };
+        let Ok(text) = Text::parse(id, &text) else { return Ok(false) };
+        let Some(seal) = self.keys.domain_seal(text.epoch, id) else { return Ok(true) };
+        let about = Text::about(self.keys.store(), id, text.epoch);
+        Ok(unhex(&text.secret)
+            .and_then(|sealed| seal.open(&about, &sealed))
+            .is_some_and(|plain| plain == DESTROYED))
+    }
+
+    fn read(&self, id: Domain) -> Result<DomainKey> {
+        if self.is_gone(id)? {
+            let why = format!("the key of its directory was destroyed (domain {id}): nobody can read it");
+            return Err(Error::new(ErrorKind::Destroyed, why));
+        }
+        let missing = || {
+            let why = "the key of its directory is missing: put this text back from a copy of the store";
+            Error::damaged(format!("{}: {why}", text_name(id)))
+        };
+        let text = Text::parse(id, &self.packs.text(&text_name(id))?.ok_or_else(missing)?)?;
+        let denied = || {
+            let why = format!("the key that opened the store does not read this directory (domain {id})");
+            Error::new(ErrorKind::Denied, why)
+        };
+        let store = self.keys.store();
+        let lock = self.keys.domain_lock(text.epoch, id).ok_or_else(denied)?;
+        let secret =
+            unhex(&text.secret).and_then(|sealed| lock.open(&Text::about(store, id, text.epoch), &sealed));
+        let secret = secret.map(zeroize::Zeroizing::new).and_then(|secret| secret.as_slice().try_into().ok());
+        let secret = secret.map(Key::new);
+        let changed = || Error::damaged(format!("{} was changed since it was made", text_name(id)));
+        Ok(DomainKey::new(store, id, secret.ok_or_else(changed)?))
+    }
+}
+
+/// What a domain's texts say in the open.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DomainText {
+    /// The domain.
+    pub domain: Domain,
+    /// When its key was made, or destroyed; seconds since 1970.
+    pub time: u64,
+    /// Its key was destroyed.
+    pub is_destroyed: bool,
+}
+
+/// The domains whose texts lie beside `packs`, by their numbers.
+///
+/// # Errors
+/// Those of the place.
+pub fn list(packs: &dyn Backend) -> Result<Vec<DomainText>> {
+    let names = packs.texts(KEYS_DIR)?;
+    let mut found: Vec<DomainText> = Vec::new();
+    for name in names.iter().filter(|name| is_domain(name)) {
+        let number = name.strip_prefix(PREFIX).unwrap_or_default();
+        let (number, is_destroyed) =
+            number.strip_suffix(GONE).map_or((number, false), |number| (number, true));
+        let Ok(number) = u64::from_str_radix(number, 16) else { continue };
+        let domain = Domain(number);
+        let Some(text) = packs.text(&format!("{KEYS_DIR}/{name}"))? else { continue };
+        let time = Text::parse(domain, &text).map_or(0, |text| text.created);
+        found.retain(|other| other.domain != domain || !is_destroyed);
+        if found.iter().all(|other| other.domain != domain) {
+            found.push(DomainText { domain, time, is_destroyed });
+        }
+    }
+    Ok(found)
+}
+
+/// Makes a domain, and its key, durable beside the packs.
+///
+/// # Errors
+/// `Denied` unless `ring` has all rights; when the text cannot be written.
+pub fn create(packs: &dyn Backend, ring: &Keyring) -> Result<Domain> {
+    ring.rights().require_all()?;
+    let id = Domain(u64::from_le_bytes(outrigger_clock::random()?).clamp(1, u64::MAX - 1));
+    let lock = ring.domain_lock(ring.epochs(), id).expect("it has all secrets");
+    let head =
+        "# The key of a directory of an Outrigger store, encrypted. Without it nobody reads the directory.";
+    packs.put_text(&text_name(id), &sealed_text(ring, id, &lock, head, Key::random()?.bytes())?)?;
+    Ok(id)
+}
+
+/// The text that keeps `plain` of a domain, under a key of the last epoch.
+fn sealed_text(ring: &Keyring, id: Domain, key: &Key, head: &str, plain: &[u8]) -> Result<String> {
+    let (epoch, store) = (ring.epochs(), ring.store());
+    let sealed = key.seal(&Text::about(store, id, epoch), plain)?;
+    let created = outrigger_clock::now_nanos() / 1_000_000_000;
+    let text =
+        Text { store: store.to_string(), domain: id.to_string(), epoch, created, secret: hex(&sealed) };
+    Ok(format!("{head}\n{}", toml::to_string(&text).expect("strings and numbers serialise")))
+}
+
+/// Destroys the key of a domain, and the slots that read it alone: nobody can read its contents any
+/// more. It may be interrupted and called again.
+///
+/// # Errors
+/// `Denied` unless `ring` has all rights; when texts cannot be written or removed.
+pub fn destroy(packs: &dyn Backend, ring: &Keyring, id: Domain) -> Result<()> {
+    ring.rights().require_all()?;
+    let seal = ring.domain_seal(ring.epochs(), id).expect("it has all secrets");
+    let head = "# The key of this directory was destroyed. Nobody can read what was stored in it.";
+    // One that is there already may be another's.
+    packs.remove_text(&gone_name(id))?;
+    packs.put_text(&gone_name(id), &sealed_text(ring, id, &seal, head, DESTROYED)?)?;
+    packs.remove_text(&text_name(id))?;
+    let own = |slot: &Slot| slot.rights == Rights::Subtree && slot.domain() == Some(id);
+    let slots = slots::slots(packs)?;
+    slots.iter().filter(|slot| own(slot)).try_for_each(|slot| packs.remove_text(&slot.file_name()))
+}
+
+/// The lock of a domain, for a slot that reads it alone.
+///
+/// # Errors
+/// `Damaged` when its text is missing or was changed.
+pub(super) fn lock_of(packs: &dyn Backend, ring: &Keyring, id: Domain) -> Result<Key> {
+    let missing = || Error::damaged(format!("{} is missing, or its key was destroyed", text_name(id)));
+    let text = Text::parse(id, &packs.text(&text_name(id))?.ok_or_else(missing)?)?;
+    let lock = ring.domain_lock(text.epoch, id);
+    lock.ok_or_else(|| Error::new(ErrorKind::Denied, format!("this key does not open {}", text_name(id))))
+}
+
+/// Puts the texts of domains of `from` beside the packs of `to`, which has none.
+///
+/// # Errors
+/// Those of both places.
+pub(crate) fn copy_texts(from: &dyn Backend, to: &dyn Backend) -> Result<()> {
+    for name in from.texts(KEYS_DIR)?.into_iter().filter(|name| is_domain(name)) {
+        let name = format!("{KEYS_DIR}/{name}");
+        if let Some(text) = from.text(&name)? {
+            to.put_text(&name, &text)?;
+        }
+    }
+    Ok(())
+}
