@@ -260,6 +260,9 @@ impl Targets {
     }
 
     fn is_outdated(&self, store: &Store, pack: PackId) -> Result<bool> {
+        if store.packs.is_destroyed(pack)? {
+            return Ok(false);
+        }
         if self.rekeys {
             return Ok(!store.backend.has_newest_key(pack)?);
         }

@@ -25,7 +25,7 @@ use outrigger_format::{Domain, Fingerprint, StoreId};
 use serde::{Deserialize, Serialize};
 
 use super::slot::{hex, unhex};
-use super::{Key, Keyring, Rights, Slot, slots};
+use super::{Key, Keyring, Rights, Slot, slots, unlock};
 use crate::backend::{Backend, KEYS_DIR};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -118,11 +118,14 @@ impl Text {
     }
 }
 
+/// When a text was read, and its key; `None` if that was destroyed.
+type Known = (Instant, Option<Arc<DomainKey>>);
+
 /// The domains of a store whose keys are beside `packs`.
 pub struct Domains {
     keys: Arc<Keyring>,
     packs: Arc<dyn Backend>,
-    known: Mutex<HashMap<Domain, (Instant, Arc<DomainKey>)>>,
+    known: Mutex<HashMap<Domain, Known>>,
 }
 
 impl Domains {
@@ -139,45 +142,70 @@ impl Domains {
     pub fn key(&self, id: Domain) -> Result<Arc<DomainKey>> {
         let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let before = known().get(&id).cloned();
-        if let Some((at, key)) = before.as_ref().filter(|(at, _)| at.elapsed() < TRUSTED) {
-            let _ = at;
-            return Ok(Arc::clone(key));
-        }
-        let key = match (self.read(id), before) {
-            (Ok(key), _) => Arc::new(key),
-            // The place of packs may be away for a while.
-            (Err(error), Some((_, key))) if matches!(error.kind(), ErrorKind::Io | ErrorKind::Busy) => key,
-            (Err(error), _) => {
-                known().remove(&id);
-                return Err(error);
+        let key = match before {
+            Some((at, key)) if at.elapsed() < TRUSTED => key,
+            before => {
+                let key = match (self.read(id), before) {
+                    (Ok(key), _) => key.map(Arc::new),
+                    // The place of packs may be away for a while.
+                    (Err(error), Some((_, key)))
+                        if matches!(error.kind(), ErrorKind::Io | ErrorKind::Busy) =>
+                    {
+                        key
+                    }
+                    (Err(error), _) => {
+                        known().remove(&id);
+                        return Err(error);
+                    }
+                };
+                known().insert(id, (Instant::now(), key.clone()));
+                key
             }
         };
-        known().insert(id, (Instant::now(), Arc::clone(&key)));
-        Ok(key)
+        key.ok_or_else(|| {
+            let why = format!("the key of its directory was destroyed (domain {id}): nobody can read it");
+            Error::new(ErrorKind::Destroyed, why)
+        })
     }
 
-    /// True if the secret was destroyed, by who had the right to. Who reads one directory alone cannot
-    /// tell, and believes it.
+    /// True if the secret was destroyed by somebody who had the right to. A host without all secrets
+    /// cannot tell, and believes it.
     fn is_gone(&self, id: Domain) -> Result<bool> {
         let Some(text) = self.packs.text(&gone_name(id))? else { return Ok(false) };
         let Ok(text) = Text::parse(id, &text) else { return Ok(false) };
-        let Some(seal) = self.keys.domain_seal(text.epoch, id) else { return Ok(true) };
+        if self.keys.rights().require_all_contents().is_err() {
+            return Ok(true);
+        }
+        self.refresh(text.epoch)?;
+        // One of an epoch that nobody knows must not be believed: the collector would drop what the
+        // domain holds.
+        let unknown = || Error::damaged(format!("{} was changed since it was made", gone_name(id)));
+        let seal = self.keys.domain_seal(text.epoch, id).ok_or_else(unknown)?;
         let about = Text::about(self.keys.store(), id, text.epoch);
         Ok(unhex(&text.secret)
             .and_then(|sealed| seal.open(&about, &sealed))
             .is_some_and(|plain| plain == DESTROYED))
     }
 
-    fn read(&self, id: Domain) -> Result<DomainKey> {
+    /// Looks for newer keys if there are some since `epoch`.
+    fn refresh(&self, epoch: u32) -> Result<()> {
+        if epoch > self.keys.epochs() {
+            unlock::refresh(&self.keys, &*self.packs)?;
+        }
+        Ok(())
+    }
+
+    /// The key; `None` once it was destroyed.
+    fn read(&self, id: Domain) -> Result<Option<DomainKey>> {
         if self.is_gone(id)? {
-            let why = format!("the key of its directory was destroyed (domain {id}): nobody can read it");
-            return Err(Error::new(ErrorKind::Destroyed, why));
+            return Ok(None);
         }
         let missing = || {
             let why = "the key of its directory is missing: put this text back from a copy of the store";
             Error::damaged(format!("{}: {why}", text_name(id)))
         };
         let text = Text::parse(id, &self.packs.text(&text_name(id))?.ok_or_else(missing)?)?;
+        self.refresh(text.epoch)?;
         let denied = || {
             let why = format!("the key that opened the store does not read this directory (domain {id})");
             Error::new(ErrorKind::Denied, why)
@@ -189,7 +217,7 @@ impl Domains {
         let secret = secret.map(zeroize::Zeroizing::new).and_then(|secret| secret.as_slice().try_into().ok());
         let secret = secret.map(Key::new);
         let changed = || Error::damaged(format!("{} was changed since it was made", text_name(id)));
-        Ok(DomainKey::new(store, id, secret.ok_or_else(changed)?))
+        Ok(Some(DomainKey::new(store, id, secret.ok_or_else(changed)?)))
     }
 }
 
@@ -292,4 +320,73 @@ pub(crate) fn copy_texts(from: &dyn Backend, to: &dyn Backend) -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::MemoryBackend;
+
+    const STORE: StoreId = StoreId([1; 16]);
+
+    fn domains(packs: &MemoryBackend, ring: &Keyring) -> Domains {
+        Domains::new(Arc::new(packs.clone()), Arc::new(ring.limited(ring.rights()).unwrap()))
+    }
+
+    #[test]
+    fn names_say_nothing_without_the_secret() {
+        let (packs, ring) = (MemoryBackend::new(), Keyring::new(STORE).unwrap());
+        let made = [create(&packs, &ring).unwrap(), create(&packs, &ring).unwrap()];
+        let keys = made.map(|id| domains(&packs, &ring).key(id).unwrap());
+        let chunk = Fingerprint([3; 32]);
+        assert!(keys[0].name(&chunk) != keys[1].name(&chunk) && keys[0].name(&chunk) != chunk);
+        let again = domains(&packs, &ring).key(made[0]).unwrap();
+        assert_eq!(again.name(&chunk), keys[0].name(&chunk));
+    }
+
+    #[test]
+    fn a_key_from_before_a_rotation_opens_no_later_domain() {
+        let (packs, ring) = (MemoryBackend::new(), Keyring::new(STORE).unwrap());
+        let old = create(&packs, &ring).unwrap();
+        let rotated = ring.rotated().unwrap();
+        let new = create(&packs, &rotated).unwrap();
+        assert!(domains(&packs, &rotated).key(old).is_ok() && domains(&packs, &rotated).key(new).is_ok());
+        assert_eq!(domains(&packs, &ring).key(new).unwrap_err().kind(), ErrorKind::Denied);
+        let other = Keyring::new(STORE).unwrap();
+        assert_eq!(domains(&packs, &other).key(old).unwrap_err().kind(), ErrorKind::Damaged);
+    }
+
+    #[test]
+    fn rights_to_one_domain_are_none_to_others() {
+        let (packs, ring) = (MemoryBackend::new(), Keyring::new(STORE).unwrap());
+        let [own, other] = [create(&packs, &ring).unwrap(), create(&packs, &ring).unwrap()];
+        let only = ring.limited_to(own, lock_of(&packs, &ring, own).unwrap()).unwrap();
+        assert!(domains(&packs, &only).key(own).is_ok());
+        for (ring, id) in [(&only, other), (&ring.limited(Rights::PutOnly).unwrap(), own)] {
+            assert_eq!(domains(&packs, ring).key(id).unwrap_err().kind(), ErrorKind::Denied);
+        }
+        for ring in [&only, &ring.limited(Rights::ReadOnly).unwrap()] {
+            assert_eq!(create(&packs, ring).unwrap_err().kind(), ErrorKind::Denied);
+            assert_eq!(destroy(&packs, ring, own).unwrap_err().kind(), ErrorKind::Denied);
+        }
+        assert!(domains(&packs, &ring).key(own).is_ok());
+    }
+
+    #[test]
+    fn an_interrupted_end_goes_on() {
+        let (packs, ring) = (MemoryBackend::new(), Keyring::new(STORE).unwrap());
+        let id = create(&packs, &ring).unwrap();
+        let text = packs.text(&text_name(id)).unwrap().unwrap();
+        destroy(&packs, &ring, id).unwrap();
+        // It was interrupted between its two steps, or a copy put the text back.
+        packs.put_text(&text_name(id), &text).unwrap();
+        assert_eq!(domains(&packs, &ring).key(id).unwrap_err().kind(), ErrorKind::Destroyed);
+        destroy(&packs, &ring, id).unwrap();
+        assert_eq!(packs.text(&text_name(id)).unwrap(), None);
+        assert!(list(&packs).unwrap().iter().all(|text| text.domain == id && text.is_destroyed));
+        // A secret that is missing, and was not destroyed, is damage.
+        let lost = create(&packs, &ring).unwrap();
+        packs.remove_text(&text_name(lost)).unwrap();
+        assert_eq!(domains(&packs, &ring).key(lost).unwrap_err().kind(), ErrorKind::Damaged);
+    }
 }

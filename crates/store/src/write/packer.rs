@@ -319,11 +319,56 @@ mod tests {
 
     use super::*;
     use crate::backend::MemoryBackend;
-    use crate::config::Profile;
+    use crate::config::{Profile, StoreConfig};
     use crate::follow::Census;
+    use crate::keys::{Key, NewKeys, Secret, domains};
     use crate::layout::create_store_dirs;
     use crate::meta::{OpenMode, Others, SessionKind, SqliteMeta};
     use crate::store::Parts;
+
+    /// Changes wait for the oldest frame. A small file of a domain among many others must not hold
+    /// them up for ever.
+    #[test]
+    fn the_pack_with_the_oldest_frame_goes_first() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = Profile::Default.config().unwrap();
+        let mut keys = NewKeys::new(config.id).unwrap();
+        keys.add(&Secret::Key(Key::random().unwrap()), "first").unwrap();
+        let config = StoreConfig { keyring: Some(keys.ring.id().number), ..config };
+        let store = Store::init_with(&dir.path().join("store"), &config, Some(&keys)).unwrap();
+        let session = store.session(SessionKind::Writer, "test").unwrap();
+        let mut sink = PackSink::new(&store, &store.meta, session.id(), PackKind::Data);
+        let domains: Vec<Domain> =
+            (0..OPEN_MAX).map(|_| domains::create(&*store.backend, store.keys().unwrap()).unwrap()).collect();
+        let mut sequence = 0;
+        let mut append = |sink: &mut PackSink, domain: Domain, len: usize| {
+            sequence += 1;
+            let frame = StoredFrame {
+                domain,
+                kind: ChunkKind::Data,
+                encoding: Encoding::plain(CodecSpec::NONE.codec),
+                lengths: vec![len as u32],
+                fingerprints: &[Fingerprint([sequence as u8; 32])],
+                stored: &vec![7; len],
+                sequence,
+            };
+            sink.append(frame).unwrap()
+        };
+        assert!(append(&mut sink, domains[0], 1).is_none());
+        assert!(sink.take_early().is_none(), "alone it waits for more");
+        assert!(append(&mut sink, Domain::COMMON, 8 << 20).is_none());
+        let sequences = |open: OpenPack| open.sequences;
+        assert_eq!(sink.take_early().map(sequences), Some(vec![1]));
+        assert_eq!(sink.take_early().map(sequences), Some(vec![2]));
+        // One more than it keeps open.
+        for domain in &domains {
+            assert!(append(&mut sink, *domain, 1).is_none());
+        }
+        assert!(append(&mut sink, domains[0], 1).is_none());
+        assert_eq!(append(&mut sink, Domain::COMMON, 1).map(sequences), Some(vec![3, 19]));
+        let left: Vec<_> = std::iter::from_fn(|| sink.take_open()).collect();
+        assert_eq!(left.len(), OPEN_MAX);
+    }
 
     #[test]
     fn packs_get_ids_that_lie_on_the_host_and_leave_no_other_intents() {

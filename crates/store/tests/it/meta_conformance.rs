@@ -39,6 +39,7 @@ conformance! {
         a_number_in_use_under_another_name_is_a_hard_link
         links_and_removals_are_counted
         renames_follow_posix
+        a_directory_of_a_domain_holds_nothing_else
         a_commit_happens_wholly_or_not_at_all
         the_root_directory_has_attributes_too
         versions_are_kept_by_the_nearest_policy

@@ -122,11 +122,16 @@ mod tests {
     #[test]
     fn a_keyring_reads_back_for_its_store_only() {
         let (store, other) = (StoreId([1; 16]), StoreId([2; 16]));
-        for rights in [Rights::All, Rights::ReadOnly, Rights::PutOnly] {
-            let ring = Keyring::new(store).unwrap().rotated().unwrap().limited(rights).unwrap();
+        for rights in [Rights::All, Rights::ReadOnly, Rights::PutOnly, Rights::Subtree] {
+            let ring = Keyring::new(store).unwrap().rotated().unwrap();
+            let ring = match rights {
+                Rights::Subtree => ring.limited_to(Domain(5), Key::new([5; 32])).unwrap(),
+                rights => ring.limited(rights).unwrap(),
+            };
             let bytes = ring.encode();
             let read = Keyring::decode(&bytes, store).unwrap();
             assert_eq!((read.rights(), read.id(), read.epochs()), (rights, ring.id(), 2));
+            assert_eq!((read.domain(), ring.domain().is_some()), (ring.domain(), rights == Rights::Subtree));
             assert_eq!(*read.encode(), *bytes);
             let (head, keys) = read.new_pack(PackId(7), None).unwrap();
             assert!(ring.pack(PackId(7), &head, None).unwrap().footer == keys.footer);
