@@ -2,14 +2,15 @@ use std::collections::HashSet;
 use std::io::IoSlice;
 
 use outrigger_format::StoreId;
+use outrigger_workload::Rng;
 use ring::aead::NONCE_LEN;
 
 use super::layout::{EXTRA, FRAMES, HEADER, HEADER_NUMBER, Shape};
 use super::read::open_block;
 use super::*;
-use crate::backend::MemoryBackend;
+use crate::backend::{CacheLimits, CachedBackend, MemoryBackend};
 use crate::keys::{HEAD_LEN, Key, PackHead, Rights};
-use crate::testing::conformance;
+use crate::testing::{Wrapped, conformance};
 
 fn keys() -> Arc<Keyring> {
     Arc::new(Keyring::new(StoreId([3; 16])).unwrap())
@@ -307,4 +308,54 @@ fn lengths_do_not_tell_how_many_chunks_there_are() {
     let best = limits.iter().map(|limit| right(&samples, *limit)).max().unwrap();
     // The difference shows once in 24 times; a coin is right 500 times, give or take 32.
     assert!(best < 590, "{best} of 1,000 guesses are right");
+}
+
+/// Somebody sees which ranges of packs are asked for, at a place that is read through a cache, and
+/// wants to know which of two files that they have was stored: its cuts decide where frames begin, and so
+/// what a reader asks for. They store both files in a store of their own, and compare.
+#[test]
+fn reads_of_a_file_do_not_tell_where_its_frames_begin() {
+    const LEN: usize = 6 << 20;
+    let mut rng = Rng::new(1);
+    // Frames end with the chunk that reaches 512 KiB; chunks have 4 to 64 KiB.
+    let frames = |rng: &mut Rng| {
+        let mut ends = vec![0];
+        while ends[ends.len() - 1] < LEN {
+            ends.push((ends[ends.len() - 1] + (512 << 10) + rng.below(60 << 10) as usize).min(LEN));
+        }
+        ends
+    };
+    let (inner, keys) = (MemoryBackend::new(), keys());
+    write(&over(&inner, &keys), 1, &vec![7; HEADER + LEN]);
+    let asked = |ends: &[usize], is_cached: bool| {
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let noted = Arc::clone(&log);
+        let far = Wrapped::over(Arc::new(inner.clone())).far();
+        let far: Arc<dyn Backend> = Arc::new(far.before_reads(move |_, len| noted.lock().unwrap().push(len)));
+        let limits = CacheLimits { memory: 32 << 20, disk: 0 };
+        let place = if is_cached { Arc::new(CachedBackend::new(far, None, limits)) } else { far };
+        let sealed = SealedBackend::new(place, Arc::clone(&keys));
+        for frame in ends.windows(2) {
+            let mut bytes = vec![0; frame[1] - frame[0]];
+            sealed.read_at(PackId(1), (HEADER + frame[0]) as u64, &mut bytes).unwrap();
+        }
+        drop(sealed);
+        let asked = log.lock().unwrap().clone();
+        asked
+    };
+    let mut right = |trials: usize, is_cached: bool| {
+        let is_right = |_: &usize| {
+            let files = [frames(&mut rng), frames(&mut rng)];
+            let coin = rng.below(2) as usize;
+            let seen = asked(&files[coin], is_cached);
+            let like: Vec<usize> = (0..2).filter(|&file| asked(&files[file], is_cached) == seen).collect();
+            let guess = if like.len() == 1 { like[0] } else { rng.below(2) as usize };
+            guess == coin
+        };
+        (0..trials).filter(is_right).count()
+    };
+    let without = right(50, false);
+    assert!(without > 45, "the attack works where nothing is cached: {without} of 50");
+    let with = right(1000, true);
+    assert!((410..590).contains(&with), "{with} of 1,000 guesses are right");
 }
