@@ -340,8 +340,7 @@ fn reads_of_a_file_do_not_tell_where_its_frames_begin() {
             sealed.read_at(PackId(1), (HEADER + frame[0]) as u64, &mut bytes).unwrap();
         }
         drop(sealed);
-        let asked = log.lock().unwrap().clone();
-        asked
+        log.lock().unwrap().clone()
     };
     let mut right = |trials: usize, is_cached: bool| {
         let is_right = |_: &usize| {

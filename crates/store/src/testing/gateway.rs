@@ -28,16 +28,33 @@ pub fn keys_of(user: &str) -> [String; 2] {
 /// # Panics
 /// When it is refused.
 pub fn ask(method: &str, location: &S3Location, query: &str, body: &str) -> String {
+    let (said, text) = try_to_ask(method, location, query, body, &[]);
+    said.unwrap_or_else(|why| panic!("{method} {query}: {why} {text}"))
+}
+
+/// As [`ask`], with these headers; the first value is the answer, or why it was refused.
+///
+/// # Panics
+/// When there is no `curl`.
+pub fn try_to_ask(
+    method: &str,
+    location: &S3Location,
+    query: &str,
+    body: &str,
+    headers: &[&str],
+) -> (Result<String, String>, String) {
     let endpoint = location.endpoint.as_deref().unwrap_or_default();
     let url = format!("{endpoint}/{}{query}", location.bucket);
     let output = Command::new("curl")
         .args(["-fsS", "--aws-sigv4", "aws:amz:us-east-1:s3", "--user", &owner_keys().join(":")])
         .args(["-H", "x-amz-content-sha256: UNSIGNED-PAYLOAD", "-X", method])
+        .args(headers.iter().flat_map(|header| ["-H", header]))
         .args(["--data-binary", body, &url])
         .output();
     let output = output.unwrap_or_else(|error| panic!("curl: {error}"));
-    assert!(output.status.success(), "{method} {url}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8_lossy(&output.stdout).into_owned()
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    if output.status.success() { (Ok(out), err) } else { (Err(err), out) }
 }
 
 /// All that is in a bucket, uploads that were not ended too: names, lengths, when they were

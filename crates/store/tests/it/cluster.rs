@@ -12,7 +12,7 @@ use outrigger_store::backend::{
     self, Access, Backend, Keys, Location, ObjectBackend, Patience, RadosBackend, S3Location,
 };
 use outrigger_store::testing::conformance;
-use outrigger_store::testing::gateway::{ask, keys_of, policy};
+use outrigger_store::testing::gateway::{ask, keys_of, policy, try_to_ask};
 use outrigger_store::{ErrorKind, Result};
 
 /// The location that a variable names, with a place of the test's own in it; `None`, and a word,
@@ -160,6 +160,61 @@ fn the_rights_that_are_documented_suffice_and_are_all() {
     }
     writer.remove(PackId(1)).unwrap();
     ceph_of_cluster("radosgw-admin", &["bucket", "rm", "--bucket", &location.bucket, "--purge-objects"]);
+}
+
+/// Ceph's gateway keeps a locked pack, also from its owner, and lets the lock be renewed.
+#[test]
+#[ignore = "slow: needs a cluster, `make test-cluster`"]
+fn the_gateway_keeps_locked_packs() {
+    let Some(Location::S3(mut location)) = location("OUTRIGGER_TEST_S3") else { return };
+    location.bucket = format!("locked-{}", location.prefix);
+    (location.prefix, location.lock) = ("store".into(), Some(1));
+    let locks = ["x-amz-bucket-object-lock-enabled: true"];
+    try_to_ask("PUT", &location, "", "", &locks).0.unwrap();
+    let backend = ObjectBackend::open(&location, Access::default(), Patience::default()).unwrap();
+    for id in 1..=3 {
+        write(&backend, id, b"a pack").unwrap();
+    }
+    assert_eq!(
+        (backend.lock_days(), backend.lock(&[PackId(1), PackId(2), PackId(9)]).unwrap()),
+        (Some(1), 2)
+    );
+    let versions = ask("GET", &location, "?versions=", "");
+    let of = |text: &str, from: &str, to: &str| {
+        text.split(from).skip(1).map(|rest| rest.split(to).next().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let (keys, ids) = (of(&versions, "<Key>", "</Key>"), of(&versions, "<VersionId>", "</VersionId>"));
+    let pack = |id: u64| {
+        let at = keys.iter().position(|key| key.ends_with(&format!("{}.pack", PackId(id)))).unwrap();
+        format!("/{}?versionId={}", keys[at], ids[at])
+    };
+    let until = |id: u64| {
+        let said = ask("GET", &location, &pack(id).replace("?", "?retention=&"), "");
+        assert!(said.contains("COMPLIANCE"), "{said}");
+        of(&said, "<RetainUntilDate>", "</RetainUntilDate>").remove(0)
+    };
+    let first = until(1);
+    // Renewed, as `gc` does it: never shorter.
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(backend.lock(&[PackId(1)]).unwrap(), 1);
+    assert!(until(1) > first && until(2) == first, "{first}");
+    // The program removes both; what was locked is there all the same, as an earlier version.
+    for id in 1..=3 {
+        backend.remove(PackId(id)).unwrap();
+    }
+    assert_eq!(backend.list().unwrap(), []);
+    for (id, is_locked) in [(1, true), (2, true), (3, false)] {
+        assert_eq!(ask("GET", &location, &pack(id), ""), "a pack");
+        let (removed, why) = try_to_ask("DELETE", &location, &pack(id), "", &[]);
+        assert_eq!(removed.is_err(), is_locked, "{id} {removed:?} {why}");
+    }
+    // A bucket without locks says so.
+    let plain = S3Location { bucket: format!("plain-{}", location.bucket), ..location.clone() };
+    ask("PUT", &plain, "", "");
+    let backend = ObjectBackend::open(&plain, Access::default(), Patience::default()).unwrap();
+    write(&backend, 1, b"a pack").unwrap();
+    assert_eq!(backend.lock(&[PackId(1)]).unwrap_err().kind(), ErrorKind::Invalid);
+    ceph_of_cluster("radosgw-admin", &["bucket", "rm", "--bucket", &plain.bucket, "--purge-objects"]);
 }
 
 #[test]
