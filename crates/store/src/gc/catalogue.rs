@@ -222,15 +222,21 @@ fn require_whole(whole: &AtomicBool) -> Result<()> {
 
 fn compact_alone(store: &Store, session: &Arc<Session>, otherwise: Otherwise) -> Result<()> {
     let busy = || Error::new(ErrorKind::Busy, "the catalogue is being written to");
+    // An expired session could go on with a sequence that it took before.
+    let require_alone = || match store.live_sessions(|row| row.kind == SessionKind::Writer)?.is_empty() {
+        true => Ok(()),
+        false => Err(busy()),
+    };
+    require_alone()?;
     let first = store.meta.next_sequence()?;
-    let heads = heads(store, first, At::Now, otherwise)?;
+    let heads = match heads(store, first, At::Now, otherwise) {
+        // A writer came in between: what it has stored is no difference.
+        Err(error) if error.kind() == ErrorKind::Changed && store.meta.next_sequence()? != first + 1 => {
+            return Err(busy());
+        }
+        heads => heads?,
+    };
     rewrite::stream(store, At::Now, |records, whole| {
-        // Runs when the sequence of the new blocks has been taken.
-        let before = || -> Result<()> {
-            // An expired session could go on with a sequence that it took before.
-            let writes = !store.live_sessions(|row| row.kind == SessionKind::Writer)?.is_empty();
-            if writes { Err(busy()) } else { Ok(()) }
-        };
         // Runs when all records have been made. Only our sequence may lie between these two.
         let after = || -> Result<()> {
             require_whole(whole)?;
@@ -240,7 +246,8 @@ fn compact_alone(store: &Store, session: &Arc<Session>, otherwise: Otherwise) ->
         append_records(
             store,
             session,
-            Guarded { records, before: &before, after: &after, state: Guard::Before },
+            // The first runs when the sequence of the new blocks has been taken.
+            Guarded { records, before: &require_alone, after: &after, state: Guard::Before },
         )
         .map(drop)
     })
