@@ -28,6 +28,8 @@ tools=$target/tools
 version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"$/\1/p' Cargo.toml)
 PATH="$tools/bin:$tools/python/bin:$HOME/.cargo/bin:$PATH"
 export CARGO_TARGET_DIR=$target CARGO_INCREMENTAL=0 LC_ALL=C
+# The same cryptography everywhere, not a library that happens to be installed.
+export AWS_LC_SYS_USE_SYSTEM=0
 umask 022
 # The commit's time is the time of everything in the packages.
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}

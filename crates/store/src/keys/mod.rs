@@ -5,6 +5,7 @@
 //! keyring is kept in *key slots* beside the packs, each locked by something that a user has or
 //! knows, and each with the [rights](Rights) of who opens it. `docs/decisions/0029-encryption.md` has the design.
 
+mod aead;
 pub mod domains;
 pub mod kernel;
 mod keyring;
@@ -18,11 +19,11 @@ pub mod unlock;
 
 use std::fmt;
 
-use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use zeroize::Zeroize;
 
 use crate::error::Result;
 
+pub(crate) use aead::{Aead, NONCE_LEN, TAG_LEN};
 pub use domains::{DomainKey, Domains};
 pub use keyring::{ContentKeys, Keyring, Rights, RingId};
 pub(crate) use keyring::{HEAD_LEN, PackHead};
@@ -30,7 +31,7 @@ pub use manage::{NewKeys, add_slot, remove_slot, rotate};
 pub use slot::{Secret, Slot, SlotKind, require_passphrase};
 
 /// Bytes that [`Key::seal`] adds.
-pub const SEAL_LEN: usize = 12 + 16;
+pub const SEAL_LEN: usize = NONCE_LEN + TAG_LEN;
 
 /// A secret of 32 bytes. It is wiped from memory when it is dropped, and is never printed.
 #[derive(Clone, PartialEq, Eq)]
@@ -70,8 +71,8 @@ impl Key {
     }
 
     /// The AEAD under this key, for callers that see to the nonces.
-    pub(crate) fn aead(&self) -> LessSafeKey {
-        LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &self.0).expect("a key of 32 bytes"))
+    pub(crate) fn aead(&self) -> Aead {
+        Aead::new(&self.0)
     }
 
     /// Encrypts `plain` with AES-256-GCM under a random nonce, which comes first in the result.
@@ -81,25 +82,21 @@ impl Key {
     /// # Errors
     /// When the kernel has no random bytes.
     pub fn seal(&self, about: &[u8], plain: &[u8]) -> Result<Vec<u8>> {
-        let nonce: [u8; 12] = outrigger_clock::random()?;
+        let nonce: [u8; NONCE_LEN] = outrigger_clock::random()?;
         let mut out = Vec::with_capacity(plain.len() + SEAL_LEN);
         out.extend_from_slice(&nonce);
         out.extend_from_slice(plain);
-        let nonce = Nonce::assume_unique_for_key(nonce);
-        let tag = self.aead().seal_in_place_separate_tag(nonce, Aad::from(about), &mut out[12..]);
-        out.extend_from_slice(tag.expect("shorter than 64 GiB").as_ref());
+        let tag = self.aead().seal(nonce, about, &mut out[NONCE_LEN..]);
+        out.extend_from_slice(&tag);
         Ok(out)
     }
 
     /// Decrypts what [`Key::seal`] returned; `None` if it was sealed with another key or about
     /// something else, or was changed since.
     pub fn open(&self, about: &[u8], sealed: &[u8]) -> Option<Vec<u8>> {
-        let (nonce, rest) = sealed.split_first_chunk::<12>()?;
-        let mut plain = rest.to_vec();
-        let nonce = Nonce::assume_unique_for_key(*nonce);
-        let len = self.aead().open_in_place(nonce, Aad::from(about), &mut plain).ok()?.len();
-        plain.truncate(len);
-        Some(plain)
+        let (nonce, rest) = sealed.split_first_chunk::<NONCE_LEN>()?;
+        let mut plain = vec![0; rest.len().checked_sub(TAG_LEN)?];
+        self.aead().open_to(*nonce, about, rest, &mut plain).then_some(plain)
     }
 }
 

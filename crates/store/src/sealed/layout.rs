@@ -1,14 +1,13 @@
 //! Where what lies in an encrypted pack.
 
 use outrigger_format::PACK_HEADER_LEN;
-use ring::aead::NONCE_LEN;
 
-use crate::keys::HEAD_LEN;
+use crate::keys::{HEAD_LEN, NONCE_LEN, TAG_LEN};
 
 /// Plain bytes of a block.
 pub(super) const BLOCK: usize = 64 << 10;
 /// Bytes that a block takes besides.
-pub(super) const EXTRA: usize = NONCE_LEN + 16;
+pub(super) const EXTRA: usize = NONCE_LEN + TAG_LEN;
 /// Bytes of a whole block.
 pub(super) const SEALED: usize = BLOCK + EXTRA;
 /// Plain bytes of the header: a pack's first ones.

@@ -4,18 +4,17 @@ use std::sync::{Arc, PoisonError};
 
 use outrigger_clock::Instant;
 use outrigger_format::{Domain, PackId};
-use ring::aead::{Aad, LessSafeKey, NONCE_LEN, Nonce};
 
-use super::layout::{BLOCK, FRAMES, HEADER, HEADER_NUMBER, SEALED, Section, Shape, TAIL, TAIL_NUMBER};
+use super::layout::{BLOCK, EXTRA, FRAMES, HEADER, HEADER_NUMBER, SEALED, Section, Shape, TAIL, TAIL_NUMBER};
 use super::{BATCH, REFRESH, SealedBackend, about};
 use crate::error::{Error, ErrorKind, Result};
-use crate::keys::{HEAD_LEN, PackHead, unlock};
+use crate::keys::{Aead, HEAD_LEN, NONCE_LEN, PackHead, unlock};
 
 /// A pack whose head was read.
 pub(super) struct Opened {
-    footer_key: LessSafeKey,
+    footer_key: Aead,
     /// `None` for a host without the right to it.
-    content_key: Option<LessSafeKey>,
+    content_key: Option<Aead>,
     pub(super) domain: Domain,
     header: [u8; HEADER],
 }
@@ -172,7 +171,7 @@ impl SealedBackend {
     fn read_blocks(
         &self,
         id: PackId,
-        key: &LessSafeKey,
+        key: &Aead,
         section: &Section,
         (offset, mut buf): (u64, &mut [u8]),
         fetch: &mut Fetch<'_>,
@@ -186,14 +185,8 @@ impl SealedBackend {
             if read.is_err() {
                 break;
             }
-            match open_block(key, number, block) {
-                Some(plain) => {
-                    let plain = &plain[skip.min(plain.len())..];
-                    let len = plain.len().min(buf.len());
-                    let (now, later) = std::mem::take(&mut buf).split_at_mut(len);
-                    now.copy_from_slice(&plain[..now.len()]);
-                    (skip, buf) = (0, later);
-                }
+            match open_part(key, number, block, skip, &mut buf) {
+                Some(()) => skip = 0,
                 None => {
                     self.remember(id, None);
                     read = Err(Error::damaged(format!(
@@ -207,12 +200,27 @@ impl SealedBackend {
     }
 }
 
-/// Decrypts block `number` in place; `None` if it was changed, or is another.
-pub(super) fn open_block<'b>(key: &LessSafeKey, number: u32, block: &'b mut [u8]) -> Option<&'b [u8]> {
-    let (nonce, body) = block.split_first_chunk_mut::<NONCE_LEN>()?;
-    if nonce[8..] != number.to_le_bytes() {
-        return None;
+/// Puts the plain bytes of block `number`, without the first `skip`, at the beginning of `buf`, and moves
+/// that behind them. `None` if the block was changed, or is another.
+fn open_part(key: &Aead, number: u32, block: &mut [u8], skip: usize, buf: &mut &mut [u8]) -> Option<()> {
+    let len = block.len().checked_sub(EXTRA)?;
+    let now = buf.split_off_mut(..len.saturating_sub(skip).min(buf.len())).expect("it is not longer");
+    if now.len() == len {
+        let nonce = block.first_chunk().filter(|nonce| is_of(nonce, number))?;
+        return key.open_to(*nonce, &about(number), &block[NONCE_LEN..], now).then_some(());
     }
-    let nonce = Nonce::assume_unique_for_key(*nonce);
-    key.open_in_place(nonce, Aad::from(about(number)), body).ok().map(|plain| &*plain)
+    let plain = open_block(key, number, block)?;
+    now.copy_from_slice(&plain[skip.min(len)..][..now.len()]);
+    Some(())
+}
+
+/// Decrypts block `number` in place; `None` if it was changed, or is another.
+pub(super) fn open_block<'b>(key: &Aead, number: u32, block: &'b mut [u8]) -> Option<&'b [u8]> {
+    let (nonce, body) = block.split_first_chunk_mut().filter(|(nonce, _)| is_of(nonce, number))?;
+    let (bytes, tag) = body.split_last_chunk_mut()?;
+    key.open(*nonce, &about(number), bytes, tag).then_some(bytes)
+}
+
+fn is_of(nonce: &[u8; NONCE_LEN], number: u32) -> bool {
+    nonce[8..] == number.to_le_bytes()
 }

@@ -3,13 +3,12 @@ use std::io::IoSlice;
 
 use outrigger_format::StoreId;
 use outrigger_workload::Rng;
-use ring::aead::NONCE_LEN;
 
 use super::layout::{EXTRA, FRAMES, HEADER, HEADER_NUMBER, Shape};
 use super::read::open_block;
 use super::*;
 use crate::backend::{CacheLimits, CachedBackend, MemoryBackend};
-use crate::keys::{HEAD_LEN, Key, PackHead, Rights};
+use crate::keys::{HEAD_LEN, Key, NONCE_LEN, PackHead, Rights};
 use crate::testing::{Wrapped, conformance};
 
 fn keys() -> Arc<Keyring> {

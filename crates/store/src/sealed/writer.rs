@@ -4,21 +4,20 @@ use std::io::IoSlice;
 use std::sync::Arc;
 
 use outrigger_format::PackId;
-use ring::aead::{Aad, LessSafeKey, NONCE_LEN, Nonce};
 
 use super::layout::{BLOCK, END_NUMBER, HEADER, HEADER_NUMBER, SEALED, Shape, TAIL_NUMBER, zeros_for};
 use super::{BATCH, SMALL, UNIT, UNIT_SMALL, about};
 use crate::backend::PackWriter;
 use crate::error::{Error, ErrorKind, Result};
-use crate::keys::{DomainKey, Keyring};
+use crate::keys::{Aead, DomainKey, Keyring, NONCE_LEN, TAG_LEN};
 
 /// Encrypts one pack.
 pub(super) struct SealedWriter {
     inner: Box<dyn PackWriter>,
     id: PackId,
     keys: Arc<Keyring>,
-    footer_key: LessSafeKey,
-    content_key: LessSafeKey,
+    footer_key: Aead,
+    content_key: Aead,
     /// The random part of its nonces.
     drawn: [u8; 8],
     /// The pack's first bytes, until all of them are there.
@@ -153,15 +152,13 @@ impl SealedWriter {
 }
 
 /// Encrypts a block in place, whose first bytes are room for its nonce; returns its tag.
-fn seal(key: &LessSafeKey, drawn: &[u8; 8], number: u32, block: &mut [u8]) -> [u8; 16] {
+fn seal(key: &Aead, drawn: &[u8; 8], number: u32, block: &mut [u8]) -> [u8; TAG_LEN] {
     let mut nonce = [0; NONCE_LEN];
     nonce[..8].copy_from_slice(drawn);
     nonce[8..].copy_from_slice(&number.to_le_bytes());
     let (room, body) = block.split_at_mut(NONCE_LEN);
     room.copy_from_slice(&nonce);
-    let (nonce, about) = (Nonce::assume_unique_for_key(nonce), Aad::from(about(number)));
-    let tag = key.seal_in_place_separate_tag(nonce, about, body).expect("shorter than 64 GiB");
-    tag.as_ref().try_into().expect("a tag of 16 bytes")
+    key.seal(nonce, &about(number), body)
 }
 
 impl PackWriter for SealedWriter {
