@@ -1,5 +1,5 @@
 //! The staging log's segments and records. `docs/format.md` has the byte maps, and explains why
-//! replay converges. `segment.rs` has the segments' header, `sums.rs` the checksums of records.
+//! replay converges. `segment.rs` has the segments' header.
 //!
 //! ```text
 //! record header    0  4 magic   4 1 version   5 1 kind   6 2 reserved   8 4 fields' length   12 4 data's length
@@ -7,19 +7,20 @@
 //! ```
 //!
 //! A record has two checksums. The long one, over its data, can be computed before its sequence is
-//! known. Only the short one is computed while the log is locked.
+//! known. Only the short one is computed while the log is locked. In an encrypted segment a record has
+//! two tags instead of the long one: see [`RECORD_TAG_LEN`].
+
+use twox_hash::XxHash3_64;
 
 use crate::{Cursor, FormatError};
 
 mod operation;
 mod segment;
-mod sums;
 #[cfg(test)]
 mod tests;
 
 pub use operation::Operation;
 pub use segment::{SEALED_HEADER_LEN, SEGMENT_HEADER_LEN, SEGMENT_MAGIC, Seal, SegmentHeader};
-pub use sums::{KeyedSums, PlainSums, Sums, record_sum};
 
 const RECORD: &str = "staging record";
 const VERSION: u8 = 1;
@@ -28,8 +29,17 @@ const VERSION: u8 = 1;
 pub const RECORD_MAGIC: [u8; 4] = *b"OLOG";
 /// Bytes of a record's header.
 pub const RECORD_HEADER_LEN: usize = 56;
+/// Bytes of a tag of AES-256-GCM in an encrypted segment: one lies before a record's header, for header
+/// and fields, and one behind the data, if there is any.
+pub const RECORD_TAG_LEN: usize = 16;
 /// The most bytes of fields and data together in one record.
 pub const MAX_PAYLOAD_LEN: usize = 32 << 20;
+
+/// XXH3-64 over `data`, seeded with that over `fields`. A quick hash suffices, as it is computed on
+/// every write, and a record lives for seconds. The content gets its fingerprint when it is stored.
+pub fn record_sum(fields: &[u8], data: &[u8]) -> u64 {
+    XxHash3_64::oneshot_with_seed(XxHash3_64::oneshot(fields), data)
+}
 
 /// A record's header, before its fields.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,23 +57,23 @@ pub struct RecordHeader {
     /// The time of appending, in nanoseconds since 1970. The operation sets it as the time of its
     /// changes.
     pub time: u64,
-    /// Checksum of fields and data.
+    /// Checksum of fields and data; 0 in an encrypted segment.
     pub payload_sum: u64,
 }
 
 impl RecordHeader {
-    /// Bytes of the whole record.
+    /// Bytes of header and fields.
+    pub fn head_len(&self) -> usize {
+        RECORD_HEADER_LEN + self.fields_len as usize
+    }
+
+    /// Bytes of the whole record, without tags.
     pub fn record_len(&self) -> usize {
-        RECORD_HEADER_LEN + self.fields_len as usize + self.data_len as usize
+        self.head_len() + self.data_len as usize
     }
 
-    /// The header's bytes, in a plain segment.
+    /// The header's bytes.
     pub fn encode(&self) -> [u8; RECORD_HEADER_LEN] {
-        self.encode_at(&PlainSums, 0)
-    }
-
-    /// The header's bytes, at `offset` of a segment with these checksums.
-    pub fn encode_at(&self, sums: &dyn Sums, offset: u64) -> [u8; RECORD_HEADER_LEN] {
         let mut out = [0; RECORD_HEADER_LEN];
         out[..4].copy_from_slice(&RECORD_MAGIC);
         out[4] = VERSION;
@@ -74,27 +84,17 @@ impl RecordHeader {
         out[24..32].copy_from_slice(&self.durable.to_le_bytes());
         out[32..40].copy_from_slice(&self.time.to_le_bytes());
         out[40..48].copy_from_slice(&self.payload_sum.to_le_bytes());
-        let sum = sums.header(&out[..48], offset);
+        let sum = record_sum(&out[..48], &[]);
         out[48..].copy_from_slice(&sum.to_le_bytes());
         out
     }
 
-    /// Decodes the header at the beginning of `bytes`, which may be longer and come from a plain
-    /// segment.
+    /// Decodes the header at the beginning of `bytes`, which may be longer.
     ///
     /// # Errors
     /// Any [`FormatError`]. The header's own checksum is verified before its lengths are used.
-    /// [`Record::decode`] verifies fields and data.
+    /// [`Record::verify`] verifies fields and data.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
-        Self::decode_at(bytes, &PlainSums, 0)
-    }
-
-    /// Like [`RecordHeader::decode`], for `bytes` that begin at `offset` of a segment with these
-    /// checksums.
-    ///
-    /// # Errors
-    /// As [`RecordHeader::decode`].
-    pub fn decode_at(bytes: &[u8], sums: &dyn Sums, offset: u64) -> Result<Self, FormatError> {
         let mut cursor = Cursor::new(RECORD, bytes);
         if cursor.array::<4>()? != RECORD_MAGIC {
             return Err(FormatError::Magic { what: RECORD });
@@ -104,7 +104,7 @@ impl RecordHeader {
         let (sequence, durable) = (cursor.u64()?, cursor.u64()?);
         let time = cursor.u64()?;
         let (payload_sum, sum) = (cursor.u64()?, cursor.u64()?);
-        if sums.header(&bytes[..48], offset) != sum {
+        if record_sum(&bytes[..48], &[]) != sum {
             return Err(FormatError::Checksum { what: RECORD });
         }
         if version != VERSION {
@@ -146,22 +146,33 @@ impl<'a> Record<'a> {
     /// # Errors
     /// Any [`FormatError`]. Both checksums are verified.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, FormatError> {
-        Self::decode_at(bytes, &PlainSums, 0)
+        Self::decode_verified(Self::verify(bytes)?)
     }
 
-    /// Like [`Record::decode`], for `bytes` that begin at `offset` of a segment with these
-    /// checksums.
+    /// The bytes of the record at the beginning of `bytes`, which may be longer and come from a plain
+    /// segment, if both checksums match: no power failure has torn it. It may still be invalid.
     ///
     /// # Errors
-    /// As [`Record::decode`].
-    pub fn decode_at(bytes: &'a [u8], sums: &dyn Sums, offset: u64) -> Result<Self, FormatError> {
-        let header = RecordHeader::decode_at(bytes, sums, offset)?;
+    /// Any [`FormatError`].
+    pub fn verify(bytes: &'a [u8]) -> Result<&'a [u8], FormatError> {
+        let header = RecordHeader::decode(bytes)?;
+        let record = Cursor::new(RECORD, bytes).take(header.record_len())?;
+        let (fields, data) = record[RECORD_HEADER_LEN..].split_at(header.fields_len as usize);
+        if record_sum(fields, data) != header.payload_sum {
+            return Err(FormatError::Checksum { what: RECORD });
+        }
+        Ok(record)
+    }
+
+    /// Decodes a record whose checksum or tags the caller has verified.
+    ///
+    /// # Errors
+    /// Any [`FormatError`].
+    pub fn decode_verified(bytes: &'a [u8]) -> Result<Self, FormatError> {
+        let header = RecordHeader::decode(bytes)?;
         let mut cursor = Cursor::new(RECORD, &bytes[RECORD_HEADER_LEN..]);
         let (fields, data) =
             (cursor.take(header.fields_len as usize)?, cursor.take(header.data_len as usize)?);
-        if sums.payload(fields, data) != header.payload_sum {
-            return Err(FormatError::Checksum { what: RECORD });
-        }
         let operation = Operation::decode(header.kind, fields)?;
         let makes_sense = match operation {
             Operation::Write { offset, .. } => {
@@ -172,22 +183,11 @@ impl<'a> Record<'a> {
         if !makes_sense {
             return Err(cursor.range("length of the data", data.len() as u64));
         }
-        let head_len = RECORD_HEADER_LEN + fields.len();
-        let RecordHeader { sequence, durable, time, .. } = header;
+        let (head_len, RecordHeader { sequence, durable, time, .. }) = (header.head_len(), header);
         Ok(Self { sequence, durable, time, operation, data, head_len })
     }
 
-    /// True if both checksums match the record at the beginning of `bytes`, which begin at `offset`
-    /// of a segment with these checksums: no power failure has torn it. The record may still be
-    /// invalid.
-    pub fn is_whole(bytes: &[u8], sums: &dyn Sums, offset: u64) -> bool {
-        let Ok(header) = RecordHeader::decode_at(bytes, sums, offset) else { return false };
-        let Some(payload) = bytes.get(RECORD_HEADER_LEN..header.record_len()) else { return false };
-        let (fields, data) = payload.split_at(header.fields_len as usize);
-        sums.payload(fields, data) == header.payload_sum
-    }
-
-    /// Bytes of the whole record.
+    /// Bytes of the whole record, without tags.
     pub fn encoded_len(&self) -> usize {
         self.head_len + self.data.len()
     }
@@ -218,48 +218,42 @@ impl Prepared {
     /// # Panics
     /// If fields and data do not fit 32 bits. Writers refuse more than [`MAX_PAYLOAD_LEN`] before.
     pub fn new(operation: &Operation, data: &[u8]) -> Self {
-        Self::summed(operation, data, &PlainSums)
+        let mut prepared = Self::unsummed(operation, data.len());
+        prepared.header.payload_sum = record_sum(&prepared.head[RECORD_HEADER_LEN..], data);
+        prepared
     }
 
-    /// Like [`Prepared::new`], with these checksums; [`Prepared::head_at`] must be given others of
-    /// the same log.
+    /// Like [`Prepared::new`], for an encrypted segment: without the checksum of fields and data.
     ///
     /// # Panics
     /// As [`Prepared::new`].
-    pub fn summed(operation: &Operation, data: &[u8], sums: &dyn Sums) -> Self {
+    pub fn unsummed(operation: &Operation, data_len: usize) -> Self {
         let mut head = Vec::with_capacity(128);
         head.resize(RECORD_HEADER_LEN, 0);
         operation.encode(&mut head);
-        let fields = &head[RECORD_HEADER_LEN..];
-        let len =
-            |bytes: &[u8]| u32::try_from(bytes.len()).expect("a record is at most MAX_PAYLOAD_LEN long");
+        let len = |bytes| u32::try_from(bytes).expect("a record is at most MAX_PAYLOAD_LEN long");
         let header = RecordHeader {
             kind: operation.kind(),
-            fields_len: len(fields),
-            data_len: len(data),
+            fields_len: len(head.len() - RECORD_HEADER_LEN),
+            data_len: len(data_len),
             sequence: 0,
             durable: 0,
             time: 0,
-            payload_sum: sums.payload(fields, data),
+            payload_sum: 0,
         };
         Self { head, header }
     }
 
-    /// Bytes of the whole record.
+    /// Bytes of the whole record, without tags.
     pub fn record_len(&self) -> usize {
         self.header.record_len()
     }
 
-    /// The record's bytes before its data, for this place in a plain log.
+    /// The record's bytes before its data, for this place in the log.
     pub fn head(self, sequence: u64, durable: u64, time: u64) -> Vec<u8> {
-        self.head_at(sequence, durable, time, &PlainSums, 0)
-    }
-
-    /// Like [`Prepared::head`], for `offset` of a segment with these checksums.
-    pub fn head_at(self, sequence: u64, durable: u64, time: u64, sums: &dyn Sums, offset: u64) -> Vec<u8> {
         let Self { mut head, header } = self;
         let header = RecordHeader { sequence, durable, time, ..header };
-        head[..RECORD_HEADER_LEN].copy_from_slice(&header.encode_at(sums, offset));
+        head[..RECORD_HEADER_LEN].copy_from_slice(&header.encode());
         head
     }
 }

@@ -11,8 +11,9 @@ use crate::{Cursor, FormatError, Put, StoreId, checksum};
 
 const SEGMENT: &str = "staging segment header";
 const VERSION: u8 = 1;
-/// Incompatible feature: records are encrypted, and the header is longer.
-const ENCRYPTED: u32 = 1;
+/// Incompatible feature: records are encrypted and have tags, and the header is longer. A log of before
+/// its first release had 1 for another cipher.
+const ENCRYPTED: u32 = 2;
 
 /// The beginning of every segment.
 pub const SEGMENT_MAGIC: [u8; 8] = *b"OUTRSTAG";

@@ -70,22 +70,16 @@ fn every_cut_and_every_flipped_bit_is_noticed() {
 }
 
 #[test]
-fn a_keyed_record_is_valid_at_its_place_and_with_its_keys_only() {
+fn a_record_without_its_checksum_decodes_where_that_was_verified_otherwise() {
     let write = Operation::Write { inode: 7, offset: 9 };
-    let sums = KeyedSums::new([1; 32], [2; 32]);
-    let mut bytes = Prepared::summed(&write, b"data", &sums).head_at(2, 1, 3, &sums, 300);
+    let prepared = Prepared::unsummed(&write, 4);
+    assert_eq!(prepared.record_len(), Prepared::new(&write, b"data").record_len());
+    let mut bytes = prepared.head(2, 1, 3);
     bytes.extend_from_slice(b"data");
-    let decodes = |sums: &dyn Sums, offset| {
-        let (record, is_whole) =
-            (Record::decode_at(&bytes, sums, offset), Record::is_whole(&bytes, sums, offset));
-        assert_eq!(record.is_ok(), is_whole);
-        is_whole
-    };
-    assert!(decodes(&sums, 300));
-    assert!(!decodes(&sums, 301) && !decodes(&PlainSums, 300));
-    assert!(!decodes(&KeyedSums::new([1; 32], [3; 32]), 300));
-    assert!(!decodes(&KeyedSums::new([3; 32], [2; 32]), 300));
-    assert_ne!(sums.payload(b"ab", b"c"), sums.payload(b"a", b"bc"));
+    let record = Record::decode_verified(&bytes).unwrap();
+    assert_eq!((record.operation, record.data), (write, &b"data"[..]));
+    assert_eq!(Record::decode(&bytes), Err(FormatError::Checksum { what: "staging record" }));
+    assert!(Record::decode_verified(&bytes[..bytes.len() - 1]).is_err());
 }
 
 #[test]

@@ -7,7 +7,7 @@
 //! | x86-64 without VAES | the same code in both | `aws-lc-rs` |
 //! | ARM | the same code, and a wider one in `aws-lc-rs` | `aws-lc-rs` |
 //!
-//! Blocks of 64 KiB in place. `aws-lc-rs` also decrypts into another buffer, without a copy before.
+//! Blocks of 64 KiB in place. `aws-lc-rs` also works from one buffer into another, without a copy before.
 
 use aws_lc_rs::aead as lc;
 use ring::aead as ring;
@@ -54,6 +54,25 @@ impl Aead {
                 let (nonce, about) = (ring::Nonce::assume_unique_for_key(nonce), ring::Aad::from(about));
                 let tag = key.seal_in_place_separate_tag(nonce, about, bytes).expect(FITS);
                 tag.as_ref().try_into().expect("a tag")
+            }
+        }
+    }
+
+    /// Encrypts `plain` into `sealed`, which is longer by the tag at its end.
+    ///
+    /// # Panics
+    /// When `sealed` has another length.
+    pub fn seal_to(&self, nonce: [u8; NONCE_LEN], about: &[u8], plain: &[u8], sealed: &mut [u8]) {
+        let (bytes, room) = sealed.split_last_chunk_mut::<TAG_LEN>().expect("room for the tag");
+        match self {
+            Self::Lc(key) => {
+                let (nonce, about) = (lc::Nonce::assume_unique_for_key(nonce), lc::Aad::from(about));
+                let sealed = key.seal_out_of_place_scatter(nonce, about, plain, bytes, &[], room);
+                sealed.expect("a buffer for the encrypted bytes");
+            }
+            Self::Ring(_) => {
+                bytes.copy_from_slice(plain);
+                *room = self.seal(nonce, about, bytes);
             }
         }
     }
@@ -125,6 +144,9 @@ mod tests {
                 let mut bytes = plain.clone();
                 let tag = aead.seal(nonce, b"about", &mut bytes);
                 bytes.extend_from_slice(&tag);
+                let mut elsewhere = vec![1; len + TAG_LEN];
+                aead.seal_to(nonce, b"about", &plain, &mut elsewhere);
+                assert_eq!(elsewhere, bytes);
                 bytes
             });
             assert_eq!(sealed[0], sealed[1], "{len} bytes");

@@ -26,9 +26,16 @@ pub use self::ranges::{Age, Due, Ranges};
 /// Where staged bytes come from.
 #[derive(Clone, Debug)]
 enum Source {
-    Data { offset: u32 },
+    /// As in a [`Location`].
+    Data {
+        offset: u32,
+        whole: (u32, u32),
+    },
     Zero,
-    Clone { root: Arc<Root>, offset: u64 },
+    Clone {
+        root: Arc<Root>,
+        offset: u64,
+    },
 }
 
 /// Staged bytes, from their key in the map up to `end`.
@@ -46,7 +53,7 @@ impl Extent {
     /// Drops the first `by` bytes.
     fn skip(mut self, by: u64) -> Self {
         match &mut self.source {
-            Source::Data { offset } => *offset += by as u32,
+            Source::Data { offset, .. } => *offset += by as u32,
             Source::Zero => {}
             Source::Clone { offset, .. } => *offset += by,
         }
@@ -148,9 +155,9 @@ impl ExtentMap {
     /// # Panics
     /// When it ends beyond 2^64.
     pub fn write(&mut self, offset: u64, appended: &Appended) {
-        let Location { offset: at, len, .. } = appended.location;
+        let Location { offset: at, len, whole, .. } = appended.location;
         self.staged += u64::from(len);
-        self.insert(offset, len.into(), appended, Source::Data { offset: at });
+        self.insert(offset, len.into(), appended, Source::Data { offset: at, whole });
     }
 
     /// Records that the bytes of a range were zeroed.
@@ -352,10 +359,11 @@ impl Iterator for Pieces<'_> {
             Some((first, extent)) => {
                 let end = extent.end.min(self.end);
                 let piece = match &extent.clone().skip(start - first).source {
-                    Source::Data { offset } => Piece::Data(Location {
+                    Source::Data { offset, whole } => Piece::Data(Location {
                         segment: extent.segment,
                         offset: *offset,
                         len: (end - start) as u32,
+                        whole: *whole,
                     }),
                     Source::Zero => Piece::Zero,
                     Source::Clone { root, offset } => Piece::Clone(Arc::clone(root), *offset),

@@ -7,7 +7,6 @@
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 
-use outrigger_format::staging::{PlainSums, Sums};
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -54,15 +53,6 @@ pub(super) trait SegmentFile: Send + Sync {
     fn truncate(&self, len: u64) -> io::Result<()>;
     /// Makes data and length durable.
     fn sync(&self) -> io::Result<()>;
-    /// False when a write at `offset` would be refused, and always will be: an encrypted segment
-    /// takes each position once.
-    fn takes(&self, _offset: u64) -> bool {
-        true
-    }
-    /// The checksums of the records in it.
-    fn sums(&self) -> &dyn Sums {
-        &PlainSums
-    }
 }
 
 /// Segments as files of a directory.

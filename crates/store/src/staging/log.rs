@@ -2,8 +2,9 @@
 //!
 //! **Locks**, in the order in which they are taken: `removal` (one remover at a time), then `tail`
 //! (the end of the log: held over one append and while a segment begins, never over a sync), then
-//! `segments` (the list of segments). A record's data is hashed before `tail` is taken, and written
-//! from the caller's memory, in one `pwritev` of header, fields and data. So records are whole in
+//! `segments` (the list of segments). In a plain log a record's data is hashed before `tail` is taken, and
+//! written from the caller's memory, in one `pwritev` of header, fields and data. A log with a key
+//! encrypts it into a buffer of its own while `tail` is held, and writes that. So records are whole in
 //! the order of their sequences, and a record is acknowledged only after those before it.
 
 mod append;
@@ -17,12 +18,12 @@ use std::time::Duration;
 
 use outrigger_format::StoreId;
 use outrigger_format::catalogue::Time;
-use outrigger_format::staging::RECORD_HEADER_LEN;
+use outrigger_format::staging::{RECORD_HEADER_LEN, RECORD_TAG_LEN};
 
 use self::append::Tail;
 use super::files::{Directory, Files, SegmentFile, read_whole};
 use super::replay::{self, Replayed, Report};
-use super::sealed::Sealing;
+use super::sealed::{Sealing, SegmentKeys};
 use super::space::{Fill, Reservation, Space};
 use super::sync::GroupCommit;
 use super::usage::Usage;
@@ -83,9 +84,16 @@ pub struct Location {
     pub offset: u32,
     /// Its length, bytes.
     pub len: u32,
+    /// Where all data of its record begins, and its length: an encrypted log verifies all of it only.
+    pub whole: (u32, u32),
 }
 
 impl Location {
+    /// All data of a record.
+    pub(super) fn whole(segment: u32, offset: u32, len: u32) -> Self {
+        Self { segment, offset, len, whole: (offset, len) }
+    }
+
     /// The part of the data at `range`.
     ///
     /// # Panics
@@ -114,6 +122,8 @@ pub struct Appended {
 pub(super) struct Segment {
     pub number: u32,
     pub file: Box<dyn SegmentFile>,
+    /// There are some if its records are encrypted.
+    pub keys: Option<SegmentKeys>,
     /// Bytes of whole records and the header.
     pub len: AtomicU64,
 }
@@ -189,10 +199,13 @@ impl Log {
             Some(segment) => Tail {
                 segment: Arc::clone(segment),
                 len: segment.len.load(Ordering::Relaxed),
+                // Nobody knows what was encrypted there before.
+                taken: if segment.keys.is_some() { u64::MAX } else { 0 },
                 reserved: 0,
                 next,
                 ragged: false,
                 unsynced: vec![Arc::clone(segment)],
+                buffer: Vec::new(),
             },
             None => Tail::begin(&*files, &sealing, 1, next)?,
         };
@@ -294,11 +307,12 @@ impl Log {
         self.commit.durable()
     }
 
-    /// Fills `buf`, which is as long as `location`, with the data there. The data is not verified:
-    /// this process appended it, or the replay has verified it.
+    /// Fills `buf`, which is as long as `location`, with the data there. All data of a record in an
+    /// encrypted log is verified. Other data is not: this process appended it, or the replay has verified
+    /// it.
     ///
     /// # Errors
-    /// `NotFound` when its segment was removed, `Damaged` when it is shorter, `Io`.
+    /// `NotFound` when its segment was removed, `Damaged` when it is shorter, or was changed, `Io`.
     ///
     /// # Panics
     /// When the lengths differ.
@@ -309,12 +323,32 @@ impl Log {
         let segment = segment.ok_or_else(|| {
             Error::new(ErrorKind::NotFound, format!("{} was removed", self.files.name(number)))
         })?;
-        read_whole(&*segment.file, buf, location.offset.into()).map_err(|error| {
+        let whole = location.whole == (location.offset, location.len) && location.len > 0;
+        let mut tag = [0; RECORD_TAG_LEN];
+        let mut read = read_whole(&*segment.file, buf, location.offset.into());
+        if whole && segment.keys.is_some() {
+            let end = u64::from(location.offset) + u64::from(location.len);
+            read = read.and_then(|()| read_whole(&*segment.file, &mut tag, end));
+        }
+        read.map_err(|error| {
             let text = format!("cannot read {location:?} of {}", self.files.name(number));
             let short = error.kind() == std::io::ErrorKind::UnexpectedEof;
             let kind = if short { ErrorKind::Damaged } else { ErrorKind::Io };
             Error::new(kind, text).caused_by(error)
-        })
+        })?;
+        match &segment.keys {
+            Some(keys) if !whole => {
+                let begin = location.whole.0;
+                keys.decrypt(begin.into(), (location.offset - begin) as usize, buf);
+            }
+            Some(keys) if !keys.open_data(location.offset.into(), buf, &tag) => {
+                let name = self.files.name(number);
+                let text = format!("{name}: the data of {location:?} was changed since it was written");
+                return Err(Error::damaged(text));
+            }
+            _ => {}
+        }
+        Ok(())
     }
 
     /// Removes segments from the front of the log in which nothing is needed, given that the

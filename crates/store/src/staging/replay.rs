@@ -8,7 +8,7 @@
 //! and the error names what is lost. Otherwise no record from the broken one on was acknowledged as
 //! durable, and they are cut off.
 //!
-//! A record with valid checksums and meaningless fields is damage, wherever it is.
+//! A record with valid checksums, or tags, and meaningless fields is damage, wherever it is.
 //!
 //! Broken records that were durable and have nothing behind them look like a torn tail.
 
@@ -21,7 +21,7 @@ use outrigger_format::staging::{Operation, RECORD_MAGIC, Record, RecordHeader, S
 
 use super::files::{Files, read_whole};
 use super::log::{Appended, Location, Segment};
-use super::sealed::{SealedFile, Sealing, SegmentKeys, sums};
+use super::sealed::{Sealing, SegmentKeys};
 use super::usage::Usage;
 use crate::error::{Context, Error, Result};
 
@@ -110,7 +110,7 @@ pub(super) fn scan(
             broken = Some(Break { at, offset: 0, place, why });
             break;
         }
-        let mut bytes = read_segment(files, number)?;
+        let bytes = read_segment(files, number)?;
         let expected = (!scanned.kept.is_empty()).then_some(scanned.next);
         let keys = match header(&bytes, number, sealing, expected, &place, &mut scanned)? {
             Ok(keys) => keys,
@@ -120,12 +120,9 @@ pub(super) fn scan(
             }
         };
         let mut offset = sealing.header_len() as usize;
-        if let Some(keys) = &keys {
-            keys.apply(&mut bytes[offset..], offset as u64);
-        }
-        let segment = Content { number, bytes, place, keys };
+        let mut segment = Content { number, bytes, place, keys };
         while offset < segment.bytes.len() {
-            match record(&segment, offset, usage, &mut scanned, visit)? {
+            match record(&mut segment, sealing, offset, usage, &mut scanned, visit)? {
                 Ok(len) => offset += len,
                 Err(why) => {
                     broken = Some(Break { at, offset, place: segment.place.clone(), why });
@@ -177,7 +174,7 @@ fn wrong<T>(result: Result<T, FormatError>, place: &str) -> Result<Result<T, Str
     }
 }
 
-/// A whole segment, decrypted.
+/// A whole segment.
 struct Content {
     number: u32,
     bytes: Vec<u8>,
@@ -211,29 +208,36 @@ fn header(
 
 /// Hands the record at `offset` to `visit`; returns its length, or why it is not valid.
 fn record(
-    segment: &Content,
+    segment: &mut Content,
+    sealing: &Sealing,
     offset: usize,
     usage: &Arc<Usage>,
     scanned: &mut Scanned,
     visit: &mut dyn FnMut(Replayed<'_>) -> Result<()>,
 ) -> Result<Result<usize, String>> {
     let Content { number, bytes, place, keys } = segment;
-    let (bytes, sums) = (&bytes[offset..], sums(keys.as_ref()));
-    let record = match wrong(Record::decode_at(bytes, sums, offset as u64), place)? {
+    let verified = match keys {
+        None => Record::verify(&bytes[offset..]),
+        Some(keys) => keys.open(&mut bytes[offset..], offset as u64),
+    };
+    let verified = match wrong(verified, place)? {
+        Ok(verified) => verified,
+        Err(why) => return Ok(Err(why)),
+    };
+    let record = match wrong(Record::decode_verified(verified), place)? {
         Ok(record) if record.sequence == scanned.next => record,
         Ok(record) => return Ok(Err(format!("its sequence is {}, not {}", record.sequence, scanned.next))),
         // Valid checksums mean that a program wrote it like this.
-        Err(why) if Record::is_whole(bytes, sums, offset as u64) => {
+        Err(why) => {
             let text =
                 format!("{place} at offset {offset}: a record that is whole and makes no sense ({why})");
             return Err(Error::damaged(text));
         }
-        Err(why) => return Ok(Err(why)),
     };
-    let len = record.encoded_len();
     let (sequence, time, data) = (record.sequence, record.time, record.data);
-    let at = (offset + record.head_len) as u32;
-    let location = Location { segment: *number, offset: at, len: data.len() as u32 };
+    let len = record.encoded_len() + sealing.tags_len(data.len()) as usize;
+    let at = offset + sealing.tag_len() as usize + record.head_len;
+    let location = Location::whole(*number, at as u32, data.len() as u32);
     let appended = Appended { sequence, location, time: Time::from_nanos(time) };
     usage.appended(&record.operation, &appended);
     visit(Replayed { operation: record.operation, data, appended, usage })
@@ -256,14 +260,11 @@ fn refuse_damage(
 ) -> Result<()> {
     let (mut durable, mut last) = (0, 0);
     for (at, &number) in numbers.iter().enumerate().skip(broken.at) {
-        let (bytes, keys) = readable(files, sealing, number, sequence)?;
         let from = if at == broken.at { broken.offset } else { 0 };
-        for start in find_magic(&bytes, from) {
-            // The broken record itself may have a whole header. An older sequence is a copy of a
-            // log that was written as data.
-            if let Ok(header) = RecordHeader::decode_at(&bytes[start..], sums(keys.as_ref()), start as u64)
-                && header.sequence > sequence
-            {
+        // The broken record itself may have a whole header. An older sequence is a copy of a log that was
+        // written as data.
+        for header in headers(files, sealing, number, from, sequence)? {
+            if header.sequence > sequence {
                 durable = header.durable.max(durable);
                 last = header.sequence.max(last);
             }
@@ -279,29 +280,29 @@ fn refuse_damage(
     )))
 }
 
-/// The bytes of a segment at or after a break, decrypted, and its keys.
+/// The headers of records anywhere in a segment at or after a break, at `from` or behind it.
 ///
-/// A header is on disk before the first record is written. So when it is broken in an encrypted
+/// A segment's header is on disk before the first record is written. So when it is broken in an encrypted
 /// segment that has records, that is damage: they cannot be decrypted.
-fn readable(
+fn headers(
     files: &dyn Files,
     sealing: &Sealing,
     number: u32,
+    from: usize,
     sequence: u64,
-) -> Result<(Vec<u8>, Option<SegmentKeys>)> {
-    let mut bytes = read_segment(files, number)?;
+) -> Result<Vec<RecordHeader>> {
+    let bytes = read_segment(files, number)?;
     if !sealing.is_encrypted() {
-        return Ok((bytes, None));
+        let starts = find_magic(&bytes, from);
+        return Ok(starts.filter_map(|start| RecordHeader::decode(&bytes[start..]).ok()).collect());
     }
     let place = files.name(number);
     match wrong(SegmentHeader::decode(&bytes), &place)? {
         Ok(header) => {
             let keys = sealing.open(&header, &place)?;
-            let from = sealing.header_len();
-            keys.iter().for_each(|keys| keys.apply(&mut bytes[from as usize..], from));
-            Ok((bytes, keys))
+            Ok(keys.map_or_else(Vec::new, |keys| keys.headers(&bytes, from)))
         }
-        Err(_) if bytes.len() as u64 <= sealing.header_len() => Ok((Vec::new(), None)),
+        Err(_) if bytes.len() as u64 <= sealing.header_len() => Ok(Vec::new()),
         Err(why) => Err(Error::damaged(format!(
             "{place}: its header is damaged ({why}), so its records cannot be decrypted. Record {sequence} and those \
              after it can no longer be replayed"
@@ -330,11 +331,7 @@ pub(super) fn mend(files: &dyn Files, scanned: &mut Scanned) -> Result<Vec<Segme
         // If it has that length already, this gives back space that was reserved beyond.
         file.truncate(len).context(what)?;
         file.sync().context(what)?;
-        let file = match keys {
-            None => file,
-            Some(keys) => Box::new(SealedFile::opened(file, keys)),
-        };
-        segments.push(Segment { number, file, len: AtomicU64::new(len) });
+        segments.push(Segment { number, file, keys, len: AtomicU64::new(len) });
     }
     files.sync().context(|| "cannot sync the staging directory".into())?;
     Ok(segments)

@@ -1,60 +1,62 @@
 //! Segments of a log with a key: nobody without it can read or change what they hold.
 //!
-//! **Keys.** Each segment has a random salt in its header. The salt and the log's key give it a key
-//! for a cipher and one for the checksums of its records.
+//! **Keys.** Each segment has a random salt in its header. The salt and the log's key give it a key for
+//! AES-256-GCM and one for the keyed hash of its header.
 //!
-//! **Cipher.** AES-256 in counter mode; the counter is the position in the file, so that any range
-//! is read and decrypted alone. Two texts that are encrypted at one position under one key would
-//! reveal each other. So no position is ever encrypted twice: [`SealedFile`] remembers up to where
-//! it has encrypted, also when the write failed, and refuses to write below. A segment that was
-//! opened refuses all writes, as nobody knows what was written to it before. [`Log`](super::Log)
-//! then begins a new segment.
+//! ```text
+//! record   16 tag of the head   head: header and fields   data   16 its tag (if there is any data)
+//! ```
 //!
-//! **Checksums** are keyed, and cover the record's place: see [`KeyedSums`]. Segments cannot be
-//! exchanged either, as their headers have keyed hashes. Three changes stay unnoticed: records may be
-//! cut off at the end, segments be removed from the front, and a segment be replaced by another one
-//! of the same store that has its number and first sequence.
+//! **Nonces.** Head and data are a message each. Its nonce is the position in the file at which it begins.
+//! So nonces do not repeat if no position is encrypted twice. The log's tail sees to that: it remembers up
+//! to where it has encrypted, also when the write failed, and never goes back. A segment that was opened
+//! takes nothing, as nobody knows what was written to it before: the log begins a new one.
+//!
+//! **Places.** A message opens at its position in its segment only. Segments cannot be exchanged either, as
+//! their headers have keyed hashes. Three changes stay unnoticed: records may be cut off at the end,
+//! segments be removed from the front, and a segment be replaced by another one of the same store that has
+//! its number and first sequence.
+//!
+//! **Ranges.** GCM encrypts by a counter, so any range of the data is decrypted alone. Only what is read as
+//! a whole is verified.
 
-use std::io::{self, IoSlice};
-use std::sync::Mutex;
+use std::iter::zip;
 
-use aes::Aes256;
-use ctr::cipher::{InnerIvInit, KeyInit, StreamCipher, StreamCipherSeek};
-use ctr::{Ctr128BE, CtrCore};
-use outrigger_format::StoreId;
+use aes::cipher::{BlockCipherEncrypt, KeyInit};
+use aes::{Aes256, Block};
+use aws_lc_rs::cipher::{AES_256, DecryptingKey, DecryptionContext, UnboundCipherKey};
 use outrigger_format::staging::{
-    KeyedSums, PlainSums, SEALED_HEADER_LEN, SEGMENT_HEADER_LEN, Seal, SegmentHeader, Sums,
+    Operation, Prepared, RECORD_HEADER_LEN, RECORD_MAGIC, RECORD_TAG_LEN as TAG, RecordHeader,
+    SEALED_HEADER_LEN, SEGMENT_HEADER_LEN, Seal, SegmentHeader,
 };
+use outrigger_format::{FormatError, StoreId};
 
-use super::files::{SegmentFile, write_whole};
 use crate::error::{Error, ErrorKind, Result};
-use crate::keys::Key;
+use crate::keys::{Aead, Key, NONCE_LEN};
 
-const HEADER: u64 = SEALED_HEADER_LEN as u64;
-/// Bytes that are encrypted and written at a time: they fit a processor's cache.
-const PIECE_LEN: usize = 256 << 10;
+/// Bytes of a block of AES.
+const BLOCK: usize = 16;
+/// The counter of a message's first block in GCM; 1 is for the tag.
+const FIRST: u32 = 2;
 
 /// How the segments of one log are kept: plain, or encrypted.
 pub(super) struct Sealing {
     store: StoreId,
     key: Option<Key>,
-    payload: Box<dyn Sums>,
 }
 
 /// The keys of one encrypted segment.
 pub(super) struct SegmentKeys {
-    cipher: Aes256,
+    key: Key,
+    aead: Aead,
+    /// The same key, for ranges.
+    counter: DecryptingKey,
     header_key: Key,
-    sums: KeyedSums,
 }
 
 impl Sealing {
     pub fn new(store: StoreId, key: Option<&Key>) -> Self {
-        let payload: Box<dyn Sums> = match key {
-            None => Box::new(PlainSums),
-            Some(key) => Box::new(KeyedSums::new(*payload_key(key, store).bytes(), [0; 32])),
-        };
-        Self { store, key: key.cloned(), payload }
+        Self { store, key: key.cloned() }
     }
 
     /// True when the log has a key.
@@ -64,12 +66,25 @@ impl Sealing {
 
     /// Bytes of a segment's header.
     pub fn header_len(&self) -> u64 {
-        if self.key.is_some() { HEADER } else { SEGMENT_HEADER_LEN as u64 }
+        if self.key.is_some() { SEALED_HEADER_LEN as u64 } else { SEGMENT_HEADER_LEN as u64 }
     }
 
-    /// The checksums for preparing a record, whose segment is not known yet.
-    pub fn payload_sums(&self) -> &dyn Sums {
-        &*self.payload
+    /// A record whose place is not known yet: with a checksum, if it will have no tags.
+    pub fn prepare(&self, operation: &Operation, data: &[u8]) -> Prepared {
+        match self.key {
+            None => Prepared::new(operation, data),
+            Some(_) => Prepared::unsummed(operation, data.len()),
+        }
+    }
+
+    /// Bytes of the tag before a record's head; 0 in a plain log.
+    pub fn tag_len(&self) -> u64 {
+        if self.key.is_some() { TAG as u64 } else { 0 }
+    }
+
+    /// Bytes of all tags of a record.
+    pub fn tags_len(&self, data_len: usize) -> u64 {
+        self.tag_len() * if data_len > 0 { 2 } else { 1 }
     }
 
     /// The header of a new segment, and its keys.
@@ -119,19 +134,16 @@ impl Sealing {
     }
 }
 
-fn payload_key(key: &Key, store: StoreId) -> Key {
-    key.derive("outrigger staging payload", &[&store.0])
-}
-
 impl SegmentKeys {
     fn new(key: &Key, store: StoreId, salt: [u8; 32]) -> Self {
         let segment = key.derive("outrigger staging segment", &[&store.0, &salt]);
-        let cipher = segment.derive("outrigger staging cipher", &[]);
-        let records = segment.derive("outrigger staging records", &[]);
+        let key = segment.derive("outrigger staging cipher", &[]);
+        let counter = UnboundCipherKey::new(&AES_256, key.bytes()).and_then(DecryptingKey::ctr);
         Self {
-            cipher: Aes256::new(cipher.bytes().into()),
+            aead: key.aead(),
+            counter: counter.expect("a key of 32 bytes"),
             header_key: segment.derive("outrigger staging header", &[]),
-            sums: KeyedSums::new(*payload_key(key, store).bytes(), *records.bytes()),
+            key,
         }
     }
 
@@ -139,126 +151,135 @@ impl SegmentKeys {
         blake3::keyed_hash(self.header_key.bytes(), &header.authenticated())
     }
 
-    /// The checksums of the segment's records.
-    pub fn sums(&self) -> &dyn Sums {
-        &self.sums
-    }
-
-    /// Decrypts what lies at `offset` of the file, or encrypts what is to lie there.
-    pub fn apply(&self, bytes: &mut [u8], offset: u64) {
-        self.cipher_at(offset).apply_keystream(bytes);
-    }
-
-    fn cipher_at(&self, offset: u64) -> Ctr128BE<Aes256> {
-        let counter = CtrCore::inner_iv_init(self.cipher.clone(), &[0; 16].into());
-        let mut cipher = Ctr128BE::from_core(counter);
-        cipher.seek(offset);
-        cipher
-    }
-}
-
-/// The checksums of a segment's records, plain ones without `keys`.
-pub(super) fn sums(keys: Option<&SegmentKeys>) -> &dyn Sums {
-    keys.map_or(&PlainSums, |keys| keys.sums())
-}
-
-struct Writer {
-    /// Everything below may have been encrypted already.
-    end: u64,
-    piece: Vec<u8>,
-}
-
-/// A segment whose bytes behind the header are encrypted.
-pub(super) struct SealedFile {
-    file: Box<dyn SegmentFile>,
-    keys: SegmentKeys,
-    writer: Mutex<Writer>,
-}
-
-impl SealedFile {
-    /// A segment that this process began with these keys, and to which it has written the header
-    /// only.
-    pub fn begun(file: Box<dyn SegmentFile>, keys: SegmentKeys) -> Self {
-        Self::new(file, keys, HEADER)
-    }
-
-    /// A segment that was there: it can be read.
-    pub fn opened(file: Box<dyn SegmentFile>, keys: SegmentKeys) -> Self {
-        Self::new(file, keys, u64::MAX)
-    }
-
-    fn new(file: Box<dyn SegmentFile>, keys: SegmentKeys, end: u64) -> Self {
-        Self { file, keys, writer: Mutex::new(Writer { end, piece: Vec::new() }) }
-    }
-}
-
-impl SegmentFile for SealedFile {
-    /// Writes all of `parts`, or fails. In both cases their place is taken for good.
-    fn write(&self, parts: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
-        let len: usize = parts.iter().map(|part| part.len()).sum();
-        let mut writer = self.writer.lock().expect("no panic while it is held");
-        if offset < writer.end {
-            let text = format!("position {offset} of an encrypted segment was used before");
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    /// Encrypts a record that is to lie at `offset`, into the beginning of `buffer`; returns its bytes.
+    pub fn seal<'b>(&self, head: &[u8], data: &[u8], offset: u64, buffer: &'b mut Vec<u8>) -> &'b [u8] {
+        let data_at = TAG + head.len();
+        let len = if data.is_empty() { data_at } else { data_at + data.len() + TAG };
+        if buffer.len() < len {
+            buffer.resize(len, 0);
         }
-        writer.end = offset.checked_add(len as u64).ok_or(io::ErrorKind::InvalidInput)?;
-        let (mut cipher, mut at) = (self.keys.cipher_at(offset), offset);
-        let piece = &mut writer.piece;
-        let mut flush = |piece: &mut Vec<u8>| {
-            cipher.apply_keystream(piece);
-            write_whole(&*self.file, &mut [IoSlice::new(piece)], at)?;
-            at += piece.len() as u64;
-            piece.clear();
-            io::Result::Ok(())
-        };
-        piece.clear();
-        for part in parts {
-            let mut rest = &part[..];
-            while !rest.is_empty() {
-                let (now, later) = rest.split_at(rest.len().min(PIECE_LEN - piece.len()));
-                piece.extend_from_slice(now);
-                rest = later;
-                if piece.len() == PIECE_LEN {
-                    flush(piece)?;
+        let record = &mut buffer[..len];
+        let (room, rest) = record.split_first_chunk_mut::<TAG>().expect("it is longer");
+        let (sealed_head, sealed_data) = rest.split_at_mut(head.len());
+        sealed_head.copy_from_slice(head);
+        *room = self.aead.seal(self.nonce_to_seal(offset + TAG as u64), b"", sealed_head);
+        if !data.is_empty() {
+            self.aead.seal_to(self.nonce_to_seal(offset + data_at as u64), b"", data, sealed_data);
+        }
+        record
+    }
+
+    fn nonce_to_seal(&self, position: u64) -> [u8; NONCE_LEN] {
+        #[cfg(test)]
+        super::tests::sealed::note_nonce(self.key.bytes(), position);
+        nonce(position)
+    }
+
+    /// Decrypts the record that is the beginning of `bytes` and lies at `offset`; returns it without tags.
+    ///
+    /// # Errors
+    /// Any [`FormatError`]. Both tags are verified.
+    pub fn open<'b>(&self, bytes: &'b mut [u8], offset: u64) -> Result<&'b [u8], FormatError> {
+        let header = self.open_head(bytes, offset)?;
+        let (data_at, data_len) = (TAG + header.head_len(), header.data_len as usize);
+        if data_len > 0 {
+            let (need, have) = (data_at + data_len + TAG, bytes.len());
+            let sealed = bytes.get_mut(data_at..need);
+            let (data, tag) = sealed
+                .and_then(|sealed| sealed.split_last_chunk_mut())
+                .ok_or(FormatError::Truncated { what: RECORD, need, have })?;
+            if !self.open_data(offset + data_at as u64, data, tag) {
+                return Err(FormatError::Checksum { what: RECORD });
+            }
+        }
+        Ok(&bytes[TAG..data_at + data_len])
+    }
+
+    /// The same for the record's head, whose header is returned.
+    fn open_head(&self, bytes: &mut [u8], offset: u64) -> Result<RecordHeader, FormatError> {
+        let header = self.header(bytes, offset)?;
+        let (need, have) = (TAG + header.head_len(), bytes.len());
+        let head = bytes.get_mut(..need).and_then(|head| head.split_first_chunk_mut::<TAG>());
+        let (tag, head) = head.ok_or(FormatError::Truncated { what: RECORD, need, have })?;
+        match self.aead.open(nonce(offset + TAG as u64), b"", head, tag) {
+            true => Ok(header),
+            false => Err(FormatError::Checksum { what: RECORD }),
+        }
+    }
+
+    /// Its header, before the tag is verified.
+    fn header(&self, bytes: &[u8], offset: u64) -> Result<RecordHeader, FormatError> {
+        let (need, have) = (TAG + RECORD_HEADER_LEN, bytes.len());
+        let header = bytes.get(TAG..).and_then(|bytes| bytes.first_chunk::<RECORD_HEADER_LEN>());
+        let mut header = *header.ok_or(FormatError::Truncated { what: RECORD, need, have })?;
+        self.decrypt(offset + TAG as u64, 0, &mut header);
+        RecordHeader::decode(&header)
+    }
+
+    /// Decrypts all data of a record, which lies at `position`. False if it was changed.
+    #[must_use]
+    pub fn open_data(&self, position: u64, data: &mut [u8], tag: &[u8; TAG]) -> bool {
+        self.aead.open(nonce(position), b"", data, tag)
+    }
+
+    /// Decrypts `bytes` of the message that lies at `position`, which has `skip` before them. Verifies
+    /// nothing.
+    pub fn decrypt(&self, position: u64, skip: usize, mut bytes: &mut [u8]) {
+        let (mut block, within) = (skip / BLOCK, skip % BLOCK);
+        if within > 0 {
+            let part = bytes.split_off_mut(..bytes.len().min(BLOCK - within)).expect("it is not longer");
+            let mut whole = [0; BLOCK];
+            whole[within..][..part.len()].copy_from_slice(part);
+            self.decrypt_blocks(position, block, &mut whole);
+            part.copy_from_slice(&whole[within..][..part.len()]);
+            block += 1;
+        }
+        self.decrypt_blocks(position, block, bytes);
+    }
+
+    fn decrypt_blocks(&self, position: u64, block: usize, bytes: &mut [u8]) {
+        let counter = DecryptionContext::Iv128(counter(position, FIRST + block as u32).into());
+        self.counter.decrypt(bytes, counter).expect("AES-CTR of any length");
+    }
+
+    /// Headers of the whole heads that lie anywhere in a segment's `bytes`, from `from` on. Nothing says where
+    /// they are, so each position is tried: a block of AES per byte.
+    pub fn headers(&self, bytes: &[u8], from: usize) -> Vec<RecordHeader> {
+        let (cipher, mut found) = (Aes256::new(self.key.bytes().into()), Vec::new());
+        let mut blocks = [Block::default(); 64];
+        for start in (from..bytes.len().saturating_sub(TAG + RECORD_HEADER_LEN - 1)).step_by(blocks.len()) {
+            for (block, at) in blocks.iter_mut().zip(start + TAG..) {
+                *block = counter(at as u64, FIRST).into();
+            }
+            cipher.encrypt_blocks(&mut blocks);
+            for (block, at) in blocks.iter().zip(start..) {
+                let begin = bytes.get(at + TAG..).unwrap_or_default();
+                let magic = zip(block, begin).map(|(block, byte)| block ^ byte);
+                if magic.take(RECORD_MAGIC.len()).eq(RECORD_MAGIC)
+                    && let Ok(header) = self.header(&bytes[at..], at as u64)
+                    && let Some(head) = bytes.get(at..at + TAG + header.head_len())
+                {
+                    found.extend(self.open_head(&mut head.to_vec(), at as u64));
                 }
             }
         }
-        flush(piece)?;
-        Ok(len)
+        found
     }
+}
 
-    fn read(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        if offset < HEADER {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "a segment's header is no data"));
-        }
-        let n = self.file.read(buf, offset)?;
-        self.keys.apply(&mut buf[..n], offset);
-        Ok(n)
-    }
+const RECORD: &str = "staging record";
 
-    fn takes(&self, offset: u64) -> bool {
-        offset >= self.writer.lock().expect("no panic while it is held").end
-    }
+/// The nonce of the message at `position` of a segment.
+fn nonce(position: u64) -> [u8; NONCE_LEN] {
+    let mut nonce = [0; NONCE_LEN];
+    nonce[..8].copy_from_slice(&position.to_le_bytes());
+    nonce
+}
 
-    fn sums(&self) -> &dyn Sums {
-        self.keys.sums()
-    }
-
-    fn len(&self) -> io::Result<u64> {
-        self.file.len()
-    }
-
-    fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.file.reserve(offset, len)
-    }
-
-    fn truncate(&self, len: u64) -> io::Result<()> {
-        // It is full, or was opened to be read: the memory is not needed any more.
-        self.writer.lock().expect("no panic while it is held").piece = Vec::new();
-        self.file.truncate(len)
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        self.file.sync()
-    }
+/// What GCM encrypts for one block of the message at `position`.
+fn counter(position: u64, number: u32) -> [u8; BLOCK] {
+    let mut block = [0; BLOCK];
+    block[..NONCE_LEN].copy_from_slice(&nonce(position));
+    block[NONCE_LEN..].copy_from_slice(&number.to_be_bytes());
+    block
 }

@@ -17,18 +17,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use outrigger_clock as clock;
 use outrigger_format::catalogue::Time;
-use outrigger_format::staging::{MAX_PAYLOAD_LEN, Operation, Prepared, RECORD_HEADER_LEN};
+use outrigger_format::staging::{MAX_PAYLOAD_LEN, Operation, RECORD_HEADER_LEN};
 
 use super::{Appended, Location, Log, Segment};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::staging::files::{Files, write_whole};
-use crate::staging::sealed::{SealedFile, Sealing};
+use crate::staging::sealed::Sealing;
 
 /// The end of the log.
 pub(super) struct Tail {
     pub segment: Arc<Segment>,
     /// Bytes of whole records and the header: where the next record goes.
     pub len: u64,
+    /// Everything below may have been encrypted already, also where the write failed. 0 in a plain
+    /// segment.
+    pub taken: u64,
     /// Space was reserved up to here, or could not be.
     pub reserved: u64,
     /// Sequence of the next record.
@@ -37,6 +40,8 @@ pub(super) struct Tail {
     pub ragged: bool,
     /// Segments that were appended to since the last sync, in order.
     pub unsynced: Vec<Arc<Segment>>,
+    /// Records are encrypted into it.
+    pub buffer: Vec<u8>,
 }
 
 impl Log {
@@ -60,10 +65,12 @@ impl Log {
         if data.len() > MAX_PAYLOAD_LEN {
             return Err(too_long());
         }
-        let prepared = Prepared::summed(operation, data, self.sealing.payload_sums());
-        let len = prepared.record_len() as u64;
+        let prepared = self.sealing.prepare(operation, data);
+        let len = prepared.record_len() as u64 + self.sealing.tags_len(data.len());
         let header_len = self.sealing.header_len();
-        if len > (MAX_PAYLOAD_LEN + RECORD_HEADER_LEN) as u64 || header_len + len > self.options.segment_len {
+        if prepared.record_len() > MAX_PAYLOAD_LEN + RECORD_HEADER_LEN
+            || header_len + len > self.options.segment_len
+        {
             return Err(too_long());
         }
         let mut tail = self.tail();
@@ -71,25 +78,23 @@ impl Log {
         if tail.ragged {
             self.cut(&mut tail)?;
         }
-        if tail.len + len > self.options.segment_len || !tail.segment.file.takes(tail.len) {
+        if tail.len + len > self.options.segment_len || tail.len < tail.taken {
             self.roll(&mut tail)?;
         }
         let end = tail.len + len;
         self.reserve_to(&mut tail, end)?;
         let sequence = tail.next;
         let now = clock::now_nanos();
-        let head = prepared.head_at(sequence, self.commit.durable(), now, tail.segment.file.sums(), tail.len);
-        let mut parts = [IoSlice::new(&head), IoSlice::new(data)];
-        if let Err(error) = write_whole(&*tail.segment.file, &mut parts, tail.len) {
+        let head = prepared.head(sequence, self.commit.durable(), now);
+        if let Err(error) = tail.write(&head, data, end) {
             tail.ragged = true;
             // Cut now, so that others have the space; if this fails, the next append tries again.
             let _ = self.cut(&mut tail);
             return Err(error)
                 .context(|| format!("cannot append to {}", self.files.name(tail.segment.number)));
         }
-        let offset = tail.len + head.len() as u64;
-        let location =
-            Location { segment: tail.segment.number, offset: offset as u32, len: data.len() as u32 };
+        let offset = tail.len + self.sealing.tag_len() + head.len() as u64;
+        let location = Location::whole(tail.segment.number, offset as u32, data.len() as u32);
         let appended = Appended { sequence, location, time: Time::from_nanos(now) };
         tail.len = end;
         tail.next += 1;
@@ -137,7 +142,8 @@ impl Log {
         })?;
         let new = Tail::begin(&*self.files, &self.sealing, number, tail.next)?;
         self.adopt(&new.segment);
-        let old = std::mem::replace(tail, new);
+        let mut old = std::mem::replace(tail, new);
+        tail.buffer = std::mem::take(&mut old.buffer);
         // Truncating to its length gives back the space that was not needed.
         let _ = old.segment.file.truncate(old.len);
         tail.unsynced.splice(..0, old.unsynced);
@@ -168,14 +174,24 @@ impl Tail {
             let _ = files.remove(number);
             return Err(error).context(what);
         }
-        let file = match keys {
-            None => file,
-            Some(keys) => Box::new(SealedFile::begun(file, keys)),
-        };
         let len = sealing.header_len();
-        let segment = Arc::new(Segment { number, file, len: AtomicU64::new(len) });
+        let segment = Arc::new(Segment { number, file, keys, len: AtomicU64::new(len) });
         let unsynced = vec![Arc::clone(&segment)];
-        Ok(Self { segment, len, reserved: 0, next, ragged: false, unsynced })
+        let buffer = Vec::new();
+        Ok(Self { segment, len, taken: 0, reserved: 0, next, ragged: false, unsynced, buffer })
+    }
+
+    /// Writes a record at `len`, which then ends at `end`. An encrypted segment's bytes up to there are
+    /// taken for good, also if this fails.
+    fn write(&mut self, head: &[u8], data: &[u8], end: u64) -> io::Result<()> {
+        let Segment { file, keys, .. } = &*self.segment;
+        let Some(keys) = keys else {
+            return write_whole(&**file, &mut [IoSlice::new(head), IoSlice::new(data)], self.len);
+        };
+        assert!(self.len >= self.taken, "no position is encrypted twice");
+        self.taken = end;
+        let sealed = keys.seal(head, data, self.len, &mut self.buffer);
+        write_whole(&**file, &mut [IoSlice::new(sealed)], self.len)
     }
 
     fn reserve(&mut self, until: u64) -> io::Result<()> {

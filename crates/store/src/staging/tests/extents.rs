@@ -74,7 +74,7 @@ fn model(file: &mut Vec<Byte>, sequence: u64, step: &Step) {
 /// number.
 fn apply(map: &mut ExtentMap, usage: &Usage, sequence: u64, step: &Step) {
     let len = if let Step::Write { len, .. } = step { *len as u32 } else { 0 };
-    let location = Location { segment: sequence as u32, offset: 0, len };
+    let location = Location::whole(sequence as u32, 0, len);
     let appended = Appended { sequence, location, time: Time::from_nanos(0) };
     usage.appended(&operation(step), &appended);
     match *step {
@@ -102,8 +102,9 @@ fn read(map: &ExtentMap, committed: &[Byte], range: std::ops::Range<u64>) -> Vec
             Piece::Clone(root, from) => {
                 file.extend((from..from + len).map(|at| Byte::Cloned(root.len(), at)))
             }
-            Piece::Data(Location { segment, offset, len: data_len }) => {
+            Piece::Data(Location { segment, offset, len: data_len, whole }) => {
                 assert_eq!(u64::from(data_len), len);
+                assert!(whole.0 <= offset && offset + data_len <= whole.0 + whole.1, "a part of its record");
                 file.extend((0..len).map(|at| Byte::Written(segment.into(), u64::from(offset) + at)));
             }
         }

@@ -32,7 +32,7 @@ fn what_was_appended_is_read_and_comes_back() {
         for sequence in 1..=40 {
             let (operation, data) = sample(sequence);
             let appended = log.append(&operation, &data).unwrap();
-            bytes += super::RECORD_HEADER_LEN as u64;
+            bytes += outrigger_format::staging::RECORD_HEADER_LEN as u64;
             let mut read = vec![0; data.len()];
             log.read(appended.location, &mut read).unwrap();
             assert_eq!(read, data);

@@ -1,17 +1,26 @@
-//! A log with a key: what its disk reveals, what it refuses, and that no position is encrypted
-//! twice.
+//! A log with a key: what its disk reveals, what it refuses, and that no nonce is used twice.
 
-use std::io::IoSlice;
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 
-use outrigger_format::staging::Operation;
+use outrigger_format::staging::{Operation, RECORD_HEADER_LEN, SegmentHeader};
 
 use super::memory::Memory;
 use super::{append, assert_samples, header_len, open, small};
 use crate::error::ErrorKind;
 use crate::keys::Key;
-use crate::staging::Log;
-use crate::staging::files::{Files as _, SegmentFile as _};
-use crate::staging::sealed::{SealedFile, Sealing};
+use crate::staging::sealed::Sealing;
+use crate::staging::{Appended, Log};
+
+thread_local! {
+    /// Keys and positions with which this thread has encrypted a message.
+    static NONCES: RefCell<BTreeSet<([u8; 32], u64)>> = const { RefCell::new(BTreeSet::new()) };
+}
+
+/// Called for each message, before it is encrypted.
+pub fn note_nonce(key: &[u8; 32], position: u64) {
+    assert!(NONCES.with_borrow_mut(|nonces| nonces.insert((*key, position))), "a nonce is used twice");
+}
 
 fn key() -> Option<Key> {
     Some(Key::new([9; 32]))
@@ -102,36 +111,76 @@ fn exchanged_segments_are_noticed() {
     assert!(replayed.is_empty() && report.torn.is_some());
 }
 
-#[test]
-fn a_sealed_file_takes_each_position_once() {
+/// A log with one write of this data.
+fn with_one_write(data: &[u8]) -> (Memory, Log, Appended) {
     let memory = Memory::empty(&key());
-    let sealing = Sealing::new(super::STORE, memory.key.as_ref());
-    let (header, keys) = sealing.begin(1, 1).unwrap();
-    let file = memory.create(1).unwrap();
-    file.write(&[IoSlice::new(&header.encode())], 0).unwrap();
-    let file = SealedFile::begun(file, keys.unwrap());
-    let start = sealing.header_len();
-    assert!(!file.takes(start - 1) && file.takes(start));
-    assert_eq!(file.write(&[IoSlice::new(b"some"), IoSlice::new(b"thing")], start).unwrap(), 9);
-    assert!(file.write(&[IoSlice::new(b"other")], start + 8).is_err());
-    let mut read = [0; 4];
-    assert_eq!(file.read(&mut read, start + 3).unwrap(), 4);
-    assert_eq!(&read, b"ethi");
-    // Nobody knows how much of a failed write was encrypted.
-    memory.disk().room = Some(3);
-    assert!(file.write(&[IoSlice::new(b"longer")], start + 9).is_err());
-    memory.disk().room = None;
-    file.truncate(start + 9).unwrap();
-    assert!(!file.takes(start + 14) && file.takes(start + 15));
-    assert!(file.write(&[IoSlice::new(b"longer")], start + 9).is_err());
-    let keys = sealing.open(&header, "it").unwrap().unwrap();
-    let opened = SealedFile::opened(memory.open(1).unwrap(), keys);
-    assert!(!opened.takes(start + 9) && opened.write(&[IoSlice::new(b"x")], start + 9).is_err());
+    let (log, ..) = open(&memory).unwrap();
+    let appended = log.append(&Operation::Write { inode: 7, offset: 0 }, data).unwrap();
+    (memory, log, appended)
 }
 
-/// The disk in memory panics when a position is encrypted twice: see `Disk::see`.
 #[test]
-fn no_position_is_encrypted_twice_whatever_fails() {
+fn any_range_of_the_data_reads_back() {
+    let data = text(1, 150);
+    let (_, log, appended) = with_one_write(&data);
+    for from in 0..data.len() {
+        for to in from..=data.len() {
+            let mut read = vec![0; to - from];
+            log.read(appended.location.slice(from as u32..to as u32), &mut read).unwrap();
+            assert_eq!(read, data[from..to], "{from} to {to}");
+        }
+    }
+}
+
+#[test]
+fn a_read_of_all_data_of_a_record_notices_changes() {
+    let data = text(1, 150);
+    let (memory, log, appended) = with_one_write(&data);
+    let begin = appended.location.offset as usize;
+    let mut read = vec![0; data.len()];
+    for at in [begin, begin + 75, begin + 149, begin + 150, begin + 165] {
+        let flip = || memory.disk().segments.get_mut(&1).unwrap()[at] ^= 4;
+        flip();
+        let error = log.read(appended.location, &mut read).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Damaged, "{error}");
+        // A part is not verified: only these bits differ.
+        log.read(appended.location.slice(0..149), &mut read[..149]).unwrap();
+        let differ = read[..149].iter().zip(&data).filter(|(read, byte)| read != byte).count();
+        assert_eq!(differ, usize::from(at < begin + 149));
+        flip();
+        log.read(appended.location, &mut read).unwrap();
+        assert_eq!(read, data);
+    }
+    memory.disk().segments.get_mut(&1).unwrap().truncate(begin + 160);
+    assert_eq!(log.read(appended.location, &mut read).unwrap_err().kind(), ErrorKind::Damaged);
+}
+
+#[test]
+fn heads_are_found_anywhere() {
+    let memory = Memory::empty(&key());
+    let (log, ..) = open(&memory).unwrap();
+    append_all(&log, 4);
+    drop(log);
+    let mut bytes = memory.disk().segments[&1].clone();
+    let header = SegmentHeader::decode(&bytes).unwrap();
+    let keys = Sealing::new(super::STORE, key().as_ref()).open(&header, "it").unwrap().unwrap();
+    let found = |bytes: &[u8], from| -> Vec<u64> {
+        keys.headers(bytes, from).iter().map(|header| header.sequence).collect()
+    };
+    let start = header_len(&key());
+    let all = found(&bytes, 0);
+    assert!(all.len() >= 2 && all == (1..=all.len() as u64).collect::<Vec<_>>(), "{all:?}");
+    assert_eq!((found(&bytes, start), found(&bytes, start + 1)), (all.clone(), all[1..].to_vec()));
+    // Without its fields a header is no evidence, nor is one elsewhere.
+    assert!(found(&bytes[..start + 16 + RECORD_HEADER_LEN], 0).is_empty());
+    bytes.insert(start, 0);
+    assert!(found(&bytes, 0).is_empty());
+}
+
+/// [`note_nonce`] panics when a nonce is used twice, and the disk in memory when a position gets two texts:
+/// see `Disk::see`.
+#[test]
+fn no_nonce_is_used_twice_whatever_fails() {
     let mut bits = 7u64;
     let mut below = |n: u64| {
         bits = bits.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -139,7 +188,8 @@ fn no_position_is_encrypted_twice_whatever_fails() {
     };
     let memory = Memory::empty(&key());
     let (mut log, mut next) = (open(&memory).unwrap().0, 1);
-    let (mut failed, mut reopened, mut torn) = (0, 0, 0);
+    let (mut failed, mut reopened, mut torn, mut messages) = (0, 0, 0, 0);
+    NONCES.with_borrow_mut(BTreeSet::clear);
     for _ in 0..4000 {
         match below(40) {
             0 => memory.disk().room = Some(below(600)),
@@ -169,7 +219,10 @@ fn no_position_is_encrypted_twice_whatever_fails() {
                 (disk.room, disk.write_max, disk.fail_truncate) = (None, None, false);
             }
             _ => match append(&log, next) {
-                Ok(_) => next += 1,
+                Ok(()) => {
+                    messages += if super::sample(next).1.is_empty() { 1 } else { 2 };
+                    next += 1;
+                }
                 Err(error) => {
                     assert!(matches!(error.kind(), ErrorKind::Full | ErrorKind::Io), "{error}");
                     failed += 1;
@@ -179,5 +232,8 @@ fn no_position_is_encrypted_twice_whatever_fails() {
     }
     let bytes: usize = memory.disk().sealed.values().map(|sealed| sealed.len()).sum();
     assert!(failed > 100 && reopened > 50 && torn > 10, "{failed} failed, {reopened} opened, {torn} torn");
+    // Some more were encrypted for appends that failed.
+    let nonces = NONCES.with_borrow(BTreeSet::len);
+    assert!(messages > 3000 && (messages..messages + 2 * failed).contains(&nonces), "{nonces} of {messages}");
     assert!(memory.disk().sealed.len() > 100 && bytes > 100_000, "{bytes} bytes");
 }

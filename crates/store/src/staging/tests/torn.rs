@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use outrigger_format::staging::{Operation, Prepared, SegmentHeader};
+use outrigger_format::staging::{Operation, SegmentHeader};
 
 use super::memory::Memory;
 use super::{STORE, append, assert_samples, both, header_len, open};
 use crate::error::ErrorKind;
 use crate::keys::Key;
 use crate::staging::log::Log;
-use crate::staging::sealed::{Sealing, sums};
+use crate::staging::sealed::Sealing;
 
 /// The place of a record, and the sequence that it says is durable.
 struct Place {
@@ -193,12 +193,15 @@ fn a_record_that_is_whole_and_makes_no_sense_is_damage() {
             let mut disk = memory.disk();
             let segment = disk.segments.get_mut(&1).unwrap();
             let header = SegmentHeader::decode(segment).unwrap();
-            let keys = Sealing::new(STORE, key.as_ref()).open(&header, "it").unwrap();
-            let (sums, end) = (sums(keys.as_ref()), segment.len() as u64);
-            let mut record = Prepared::summed(&operation, data, sums).head_at(2, 1, 3, sums, end);
-            record.extend_from_slice(data);
-            keys.iter().for_each(|keys| keys.apply(&mut record, end));
-            segment.extend_from_slice(&record);
+            let sealing = Sealing::new(STORE, key.as_ref());
+            let head = sealing.prepare(&operation, data).head(2, 1, 3);
+            match sealing.open(&header, "it").unwrap() {
+                None => segment.extend_from_slice(&[&head, data].concat()),
+                Some(keys) => {
+                    let end = segment.len() as u64;
+                    segment.extend_from_slice(keys.seal(&head, data, end, &mut Vec::new()));
+                }
+            }
             drop(disk);
             let error = open(&memory).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Damaged, "{operation:?}: {error}");
