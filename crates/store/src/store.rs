@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
-use outrigger_format::PackId;
+use outrigger_format::catalogue::Attributes;
+use outrigger_format::{Domain, PackId};
 use outrigger_offload::runtime::Runtime;
 use outrigger_offload::{FrameDevices, Opening};
 
@@ -270,6 +271,17 @@ impl Store {
     /// `Denied`, with what to do.
     pub fn require_contents(&self) -> Result<()> {
         self.require(Rights::require_contents)
+    }
+
+    /// Fails unless the key that opened the store reads the contents of an inode.
+    ///
+    /// # Errors
+    /// `Denied`, with what to do; those of [`PackReader::domain_key`].
+    pub fn require_readable(&self, attributes: &Attributes) -> Result<()> {
+        match attributes.domain() {
+            Domain::COMMON => self.require_all_contents(),
+            domain => self.packs.domain_key(domain).map(drop),
+        }
     }
 
     /// Fails unless the key that opened the store reads all contents.

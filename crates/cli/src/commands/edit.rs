@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
 use clap::Args;
+use outrigger_format::Domain;
 use outrigger_format::catalogue::FileKind;
 use outrigger_store::Store;
 use outrigger_store::meta::At;
@@ -18,7 +19,7 @@ use super::{Context, say_entry};
 use crate::args;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::json::Object;
-use crate::output::{counted, print_json, print_text, size};
+use crate::output::{complain, counted, print_json, print_text, size};
 use crate::when;
 
 const RM_EXAMPLES: &str = "\
@@ -118,7 +119,14 @@ pub fn rm(context: &Context, args: RmArgs) -> Outcome {
     let paths = args::expand_paths(&store, At::Now, &args.paths)?;
     let before = args.before.snapshot(&store, "rm", Vec::new(), &paths)?;
     let listed = listed(context, &store, &paths)?;
+    let own = own_keys_among(&store, &paths)?;
     let report = remove(&store, &paths, args.recursive, before.as_ref())?;
+    for path in own {
+        complain(&format!(
+            "`{path}` had a key of its own, and a new `{path}` will not: make it with `outrigger key own {path}`. What was in it \
+             can be read with the store's keys until `outrigger key destroy` (`outrigger key list` shows its number)"
+        ));
+    }
     listed.iter().for_each(|path| say_entry(context.json, Step::Removed, path));
     let before = before::settle(&store, before.as_deref(), report.counts);
     context.settle(&store);
@@ -141,6 +149,21 @@ pub fn rm(context: &Context, args: RmArgs) -> Outcome {
         print_text(&format!("removed {files}{directories}{}\n", before::hint(&store, before.as_deref())))?;
     }
     Ok(Exit::Done)
+}
+
+/// Those of the paths that are directories with keys of their own.
+fn own_keys_among<'p>(store: &Store, paths: &'p [StorePath]) -> Result<Vec<&'p StorePath>, Failure> {
+    let mut own = Vec::new();
+    for path in paths {
+        let domain = |path: &StorePath| {
+            let found = find(&*store.meta, At::Now, path)?;
+            Ok::<_, Failure>(found.map_or(Domain::COMMON, |inode| inode.attributes.domain()))
+        };
+        if domain(path)? != domain(&path.parent())? {
+            own.push(path);
+        }
+    }
+    Ok(own)
 }
 
 pub fn mv(context: &Context, args: MvArgs) -> Outcome {

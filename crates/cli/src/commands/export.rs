@@ -149,6 +149,14 @@ impl<W: Write> Export<'_, W> {
         if is_directory {
             path.push(b'/');
         }
+        // Before its header is written: what cannot be read for want of a key is passed over.
+        if attributes.kind == FileKind::File
+            && !inode.root.is_empty()
+            && let Err(error) = self.store.require_readable(attributes)
+        {
+            self.progress.skip(show(&path), error.to_string());
+            return Ok(());
+        }
         let link = self.links.get(&inode.number).cloned();
         if link.is_none() && inode.links > 1 && !is_directory {
             self.links.insert(inode.number, path.clone());

@@ -1,6 +1,7 @@
 //! `key`: the keys that open an encrypted store.
 
 use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use outrigger_store::keys::{
     self, Key, Keyring, Rights, Secret, Slot, domains, kernel, secrets, slots, text, unlock,
 };
 use outrigger_store::meta::At;
-use outrigger_store::ops::own_keys::{OwnKey, find_domain, make_sealed_directory, own_keys};
+use outrigger_store::ops::own_keys::{KeyState, OwnKey, find_domain, make_sealed_directory, own_keys};
 use outrigger_store::tree::listing;
 use outrigger_store::{Error, Store, StoreConfig};
 use serde_json::Value;
@@ -265,7 +266,11 @@ fn list(context: &Context) -> Outcome {
     }
     for own in &own {
         let made = local(Time { secs: own.text.time as i64, nanos: 0 });
-        let state = if own.text.is_destroyed { "destroyed" } else { "own key" };
+        let state = match own.state {
+            KeyState::Open | KeyState::Closed => "own key",
+            KeyState::Destroyed => "destroyed",
+            KeyState::Missing => "missing",
+        };
         let path = own
             .path
             .as_ref()
@@ -281,7 +286,12 @@ fn add(context: &Context, args: &AddArgs) -> Outcome {
     let ring = newest(&store, &*packs)?;
     ring.rights().require_all()?;
     let domain = match &args.only {
-        Some(dir) => Some(find_domain(&store, &dir.to_string_lossy())?),
+        Some(dir) => {
+            let domain = find_domain(&store, dir.as_bytes())?;
+            // Before a key file is made for nothing.
+            store.packs.domain_key(domain)?;
+            Some(domain)
+        }
         None => None,
     };
     let add = |secret: &Secret, label: &str| {
@@ -321,7 +331,7 @@ fn own_object(own: &OwnKey) -> Object {
         .with("domain", own.text.domain.to_string())
         .with("path", own.path.as_ref().map(ToString::to_string))
         .with("time", own.text.time)
-        .with("destroyed", own.text.is_destroyed)
+        .with("state", own.state.name())
 }
 
 fn own(context: &Context, dir: &OsStr) -> Outcome {
@@ -336,7 +346,7 @@ fn own(context: &Context, dir: &OsStr) -> Outcome {
     done(
         context,
         &format!(
-            "what is put into `{path}` has a key of its own; `outrigger key add --only {path} --file FILE` makes a key that reads it alone"
+            "what is put into `{path}` has a key of its own; `outrigger key add --only DIR --file FILE` makes a key that reads it alone"
         ),
     )
 }
@@ -346,7 +356,7 @@ fn destroy(context: &Context, dir: &OsStr, yes: bool) -> Outcome {
     let ring =
         store.keys().ok_or_else(|| Failure::failed("the store is not encrypted, so it has no keys"))?;
     ring.rights().require_all()?;
-    let domain = find_domain(&store, &dir.to_string_lossy())?;
+    let domain = find_domain(&store, dir.as_bytes())?;
     let (mut files, mut bytes) = (0u64, 0u64);
     listing::walk::<Error>(
         &*store.meta,

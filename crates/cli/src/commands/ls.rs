@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use clap::Args;
-use outrigger_format::catalogue::FileKind;
+use outrigger_format::catalogue::{DOMAIN_XATTR, FileKind};
 use outrigger_store::Store;
 use outrigger_store::meta::{At, DirEntry, Inode};
 use outrigger_store::text::show;
@@ -249,7 +249,8 @@ pub fn json(path: &[u8], inode: &Inode) -> Object {
         object = object.with("device_major", major).with("device_minor", minor);
     }
     if !attributes.xattrs.is_empty() {
-        let names: Vec<String> = attributes.xattrs.iter().map(|(name, _)| show(name)).collect();
+        let names = attributes.xattrs.iter().filter(|(name, _)| name != DOMAIN_XATTR);
+        let names: Vec<String> = names.map(|(name, _)| show(name)).collect();
         object = object.with("xattrs", names);
     }
     object

@@ -288,6 +288,9 @@ impl Importer<'_> {
         };
         let (Some(name), true) = (path.name(), *path != target_path) else { return Ok(Ok(())) };
         let (name, parent) = (name.to_vec(), self.dir(above(path))?);
+        if self.domain_of(above(&target_path)) != Some(parent.domain) {
+            return Ok(Err(format!("it links to `{}`, whose directory has another key", shorten(target))));
+        }
         let place = (parent.inode, name.clone());
         let is_made = self.made.contains_key(&place) || self.dirs.contains_key(&place);
         let existing = self.existing(&parent, &place)?;
@@ -304,6 +307,15 @@ impl Importer<'_> {
         self.made.insert(place, inode);
         self.submit(Change::Link { parent: parent.inode, name, inode })?;
         Ok(Ok(()))
+    }
+
+    /// The domain of a directory that this import has been in.
+    fn domain_of(&self, directory: &[Vec<u8>]) -> Option<Domain> {
+        let mut at = *self.dirs.get(&(ROOT_INODE, Vec::new()))?;
+        for name in directory {
+            at = *self.dirs.get(&(at.inode, name.clone()))?;
+        }
+        Some(at.domain)
     }
 
     /// The inode that this import made at `path`, if it is no directory.

@@ -1,6 +1,7 @@
 //! Directories with a key of their own, through the program, on a directory and on PostgreSQL.
 
 use std::fs::File;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -115,10 +116,8 @@ fn it_is_read_as_any_other_and_shares_nothing() {
         assert!(stored(&home) < before + LARGE as u64 / 2);
         home.done(&["put", "files", "--to", "secret/files"]);
         let json = home.done(&["key", "list", "--json"]).json();
-        assert_eq!(
-            (&json["directories"][0]["path"], &json["directories"][0]["destroyed"]),
-            (&"secret".into(), &false.into())
-        );
+        let own = &json["directories"][0];
+        assert_eq!((&own["path"], &own["state"]), (&"secret".into(), &"open".into()));
         // A second one in it, or where something is.
         is_refused(&home, 2, "has a key of its own already", &["key", "own", "secret/own"]);
         is_refused(&home, 1, "is there already", &["key", "own", "common"]);
@@ -342,21 +341,142 @@ fn a_copy_follows_its_source() {
     }
 }
 
-/// Somebody who can write beside the packs, and has no key with all rights, cannot make others
-/// believe that a domain is gone.
+/// The text with the key of `secret`.
+fn domain_text(home: &Home) -> PathBuf {
+    let text = std::fs::read_dir(packs(home).join("keys")).unwrap().map(|entry| entry.unwrap().path());
+    let mut text = text.into_iter().filter(|path| path.to_string_lossy().contains("domain-"));
+    text.find(|path| path.extension().is_none()).unwrap()
+}
+
+/// Somebody who can add texts beside the packs cannot make others believe that a domain is gone.
 #[test]
 fn a_planted_end_is_not_believed() {
     let home = home();
-    let keys = home.0.path("store/keys");
-    let text = std::fs::read_dir(&keys).unwrap().map(|entry| entry.unwrap().path());
-    let text = text.into_iter().find(|path| path.to_string_lossy().contains("domain-")).unwrap();
+    let text = domain_text(&home);
     let gone = format!("{}.gone", text.display());
-    for planted in ["# It is gone.\n".to_owned(), std::fs::read_to_string(&text).unwrap()] {
-        std::fs::write(&gone, planted).unwrap();
+    let own = std::fs::read_to_string(&text).unwrap();
+    for planted in ["# It is gone.\n".to_owned(), own.clone(), own.replace("epoch = 1", "epoch = 99")] {
+        std::fs::write(&gone, &planted).unwrap();
         reads(&home, "secret/files");
         home.done(&["gc"]);
+        home.done(&["check", "--read-data"]);
+        reads(&home, "secret/files");
+        assert_eq!(home.done(&["key", "list", "--json"]).json()["directories"][0]["state"], "open");
+        // Nor is a copy's key removed for it.
+        home.done(&["copy", home.0.store(), "copy"]);
+        home.done(&["--store", "copy", "cat", "secret/files/large"]);
+        // With the key lost as well, nothing is taken for garbage.
+        std::fs::rename(&text, home.0.path("aside")).unwrap();
+        assert_eq!(home.run(&["gc"]).code, 3, "{planted}");
+        let said = home.run(&["copy", home.0.store(), "copy"]);
+        assert!(said.code == 0 || said.code == 3, "{}", said.err);
+        home.done(&["--store", "copy", "cat", "secret/files/large"]);
+        std::fs::rename(home.0.path("aside"), &text).unwrap();
         reads(&home, "secret/files");
     }
+}
+
+/// A text that has rotten does not take the place of a copy's, and the copy's heals it.
+#[test]
+fn a_rotten_key_spoils_no_copy() {
+    let home = home();
+    home.done(&["copy", home.0.store(), "copy"]);
+    let text = domain_text(&home);
+    let good = std::fs::read_to_string(&text).unwrap();
+    for rotten in
+        [String::new(), good.replace("secret = \"", "secret = \"00"), good.replace("epoch = 1", "epoch = 0")]
+    {
+        std::fs::write(&text, rotten).unwrap();
+        let said = home.run(&["cat", "secret/files/large"]);
+        assert!(said.code == 3 && said.err.contains("domain-"), "{} {}", said.code, said.err);
+        let _ = home.run(&["copy", home.0.store(), "copy"]);
+        home.done(&["--store", "copy", "cat", "secret/files/large"]);
+    }
+    std::fs::copy(home.0.path("copy/keys").join(text.file_name().unwrap()), &text).unwrap();
+    reads(&home, "secret/files");
+}
+
+/// What lies elsewhere is stored and read as ever.
+#[test]
+fn a_directory_that_is_gone_is_in_nobodys_way() {
+    for home in homes() {
+        home.done(&["mv", "common", "a"]);
+        home.0.write("tree/a/large", noise(1, LARGE));
+        home.0.write("tree/secret/new", "new");
+        home.0.write("tree/z/new", "new");
+        home.done(&["key", "destroy", "secret", "--yes"]);
+        let said = home.run(&["put", "tree", "--to", "/", "--replace-source"]);
+        assert!(said.code == 4 && said.err.contains("tree/secret"), "{} {}", said.code, said.err);
+        assert_eq!(home.done(&["cat", "z/new"]).text(), "new");
+        is_refused(&home, 1, "was destroyed", &["put", "tree/z", "--to", "secret/z"]);
+        assert!(!home.done(&["ls", "secret"]).text().contains('z'), "nothing is made for it");
+        is_refused(&home, 1, "was destroyed", &["key", "add", "--only", "secret", "--file", "late.key"]);
+        assert!(!home.0.path("late.key").exists());
+        let said = home.run(&["export", "/", "all.tar"]);
+        assert!(said.code == 4 && said.err.contains("secret/files/large"), "{} {}", said.code, said.err);
+        home.done(&["import", "all.tar", "--to", "unpacked"]);
+        assert_eq!(home.done(&["cat", "unpacked/z/new"]).text(), "new");
+        home.done(&["key", "rotate", "--drop-others"]);
+        home.done(&["recompress", "--rekey"]);
+        // Without it, the store can have other keys.
+        let said = home.run(&["copy", home.0.store(), "plain", "--no-encryption"]);
+        assert!(said.code == 2 && said.err.contains("keys of their own"), "{}", said.err);
+        home.done(&["rm", "-r", "--no-snapshot", "secret"]);
+        for snapshot in home.done(&["snapshot", "list", "--json"]).json()["snapshots"].as_array().unwrap() {
+            home.done(&["snapshot", "delete", snapshot["name"].as_str().unwrap()]);
+        }
+        home.done(&["gc"]);
+        home.done(&["gc"]);
+        home.done(&["copy", home.0.store(), "plain", "--no-encryption"]);
+        assert_eq!(home.done(&["--store", "plain", "cat", "z/new"]).text(), "new");
+    }
+}
+
+/// A name that stood for a directory of one kind stands for one of the other kind.
+#[test]
+fn an_undo_brings_back_a_directory_of_the_other_kind() {
+    for home in homes() {
+        let said = home.done(&["rm", "-r", "secret"]);
+        assert!(said.err.contains("had a key of its own"), "{}", said.err);
+        home.done(&["put", "files", "--to", "secret"]);
+        let undo = |newest: bool| {
+            let json = home.done(&["snapshot", "list", "--json"]).json();
+            let names = json["snapshots"].as_array().unwrap().iter();
+            let mut names: Vec<String> =
+                names.map(|snapshot| snapshot["name"].as_str().unwrap().to_owned()).collect();
+            names.retain(|name| name.starts_with("before-rm"));
+            home.done(&["undo", if newest { names.last() } else { names.first() }.unwrap()]);
+        };
+        undo(false);
+        only_reads(&home, "secret/files/large", &noise(1, LARGE));
+        // The way of somebody who gives an old directory a key.
+        home.done(&["put", "files", "--to", "old"]);
+        home.done(&["rm", "-r", "old"]);
+        home.done(&["key", "own", "old"]);
+        undo(true);
+        reads(&home, "old");
+        assert_eq!(only(&home, &["cat", "old/large"]).code, 1, "it has the store's keys");
+        home.done(&["check", "--read-data"]);
+    }
+}
+
+#[test]
+fn an_archive_links_nothing_across() {
+    let home = home();
+    home.0.write("tree/secret/a", "text");
+    std::fs::hard_link(home.0.path("tree/secret/a"), home.0.path("tree/b")).unwrap();
+    std::fs::hard_link(home.0.path("tree/secret/a"), home.0.path("tree/secret/c")).unwrap();
+    home.0.write("tree/z", "last");
+    let mut tar = Command::new("tar");
+    tar.args(["cf", "tree.tar", "-C", "tree", "b", "secret/a", "secret/c", "z"]);
+    assert!(tar.current_dir(home.0.path("")).status().unwrap().success());
+    let said = home.run(&["import", "tree.tar", "--to", "/"]);
+    assert!(said.code == 4 && said.err.contains("has another key"), "{} {}", said.code, said.err);
+    assert_eq!(home.done(&["cat", "z"]).text(), "last");
+    // `put` of the same makes two files of it.
+    home.done(&["put", "tree", "--to", "/", "--replace-source"]);
+    assert_eq!(home.done(&["cat", "secret/c"]).text(), "text");
+    only_reads(&home, "secret/a", b"text");
 }
 
 /// A store that is mounted at `mnt`; unmounted when dropped.
@@ -421,6 +541,17 @@ fn a_mount_keeps_it_apart() {
         std::fs::copy(outside.join("large"), inside.join("copied")).unwrap();
         std::fs::copy(inside.join("large"), outside.join("copied")).unwrap();
         assert!(std::fs::read(outside.join("copied")).unwrap() == noise(1, LARGE));
+        for (name, from, to) in [("nameless", &inside, &outside), ("nameless2", &outside, &inside)] {
+            let file = nameless(from);
+            rustix::io::write(&file, b"nameless").unwrap();
+            let named = |directory: &Path| {
+                let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+                let flags = rustix::fs::AtFlags::SYMLINK_FOLLOW;
+                rustix::fs::linkat(rustix::fs::CWD, path, rustix::fs::CWD, directory.join(name), flags)
+            };
+            assert_eq!(named(to), Err(Errno::XDEV));
+            named(from).unwrap();
+        }
         // A name of the kernel's for the attribute that marks it.
         let mut value = [0; 64];
         let name = "outrigger.domain";
@@ -436,12 +567,54 @@ fn a_mount_keeps_it_apart() {
         only("secret/files/below/small", b"written in the mount");
         only("secret/files/moved/small", b"a small file");
         only("secret/files/copied", &noise(1, LARGE));
+        only("secret/files/nameless", b"nameless");
         home.done(&["check", "--read-data"]);
         home.done(&["key", "destroy", "secret", "--yes"]);
         assert!(home.done(&["cat", "common/copied"]).out == noise(1, LARGE), "what was copied out stays");
         for path in ["secret/files/linked", "secret/files/tiny", "secret/files/copied"] {
             is_refused(&home, 1, "was destroyed", &["cat", path]);
         }
+    }
+}
+
+/// An open file without a name, made in a directory.
+fn nameless(directory: &Path) -> OwnedFd {
+    let flags = rustix::fs::OFlags::TMPFILE | rustix::fs::OFlags::RDWR;
+    rustix::fs::open(directory, flags, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR).unwrap()
+}
+
+/// What a mount has not stored yet when the key goes is lost, and nothing else; what is written after
+/// that is refused.
+#[test]
+fn a_mount_goes_on_without_its_key() {
+    if File::options().read(true).write(true).open("/dev/fuse").is_err() {
+        outrigger_workload::skipped!("/dev/fuse cannot be opened");
+        return;
+    }
+    for home in homes() {
+        let mount = Mounted::new(&home);
+        let open = File::create(mount.path("secret/open")).unwrap();
+        std::fs::write(mount.path("secret/staged"), noise(6, 400_000)).unwrap();
+        std::fs::write(mount.path("common/staged"), noise(7, 400_000)).unwrap();
+        // It is killed, and has both in its log alone, if the store is in a directory.
+        drop(mount);
+        home.done(&["key", "destroy", "secret", "--yes"]);
+        drop(open);
+        let mount = Mounted::new(&home);
+        let gone = |done: std::io::Result<()>| {
+            assert_eq!(done.unwrap_err().raw_os_error(), Some(Errno::KEYREVOKED.raw_os_error()));
+        };
+        gone(std::fs::write(mount.path("secret/new"), "new"));
+        gone(std::fs::read(mount.path("secret/files/large")).map(drop));
+        std::fs::write(mount.path("common/new"), "new").unwrap();
+        mount.unmount();
+        assert_eq!(home.done(&["cat", "common/new"]).text(), "new");
+        home.done(&["put", "files", "--to", "more"]);
+        home.done(&["snapshot", "create", "after"]);
+        let mount = Mounted::new(&home);
+        std::fs::remove_dir_all(mount.path("secret")).unwrap();
+        mount.unmount();
+        home.done(&["check", "--read-data"]);
     }
 }
 

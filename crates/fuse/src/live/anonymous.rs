@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use super::HOLDER;
 use super::core::Core;
 use super::flusher::Select;
-use super::names::{check_name, inherit};
+use super::names::{check_name, inherit, require_one_key};
 use super::node::{Node, State};
 use crate::fs::{Caller, NewNode, Result};
 
@@ -42,6 +42,7 @@ impl Core {
         let tree = &mut *self.tree_mut();
         let directory = self.world.directory_in(tree, parent)?;
         let attributes = inherit(&directory.read().attributes, caller, new, &[]);
+        self.world.require_key(&attributes)?;
         let node = Node::new(inode, attributes, parent, self.log.usage(), &self.world.budget);
         node.write().may_be_named = true;
         let node = Arc::new(node);
@@ -75,6 +76,7 @@ impl Core {
                 return Err(Errno::EXIST);
             }
             let mut state = node.write();
+            require_one_key(&state.attributes, &directory.read().attributes)?;
             if !state.may_be_named {
                 return Err(Errno::NOENT);
             }

@@ -25,7 +25,7 @@ use std::sync::atomic::Ordering;
 
 use outrigger_clock::Instant;
 use outrigger_format::catalogue::FileKind;
-use outrigger_format::{ChunkerSpec, Root};
+use outrigger_format::{ChunkerSpec, Domain, Root};
 use outrigger_store::meta::{Change, ROOT_INODE, orphan_holder};
 use outrigger_store::policy::Policies;
 use outrigger_store::staging::{Piece, Ranges};
@@ -100,8 +100,9 @@ impl Core {
             WriteOptions { threads: self.options.write_threads, chunk_max, commit: CommitWhen::AtTheEnd };
         let progress = Arc::new(Progress::default());
         let mut writer = Writer::start(&self.world.store, &self.session, &options, &progress);
-        let mut sent = Vec::with_capacity(nodes.len());
-        for node in nodes {
+        let (mut sent, mut stays) = (Vec::with_capacity(nodes.len()), None);
+        for mut node in nodes {
+            self.without_key(&mut node, &mut stays);
             let Some((item, note)) = self.item(node, &policies)? else { continue };
             sent.push(note);
             writer.submit(item)?;
@@ -109,7 +110,7 @@ impl Core {
         for Taken { parent, name, inode } in names {
             writer.submit(Item::Change(Change::Name { parent, name, inode }))?;
         }
-        if leaves_some {
+        if leaves_some || stays.is_some() {
             // Otherwise a loss of power could leave a file's name, or another file that was written
             // later, without this one's content.
             self.log.sync()?;
@@ -132,7 +133,25 @@ impl Core {
         Counters::add(&self.counters.destaged, staged);
         Counters::add(&self.counters.stored, summary.progress.bytes_stored);
         Counters::add(&self.counters.new, summary.progress.bytes_new);
-        self.reclaim(sequence)
+        self.reclaim(sequence)?;
+        stays.map_or(Ok(()), Err)
+    }
+
+    /// Sees to content that cannot be stored, as the key of its directory is not there. If that was
+    /// destroyed, the content goes: nobody could read it. Otherwise it stays in the log, and `stays` says
+    /// why; the rest of the batch is stored.
+    fn without_key(&self, cut: &mut DirtyNode, stays: &mut Option<Error>) {
+        let domain = cut.attributes.domain();
+        let Some(content) = cut.content.as_mut().filter(|_| domain != Domain::COMMON) else { return };
+        let Err(error) = self.world.store.packs.domain_key(domain) else { return };
+        let error = error.context(format!("what was written to inode {}", cut.node.number));
+        if error.kind() == ErrorKind::Destroyed {
+            self.world.reports.errno_of_our_own(&error);
+            content.is_lost = true;
+        } else {
+            cut.content = None;
+            stays.get_or_insert(error);
+        }
     }
 
     /// The item to write for a node, if any.
@@ -148,7 +167,15 @@ impl Core {
             };
             return Ok(Some((Item::Change(change), Sent { node, edition, content: None, is_orphan })));
         };
-        let DirtyContent { pieces, ranges, staged, was_closed, keep, in_place } = content;
+        let DirtyContent { pieces, ranges, staged, was_closed, keep, in_place, is_lost } = content;
+        if is_lost {
+            let content = Some(SentContent { ranges, staged, rewrites: 0, was_closed });
+            let change = match is_orphan {
+                true => Change::Orphan { inode, holder: orphan_holder(inode), root },
+                false => Change::Node { inode, parent, attributes, root, keep: false },
+            };
+            return Ok(Some((Item::Change(change), Sent { node, edition, content, is_orphan })));
+        }
         let to = match is_orphan {
             true => Target::Orphan { inode, holder: orphan_holder(inode) },
             false => Target::Node { inode, parent, keep },

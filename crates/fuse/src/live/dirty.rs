@@ -56,6 +56,8 @@ pub(super) struct DirtyContent {
     /// The committed content is an earlier version, to be kept.
     pub keep: bool,
     pub in_place: bool,
+    /// Nobody could read it: the committed content stays in its place.
+    pub is_lost: bool,
 }
 
 impl DirtyNode {
@@ -71,6 +73,7 @@ impl DirtyNode {
                 was_closed: !node.has_writers(),
                 keep: file.is_version && root != Root::Empty,
                 in_place: file.in_place,
+                is_lost: false,
             }
         });
         Self {

@@ -60,6 +60,7 @@ impl Core {
             return Ok((node, false));
         }
         let attributes = inherit(&directory.read().attributes, caller, new, target);
+        self.world.require_key(&attributes)?;
         let operation =
             Operation::Create { parent, name: name.to_vec(), inode, attributes: attributes.clone() };
         let time = self.append(&operation, &[])?.time;

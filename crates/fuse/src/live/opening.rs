@@ -20,6 +20,9 @@ use crate::tail::{Again, Wanted};
 impl LiveVolume {
     pub(super) fn opened(&self, node: Arc<Node>, flags: OpenFlags) -> Result<Opened> {
         let writes = writes(flags);
+        if writes {
+            self.core.world.require_key(&node.read().attributes)?;
+        }
         {
             // Opened under the lock, so that it is not deleted in between. A file without a name
             // can be opened while the kernel knows it: it may have just looked it up.

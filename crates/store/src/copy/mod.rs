@@ -34,7 +34,7 @@ use serde::Serialize;
 
 use crate::backend::Location;
 use crate::error::{Error, ErrorKind, Result};
-use crate::keys::NewKeys;
+use crate::keys::{NewKeys, domains};
 use crate::meta::PackRow;
 use crate::note::{Level, note};
 use crate::session::{LEASE_SECS, Session};
@@ -159,12 +159,19 @@ fn copy_to(
     let state = frozen::freeze(store, &to.unfinished(), to.database_key(), report.as_of)?;
     // Slots go with packs of the same keys, never elsewhere.
     let is_same = to.config.ring_id().is_some() && to.config.ring_id() == store.config.ring_id();
+    // Says of a text with a domain's key: it opens, or was destroyed.
+    let domain_state = |text: &str| match domains::of_key(text).map(|domain| store.packs.domain_key(domain)) {
+        Some(Err(error)) if error.kind() == ErrorKind::Destroyed => Ok(false),
+        Some(key) => key.map(|_| true),
+        None => Err(Error::damaged(format!("{text} is no name of a domain's key"))),
+    };
     if is_same {
-        texts::carry(&*store.backend, &*backend)?;
-    } else {
-        texts::require_no_domains(&*store.backend)?;
+        texts::carry(&*store.backend, &*backend, &domain_state)?;
     }
     let rows: Vec<PackRow> = state.packs()?.into_iter().filter(PackRow::is_committed).collect();
+    if !is_same {
+        texts::require_no_domains(store, &rows)?;
+    }
     note(Level::Info, "step", || {
         let counts = vec![("packs", rows.len().to_string()), ("there", known.len().to_string())];
         ("copying packs".to_owned(), counts)
@@ -194,7 +201,7 @@ fn copy_to(
     }
     journal.retain(&known)?;
     if is_same {
-        texts::retire(&*store.backend, &*backend)?;
+        texts::retire(&*store.backend, &*backend, &domain_state)?;
     }
     let newer = store.meta.packs()?.into_iter().filter(|row| row.is_committed() && !known.contains(&row.id));
     for row in newer {

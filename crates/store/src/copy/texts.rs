@@ -3,18 +3,33 @@
 //! A copy is the same store elsewhere, so the same keys open it. A slot that its owner has removed
 //! from the source must not open the copy for ever.
 
+use outrigger_format::Domain;
+
 use crate::backend::{Backend, KEYS_DIR};
 use crate::error::{Error, ErrorKind, Result};
 use crate::keys::domains;
+use crate::meta::PackRow;
+use crate::store::Store;
+
+/// Says of the text with a domain's key in the source: it opens (true), was destroyed (false), or
+/// neither.
+pub(super) type DomainState<'a> = &'a dyn Fn(&str) -> Result<bool>;
 
 /// Puts the texts of `from` beside the packs of `to`.
 ///
 /// A slot is written before the first pack that needs it. So texts that are read after the state
 /// was frozen open all packs of that state.
-pub(super) fn carry(from: &dyn Backend, to: &dyn Backend) -> Result<()> {
-    let mut changed = Vec::new();
+pub(super) fn carry(from: &dyn Backend, to: &dyn Backend, state: DomainState<'_>) -> Result<()> {
+    let (mut changed, there) = (Vec::new(), to.texts(KEYS_DIR)?);
     for slot in from.texts(KEYS_DIR)? {
         let name = format!("{KEYS_DIR}/{slot}");
+        // Its key was destroyed at the copy, or it does not open, and the other one may.
+        let is_refused = domains::is_key(&slot)
+            && (there.contains(&domains::gone_of(&slot))
+                || there.contains(&slot) && !state(&slot).is_ok_and(|is| is));
+        if is_refused {
+            continue;
+        }
         // One that is missing was removed just now.
         let Some(text) = from.text(&name)? else { continue };
         match to.put_text(&name, &text) {
@@ -39,24 +54,35 @@ pub(super) fn carry(from: &dyn Backend, to: &dyn Backend) -> Result<()> {
 ///
 /// # Errors
 /// `Invalid`.
-pub(super) fn require_no_domains(from: &dyn Backend) -> Result<()> {
-    if !from.texts(KEYS_DIR)?.iter().any(|text| domains::is_domain(text)) {
+pub(super) fn require_no_domains(store: &Store, rows: &[PackRow]) -> Result<()> {
+    let is_there = store.backend.texts(KEYS_DIR)?.iter().any(|text| domains::is_key(text));
+    // One whose key was destroyed, and whose directory is not there any more, is in nobody's way.
+    let has_packs = || -> Result<bool> {
+        for row in rows {
+            match store.packs.domain_of(row.id) {
+                Ok(Domain::COMMON) | Err(_) => {}
+                Ok(_) => return Ok(true),
+            }
+        }
+        Ok(false)
+    };
+    if !is_there && !has_packs()? {
         return Ok(());
     }
-    let why = "directories of this store have keys of their own (`outrigger key list`), so it can be copied with the same keys only: leave out --encrypt and --no-encryption. What lies elsewhere can be taken to another store by `get` and `put`";
+    let why = "directories of this store have keys of their own (`outrigger key list`), so it can be copied with the same keys only: leave out --encrypt and --no-encryption. Or get their contents, remove the directories (`outrigger rm -r`) and their keys (`outrigger key destroy`), and run `outrigger gc`";
     Err(Error::new(ErrorKind::Invalid, why))
 }
 
 /// Removes the texts of `to` that `from` has no more. A source without any is no reason to remove
 /// the last ones.
-pub(super) fn retire(from: &dyn Backend, to: &dyn Backend) -> Result<()> {
+pub(super) fn retire(from: &dyn Backend, to: &dyn Backend, state: DomainState<'_>) -> Result<()> {
     let kept = from.texts(KEYS_DIR)?;
     if kept.is_empty() {
         return Ok(());
     }
     // The key of a domain that the source has lost, and not destroyed, may be the last one.
     let is_gone = |text: &String| match domains::is_domain(text) {
-        true => kept.contains(&domains::gone_of(text)),
+        true => domains::is_key(text) && !kept.contains(text) && matches!(state(text), Ok(false)),
         false => !kept.contains(text),
     };
     let gone = to.texts(KEYS_DIR)?.into_iter().filter(is_gone);
@@ -72,7 +98,6 @@ mod tests {
     use crate::config::{Profile, StoreConfig};
     use crate::copy::{CopyOptions, CopyProgress, copy};
     use crate::keys::{Key, NewKeys, Secret};
-    use crate::store::Store;
     use crate::testing::{Fault, FaultyBackend, Op, Plan};
 
     fn texts(backend: &dyn Backend) -> Vec<(String, String)> {
@@ -130,9 +155,9 @@ mod tests {
         }
         let plan = Plan::new(1).nth(Op::Text, 2, Fault::Fail(ErrorKind::Io));
         let failing = FaultyBackend::new(to.clone(), plan);
-        assert_eq!(carry(&from, &failing).unwrap_err().kind(), ErrorKind::Io);
+        assert_eq!(carry(&from, &failing, &|_| Ok(true)).unwrap_err().kind(), ErrorKind::Io);
         assert_eq!(texts(&to).len(), 1);
-        carry(&from, &failing).unwrap();
+        carry(&from, &failing, &|_| Ok(true)).unwrap();
         assert_eq!(texts(&to), texts(&from));
     }
 }

@@ -10,8 +10,8 @@
 //! keys/domain-ID.gone    it was destroyed: written first, then the text above is removed
 //! ```
 //!
-//! The second text is sealed with a key that comes from the epoch's secret, too. So only who has all
-//! rights makes others believe that a domain is gone, and the collector drop what it held.
+//! The second text says something only if the first one is not there. It is sealed with a key that comes
+//! from an epoch's secret, too. So nobody makes the collector drop what a domain holds by adding a text.
 //!
 //! Whoever had opened the secret before it was destroyed may still have it. This program asks for the
 //! text again each minute, so mounts and agents forget it, too.
@@ -49,6 +49,16 @@ fn gone_name(id: Domain) -> String {
 /// True for a text of `keys/` that is a domain's and no slot.
 pub(crate) fn is_domain(name: &str) -> bool {
     name.starts_with(PREFIX)
+}
+
+/// True for a text of `keys/` that has a domain's key.
+pub(crate) fn is_key(name: &str) -> bool {
+    is_domain(name) && !name.ends_with(GONE)
+}
+
+/// The domain whose key a text of this name has.
+pub(crate) fn of_key(name: &str) -> Option<Domain> {
+    u64::from_str_radix(name.strip_prefix(PREFIX)?, 16).ok().map(Domain)
 }
 
 /// The text that says that the secret in text `name` of `keys/` was destroyed.
@@ -197,18 +207,22 @@ impl Domains {
 
     /// The key; `None` once it was destroyed.
     fn read(&self, id: Domain) -> Result<Option<DomainKey>> {
-        if self.is_gone(id)? {
-            return Ok(None);
-        }
-        let missing = || {
+        let Some(text) = self.packs.text(&text_name(id))? else {
+            if self.is_gone(id)? {
+                return Ok(None);
+            }
             let why = "the key of its directory is missing: put this text back from a copy of the store";
-            Error::damaged(format!("{}: {why}", text_name(id)))
+            return Err(Error::damaged(format!("{}: {why}", text_name(id))));
         };
-        let text = Text::parse(id, &self.packs.text(&text_name(id))?.ok_or_else(missing)?)?;
+        let text = Text::parse(id, &text)?;
         self.refresh(text.epoch)?;
-        let denied = || {
-            let why = format!("the key that opened the store does not read this directory (domain {id})");
-            Error::new(ErrorKind::Denied, why)
+        let changed = || Error::damaged(format!("{} was changed since it was made", text_name(id)));
+        let denied = || match self.keys.rights().require_all_contents() {
+            Ok(()) => changed(),
+            Err(_) => {
+                let why = format!("the key that opened the store does not read this directory (domain {id})");
+                Error::new(ErrorKind::Denied, why)
+            }
         };
         let store = self.keys.store();
         let lock = self.keys.domain_lock(text.epoch, id).ok_or_else(denied)?;
@@ -216,7 +230,6 @@ impl Domains {
             unhex(&text.secret).and_then(|sealed| lock.open(&Text::about(store, id, text.epoch), &sealed));
         let secret = secret.map(zeroize::Zeroizing::new).and_then(|secret| secret.as_slice().try_into().ok());
         let secret = secret.map(Key::new);
-        let changed = || Error::damaged(format!("{} was changed since it was made", text_name(id)));
         Ok(Some(DomainKey::new(store, id, secret.ok_or_else(changed)?)))
     }
 }
@@ -228,8 +241,6 @@ pub struct DomainText {
     pub domain: Domain,
     /// When its key was made, or destroyed; seconds since 1970.
     pub time: u64,
-    /// Its key was destroyed.
-    pub is_destroyed: bool,
 }
 
 /// The domains whose texts lie beside `packs`, by their numbers.
@@ -241,15 +252,12 @@ pub fn list(packs: &dyn Backend) -> Result<Vec<DomainText>> {
     let mut found: Vec<DomainText> = Vec::new();
     for name in names.iter().filter(|name| is_domain(name)) {
         let number = name.strip_prefix(PREFIX).unwrap_or_default();
-        let (number, is_destroyed) =
-            number.strip_suffix(GONE).map_or((number, false), |number| (number, true));
-        let Ok(number) = u64::from_str_radix(number, 16) else { continue };
-        let domain = Domain(number);
+        let number = number.strip_suffix(GONE).unwrap_or(number);
+        let Ok(domain) = u64::from_str_radix(number, 16).map(Domain) else { continue };
         let Some(text) = packs.text(&format!("{KEYS_DIR}/{name}"))? else { continue };
         let time = Text::parse(domain, &text).map_or(0, |text| text.created);
-        found.retain(|other| other.domain != domain || !is_destroyed);
         if found.iter().all(|other| other.domain != domain) {
-            found.push(DomainText { domain, time, is_destroyed });
+            found.push(DomainText { domain, time });
         }
     }
     Ok(found)
@@ -378,12 +386,13 @@ mod tests {
         let id = create(&packs, &ring).unwrap();
         let text = packs.text(&text_name(id)).unwrap().unwrap();
         destroy(&packs, &ring, id).unwrap();
-        // It was interrupted between its two steps, or a copy put the text back.
-        packs.put_text(&text_name(id), &text).unwrap();
         assert_eq!(domains(&packs, &ring).key(id).unwrap_err().kind(), ErrorKind::Destroyed);
+        // It was interrupted between its two steps: it has not happened yet.
+        packs.put_text(&text_name(id), &text).unwrap();
+        assert!(domains(&packs, &ring).key(id).is_ok());
         destroy(&packs, &ring, id).unwrap();
         assert_eq!(packs.text(&text_name(id)).unwrap(), None);
-        assert!(list(&packs).unwrap().iter().all(|text| text.domain == id && text.is_destroyed));
+        assert_eq!(list(&packs).unwrap().iter().map(|text| text.domain).collect::<Vec<_>>(), [id]);
         // A secret that is missing, and was not destroyed, is damage.
         let lost = create(&packs, &ring).unwrap();
         packs.remove_text(&text_name(lost)).unwrap();

@@ -34,11 +34,38 @@ impl Record for DomainRecord {
     }
 }
 
+/// The state of a directory's key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum KeyState {
+    /// The key that opened the store reads it.
+    Open,
+    /// That key has no right to it.
+    Closed,
+    /// It was destroyed.
+    Destroyed,
+    /// Its text is missing, or was changed.
+    Missing,
+}
+
+impl KeyState {
+    /// Its name in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Closed => "closed",
+            Self::Destroyed => "destroyed",
+            Self::Missing => "missing",
+        }
+    }
+}
+
 /// A directory with a key of its own.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OwnKey {
-    /// What its key has beside the packs.
+    /// Its domain, and when its key was made or destroyed.
     pub text: DomainText,
+    /// The state of its key.
+    pub state: KeyState,
     /// Where it is now; `None` if it was removed, or is not known.
     pub path: Option<StorePath>,
 }
@@ -94,7 +121,17 @@ pub fn own_keys(store: &Store) -> Result<Vec<OwnKey>> {
         record.map_or(Ok(None), |found| path_of(store, found.record.inode))
     };
     let texts = domains::list(&*store.backend)?;
-    texts.into_iter().map(|text| Ok(OwnKey { path: path(text.domain)?, text })).collect()
+    let state = |domain: Domain| match store.packs.domain_key(domain) {
+        Ok(_) => Ok(KeyState::Open),
+        Err(error) => match error.kind() {
+            ErrorKind::Denied => Ok(KeyState::Closed),
+            ErrorKind::Destroyed => Ok(KeyState::Destroyed),
+            ErrorKind::Damaged => Ok(KeyState::Missing),
+            _ => Err(error),
+        },
+    };
+    let own = |text: DomainText| Ok(OwnKey { path: path(text.domain)?, state: state(text.domain)?, text });
+    texts.into_iter().map(own).collect()
 }
 
 /// The path of a directory now; `None` if it was removed.
@@ -128,15 +165,15 @@ fn name_in(store: &Store, directory: u64, inode: u64) -> Result<Option<Vec<u8>>>
 ///
 /// # Errors
 /// `NotFound`; `Invalid` for what has no key of its own.
-pub fn find_domain(store: &Store, name: &str) -> Result<Domain> {
-    let is_number = name.len() == 16 && !name.contains('/');
-    let number = is_number.then(|| u64::from_str_radix(name, 16).ok()).flatten().map(Domain);
+pub fn find_domain(store: &Store, name: &[u8]) -> Result<Domain> {
+    let number = std::str::from_utf8(name).ok().filter(|name| name.len() == 16);
+    let number = number.and_then(|name| u64::from_str_radix(name, 16).ok()).map(Domain);
     if let Some(number) = number
         && domains::list(&*store.backend)?.iter().any(|text| text.domain == number)
     {
         return Ok(number);
     }
-    let path = StorePath::parse(name.as_bytes())?;
+    let path = StorePath::parse(name)?;
     let found = crate::tree::require(&*store.meta, At::Now, &path)?;
     match found.attributes.domain() {
         Domain::COMMON => Err(Error::new(ErrorKind::Invalid, format!("`{path}` has no key of its own"))),

@@ -66,6 +66,12 @@ struct Pair {
     fresh: bool,
 }
 
+/// True if an entry can become another one by taking over its attributes and contents.
+fn is_alike(now: &Inode, then: &Inode) -> bool {
+    let kind = |inode: &Inode| (inode.attributes.kind, inode.attributes.domain());
+    kind(now) == kind(then)
+}
+
 impl Restorer<'_> {
     fn path(&mut self, path: &StorePath) -> Result<()> {
         if path.components.is_empty() {
@@ -92,7 +98,13 @@ impl Restorer<'_> {
             };
             then = was.as_ref().map_or(0, |was| was.number);
             match (was, now) {
-                (_, Some(now)) if now.attributes.kind == FileKind::Directory => parent = now.number,
+                // One with another key is in the way.
+                (was, Some(now))
+                    if now.attributes.kind == FileKind::Directory
+                        && was.as_ref().is_none_or(|was| is_alike(&now, was)) =>
+                {
+                    parent = now.number;
+                }
                 (Some(was), now) if was.attributes.kind == FileKind::Directory => {
                     parent = self.put(parent, name, &was, now.as_ref())?;
                     fresh = true;
@@ -135,7 +147,7 @@ impl Restorer<'_> {
             return Ok(None);
         };
         let is_directory = |inode: &Inode| inode.attributes.kind == FileKind::Directory;
-        let kept = now.as_ref().filter(|now| now.attributes.kind == then.attributes.kind);
+        let kept = now.as_ref().filter(|now| is_alike(now, &then));
         let same = kept.is_some_and(|now| {
             now.attributes == then.attributes && (is_directory(now) || now.root == then.root)
                 // One of several names may have become a file of its own, or the other way round.
@@ -154,7 +166,7 @@ impl Restorer<'_> {
         self.report.bytes += then.root.len();
         let is_directory = then.attributes.kind == FileKind::Directory;
         let alone = |inode: &Inode| inode.links == 1 || is_directory;
-        let kept = now.filter(|now| now.attributes.kind == then.attributes.kind);
+        let kept = now.filter(|now| is_alike(now, then));
         let inode = match kept {
             Some(now) if is_directory || now.number == then.number => now.number,
             Some(now) if alone(now) && alone(then) => now.number,

@@ -171,6 +171,11 @@ impl Putter<'_> {
         existed: bool,
         policy: WritePolicy,
     ) -> Result<Option<Level>> {
+        // What cannot be stored there is passed over; the rest is stored.
+        if let Err(error) = self.require_key(domain) {
+            self.progress.skip(display.display().to_string(), error.to_string());
+            return Ok(None);
+        }
         self.summary.directories += 1;
         let found = match list(&dir) {
             Ok(found) => found,
@@ -197,6 +202,11 @@ impl Putter<'_> {
             here,
             is_top_parent: false,
         }))
+    }
+
+    /// Fails unless contents can be stored in a domain.
+    fn require_key(&self, domain: Domain) -> Result<()> {
+        if domain == Domain::COMMON { Ok(()) } else { self.packs.domain_key(domain).map(drop) }
     }
 
     pub(super) fn descend(

@@ -33,10 +33,11 @@ pub use self::plan::Plan;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::file::kind_of;
 use crate::meta::{At, Change, Inode, Meta, ROOT_INODE, SessionKind};
+use crate::packs::PackReader;
 use crate::policy::{Origin, Overrides, Policies, SOURCE, WritePolicy};
 use crate::snapshot::BeforeSnapshot;
 use crate::store::Store;
-use crate::tree::{StorePath, find};
+use crate::tree::{StorePath, domain_at, find};
 use crate::write::{
     CommitWhen, Content, FileItem, Item, Oracle, OracleMode, OracleRecord, Progress, Step, Target,
     WriteOptions, WriteSummary, Writer, set_policy,
@@ -252,6 +253,7 @@ fn remember(
 /// Walks sources into a [`Writer`].
 struct Putter<'a> {
     meta: &'a dyn Meta,
+    packs: &'a PackReader,
     /// None in a dry run.
     writer: Option<&'a mut Writer>,
     progress: &'a Progress,
@@ -289,6 +291,7 @@ impl<'a> Putter<'a> {
         let own = rustix::fs::stat(store.home().path()).ok().map(|stat| (stat.st_dev, stat.st_ino));
         Self {
             meta: &*store.meta,
+            packs: &store.packs,
             writer,
             progress,
             options,
@@ -345,6 +348,11 @@ impl<'a> Putter<'a> {
     /// skipped and reported.
     fn put(&mut self, source: Source, target: &StorePath) -> Result<()> {
         self.top = target.clone();
+        // Before anything is made for it.
+        match domain_at(self.meta, target)? {
+            Domain::COMMON => {}
+            domain => drop(self.packs.domain_key(domain)?),
+        }
         let path = match source {
             Source::Stream(reader) => return self.put_stream(reader, target),
             Source::Path(path) => path,

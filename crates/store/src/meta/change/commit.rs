@@ -215,6 +215,9 @@ fn put<R: Rows>(
     let other = old.number != number;
     let exchange = if old.is_directory() != is_directory {
         true
+    } else if is_directory && other && replace {
+        // A directory with another key comes in its place, with nothing in it.
+        editor.rows.domain(&old.content.traits)? != editor.rows.domain(&new.content.traits)?
     } else if is_directory || !other {
         // A directory has one name, so a number that is in use elsewhere must not become an alias
         // of this one.
