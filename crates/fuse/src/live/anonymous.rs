@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use super::HOLDER;
 use super::core::Core;
 use super::flusher::Select;
-use super::names::{check_name, inherit, require_one_key};
+use super::names::{check_name, inherit, require_key, require_one_key};
 use super::node::{Node, State};
 use crate::fs::{Caller, NewNode, Result};
 
@@ -42,7 +42,7 @@ impl Core {
         let tree = &mut *self.tree_mut();
         let directory = self.world.directory_in(tree, parent)?;
         let attributes = inherit(&directory.read().attributes, caller, new, &[]);
-        self.world.require_key(&attributes)?;
+        require_key(&self.world.store, &self.world.reports, &attributes)?;
         let node = Node::new(inode, attributes, parent, self.log.usage(), &self.world.budget);
         node.write().may_be_named = true;
         let node = Arc::new(node);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use outrigger_format::Domain;
 use outrigger_format::catalogue::{Attributes, FileKind, OtherTimes};
 use outrigger_format::staging::Operation;
+use outrigger_store::Store;
 use rustix::fs::RenameFlags;
 use rustix::io::Errno;
 
@@ -15,6 +16,7 @@ use super::node::Node;
 use super::tree::Tree;
 use super::world::Seen;
 use crate::fs::{Caller, NewNode, Result};
+use crate::report::Reports;
 
 /// Longest target of a symlink, bytes: as Linux has it.
 pub(crate) const TARGET_MAX: usize = 4095;
@@ -60,7 +62,7 @@ impl Core {
             return Ok((node, false));
         }
         let attributes = inherit(&directory.read().attributes, caller, new, target);
-        self.world.require_key(&attributes)?;
+        require_key(&self.world.store, &self.world.reports, &attributes)?;
         let operation =
             Operation::Create { parent, name: name.to_vec(), inode, attributes: attributes.clone() };
         let time = self.append(&operation, &[])?.time;
@@ -241,6 +243,16 @@ pub(crate) fn inherit(above: &Attributes, caller: Caller, new: NewNode, target: 
         times: Some(OtherTimes { atime: present, ctime: present }),
     }
     .in_domain(above.domain())
+}
+
+/// Fails unless contents of an inode can be stored: the key of its directory may have been destroyed.
+pub(crate) fn require_key(store: &Store, reports: &Reports, attributes: &Attributes) -> Result<()> {
+    match (attributes.kind, attributes.domain()) {
+        (FileKind::File, domain) if domain != Domain::COMMON => {
+            store.packs.domain_key(domain).map(drop).map_err(|error| reports.errno(&error))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Fails with `EXDEV` if an entry would come into a directory whose contents have another key, so

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use super::LiveVolume;
 use super::core::{Core, OpenFile};
-use super::names::check_name;
+use super::names::{check_name, require_key};
 use super::node::Node;
 use crate::fs::{Caller, Entry, FileSystem, NewNode, OpenFlags, Opened, Result, writes};
 use crate::tail::{Again, Wanted};
@@ -21,7 +21,8 @@ impl LiveVolume {
     pub(super) fn opened(&self, node: Arc<Node>, flags: OpenFlags) -> Result<Opened> {
         let writes = writes(flags);
         if writes {
-            self.core.world.require_key(&node.read().attributes)?;
+            let world = &self.core.world;
+            require_key(&world.store, &world.reports, &node.read().attributes)?;
         }
         {
             // Opened under the lock, so that it is not deleted in between. A file without a name

@@ -5,8 +5,7 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-use outrigger_format::Domain;
-use outrigger_format::catalogue::{Attributes, FileKind, Time};
+use outrigger_format::catalogue::{FileKind, Time};
 use outrigger_store::Store;
 use outrigger_store::meta::{At, Inode, ROOT_INODE};
 use outrigger_store::staging::Usage;
@@ -54,17 +53,6 @@ impl Seen {
 impl World {
     pub fn fail<T>(&self, done: outrigger_store::Result<T>) -> Result<T> {
         done.map_err(|error| self.reports.errno(&error))
-    }
-
-    /// Fails unless contents of an inode can be stored: the key of its directory may have been
-    /// destroyed.
-    pub fn require_key(&self, attributes: &Attributes) -> Result<()> {
-        match (attributes.kind, attributes.domain()) {
-            (FileKind::File, domain) if domain != Domain::COMMON => {
-                self.fail(self.store.packs.domain_key(domain)).map(drop)
-            }
-            _ => Ok(()),
-        }
     }
 
     /// Records that the database lacks something of this node, whose state is locked.

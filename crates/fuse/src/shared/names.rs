@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use super::core::{Core, TRIES, now};
 use crate::fs::{Caller, NewNode, Result};
-use crate::live::names::{TARGET_MAX, check_name, inherit, require_one_key};
+use crate::live::names::{TARGET_MAX, check_name, inherit, require_key, require_one_key};
 
 /// Precondition: the name stands for this inode, or none.
 pub(super) fn expect(parent: u64, name: &[u8], inode: Option<u64>) -> Change {
@@ -75,6 +75,7 @@ impl Core {
                 return Err(Errno::NOTDIR);
             }
             let attributes = inherit(&above.attributes, caller, new, target);
+            require_key(&self.store, &self.reports, &attributes)?;
             let put = Change::Put {
                 parent,
                 name: name.to_vec(),

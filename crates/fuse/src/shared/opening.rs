@@ -11,6 +11,7 @@ use super::SharedVolume;
 use super::core::{Core, OpenFile};
 use super::file::File;
 use crate::fs::{Caller, Entry, Handle, OpenFlags, Opened, Result, writes};
+use crate::live::names::require_key;
 use crate::tail::Again;
 
 impl Core {
@@ -68,6 +69,9 @@ impl SharedVolume {
             let _gate = core.open.opening(number);
             let row = made.map_or_else(|| core.row(number), Ok)?;
             Core::require_file(&row)?;
+            if writes(flags) {
+                require_key(&core.store, &core.reports, &row.attributes)?;
+            }
             core.open.open(number, || File::new(row, core.log.usage(), &core.budget))
         };
         let truncates = flags.contains(OFlags::TRUNC);

@@ -168,6 +168,13 @@ fn check(
             return Err(Error::new(ErrorKind::Invalid, why));
         }
     }
+    // Before anything is made for it.
+    for (_, target) in sources {
+        match domain_at(&*store.meta, target)? {
+            Domain::COMMON => {}
+            domain => drop(store.packs.domain_key(domain)?),
+        }
+    }
     let mut remembered = Vec::new();
     let Some(rules) = options.mirror.filter(|_| !options.keep_missing) else { return Ok(remembered) };
     for (source, target) in sources {
@@ -348,11 +355,6 @@ impl<'a> Putter<'a> {
     /// skipped and reported.
     fn put(&mut self, source: Source, target: &StorePath) -> Result<()> {
         self.top = target.clone();
-        // Before anything is made for it.
-        match domain_at(self.meta, target)? {
-            Domain::COMMON => {}
-            domain => drop(self.packs.domain_key(domain)?),
-        }
         let path = match source {
             Source::Stream(reader) => return self.put_stream(reader, target),
             Source::Path(path) => path,
