@@ -9,6 +9,7 @@
 pub mod backend;
 pub mod catalogue;
 pub mod check;
+mod cipher;
 pub mod config;
 pub mod copy;
 mod counters;

@@ -7,6 +7,7 @@
 //! user drops it, since fresh memory costs more than decoding into old.
 
 mod footers;
+mod naming;
 
 use std::collections::HashMap;
 use std::ops::{Deref, Range};
@@ -14,16 +15,16 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 
 use outrigger_clock::thread_time;
-use outrigger_format::{Domain, Fingerprint, FingerprintKind, Footer, FrameHeader, PackId, StoreId};
+use outrigger_format::{Fingerprint, FingerprintKind, Footer, FrameHeader, PackId, StoreId};
 use outrigger_offload::pool::Buffer;
 use outrigger_offload::{Decoded, FrameDecoder, FrameDevices, Opening};
 
 use crate::backend::{Backend, CacheCounts};
-use crate::error::{Context, Error, ErrorKind, Result};
-use crate::keys::DomainKey;
+use crate::error::{Context, Error, Result};
 use crate::latency;
 
 pub(crate) use footers::load_footer;
+pub(crate) use naming::Naming;
 
 /// A frame's bytes.
 enum Raw {
@@ -40,25 +41,6 @@ impl Deref for Raw {
             Self::Vector(bytes) => bytes,
             Self::Buffer(bytes) => bytes,
         }
-    }
-}
-
-/// How the chunks of a pack are named.
-#[derive(Clone)]
-pub(crate) struct Naming {
-    kind: FingerprintKind,
-    /// The key of the pack's domain, if it has one.
-    domain: Option<Arc<DomainKey>>,
-}
-
-impl Naming {
-    /// The name of a chunk with these bytes.
-    pub fn name(&self, chunk: &[u8]) -> Fingerprint {
-        self.of(&outrigger_offload::hash(self.kind, chunk))
-    }
-
-    fn of(&self, fingerprint: &Fingerprint) -> Fingerprint {
-        self.domain.as_ref().map_or(*fingerprint, |domain| domain.name(fingerprint))
     }
 }
 
@@ -274,50 +256,6 @@ impl PackReader {
     /// Keeps so many bytes of decoded frames from now on: for callers that read at random.
     pub fn set_cache_bytes(&self, bytes: usize) {
         self.cache_bytes.store(bytes, Ordering::Relaxed);
-    }
-
-    /// How the chunks of a pack are named.
-    ///
-    /// # Errors
-    /// As [`Backend::domain_of`] and [`Backend::domain_key`].
-    pub(crate) fn naming(&self, pack: PackId) -> Result<Naming> {
-        let domain = match self.backend.domain_of(pack)? {
-            Domain::COMMON => None,
-            domain => Some(self.backend.domain_key(domain)?),
-        };
-        Ok(Naming { kind: self.fingerprint, domain })
-    }
-
-    /// How chunks outside of domains are named.
-    pub(crate) fn common_naming(&self) -> Naming {
-        Naming { kind: self.fingerprint, domain: None }
-    }
-
-    /// True if a pack is of a domain whose key was destroyed: nobody can read it.
-    ///
-    /// # Errors
-    /// As [`Backend::domain_of`] and [`Backend::domain_key`].
-    pub(crate) fn is_destroyed(&self, pack: PackId) -> Result<bool> {
-        match self.naming(pack) {
-            Err(error) if error.kind() == ErrorKind::Destroyed => Ok(true),
-            naming => naming.map(|_| false),
-        }
-    }
-
-    /// The domain of a pack.
-    ///
-    /// # Errors
-    /// As [`Backend::domain_of`].
-    pub fn domain_of(&self, pack: PackId) -> Result<Domain> {
-        self.backend.domain_of(pack)
-    }
-
-    /// The key of a domain.
-    ///
-    /// # Errors
-    /// As [`Backend::domain_key`].
-    pub fn domain_key(&self, domain: Domain) -> Result<Arc<DomainKey>> {
-        self.backend.domain_key(domain)
     }
 
     /// The function that names the store's chunks.

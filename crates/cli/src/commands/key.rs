@@ -99,8 +99,8 @@ pub enum KeyCommand {
     /// Destroy the key of a directory: nobody can read its contents any more
     ///
     /// That goes for its earlier versions, for snapshots, and for copies once `copy` has brought them
-    /// up to date. Names and attributes stay until they are removed. What a host has read before, or
-    /// has kept of the store's directory `keys`, cannot be taken back.
+    /// up to date. Names and attributes stay until they are removed. Nobody can take back contents that a
+    /// host has read before, or its copy of the store's directory `keys`.
     #[command(
         after_help = "Examples:\n  outrigger key destroy patients\n  outrigger key destroy patients --yes"
     )]

@@ -25,8 +25,8 @@ use std::sync::Arc;
 
 use outrigger_format::{Domain, PackId};
 
+use crate::cipher::DomainKey;
 use crate::error::{Error, ErrorKind, Result};
-use crate::keys::DomainKey;
 use crate::layout::CONFIG_FILE;
 
 pub use away::AwayBackend;

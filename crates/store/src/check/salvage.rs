@@ -61,7 +61,7 @@ pub(crate) fn visit_frames(
     visit: &mut dyn FnMut(Salvaged) -> Result<()>,
 ) -> Result<Salvage> {
     let naming = match store.packs.domain_of(pack) {
-        // What is left of its frames is not encrypted for a domain, or cannot be read at all.
+        // Nobody knows its domain: its frames are read as common ones, or not at all.
         Err(error) if error.kind() == ErrorKind::Damaged => store.packs.common_naming(),
         _ => store.packs.naming(pack)?,
     };

@@ -53,7 +53,7 @@ pub(super) fn judge(
             }
         }
     }
-    // What nobody can read goes when nothing needs it, and is never copied.
+    // A pack that nobody can read goes when nothing needs it, and is never copied.
     let mut empty_or_readable = Vec::with_capacity(marked.len());
     for id in marked {
         if bits.pack(id).is_none_or(|pack| pack.count() == 0) || !store.packs.is_destroyed(id)? {

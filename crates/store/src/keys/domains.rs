@@ -13,19 +13,19 @@
 //! The second text says something only if the first one is not there. It is sealed with a key that comes
 //! from an epoch's secret, too. So nobody makes the collector drop what a domain holds by adding a text.
 //!
-//! Whoever had opened the secret before it was destroyed may still have it. This program asks for the
-//! text again each minute, so mounts and agents forget it, too.
+//! A process that opened the secret before may still have it. This program reads the text again each
+//! minute, so mounts and agents forget it, too.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use outrigger_clock::Instant;
-use outrigger_format::{Domain, Fingerprint, StoreId};
+use outrigger_format::{Domain, StoreId};
 use serde::{Deserialize, Serialize};
 
 use super::slot::{hex, unhex};
-use super::{Key, Keyring, Rights, Slot, slots, unlock};
+use super::{DomainKey, Key, Keyring, Rights, Slot, slots, unlock};
 use crate::backend::{Backend, KEYS_DIR};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -33,7 +33,7 @@ use crate::error::{Error, ErrorKind, Result};
 const PREFIX: &str = "domain-";
 /// Ends the name of the text that says that a secret was destroyed.
 const GONE: &str = ".gone";
-/// What the text that says so seals.
+/// The sealed word of that text.
 const DESTROYED: &[u8] = b"destroyed";
 /// How long a secret is used without looking whether it was destroyed.
 const TRUSTED: Duration = Duration::from_secs(60);
@@ -66,38 +66,6 @@ pub(crate) fn gone_of(name: &str) -> String {
     format!("{name}{GONE}")
 }
 
-/// The secret of a domain.
-pub struct DomainKey {
-    /// Whose.
-    pub id: Domain,
-    secret: Key,
-    names: Key,
-}
-
-impl DomainKey {
-    fn new(store: StoreId, id: Domain, secret: Key) -> Self {
-        let names = secret.derive("outrigger 2026-11 domain names", &[&store.0, &id.0.to_le_bytes()]);
-        Self { id, secret, names }
-    }
-
-    /// The name in this domain of a chunk with this fingerprint. Without the secret it says nothing of
-    /// the chunk.
-    pub fn name(&self, fingerprint: &Fingerprint) -> Fingerprint {
-        Fingerprint(*blake3::keyed_hash(self.names.bytes(), &fingerprint.0).as_bytes())
-    }
-
-    /// For the keys of packs.
-    pub(super) fn secret(&self) -> &Key {
-        &self.secret
-    }
-}
-
-impl std::fmt::Debug for DomainKey {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "the key of {:?}", self.id)
-    }
-}
-
 /// The text of a domain.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -113,7 +81,7 @@ struct Text {
 }
 
 impl Text {
-    /// What the encryption authenticates.
+    /// The associated data of the encryption.
     fn about(store: StoreId, id: Domain, epoch: u32) -> Vec<u8> {
         [&store.0[..], &id.0.to_le_bytes(), &epoch.to_le_bytes()].concat()
     }
@@ -139,7 +107,7 @@ pub struct Domains {
 }
 
 impl Domains {
-    /// Those that `keys` opens.
+    /// The domains that `keys` opens.
     pub fn new(packs: Arc<dyn Backend>, keys: Arc<Keyring>) -> Self {
         Self { keys, packs, known: Mutex::default() }
     }
@@ -147,8 +115,8 @@ impl Domains {
     /// The key of a domain.
     ///
     /// # Errors
-    /// `Destroyed` once it was destroyed; `Denied` if the keyring does not open it; `Damaged` when its
-    /// text is missing or was changed; those of the place of packs, unless the key was read before.
+    /// `Destroyed` once it was destroyed. `Denied` if the keyring does not open it. `Damaged` when its
+    /// text is missing or was changed. Those of the place of packs, unless the key was read before.
     pub fn key(&self, id: Domain) -> Result<Arc<DomainKey>> {
         let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let before = known().get(&id).cloned();
@@ -332,6 +300,8 @@ pub(crate) fn copy_texts(from: &dyn Backend, to: &dyn Backend) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use outrigger_format::Fingerprint;
+
     use super::*;
     use crate::backend::MemoryBackend;
 

@@ -1,8 +1,8 @@
 //! Directories whose contents have a key of their own ([`crate::keys::domains`]).
 //!
-//! A directory is made so, and stays so. What is made in it inherits its domain, as an extended
-//! attribute that no user sees ([`DOMAIN_XATTR`](outrigger_format::catalogue::DOMAIN_XATTR)); nothing
-//! of another domain comes in. So each inode says with which key its contents are encrypted, however
+//! A directory is made so, and stays so. New entries inherit its domain, as an extended attribute that no
+//! user sees ([`DOMAIN_XATTR`](outrigger_format::catalogue::DOMAIN_XATTR)). Nothing of another domain
+//! comes in. So each inode says with which key its contents are encrypted, however
 //! it is reached: by name, by number, in a snapshot, or when a log is replayed.
 
 use outrigger_format::catalogue::FileKind;

@@ -211,7 +211,7 @@ impl Dedup {
             Root::Tree { fingerprint, .. } => Some(*fingerprint),
         };
         let Some(first) = first else { return Ok(()) };
-        // What is inline is in no domain.
+        // Inline chunks are in no domain.
         let found = match self.index.resolve(&first, |_| true)? {
             Some(place) => self.verification.packs.domain_of(place.pack)?,
             None => Domain::COMMON,

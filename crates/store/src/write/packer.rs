@@ -172,8 +172,8 @@ impl PackSink {
         Ok(full)
     }
 
-    /// The open pack, if it is at least a sixteenth of a full one. Of several, the one with the oldest
-    /// frame, however small: changes wait for that, and it may never get another.
+    /// The open pack, if it is at least a sixteenth of a full one. If there are several, the one with the
+    /// oldest frame, however small: changes wait for that frame, and its pack may never get another.
     pub(crate) fn take_early(&mut self) -> Option<OpenPack> {
         match self.open.len() {
             0 => None,

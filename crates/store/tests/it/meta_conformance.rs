@@ -39,7 +39,6 @@ conformance! {
         a_number_in_use_under_another_name_is_a_hard_link
         links_and_removals_are_counted
         renames_follow_posix
-        a_directory_of_a_domain_holds_nothing_else
         a_commit_happens_wholly_or_not_at_all
         the_root_directory_has_attributes_too
         versions_are_kept_by_the_nearest_policy
@@ -68,6 +67,7 @@ conformance! {
         what_was_seen_is_exchanged_and_nothing_else
         times_of_change_never_go_back
         a_content_is_pinned_with_the_removal_of_its_last_name
+        a_directory_of_a_domain_holds_nothing_else
     }
     reclaim_cases {
         sessions_have_leases_that_their_work_renews

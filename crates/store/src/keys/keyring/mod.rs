@@ -39,7 +39,7 @@ impl std::fmt::Display for RingId {
 pub struct Keyring {
     store: StoreId,
     rights: Rights,
-    /// What opens the key of the domain that it reads, of one that reads a directory alone.
+    /// For a host that reads one directory alone: its domain, and the lock of the domain's key.
     reads: Option<(Domain, Key)>,
     others: OtherKeys,
     epochs: RwLock<Epochs>,
@@ -175,15 +175,16 @@ impl Keyring {
         self.reads.as_ref().map(|(id, _)| *id)
     }
 
-    /// What seals that a domain's key was destroyed; `None` without all rights, or for another epoch.
+    /// The key of the text that says that a domain's key was destroyed; `None` without all secrets, or
+    /// for an epoch that there is not.
     pub(in crate::keys) fn domain_seal(&self, epoch: u32, id: Domain) -> Option<Key> {
         let Epochs::Secrets(secrets) = &*self.read() else { return None };
         let secret = secrets.get((epoch as usize).checked_sub(1)?)?;
         Some(secret.derive("outrigger 2026-11 domain seal", &[&self.store.0, &id.0.to_le_bytes()]))
     }
 
-    /// What opens the key of a domain that was made in this epoch; `None` if its holder has no right
-    /// to that.
+    /// The lock of a domain that was made in this epoch; `None` if the holder of the keyring has no
+    /// right to it.
     pub(in crate::keys) fn domain_lock(&self, epoch: u32, id: Domain) -> Option<Key> {
         match &*self.read() {
             Epochs::Secrets(secrets) => {

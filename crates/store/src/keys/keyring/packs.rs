@@ -133,7 +133,8 @@ impl Keyring {
         common.derive("outrigger 2026-11 pack footer", &[&self.store.0, &id.0.to_le_bytes(), &head.0])
     }
 
-    /// Of a pack of a domain. Who has the domain's key alone, and no slot of its epoch, opens nothing.
+    /// The content key of a pack of a domain. It needs the secret that every slot of the epoch has, too: a
+    /// host with the domain's key alone opens nothing.
     fn domain_content_key(&self, common: &Key, id: PackId, head: &PackHead, domain: &DomainKey) -> Key {
         let about: [&[u8]; 4] = [&self.store.0, &id.0.to_le_bytes(), &head.0, domain.secret().bytes()];
         common.derive("outrigger 2026-11 domain pack content", &about)

@@ -49,7 +49,7 @@ impl Rights {
         }
     }
 
-    /// Fails unless contents may be read, be it those of one directory.
+    /// Fails unless some contents may be read.
     ///
     /// # Errors
     /// `Denied`, with what to do.

@@ -171,7 +171,7 @@ impl Putter<'_> {
         existed: bool,
         policy: WritePolicy,
     ) -> Result<Option<Level>> {
-        // What cannot be stored there is passed over; the rest is stored.
+        // The rest is stored all the same.
         if let Err(error) = self.require_key(domain) {
             self.progress.skip(display.display().to_string(), error.to_string());
             return Ok(None);

@@ -6,14 +6,18 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use outrigger_format::catalogue::FileKind;
 
+use super::{PutOptions, Putter};
 use crate::error::{Error, ErrorKind, Result};
-use crate::meta::{At, Inode, Meta, ROOT_INODE};
+use crate::meta::{At, Inode, Meta, ROOT_INODE, SessionKind};
 use crate::patterns::Patterns;
-use crate::policy::Origin;
+use crate::policy::{Origin, Policies, SOURCE};
+use crate::store::Store;
 use crate::tree::{StorePath, find};
+use crate::write::{CommitWhen, Progress, WriteOptions, Writer, set_policy};
 
 /// Rules for a put of a directory, checked before it begins.
 #[derive(Clone, Copy, Debug, Default)]
@@ -176,4 +180,66 @@ impl Mirror<'_> {
 /// True when a directory has no entries; one that cannot be read is not empty.
 pub(super) fn is_empty(path: &Path) -> bool {
     std::fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
+}
+
+/// Makes `target` the mirror of a source that is no directory: it remembers that, and is made if it
+/// is missing.
+///
+/// # Errors
+/// `Invalid` if it holds data of another origin, unless `replace_source`; and failures of the store.
+pub fn claim(
+    store: &Store,
+    origin: Origin,
+    target: &StorePath,
+    replace_source: bool,
+    progress: &Arc<Progress>,
+) -> Result<()> {
+    let (policies, options) = (Policies::load(store)?, PutOptions::default());
+    let (meta, sources, exclude) = (&*store.meta, policies.sources(), &options.leave_out.patterns);
+    let mirror = Mirror { meta, sources, exclude, origin, is_empty: false, can_add: false, target };
+    let text = mirror.check(MirrorRules { replace_source, allow_empty: false })?;
+    let remembered = text.map(|text| (target.clone(), text)).into_iter().collect();
+    match remember(store, remembered, &options, progress)?.first() {
+        Some((target, _)) => {
+            Err(Error::new(ErrorKind::Invalid, format!("`{target}` in the store is not a directory")))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Makes the targets, and lets them remember their sources. This comes before anything is put, so
+/// that the same command can go on where it was interrupted. Returns the targets that are no
+/// directories yet; the caller calls again once they are.
+pub(super) fn remember(
+    store: &Store,
+    remembered: Vec<(StorePath, String)>,
+    options: &PutOptions,
+    progress: &Arc<Progress>,
+) -> Result<Vec<(StorePath, String)>> {
+    let mut late = Vec::new();
+    if remembered.is_empty() {
+        return Ok(late);
+    }
+    let session = store.session(SessionKind::Writer, "put")?;
+    for (target, text) in remembered {
+        let mut found = find(&*store.meta, At::Now, &target)?;
+        if found.is_none() {
+            let policies = Policies::load(store)?;
+            let write =
+                WriteOptions { threads: 1, chunk_max: policies.chunk_max()?, commit: CommitWhen::AsItComes };
+            let mut writer = Writer::start(store, &session, &write, progress);
+            let mut putter = Putter::new(store, policies, Some(&mut writer), progress, options, None);
+            let made = putter.make_target_dir(&target, None);
+            writer.finish()?;
+            made?;
+            found = find(&*store.meta, At::Now, &target)?;
+        }
+        match found {
+            Some(found) if found.attributes.kind == FileKind::Directory => {
+                set_policy(store, &session, found.number, SOURCE, Some(&text))?;
+            }
+            _ => late.push((target, text)),
+        }
+    }
+    Ok(late)
 }

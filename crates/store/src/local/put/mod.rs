@@ -27,20 +27,20 @@ use self::entry::directory_attributes;
 use self::leave_out::Here;
 pub use self::leave_out::{LeaveOut, Listed};
 use self::level::{Existing, Level};
-pub use self::mirror::MirrorRules;
-use self::mirror::{Mirror, is_empty};
+use self::mirror::{Mirror, is_empty, remember};
+pub use self::mirror::{MirrorRules, claim};
 pub use self::plan::Plan;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::file::kind_of;
 use crate::meta::{At, Change, Inode, Meta, ROOT_INODE, SessionKind};
 use crate::packs::PackReader;
-use crate::policy::{Origin, Overrides, Policies, SOURCE, WritePolicy};
+use crate::policy::{Origin, Overrides, Policies, WritePolicy};
 use crate::snapshot::BeforeSnapshot;
 use crate::store::Store;
-use crate::tree::{StorePath, domain_at, find};
+use crate::tree::{StorePath, domain_at};
 use crate::write::{
     CommitWhen, Content, FileItem, Item, Oracle, OracleMode, OracleRecord, Progress, Step, Target,
-    WriteOptions, WriteSummary, Writer, set_policy,
+    WriteOptions, WriteSummary, Writer,
 };
 
 /// Options of a put.
@@ -193,68 +193,6 @@ fn check(
         }
     }
     Ok(remembered)
-}
-
-/// Makes `target` the mirror of a source that is no directory: it remembers that, and is made if it
-/// is missing.
-///
-/// # Errors
-/// `Invalid` if it holds data of another origin, unless `replace_source`; and failures of the store.
-pub fn claim(
-    store: &Store,
-    origin: Origin,
-    target: &StorePath,
-    replace_source: bool,
-    progress: &Arc<Progress>,
-) -> Result<()> {
-    let (policies, options) = (Policies::load(store)?, PutOptions::default());
-    let (meta, sources, exclude) = (&*store.meta, policies.sources(), &options.leave_out.patterns);
-    let mirror = Mirror { meta, sources, exclude, origin, is_empty: false, can_add: false, target };
-    let text = mirror.check(MirrorRules { replace_source, allow_empty: false })?;
-    let remembered = text.map(|text| (target.clone(), text)).into_iter().collect();
-    match remember(store, remembered, &options, progress)?.first() {
-        Some((target, _)) => {
-            Err(Error::new(ErrorKind::Invalid, format!("`{target}` in the store is not a directory")))
-        }
-        None => Ok(()),
-    }
-}
-
-/// Makes the targets, and lets them remember their sources. This comes before anything is put, so
-/// that the same command can go on where it was interrupted. Returns the targets that are no
-/// directories yet; the caller calls again once they are.
-fn remember(
-    store: &Store,
-    remembered: Vec<(StorePath, String)>,
-    options: &PutOptions,
-    progress: &Arc<Progress>,
-) -> Result<Vec<(StorePath, String)>> {
-    let mut late = Vec::new();
-    if remembered.is_empty() {
-        return Ok(late);
-    }
-    let session = store.session(SessionKind::Writer, "put")?;
-    for (target, text) in remembered {
-        let mut found = find(&*store.meta, At::Now, &target)?;
-        if found.is_none() {
-            let policies = Policies::load(store)?;
-            let write =
-                WriteOptions { threads: 1, chunk_max: policies.chunk_max()?, commit: CommitWhen::AsItComes };
-            let mut writer = Writer::start(store, &session, &write, progress);
-            let mut putter = Putter::new(store, policies, Some(&mut writer), progress, options, None);
-            let made = putter.make_target_dir(&target, None);
-            writer.finish()?;
-            made?;
-            found = find(&*store.meta, At::Now, &target)?;
-        }
-        match found {
-            Some(found) if found.attributes.kind == FileKind::Directory => {
-                set_policy(store, &session, found.number, SOURCE, Some(&text))?;
-            }
-            _ => late.push((target, text)),
-        }
-    }
-    Ok(late)
 }
 
 /// Walks sources into a [`Writer`].

@@ -1,12 +1,12 @@
 //! The documented rules of `Change::IfName`, `Change::IfAttributes`, `Change::CompareAndSwap`,
 //! `Change::Touch` and `Change::PinContent`.
 
-use outrigger_format::Root;
 use outrigger_format::catalogue::{Attributes, OtherTimes, Time};
+use outrigger_format::{Domain, Root};
 use outrigger_store::ErrorKind;
 use outrigger_store::meta::{At, Change, Inode, ROOT_INODE};
 
-use super::{Fixture, commit, dir, dump, file, kind, root};
+use super::{Fixture, commit, dir, dir_node, dump, file, kind, link, name, node, remove_all, rename, root};
 
 const R: u64 = ROOT_INODE;
 
@@ -176,4 +176,69 @@ pub fn a_content_is_pinned_with_the_removal_of_its_last_name(engine: &Fixture) {
     assert_eq!(engine.findings(), [""; 0]);
     engine.meta.close_session(writer).unwrap();
     assert_eq!(roots(engine), []);
+}
+
+/// What lies in a directory with a key of its own has that key.
+pub fn a_directory_of_a_domain_holds_nothing_else(engine: &Fixture) {
+    numbers(engine);
+    let writer = engine.writer();
+    let within = |domain: u64, change: Change| match change {
+        Change::Put { parent, name, inode, attributes, root, .. } => {
+            let attributes = attributes.in_domain(Domain(domain));
+            Change::Put { parent, name, inode, attributes, root, stamp: 0, replace: false }
+        }
+        Change::Node { inode, parent, attributes, root, keep } => {
+            Change::Node { inode, parent, attributes: attributes.in_domain(Domain(domain)), root, keep }
+        }
+        other => other,
+    };
+    let tree = vec![
+        within(7, dir(R, "own", 10)),
+        within(7, file(10, "f", 11, 1)),
+        within(7, dir(10, "d", 12)),
+        within(8, dir(R, "other", 13)),
+        file(R, "g", 14, 2),
+        dir(R, "e", 15),
+    ];
+    engine.commit(writer, tree).unwrap();
+    let cas = |domain: u64| {
+        let was = engine.meta.inode(At::Now, 11).unwrap().unwrap();
+        let attributes = was.attributes.clone().in_domain(Domain(domain));
+        let was = Box::new((was.attributes, was.root));
+        Change::CompareAndSwap { inode: 11, parent: 10, was, attributes, root: root(3), keep: false }
+    };
+    for refused in [
+        vec![file(10, "x", 20, 1)],
+        vec![within(8, file(10, "x", 20, 1))],
+        vec![dir(12, "x", 20)],
+        // Over what is there.
+        vec![file(10, "f", 20, 3)],
+        vec![file(10, "f", 11, 3)],
+        vec![dir(10, "d", 12)],
+        vec![dir(R, "own", 10)],
+        vec![within(8, dir(R, "own", 10))],
+        vec![link(10, "x", 14)],
+        vec![rename(R, "g", 10, "x")],
+        vec![rename(R, "e", 10, "x")],
+        vec![rename(R, "other", 12, "x")],
+        vec![cas(0)],
+        vec![cas(8)],
+        vec![within(0, node(10, 11, 3))],
+        vec![node(10, 20, 3), name(10, "x", 20)],
+        vec![name(10, "x", 14)],
+        vec![within(7, dir_node(10, 20)), name(10, "x", 20), node(20, 21, 1), name(20, "y", 21)],
+    ] {
+        assert_eq!(kind(engine.commit(writer, refused.clone())), ErrorKind::Invalid, "{refused:?}");
+    }
+    for allowed in [
+        vec![within(7, file(10, "x", 20, 1)), link(12, "x", 20), rename(10, "f", 12, "f")],
+        vec![within(7, dir_node(10, 22)), name(10, "y", 22), within(7, node(22, 23, 1)), name(22, "y", 23)],
+        vec![cas(7)],
+        // A directory keeps its key elsewhere, and comes back.
+        vec![rename(10, "d", R, "moved"), within(7, file(12, "z", 24, 1)), rename(R, "moved", 10, "d")],
+        vec![remove_all(R, "other"), dir(R, "other", 25)],
+    ] {
+        engine.commit(writer, allowed.clone()).unwrap_or_else(|error| panic!("{allowed:?}: {error}"));
+    }
+    assert_eq!(engine.meta.inode(At::Now, 23).unwrap().unwrap().attributes.domain(), Domain(7));
 }
