@@ -7,7 +7,7 @@ use outrigger_format::{Domain, PackId};
 
 use super::layout::{BLOCK, EXTRA, FRAMES, HEADER, HEADER_NUMBER, SEALED, Section, Shape, TAIL, TAIL_NUMBER};
 use super::{BATCH, REFRESH, SealedBackend, about};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Context as _, Error, ErrorKind, Result};
 use crate::keys::{Aead, HEAD_LEN, NONCE_LEN, PackHead, unlock};
 
 /// A pack whose head was read.
@@ -115,7 +115,7 @@ impl SealedBackend {
         (offset, buf): (u64, &mut [u8]),
         fetch: &mut Fetch<'_>,
     ) -> Result<()> {
-        let pack = self.opened(id)?;
+        let mut pack = self.opened(id)?;
         let in_header = (HEADER as u64).saturating_sub(offset).min(buf.len() as u64) as usize;
         let (header, rest) = buf.split_at_mut(in_header);
         if in_header > 0 {
@@ -124,6 +124,14 @@ impl SealedBackend {
         let offset = offset + in_header as u64;
         let in_frames = shape.frames_end.saturating_sub(offset).min(rest.len() as u64) as usize;
         let (frames, end) = rest.split_at_mut(in_frames);
+        if in_frames > 0 && pack.domain != Domain::COMMON {
+            // It may have been destroyed since the pack was opened, or be at hand by now.
+            self.domains.key(pack.domain).context(|| format!("pack {id}"))?;
+            if pack.content_key.is_none() {
+                self.remember(id, None);
+                pack = self.opened(id)?;
+            }
+        }
         self.read_section(id, &pack, &shape.frames(), (offset, frames), fetch)?;
         self.read_section(id, &pack, &shape.end(), (offset + in_frames as u64, end), fetch)
     }
@@ -137,26 +145,12 @@ impl SealedBackend {
         (mut offset, mut buf): (u64, &mut [u8]),
         fetch: &mut Fetch<'_>,
     ) -> Result<()> {
-        if section.is_content && !buf.is_empty() && pack.domain != Domain::COMMON {
-            // It may have been destroyed since the pack was opened, or be at hand by now.
-            self.domains.key(pack.domain).map_err(|error| error.context(format!("pack {id}")))?;
-            if pack.content_key.is_none() {
-                self.remember(id, None);
-                return Err(Error::new(
-                    ErrorKind::Busy,
-                    format!("pack {id}: its key has come back just now"),
-                ));
-            }
-        }
         let most = if self.inner.uploads_max() > 1 { usize::MAX } else { BATCH * BLOCK };
         let key = if section.is_content { pack.content_key.as_ref() } else { Some(&pack.footer_key) };
         while !buf.is_empty() {
             let Some(key) = key else {
-                return self
-                    .keys
-                    .rights()
-                    .require_all_contents()
-                    .map_err(|error| error.context(format!("pack {id}")));
+                self.keys.rights().require_all_contents().context(|| format!("pack {id}"))?;
+                return Err(Error::new(ErrorKind::Busy, format!("pack {id}: its key is gone just now")));
             };
             let within = ((offset - section.from) % BLOCK as u64) as usize;
             let now = buf.len().min(most.saturating_sub(within));
