@@ -114,7 +114,8 @@ fn a_head_that_is_not_this_stores_is_refused() {
     let (head, of_other) = (filled(&site), filled(&other));
     let said = told(&site, &["--trust", &of_other]);
     assert!(said.contains("another store"), "{said}");
-    let mistyped = head.replacen(&head[10..11], if &head[10..11] == "7" { "8" } else { "7" }, 1);
+    let other_digit = if &head[10..11] == "7" { "8" } else { "7" };
+    let mistyped = [&head[..10], other_digit, &head[11..]].concat();
     for (text, why) in [(mistyped.as_str(), "mistyped"), ("OHEAD1-0000", "digits"), ("no head", "OHEAD1")] {
         let (code, said, _) = check(&site, &["--trust", text]);
         assert!(code == 2 && said.contains(why), "{text}: {code} {said}");

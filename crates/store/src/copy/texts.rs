@@ -153,7 +153,7 @@ mod tests {
         for slot in ["keys/a", "keys/b", "keys/c"] {
             from.put_text(slot, slot).unwrap();
         }
-        let plan = Plan::new(1).nth(Op::Text, 2, Fault::Fail(ErrorKind::Io));
+        let plan = Plan::new(1).nth(Op::Text, 3, Fault::Fail(ErrorKind::Io));
         let failing = FaultyBackend::new(to.clone(), plan);
         assert_eq!(carry(&from, &failing, &|_| Ok(true)).unwrap_err().kind(), ErrorKind::Io);
         assert_eq!(texts(&to).len(), 1);

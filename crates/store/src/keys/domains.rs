@@ -329,7 +329,7 @@ mod tests {
         let rotated = ring.rotated().unwrap();
         let new = create(&packs, &rotated).unwrap();
         assert!(domains(&packs, &rotated).key(old).is_ok() && domains(&packs, &rotated).key(new).is_ok());
-        assert_eq!(domains(&packs, &ring).key(new).unwrap_err().kind(), ErrorKind::Denied);
+        assert_eq!(domains(&packs, &ring).key(new).unwrap_err().kind(), ErrorKind::Damaged);
         let other = Keyring::new(STORE).unwrap();
         assert_eq!(domains(&packs, &other).key(old).unwrap_err().kind(), ErrorKind::Damaged);
     }

@@ -19,7 +19,8 @@ impl<'h> Mounted<'h> {
     }
 
     fn unmount(mut self) {
-        self.0.done(&["unmount", "mnt"]);
+        // The kernel tells of a close a little later.
+        eventually("unmounting", || self.0.run(&["unmount", "mnt"]).code == 0);
         self.1.wait().unwrap();
     }
 }
