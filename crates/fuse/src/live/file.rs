@@ -12,6 +12,7 @@ use rustix::io::Errno;
 
 use super::attributes::drop_privileges;
 use super::core::{Core, OpenFile};
+use super::names::require_key;
 use super::node::{Node, State};
 use crate::fs::{Caller, Result, Seek};
 
@@ -80,6 +81,7 @@ impl Core {
         if !file.writes {
             return Err(Errno::BADF);
         }
+        require_key(&self.world.store, &self.world.reports, &file.node.read().attributes)?;
         let mut at = offset;
         for part in data.chunks(WRITE_MAX) {
             let _room = self.room(part.len())?;

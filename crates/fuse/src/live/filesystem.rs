@@ -9,6 +9,7 @@ use rustix::io::Errno;
 
 use super::LiveVolume;
 use super::directory::LiveDir;
+use super::names::require_key;
 use super::world::Seen;
 use crate::fs::{
     Caller, Effort, Entry, FileSystem, Found, Handle, Keeps, NewNode, OpenFlags, Opened, Part, ROOT, Result,
@@ -191,6 +192,11 @@ impl FileSystem for LiveVolume {
     fn fsync(&self, number: u64, _: Handle, _: bool) -> Result<()> {
         if self.other(number).is_some() {
             return Ok(());
+        }
+        // It would not be kept otherwise.
+        if let Seen::Node(node) = self.core.seen(number)? {
+            let world = &self.core.world;
+            require_key(&world.store, &world.reports, &node.read().attributes)?;
         }
         self.core.sync()
     }

@@ -23,10 +23,12 @@ pub(super) fn carry(from: &dyn Backend, to: &dyn Backend, state: DomainState<'_>
     let (mut changed, there) = (Vec::new(), to.texts(KEYS_DIR)?);
     for slot in from.texts(KEYS_DIR)? {
         let name = format!("{KEYS_DIR}/{slot}");
-        // Its key was destroyed at the copy, or it does not open, and the other one may.
-        let is_refused = domains::is_key(&slot)
-            && (there.contains(&domains::gone_of(&slot))
-                || there.contains(&slot) && !state(&slot).is_ok_and(|is| is));
+        // Only a key that opens takes the place of another one, and only an end that is true is copied.
+        let is_refused = match domains::is_domain(&slot) {
+            true if domains::is_key(&slot) => there.contains(&slot) && !matches!(state(&slot), Ok(true)),
+            true => !matches!(state(domains::key_of(&slot)), Ok(false)),
+            false => false,
+        };
         if is_refused {
             continue;
         }
@@ -34,7 +36,11 @@ pub(super) fn carry(from: &dyn Backend, to: &dyn Backend, state: DomainState<'_>
         let Some(text) = from.text(&name)? else { continue };
         match to.put_text(&name, &text) {
             Err(error) if error.kind() == ErrorKind::Exists => {
-                if to.text(&name)?.is_none_or(|there| there != text) {
+                let is_same = match to.text(&name) {
+                    Err(error) if error.kind() == ErrorKind::Damaged => false,
+                    there => there?.is_some_and(|there| there == text),
+                };
+                if !is_same {
                     changed.push((name, text));
                 }
             }

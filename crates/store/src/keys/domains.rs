@@ -56,14 +56,14 @@ pub(crate) fn is_key(name: &str) -> bool {
     is_domain(name) && !name.ends_with(GONE)
 }
 
+/// The name of the text with the key whose end text `name` tells.
+pub(crate) fn key_of(name: &str) -> &str {
+    name.strip_suffix(GONE).unwrap_or(name)
+}
+
 /// The domain whose key a text of this name has.
 pub(crate) fn of_key(name: &str) -> Option<Domain> {
     u64::from_str_radix(name.strip_prefix(PREFIX)?, 16).ok().map(Domain)
-}
-
-/// The text that says that the secret in text `name` of `keys/` was destroyed.
-pub(crate) fn gone_of(name: &str) -> String {
-    format!("{name}{GONE}")
 }
 
 /// The text of a domain.
@@ -222,8 +222,9 @@ pub fn list(packs: &dyn Backend) -> Result<Vec<DomainText>> {
         let number = name.strip_prefix(PREFIX).unwrap_or_default();
         let number = number.strip_suffix(GONE).unwrap_or(number);
         let Ok(domain) = u64::from_str_radix(number, 16).map(Domain) else { continue };
-        let Some(text) = packs.text(&format!("{KEYS_DIR}/{name}"))? else { continue };
-        let time = Text::parse(domain, &text).map_or(0, |text| text.created);
+        // One that cannot be read is told all the same.
+        let text = packs.text(&format!("{KEYS_DIR}/{name}")).ok().flatten();
+        let time = text.and_then(|text| Text::parse(domain, &text).ok()).map_or(0, |text| text.created);
         if found.iter().all(|other| other.domain != domain) {
             found.push(DomainText { domain, time });
         }

@@ -276,7 +276,8 @@ fn refuse_damage(
     let Break { place, offset, why, .. } = broken;
     Err(Error::damaged(format!(
         "{place} at offset {offset}: record {sequence} is damaged ({why}). Operations {sequence} to {durable} were on disk, \
-         and can no longer be replayed, nor those after them, up to {last}"
+         and can no longer be replayed, nor those after them, up to {last}. To go on without them, move the log elsewhere and keep \
+         it; `outrigger check` does not mend it"
     )))
 }
 
