@@ -31,7 +31,7 @@ impl PackReader {
     /// How the chunks of a pack are named.
     ///
     /// # Errors
-    /// As [`Backend::domain_of`] and [`Backend::domain_key`].
+    /// As [`Backend::domain_of`](crate::backend::Backend::domain_of) and [`Backend::domain_key`](crate::backend::Backend::domain_key).
     pub(crate) fn naming(&self, pack: PackId) -> Result<Naming> {
         let domain = match self.backend.domain_of(pack)? {
             Domain::COMMON => None,
@@ -48,7 +48,7 @@ impl PackReader {
     /// True if a pack is of a domain whose key was destroyed: nobody can read it.
     ///
     /// # Errors
-    /// As [`Backend::domain_of`] and [`Backend::domain_key`].
+    /// As [`Backend::domain_of`](crate::backend::Backend::domain_of) and [`Backend::domain_key`](crate::backend::Backend::domain_key).
     pub(crate) fn is_destroyed(&self, pack: PackId) -> Result<bool> {
         match self.naming(pack) {
             Err(error) if error.kind() == ErrorKind::Destroyed => Ok(true),
@@ -59,7 +59,7 @@ impl PackReader {
     /// The domain of a pack.
     ///
     /// # Errors
-    /// As [`Backend::domain_of`].
+    /// As [`Backend::domain_of`](crate::backend::Backend::domain_of).
     pub fn domain_of(&self, pack: PackId) -> Result<Domain> {
         self.backend.domain_of(pack)
     }
@@ -67,7 +67,7 @@ impl PackReader {
     /// The key of a domain.
     ///
     /// # Errors
-    /// As [`Backend::domain_key`].
+    /// As [`Backend::domain_key`](crate::backend::Backend::domain_key).
     pub fn domain_key(&self, domain: Domain) -> Result<Arc<DomainKey>> {
         self.backend.domain_key(domain)
     }
