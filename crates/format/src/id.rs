@@ -229,7 +229,7 @@ impl Place {
 pub struct Domain(pub u64);
 
 impl Domain {
-    /// What is in no domain of its own. It has the store's keys.
+    /// The domain of everything outside directories with a key of their own. It has the store's keys.
     pub const COMMON: Self = Self(0);
 }
 

@@ -4,22 +4,15 @@ use std::fs::File;
 use std::process::Stdio;
 
 use outrigger_workload::eventually;
-use outrigger_workload::postgres::Server;
 
 use crate::keys::Home;
-use crate::run::{Place, Said, noise};
+use crate::run::{Said, noise};
 
 /// A user with a store in a directory, and one with a store in PostgreSQL if that is installed. Each
 /// store has files and a snapshot; `fewer.key` was added with `flag`, and the user has no other key
 /// where commands look for one.
 fn homes(flag: &str) -> Vec<Home> {
-    let mut homes = vec![Home::new(&[])];
-    if let Some(server) = Server::shared() {
-        let home = Home(Place::empty().of(&server.url(&server.fresh())));
-        let packs = format!("file:{}", home.0.path("packs").display());
-        home.done(&["init", "--packs", &packs]);
-        homes.push(home);
-    }
+    let homes = Home::on_each_engine();
     for home in &homes {
         home.0.write("docs/large", noise(1, 3 << 20));
         home.0.write("docs/small", "a small file");

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use outrigger_workload::eventually;
+use outrigger_workload::postgres::Server;
 
 use crate::run::{Place, Said};
 
@@ -21,6 +22,18 @@ impl Home {
         home.done(&[&["init"], init].concat());
         home.0.write(NAME, TEXT.repeat(3000));
         home
+    }
+
+    /// A user with a store in a directory, and one with a store in PostgreSQL if that is installed.
+    pub fn on_each_engine() -> Vec<Self> {
+        let mut homes = vec![Self::new(&[])];
+        if let Some(server) = Server::shared() {
+            let home = Self(Place::empty().of(&server.url(&server.fresh())));
+            let packs = format!("file:{}", home.0.path("packs").display());
+            home.done(&["init", "--packs", &packs]);
+            homes.push(home);
+        }
+        homes
     }
 
     pub fn command(&self, args: &[impl AsRef<OsStr>]) -> Command {

@@ -10,11 +10,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use outrigger_workload::eventually;
-use outrigger_workload::postgres::Server;
 use rustix::io::Errno;
 
 use crate::keys::Home;
-use crate::run::{Place, Said, noise};
+use crate::run::{Said, noise};
 
 /// Bytes of a file whose list of chunks is in nodes of its own.
 const LARGE: usize = 5 << 20;
@@ -23,13 +22,7 @@ const LARGE: usize = 5 << 20;
 /// has the directory `secret`, with a key of its own, and the same files in it and in `common`;
 /// `only.key` reads `secret` alone.
 fn homes() -> Vec<Home> {
-    let mut homes = vec![Home::new(&[])];
-    if let Some(server) = Server::shared() {
-        let home = Home(Place::empty().of(&server.url(&server.fresh())));
-        let packs = format!("file:{}", home.0.path("packs").display());
-        home.done(&["init", "--packs", &packs]);
-        homes.push(home);
-    }
+    let homes = Home::on_each_engine();
     homes.iter().for_each(fill);
     homes
 }
